@@ -158,7 +158,7 @@ class WeightRecord:
     `shape` is the logical shape in elements; `format` a name of `mxc list formats` or a plain
     dtype ("bf16"); `layout` names how the bytes of `source` were reordered ("identity" if not),
     `scale_layout` those of its scales, where it has some. `recipe` is the scale recipe, "unstated"
-    where the checkpoint does not say. `sqnr` is signal to noise in dB of what was quantised while
+    where the checkpoint does not say. `sqnr` is signal to noise in dB of what was quantized while
     it was packed.
     """
 

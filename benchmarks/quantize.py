@@ -1,8 +1,8 @@
-"""Quantising a checkpoint of the shapes of an 8B Llama in bfloat16: MB/s of input, peak memory.
+"""Quantizing a checkpoint of the shapes of an 8B Llama in bfloat16: MB/s of input, peak memory.
 
     python benchmarks/quantize.py [--format mxfp4] [--recipe even] [--layers 2] [--turns 3]
 
-Writes a random checkpoint of some of its 32 layers, and quantises it in processes of their own:
+Writes a random checkpoint of some of its 32 layers, and quantizes it in processes of their own:
 ours with two threads, then torchao on the same tensors, read and written with the safetensors
 library by a short script, with as many threads; in turns, of which the fastest counts. Then ours
 again on one file of 5 GB, as published checkpoints of that size have them, for its peak memory

@@ -1,11 +1,11 @@
-"""What quantising a linear layer loses of its outputs, in dB, and how long each way takes.
+"""What quantizing a linear layer loses of its outputs, in dB, and how long each way takes.
 
     python benchmarks/quantize_outputs.py [--rows 1024] [--depth 2048] [--peers]
 
 Weights are heavy-tailed (Student t, 3 degrees); inputs are normal, half of their variance in
 depth / 8 directions, with 1 % of channels 25 times larger, each of length sqrt(K) as behind a norm:
 one seed, float32. 4096 inputs calibrate, 2048 others are measured on. `a mxfp4`: inputs are
-quantised too. torchao rounds the same weights to nearest; --peers has other libraries calibrate
+quantized too. torchao rounds the same weights to nearest; --peers has other libraries calibrate
 with the same inputs (quantize_peers.py says what to install). Seconds are processor time. Ends
 with 1 where a figure is below WANTED.
 """
@@ -51,7 +51,7 @@ def tensors(rows: int, depth: int) -> tuple[Floats, Floats, Floats]:
 
 
 def ours(name: str, weights: Floats, inputs: Inputs | None, *, search: bool) -> Floats:
-    """The values of quantised weights."""
+    """The values of quantized weights."""
     format = block_format(name)
     recipe = ScaleRecipe.RCEIL if search else ScaleRecipe.EVEN
     one = RowQuantizer(format=format, recipe=None if format.tensor_scale else recipe, search=search)

@@ -1,8 +1,8 @@
-"""Weights as llm-compressor, auto-round and Quark quantise them: for quantize_outputs.py --peers.
+"""Weights as llm-compressor, auto-round and Quark quantize them: for quantize_outputs.py --peers.
 
     pip install llmcompressor==0.14.0.1 auto-round==0.15.1 amd-quark==0.13 py-cpuinfo
 
-They quantise models, so the weights are the value projection of one: a Mistral of one layer whose
+They quantize models, so the weights are the value projection of one: a Mistral of one layer whose
 window is one token, so that attention gives each token its own value, whose output projection keeps
 lengths, and whose MLP is zero. The error of the layer is that of the projection then, which is what
 auto-round minimises. The embedding has the inputs, one for each token.
@@ -30,7 +30,7 @@ _OTHERS = ("q_proj", "k_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
 def peers() -> dict[str, Callable[[str, Floats, Floats], Floats]]:
-    """By name: the values [N, K] of quantised weights, of "mxfp4" or "nvfp4", weights, inputs."""
+    """By name: the values [N, K] of quantized weights, of "mxfp4" or "nvfp4", weights, inputs."""
     return {
         "llm-compressor, gptq": llm_compressor,
         "auto-round": auto_round,

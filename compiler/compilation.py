@@ -37,7 +37,7 @@ from mxc.compiler.levels import (
 )
 from mxc.compiler.models.model import Model, open_model
 from mxc.compiler.packing.nan_scales import NanScale
-from mxc.compiler.packing.quantised import describe_loss, loss_rows
+from mxc.compiler.packing.quantized import describe_loss, loss_rows
 from mxc.compiler.page import write_page
 from mxc.compiler.pieces.workers import Workers
 from mxc.compiler.programs.imported import Imported
@@ -199,7 +199,7 @@ def compile(
             shutil.copyfile(schedule, folder / SCHEDULES)
         report = report_of(programs, archives, recorder)
         if archives is not None and archives.losses:
-            report["quantised"] = loss_rows(archives.losses)
+            report["quantized"] = loss_rows(archives.losses)
         if model is not None and model.options.devices > 1:
             (first, *_) = programs.values()
             report["devices"] = [

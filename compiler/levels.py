@@ -14,7 +14,7 @@ from mxc.artifact.manifest import MODULE, LevelRecord, TargetRecord, level_name
 from mxc.compiler.models.model import Model
 from mxc.compiler.packing.levels import archive_name, share
 from mxc.compiler.packing.pack import Packed, pack
-from mxc.compiler.packing.quantised import Loss
+from mxc.compiler.packing.quantized import Loss
 from mxc.compiler.pieces.workers import Workers
 from mxc.compiler.programs.imported import Imported
 from mxc.compiler.steps import Compiled, Progress, Recorder, Request, Step
@@ -44,7 +44,7 @@ class Weights:
 
     @property
     def losses(self) -> dict[str, Loss]:
-        """What quantising changed, by the key of the elements."""
+        """What quantizing changed, by the key of the elements."""
         return {key: loss for each in self.packed.values() for key, loss in each.losses.items()}
 
 

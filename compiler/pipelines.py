@@ -9,11 +9,11 @@ from mxc.passes.choose_gpu_schedule import ChooseGpuSchedule
 from mxc.passes.expand_fnuz import ExpandFnuz
 from mxc.passes.form_contraction_dispatches import FormContractionDispatches
 from mxc.passes.kernels.cpu.isa import best_isa
-from mxc.passes.lower_dequantise_to_gpu_kernels import LowerDequantiseToGpuKernels
+from mxc.passes.lower_dequantize_to_gpu_kernels import LowerDequantizeToGpuKernels
 from mxc.passes.lower_named_operations_to_cpu_kernels import LowerNamedOperationsToCpuKernels
 from mxc.passes.lower_named_operations_to_gpu_kernels import LowerNamedOperationsToGpuKernels
-from mxc.passes.lower_quantise_to_cpu_kernels import LowerQuantiseToCpuKernels
-from mxc.passes.lower_quantise_to_gpu_kernels import LowerQuantiseToGpuKernels
+from mxc.passes.lower_quantize_to_cpu_kernels import LowerQuantizeToCpuKernels
+from mxc.passes.lower_quantize_to_gpu_kernels import LowerQuantizeToGpuKernels
 from mxc.passes.lower_to_cpu_kernels import LowerToCpuKernels
 from mxc.passes.lower_to_gpu_kernels import LowerToGpuKernels
 from mxc.passes.normalise import NORMALISE
@@ -30,7 +30,7 @@ from mxc.targets.target import target as target_record
 _NORMALISE = Stage(
     name="normalise",
     invariant="Every scaled contraction is canonical; no tensor holds a broadcast scale or a "
-    "dequantised weight.",
+    "dequantized weight.",
     passes=NORMALISE,
 )
 
@@ -43,7 +43,7 @@ _FORM_DISPATCHES = Stage(
 
 _VERIFY_WEIGHTS = Stage(
     name="verify-weights",
-    invariant="No dispatch reads or writes a dequantised weight or a broadcast scale, or it is "
+    invariant="No dispatch reads or writes a dequantized weight or a broadcast scale, or it is "
     "marked and reported.",
     passes=(VerifyPackedWeights(strict=False),),
     phase="flow",
@@ -90,19 +90,19 @@ def _kernels(target: Target, schedules: str) -> tuple[Stage, ...]:
             f"--schedule {schedules}: no kernel for {target.name} takes a schedule; leave it out"
         )
     if gpu is not None:
-        # What a product can quantise itself comes first.
+        # What a product can quantize itself comes first.
         found += [
             ChooseGpuSchedule(file=schedules, target=target.name),
             LowerToGpuKernels(target=target.name),
         ]
-        # What a quantisation reads as blocks is not dequantised first.
-        found.append(LowerQuantiseToGpuKernels(target=target.name))
+        # What a quantization reads as blocks is not dequantized first.
+        found.append(LowerQuantizeToGpuKernels(target=target.name))
         if gpu.matrix.converts:
-            found.append(LowerDequantiseToGpuKernels())
+            found.append(LowerDequantizeToGpuKernels())
         found.append(LowerNamedOperationsToGpuKernels(target=target.name))
     isa = best_isa(target)
     if isa is not None:
-        found += [LowerToCpuKernels(isa=isa, file=schedules), LowerQuantiseToCpuKernels(isa=isa)]
+        found += [LowerToCpuKernels(isa=isa, file=schedules), LowerQuantizeToCpuKernels(isa=isa)]
     stage = Stage(
         name="kernels",
         invariant="Each contraction that a kernel of ours computes on this target, attention over "

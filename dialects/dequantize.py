@@ -9,7 +9,7 @@ arith.scaling_extf takes no integers. i8 elements have two forms, by the type of
 
     f8E8M0FNU   mxint8 (OCP MX 1.0, 5.3.4): mulf(mulf(sitofp(i8), 2^-6), extf(scale)). In this order
                 nothing overflows that need not and nothing is rounded: i8 * 2^-6 is within
-                2^-6 .. 2, and only -2 * 2^127, a code that no quantiser of ours writes, is Inf.
+                2^-6 .. 2, and only -2 * 2^127, a code that no quantizer of ours writes, is Inf.
                 Products below 2^-126 are exact subnormals. Targets that flush them read zeros
                 there, and all of a block of scale 2^-127, a subnormal itself.
     f32         int8 a block, which no standard names: mulf(sitofp(i8), scale). It is meant as the

@@ -6,7 +6,7 @@ Of a contraction that no kernel computes the attribute `mxc.contraction` has the
 
 and so has its location, because IREE builds some operations anew without their attributes.
 
-`mxc.quantises` is on a kernel that makes blocks for contractions, or puts them into their order.
+`mxc.quantizes` is on a kernel that makes blocks for contractions, or puts them into their order.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mxc.dialects.locations import records, with_record
 from mxc.dialects.reasons import Reason
 from mxc.dialects.samples import STATED, Sizes
 
-QUANTISES = "mxc.quantises"
+QUANTIZES = "mxc.quantizes"
 _REASON = "reason"
 _DECODED = "decoded"
 
@@ -46,14 +46,14 @@ def reads_decoded(location: ir.Location) -> bool:
     return any(_DECODED in ir.DictAttr(each) for each in records(location, ATTRIBUTE))
 
 
-def mark_quantises(dispatch: ir.Operation, format: str) -> None:
+def mark_quantizes(dispatch: ir.Operation, format: str) -> None:
     """Say of a dispatch that it makes or orders blocks of `format` for those that read them."""
-    dispatch.attributes[QUANTISES] = ir.StringAttr.get(format)
+    dispatch.attributes[QUANTIZES] = ir.StringAttr.get(format)
 
 
-def quantises(dispatch: ir.Operation) -> bool:
-    """Whether `mark_quantises` was said of a dispatch."""
-    return QUANTISES in dispatch.attributes
+def quantizes(dispatch: ir.Operation) -> bool:
+    """Whether `mark_quantizes` was said of a dispatch."""
+    return QUANTIZES in dispatch.attributes
 
 
 def moved_bytes(dispatch: Dispatch, call: Contraction, sizes: Sizes = STATED) -> int | None:

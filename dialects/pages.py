@@ -20,7 +20,7 @@ from iree.compiler.dialects import arith, tensor
 from mxc.artifact.pages import PAGE_BLOCK, PAGE_FORMATS, stored_positions
 from mxc.dialects.generic import constant, element_of, generic, loop_index, shape_of
 from mxc.dialects.linalg_ext import scatter
-from mxc.dialects.quantise_scalars import INFINITY, MAGNITUDE, above, as_bits, element_code, i32
+from mxc.dialects.quantize_scalars import INFINITY, MAGNITUDE, above, as_bits, element_code, i32
 from mxc.dialects.sizes import size_of, value_of
 from mxc.formats.formats import E4M3, FORMATS, BlockFormat, ElementFormat
 

@@ -34,7 +34,7 @@ def read_product(op: ir.Operation, *, rounded: bool = False) -> tuple[Factor, Fa
         return Reason("a side of its product is more than an element under its scale")
     if not all(factor.exact or (rounded and factor.rounded) for factor in factors if factor):
         return Reason(
-            "a side is dequantised to a type that does not hold every value of the format"
+            "a side is dequantized to a type that does not hold every value of the format"
         )
     if any(_is_of_each_element(op, factor) for factor in factors if factor):
         return Reason("a float is multiplied with each element, and is no scale of a block")

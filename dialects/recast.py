@@ -1,8 +1,8 @@
 """MX blocks to MX blocks: in another format or by another recipe, or along the other axis.
 
     x        = elements * scales                   f32: exact, as `reference.dequantize`
-    mx_cast: x quantised again, along the same axis
-    transpose_requantise: x transposed, then quantised, along what were the rows
+    mx_cast: x quantized again, along the same axis
+    transpose_requantize: x transposed, then quantized, along what were the rows
 
 Between the two x is a tensor of the program, but where a kernel computes all, of no memory.
 """
@@ -17,7 +17,7 @@ from iree.compiler.dialects import tensor
 from mxc.dialects.dequantize import extend, read_factor
 from mxc.dialects.generic import element_of, generic, shape_of
 from mxc.dialects.indexing import dims, indexing_maps
-from mxc.dialects.quantise import quantise_mx
+from mxc.dialects.quantize import quantize_mx
 from mxc.formats.formats import E8M0, FORMATS, BlockFormat
 from mxc.formats.recipes import ScaleRecipe
 
@@ -30,10 +30,10 @@ def mx_cast(
     Raises ValueError where the two do not fit together, or KO is dynamic; FormatError for an
     unknown format or recipe.
     """
-    return quantise_mx(_rows(_dequantised(elements, scales)), to, recipe)
+    return quantize_mx(_rows(_dequantized(elements, scales)), to, recipe)
 
 
-def transpose_requantise(
+def transpose_requantize(
     elements: ir.Value, scales: ir.Value, to: BlockFormat | str, recipe: ScaleRecipe | str
 ) -> tuple[ir.Value, ir.Value]:
     """elements [M, KO, 32] with scales [M, KO] as [K, M / 32, 32] with [K, M / 32], K = 32 KO.
@@ -42,13 +42,13 @@ def transpose_requantise(
     """
     if len(shape_of(elements)) != 3:
         raise ValueError(f"wanted elements [M, KO, 32] to transpose, got {elements.type}")
-    x = _rows(_dequantised(elements, scales))
-    return quantise_mx(
+    x = _rows(_dequantized(elements, scales))
+    return quantize_mx(
         generic([(x, "m k")], "k m", ir.F32Type.get(), lambda value: value), to, recipe
     )
 
 
-def _dequantised(elements: ir.Value, scales: ir.Value) -> ir.Value:
+def _dequantized(elements: ir.Value, scales: ir.Value) -> ir.Value:
     """f32 [.., KO, 32]."""
     *blocks, size = shape_of(elements)
     if size < 0 or shape_of(scales) != blocks or str(element_of(scales)) != E8M0.mlir:
@@ -72,7 +72,7 @@ def _rows(x: ir.Value) -> ir.Value:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dequantised:
+class Dequantized:
     """What a tensor of floats is the values of: `elements` [.., KO, 32] and `scales` [.., KO]."""
 
     elements: ir.Value
@@ -80,7 +80,7 @@ class Dequantised:
     format: BlockFormat
 
 
-def match_dequantised(value: ir.Value, kind: str = "f32") -> Dequantised | None:
+def match_dequantized(value: ir.Value, kind: str = "f32") -> Dequantized | None:
     """The blocks whose values, rounded once to `kind`, a tensor [.., KO, 32] holds, or None."""
     if isinstance(value, ir.BlockArgument) or str(element_of(value)) != kind:
         return None
@@ -100,7 +100,7 @@ def match_dequantised(value: ir.Value, kind: str = "f32") -> Dequantised | None:
     for format in FORMATS.values():
         known = (format.element.mlir, format.scale.mlir, format.block)
         if named == known and list(maps[factor.scale]) == loops[:-1] and not format.tensor_scale:
-            return Dequantised(elements=elements, scales=scales, format=format)
+            return Dequantized(elements=elements, scales=scales, format=format)
     return None
 
 

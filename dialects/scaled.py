@@ -217,7 +217,7 @@ def match_scaled_contraction(
 ) -> ScaledContraction | Reason:
     """The scaled contraction that `op` means, or why it is none.
 
-    `rounded`: also one of sides that are dequantised to a type that does not hold all their values;
+    `rounded`: also one of sides that are dequantized to a type that does not hold all their values;
     `mixed`: of sides whose blocks differ.
     """
     if op.name != "linalg.generic" or len(op.results) != 1:

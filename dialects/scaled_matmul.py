@@ -1,4 +1,4 @@
-"""A scaled product whose result is MX blocks again: a contraction, then its quantisation.
+"""A scaled product whose result is MX blocks again: a contraction, then its quantization.
 
     y        = lhs [.., M, KO, KB] x rhs [.., N, KO, KB]       f32 [.., M, N]
     axis -1: elements [.., M, N / 32, 32], scales [.., M, N / 32]
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from iree.compiler import ir
 
-from mxc.dialects.quantise import quantise_mx
+from mxc.dialects.quantize import quantize_mx
 from mxc.dialects.scaled import scaled_contraction
 from mxc.formats.formats import BlockFormat
 from mxc.formats.recipes import ScaleRecipe
@@ -31,7 +31,7 @@ def scaled_matmul(
     axis: int = -1,
     name: str | None = None,
 ) -> tuple[ir.Value, ir.Value]:
-    """The elements and f8E8M0FNU scales of the product, quantised to `out` by `recipe`.
+    """The elements and f8E8M0FNU scales of the product, quantized to `out` by `recipe`.
 
     lhs, rhs, their scales, `batch` and `name` as of `scaled.scaled_contraction`, which gives f32.
     `axis`: the blocks lie along the columns, -1, or the rows, -2. Raises ValueError where it is
@@ -47,4 +47,4 @@ def scaled_matmul(
     )
     location = ir.Location.name(name) if name is not None else ir.Location.current
     with location:
-        return quantise_mx(product, out, recipe)
+        return quantize_mx(product, out, recipe)

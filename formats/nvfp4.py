@@ -30,7 +30,7 @@ Floats = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
 
 #: The least tensor scale: below it 1 / tensor_scale / scale could leave float32. A tensor whose
-#: magnitudes are all below 2^-108, zeros too, is quantised with this one.
+#: magnitudes are all below 2^-108, zeros too, is quantized with this one.
 MIN_TENSOR_SCALE = 2.0**-120
 
 #: What compressed-tensors puts for a scale of zero: the distance of 1 to the next E4M3.

@@ -1,4 +1,4 @@
-"""Quantise and dequantise in numpy, bit for bit as OCP MX 1.0 says: the reference of all targets.
+"""Quantize and dequantize in numpy, bit for bit as OCP MX 1.0 says: the reference of all targets.
 
     scale byte   from the largest magnitude of a block, by a recipe (recipes.py)
     element      value / scale, to nearest, ties to even unless it is asked otherwise, saturating
@@ -95,7 +95,7 @@ def quantize(
     ties: Ties | str = Ties.EVEN,
     negative_zero: bool = True,
 ) -> Quantized:
-    """Quantise `x`, float16, bfloat16, float32 or float64 of any shape, in blocks along `axis`.
+    """Quantize `x`, float16, bfloat16, float32 or float64 of any shape, in blocks along `axis`.
 
     Without `recipe` it is FLOOR, the one of OCP MX 1.0; nvfp4 takes none. `ties` is for elements;
     the E4M3 scales of nvfp4 round to even always. Without `negative_zero` all that rounds to zero

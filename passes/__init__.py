@@ -16,11 +16,11 @@ from mxc.passes.fuse_dequantize import FuseDequantize
 from mxc.passes.fuse_epilogues import FuseEpilogues
 from mxc.passes.gather_packed import GatherPacked
 from mxc.passes.hoist_scales import HoistScales
-from mxc.passes.lower_dequantise_to_gpu_kernels import LowerDequantiseToGpuKernels
+from mxc.passes.lower_dequantize_to_gpu_kernels import LowerDequantizeToGpuKernels
 from mxc.passes.lower_named_operations_to_cpu_kernels import LowerNamedOperationsToCpuKernels
 from mxc.passes.lower_named_operations_to_gpu_kernels import LowerNamedOperationsToGpuKernels
-from mxc.passes.lower_quantise_to_cpu_kernels import LowerQuantiseToCpuKernels
-from mxc.passes.lower_quantise_to_gpu_kernels import LowerQuantiseToGpuKernels
+from mxc.passes.lower_quantize_to_cpu_kernels import LowerQuantizeToCpuKernels
+from mxc.passes.lower_quantize_to_gpu_kernels import LowerQuantizeToGpuKernels
 from mxc.passes.lower_to_cpu_kernels import LowerToCpuKernels
 from mxc.passes.lower_to_gpu_kernels import LowerToGpuKernels
 from mxc.passes.merge_loops import MergeLoops
@@ -54,11 +54,11 @@ PASSES: tuple[type[Pass], ...] = (
     FuseEpilogues,
     GatherPacked,
     HoistScales,
-    LowerDequantiseToGpuKernels,
+    LowerDequantizeToGpuKernels,
     LowerNamedOperationsToCpuKernels,
     LowerNamedOperationsToGpuKernels,
-    LowerQuantiseToCpuKernels,
-    LowerQuantiseToGpuKernels,
+    LowerQuantizeToCpuKernels,
+    LowerQuantizeToGpuKernels,
     LowerToCpuKernels,
     LowerToGpuKernels,
     MergeLoops,

@@ -17,7 +17,7 @@ An operand whose dimensions are in another order than the loops, weights [K, N] 
 but of a constant, which becomes a constant by rows.
 A result in another order, of weights that stand first, [N, M], is transposed after.
 
-Where the program rounds what it dequantises, or blocks of the two sides differ, the body stays as
+Where the program rounds what it dequantizes, or blocks of the two sides differ, the body stays as
 it is.
 
 Leaves alone: a generic that is no scaled contraction; operands of 6 bits an element in another

@@ -1,6 +1,6 @@
 """mxc-check-contractions: the invariant of *normalise*, checked and not assumed.
 
-No tensor that a contraction reads holds a dequantised weight or a broadcast scale: such a program
+No tensor that a contraction reads holds a dequantized weight or a broadcast scale: such a program
 is refused, with the place of the contraction. What a contraction is gets written on it, once, if it
 is of elements under scales or has a parameter for weights (passes/kernels/described.py). One that
 kernels cannot take is not refused, since its bytes are packed and its meaning is right; it carries
@@ -15,7 +15,7 @@ after:
     linalg.generic {..} ins(%x, %w, %s) outs(%acc : tensor<MxNxf32>)
       attrs = {mxc.contraction = {batch = 1, m = 16, n = 96, k = 64, lhs = {..}, rhs = {..}, ..}}
 
-Leaves alone: sums of plain numbers, and dequantised tensors that no reduction reads.
+Leaves alone: sums of plain numbers, and dequantized tensors that no reduction reads.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _contracts_elements(op: ir.Operation) -> bool:
 
 
 def _refuse_readers(decoding: ir.Operation) -> None:
-    """Follow the dequantised tensor through everything that keeps its elements."""
+    """Follow the dequantized tensor through everything that keeps its elements."""
     element = decoding.results[0].type.element_type
     pending, seen = [decoding.results[0]], []
     while pending:
@@ -76,7 +76,7 @@ def _refuse_readers(decoding: ir.Operation) -> None:
             if user.name.startswith("linalg."):
                 if sums_floats(user):
                     raise PassError(
-                        f"{user.name} reads a weight dequantised to {value.type} at "
+                        f"{user.name} reads a weight dequantized to {value.type} at "
                         f"{decoding.location}, which would be written to memory; wanted the packed "
                         f"{decoding.operands[0].type} read here, as products of two tensors do. "
                         "Let only reshapes, transposes and broadcasts stand between the two "

@@ -85,5 +85,5 @@ def _refusal(op: ir.Operation) -> str:
     return (
         f"{op.name}{where} has no MX support: it reads {operands or 'nothing'} and makes "
         f"{results or 'nothing'}, and packed elements mean something under their scales alone. "
-        "Decode them before it (arith.scaling_extf), and quantise what it makes"
+        "Decode them before it (arith.scaling_extf), and quantize what it makes"
     )

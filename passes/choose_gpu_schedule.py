@@ -44,7 +44,7 @@ from mxc.passes.kernels.gpu.schedule import (
     schedules_of,
     write_schedules,
 )
-from mxc.passes.kernels.quantised import quantised_result
+from mxc.passes.kernels.quantized import quantized_result
 from mxc.passes.rewriting.rebuild import linalg_operations
 from mxc.targets.amd import known_gpu
 from mxc.targets.gpu import Gpu
@@ -89,18 +89,18 @@ def _chosen(call: Call, gpu: Gpu) -> Schedules:
     after = epilogue(call.op, 16, keeps=True)
     last = after.last(call.op)
     halves = 2 if after.gated else 1
-    quantises = gpu.matrix.converts and after.stores == "f32" and after.kept is None
-    quantised = quantises and quantised_result(last.results[0]) is not None
+    quantizes = gpu.matrix.converts and after.stores == "f32" and after.kept is None
+    quantized = quantizes and quantized_result(last.results[0]) is not None
     transports: tuple[Transport, ...] = ("stream", "ring")
     # A ring of a dense product has tiles of half a block of the result.
-    if not _may_stage(call) or (call.is_dense and quantised):
+    if not _may_stage(call) or (call.is_dense and quantized):
         transports = ("stream",)
     problem = problem_of(call, halves)
     if call.of.m is None:
         found = choose_by_rows(problem, device=gpu, transports=transports)
     else:
         found = Schedules([choose(problem, device=gpu, transports=transports)])
-    if not quantised:
+    if not quantized:
         return found
     return Schedules([for_blocks(each, halves) for each in found.schedules], found.bounds)
 

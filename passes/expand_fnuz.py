@@ -30,7 +30,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith
 
 from mxc.dialects.dispatches import walk_outside_kernels
-from mxc.dialects.quantise_scalars import as_bits, cast_code, cast_value
+from mxc.dialects.quantize_scalars import as_bits, cast_code, cast_value
 from mxc.formats.formats import E4M3FNUZ, E5M2FNUZ
 from mxc.passes.base import Pass
 from mxc.passes.rewriting.worklist import Worklist, erase

@@ -1,9 +1,9 @@
-"""mxc-fuse-dequantize: dequantise inside the contraction that reads the elements.
+"""mxc-fuse-dequantize: dequantize inside the contraction that reads the elements.
 
-A weight that is dequantised by an operation of its own is written to memory at 8 times its size
-and read back. This pass puts the body of the dequantise, or of the chain of them, into each
+A weight that is dequantized by an operation of its own is written to memory at 8 times its size
+and read back. This pass puts the body of the dequantize, or of the chain of them, into each
 contraction that reads its result: every user has a copy of its own, so that a weight used twice is
-dequantised in registers twice. Reshapes, transposes and broadcasts between become the order of the
+dequantized in registers twice. Reshapes, transposes and broadcasts between become the order of the
 loops; where they divide a loop it is split. What the program computes does not change by a bit.
 
 before:
@@ -18,7 +18,7 @@ after:
 
 A scale may be a float too, of a tensor, a row or a block.
 
-Leaves alone: a dequantised tensor that no reduction reads, and one after an operation that does
+Leaves alone: a dequantized tensor that no reduction reads, and one after an operation that does
 more than move elements (mxc-check-contractions refuses it).
 """
 
@@ -63,7 +63,7 @@ _SCALE_BITS = 8
 
 @dataclass(frozen=True)
 class FuseDequantize(Pass):
-    """Dequantise inside the contraction that reads the elements."""
+    """Dequantize inside the contraction that reads the elements."""
 
     name = "mxc-fuse-dequantize"
 

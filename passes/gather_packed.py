@@ -1,8 +1,8 @@
-"""mxc-gather-packed: gather elements and scales, and dequantise what was gathered.
+"""mxc-gather-packed: gather elements and scales, and dequantize what was gathered.
 
-A mixture of experts chooses its weights by number. A frontend that dequantises all experts and
+A mixture of experts chooses its weights by number. A frontend that dequantizes all experts and
 gathers the chosen ones writes all of them to memory for each token. Gathering the packed tensors
-reads only what was chosen, and leaves the dequantise beside the contraction that can take it in.
+reads only what was chosen, and leaves the dequantize beside the contraction that can take it in.
 An embedding is the same for rows; where it is written as an element of the table for each element
 of the result (tensor.extract), it becomes a gather first.
 
@@ -14,7 +14,7 @@ after:
     %st = iree_linalg_ext.gather dimension_map = [0] ins(%s, %ids)
     linalg.generic ins(%wt, %st) { scaling_extf } -> tensor<TxNxKOx32xf32>
 
-Leaves alone: gathers of anything that is not dequantised, along other dimensions than the first,
+Leaves alone: gathers of anything that is not dequantized, along other dimensions than the first,
 and by index tensors of rank other than 1; lookups by several dimensions of dynamic size.
 """
 
@@ -40,12 +40,12 @@ from mxc.passes.rewriting.worklist import Worklist
 
 @dataclass(frozen=True)
 class GatherPacked(Pass):
-    """Gather elements and scales instead of dequantised tensors."""
+    """Gather elements and scales instead of dequantized tensors."""
 
     name = "mxc-gather-packed"
 
     def run(self, module: ir.Operation) -> None:
-        """Move every gather of a dequantised tensor to the packed tensors that it is made of."""
+        """Move every gather of a dequantized tensor to the packed tensors that it is made of."""
         for op in linalg_operations(module):
             found = lookup_of(op)
             if found is not None and _is_decoded(found.table):

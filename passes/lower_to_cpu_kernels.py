@@ -3,7 +3,7 @@
 A contraction whose weights are a parameter, MX or dense, becomes one dispatch of a nest of the
 kernel language, on vector registers (kernels/cpu/gemm.py) or on tiles (tiles.py), after one that
 puts its activations in the order of the dot products (activations.py), which all contractions of
-the same activations share. Where the program quantises them, that one does. The parameter takes the
+the same activations share. Where the program quantizes them, that one does. The parameter takes the
 layout that the body reads, which the compiler writes when it packs: nothing is reordered when the
 program loads or runs. Where the experts' weights were gathered, the body reads them in place, by
 the ids; where there are many rows of one expert each, it takes them expert by expert (routes.py).
@@ -33,7 +33,7 @@ neither 16 nor a multiple of 32, and 16 elements of 6 bits; K that is no multipl
 accumulators other than zero; one gathered expert, which MLIR makes a slice; pairs of formats that
 the instruction set has no dot product for.
 
-Where the program rounds what it dequantises to f16, elements are rounded so in registers, and
+Where the program rounds what it dequantizes to f16, elements are rounded so in registers, and
 multiplied as f32.
 
 A product on vector registers has up to eight schedules (kernels/cpu/schedule.py), of which it takes
@@ -53,8 +53,8 @@ from dataclasses import dataclass
 from iree.compiler import ir
 
 from mxc.dialects.contractions import is_contraction
-from mxc.dialects.kernel_calls import mark_quantises, write_reason
-from mxc.dialects.quantisations import Quantisation
+from mxc.dialects.kernel_calls import mark_quantizes, write_reason
+from mxc.dialects.quantizations import Quantization
 from mxc.dialects.reasons import Reason
 from mxc.errors import PassError
 from mxc.kernels.vectors import Plan
@@ -66,8 +66,8 @@ from mxc.passes.kernels.cpu.isa import ISAS, Amx, Isa, Kind
 from mxc.passes.kernels.cpu.matches import Call, match
 from mxc.passes.kernels.cpu.panel_lookups import look_up_in_panels
 from mxc.passes.kernels.cpu.parameters import load, parameters_of, relay
-from mxc.passes.kernels.cpu.quantise.blocks import quantiser
-from mxc.passes.kernels.cpu.quantise.rounding import Rounding
+from mxc.passes.kernels.cpu.quantize.blocks import quantizer
+from mxc.passes.kernels.cpu.quantize.rounding import Rounding
 from mxc.passes.kernels.cpu.routes import Routes
 from mxc.passes.kernels.cpu.row_weights import RowWeights
 from mxc.passes.kernels.cpu.rows import Rows
@@ -79,7 +79,7 @@ from mxc.passes.kernels.cpu.weights import PANEL, Weights
 from mxc.passes.kernels.epilogues import Epilogue, epilogue
 from mxc.passes.kernels.extents import Size, value_of
 from mxc.passes.kernels.given_schedules import KEYS, GivenSchedules
-from mxc.passes.kernels.quantised import quantised_result
+from mxc.passes.kernels.quantized import quantized_result
 from mxc.passes.kernels.reshapes import as_tensor, scalars_of
 from mxc.passes.kernels.sources import BLOCK
 from mxc.passes.rewriting.rebuild import linalg_operations, sweep
@@ -232,7 +232,7 @@ class _Kernels:
             call.of.k,
             columns=call.of.n // halves,
             halves=halves,
-            quantised=out is not None,
+            quantized=out is not None,
         )
         cut, schedule = self._plan(call, cuts.plans)
         made, out = (made, out) if cut.blocks else (None, None)
@@ -296,7 +296,7 @@ class _Kernels:
         scalars: list[ir.Value],
         operands: list[ir.Value],
         name: str,
-        made: Quantisation | None = None,
+        made: Quantization | None = None,
         choice: str = "",
         schedule: str = "",
     ) -> None:
@@ -323,12 +323,12 @@ class _Kernels:
         tensors = call.lhs.tensors
         read = call.lhs.source
         own = not read.is_float and read.scales == "own" and not read.to
-        found = quantiser(*tensors) if own else None
+        found = quantizer(*tensors) if own else None
         if found is not None and kernel.prepared.block == call.lhs.source.block == BLOCK:
-            kernel, tensors = dataclasses.replace(kernel, quantiser=found[0]), found[1]
+            kernel, tensors = dataclasses.replace(kernel, quantizer=found[0]), found[1]
         made = self._once(kernel.name, kernel, tensors, rows.sources)
         if not kernel.source.is_float:
-            mark_quantises(made, kernel.source.format)
+            mark_quantizes(made, kernel.source.format)
         return made.results[0]
 
     def _once(
@@ -360,10 +360,10 @@ def _rows(call: Call, routed: bool) -> Rows:
     return Rows(of.batch, of.m, of.experts, routed, call.lhs.share, own=of.is_own)
 
 
-def _blocks_of(call: Call, after: Epilogue) -> tuple[Quantisation | None, Rounding | None]:
-    """What becomes of a result that is only quantised, and how."""
+def _blocks_of(call: Call, after: Epilogue) -> tuple[Quantization | None, Rounding | None]:
+    """What becomes of a result that is only quantized, and how."""
     last = after.last(call.op)
-    made = quantised_result(last.results[0]) if after.stores == "f32" else None
+    made = quantized_result(last.results[0]) if after.stores == "f32" else None
     return made, None if made is None else Rounding(made.format, made.recipe)
 
 

@@ -2,9 +2,9 @@
 
 Both sides scaled: scaled MFMA on elements and scales as they are (passes/kernels/gpu/stream.py),
 for every pair of elements. Where activations are floats, a scale is for 16 elements, the program
-rounds what it dequantises, or the `target` has no such instruction, elements become bf16 or f16 in
+rounds what it dequantizes, or the `target` has no such instruction, elements become bf16 or f16 in
 registers first.
-Nothing is packed beforehand, and no tensor holds a dequantised weight or a gathered one. What
+Nothing is packed beforehand, and no tensor holds a dequantized weight or a gathered one. What
 follows element by element (bias, gate, residual, row weights) is computed on the totals, and a
 result that becomes bf16 or f16 is stored so. Totals that others read too are a result of their own.
 
@@ -61,7 +61,7 @@ from mxc.passes.kernels.gpu.ring.float_kernel import FloatRing
 from mxc.passes.kernels.gpu.ring.kernel import Ring
 from mxc.passes.kernels.gpu.schedule import Schedule, Schedules, read_schedules
 from mxc.passes.kernels.gpu.stream import Stream
-from mxc.passes.kernels.quantised import quantised_result
+from mxc.passes.kernels.quantized import quantized_result
 from mxc.passes.rewriting.rebuild import linalg_operations, sweep
 from mxc.targets.amd import known_gpu
 from mxc.targets.gpu import Gpu
@@ -105,8 +105,8 @@ class _Kernels:
         after = epilogue(call.op, 16, keeps=True)
         last = after.last(call.op)
         converts = chosen.schedules[0].instruction.unit.converts
-        quantises = converts and after.stores == "f32" and after.kept is None
-        blocks = quantised_result(last.results[0]) if quantises else None
+        quantizes = converts and after.stores == "f32" and after.kept is None
+        blocks = quantized_result(last.results[0]) if quantizes else None
         out = None if blocks is None else Conversion.of(blocks, converts)
         try:
             kernels = [self._kernel(call, each, after, out) for each in chosen.schedules]

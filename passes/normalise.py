@@ -1,4 +1,4 @@
-"""*normalise*: every scaled contraction is canonical, nothing is dequantised or broadcast."""
+"""*normalise*: every scaled contraction is canonical, nothing is dequantized or broadcast."""
 
 from mxc.passes.base import Pass
 from mxc.passes.canonical_accumulators import CanonicalAccumulators

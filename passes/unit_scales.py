@@ -30,7 +30,7 @@ from mxc.dialects.dequantize import extend, is_element, is_integer, iterators
 from mxc.dialects.generic import fill
 from mxc.dialects.indexing import dim_of, loop_ranges
 from mxc.dialects.product import f32_operands
-from mxc.dialects.quantise import BLOCK
+from mxc.dialects.quantize import BLOCK
 from mxc.dialects.scalar_nodes import loops_of
 from mxc.dialects.sizes import size_of
 from mxc.passes.base import Pass

@@ -6,11 +6,11 @@ has to do once. A dispatch that gathers or widens the weights of experts for a l
 does it for every token.
 
 before:
-    %w = flow.dispatch @dequantise(%elements, %scales) -> tensor<256x16x32xf32>
+    %w = flow.dispatch @dequantize(%elements, %scales) -> tensor<256x16x32xf32>
     %y = flow.dispatch @matmul(%x, %w)
 after:
     refused with the place of the dispatch; with strict=false the dispatch gets the attribute
-    mxc.fallback = "writes a dequantised weight of 524288 bytes ..."
+    mxc.fallback = "writes a dequantized weight of 524288 bytes ..."
 
 Leaves alone: results that depend on a reduction over, or a sum with, anything that is no weight;
 rows of an embedding, which no contraction reads as they are; copies of less than `min-bytes`.
@@ -174,7 +174,7 @@ def _what(dispatch: Dispatch, result: ir.Value) -> str | None:
         for op in walk(dispatch.body)
     )
     if widened and isinstance(element, ir.FloatType) and element.width > 8:
-        return "a dequantised weight"
+        return "a dequantized weight"
     read = sum(
         tensor_bytes(part.type) or 0
         for index in range(len(dispatch.operands))

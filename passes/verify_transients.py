@@ -5,7 +5,7 @@ and every copy is an operation. It sees what constant hoisting, layout changes a
 have added after the dispatches were formed.
 
 before:
-    util.initializer { %w = stream.cmd.parameter.load ..; stream.cmd.dispatch @dequantise(%w) }
+    util.initializer { %w = stream.cmd.parameter.load ..; stream.cmd.dispatch @dequantize(%w) }
     stream.cmd.copy %weight[..], %transient[..] : !stream.resource<constant> -> ..
     stream.resource.alloca : !stream.resource<transient>{%c8589934592}
 after:

@@ -17,7 +17,8 @@ ROOT = Path(__file__).resolve().parents[1]
 #: Words of our own invention, where the field has a word: that word.
 WORDS = {
     r"road": "pipeline",
-    r"room of (?:attention|quantis\w+)": "kernel",
+    r"room of (?:attention|quantiz\w+)": "kernel",
+    r"\w*quantis\w*": "quantize",
     r"wove|woven|weave": "interleaved",
     r"soften\w*": "rounded",
     r"hollow": "without values",

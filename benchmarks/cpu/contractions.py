@@ -3,7 +3,7 @@
     chain:  x -> prepare -> x * w0 -> prepare -> (x * w0) * w1 -> ..
 
 Each product of a chain waits for the one before it, as the layers of a model do, and prepares its
-own activations (rounds them, quantises them). A call of the chain is many products, so that what a
+own activations (rounds them, quantizes them). A call of the chain is many products, so that what a
 call from Python costs is nothing beside them.
 """
 
@@ -20,7 +20,7 @@ from programs import Loaded, Program, compile_build, laid_out, shape
 from mxc.dialects.boundary import unpack
 from mxc.dialects.generic import element_of, generic, shape_of
 from mxc.dialects.parameters import Parameters
-from mxc.dialects.quantise import quantise_int8
+from mxc.dialects.quantize import quantize_int8
 from mxc.dialects.scaled import scaled_contraction
 
 #: What activations are rounded to before they meet a weight.
@@ -111,7 +111,7 @@ def prepare_activations(mode: str, x: ir.Value) -> Side:
         return generic([(x, "m o b")], "m o b", bf16, lambda v: arith.truncf(bf16, v)), None
     m, blocks, block = shape_of(x)
     kind = ir.RankedTensorType.get([m, blocks * block], element_of(x))
-    return quantise_int8(tensor.collapse_shape(kind, x, [[0], [1, 2]]), block)
+    return quantize_int8(tensor.collapse_shape(kind, x, [[0], [1, 2]]), block)
 
 
 def both_scaled_program(m: int, problem: Shape) -> Program:

@@ -82,7 +82,7 @@ def compared(
     case: Case, pattern: Pattern, results: Sequence[npt.NDArray[Any]], wanted: Wanted
 ) -> Found:
     """Whether results are those that were wanted, within the error that they may have."""
-    if case.epilogue == "quantise":
+    if case.epilogue == "quantize":
         pairs = zip(results, wanted.results, strict=True)
         off = sum(int((r.view(np.uint8).reshape(w.shape) != w).sum()) for r, w in pairs)
         count = sum(each.size for each in wanted.results)

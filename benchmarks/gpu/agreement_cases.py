@@ -18,7 +18,7 @@ from mxc.passes.kernels.gpu.schedule import Schedule
 ELEMENTS = ("mxfp4", "mxfp6e2m3", "mxfp6e3m2", "mxfp8e4m3", "mxfp8e5m2")
 FLOATS = ("bf16", "f16", "f32")
 #: "": the product alone.
-EPILOGUES = ("bias_silu", "gate", "residual", "rows", "quantise")
+EPILOGUES = ("bias_silu", "gate", "residual", "rows", "quantize")
 
 _SMALL, _LARGE = Instruction(16), Instruction(32)
 #: Along K, side by side, with the large instruction, and through shared memory.
@@ -46,7 +46,7 @@ class Case:
     """One program, [m, k] by [n, k]: names of formats, or of floats for lhs.
 
     block: elements a scale, 0 for the format's own. between: the type to which scaled sides are
-    dequantised first. experts: weights that `groups` products choose from by ids; without ids each
+    dequantized first. experts: weights that `groups` products choose from by ids; without ids each
     group has its own.
     """
 
@@ -106,7 +106,7 @@ def at(lhs: str, rhs: str, schedule: str, *, block: int = 0, epilogue: str = "")
         # A number of blocks that ends within a step; for the ring a span at least.
         least = 512 if schedule == "ring" else block
         k = -(-least // block) * block + block
-    if epilogue in ("gate", "quantise"):
+    if epilogue in ("gate", "quantize"):
         n = 192
     return Case(lhs=lhs, rhs=rhs, schedule=schedule, m=m, n=n, k=k, block=block, epilogue=epilogue)
 
@@ -119,7 +119,7 @@ def _pairs() -> Iterator[Case]:
             # Over the pairs, all ways for each epilogue.
             place = number + ELEMENTS.index(lhs) + ELEMENTS.index(rhs)
             schedule = list(SCHEDULES)[place % len(SCHEDULES)]
-            if (schedule, epilogue) == ("ring", "quantise"):
+            if (schedule, epilogue) == ("ring", "quantize"):
                 schedule = "32"
             yield at(lhs, rhs, schedule, epilogue=epilogue)
 

@@ -37,7 +37,7 @@ _TYPES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32}
 
 def patterns(case: Case) -> tuple[Pattern, ...]:
     """Those that say something about a case."""
-    if case.epilogue == "quantise":
+    if case.epilogue == "quantize":
         return ("exact", "nan")
     if case.epilogue:
         return ("exact",)
@@ -192,7 +192,7 @@ def operands(case: Case, pattern: Pattern, seed: int = 0) -> tuple[list[Array], 
         # Sums are exact, and what follows is within some units of the last place.
         error = np.full(y.shape, np.abs(y).max() * 2.0**-20)
         alone, settled = y, np.ones(y.shape, bool)
-    if case.epilogue == "quantise":
+    if case.epilogue == "quantize":
         blocks = quantize(y, OUT, recipe=RECIPE)
         return arguments, Wanted([blocks.elements, blocks.scales], y, error, settled)
     return arguments, Wanted([y], alone, error, settled)

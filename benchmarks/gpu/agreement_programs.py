@@ -16,11 +16,11 @@ from mxc.dialects.context import new_context
 from mxc.dialects.dequantize import extend, is_byte
 from mxc.dialects.generic import constant, element_of, generic, shape_of
 from mxc.dialects.linalg_ext import gather
-from mxc.dialects.quantise import quantise_mx
+from mxc.dialects.quantize import quantize_mx
 from mxc.dialects.scaled import scaled_contraction
 from mxc.passes.kernels.gpu.schedule import Schedules, write_schedules
 
-#: The format and the recipe of results that are quantised.
+#: The format and the recipe of results that are quantized.
 OUT, RECIPE = "mxfp8e4m3", "even"
 
 
@@ -63,8 +63,8 @@ def _function(case: Case) -> None:
     def body(*given: ir.Value) -> list[ir.Value]:
         values = dict(zip(arguments, given, strict=True))
         y = _product(case, values)
-        if case.epilogue == "quantise":
-            return [v if is_byte(element_of(v)) else pack(v) for v in quantise_mx(y, OUT, RECIPE)]
+        if case.epilogue == "quantize":
+            return [v if is_byte(element_of(v)) else pack(v) for v in quantize_mx(y, OUT, RECIPE)]
         return [_finished(case, y, values.get("other"))]
 
     func.FuncOp.from_py_func(*kinds, name=case.function)(body)

@@ -1,6 +1,6 @@
 """The cases of the coverage matrix: pairs of formats, shapes, forms of the IR, epilogues, models.
 
-A case is one contraction, activations [M, K] by weights [N, K], or one quantisation. Shapes of
+A case is one contraction, activations [M, K] by weights [N, K], or one quantization. Shapes of
 models are those of their config.json (hidden_size, intermediate_size, heads, experts, experts a
 token) on the Hugging Face hub.
 """
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from fuzz.description import Program
 
 #: How the program is written: as builders write it; rank-2 operands with `floordiv` maps; both
-#: sides dequantised to tensors and then multiplied; only the weight dequantised; no contraction.
-Form = Literal["canonical", "floordiv", "materialised", "dequantised", "quantise", "dequantise"]
+#: sides dequantized to tensors and then multiplied; only the weight dequantized; no contraction.
+Form = Literal["canonical", "floordiv", "materialised", "dequantized", "quantize", "dequantize"]
 
 #: Short names of formats, as they stand in the names of cases.
 SHORT = {
@@ -39,7 +39,7 @@ class Case:
     block: elements a scale, 0 for the format's own. batch: leading dimension of both sides, with
     `shared` of the activations only. experts, choices: weights are gathered by expert for m tokens
     that choose so many each. between: element type of what a materialising form writes. source:
-    the type from which the activations are quantised first. epilogue: what follows. spelled: the
+    the type from which the activations are quantized first. epilogue: what follows. spelled: the
     program in the words of others (matrix_spellings.py), which says all of this and more.
     """
 
@@ -58,13 +58,13 @@ class Case:
     form: Form = "canonical"
     between: str = ""
     source: str = ""
-    epilogue: Literal["", "bias_silu", "gelu", "gelu_tanh", "relu", "bf16", "f16", "quantise"] = ""
+    epilogue: Literal["", "bias_silu", "gelu", "gelu_tanh", "relu", "bf16", "f16", "quantize"] = ""
     spelled: Program | None = None
 
     @property
     def contracts(self) -> bool:
         """Whether there is a contraction in it."""
-        return self.form not in ("quantise", "dequantise")
+        return self.form not in ("quantize", "dequantize")
 
     @property
     def weight_only(self) -> bool:
@@ -74,7 +74,7 @@ class Case:
     @property
     def scales_fit(self) -> bool:
         """Whether scaled instructions compute it: E8M0 scales for 32 elements at least, and what is
-        dequantised first loses nothing (f16 lacks most scales, bf16 the least values of 8 bits)."""
+        dequantized first loses nothing (f16 lacks most scales, bf16 the least values of 8 bits)."""
         sides = (self.lhs, self.rhs)
         whole = self.block != 16 and "nvf4" not in sides and "int8" not in sides
         wide = "e4m3" in (self.lhs, self.rhs) or "e5m2" in (self.lhs, self.rhs)
@@ -82,9 +82,9 @@ class Case:
 
     @property
     def kernels_wanted(self) -> int:
-        """One for a contraction with its epilogue, one more where activations are quantised, for
+        """One for a contraction with its epilogue, one more where activations are quantized, for
         another product, before or after it, and for each operand that is put in order; two more
-        where the program quantises the result in words of its own.
+        where the program quantizes the result in words of its own.
 
         Those keep what these words make of a NaN, which is not what our blocks have: scales are one
         kernel, elements another, and the f32 result goes through memory (docs/gpu-quality.md).
@@ -112,7 +112,7 @@ class Case:
     def result_bytes(self) -> float:
         """Bytes of an element of the result."""
         ends = self.epilogue or (self.spelled.ending if self.spelled else "")
-        if ends == "quantise":
+        if ends == "quantize":
             return (4 if self.lhs == "f4" else 8) / 8 + 1 / 32
         return 2 if ends in ("bf16", "f16") else 4
 
@@ -220,14 +220,14 @@ def _weight_only() -> Iterator[Case]:
         for rhs in (*_ELEMENTS, "nvf4"):
             yield Case(name=f"weight-only {lhs}x{rhs}", group="weight-only", m=4096, n=4096,
                        k=4096, lhs=lhs, rhs=rhs)  # fmt: skip
-        yield Case(name=f"weight-only {lhs}xf4 dequantised first", group="weight-only", m=4096,
-                   n=4096, k=4096, lhs=lhs, form="dequantised", between=lhs)  # fmt: skip
+        yield Case(name=f"weight-only {lhs}xf4 dequantized first", group="weight-only", m=4096,
+                   n=4096, k=4096, lhs=lhs, form="dequantized", between=lhs)  # fmt: skip
     for m in (1, 16, 100):
         for rhs in ("f4", "e4m3", "nvf4"):
             yield Case(name=f"weight-only bf16x{rhs} M{m} K2880", group="weight-only", m=m, n=2880,
                        k=2880, lhs="bf16", rhs=rhs)  # fmt: skip
-        yield Case(name=f"weight-only bf16xf4 M{m} K2880 dequantised first", group="weight-only",
-                   m=m, n=2880, k=2880, lhs="bf16", form="dequantised", between="bf16")  # fmt: skip
+        yield Case(name=f"weight-only bf16xf4 M{m} K2880 dequantized first", group="weight-only",
+                   m=m, n=2880, k=2880, lhs="bf16", form="dequantized", between="bf16")  # fmt: skip
 
 
 def _shapes() -> Iterator[Case]:
@@ -253,8 +253,8 @@ def _dynamic() -> Iterator[Case]:
         yield Case(name=f"dynamic M {lhs}x{rhs}", group="dynamic", m=-1, n=n, k=k, lhs=lhs, rhs=rhs)
     yield Case(name="dynamic M bias and SiLU e4m3xf4", group="dynamic", m=-1, n=n, k=k, lhs="e4m3",
                epilogue="bias_silu")  # fmt: skip
-    yield Case(name="dynamic M quantised to f4", group="dynamic", m=-1, n=n, k=k,
-               epilogue="quantise")  # fmt: skip
+    yield Case(name="dynamic M quantized to f4", group="dynamic", m=-1, n=n, k=k,
+               epilogue="quantize")  # fmt: skip
     for lhs in ("f4", "f6e2m3", "e4m3"):
         yield Case(name=f"dynamic M bf16 to {lhs} by f4", group="dynamic", m=-1, n=n, k=k, lhs=lhs,
                    source="bf16")  # fmt: skip
@@ -284,10 +284,10 @@ def _epilogues() -> Iterator[Case]:
         for lhs in ("f4", "bf16"):
             yield Case(name=f"epilogue {name} {lhs}xf4 M100", group="epilogue", m=100, n=2880,
                        k=2880, lhs=lhs, epilogue=epilogue)  # fmt: skip
-    yield Case(name="epilogue quantised to f4", group="epilogue", m=4096, n=4096, k=4096,
-               epilogue="quantise")  # fmt: skip
-    yield Case(name="epilogue quantised to e4m3", group="epilogue", m=4096, n=4096, k=4096,
-               lhs="e4m3", rhs="f4", epilogue="quantise")  # fmt: skip
+    yield Case(name="epilogue quantized to f4", group="epilogue", m=4096, n=4096, k=4096,
+               epilogue="quantize")  # fmt: skip
+    yield Case(name="epilogue quantized to e4m3", group="epilogue", m=4096, n=4096, k=4096,
+               lhs="e4m3", rhs="f4", epilogue="quantize")  # fmt: skip
     for lhs, rhs in (("f4", "f4"), ("e4m3", "e4m3"), ("e4m3", "f4")):
         for m, n, k in ((4096, 4096, 4096), (100, 2880, 2880), (1, 2880, 2880)):
             for source in ("bf16", "f32"):
@@ -299,10 +299,10 @@ def _epilogues() -> Iterator[Case]:
 def _alone() -> Iterator[Case]:
     for source in FLOATS:
         for kind in _ELEMENTS:
-            yield Case(name=f"quantise {source} to {kind}", group="quantise", m=4096, n=0, k=4096,
-                       lhs=kind, source=source, form="quantise")  # fmt: skip
-            yield Case(name=f"dequantise {kind} to {source}", group="quantise", m=4096, n=0,
-                       k=4096, lhs=kind, between=source, form="dequantise")  # fmt: skip
+            yield Case(name=f"quantize {source} to {kind}", group="quantize", m=4096, n=0, k=4096,
+                       lhs=kind, source=source, form="quantize")  # fmt: skip
+            yield Case(name=f"dequantize {kind} to {source}", group="quantize", m=4096, n=0,
+                       k=4096, lhs=kind, between=source, form="dequantize")  # fmt: skip
 
 
 def _models() -> Iterator[Case]:

@@ -18,7 +18,7 @@ from mxc.dialects.dequantize import extend, is_byte
 from mxc.dialects.generic import constant, element_of, fill, generic, shape_of
 from mxc.dialects.linalg_ext import gather
 from mxc.dialects.parameters import Parameters
-from mxc.dialects.quantise import quantise_mx
+from mxc.dialects.quantize import quantize_mx
 from mxc.dialects.scaled import contraction_into, scaled_contraction
 from mxc.formats.formats import FORMATS
 
@@ -78,10 +78,10 @@ class _Builder:
 
         def main(*arguments: ir.Value) -> list[ir.Value]:
             left = self._activations(arguments[:count])
-            if case.form == "quantise":
+            if case.form == "quantize":
                 assert left[1] is not None
                 return [_bytes(left[0]), _bytes(left[1])]
-            if case.form == "dequantise":
+            if case.form == "dequantize":
                 return [self._widened(left, _float(case.between))]
             right = self._weights(arguments[count] if case.experts else None)
             y = self._contract(left, right)
@@ -90,8 +90,8 @@ class _Builder:
             if case.epilogue in _AFTER:
                 kind, after = _AFTER[case.epilogue]
                 return [generic([(y, "m n")], "m n", _float(kind), after)]
-            if case.epilogue == "quantise":
-                return [_bytes(part) for part in quantise_mx(y, SHORT[case.lhs], "floor")]
+            if case.epilogue == "quantize":
+                return [_bytes(part) for part in quantize_mx(y, SHORT[case.lhs], "floor")]
             return [y]
 
         func.FuncOp.from_py_func(*kinds, name="main")(main)
@@ -118,7 +118,7 @@ class _Builder:
                 [(arguments[0], "m k")], "m k", ir.F32Type.get(),
                 lambda x: _to(x, ir.F32Type.get()),
             )  # fmt: skip
-            return quantise_mx(wide, SHORT[case.lhs], "floor")
+            return quantize_mx(wide, SHORT[case.lhs], "floor")
         if case.weight_only:
             format = FORMATS[SHORT[case.rhs]]
             block = case.block or format.block
@@ -150,7 +150,7 @@ class _Builder:
         with ir.Location.name("contraction"):
             if case.form == "floordiv":
                 return self._by_floordiv(left, right)
-            if case.form in ("materialised", "dequantised"):
+            if case.form in ("materialised", "dequantized"):
                 return self._by_tensors(left, right)
             if case.shared:
                 return self._shared(left, right)

@@ -202,7 +202,7 @@ BARS = (
     Bar("no spills", lambda case: True, lambda case, found, target: not found.spills),
     Bar("no scratch", lambda case: True, lambda case, found, target: not found.scratch_bytes),
     Bar(
-        "kernels: 1, 2 with activations quantised, 3 the result",
+        "kernels: 1, 2 with activations quantized, 3 the result",
         lambda case: case.contracts,
         lambda case, found, target: 0 < found.kernels <= case.kernels_wanted,
     ),

@@ -1,7 +1,7 @@
 """Cases of the matrix in the words of others: how products are spelled, and what follows them.
 
 The programs are those of the fuzzer (../fuzz/description.py), at shapes of models. Each group
-varies one thing: how a side is dequantised, the operation that contracts and the layouts that it
+varies one thing: how a side is dequantized, the operation that contracts and the layouts that it
 reads, the accumulator, the epilogue, the result; and the programs of ../fuzz/foreign.py.
 """
 
@@ -50,7 +50,7 @@ _SHORTER = {long: short for short, long in SHORT.items()}
 
 def spelling_cases() -> Iterator[Case]:
     """All of them."""
-    yield from _dequantised()
+    yield from _dequantized()
     yield from _contracted()
     yield from _accumulated()
     yield from _finished()
@@ -97,8 +97,8 @@ def _program(lhs: str, right: Side, **more: Any) -> Program:
     return replace(found, **more)
 
 
-def _dequantised() -> Iterator[Case]:
-    """Each way to dequantise a weight; for mxfp4 with each way to decode elements and scales."""
+def _dequantized() -> Iterator[Case]:
+    """Each way to dequantize a weight; for mxfp4 with each way to decode elements and scales."""
     for name in ("mxfp4", "mxfp8e4m3", "nvfp4", "mxint8"):
         ways = itertools.product(ELEMENTS, FACTORS, BROADCASTS, STYLES)
         for elements, factor, broadcast, style in ways:

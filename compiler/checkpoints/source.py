@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor
-from mxc.compiler.checkpoints.layers.quantisation import Quantisation
+from mxc.compiler.checkpoints.layers.quantization import Quantization
 from mxc.errors import CheckpointError
 
 __all__ = ["Source"]
@@ -40,7 +40,7 @@ class Source:
     dialect: str
     config: Mapping[str, Any]
     tensors: Mapping[str, CanonicalTensor]
-    quantisation: Quantisation
+    quantization: Quantization
     files: tuple[Path, ...]
 
     def tensor(self, name: str) -> CanonicalTensor:

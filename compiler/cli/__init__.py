@@ -153,7 +153,7 @@ def _compile(
     quantize_dense: Annotated[
         str | None,
         typer.Option(
-            help="mxfp8 or mxint8: quantise the plain weights of attention and LM head.",
+            help="mxfp8 or mxint8: quantize the plain weights of attention and LM head.",
             show_default="as they are",
         ),
     ] = None,

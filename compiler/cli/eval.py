@@ -56,7 +56,7 @@ def command(
     """Measure how well a model predicts a text: its perplexity.
 
     With --against also the KL divergence from the other model's predictions, and how often both
-    find the same token most likely: what quantising a checkpoint, or a mode of activations, costs.
+    find the same token most likely: what quantizing a checkpoint, or a mode of activations, costs.
 
     Example: mxc eval gpt-oss-20b.mxc --perplexity book.txt --against gpt-oss-20b
     """

@@ -84,7 +84,7 @@ def _print_tensors(console: Console, found: dict[str, Any]) -> None:
             name += f"\n  {', '.join(words)}" if words else ""
         table.add_row(Text(name), row["format"], shape, *stored, f"{row['bytes']:,}")
     console.print(table)
-    for line in _declarations(found.get("quantisation", {})):
+    for line in _declarations(found.get("quantization", {})):
         console.print(line, highlight=False, markup=False)
 
 

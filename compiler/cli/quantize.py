@@ -98,7 +98,7 @@ def command(
     include: Annotated[
         list[str] | None,
         typer.Option(
-            help="Quantise these tensors alone: a pattern with *, or re: and a regular expression. "
+            help="Quantize these tensors alone: a pattern with *, or re: and a regular expression. "
             "May be given several times.",
             show_default="matrices but embeddings, head and routers",
         ),
@@ -116,7 +116,7 @@ def command(
     full: Annotated[bool, typer.Option("--full", help="Show all tensors, not the worst.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print it for programs.")] = False,
 ) -> None:
-    """Quantise the weights of a checkpoint and say what is lost.
+    """Quantize the weights of a checkpoint and say what is lost.
 
     Example: mxc quantize model-bf16 --output model-mxfp4 --format mxfp4 --recipe even
     """
@@ -152,7 +152,7 @@ def command(
                 write_rotated(source, place)
             calibration = calibrate(place, text, tokens, scratch, feedback=feedback)
         stack.enter_context(live)
-        task = live.add_task("quantise", total=None)
+        task = live.add_task("quantize", total=None)
 
         def advance(done: int, total: int, tensor: str) -> None:
             live.update(task, completed=done, total=total, description=tensor[-48:])
@@ -207,7 +207,7 @@ def _show(result: Result, *, full: bool) -> None:
         first, *others = result.uncalibrated
         more = f" and {len(others)} more" if others else ""
         console.print(
-            f"quantised without inputs, of which the text has none: {first}{more}", highlight=False
+            f"quantized without inputs, of which the text has none: {first}{more}", highlight=False
         )
     kept: dict[str, int] = {}
     for item in result.items:

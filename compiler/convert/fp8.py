@@ -16,7 +16,7 @@ from typing import Any
 
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor, Convention
 from mxc.compiler.checkpoints.layers.modules import FLOATS
-from mxc.compiler.checkpoints.layers.quantisation import Activations
+from mxc.compiler.checkpoints.layers.quantization import Activations
 from mxc.compiler.convert.plan import Written, factors, number, part_of, refuse
 
 #: Formats of weights -> what the dialects call the elements.

@@ -93,12 +93,12 @@ def plan_gguf(source: Source) -> Plan:
             written += _tensor(tensor, name, rows, wide=wide, vector=is_row(name, names))
     written += [number(name, values, values.shape) for name, values in said.rotary.items()]
     metadata = dict(said.metadata)
-    metadata[CONFIG_KEY] = json.dumps(_without_quantisation(source.config))
+    metadata[CONFIG_KEY] = json.dumps(_without_quantization(source.config))
     metadata[DTYPES_KEY] = json.dumps(narrowed)
     words, unstated = tokenizer(source.path, source.config)
     metadata |= words
     notes = [*said.notes, *unstated]
-    default = source.quantisation.default
+    default = source.quantization.default
     if default is not None and default.activations is not None:
         notes.append(f"GGUF has no word for activations: {default.activations.format}")
     if recipes := {t.recipe for t in source.tensors.values()} - {"unstated"}:
@@ -299,5 +299,5 @@ def _q8_0(elements: Bytes, scales: Bytes | None) -> Bytes:
     return np.concatenate((halves, blocks), axis=2).reshape(-1)
 
 
-def _without_quantisation(config: Mapping[str, Any]) -> dict[str, Any]:
+def _without_quantization(config: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in config.items() if k != "quantization_config"}

@@ -8,7 +8,7 @@ from typing import Any
 
 from mxc.artifact.manifest import BLOCKS, SCALES
 from mxc.compiler.checkpoints.canonical.tensor import UNSTATED, CanonicalTensor, Convention
-from mxc.compiler.checkpoints.layers.quantisation import Activations
+from mxc.compiler.checkpoints.layers.quantization import Activations
 from mxc.compiler.checkpoints.source import Source
 from mxc.compiler.convert.experts import apart, as_it_is, together
 from mxc.compiler.convert.fp8 import (
@@ -222,7 +222,7 @@ def _compressed_group(
 
 def _said(source: Source, tensor: CanonicalTensor) -> Activations | None:
     """What the output says of the activations that meet a weight; None: nothing."""
-    activations = source.quantisation.activations(tensor.name.removesuffix(".weight"))
+    activations = source.quantization.activations(tensor.name.removesuffix(".weight"))
     if activations is None or (fp8 := fp8_of(tensor)) is None:
         known = activations is not None and _sayable(activations)
         return activations if known else None
@@ -235,7 +235,7 @@ def _sayable(activations: Activations) -> bool:
 
 
 def config_of(source: Source, declared: dict[str, Any] | None) -> dict[str, Any]:
-    """config.json of the source with what `declared` says of quantisation, or without a word."""
+    """config.json of the source with what `declared` says of quantization, or without a word."""
     config = {k: v for k, v in source.config.items() if k != "quantization_config"}
     if declared is not None:
         config["quantization_config"] = declared
@@ -254,7 +254,7 @@ def _unstated_activations(
 ) -> tuple[str, ...]:
     found: dict[Activations, None] = {}
     for name, tensor in weights.items():
-        activations = source.quantisation.activations(name.removesuffix(".weight"))
+        activations = source.quantization.activations(name.removesuffix(".weight"))
         if activations is not None and _said(source, tensor) is None:
             found[activations] = None
     return tuple(
@@ -266,7 +266,7 @@ def _unstated_activations(
 
 def unstated(source: Source, dialect: str) -> tuple[str, ...]:
     """What a dialect without recipes and activations leaves out."""
-    default = source.quantisation.default
+    default = source.quantization.default
     notes = []
     recipes = {t.recipe for t in source.tensors.values() if t.block is not None} - {UNSTATED}
     if recipes:

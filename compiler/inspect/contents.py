@@ -68,7 +68,7 @@ def inspect(path: Path, tensor: str | None = None, level: str | None = None) -> 
     """Describe `path`, or one tensor of it, in values that JSON can hold.
 
     `path`: a checkpoint of any dialect, a .safetensors, .gguf or .irpa file, or an artifact
-    folder. The result has `path`, `kind`, of a checkpoint its `dialect` and `quantisation`, and
+    folder. The result has `path`, `kind`, of a checkpoint its `dialect` and `quantization`, and
     either `tensors` (one row each: name, format, dtype, shape, bytes, layout, file, and of weights
     with E8M0 scales recipe and recipe_source) and their `bytes`, or `tensor`: its row with the
     first numbers and counts, see statistics.py.
@@ -111,12 +111,12 @@ def _open(path: Path, level: str | None) -> _Contents:
         return _contents("archive", records, notes)
     if path.is_dir() or path.suffix in (".safetensors", ".gguf"):
         source = open_checkpoint(path)
-        declared = source.quantisation
+        declared = source.quantization
         default = declared.default
         activations = None if default is None else default.activations
         said = {
             "dialect": source.dialect,
-            "quantisation": {
+            "quantization": {
                 "method": declared.method,
                 "excluded": list(declared.excluded),
                 "activations": None if activations is None else dataclasses.asdict(activations),

@@ -27,7 +27,7 @@ from mxc.targets.matrix_unit import MatrixUnit
 
 @dataclass(frozen=True, kw_only=True)
 class Dense:
-    """What plain matrices are quantised to while they are packed."""
+    """What plain matrices are quantized to while they are packed."""
 
     format: BlockFormat
     recipe: ScaleRecipe
@@ -144,7 +144,7 @@ def _read_as(
             raise CheckpointError(
                 f"{first.place} is {first.format}: wanted plain numbers "
                 f"({', '.join(ELEMENTS)}) for {parameter.key}, which is no matrix that "
-                "activations are multiplied with; exclude it when the checkpoint is quantised"
+                "activations are multiplied with; exclude it when the checkpoint is quantized"
             )
         blocks = FORMATS[first.format]
         return Bound(parameter=parameter, tensors=tensors, format=blocks.name, blocks=blocks)
@@ -165,7 +165,7 @@ def _read_as(
             f"{first.place} is {first.format}: wanted one of {', '.join((*ELEMENTS, *FORMATS))} "
             f"for {parameter.key}"
         )
-    if dense is not None and parameter.quantisable:
+    if dense is not None and parameter.quantizable:
         _require_whole_blocks(parameter, first, dense)
         format = dense.format
         return Bound(

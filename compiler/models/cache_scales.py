@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor
-from mxc.compiler.checkpoints.layers.quantisation import Activations
+from mxc.compiler.checkpoints.layers.quantization import Activations
 from mxc.compiler.models.blocks.self_attention import SCALES, SelfAttention
 from mxc.compiler.models.decoder import Cached, Decoder
 from mxc.dialects.pages import FP8
@@ -53,7 +53,7 @@ def settle_scales(
 ) -> tuple[dict[str, CacheScale], tuple[str, ...]]:
     """The scales that the program reads, by parameter, and what is to be said of the others.
 
-    `declared` is what the config says that keys and values are quantised to, `cache` what the
+    `declared` is what the config says that keys and values are quantized to, `cache` what the
     pages of this program hold. Raises CheckpointError for scales that are none.
     """
     for layer, part in scales:

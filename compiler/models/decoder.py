@@ -212,7 +212,7 @@ class Decoder:
     def parameters(self, format_of: FormatOf, *, head: bool = False) -> Iterator[Parameter]:
         """What the program reads of the checkpoint, in the order of the model.
 
-        `head`: a head that is the embedding is a parameter of its own, as one that is quantised.
+        `head`: a head that is the embedding is a parameter of its own, as one that is quantized.
         """
         vocabulary, hidden = ("vocab_size", self.vocab_size), ("hidden_size", self.hidden_size)
         yield table(EMBEDDING, vocabulary, hidden)

@@ -80,7 +80,7 @@ def rows_of(tensor: CanonicalTensor, first: int, count: int) -> CanonicalTensor:
     if first % height or (count % height and first + count != tensor.shape[0]):
         raise CheckpointError(
             f"{tensor.place} has scales for {height} rows each, and rows {first} to "
-            f"{first + count} are a layer of their own, which begins or ends between; quantise "
+            f"{first + count} are a layer of their own, which begins or ends between; quantize "
             "the layers apart"
         )
     return replace(

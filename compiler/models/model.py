@@ -35,7 +35,7 @@ from mxc.compiler.checkpoints.files.safetensors import (
     INDEX,
     read_json,
 )
-from mxc.compiler.checkpoints.layers.quantisation import Activations, Quantisation
+from mxc.compiler.checkpoints.layers.quantization import Activations, Quantization
 from mxc.compiler.checkpoints.source import Source
 from mxc.compiler.models.binding import Bound, Dense, bind, formats_of
 from mxc.compiler.models.blocks.activations import NVFP4
@@ -56,7 +56,7 @@ from mxc.compiler.models.options import STEP_ROWS, Options, choose
 from mxc.compiler.models.packed import array_items, pack_items, weight_records
 from mxc.compiler.models.unread import describe_unread
 from mxc.compiler.packing.items import PackItem
-from mxc.compiler.packing.quantised import Loss
+from mxc.compiler.packing.quantized import Loss
 from mxc.compiler.report import DeviceWeights
 from mxc.compiler.tokenizers.from_gguf import text_files
 from mxc.errors import CheckpointError
@@ -139,7 +139,7 @@ class Model:
     def weights(
         self, panels: Mapping[str, str], losses: Mapping[str, Loss] | None = None
     ) -> dict[str, WeightRecord]:
-        """What the manifest says of every tensor; `losses`: what quantising changed, by key."""
+        """What the manifest says of every tensor; `losses`: what quantizing changed, by key."""
         records: dict[str, WeightRecord] = {}
         for each in self.bound:
             for device in self.devices:
@@ -241,13 +241,13 @@ def open_model(
     _require_nvfp4(bound, options, place)
     require_whole_blocks(options.devices, bound)
     scales, unread = describe_unread(decoder, left)
-    cache_scales, said = settle_scales(decoder, scales, source.quantisation.cache, options.kv_cache)
+    cache_scales, said = settle_scales(decoder, scales, source.quantization.cache, options.kv_cache)
     notes = (
         *read.notes,
         *notes,
         *_wider_rows(decoder),
         *_longrope(decoder, options),
-        *_float_scales(bound, source.quantisation),
+        *_float_scales(bound, source.quantization),
         *said,
         *unread,
     )
@@ -327,10 +327,10 @@ def _declared(source: Source) -> frozenset[Activations | None]:
     """What the config says of the activations that meet each weight in blocks."""
     blocked = [name for name, tensor in source.tensors.items() if tensor.format in FORMATS]
     modules = {name.removesuffix(".weight") for name in blocked}
-    return frozenset(source.quantisation.activations(module) for module in modules)
+    return frozenset(source.quantization.activations(module) for module in modules)
 
 
-def _float_scales(bound: Sequence[Bound], quantisation: Quantisation) -> list[str]:
+def _float_scales(bound: Sequence[Bound], quantization: Quantization) -> list[str]:
     """What is to be said of weights under float scales: those that no kernel reads, why, and what
     the config says of activations that is not followed."""
     weights: dict[tuple[str, str], list[str]] = {}
@@ -346,7 +346,7 @@ def _float_scales(bound: Sequence[Bound], quantisation: Quantisation) -> list[st
             weights.setdefault((format, ""), []).extend(names)
     notes = []
     for (format, reason), names in sorted(weights.items()):
-        inputs = {quantisation.activations(name.removesuffix(".weight")) for name in names}
+        inputs = {quantization.activations(name.removesuffix(".weight")) for name in names}
         declared = sorted({activations.format for activations in inputs if activations})
         so = f"they do not meet activations in {', '.join(declared)}, as the config says"
         found = [f"{reason}, {packed[format, reason] / 2**20:.1f} MiB"] if reason else []

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from mxc.artifact.pages import PAGE_FORMATS
 from mxc.compiler.checkpoints.canonical.tensor import UNSTATED
-from mxc.compiler.checkpoints.layers.quantisation import Activations
+from mxc.compiler.checkpoints.layers.quantization import Activations
 from mxc.compiler.models.blocks.activations import FLOATS, MODES, MX, NVFP4
 from mxc.errors import CheckpointError
 from mxc.formats.formats import FORMATS, BlockFormat
@@ -90,7 +90,7 @@ def choose(
     """The options, and a note for each that was not asked for or means more than it says.
 
     `longest` is what the checkpoint was trained for; `dense` the safetensors dtypes of its dense
-    weights; `declared` what its config says that activations are quantised to, of every weight in
+    weights; `declared` what its config says that activations are quantized to, of every weight in
     blocks. Raises CheckpointError for options that the model cannot have.
     """
     notes = []
@@ -127,7 +127,7 @@ def choose(
     format, chosen, note = _dense(quantize_dense, recipe)
     notes += note
     recipe_stated = _recipe(declared) if mode == stated else None
-    notes += _quantised(mode, floats, cache, quantize_dense, recipe_stated)
+    notes += _quantized(mode, floats, cache, quantize_dense, recipe_stated)
     return Options(
         max_sequence_length=length,
         activations=mode,
@@ -148,7 +148,7 @@ def _declared(
         return None, []
     names = ", ".join(sorted(_name(each) for each in found))
     names += ", and of some weights none" if None in declared else ""
-    says = f"the checkpoint's config says that activations are quantised to {names}"
+    says = f"the checkpoint's config says that activations are quantized to {names}"
     if asked == NVFP4 and {each.format for each in found} == {NVFP4}:
         return None, [f"{says}; here each row has one of its own, and those of the file are unread"]
     mode = next((mode for mode, (format, _) in MX.items() if format == found[0].format), None)
@@ -176,7 +176,7 @@ def _dense(wanted: str | None, recipe: str | None) -> tuple[str | None, str | No
     if wanted is None:
         if recipe is not None:
             raise CheckpointError(
-                f"--recipe {recipe}: nothing is quantised; give --quantize-dense, or leave it out"
+                f"--recipe {recipe}: nothing is quantized; give --quantize-dense, or leave it out"
             )
         return None, None, []
     if wanted not in DENSE:
@@ -186,22 +186,22 @@ def _dense(wanted: str | None, recipe: str | None) -> tuple[str | None, str | No
     format, default = DENSE[wanted]
     if recipe is not None:
         return format, str(scale_recipe(recipe)), []
-    note = f"dense weights are quantised with the recipe {default}; choose with --recipe"
+    note = f"dense weights are quantized with the recipe {default}; choose with --recipe"
     return format, str(default), [note]
 
 
-def _quantised(
+def _quantized(
     mode: str, floats: str, cache: str, dense: str | None, recipe: str | None
 ) -> list[str]:
-    """What a mode that quantises leaves as it is."""
+    """What a mode that quantizes leaves as it is."""
     if mode in FLOATS:
         return []
     plain = "the router" if dense is not None else "dense weights (attention, router, LM head)"
     plain += " and the key/value cache" if cache == floats else ""
-    also = "" if dense is not None else "; --quantize-dense quantises all but the router"
+    also = "" if dense is not None else "; --quantize-dense quantizes all but the router"
     if mode == NVFP4:
         return [
-            "activations are quantised to nvfp4, in blocks of 16 and with a float32 scale for each "
+            "activations are quantized to nvfp4, in blocks of 16 and with a float32 scale for each "
             f"row, where they meet nvfp4 weights, on CPUs by code of IREE: mxc has a kernel for it "
             f"on GPUs alone; MX weights, {plain} see {floats}"
         ]
@@ -210,6 +210,6 @@ def _quantised(
         format, usual = MX[mode]
         how = f"{format} with recipe {recipe or usual}"
     return [
-        f"activations are quantised to {how}, in blocks of 32, where they meet MX weights; {plain} "
+        f"activations are quantized to {how}, in blocks of 32, where they meet MX weights; {plain} "
         f"see {floats}{also}"
     ]

@@ -20,7 +20,7 @@ from mxc.compiler.models.blocks.weights import TENSOR_SCALES
 from mxc.compiler.packing.device_share import DeviceShare, Whole
 from mxc.compiler.packing.float_scales import Nibbles, RowScales
 from mxc.compiler.packing.items import PackItem
-from mxc.compiler.packing.quantised import Loss, Part, Quantised
+from mxc.compiler.packing.quantized import Loss, Part, Quantized
 from mxc.compiler.packing.stacked import Stacked
 from mxc.formats.formats import F32, INT4, BlockFormat
 
@@ -98,7 +98,7 @@ def _whole_items(bound: Bound) -> tuple[PackItem, ...]:
             item(
                 suffix,
                 source,
-                quantised=Quantised(format=dense.format, recipe=dense.recipe, part=part),
+                quantized=Quantized(format=dense.format, recipe=dense.recipe, part=part),
             )
             for suffix, part in ((BLOCKS, Part.ELEMENTS), (SCALES, Part.SCALES))
         )
@@ -147,7 +147,7 @@ def weight_records(
 ) -> dict[str, WeightRecord]:
     """The manifest's word on a parameter: elements and scales are one record, by its key.
 
-    `losses`: what quantising changed, by the key of the elements. `device`: as for pack_items.
+    `losses`: what quantizing changed, by the key of the elements. `device`: as for pack_items.
     """
     items = {item.key: item for item in pack_items(bound, panels, device)}
     if not items:

@@ -1,6 +1,6 @@
 """What is packed: each tensor of the archive, where it comes from, and the order of its bytes.
 
-    source bytes -> reordered -> rows, as they are or quantised -> panels
+    source bytes -> reordered -> rows, as they are or quantized -> panels
 
 Any range of units (rows, panels or bytes) is made by itself, so that a tensor is written in pieces.
 """
@@ -26,7 +26,7 @@ from mxc.compiler.checkpoints.files.tensors import (
 from mxc.compiler.packing.device_share import DeviceShare
 from mxc.compiler.packing.nan_scales import NanCount
 from mxc.compiler.packing.panels import PANEL, panel_bytes, to_panels
-from mxc.compiler.packing.quantised import Loss, Quantised, quantised_rows
+from mxc.compiler.packing.quantized import Loss, Quantized, quantized_rows
 from mxc.compiler.packing.stacked import Stacked
 
 #: Reads of the source: offset and size, in bytes.
@@ -39,7 +39,7 @@ class PackItem:
 
     `source` is a tensor of a checkpoint, a part of a canonical one, which is decoded first, several
     below one another, what a device has of them, or an array that the compiler made; with
-    `quantised`, one of floats [.., rows, K], of which the elements or the scales are packed.
+    `quantized`, one of floats [.., rows, K], of which the elements or the scales are packed.
     `layout` is "identity" or "gate-then-up";
     `panels`, if given, a key of panels.UNITS, applied to what that gives. `experts` says that the
     first dimension counts experts; `scales` that the source's bytes are E8M0 scales
@@ -52,7 +52,7 @@ class PackItem:
     panels: str | None = None
     experts: bool = False
     scales: bool = False
-    quantised: Quantised | None = None
+    quantized: Quantized | None = None
 
     @property
     def source_dtype(self) -> str:
@@ -77,12 +77,12 @@ class PackItem:
     def shape(self) -> tuple[int, ...]:
         """In elements of `dtype`; no layout changes it."""
         shape = tuple(self.source.shape)
-        return shape if self.quantised is None else self.quantised.shape(shape)
+        return shape if self.quantized is None else self.quantized.shape(shape)
 
     @property
     def dtype(self) -> str:
         """A safetensors dtype name."""
-        return self.source_dtype if self.quantised is None else "U8"
+        return self.source_dtype if self.quantized is None else "U8"
 
     @property
     def row_order_bytes(self) -> int:
@@ -118,10 +118,10 @@ class PackItem:
     def units(self) -> tuple[int, int]:
         """How many units it is made of, and the bytes of each in the archive.
 
-        A unit is an expert where its rows are reordered; else a panel, a row that is quantised, or
+        A unit is an expert where its rows are reordered; else a panel, a row that is quantized, or
         a byte.
         """
-        if self.layout == "identity" and self.panels is None and self.quantised is None:
+        if self.layout == "identity" and self.panels is None and self.quantized is None:
             return self.bytes, 1
         experts, rows, row_bytes = self.matrix
         if self.panels is not None:
@@ -147,7 +147,7 @@ class PackItem:
 
 @dataclass
 class Found:
-    """What is found on the way: of scales those that are NaN, of quantised rows what they lose."""
+    """What is found on the way: of scales those that are NaN, of quantized rows what they lose."""
 
     nan: NanCount = field(default_factory=NanCount)
     loss: Loss = field(default_factory=Loss)
@@ -158,13 +158,13 @@ def archive_bytes(
 ) -> NDArray[np.uint8]:
     """Units [start, start + count) of an item in the order of the archive.
 
-    Raises CheckpointError for numbers that cannot be quantised.
+    Raises CheckpointError for numbers that cannot be quantized.
     """
     if item.layout == "gate-then-up":
         read = _gate_then_up(item, read)
     if item.panels is not None:
         return _panels(item, read, start, count, found)
-    if item.quantised is not None:
+    if item.quantized is not None:
         rows = item.matrix[1] if item.layout == "gate-then-up" else 1
         return _rows(item, read, start * rows, count * rows, found)
     unit_bytes = item.units[1]
@@ -192,13 +192,13 @@ def _panels(item: PackItem, read: Read, start: int, count: int, found: Found) ->
 
 def _rows(item: PackItem, read: Read, start: int, count: int, found: Found) -> NDArray[np.uint8]:
     """Rows [start, start + count) before the panels."""
-    if item.quantised is None:
+    if item.quantized is None:
         row_bytes = item.matrix[2]
         return _stored(item, read, start * row_bytes, count * row_bytes, found)
     depth, dtype = item.source.shape[-1], DTYPES[item.source_dtype]
     size = depth * dtype.itemsize
     values = read(start * size, count * size).view(dtype).reshape(count, depth)
-    return quantised_rows(values, item.quantised, found.loss, place=item.place, row=start)
+    return quantized_rows(values, item.quantized, found.loss, place=item.place, row=start)
 
 
 def _stored(item: PackItem, read: Read, start: int, size: int, found: Found) -> NDArray[np.uint8]:

@@ -1,6 +1,6 @@
 """Checkpoint tensors to weights.irpa: reordered for the program, aligned, checksummed, in pieces.
 
-A piece is some units of one tensor: they are read, looked through for NaN scales, quantised where
+A piece is some units of one tensor: they are read, looked through for NaN scales, quantized where
 that was asked for, reordered and written to their place. Memory stays at a few MiB a worker
 whatever the size of the checkpoint. Archives appear under their names only when all are whole.
 
@@ -27,7 +27,7 @@ from mxc.compiler.artifact import record
 from mxc.compiler.leftovers import resumable_folder
 from mxc.compiler.packing.items import Found, PackItem, archive_bytes
 from mxc.compiler.packing.nan_scales import NanCount, NanScale, nan_scales
-from mxc.compiler.packing.quantised import Loss
+from mxc.compiler.packing.quantized import Loss
 from mxc.compiler.pieces.piece import Output, Piece, chunks, ranges
 from mxc.compiler.pieces.run import Runner, digest_of
 from mxc.compiler.pieces.workers import Workers
@@ -40,14 +40,14 @@ Progress = Callable[[int, int, str], None]
 _PLAN = "plan.pickle"
 
 #: Rows in float32, with what they are compared to, take several times the memory of the source.
-_QUANTISING = 16
+_QUANTIZING = 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class Packed:
     """What was written: the archive, the source files by name, NaN scales that were let through.
 
-    `entries` is key -> (offset from the start of the archive, bytes); `losses` what quantising
+    `entries` is key -> (offset from the start of the archive, bytes); `losses` what quantizing
     changed, by the key of the elements.
     """
 
@@ -73,7 +73,7 @@ def pack(
     are the same whoever `workers` are, by default threads of this process. `output` is what the
     archives are for: what a killed run of the same plans left beside it is taken up.
     Raises CheckpointError for a source that was cut meanwhile, has NaN scales or numbers that
-    cannot be quantised; ArtifactError where an archive does not fit or cannot be written. Nothing
+    cannot be quantized; ArtifactError where an archive does not fit or cannot be written. Nothing
     is left behind then, nor after an interrupt. Raises WorkerError where a worker is lost, and what
     is done stays.
     """
@@ -186,7 +186,7 @@ class Packing:
             return _source_digest(self._files[piece.tensor])
         item, (name, offset) = self._items[piece.tensor], self._places[piece.tensor]
         unit, read, found = item.units[1], item.reader(), Found()
-        entry = _unit_source(item) * (1 if item.quantised is None else _QUANTISING)
+        entry = _unit_source(item) * (1 if item.quantized is None else _QUANTIZING)
         for start, count in chunks(piece, entry):
             output.put(name, offset + start * unit, archive_bytes(item, read, start, count, found))
         return {"nan": found.nan.listed(), "loss": asdict(found.loss)}
@@ -301,6 +301,6 @@ def _source_order(item: PackItem) -> tuple[bool, str, int]:
 
 def _archive_tensor(item: PackItem) -> ArchiveTensor:
     note = {"dtype": item.dtype, "shape": list(item.shape), "layout": item.full_layout}
-    if item.quantised is not None:
-        note["format"] = item.quantised.format.name
+    if item.quantized is not None:
+        note["format"] = item.quantized.format.name
     return ArchiveTensor(key=item.key, bytes=item.bytes, metadata=json.dumps(note))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from mxc.artifact.manifest import WeightRecord
 from mxc.compiler.checkpoints.files.tensors import DTYPES
 from mxc.compiler.packing.items import PackItem
-from mxc.compiler.packing.quantised import Loss
+from mxc.compiler.packing.quantized import Loss
 
 #: Bits of an element of which two are in a byte.
 NIBBLE = 4

@@ -15,7 +15,7 @@ from mxc.compiler.programs.onnx_quantized import LIMITS
 from mxc.compiler.programs.onnx_types import DEQUANTIZE, QUANTIZE, QUANTIZE_BLOCKS, ROUND_BLOCKS
 from mxc.dialects.dispatches import walk
 from mxc.dialects.generic import constant, element_of, generic, shape_of
-from mxc.dialects.quantise import quantise_mx, quantise_nvfp4
+from mxc.dialects.quantize import quantize_mx, quantize_nvfp4
 from mxc.dialects.sizes import size_of
 from mxc.errors import CompileError
 from mxc.formats.formats import FORMATS
@@ -111,9 +111,9 @@ def _quantize_blocks(op: ir.Operation, values: list[ir.Value]) -> list[ir.Value]
     x = values[0]
     _require_blocks(op, x, 16 if len(values) > 1 else 32)
     if len(values) > 1:
-        elements, scales, _ = quantise_nvfp4(_widened(x), values[1])
+        elements, scales, _ = quantize_nvfp4(_widened(x), values[1])
     else:
-        elements, scales = quantise_mx(x, "mxfp8e4m3", ScaleRecipe.RCEIL)
+        elements, scales = quantize_mx(x, "mxfp8e4m3", ScaleRecipe.RCEIL)
     return [_collapsed(elements), scales]
 
 
@@ -128,7 +128,7 @@ def _round_blocks(op: ir.Operation, values: list[ir.Value]) -> list[ir.Value]:
             phase="import",
         )
     _require_blocks(op, x, format.block)
-    elements, scales = quantise_mx(x, format, ScaleRecipe.FLOOR)
+    elements, scales = quantize_mx(x, format, ScaleRecipe.FLOOR)
     f32 = ir.F32Type.get()
     lead = " ".join("abcdefgh"[:rank])
 

@@ -45,7 +45,7 @@ _BESIDE = 4
 
 @dataclass(frozen=True)
 class BlockKernel:
-    """Quantises blocks of bfloat16 to an MX `format`. Threads may share it.
+    """Quantizes blocks of bfloat16 to an MX `format`. Threads may share it.
 
     `negative_zero`: whether a negative number that rounds to zero keeps its sign. `search`: of each
     block the scale of least error near that of `recipe` (search.py), not where the reference is

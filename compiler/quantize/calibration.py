@@ -108,7 +108,7 @@ class Calibration:
         return {**self.__dict__, "_feedback": OrderedDict()}
 
     def digest(self) -> str:
-        """The digest of all that weights are quantised with."""
+        """The digest of all that weights are quantized with."""
         whole = hashlib.sha256(repr((self.said, self.feeds_back, self._same)).encode())
         for stream, found in self._streams.items():
             whole.update(repr((stream, found.count)).encode() + found.squares.tobytes())

@@ -1,4 +1,4 @@
-"""From a checkpoint in full precision to a quantised one: plan, write, and say what was lost."""
+"""From a checkpoint in full precision to a quantized one: plan, write, and say what was lost."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """A quantised checkpoint: what became of every tensor. Bytes and seconds of the whole.
+    """A quantized checkpoint: what became of every tensor. Bytes and seconds of the whole.
 
     `rotation` is what hidden states were rotated by, `calibration` what a calibration says of
-    itself; `uncalibrated` are the tensors of whose inputs it says nothing, which were quantised as
+    itself; `uncalibrated` are the tensors of whose inputs it says nothing, which were quantized as
     without one.
     """
 
@@ -59,7 +59,7 @@ class Result:
 
     @property
     def total(self) -> Loss:
-        """All tensors that were quantised, together."""
+        """All tensors that were quantized, together."""
         whole = Loss()
         for loss in self.losses.values():
             whole.add(loss)
@@ -134,7 +134,7 @@ def quantize_checkpoint(
     is in it. What a killed run of the same request left is taken up (pieces/run.py).
 
     Raises FormatError for names that are unknown or do not go together; CheckpointError for
-    a source that is damaged, quantised, or holds NaN or Inf, an output that exists or cannot be
+    a source that is damaged, quantized, or holds NaN or Inf, an output that exists or cannot be
     written, and as `plan`; WorkerError where a worker is lost, and then what is done stays.
     """
     started = time.perf_counter()

@@ -49,13 +49,13 @@ def open_source(path: Path) -> GgufSource:
     config, tensors = published_config(source.config, source.tensors, str(path))
     if config["model_type"] == "gpt_oss":
         raise CheckpointError(
-            f"{path}: gpt-oss is not quantised from GGUF; write it with `mxc convert --to gpt-oss` "
-            "first, and quantise that"
+            f"{path}: gpt-oss is not quantized from GGUF; write it with `mxc convert --to gpt-oss` "
+            "first, and quantize that"
         )
     for tensor in tensors.values():
         if tensor.format in FORMATS:
             raise CheckpointError(
-                f"{tensor.place} is {tensor.format}: the file is quantised already; quantise the "
+                f"{tensor.place} is {tensor.format}: the file is quantized already; quantize the "
                 "model that it was made from, or use `mxc convert` for another dialect"
             )
     records = {name: _record(tensor, path) for name, tensor in tensors.items()}

@@ -1,4 +1,4 @@
-"""What is known of the inputs of a linear layer while its weight is quantised."""
+"""What is known of the inputs of a linear layer while its weight is quantized."""
 
 from __future__ import annotations
 

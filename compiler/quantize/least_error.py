@@ -1,6 +1,6 @@
 """The recipe that loses least of a weight, by format: the default of `mxc quantize`.
 
-Measured on random weights of several distributions in bfloat16 (docs/quantisation.md has the
+Measured on random weights of several distributions in bfloat16 (docs/quantization.md has the
 figures, tests/quantize/test_least_error.py repeats them): on all the same recipe is first, or
 within 0.01 dB of it.
 """

@@ -1,4 +1,4 @@
-"""What quantising changed: sums over elements, from which the signal to noise ratio comes."""
+"""What quantizing changed: sums over elements, from which the signal to noise ratio comes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 @dataclass(kw_only=True)
 class Loss:
-    """Sums of squares of a tensor and of what quantising it changed.
+    """Sums of squares of a tensor and of what quantizing it changed.
 
     `output_signal` and `output_noise` are those of the outputs of the layer on inputs of a text; 0
-    where none is known. `how` names what it was quantised to; `saturated` counts elements whose
+    where none is known. `how` names what it was quantized to; `saturated` counts elements whose
     scaled value was beyond the largest element.
     """
 

@@ -74,7 +74,7 @@ class Output(ABC):
 
     @abstractmethod
     def parts(self, weight: TensorRecord, format: BlockFormat) -> Parts | None:
-        """What a weight becomes; None for a tensor that the dialect cannot hold quantised."""
+        """What a weight becomes; None for a tensor that the dialect cannot hold quantized."""
 
     @abstractmethod
     def config(
@@ -305,7 +305,7 @@ class GptOss(Output):
 
 
 class Gguf(Quark):
-    """GGUF's: quantised as ggml does it, then converted, because a file is all of a model."""
+    """GGUF's: quantized as ggml does it, then converted, because a file is all of a model."""
 
     name = "gguf"
     formats = ("mxfp4",)
@@ -319,7 +319,7 @@ class Gguf(Quark):
 
 
 class Torchao(Output):
-    """torchao's: quantised as it does it, then converted: its files have the classes' attributes.
+    """torchao's: quantized as it does it, then converted: its files have the classes' attributes.
 
     Its own names for the parts are no dialect of layers; MX goes by Quark's, nvfp4 by modelopt's.
     """

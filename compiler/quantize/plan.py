@@ -1,4 +1,4 @@
-"""Which tensors of a checkpoint are quantised, and what every tensor becomes. Headers only."""
+"""Which tensors of a checkpoint are quantized, and what every tensor becomes. Headers only."""
 
 from __future__ import annotations
 
@@ -69,16 +69,16 @@ def plan(
     """An item for each tensor, in the order of the files; for each expert of a stack its own.
 
     Patterns are for names of tensors: with *, ? and [..] as in file names, or "re:" and a regular
-    expression that matches from the start. With `include` these alone are quantised; without, all
+    expression that matches from the start. With `include` these alone are quantized; without, all
     that the dialect holds but `EXCLUDED`. `exclude` takes away in either case.
 
-    Raises CheckpointError where a pattern names nothing, an included tensor cannot be quantised,
-    the checkpoint is quantised already, or nothing would be; FormatError for a bad pattern.
+    Raises CheckpointError where a pattern names nothing, an included tensor cannot be quantized,
+    the checkpoint is quantized already, or nothing would be; FormatError for a bad pattern.
     """
     if isinstance(checkpoint.config.get("quantization_config"), dict):
         raise CheckpointError(
-            f"{checkpoint.folder}: is quantised already (quantization_config says "
-            f"{checkpoint.config['quantization_config'].get('quant_method')!r}); quantise the "
+            f"{checkpoint.folder}: is quantized already (quantization_config says "
+            f"{checkpoint.config['quantization_config'].get('quant_method')!r}); quantize the "
             "model in bf16 that it was made from, or use `mxc convert` for another dialect"
         )
     found = named_by([*include, *exclude, *EXCLUDED], checkpoint.tensors)
@@ -111,7 +111,7 @@ def plan(
     items = [item for item in items if item.source.name not in written]
     if all(item.parts is None for item in items):
         raise CheckpointError(
-            f"{checkpoint.folder}: no tensor would be quantised to {format} in the dialect "
+            f"{checkpoint.folder}: no tensor would be quantized to {format} in the dialect "
             f"{output.name}; look at the names with `mxc inspect`, and choose with --include, or "
             "choose another --dialect"
         )
@@ -165,7 +165,7 @@ def _item(
     reason = reason or f"the dialect {output.name} has no name for it"
     if asked:
         raise CheckpointError(
-            f"{record.file}: tensor {record.name} {list(record.shape)} cannot be quantised to "
+            f"{record.file}: tensor {record.name} {list(record.shape)} cannot be quantized to "
             f"{format}: {reason}; leave it out with --exclude, or choose another format or dialect"
         )
     return Item(source=record, kept=reason)
@@ -176,7 +176,7 @@ def _require_distinct(items: Sequence[Item], checkpoint: Checkpoint) -> None:
     for tensor in (tensor for item in items for tensor in item.tensors):
         if tensor.name in seen:
             raise CheckpointError(
-                f"{checkpoint.folder}: {tensor.name} is there already, and a quantised weight "
+                f"{checkpoint.folder}: {tensor.name} is there already, and a quantized weight "
                 "would become it too; exclude that weight"
             )
         seen.add(tensor.name)

@@ -1,4 +1,4 @@
-"""A decoder whose hidden states are rotated: the same function, with weights easier to quantise.
+"""A decoder whose hidden states are rotated: the same function, with weights easier to quantize.
 
 With an orthogonal matrix R, hidden states x become x R everywhere at once. That is exact where
 norms are RMS norms before each part of a layer, because the norm of x R is that of x:

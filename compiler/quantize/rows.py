@@ -33,7 +33,7 @@ _PIECE = 1 << 17
 
 @dataclass(frozen=True, kw_only=True)
 class RowQuantizer:
-    """Quantises rows [n, K] of bfloat16, float16 or float32 in blocks along K. Threads share it.
+    """Quantizes rows [n, K] of bfloat16, float16 or float32 in blocks along K. Threads share it.
 
     `negative_zero`: whether a negative number that rounds to zero keeps its sign. `zero_scale` is
     the E8M0 byte of blocks whose elements are all zero. `reciprocal`: the tensor scale of nvfp4 is
@@ -123,7 +123,7 @@ class RowQuantizer:
         row, column = np.argwhere(wrong)[0].tolist()
         raise CheckpointError(
             f"{place}: row {first + row}, column {column} is {values[row, column]}, one of "
-            f"{np.count_nonzero(wrong)} numbers here that cannot be quantised; fetch the file "
+            f"{np.count_nonzero(wrong)} numbers here that cannot be quantized; fetch the file "
             f"again, or {self.remedy}"
         )
 
@@ -183,7 +183,7 @@ class RowQuantizer:
         whole: Tensor | None,
         sample: NDArray[np.float32],
     ) -> Loss:
-        """What quantising changed of the outputs on a sample [s, K] of inputs."""
+        """What quantizing changed of the outputs on a sample [s, K] of inputs."""
         wide = values.astype(np.float32)
         numbers = decode_elements(elements.reshape(scales.size, -1), self.format)
         numbers = numbers * self._factors(scales.reshape(-1), whole)[:, None]
@@ -196,7 +196,7 @@ class RowQuantizer:
     def _loss(
         self, wide: NDArray[np.float32], elements: Bytes, factors: NDArray[np.float32]
     ) -> Loss:
-        """What quantising changed of blocks [n, 32], by the `factors` [n, 1] of their elements."""
+        """What quantizing changed of blocks [n, 32], by the `factors` [n, 1] of their elements."""
         # A product beyond float32 is Inf, and so is what it lost.
         with np.errstate(over="ignore"):
             noise = sum_of_squares(decode_elements(elements, self.format) * factors - wide)

@@ -1,12 +1,12 @@
-"""The files of a quantised checkpoint: known headers first, then the tensors, in pieces.
+"""The files of a quantized checkpoint: known headers first, then the tensors, in pieces.
 
 Shapes are known before anything is read, so every piece has its place in its file. A piece is some
 rows, which are read and written a few MiB at a time: what is in memory at once does not depend on
 the size of tensors, files or the checkpoint.
 
     peak     the largest magnitude of some rows, which the tensor scale of nvfp4 wants first
-    rows     some rows, quantised
-    matrices some matrices of a stack, each transposed and quantised
+    rows     some rows, quantized
+    matrices some matrices of a stack, each transposed and quantized
     copy     some bytes of a tensor that is kept
 """
 
@@ -70,7 +70,7 @@ class Writing:
     def write(self, runner: Runner, progress: Progress, *, remote: bool) -> None:
         """Write all files with `runner`; `progress` is called by this thread.
 
-        Raises CheckpointError where a source ends early, or a number cannot be quantised.
+        Raises CheckpointError where a source ends early, or a number cannot be quantized.
         """
         for name, numbers in self.files.items():
             runner.create(name, self.sizes[name], self.heads[name])

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 #: Keys of report.json that are derived from the report, or stand beside it.
-_BESIDE = ("dispatches", "transient_bytes", "steps", "quantised", "devices")
+_BESIDE = ("dispatches", "transient_bytes", "steps", "quantized", "devices")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -49,7 +49,7 @@ from mxc.compiler.report.preparation import (
     Preparation,
     hoisted_globals,
     preparation,
-    quantising,
+    quantizing,
 )
 from mxc.compiler.report.transfers import transfers
 from mxc.dialects import kernel_calls
@@ -110,7 +110,7 @@ def account(
         call = read_contraction(dispatch.op)
         at = _sizes(samples, dispatch)
         if call is not None:
-            before = quantising(dispatch, weights, stores)
+            before = quantizing(dispatch, weights, stores)
             after = following(dispatch, call.n, weights)
             steps = (before, after)
             matmuls.append(_own(dispatch, call, steps, cases[dispatch.entry], target, at))
@@ -257,7 +257,7 @@ def _own(
 ) -> Matmul:
     """A contraction that a kernel of ours computes: what it is stands on the dispatch.
 
-    `steps`: those that quantise what it reads, and those that finish its result; `kernels`: one,
+    `steps`: those that quantize what it reads, and those that finish its result; `kernels`: one,
     or those of which the rows of a call choose.
     """
     before, after = steps

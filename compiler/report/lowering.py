@@ -80,7 +80,7 @@ def _explain_stock(
     """What a better kernel than that of IREE's code generator would have; None if it has all."""
     if prepared.widened is not None:
         return (
-            f"the dequantised operand goes through memory: @{prepared.widened.entry} writes "
+            f"the dequantized operand goes through memory: @{prepared.widened.entry} writes "
             f"{_written(prepared.widened)} bytes that the contraction reads back"
         )
     if prepared.dispatches:

@@ -1,7 +1,7 @@
 """What runs before a contraction only to prepare its operands, read from the flow phase.
 
-A weight that one dispatch dequantises, gathers or reorders, and activations that one dispatch
-quantises, belong to the cost of the contraction that reads them. Hoisted weights are followed
+A weight that one dispatch dequantizes, gathers or reorders, and activations that one dispatch
+quantizes, belong to the cost of the contraction that reads them. Hoisted weights are followed
 through the global that an initialiser writes.
 """
 
@@ -14,9 +14,9 @@ from iree.compiler import ir
 from mxc.dialects.contractions import Product, Side, is_packed_float
 from mxc.dialects.dequantize import is_elementwise
 from mxc.dialects.dispatches import LOAD, Dispatch, owner, source, walk
-from mxc.dialects.kernel_calls import quantises
+from mxc.dialects.kernel_calls import quantizes
 from mxc.dialects.linalg_ext import GATHER
-from mxc.dialects.quantise import QUANTISING
+from mxc.dialects.quantize import QUANTIZING
 from mxc.passes.verify_packed_weights import Weights
 
 
@@ -24,7 +24,7 @@ from mxc.passes.verify_packed_weights import Weights
 class Preparation:
     """Dispatches that prepare, in no order. A side that arrives widened is given in packed form.
 
-    `widened` is the dispatch that writes a dequantised operand, `block` the elements a scale.
+    `widened` is the dispatch that writes a dequantized operand, `block` the elements a scale.
     """
 
     dispatches: tuple[Dispatch, ...] = ()
@@ -48,7 +48,7 @@ def preparation(
     for which, side in (("lhs", contraction.lhs), ("rhs", contraction.rhs)):
         sides = [side.tensor] if side.scale is None else [side.tensor, side.scale]
         pending = [operand(dispatch, value) for value in sides]
-        local = _dequantiser(owner(_through(side.tensor))) or _decoded(side.tensor)
+        local = _dequantizer(owner(_through(side.tensor))) or _decoded(side.tensor)
         if local is not None:
             packed[which], block = local
         while pending:
@@ -61,7 +61,7 @@ def preparation(
             found[maker] = None
             pending += maker.operands
             for op in walk(maker.body) if maker.body is not None else ():
-                origin = _dequantiser(op) or _decoded_by(op)
+                origin = _dequantizer(op) or _decoded_by(op)
                 if origin is not None and side.scale is None:
                     widened = maker
                     packed[which], block = origin
@@ -74,10 +74,10 @@ def preparation(
     )
 
 
-def quantising(
+def quantizing(
     dispatch: Dispatch, weights: Weights, stores: dict[str, ir.Value]
 ) -> tuple[Dispatch, ...]:
-    """The dispatches that quantise what a kernel of ours reads, or order it, in no order."""
+    """The dispatches that quantize what a kernel of ours reads, or order it, in no order."""
     found: dict[Dispatch, None] = {}
     pending = dispatch.operands
     while pending:
@@ -85,7 +85,7 @@ def quantising(
         if maker is None or maker in found or not _prepares(maker, weights):
             continue
         # Rows that data choose are no weight in another order: an embedding, for one.
-        if _quantises(maker) or not any(map(weights.chosen, maker.op.results)):
+        if _quantizes(maker) or not any(map(weights.chosen, maker.op.results)):
             found[maker] = None
             pending += maker.operands
     return tuple(found)
@@ -105,14 +105,14 @@ def _maker(value: ir.Value, weights: Weights, stores: dict[str, ir.Value]) -> Di
 
 
 def _prepares(dispatch: Dispatch, weights: Weights) -> bool:
-    """Whether a dispatch only writes a weight again, or quantises."""
-    if _quantises(dispatch):
+    """Whether a dispatch only writes a weight again, or quantizes."""
+    if _quantizes(dispatch):
         return True
     return dispatch.body is not None and all(map(weights.hold, dispatch.op.results))
 
 
-def _quantises(dispatch: Dispatch) -> bool:
-    if quantises(dispatch.op) or QUANTISING in dispatch.names:
+def _quantizes(dispatch: Dispatch) -> bool:
+    if quantizes(dispatch.op) or QUANTIZING in dispatch.names:
         return True
     return dispatch.body is not None and any(
         op.name == "arith.scaling_truncf"
@@ -151,7 +151,7 @@ def _through(value: ir.Value) -> ir.Value:
     return value
 
 
-def _dequantiser(op: ir.Operation | None) -> tuple[Side, int] | None:
+def _dequantizer(op: ir.Operation | None) -> tuple[Side, int] | None:
     """The packed form that an elementwise widening generic reads, and its block."""
     if op is None or not op.name.startswith("linalg.") or not op.regions:
         return None

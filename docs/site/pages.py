@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 #: What a program in Python starts from: names that are documented where they are defined.
 PYTHON = {
-    "Compile and quantise": (
+    "Compile and quantize": (
         "mxc.compiler.compile",
         "mxc.compiler.quantize.checkpoint.quantize_checkpoint",
     ),

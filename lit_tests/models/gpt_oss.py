@@ -59,7 +59,7 @@ def build(
         each.key: FORMATS["mxfp4"]
         if each.experts and each.matrix
         else FORMATS[dense]
-        if dense and each.quantisable
+        if dense and each.quantizable
         else "bf16"
         for each in model.parameters(lambda name: None, head=dense is not None)
     }
@@ -71,7 +71,7 @@ def build(
 
 build("bf16", grouped=True)
 
-# int8 activations: the router sees bf16; rows are quantised once, then gathered for their experts.
+# int8 activations: the router sees bf16; rows are quantized once, then gathered for their experts.
 # CHECK-LABEL: util.func public @step
 # CHECK: linalg.generic {{.*}} : tensor<?x64xbf16>, tensor<4x64xbf16>) outs(%{{.*}} : tensor<?x4xf32>)
 # CHECK: linalg.generic {{.*}} outs(%{{.*}} : tensor<?x2xi32>)

@@ -30,7 +30,7 @@ func.func @order(%s: tensor<8x2xf8E8M0FNU>, %w: tensor<8x2x32xf4E2M1FN>, %x: ten
 
 // -----
 
-// Both sides scaled, dequantised apart, in a batch: scales move behind the elements.
+// Both sides scaled, dequantized apart, in a batch: scales move behind the elements.
 // CHECK-LABEL: @both_scaled
 // CHECK: linalg.generic {{.*}} iterator_types = ["parallel", "parallel", "parallel", "reduction", "reduction"]
 // CHECK-SAME: ins(%arg0, %arg2, %arg1, %arg3 :

@@ -58,7 +58,7 @@ func.func @adds_to_what_is_there(%x: tensor<4x2x32xf32>, %w: tensor<8x2x32xf4E2M
 // -----
 
 // CHECK-LABEL: @rounds_in_f16
-// CHECK: mxc.contraction = {reason = "a side is dequantised to a type that does not hold every value of the format"
+// CHECK: mxc.contraction = {reason = "a side is dequantized to a type that does not hold every value of the format"
 func.func @rounds_in_f16(%x: tensor<4x2x32xf32>, %w: tensor<8x2x32xf4E2M1FN>, %s: tensor<8x2xf8E8M0FNU>) -> tensor<4x8xf32> {
   %zero = arith.constant 0.0 : f32
   %empty = tensor.empty() : tensor<4x8xf32>

@@ -75,7 +75,7 @@ func.func @convolution(%x: tensor<1x8x8x32xf32>, %w: tensor<3x3x32x16xf4E2M1FN>,
     %y = arith.scaling_extf %a, %b : f4E2M1FN, f8E8M0FNU to f32
     linalg.yield %y : f32
   } -> tensor<3x3x32x16xf32>
-  // expected-error @+1 {{linalg.conv_2d_nhwc_hwcf reads a weight dequantised to tensor<3x3x32x16xf32>}}
+  // expected-error @+1 {{linalg.conv_2d_nhwc_hwcf reads a weight dequantized to tensor<3x3x32x16xf32>}}
   %r = linalg.conv_2d_nhwc_hwcf ins(%x, %d : tensor<1x8x8x32xf32>, tensor<3x3x32x16xf32>) outs(%acc : tensor<1x6x6x16xf32>) -> tensor<1x6x6x16xf32>
   func.return %r : tensor<1x6x6x16xf32>
 }

@@ -67,7 +67,7 @@ func.func @used_twice(%x: tensor<4x64xf32>, %z: tensor<4x64xf32>, %w: tensor<8x6
 
 // -----
 
-// No reduction reads it: the dequantised tensor is what the program is asked for.
+// No reduction reads it: the dequantized tensor is what the program is asked for.
 // CHECK-LABEL: @leaves_results_alone
 // CHECK: %[[D:.*]] = linalg.generic
 // CHECK: return %[[D]]
@@ -232,7 +232,7 @@ func.func @copied_float_scales(%x: tensor<4x64xf32>, %w: tensor<16x64xf8E4M3FN>,
 
 // -----
 
-// A batch of one row each, whose row is collapsed after it is dequantised: a dimension without a loop goes.
+// A batch of one row each, whose row is collapsed after it is dequantized: a dimension without a loop goes.
 // CHECK-LABEL: @batch_of_rows
 // CHECK: %[[X:.*]] = tensor.collapse_shape %arg0 {{\[}}[0], [1, 2]] : tensor<4x1x64xf4E2M1FN> into tensor<4x64xf4E2M1FN>
 // CHECK: %[[E:.*]] = tensor.expand_shape %[[X]] {{\[}}[0], [1, 2]] output_shape [4, 2, 32]
@@ -263,7 +263,7 @@ func.func @batch_of_rows(%x: tensor<4x1x64xf4E2M1FN>, %xs: tensor<4x1x2xf8E8M0FN
 
 // -----
 
-// A row that is collapsed after it is dequantised, of one block and of two.
+// A row that is collapsed after it is dequantized, of one block and of two.
 // CHECK-LABEL: @row_of_one_block
 // CHECK: linalg.generic {{.*}} iterator_types = ["parallel", "reduction", "reduction"]
 // CHECK: arith.scaling_extf

@@ -118,11 +118,11 @@ func.func @wrong_table(%x: tensor<4x8xf32>, %codes: tensor<8x64xf8E4M3FN>, %scal
 
 // -----
 
-// Activations that the program quantises are computed from floats: their codes are read.
-// CHECK-LABEL: @quantised
+// Activations that the program quantizes are computed from floats: their codes are read.
+// CHECK-LABEL: @quantized
 // CHECK: arith.truncf
 // CHECK: arith.mulf
-func.func @quantised(%x: tensor<4x64xf32>, %scales: tensor<4x64xf32>) -> tensor<4x64xf32> {
+func.func @quantized(%x: tensor<4x64xf32>, %scales: tensor<4x64xf32>) -> tensor<4x64xf32> {
   %q = arith.truncf %x : tensor<4x64xf32> to tensor<4x64xf8E4M3FN>
   %f = arith.extf %q : tensor<4x64xf8E4M3FN> to tensor<4x64xf32>
   %y = arith.mulf %f, %scales : tensor<4x64xf32>

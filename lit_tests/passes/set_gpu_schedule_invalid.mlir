@@ -21,7 +21,7 @@ func.func @six_bits(%x: tensor<3x4x32xf32>, %w: tensor<8x4x32xf6E2M3FN>, %s: ten
 
 // -----
 
-// Nor has a dequantisation that nothing contracts.
+// Nor has a dequantization that nothing contracts.
 #map = affine_map<(i) -> (i)>
 func.func @alone(%w: tensor<32xf6E3M2FN>, %out: tensor<32xf32>) -> tensor<32xf32> {
   // expected-error @+1 {{reads tensor<32xf6E3M2FN>: no code generator}}

@@ -1,10 +1,10 @@
 // RUN: mxc opt %s --passes "mxc-verify-packed-weights{min-bytes=512}" --split-input-file --verify-diagnostics
 
-// A dequantised weight, written at load time and read back through a hoisted global.
-flow.executable private @dequantise {
-  flow.executable.export public @dequantise
+// A dequantized weight, written at load time and read back through a hoisted global.
+flow.executable private @dequantize {
+  flow.executable.export public @dequantize
   builtin.module {
-    func.func @dequantise(%arg0: !iree_tensor_ext.dispatch.tensor<readonly:tensor<8x2x16xi8>>, %arg1: !iree_tensor_ext.dispatch.tensor<readonly:tensor<8x2xf8E8M0FNU>>, %arg2: !iree_tensor_ext.dispatch.tensor<writeonly:tensor<8x2x32xf32>>) {
+    func.func @dequantize(%arg0: !iree_tensor_ext.dispatch.tensor<readonly:tensor<8x2x16xi8>>, %arg1: !iree_tensor_ext.dispatch.tensor<readonly:tensor<8x2xf8E8M0FNU>>, %arg2: !iree_tensor_ext.dispatch.tensor<writeonly:tensor<8x2x32xf32>>) {
       %b = iree_tensor_ext.dispatch.tensor.load %arg0, offsets = [0, 0, 0], sizes = [8, 2, 16], strides = [1, 1, 1] : !iree_tensor_ext.dispatch.tensor<readonly:tensor<8x2x16xi8>> -> tensor<8x2x16xi8>
       %w = iree_tensor_ext.bitcast %b : tensor<8x2x16xi8> -> tensor<8x2x32xf4E2M1FN>
       %s = iree_tensor_ext.dispatch.tensor.load %arg1, offsets = [0, 0], sizes = [8, 2], strides = [1, 1] : !iree_tensor_ext.dispatch.tensor<readonly:tensor<8x2xf8E8M0FNU>> -> tensor<8x2xf8E8M0FNU>
@@ -26,8 +26,8 @@ util.initializer {
   %w = util.global.load immutable @w : tensor<8x2x16xi8>
   %b = util.global.load immutable @s : tensor<8x2xi8>
   %s = flow.tensor.bitcast %b : tensor<8x2xi8> -> tensor<8x2xf8E8M0FNU>
-  // expected-error @+1 {{dispatch @dequantise in @initializer writes a dequantised weight, tensor<8x2x32xf32> (2048 bytes), at run time}}
-  %y = flow.dispatch @dequantise::@dequantise(%w, %s) : (tensor<8x2x16xi8>, tensor<8x2xf8E8M0FNU>) -> tensor<8x2x32xf32>
+  // expected-error @+1 {{dispatch @dequantize in @initializer writes a dequantized weight, tensor<8x2x32xf32> (2048 bytes), at run time}}
+  %y = flow.dispatch @dequantize::@dequantize(%w, %s) : (tensor<8x2x16xi8>, tensor<8x2xf8E8M0FNU>) -> tensor<8x2x32xf32>
   util.global.store %y, @hoisted : tensor<8x2x32xf32>
   util.return
 }

@@ -8,7 +8,7 @@ util.initializer {
   %result, %ready = stream.resource.alloca uninitialized : !stream.resource<constant>{%size} => !stream.timepoint
   %done = stream.cmd.execute await(%ready) => with(%result as %a: !stream.resource<constant>{%size}) {
     // expected-error @+1 {{an initialiser runs stream.cmd.dispatch when the program loads, for @hoisted; wanted parameters mapped as they are: pack the weight in this form, or turn constant hoisting off}}
-    stream.cmd.dispatch @exe::@dequantise {
+    stream.cmd.dispatch @exe::@dequantize {
       wo %a[%zero for %size] : !stream.resource<constant>{%size}
     }
   } => !stream.timepoint
@@ -17,9 +17,9 @@ util.initializer {
   util.return
 }
 stream.executable private @exe {
-  stream.executable.export public @dequantise
+  stream.executable.export public @dequantize
   builtin.module {
-    func.func @dequantise(%arg0: !stream.binding) {
+    func.func @dequantize(%arg0: !stream.binding) {
       return
     }
   }

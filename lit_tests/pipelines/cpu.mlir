@@ -70,10 +70,10 @@ func.func @parameters(%x: tensor<4x64xbf16>, %x32: tensor<4x64xf32>) -> (tensor<
   func.return %y, %z : tensor<4x8xf32>, tensor<4x8xf32>
 }
 
-// A frontend's way: gather the packed experts, broadcast the scales, dequantise, flatten, multiply.
+// A frontend's way: gather the packed experts, broadcast the scales, dequantize, flatten, multiply.
 // A scale is for 8 elements, which no kernel of ours takes.
 
-// Every contraction is canonical, no tensor holds a broadcast scale or a dequantised weight.
+// Every contraction is canonical, no tensor holds a broadcast scale or a dequantized weight.
 // NORMALISE-LABEL: @experts
 // NORMALISE-NOT: linalg.broadcast
 // NORMALISE-NOT: tensor<3x8x8x8xf32>

@@ -11,8 +11,8 @@ from iree.compiler import ir
 
 from mxc.dialects.contraction import Contraction, OperandFormat
 from mxc.dialects.generic import shape_of
-from mxc.dialects.kernel_calls import mark_quantises
-from mxc.dialects.quantisations import Quantisation, RowQuantisation
+from mxc.dialects.kernel_calls import mark_quantizes
+from mxc.dialects.quantizations import Quantization, RowQuantization
 from mxc.dialects.sizes import dynamic_sizes
 from mxc.formats.formats import FORMATS
 from mxc.kernels.language import Kernel as Nest
@@ -139,7 +139,7 @@ def take_over(
     of: Contraction,
     op: ir.Operation,
     after: Epilogue,
-    blocks: Quantisation | None,
+    blocks: Quantization | None,
     *,
     kind: Kind,
     choice: str = "",
@@ -167,43 +167,43 @@ def take_over(
     rebuild.replace(last, reshape(made.results[-1], shape_of(last.results[0]), sizes))
 
 
-def replace_blocks(found: Quantisation, made: ir.Operation, sizes: Sequence[ir.Value]) -> None:
-    """The results of a call take the place of the elements and scales of a quantisation."""
+def replace_blocks(found: Quantization, made: ir.Operation, sizes: Sequence[ir.Value]) -> None:
+    """The results of a call take the place of the elements and scales of a quantization."""
     for op, result in zip((found.codes, found.scales), made.results, strict=True):
         wanted = op.results[0]
         wanted.replace_all_uses_with(packed_as(result, wanted.type, sizes))
 
 
-def quantise(
+def quantize(
     calls: Calls,
-    found: Quantisation,
+    found: Quantization,
     kernel: Kernel,
     name: str,
     tensors: Sequence[ir.Value],
     threads: Threads | None = None,
 ) -> None:
-    """Call the kernel @name of `tensors` for a quantisation; its scalar, if it has one, is the
+    """Call the kernel @name of `tensors` for a quantization; its scalar, if it has one, is the
     number of blocks."""
     # Where the scales are computed: before all that reads them or the elements.
     with ir.InsertionPoint(found.scales), found.codes.location:
         sizes = dynamic_sizes(found.x)
         scalars = [blocks_of(found.x, sizes)] if kernel.scalars else []
         made = calls.dispatch(name, kernel, tensors, scalars, threads)
-        mark_quantises(made, found.format.name)
+        mark_quantizes(made, found.format.name)
         replace_blocks(found, made, sizes)
 
 
-def quantise_rows(
-    calls: Calls, found: RowQuantisation, kernel: Kernel, name: str, threads: Threads | None = None
+def quantize_rows(
+    calls: Calls, found: RowQuantization, kernel: Kernel, name: str, threads: Threads | None = None
 ) -> None:
-    """Call the kernel @name for a quantisation to nvfp4; its scalar, if any, is the number of
+    """Call the kernel @name for a quantization to nvfp4; its scalar, if any, is the number of
     rows."""
     # Where the scales of rows are computed: before all that reads a result.
     with ir.InsertionPoint(found.rows), found.codes.location:
         sizes = dynamic_sizes(found.rows.results[0])
         scalars = [_elements_of(found.rows.results[0], sizes)] if kernel.scalars else []
         made = calls.dispatch(name, kernel, [found.x], scalars, threads)
-        mark_quantises(made, FORMATS["nvfp4"].name)
+        mark_quantizes(made, FORMATS["nvfp4"].name)
         for op, result in zip((found.codes, found.scales, found.rows), made.results, strict=True):
             wanted = op.results[0]
             wanted.replace_all_uses_with(packed_as(result, wanted.type, sizes))

@@ -36,7 +36,7 @@ _MX: dict[str, Format] = {
 }
 _FNUZ: tuple[Format, ...] = ("f8E4M3FNUZ", "f8E5M2FNUZ")
 
-#: Types of quantised activations and of their scales -> format. A float scale goes with any.
+#: Types of quantized activations and of their scales -> format. A float scale goes with any.
 _FORMATS: dict[tuple[str, str], Format] = (
     {(element, E8M0.mlir): name for element, name in _MX.items()}
     | {(element, "f32"): name for element, name in _MX.items()}
@@ -84,8 +84,8 @@ def operand(
         value, rounded, share = _look_through(elements, row_bits, as_bytes=False, rounds=rounds)
         format = next(format for format in floats if format == kind)
         return Operand(Source(format, rounded), (value,), share)
-    quantised = formats.get((kind, str(element_of(scales))))
-    if quantised is None:
+    quantized = formats.get((kind, str(element_of(scales))))
+    if quantized is None:
         known = ", ".join(f"{element} under {scale}" for element, scale in formats)
         return Reason(
             f"activations are {kind} under scales of {element_of(scales)}; kernels take {known}"
@@ -93,13 +93,13 @@ def operand(
     scale_bits = depth // block * _width(scales)
     value, _, share = _look_through(elements, row_bits, as_bytes=True)
     if ones and has_scales_of_one(scales):
-        return Operand(Source(quantised, block=block, scales="one", to=to), (value,), share)
+        return Operand(Source(quantized, block=block, scales="one", to=to), (value,), share)
     wide = isinstance(element_of(scales), ir.F32Type)
     factor, _, scale_share = _look_through(scales, scale_bits, as_bytes=not wide)
     if share != scale_share:
         value, factor, share = elements, scales, 1
     scale: Literal["own", "f32"] = "f32" if wide and kind != "i8" else "own"
-    source = Source(quantised, block=block, scales=scale, to=to)
+    source = Source(quantized, block=block, scales=scale, to=to)
     return Operand(source, (value, factor), share)
 
 

@@ -1,6 +1,6 @@
 """Which tensors are computed from codes alone: elements and scales of at most 8 bits, constants.
 
-What a program decodes is computed from them; activations that it quantises are not.
+What a program decodes is computed from them; activations that it quantizes are not.
 """
 
 from __future__ import annotations

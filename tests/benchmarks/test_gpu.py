@@ -73,7 +73,7 @@ def test_a_canonical_case_is_one_contraction_of_its_sizes(name: str) -> None:
 def test_every_other_program_is_valid_or_refused_by_its_builder() -> None:
     refused = []
     for case in BY_NAME.values():
-        if case.group in ("form", "quantise") or case.form == "dequantised":
+        if case.group in ("form", "quantize") or case.form == "dequantized":
             try:
                 text = program(case)
             except FormatError:
@@ -81,7 +81,7 @@ def test_every_other_program_is_valid_or_refused_by_its_builder() -> None:
                 continue
             with new_context():
                 assert ir.Module.parse(text).operation.verify()
-    assert all(name.startswith("quantise") and "f6" in name for name in refused)
+    assert all(name.startswith("quantize") and "f6" in name for name in refused)
 
 
 def kernel(name: str = "k", **fields: Any) -> dict[str, Any]:
@@ -157,14 +157,14 @@ def test_bytes_in_flight_are_enough(name: str, given: dict[str, Any]) -> None:
     assert misses(case, row(case, GFX950, what, 1.0), GFX950) == []
 
 
-def test_weight_only_is_met_by_a_matrix_instruction_and_quantising_takes_a_kernel() -> None:
+def test_weight_only_is_met_by_a_matrix_instruction_and_quantizing_takes_a_kernel() -> None:
     bf16 = report(kernels=[kernel(instructions={"v_mfma_f32_16x16x32_bf16": 2})], dispatches=2)
     weight_only = BY_NAME["weight-only bf16xf4 M16 K2880"]
     assert misses(weight_only, row(weight_only, GFX950, bf16, 1.0), GFX950) == [
-        "kernels: 1, 2 with activations quantised, 3 the result"
+        "kernels: 1, 2 with activations quantized, 3 the result"
     ]
-    quantised = BY_NAME["activations bf16 to f4 by f4 M100 K2880"]
-    assert misses(quantised, row(quantised, GFX950, bf16, 1.0), GFX950) == [BARS[1].name]
+    quantized = BY_NAME["activations bf16 to f4 by f4 M100 K2880"]
+    assert misses(quantized, row(quantized, GFX950, bf16, 1.0), GFX950) == [BARS[1].name]
 
 
 def test_a_refusal_meets_nothing() -> None:

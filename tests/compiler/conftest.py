@@ -87,7 +87,7 @@ def _linear(
 
 @pytest.fixture
 def linear() -> Callable[..., str]:
-    """Text of a function that dequantises and multiplies; see `_linear`."""
+    """Text of a function that dequantizes and multiplies; see `_linear`."""
     return _linear
 
 

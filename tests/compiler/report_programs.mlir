@@ -1,4 +1,4 @@
-// Dequantise and multiply: the stock compiler writes the wide weight. Then what is no contraction: a sum
+// Dequantize and multiply: the stock compiler writes the wide weight. Then what is no contraction: a sum
 // of scaled elements, and a weighted sum of rows that an index chooses. Last a product of three factors,
 // and one of what was packed and is decoded in a way that is not known.
 util.func public @materialised(%x: tensor<16x512xf32>) -> tensor<16x256xf32> {

@@ -366,9 +366,9 @@ def test_bad_config(folder: Path, changes: dict, parts):
     refused(folder, "config.json", *parts)
 
 
-def test_quantisation_that_no_dialect_has(folder: Path):
+def test_quantization_that_no_dialect_has(folder: Path):
     edit_json(folder / "config.json", quantization_config={"quant_method": "gptq"})
-    refused(folder, "quantisation method 'gptq' is not supported; supported:", "gpt-oss", "quark")
+    refused(folder, "quantization method 'gptq' is not supported; supported:", "gpt-oss", "quark")
 
 
 def test_bad_generation_config(folder: Path):

@@ -15,7 +15,7 @@ from compressed_tensors.quantization import QuantizationScheme
 from safetensors.torch import load_file, save_file
 
 from mxc.compiler.checkpoints.dialects import open_checkpoint
-from mxc.compiler.checkpoints.layers.quantisation import Activations
+from mxc.compiler.checkpoints.layers.quantization import Activations
 from mxc.compiler.convert.checkpoint import convert
 from mxc.compiler.inspect.compare import compare
 from mxc.errors import CheckpointError
@@ -66,7 +66,7 @@ def test_compressed_tensors_reads_what_is_written(
     convert(source, "compressed-tensors", tmp_path / "out")
     first, second = open_checkpoint(source), open_checkpoint(tmp_path / "out")
     assert compare(first, second)["result"] == "same bytes"
-    assert first.quantisation.activations(LAYER) == second.quantisation.activations(LAYER)
+    assert first.quantization.activations(LAYER) == second.quantization.activations(LAYER)
     raw = json.loads((tmp_path / "out" / "config.json").read_text())["quantization_config"]
     scheme = QuantizationScheme.model_validate(raw["config_groups"]["group_0"])
     state = {
@@ -111,7 +111,7 @@ def test_there_and_back(
     assert stored[0].keys() == stored[1].keys()
     for name, tensor in stored[0].items():
         assert torch.equal(tensor.view(torch.uint8), stored[1][name].view(torch.uint8))
-    said = [each.quantisation.activations(LAYER) for each in sources]
+    said = [each.quantization.activations(LAYER) for each in sources]
     if static:
         assert said == [Activations(format="f8_e4m3", dynamic=False)] * 3
 

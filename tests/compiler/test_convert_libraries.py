@@ -113,7 +113,7 @@ def test_refused_by_name(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_modelopt_quantised(plain: Path, tmp_path: Path) -> None:
+def test_modelopt_quantized(plain: Path, tmp_path: Path) -> None:
     """The arithmetic of a tensor scale that multiplies, as torchao has it."""
     for dialect in ("modelopt", "torchao"):
         quantize_checkpoint(plain, tmp_path / dialect, "nvfp4", dialect=dialect)

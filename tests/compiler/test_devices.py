@@ -94,7 +94,7 @@ def test_what_is_packed(
         assert f"device.1.{key}" not in found
 
 
-def test_what_is_quantised(folder: Path, tmp_path: Path) -> None:
+def test_what_is_quantized(folder: Path, tmp_path: Path) -> None:
     """The blocks of the whole weight, cut between two of them."""
     model = open_model(folder, max_sequence_length=37, devices=2, quantize_dense="mxfp8")
     found = archive(model, tmp_path / "w.irpa")

@@ -125,7 +125,7 @@ def test_an_archive(folder, tmp_path):
 @pytest.mark.parametrize(
     ("format", "dtype"), [("mxfp8e4m3", ml_dtypes.float8_e4m3fn), ("mxint8", np.int8)]
 )
-def test_an_archive_with_quantised_weights(folder, tmp_path, format, dtype):
+def test_an_archive_with_quantized_weights(folder, tmp_path, format, dtype):
     """Blocks and scales of the format that packing wrote are one weight of that format."""
     model = open_model(folder, quantize_dense=format.removesuffix("e4m3"), recipe="floor")
     name = "model.layers.0.self_attn.o_proj.weight"

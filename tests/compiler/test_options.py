@@ -7,7 +7,7 @@ from mxc.errors import CheckpointError, FormatError
 
 
 def plain(length: int, floats: str) -> Options:
-    """Options in which nothing is quantised."""
+    """Options in which nothing is quantized."""
     return Options(max_sequence_length=length, activations=floats, floats=floats, kv_cache=floats)
 
 
@@ -29,7 +29,7 @@ def test_what_is_asked_for_is_taken_without_a_note() -> None:
 )
 def test_activations_follow_the_dense_weights(dense: set[str], wanted: str) -> None:
     assert choose(8, None, longest=8, dense=dense)[0] == plain(8, wanted)
-    # What is not quantised is written so in the other modes too.
+    # What is not quantized is written so in the other modes too.
     assert choose(8, "i8", longest=8, dense=dense)[0].floats == wanted
 
 
@@ -51,7 +51,7 @@ def test_what_a_mode_leaves_as_it_is_is_said(mode: str, how: str) -> None:
     options, notes = choose(8, mode, longest=8, dense={"BF16"})
     assert (options.activations, options.floats) == (mode, "bf16")
     assert len(notes) == 1
-    assert f"quantised to {how}, in blocks of 32, where they meet MX weights" in notes[0]
+    assert f"quantized to {how}, in blocks of 32, where they meet MX weights" in notes[0]
     assert "dense weights (attention, router, LM head) and the key/value cache see bf16" in notes[0]
     assert "--quantize-dense" in notes[0]
     _, notes = choose(8, mode, "mxint8", "floor", longest=8, dense={"F32"})
@@ -76,7 +76,7 @@ def test_dense_weights_have_a_recipe_that_is_said_or_asked_for() -> None:
     options, notes = choose(8, "bf16", "mxfp8", longest=8, dense={"BF16"})
     assert (options.quantize_dense, options.recipe) == ("mxfp8e4m3", "rceil")
     assert str(options.dense_format) == "mxfp8e4m3"
-    assert notes == ("dense weights are quantised with the recipe rceil; choose with --recipe",)
+    assert notes == ("dense weights are quantized with the recipe rceil; choose with --recipe",)
     options, notes = choose(8, "bf16", "mxint8", "floor", longest=8, dense={"BF16"})
     assert (options.quantize_dense, options.recipe, notes) == ("mxint8", "floor", ())
 
@@ -102,7 +102,7 @@ def test_refusals(length: int, activations: str | None, said: str) -> None:
     ("wanted", "recipe", "error", "said"),
     [
         ("mxfp4", None, CheckpointError, "--quantize-dense mxfp4: .* are mxfp8, mxint8"),
-        (None, "even", CheckpointError, "--recipe even: nothing is quantised; give --quantize-"),
+        (None, "even", CheckpointError, "--recipe even: nothing is quantized; give --quantize-"),
         ("mxfp8", "up", FormatError, "unknown scale recipe 'up'; mxc knows floor, even"),
     ],
 )

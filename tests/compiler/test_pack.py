@@ -129,7 +129,7 @@ def test_archives_are_byte_for_byte_those_of_iree(tmp_path):
     assert json.loads(entries["a"].metadata)["shape"] == [100]
 
 
-def test_transformers_dequantises_the_packed_rows_to_its_own_weights(folder, tmp_path):
+def test_transformers_dequantizes_the_packed_rows_to_its_own_weights(folder, tmp_path):
     packed_file(items_of(folder), tmp_path / "w.irpa")
     found = with_iree(tmp_path / "w.irpa")
     records = opened(folder).weights({})

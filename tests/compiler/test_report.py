@@ -238,7 +238,7 @@ def test_plain_operands_that_were_packed_are_a_fallback(gpu: Report) -> None:
     assert one.fallback.startswith(f"{FELL_BACK}a table")
 
 
-def test_a_weight_that_is_dequantised_to_memory_is_found_behind_a_hoisted_global(
+def test_a_weight_that_is_dequantized_to_memory_is_found_behind_a_hoisted_global(
     gpu: Report,
 ) -> None:
     one = _one(gpu, "materialised")
@@ -253,7 +253,7 @@ def test_a_weight_that_is_dequantised_to_memory_is_found_behind_a_hoisted_global
 def test_weights_that_are_written_or_prepared_are_findings(gpu: Report) -> None:
     gathered, wide, at_load = sorted(gpu.findings, key=lambda text: "initiali" in text)
     assert "in @gathered writes a copy of a weight, tensor<4x256x16x16xi8>" in gathered
-    assert "in @initializer writes a dequantised weight" in wide
+    assert "in @initializer writes a dequantized weight" in wide
     assert "an initialiser runs stream.cmd.dispatch when the program loads" in at_load
 
 

@@ -22,7 +22,7 @@ from mxc.dialects.context import new_context
 from mxc.dialects.generic import generic
 from mxc.dialects.linalg_ext import gather
 from mxc.dialects.parameters import Parameters
-from mxc.dialects.quantise import quantise_mx
+from mxc.dialects.quantize import quantize_mx
 from mxc.dialects.scaled import scaled_contraction
 from mxc.targets.target import target
 
@@ -59,19 +59,19 @@ def _program() -> bytes:
             with ir.Location.name("head"):
                 return generic([(x, "m k"), (w, "n k")], "m n", f32, multiply)
 
-        def quantised(x: ir.Value, x_scales: ir.Value) -> ir.Value:
+        def quantized(x: ir.Value, x_scales: ir.Value) -> ir.Value:
             w = parameters.load("int8", [N, K // 32, 32], i8)
             bytes = parameters.load("int8_scales", [N, K // 32], i8)
             scales = unpack(bytes, ir.Float8E8M0FNUType.get())
             return scaled_contraction(x, w, lhs_scale=x_scales, rhs_scale=scales, name="down")
 
         def dynamic(x: ir.Value) -> ir.Value:
-            return quantised(*quantise_mx(x, "mxint8", "rceil"))
+            return quantized(*quantize_mx(x, "mxint8", "rceil"))
 
         with ir.InsertionPoint(module.body):
             func.FuncOp.from_py_func(tensor(f32, 5, K), name="dynamic")(dynamic)
             x = tensor(i8, 5, K // 32, 32)
-            func.FuncOp.from_py_func(x, tensor(f32, 5, K // 32), name="quantised")(quantised)
+            func.FuncOp.from_py_func(x, tensor(f32, 5, K // 32), name="quantized")(quantized)
             for name, groups, rows in (("decode", 4, 1), ("many", 40, 3)):
                 x = tensor(bf16, groups, rows, K // 32, 32)
                 func.FuncOp.from_py_func(x, tensor(i32, groups), name=name)(experts)
@@ -124,21 +124,21 @@ def test_dense(report: Report) -> None:
     assert one.bytes_moved == activations + PADDED * K * 2
 
 
-def test_quantised_activations(report: Report) -> None:
+def test_quantized_activations(report: Report) -> None:
     """Elements and a float32 a block of activations; elements and a byte a block of weights."""
-    one = _one(report, "quantised")
+    one = _one(report, "quantized")
     assert (one.name, one.lhs, one.rhs, one.fallback) == ("down", "int8", "mxint8", None)
     assert (one.batch, one.m, one.n, one.k) == (1, 5, N, K)
     blocks = K // 32
     assert one.bytes_minimum == 5 * (K + 4 * blocks + 4 * N) + N * (K + blocks)
 
 
-def test_activations_that_the_program_quantises(report: Report) -> None:
+def test_activations_that_the_program_quantizes(report: Report) -> None:
     """The kernel that does so is one of the contraction's, and what it moves is the contraction's.
 
     It writes elements, a scale and a sum for each block.
     """
-    one, given = _one(report, "dynamic"), _one(report, "quantised")
+    one, given = _one(report, "dynamic"), _one(report, "quantized")
     assert (one.lhs, one.kernels, one.fallback) == ("mxint8", 2, None)
     prepared = 5 * (K // 32) * 4 * (8 + 2)
     weights_and_result = PADDED * (K + K // 32) + 5 * 4 * N
@@ -192,9 +192,9 @@ def test_what_the_cpu_has_and_is_not_used(report: Report, tmp_path: Path) -> Non
     for function in ("many", "logits"):
         assert "tdpbf16ps" in _one(found, function).lowering
         assert _one(found, function).choice is None
-    assert _one(found, "quantised").lowering == _one(report, "quantised").lowering
-    assert _one(found, "quantised").choice == "no tiles: bf16 does not hold activations of int8"
-    assert all(_one(report, function).choice is None for function in ("decode", "quantised"))
+    assert _one(found, "quantized").lowering == _one(report, "quantized").lowering
+    assert _one(found, "quantized").choice == "no tiles: bf16 does not hold activations of int8"
+    assert all(_one(report, function).choice is None for function in ("decode", "quantized"))
     require_no_fallback(found)
     text = Console(width=200, record=True, file=io.StringIO())
     text.print(render(found))
@@ -215,7 +215,7 @@ def test_every_dispatch_is_an_operation(report: Report) -> None:
     flops = [one.flops for one in report.operations if one.name == up.name and one.flops]
     assert flops == [2 * groups * rows * N * K for groups, rows in ((4, 1), (40, 3))]
     functions = {one.function for one in report.operations}
-    assert functions == {"decode", "many", "logits", "quantised", "dynamic"}
+    assert functions == {"decode", "many", "logits", "quantized", "dynamic"}
 
 
 def test_a_kernel_whose_body_was_removed_is_a_fallback() -> None:

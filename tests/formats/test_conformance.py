@@ -128,7 +128,7 @@ def close_above_a_power(amax, element):
 
 @each_torchao
 @each_recipe
-def test_quantise_is_torchao(name, recipe):
+def test_quantize_is_torchao(name, recipe):
     """Scale bytes and elements, but for these:
 
     1. RCEIL in torchao's eager mode takes ceil(log2(amax / max)) in float32. Where amax / max is

@@ -258,7 +258,7 @@ few = settings(max_examples=60, deadline=None)
 
 @few
 @given(BLOCKS, st.sampled_from(MX), st.sampled_from(ScaleRecipe))
-def test_quantising_again_changes_no_value(x, name, recipe):
+def test_quantizing_again_changes_no_value(x, name, recipe):
     y = dequantize(quantize(x, name, recipe=recipe))
     np.testing.assert_array_equal(dequantize(quantize(y, name, recipe=recipe)), y)
 

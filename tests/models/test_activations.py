@@ -2,8 +2,8 @@
 
 The meaning: what meets a weight in a contraction (the inputs of q, k, v, o, of the router, of both
 products of the experts and of the head) and what is kept in the key/value cache is rounded to
-bfloat16, to nearest, ties to even. In the modes that quantise, what meets a weight in blocks is
-quantised in blocks of 32 instead: the inputs of the experts' products, and with --quantize-dense
+bfloat16, to nearest, ties to even. In the modes that quantize, what meets a weight in blocks is
+quantized in blocks of 32 instead: the inputs of the experts' products, and with --quantize-dense
 all but the router's and the cache. Everything else is float32: products, sums, norms, softmax,
 rotation, activation, residual. Two claims follow.
 
@@ -13,7 +13,7 @@ a float32 decide. Ties of bfloat16 are 2^-7 apart and two float32 programs diffe
 relatively, so that a rounding flips once in 2^14; a token has about 1000 of them, so one in twenty
 tokens, and what comes from it, may differ. The ties of int8 lie closer at the top of a block and
 further apart below, those of the other formats further apart everywhere. Leaving one operand
-unrounded changes every token, and so does another format. Only where all that follows is quantised,
+unrounded changes every token, and so does another format. Only where all that follows is quantized,
 a change of less than half a step goes under: that of the router in the head's input, in about half
 of the tokens.
 
@@ -58,7 +58,7 @@ for _case in CASES.values():
     _case["activations"] = "bf16"
 
 #: Mode of activations, and of dense weights.
-QUANTISED = {
+QUANTIZED = {
     "i8": None,
     "mxfp4": None,
     "mxfp6": None,
@@ -75,7 +75,7 @@ MODES: dict[str, dict[str, Any]] = CASES | {
         "activations": mode,
         "quantize_dense": dense,
     }
-    for mode, dense in QUANTISED.items()
+    for mode, dense in QUANTIZED.items()
 }
 
 each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)

@@ -13,7 +13,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from mxc.compiler.checkpoints.layers.quantisation import Activations
+from mxc.compiler.checkpoints.layers.quantization import Activations
 from mxc.compiler.models.architectures import ARCHITECTURES, read_decoder
 from mxc.compiler.models.blocks.rope import frequencies, read_rope, tables
 from mxc.compiler.models.configs.fields import Fields
@@ -298,7 +298,7 @@ def test_declared_activations_are_those_of_the_program(good: Path) -> None:
     """With the recipe that the config states, which is not the one that mxc would take."""
     model = open_model(good)
     assert (model.options.activations, model.options.activation_recipe) == ("mxfp4", "floor")
-    assert any("quantised to mxfp4 with recipe floor, and so they are" in n for n in model.notes)
+    assert any("quantized to mxfp4 with recipe floor, and so they are" in n for n in model.notes)
     other = open_model(good, activations="mxfp8")
     assert (other.options.activations, other.options.activation_recipe) == ("mxfp8", "rceil")
     assert any("mxfp4 with recipe floor; --activations says mxfp8" in n for n in other.notes)
@@ -384,7 +384,7 @@ def test_configs_that_contradict_the_tensors(
         open_model(tmp_path)
 
 
-def test_dense_weights_that_are_quantised_are_all_but_the_router(good: Path) -> None:
+def test_dense_weights_that_are_quantized_are_all_but_the_router(good: Path) -> None:
     model = open_model(good, quantize_dense="mxfp8")
     formats = {each.key: each.format for each in model.bound if each.parameter.matrix}
     assert {k for k, f in formats.items() if f == "mxfp8e4m3"} == {
@@ -393,5 +393,5 @@ def test_dense_weights_that_are_quantised_are_all_but_the_router(good: Path) -> 
         "model.layers.0.mlp.down_proj.weight",
     }
     experts = read_decoder(QWEN3_MOE, "config.json").parameters(lambda name: None)
-    kept = [each.key for each in experts if each.matrix and not each.quantisable]
+    kept = [each.key for each in experts if each.matrix and not each.quantizable]
     assert kept == ["model.layers.0.mlp.gate.weight"]

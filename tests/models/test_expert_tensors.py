@@ -91,7 +91,7 @@ def test_stacked_and_apart(name: str, tmp_path: Path) -> None:
         assert_same(numbers(open_model(folder_of(tmp_path / way, raw, tensors))), wanted)
 
 
-def test_quantised_while_packed(tmp_path: Path) -> None:
+def test_quantized_while_packed(tmp_path: Path) -> None:
     """Plain experts of gpt-oss become blocks along their inputs, gate above up."""
     vector = VECTORS / "quark-gpt-oss"
     config = json.loads((vector / "config.json").read_text())
@@ -106,7 +106,7 @@ def test_quantised_while_packed(tmp_path: Path) -> None:
 
 
 def test_blocks_along_the_outputs(tmp_path: Path) -> None:
-    """What quantises the module's [experts, in, out] along its last axis serves no product."""
+    """What quantizes the module's [experts, in, out] along its last axis serves no product."""
     config = json.loads((VECTORS / "modelopt-gpt-oss" / "config.json").read_text())
     config["quantization_config"] = {"quant_method": "modelopt", "quant_algo": "MXFP4"}
     name = "model.layers.0.mlp.experts.down_proj"

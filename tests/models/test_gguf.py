@@ -1,6 +1,6 @@
 """GGUF files from the gguf package: metadata, names, blocks and tokenizer become a model.
 
-The reference is transformers' model with the numbers that gguf dequantises.
+The reference is transformers' model with the numbers that gguf dequantizes.
 """
 
 import json

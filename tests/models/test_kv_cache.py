@@ -94,7 +94,7 @@ def test_logits(case: Any, compiled: Any, monkeypatch: pytest.MonkeyPatch) -> No
 
 @packed_case
 def test_pages_are_those_of_the_reference(case: Any, compiled: Any) -> None:
-    """The bytes of the first layer are a quantisation of numbers in the format."""
+    """The bytes of the first layer are a quantization of numbers in the format."""
     built = compiled(case)
     sequence = built.model.sequence()
     sequence.feed(built.tokens[:70])
@@ -182,11 +182,11 @@ def test_what_a_token_takes(compiled: Any) -> None:
 
 
 @packed_case
-def test_quantised_by_our_kernels(case: Any, compiled: Any) -> None:
+def test_quantized_by_our_kernels(case: Any, compiled: Any) -> None:
     """Keys and values of a layer by one, attention by another."""
     kernels = json.loads((compiled(case).artifact / "report.json").read_text())
     text = json.dumps(kernels)
-    assert f"mxc_quantise_f32_{FORMATS[case['kv_cache']]}_rceil" in text
+    assert f"mxc_quantize_f32_{FORMATS[case['kv_cache']]}_rceil" in text
     assert "mxc_attention" in text
 
 

@@ -140,7 +140,7 @@ def deviation(found: NDArray[np.float32], wanted: NDArray[np.float64]) -> float:
 
 @each_case
 def test_reference_has_the_weights_of_the_file(case, compiled) -> None:
-    """transformers dequantises through bfloat16; here nothing is lost by it."""
+    """transformers dequantizes through bfloat16; here nothing is lost by it."""
     built = compiled(case)
     ours: dict[str, torch.Tensor] = {}
     for file in built.checkpoint.glob("*.safetensors"):

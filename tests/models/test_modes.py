@@ -1,7 +1,7 @@
-"""Architectures beside gpt-oss with weights and activations that mxc quantises.
+"""Architectures beside gpt-oss with weights and activations that mxc quantizes.
 
 The reference is transformers' model whose weights, and what meets them, our numpy reference has
-quantised; test_activations.py says how far that carries.
+quantized; test_activations.py says how far that carries.
 """
 
 from collections.abc import Callable
@@ -70,7 +70,7 @@ FORMATS = {"mxfp8": "mxfp8e4m3", "mxint8": "mxint8"}
 RATES = (".f_a_proj", ".f_b_proj", ".b_proj")
 
 
-def quantised(x: torch.Tensor, format: str) -> torch.Tensor:
+def quantized(x: torch.Tensor, format: str) -> torch.Tensor:
     """The values of blocks of 32, whose scales are such that nothing saturates."""
     q = mxc.quantize(x.detach().contiguous().numpy(), format, recipe="rceil")
     return torch.from_numpy(np.asarray(mxc.dequantize(q)))
@@ -86,18 +86,18 @@ def reference(folder: Path, options: dict[str, str]) -> torch.nn.Module:
         if name.endswith("kv_b_proj"):
             # Keys are multiplied along the other axis.
             keys, values = module.weight.unflatten(0, (4, 64)).split(32, dim=1)
-            halves = quantised(keys.mT, format).mT, quantised(values, format)
+            halves = quantized(keys.mT, format).mT, quantized(values, format)
             module.weight = torch.nn.Parameter(torch.cat(halves, dim=1).flatten(0, 1))
         elif isinstance(module, torch.nn.Linear) and not name.endswith(RATES):
             # A parameter of its own, where the head is the embedding too.
-            module.weight = torch.nn.Parameter(quantised(module.weight, format))
+            module.weight = torch.nn.Parameter(quantized(module.weight, format))
             if options["activations"] != "f32":
                 module.register_forward_pre_hook(
-                    lambda _, inputs: (quantised(inputs[0], FORMATS[options["activations"]]),)
+                    lambda _, inputs: (quantized(inputs[0], FORMATS[options["activations"]]),)
                 )
         if name.endswith(".experts"):
             for part in ("gate_up_proj", "down_proj"):
-                getattr(module, part).data = quantised(getattr(module, part), format)
+                getattr(module, part).data = quantized(getattr(module, part), format)
     return model
 
 
@@ -133,7 +133,7 @@ def rows(folder: Path, texts: list[list[int]]) -> NDArray[np.float32]:
 
 
 @pytest.mark.parametrize("name", ["mixtral", "kimi_linear"])
-def test_quantised_weights(name: str, compiled: Callable[[str], Path]) -> None:
+def test_quantized_weights(name: str, compiled: Callable[[str], Path]) -> None:
     """Every matrix but the router's, experts too: a text through prefill and its ragged end."""
     folder = compiled(name)
     text = np.random.default_rng(0).integers(0, SMALL["vocab_size"], 20).tolist()
@@ -144,7 +144,7 @@ def test_quantised_weights(name: str, compiled: Callable[[str], Path]) -> None:
     assert np.abs(found - wanted).max() / np.sqrt(np.mean(wanted**2)) <= TOLERANCE
 
 
-def test_quantised_activations(compiled: Callable[[str], Path]) -> None:
+def test_quantized_activations(compiled: Callable[[str], Path]) -> None:
     """Texts of one token: a rounding that flips reaches no other, so nearly all rows agree."""
     folder = compiled("qwen3")
     texts = [[token] for token in range(SMALL["vocab_size"])]

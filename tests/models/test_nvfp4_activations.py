@@ -1,8 +1,8 @@
-"""`--activations nvfp4`: what meets weights in nvfp4 is quantised too, with a scale for each row.
+"""`--activations nvfp4`: what meets weights in nvfp4 is quantized too, with a scale for each row.
 
 The reference is transformers' float32 model in which the rows that meet such weights are what
 ml_dtypes' roundings make of them. A float32 program differs from another in its last bits, which
-decide a tie now and then: nearly all texts of one token agree, none where nothing is quantised.
+decide a tie now and then: nearly all texts of one token agree, none where nothing is quantized.
 """
 
 import dataclasses
@@ -48,7 +48,7 @@ def rounded(x: torch.Tensor) -> torch.Tensor:
 
 
 @contextmanager
-def quantised(module: torch.nn.Module) -> Iterator[None]:
+def quantized(module: torch.nn.Module) -> Iterator[None]:
     """What meets weights in nvfp4 is rounded, experts' too."""
     own = {
         weight.untyped_storage().data_ptr()
@@ -76,7 +76,7 @@ def agreeing(found: NDArray[np.float32], wanted: NDArray[np.float64]) -> float:
 
 
 @pytest.mark.parametrize("name", ["redhat-llama-nvfp4", "nvidia-qwen3-moe-nvfp4"])
-def test_rows_are_quantised_where_they_meet_nvfp4(name: str, tmp_path: Path) -> None:
+def test_rows_are_quantized_where_they_meet_nvfp4(name: str, tmp_path: Path) -> None:
     # What is plain is f32, and so are the head's activations and the cache.
     write_published(tmp_path, dataclasses.replace(PUBLISHED[name], dtype=torch.float32))
     artifact = mxc.compile(
@@ -91,7 +91,7 @@ def test_rows_are_quantised_where_they_meet_nvfp4(name: str, tmp_path: Path) -> 
     packed = [each for each in products if each["rhs"] == "nvfp4"]
     assert {each["lhs"] for each in packed} == {"nvfp4"}
     assert all(each["fallback"] is None and "mxc_" in each["kernel"] for each in packed)
-    # Quantising is counted.
+    # Quantizing is counted.
     assert all(each["kernels"] > 1 for each in packed)
     sequence, rows = mxc.load(tmp_path / "model.mxc").sequence(), []
     for token in TOKENS:
@@ -105,7 +105,7 @@ def test_rows_are_quantised_where_they_meet_nvfp4(name: str, tmp_path: Path) -> 
         with torch.no_grad():
             return reference(input_ids=texts, use_cache=False).logits[:, 0].double().numpy()
 
-    with quantised(reference):
+    with quantized(reference):
         assert agreeing(found, logits()) >= 0.8
     assert agreeing(found, logits()) == 0
 

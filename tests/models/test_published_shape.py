@@ -1,7 +1,7 @@
 """One layer at the shape of openai/gpt-oss-20b: 2880 wide, 32 experts of which 4, 64 heads of 64.
 
 The weights of the experts are 400 MB packed and 3 GB in float32, so the reference is transformers'
-model whose experts are dequantised, by transformers, when they are chosen.
+model whose experts are dequantized, by transformers, when they are chosen.
 """
 
 import json

@@ -145,7 +145,7 @@ def test_casts_are_those_of_ml_dtypes(element: str, compiled: Path) -> None:
 
 @pytest.mark.parametrize("target", ["gfx942", "gfx950"])
 @pytest.mark.parametrize("element", DTYPES)
-def test_a_product_of_quantised_rows(element: str, target: str, tmp_path: Path) -> None:
+def test_a_product_of_quantized_rows(element: str, target: str, tmp_path: Path) -> None:
     kind = DTYPES[element]
     largest = float(np.uint8(127).view(kind).astype(np.float32))
     (tmp_path / "p.mlir").write_text(product(element, largest))

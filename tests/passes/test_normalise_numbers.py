@@ -118,7 +118,7 @@ TRANSPOSED = f"""
   %r = linalg.matmul ins(%x, %t : tensor<{M}x{K}xf32>, tensor<{K}x{N}xf32>)
     outs(%acc : tensor<{M}x{N}xf32>) -> tensor<{M}x{N}xf32>"""
 
-#: Dequantised as rank 2, read as blocks: the reshape must move to the packed weight.
+#: Dequantized as rank 2, read as blocks: the reshape must move to the packed weight.
 EXPANDED = (
     RANK_TWO
     + f"""
@@ -197,7 +197,7 @@ def gather(source: str, of: str, rows: int, rest: str, result: str) -> str:
 
 
 def experts(rows: int, packed: str, scales: str) -> str:
-    """Dequantise %w [rows, N, K] from bytes."""
+    """Dequantize %w [rows, N, K] from bytes."""
     return (
         f"""
   %b = flow.tensor.bitcast %{packed}
@@ -235,7 +235,7 @@ util.func public @{name}(%x: tensor<{T}x{M}x{K}xf32>, %bytes: tensor<{E}x{N}x{KO
 }}"""
 
 
-#: The chosen experts: gathered as bytes, or dequantised all and then gathered.
+#: The chosen experts: gathered as bytes, or dequantized all and then gathered.
 GATHERED = {
     "gathered_bytes": batch_matmul(
         "gathered_bytes",
@@ -251,7 +251,7 @@ GATHERED = {
     ),
 }
 
-#: Both sides packed, each dequantised on its own.
+#: Both sides packed, each dequantized on its own.
 BOTH = (
     f"""
 util.func public @both(%xb: tensor<{M}x{KO}x16xi8>, %xs8: tensor<{M}x{KO}xi8>, {WEIGHT_ARGUMENTS})

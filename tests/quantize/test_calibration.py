@@ -303,6 +303,6 @@ def test_command(mixtral: Path, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "outputs dB" in result.stdout
     assert "recipe search, calibrated with 64 tokens of text.txt" in result.stdout
-    said = "quantised without inputs, of which the text has none: model.embed_tokens.weight"
+    said = "quantized without inputs, of which the text has none: model.embed_tokens.weight"
     assert said in result.stdout
     assert [each.name for each in tmp_path.iterdir()] == ["out"]

@@ -162,7 +162,7 @@ def odd(value):
         ({DOWN: odd(-np.inf)}, {}, CheckpointError, r"row 2, column 37 is -inf.*--exclude"),
         ({}, {"include": ["*.q_prj.*"]}, CheckpointError, r"no tensor is named by .*q_prj"),
         ({}, {"include": ["*.bias"]}, CheckpointError, r"q_proj.bias \[96\] cannot be .*no matrix"),
-        ({}, {"exclude": ["*"]}, CheckpointError, "no tensor would be quantised"),
+        ({}, {"exclude": ["*"]}, CheckpointError, "no tensor would be quantized"),
         ({}, {"exclude": ["re:("]}, FormatError, "no regular expression"),
         ({}, {"recipe": "nearest"}, FormatError, "unknown scale recipe"),
         ({}, {"ties": "up"}, FormatError, "unknown ties"),
@@ -212,7 +212,7 @@ def test_an_output_that_exists_is_not_replaced(checkpoint, tmp_path):
     assert not list((tmp_path / "out").iterdir())
 
 
-def test_what_is_quantised_is_not_quantised_again(checkpoint, tmp_path):
+def test_what_is_quantized_is_not_quantized_again(checkpoint, tmp_path):
     quantize_checkpoint(checkpoint(), tmp_path / "out", "mxfp4")
-    with pytest.raises(CheckpointError, match=r"is quantised already .*'quark'"):
+    with pytest.raises(CheckpointError, match=r"is quantized already .*'quark'"):
         quantize_checkpoint(tmp_path / "out", tmp_path / "again", "mxfp4")

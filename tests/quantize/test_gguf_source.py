@@ -1,4 +1,4 @@
-"""A GGUF is quantised as the folder that it was made from; what it has no words for is refused."""
+"""A GGUF is quantized as the folder that it was made from; what it has no words for is refused."""
 
 import json
 from pathlib import Path
@@ -107,6 +107,6 @@ def test_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="none of Llama 3's published scalings"):
         quantize_checkpoint(source, tmp_path / "out", "mxfp4")
     quantize_checkpoint(folder, tmp_path / "q.gguf", "mxfp4", dialect="gguf")
-    with pytest.raises(CheckpointError, match="is mxfp4: the file is quantised already"):
+    with pytest.raises(CheckpointError, match="is mxfp4: the file is quantized already"):
         quantize_checkpoint(tmp_path / "q.gguf", tmp_path / "out", "mxfp4")
     assert not (tmp_path / "out").exists()

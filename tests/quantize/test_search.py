@@ -33,7 +33,7 @@ def noise(found: NDArray[np.float32], x: NDArray[np.generic]) -> float:
 
 
 def searched(name: str, x: NDArray[np.generic]) -> tuple[NDArray[np.float32], float]:
-    """The values, float32 of the shape of x [n, K], and the noise that the quantiser states."""
+    """The values, float32 of the shape of x [n, K], and the noise that the quantizer states."""
     format = block_format(name)
     one = RowQuantizer(
         format=format, recipe=None if format.tensor_scale else ScaleRecipe.RCEIL, search=True

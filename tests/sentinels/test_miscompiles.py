@@ -68,7 +68,7 @@ def test_scaling_truncf_rounds_wrongly(program: Program, element: str, dtype: An
     assert wrong < 4096 // 2, "most codes are right: the program and the reference agree on meaning"
     assert wrong > 0, (
         f"IREE fixed arith.scaling_truncf to {element} on llvm-cpu: activations need no longer be "
-        "quantised with integer operations there, and mxc-round-to-elements may go"
+        "quantized with integer operations there, and mxc-round-to-elements may go"
     )
 
 
@@ -83,8 +83,8 @@ def test_stores_of_six_bits_are_wrong(program: Program) -> None:
         if bits == 4:
             assert right, "elements of 4 bits must be right"
     assert not right, (
-        "IREE fixed the writing of 6-bit elements: activations may be quantised to mxfp6 "
-        "(MX_FORMATS in dialects/quantise.py)"
+        "IREE fixed the writing of 6-bit elements: activations may be quantized to mxfp6 "
+        "(MX_FORMATS in dialects/quantize.py)"
     )
 
 

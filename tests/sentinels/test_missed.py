@@ -32,7 +32,7 @@ def test_operand_order_decides_the_instruction(iree_compile: Compile, tmp_path: 
     )
 
 
-def test_dequantised_weight_is_written_to_memory(iree_compile: Compile, tmp_path: Path) -> None:
+def test_dequantized_weight_is_written_to_memory(iree_compile: Compile, tmp_path: Path) -> None:
     output = tmp_path / "flow.mlir"
 
     def results(source: Path) -> list[str]:
@@ -46,21 +46,21 @@ def test_dequantised_weight_is_written_to_memory(iree_compile: Compile, tmp_path
     canonical.write_text(order[: order.index("util.func public @interleaved")])
     assert results(canonical) == ["tensor<256x256xf32>"], "the canonical form is the cure"
 
-    found = results(HERE / "dequantise_then_multiply.mlir")
+    found = results(HERE / "dequantize_then_multiply.mlir")
     assert found != ["tensor<16x2048xf32>"], (
-        "IREE fixed the fusion of a dequantised weight: mxc-fuse-dequantize need no longer do it"
+        "IREE fixed the fusion of a dequantized weight: mxc-fuse-dequantize need no longer do it"
     )
     assert "tensor<131072x32xf32>" in found, "all 2048 x 2048 elements, as f32"
 
 
-def test_dequantised_parameter_is_computed_at_every_load(
+def test_dequantized_parameter_is_computed_at_every_load(
     iree_compile: Compile, tmp_path: Path
 ) -> None:
     output = tmp_path / "flow.mlir"
 
     def initialisers(*flags: str) -> list[str]:
         """Dispatches that run when the program is loaded."""
-        source = HERE / "dequantised_parameter.mlir"
+        source = HERE / "dequantized_parameter.mlir"
         result = iree_compile(source, output, "--compile-to=flow", *flags)
         assert result.returncode == 0, result.stderr
         dispatches: list[str] = re.findall(r"flow\.dispatch (@\S+)::", output.read_text())
@@ -70,6 +70,6 @@ def test_dequantised_parameter_is_computed_at_every_load(
     cured = initialisers("--iree-opt-const-expr-hoisting=false")
     assert cured == [], "the flag is the cure"
     assert initialisers(), (
-        "IREE fixed the hoisting of dequantised parameters: "
+        "IREE fixed the hoisting of dequantized parameters: "
         "--iree-opt-const-expr-hoisting=false can go"
     )

@@ -110,7 +110,7 @@ def element_codes(steps: Array, element: Element, ties: str) -> Array:
     return (code | np.where(negative, 1 << element.bits - 1, 0)).astype(np.uint8)
 
 
-def quantise(x: Array, element: Element, recipe: str) -> tuple[Array, dict[str, Array]]:
+def quantize(x: Array, element: Element, recipe: str) -> tuple[Array, dict[str, Array]]:
     """float32 [n, 32] -> scale bytes [n] and, by ties, codes [n, 32]; 0 in a block with NaN."""
     amax = np.where(np.isnan(x).any(1), np.nan, np.abs(x).max(1))
     scales = np.array([scale_byte(float(a), element, recipe) for a in amax], np.uint8)
@@ -203,7 +203,7 @@ def mx_file(element: Element) -> dict[str, Array]:
         "valid": valid,
     }
     for recipe in RECIPES:
-        arrays[f"scales_{recipe}"], codes = quantise(x, element, recipe)
+        arrays[f"scales_{recipe}"], codes = quantize(x, element, recipe)
         for ties, found in codes.items():
             arrays[f"codes_{recipe}_{ties}"] = found
     powers = np.append(np.ldexp(1.0, np.arange(-127, 128)), np.nan)

@@ -1,6 +1,6 @@
 """The golden vectors against others' libraries. Every difference has its name, and is checked too.
 
-The names are those of docs/quantisation.md. A library that mends one of them fails its test here.
+The names are those of docs/quantization.md. A library that mends one of them fails its test here.
 """
 
 import re
@@ -32,7 +32,7 @@ from mxc.formats.formats import E8M0, FORMATS
 from mxc.formats.packing import unpack_elements
 from mxc.formats.recipes import ScaleRecipe
 
-DOCS = Path(__file__).resolve().parents[2] / "docs" / "quantisation.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "quantization.md"
 ML_DTYPES = {
     "mxfp4": ml_dtypes.float4_e2m1fn,
     "mxfp6e2m3": ml_dtypes.float6_e2m3fn,

@@ -1,4 +1,4 @@
-"""All that quantises or dequantises here, on the golden vectors: bit for bit."""
+"""All that quantizes or dequantizes here, on the golden vectors: bit for bit."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ from mxc.compiler.quantize.blocks import BlockKernel
 from mxc.dialects.boundary import pack
 from mxc.dialects.context import new_context
 from mxc.dialects.generic import element_of
-from mxc.dialects.quantise import MX_FORMATS, quantise_mx
+from mxc.dialects.quantize import MX_FORMATS, quantize_mx
 from mxc.formats.formats import FORMATS
 from mxc.formats.nvfp4 import quantize_blocks, tensor_scale
 from mxc.formats.packing import pack_elements, unpack_elements
@@ -24,7 +24,7 @@ from mxc.formats.reference import Quantized, dequantize, quantize
 from mxc.formats.rounding import Ties
 from mxc.passes.base import run
 from mxc.passes.kernels.cpu.isa import best_isa
-from mxc.passes.lower_quantise_to_cpu_kernels import LowerQuantiseToCpuKernels
+from mxc.passes.lower_quantize_to_cpu_kernels import LowerQuantizeToCpuKernels
 from mxc.simulator.simulate import simulate
 from mxc.targets.target import target
 
@@ -57,7 +57,7 @@ def test_the_files_are_small_and_hold_all_kinds():
 
 @each_mx
 @each_recipe
-def test_the_reference_quantises(name, recipe):
+def test_the_reference_quantizes(name, recipe):
     vectors = load(name)
     for ties in TIES:
         q = quantize(inputs(vectors), name, recipe=recipe, ties=ties)
@@ -73,7 +73,7 @@ def bits_with_one_nan(values):
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_the_reference_dequantises_every_code_under_every_scale(name):
+def test_the_reference_dequantizes_every_code_under_every_scale(name):
     wanted, format = load(name)["values"], FORMATS[name]
     rows, count = wanted.shape
     depth = max(count, format.block)
@@ -135,13 +135,13 @@ def program() -> str:
 
             @func.FuncOp.from_py_func(kind, name=f"{name}_{recipe}")
             def _(x: ir.Value) -> tuple[ir.Value, ir.Value]:
-                elements, scales = quantise_mx(x, name, recipe)
+                elements, scales = quantize_mx(x, name, recipe)
                 return outside(elements), outside(scales)
 
         with ir.InsertionPoint(module.body):
             for case in CASES:
                 define(*case)
-        run([LowerQuantiseToCpuKernels(isa=best_isa(HOST))], module)
+        run([LowerQuantizeToCpuKernels(isa=best_isa(HOST))], module)
         assert "linalg" not in str(module)
         return str(module)
 

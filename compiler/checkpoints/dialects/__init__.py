@@ -29,7 +29,7 @@ from mxc.compiler.checkpoints.files.safetensors import (
 )
 from mxc.compiler.checkpoints.files.tensors import Checkpoint
 from mxc.compiler.checkpoints.layers.experts import as_weight
-from mxc.compiler.checkpoints.layers.quantisation import Quantisation
+from mxc.compiler.checkpoints.layers.quantization import Quantization
 from mxc.compiler.checkpoints.source import Source, by_name, language_config
 from mxc.errors import CheckpointError
 
@@ -42,7 +42,7 @@ MADE = "mxc.quantize"
 SEARCHES = ("search", "gptq")
 
 #: What a dialect finds: tensors, declarations, and config.json as transformers would have it.
-Found = tuple[list[CanonicalTensor], Quantisation, Mapping[str, Any]]
+Found = tuple[list[CanonicalTensor], Quantization, Mapping[str, Any]]
 Read = Callable[[Checkpoint], Found]
 
 
@@ -86,7 +86,7 @@ def _is_gpt_oss(checkpoint: Checkpoint) -> bool:
 
 
 def _read_gpt_oss(checkpoint: Checkpoint) -> Found:
-    declared = gpt_oss.quantisation(_config(checkpoint))
+    declared = gpt_oss.quantization(_config(checkpoint))
     # What is in blocks is turned already.
     tensors = [
         tensor if tensor.block is not None else as_weight(tensor, checkpoint.config)
@@ -96,24 +96,24 @@ def _read_gpt_oss(checkpoint: Checkpoint) -> Found:
 
 
 def _read_quark(checkpoint: Checkpoint) -> Found:
-    declared = quark.quantisation(_config(checkpoint))
+    declared = quark.quantization(_config(checkpoint))
     return quark.read(checkpoint, declared), declared, checkpoint.config
 
 
 def _read_auto_round(checkpoint: Checkpoint) -> Found:
-    declared = auto_round.quantisation(_config(checkpoint))
+    declared = auto_round.quantization(_config(checkpoint))
     return auto_round.read(checkpoint, declared), declared, checkpoint.config
 
 
 def _read_compressed_tensors(checkpoint: Checkpoint) -> Found:
-    declared = compressed_tensors.quantisation(_config(checkpoint))
+    declared = compressed_tensors.quantization(_config(checkpoint))
     return compressed_tensors.read(checkpoint, declared), declared, checkpoint.config
 
 
 def _read_modelopt(checkpoint: Checkpoint) -> Found:
     beside = modelopt.quant_config(checkpoint.folder)
     inside = _config(checkpoint) if _method(checkpoint) == modelopt.METHOD else None
-    declared = modelopt.quantisation(beside, inside)
+    declared = modelopt.quantization(beside, inside)
     return modelopt.read(checkpoint, declared), declared, checkpoint.config
 
 
@@ -125,7 +125,7 @@ def _is_modelopt(checkpoint: Checkpoint) -> bool:
 
 def _read_deepseek(checkpoint: Checkpoint) -> Found:
     raw = _config(checkpoint)
-    declared = deepseek.quantisation(raw, checkpoint.config)
+    declared = deepseek.quantization(raw, checkpoint.config)
     experts = checkpoint.config.get("expert_dtype", raw.get("expert_dtype"))
     return deepseek.read(checkpoint, declared, experts), declared, checkpoint.config
 
@@ -147,7 +147,7 @@ def _read_plain(checkpoint: Checkpoint) -> Found:
             )
     config = checkpoint.config
     tensors = [as_weight(plain(record), config) for record in checkpoint.tensors.values()]
-    return tensors, Quantisation(), config
+    return tensors, Quantization(), config
 
 
 def _by_method(name: str, read: Read) -> Dialect:
@@ -179,17 +179,17 @@ def open_checkpoint(path: Path) -> Source:
     checkpoint = _container(path)
     for dialect in DIALECTS:
         if dialect.recognises(checkpoint):
-            tensors, quantisation, config = dialect.read(checkpoint)
+            tensors, quantization, config = dialect.read(checkpoint)
             return Source(
                 path=path,
                 dialect=dialect.name,
                 config=config,
                 tensors=by_name(_as_made(tensors, checkpoint), path),
-                quantisation=quantisation,
+                quantization=quantization,
                 files=checkpoint.files,
             )
     raise CheckpointError(
-        f"{path}: quantisation method {_method(checkpoint)!r} is not supported; supported: "
+        f"{path}: quantization method {_method(checkpoint)!r} is not supported; supported: "
         f"{', '.join(d.name for d in DIALECTS)}"
     )
 

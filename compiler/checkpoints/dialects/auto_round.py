@@ -4,7 +4,7 @@
     mx_fp, nv_fp    as compressed-tensors has mxfp4, mxfp8 and nvfp4
     fp8             `X.weight` F8 with `X.weight_scale`, or of tiles `X.weight_scale_inv`
 
-What is quantised are the blocks that `block_name_to_quantize` names; `extra_config` has what is
+What is quantized are the blocks that `block_name_to_quantize` names; `extra_config` has what is
 different for layers, by name or regular expression. Integers packed for GPTQ and AWQ are not read.
 Source: auto-round 0.16, export/export_to_autoround/{export_to_nvfp_mx,export_to_fp8}.py,
 inference/convert_model.py.
@@ -21,9 +21,9 @@ from mxc.compiler.checkpoints.dialects import compressed_tensors, deepseek
 from mxc.compiler.checkpoints.files.safetensors import CONFIG
 from mxc.compiler.checkpoints.files.tensors import Checkpoint
 from mxc.compiler.checkpoints.layers.modules import field
-from mxc.compiler.checkpoints.layers.quantisation import (
+from mxc.compiler.checkpoints.layers.quantization import (
     Activations,
-    Quantisation,
+    Quantization,
     Rule,
     Scheme,
     Syntax,
@@ -44,13 +44,13 @@ _FORMATS = {
     ("fp8", 8): "f8_e4m3",
     ("fp", 8): "f8_e4m3",
 }
-#: Bits from which on a layer is not quantised.
+#: Bits from which on a layer is not quantized.
 _WHOLE = 16
 #: What tells a regular expression from a name.
 _SPECIAL = re.compile(r"[*^$|()\[\]?+\\]")
 
 
-def quantisation(raw: Mapping[str, Any], place: str = CONFIG) -> Quantisation:
+def quantization(raw: Mapping[str, Any], place: str = CONFIG) -> Quantization:
     """What `quantization_config` of method auto-round says.
 
     Raises CheckpointError for data types that mxc does not read, and for rotated activations.
@@ -59,7 +59,7 @@ def quantisation(raw: Mapping[str, Any], place: str = CONFIG) -> Quantisation:
     for key in ("rotation_config", "hadamard_config", "transform_config"):
         if raw.get(key):
             raise CheckpointError(
-                f"{place}: {key}: rotated activations are not supported; quantise the model "
+                f"{place}: {key}: rotated activations are not supported; quantize the model "
                 "without them"
             )
     extra: Mapping[str, Any] = field(raw, "extra_config", dict, place, {})
@@ -74,10 +74,10 @@ def quantisation(raw: Mapping[str, Any], place: str = CONFIG) -> Quantisation:
     whole = _scheme(raw, place)
     rules += [Rule(pattern=name, syntax=Syntax.HOLDER, scheme=whole) for name in _blocks(raw)]
     excluded = tuple(rule.pattern for rule in rules if rule.scheme is None)
-    return Quantisation(method=METHOD, rules=tuple(rules), excluded=excluded)
+    return Quantization(method=METHOD, rules=tuple(rules), excluded=excluded)
 
 
-def read(checkpoint: Checkpoint, declared: Quantisation) -> list[CanonicalTensor]:
+def read(checkpoint: Checkpoint, declared: Quantization) -> list[CanonicalTensor]:
     """Every tensor. Raises CheckpointError where config and tensors contradict each other."""
     formats = {rule.scheme.format for rule in declared.rules if rule.scheme is not None}
     if formats & set(FORMATS):
@@ -90,7 +90,7 @@ def _is_pattern(name: str) -> bool:
 
 
 def _blocks(raw: Mapping[str, Any]) -> list[str]:
-    """Names of what holds the layers that are quantised."""
+    """Names of what holds the layers that are quantized."""
     found = raw.get("block_name_to_quantize") or "model.layers"
     names = found.split(",") if isinstance(found, str) else found
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
@@ -101,7 +101,7 @@ def _blocks(raw: Mapping[str, Any]) -> list[str]:
 
 
 def _scheme(raw: Mapping[str, Any], place: str) -> Scheme | None:
-    """How layers are quantised; None where they are not."""
+    """How layers are quantized; None where they are not."""
     bits = raw.get("bits")
     if type(bits) is int and bits >= _WHOLE:
         return None

@@ -26,9 +26,9 @@ from mxc.compiler.checkpoints.layers.modules import (
     read_layers,
     require,
 )
-from mxc.compiler.checkpoints.layers.quantisation import (
+from mxc.compiler.checkpoints.layers.quantization import (
     Activations,
-    Quantisation,
+    Quantization,
     Rule,
     Scheme,
     Syntax,
@@ -72,7 +72,7 @@ _PRESETS = {
 }  # fmt: skip
 
 
-def quantisation(raw: Mapping[str, Any], place: str = CONFIG) -> Quantisation:
+def quantization(raw: Mapping[str, Any], place: str = CONFIG) -> Quantization:
     """What `quantization_config` of method compressed-tensors says.
 
     `ignore` goes before the groups; of the groups an exact name goes before a regular expression,
@@ -104,7 +104,7 @@ def quantisation(raw: Mapping[str, Any], place: str = CONFIG) -> Quantisation:
                 exact.append(rule)
     regular.sort(key=lambda rule: rule.pattern)
     ignored = [p for p in excluded if not re.fullmatch(r"[A-Z]\w*", p)]
-    return Quantisation(
+    return Quantization(
         method=METHOD,
         default=default,
         rules=(*excluding(ignored, Syntax.REGEX), *exact, *regular),
@@ -114,7 +114,7 @@ def quantisation(raw: Mapping[str, Any], place: str = CONFIG) -> Quantisation:
 
 
 def _require_no_transforms(raw: Mapping[str, Any], place: str) -> None:
-    """Raise CheckpointError for what changes activations or weights beside quantisation."""
+    """Raise CheckpointError for what changes activations or weights beside quantization."""
     transforms: Mapping[str, Any] = field(raw, "transform_config", dict, place, {})
     schemes: Mapping[str, Any] = field(transforms, "config_groups", dict, place, {})
     for name, scheme in schemes.items():
@@ -125,7 +125,7 @@ def _require_no_transforms(raw: Mapping[str, Any], place: str) -> None:
             if location not in ("weight_input", "weight_output"):
                 raise CheckpointError(
                     f"{place}, transform_config.{name}: transforms of activations (location "
-                    f"{location!r}) are not supported; quantise the model without them"
+                    f"{location!r}) are not supported; quantize the model without them"
                 )
     sparsity: Mapping[str, Any] = field(raw, "sparsity_config", dict, place, {})
     if sparsity.get("format", "dense") != "dense":
@@ -135,7 +135,7 @@ def _require_no_transforms(raw: Mapping[str, Any], place: str) -> None:
         )
 
 
-def read(checkpoint: Checkpoint, declared: Quantisation) -> list[CanonicalTensor]:
+def read(checkpoint: Checkpoint, declared: Quantization) -> list[CanonicalTensor]:
     """Every tensor. Raises CheckpointError where config and tensors contradict each other."""
     return read_layers(checkpoint, declared, _mark, _weight)
 
@@ -150,7 +150,7 @@ def _weight(module: str, parts: Parts, scheme: Scheme) -> tuple[CanonicalTensor,
         if found := parts.get(refused):
             raise CheckpointError(
                 f"{found.file}: tensor {found.name}: weights with zero points or reordered groups "
-                "are not read; quantise them symmetrically"
+                "are not read; quantize them symmetrically"
             )
     scales = part(parts, "weight_scale", module)
     if scheme.format in _INTEGERS.values() and "weight" not in parts:

@@ -17,9 +17,9 @@ from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor
 from mxc.compiler.checkpoints.files.safetensors import CONFIG
 from mxc.compiler.checkpoints.files.tensors import Checkpoint, TensorRecord
 from mxc.compiler.checkpoints.layers.modules import FLOATS, Parts, field, names, read_layers
-from mxc.compiler.checkpoints.layers.quantisation import (
+from mxc.compiler.checkpoints.layers.quantization import (
     Activations,
-    Quantisation,
+    Quantization,
     Scheme,
     Syntax,
     excluding,
@@ -34,9 +34,9 @@ _SCALES = ("weight_scale_inv", "scale", "weight_scale")
 _EXPERTS = ".experts."
 
 
-def quantisation(
+def quantization(
     raw: Mapping[str, Any], config: Mapping[str, Any], place: str = CONFIG
-) -> Quantisation:
+) -> Quantization:
     """What `quantization_config` of method fp8 says; `config` is config.json around it."""
     there = f"quantization_config of {place}"
     if field(raw, "fmt", str, there, "e4m3") not in ("e4m3", "float8_e4m3fn"):
@@ -54,7 +54,7 @@ def quantisation(
         block=_tile(raw.get("weight_block_size"), there),
         stated_in=there,
     )
-    return Quantisation(
+    return Quantization(
         method=METHOD,
         default=scheme,
         rules=excluding(excluded, Syntax.PREFIX),
@@ -63,7 +63,7 @@ def quantisation(
 
 
 def read(
-    checkpoint: Checkpoint, declared: Quantisation, expert_dtype: str | None = None
+    checkpoint: Checkpoint, declared: Quantization, expert_dtype: str | None = None
 ) -> list[CanonicalTensor]:
     """Every tensor; `expert_dtype` is that of config.json.
 

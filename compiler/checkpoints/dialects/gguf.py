@@ -37,7 +37,7 @@ from mxc.compiler.checkpoints.canonical.tensor import (
 from mxc.compiler.checkpoints.dialects.gguf_names import ARCHITECTURES, Names, is_row, parameter
 from mxc.compiler.checkpoints.files.gguf import GgufFile, GgufTensor, read_gguf
 from mxc.compiler.checkpoints.files.tensors import TensorRecord
-from mxc.compiler.checkpoints.layers.quantisation import Quantisation
+from mxc.compiler.checkpoints.layers.quantization import Quantization
 from mxc.compiler.checkpoints.source import Source, by_name
 from mxc.errors import CheckpointError
 from mxc.formats.formats import FORMATS
@@ -80,7 +80,7 @@ def open_gguf(path: Path) -> Source:
         dialect=NAME,
         config=config,
         tensors=by_name(tensors, path),
-        quantisation=Quantisation(method=NAME),
+        quantization=Quantization(method=NAME),
         files=tuple(file.path for file in files),
     )
 

@@ -14,7 +14,7 @@ from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor, blocked, 
 from mxc.compiler.checkpoints.files.safetensors import CONFIG
 from mxc.compiler.checkpoints.files.tensors import Checkpoint
 from mxc.compiler.checkpoints.layers.modules import names, require
-from mxc.compiler.checkpoints.layers.quantisation import Quantisation, Scheme, Syntax, excluding
+from mxc.compiler.checkpoints.layers.quantization import Quantization, Scheme, Syntax, excluding
 from mxc.errors import CheckpointError
 from mxc.formats.formats import FORMATS
 
@@ -22,10 +22,10 @@ METHOD = "mxfp4"
 _MXFP4 = FORMATS["mxfp4"]
 
 
-def quantisation(raw: Mapping[str, Any], place: str = CONFIG) -> Quantisation:
+def quantization(raw: Mapping[str, Any], place: str = CONFIG) -> Quantization:
     """What `quantization_config` says, of method mxfp4."""
     excluded = names(raw, "modules_to_not_convert", place)
-    return Quantisation(
+    return Quantization(
         method=METHOD,
         default=Scheme(format="mxfp4", stated_in=f"quantization_config of {place}"),
         rules=excluding(excluded, Syntax.PREFIX),
@@ -34,7 +34,7 @@ def quantisation(raw: Mapping[str, Any], place: str = CONFIG) -> Quantisation:
 
 
 def read(
-    checkpoint: Checkpoint, declared: Quantisation, blocks: str = BLOCKS, scales: str = SCALES
+    checkpoint: Checkpoint, declared: Quantization, blocks: str = BLOCKS, scales: str = SCALES
 ) -> list[CanonicalTensor]:
     """Every tensor; `blocks` and `scales` end the names of the two parts of a weight.
 

@@ -17,7 +17,7 @@ from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor, plain
 from mxc.compiler.checkpoints.dialects.gpt_oss import METHOD, read
 from mxc.compiler.checkpoints.files.safetensors import CONFIG
 from mxc.compiler.checkpoints.files.tensors import Checkpoint, TensorRecord
-from mxc.compiler.checkpoints.layers.quantisation import Quantisation, Scheme
+from mxc.compiler.checkpoints.layers.quantization import Quantization, Scheme
 from mxc.errors import CheckpointError
 
 _BLOCKS, _SCALES = ".blocks", ".scales"
@@ -50,13 +50,13 @@ def recognises(checkpoint: Checkpoint) -> bool:
 
 def read_original(
     checkpoint: Checkpoint,
-) -> tuple[list[CanonicalTensor], Quantisation, Mapping[str, Any]]:
+) -> tuple[list[CanonicalTensor], Quantization, Mapping[str, Any]]:
     """Every tensor under transformers' names, and config.json as transformers would have it.
 
     Raises CheckpointError for unknown names, and rows of `attn.qkv` that config.json denies.
     """
     stated = "the names of the tensors"
-    declared = Quantisation(method=METHOD, default=Scheme(format="mxfp4", stated_in=stated))
+    declared = Quantization(method=METHOD, default=Scheme(format="mxfp4", stated_in=stated))
     tensors: list[CanonicalTensor] = []
     for tensor in read(checkpoint, declared, _BLOCKS, _SCALES):
         if tensor.name in _TOP:

@@ -3,7 +3,7 @@
 `X.weight` U8 [out, in / 2], the even element in the low nibble, or F8_E4M3 [out, in];
 `X.weight_scale`: E4M3 [out, in / 16] or [out, in / 32] with `X.weight_scale_2` F32 [], which
 multiplies it (compressed-tensors stores what divides it), E8M0 U8 [out, in / 32], or floats.
-What is quantised stands in hf_quant_config.json, and in newer exports also in config.json.
+What is quantized stands in hf_quant_config.json, and in newer exports also in config.json.
 Source: nvidia-modelopt 0.47, torch/export/{quant_utils,convert_hf_config}.py,
 torch/quantization/qtensor/{nvfp4,mxfp4,mxfp8}_tensor.py.
 """
@@ -28,9 +28,9 @@ from mxc.compiler.checkpoints.layers.modules import (
     require,
     weight_name,
 )
-from mxc.compiler.checkpoints.layers.quantisation import (
+from mxc.compiler.checkpoints.layers.quantization import (
     Activations,
-    Quantisation,
+    Quantization,
     Rule,
     Scheme,
     Syntax,
@@ -76,9 +76,9 @@ def quant_config(folder: Path) -> Mapping[str, Any] | None:
     return found
 
 
-def quantisation(
+def quantization(
     beside: Mapping[str, Any] | None, inside: Mapping[str, Any] | None
-) -> Quantisation:
+) -> Quantization:
     """What hf_quant_config.json (`beside`) and quantization_config of config.json (`inside`) say.
 
     Raises CheckpointError for algorithms that mxc does not read, and where the two disagree.
@@ -99,7 +99,7 @@ def quantisation(
     return first
 
 
-def read(checkpoint: Checkpoint, declared: Quantisation) -> list[CanonicalTensor]:
+def read(checkpoint: Checkpoint, declared: Quantization) -> list[CanonicalTensor]:
     """Every tensor. Raises CheckpointError where config and tensors contradict each other."""
 
     def weight(
@@ -136,7 +136,7 @@ def _weight(module: str, parts: Parts, scheme: Scheme) -> tuple[CanonicalTensor,
 
 
 def _turned(module: str, parts: Parts, scheme: Scheme) -> tuple[CanonicalTensor, Collection[str]]:
-    """Experts that were quantised along their inputs, and turned back: U8 [E, in / 2, out]."""
+    """Experts that were quantized along their inputs, and turned back: U8 [E, in / 2, out]."""
     format, why = FORMATS["nvfp4"], f"nvfp4 of {module}"
     weight, scales = part(parts, "weight", module), part(parts, "weight_scale", module)
     factor, static = part(parts, "weight_scale_2", module), parts.get("input_scale")
@@ -159,7 +159,7 @@ def _turned(module: str, parts: Parts, scheme: Scheme) -> tuple[CanonicalTensor,
     return found, ("weight", "weight_scale", "weight_scale_2", "input_scale")
 
 
-def _declared(raw: Mapping[str, Any] | None, list_name: str, place: str) -> Quantisation | None:
+def _declared(raw: Mapping[str, Any] | None, list_name: str, place: str) -> Quantization | None:
     if raw is None:
         return None
     algorithm = field(raw, "quant_algo", str, place)
@@ -178,7 +178,7 @@ def _declared(raw: Mapping[str, Any] | None, list_name: str, place: str) -> Quan
             rules.append(Rule(pattern=layer, syntax=Syntax.HOLDER, scheme=scheme))
     else:
         default = _scheme(algorithm, raw.get("group_size"), place)
-    return Quantisation(
+    return Quantization(
         method=METHOD,
         default=default,
         rules=tuple(rules),
@@ -234,7 +234,7 @@ def _scheme(found: Any, group_size: Any, place: str) -> Scheme:
     )
 
 
-def _meaning(declared: Quantisation) -> tuple[Any, ...]:
+def _meaning(declared: Quantization) -> tuple[Any, ...]:
     def scheme(found: Scheme | None) -> tuple[Any, ...] | None:
         return None if found is None else (found.format, found.block)
 
@@ -242,6 +242,6 @@ def _meaning(declared: Quantisation) -> tuple[Any, ...]:
     return scheme(declared.default), frozenset(rules)
 
 
-def _describe(declared: Quantisation) -> str:
+def _describe(declared: Quantization) -> str:
     default = "layers one by one" if declared.default is None else declared.default.format
     return f"{default} except {', '.join(declared.excluded) or 'nothing'}"

@@ -29,9 +29,9 @@ from mxc.compiler.checkpoints.layers.modules import (
     require,
     weight_name,
 )
-from mxc.compiler.checkpoints.layers.quantisation import (
+from mxc.compiler.checkpoints.layers.quantization import (
     Activations,
-    Quantisation,
+    Quantization,
     Rule,
     Scheme,
     Syntax,
@@ -63,7 +63,7 @@ Known = tuple[str, tuple[int, int] | None, str]
 _FLOAT_SCALED = {"fp8_e4m3": "f8_e4m3", "fp8_e5m2": "f8_e5m2", "int8": "i8"}
 
 
-def quantisation(raw: Mapping[str, Any], place: str = CONFIG) -> Quantisation:
+def quantization(raw: Mapping[str, Any], place: str = CONFIG) -> Quantization:
     """What `quantization_config` of method quark says.
 
     Exclusions go before the configs of layers, the first of those that matches before the global
@@ -81,7 +81,7 @@ def quantisation(raw: Mapping[str, Any], place: str = CONFIG) -> Quantisation:
     caches: Mapping[str, Any] = field(raw, "kv_cache_quant_config", dict, place, {})
     # Older versions have it among the layers.
     outputs = [_outputs(config, place) for config in (*caches.values(), *layers.values())]
-    return Quantisation(
+    return Quantization(
         method=METHOD,
         default=_scheme(default, f"{place}, global_quant_config"),
         rules=tuple(rules),
@@ -91,12 +91,12 @@ def quantisation(raw: Mapping[str, Any], place: str = CONFIG) -> Quantisation:
 
 
 def _outputs(config: Any, place: str) -> Activations | None:
-    """What the config of a layer says of its outputs, which Quark quantises for the cache only."""
+    """What the config of a layer says of its outputs, which Quark quantizes for the cache only."""
     outputs = config.get("output_tensors") if isinstance(config, dict) else None
     return _activations(outputs, f"{place}, output_tensors")
 
 
-def read(checkpoint: Checkpoint, declared: Quantisation) -> list[CanonicalTensor]:
+def read(checkpoint: Checkpoint, declared: Quantization) -> list[CanonicalTensor]:
     """Every tensor. Raises CheckpointError where config and tensors contradict each other."""
     return read_layers(checkpoint, declared, _mark, _weight)
 
@@ -116,7 +116,7 @@ def _weight(module: str, parts: Parts, scheme: Scheme) -> tuple[CanonicalTensor,
     scales = part(parts, "weight_scale", module)
     if zero := parts.get("weight_zero_point"):
         raise CheckpointError(
-            f"{zero.file}: tensor {zero.name}: weights with zero points are not read; quantise "
+            f"{zero.file}: tensor {zero.name}: weights with zero points are not read; quantize "
             "them symmetrically"
         )
     used, static = ("weight", "weight_scale", "input_scale"), parts.get("input_scale")
@@ -164,7 +164,7 @@ def _scheme(config: Any, place: str) -> Scheme | None:
     if weight is None:
         return None
     if config.get("bias") is not None:
-        raise CheckpointError(f"{place}: quantised biases are not read, found {config['bias']!r}")
+        raise CheckpointError(f"{place}: quantized biases are not read, found {config['bias']!r}")
     format, block, packing = _format(weight, f"{place}.weight")
     return Scheme(
         format=format,
@@ -194,7 +194,7 @@ def _activations(spec: Any, place: str) -> Activations | None:
 def _format(spec: Any, place: str) -> Known:
     """The format of one QTensorConfig, its tiles, and its packing."""
     if not isinstance(spec, dict):
-        # Two stages, as for an fp4 whose scales are quantised again.
+        # Two stages, as for an fp4 whose scales are quantized again.
         raise CheckpointError(f"{place}: wanted one specification, found {spec!r}; not supported")
     if (found := _known(spec)) is not None:
         return found

@@ -18,7 +18,7 @@ from mxc.compiler.checkpoints.canonical.codecs import PLAIN, SIX_IN_EIGHT, SWIZZ
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor, TensorScale, blocked, plain
 from mxc.compiler.checkpoints.files.tensors import Checkpoint, TensorRecord, read_bytes
 from mxc.compiler.checkpoints.layers.modules import require
-from mxc.compiler.checkpoints.layers.quantisation import Activations, Quantisation, Scheme
+from mxc.compiler.checkpoints.layers.quantization import Activations, Quantization, Scheme
 from mxc.compiler.checkpoints.layers.weights import scaled_weight
 from mxc.errors import CheckpointError
 from mxc.formats.formats import FORMATS
@@ -39,7 +39,7 @@ _TENSOR_NAMES = "tensor_names"
 
 #: Classes of one element a byte under float scales -> format.
 _SCALED = {"Float8Tensor": "f8_e4m3", "Int8Tensor": "i8"}
-#: Parts that say what the weight is, or how activations are quantised.
+#: Parts that say what the weight is, or how activations are quantized.
 _PARTS = ("qdata", "scale", "per_tensor_scale", "zero_point", "act_per_tensor_scale",
           "act_quant_scale", "act_quant_zero_point")  # fmt: skip
 
@@ -51,7 +51,7 @@ def recognises(checkpoint: Checkpoint) -> bool:
     return any('"_type"' in text for text in checkpoint.metadata.values())
 
 
-def read(checkpoint: Checkpoint) -> tuple[list[CanonicalTensor], Quantisation]:
+def read(checkpoint: Checkpoint) -> tuple[list[CanonicalTensor], Quantization]:
     """Every tensor. Raises CheckpointError for classes that are not read, or damaged metadata."""
     left = dict(checkpoint.tensors)
     tensors: list[CanonicalTensor] = []
@@ -92,7 +92,7 @@ def read(checkpoint: Checkpoint) -> tuple[list[CanonicalTensor], Quantisation]:
         default = Scheme(
             format=formats.pop(), activations=activations, stated_in="the metadata of the tensors"
         )
-    return tensors, Quantisation(method=METHOD, default=default)
+    return tensors, Quantization(method=METHOD, default=default)
 
 
 def _parsed(text: str, place: str) -> tuple[str, Mapping[str, Any]]:
@@ -191,7 +191,7 @@ def _scaled(
         raise CheckpointError(f"{place}: wanted sizes for block_size, found {block!r}")
     if (zero := parts.get("zero_point")) is not None and read_bytes(zero, 0, zero.bytes).any():
         raise CheckpointError(
-            f"{zero.file}: tensor {zero.name}: weights with zero points are not read; quantise "
+            f"{zero.file}: tensor {zero.name}: weights with zero points are not read; quantize "
             "them symmetrically"
         )
     whole = math.prod(scales.shape) == 1

@@ -2,7 +2,7 @@
 
     X.experts.gate_up_proj [E, in, 2 * out]     y = x @ gate_up_proj[e] + gate_up_proj_bias[e]
 
-What is in a file as the module has it, plain or from a library that quantises it where it is, comes
+What is in a file as the module has it, plain or from a library that quantizes it where it is, comes
 out as weights do, [E, out, in]. Shapes do not tell: projections of published models are square.
 Source: transformers 5.23 models/gpt_oss/modeling_gpt_oss.py (GptOssExperts),
 models/llama4/modeling_llama4.py (Llama4TextExperts).
@@ -44,7 +44,7 @@ def as_weight(tensor: CanonicalTensor, config: Mapping[str, Any]) -> CanonicalTe
         raise CheckpointError(
             f"{tensor.place} is {tensor.format} {list(tensor.shape)} as the module has it, "
             "[experts, in, out]: its blocks lie along the outputs, and products need them along "
-            "the inputs; quantise each expert as a linear layer of its own, or with mxc quantize"
+            "the inputs; quantize each expert as a linear layer of its own, or with mxc quantize"
         )
     if len(tensor.shape) != 3 or 0 in tensor.shape:
         raise CheckpointError(

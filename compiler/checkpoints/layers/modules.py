@@ -13,10 +13,10 @@ from typing import Any
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor, plain
 from mxc.compiler.checkpoints.files.tensors import Checkpoint, TensorRecord
 from mxc.compiler.checkpoints.layers.experts import STACKED, as_weight
-from mxc.compiler.checkpoints.layers.quantisation import Quantisation, Scheme
+from mxc.compiler.checkpoints.layers.quantization import Quantization, Scheme
 from mxc.errors import CheckpointError
 
-#: Dtypes of numbers that are not quantised.
+#: Dtypes of numbers that are not quantized.
 FLOATS = ("BF16", "F16", "F32", "F64")
 
 #: A part of experts that lie in one tensor.
@@ -52,15 +52,15 @@ def split(checkpoint: Checkpoint) -> dict[str, dict[str, TensorRecord]]:
 
 def read_layers(
     checkpoint: Checkpoint,
-    quantisation: Quantisation,
-    quantised: Callable[[Parts], str | None],
+    quantization: Quantization,
+    quantized: Callable[[Parts], str | None],
     build: Callable[[str, Parts, Scheme], tuple[CanonicalTensor, Collection[str]]],
     *,
     unlisted: bool = False,
 ) -> list[CanonicalTensor]:
-    """Every tensor of a checkpoint; `build` makes the weight of a quantised layer.
+    """Every tensor of a checkpoint; `build` makes the weight of a quantized layer.
 
-    `quantised(parts)` is the part by which a layer is seen to be quantised, None for others.
+    `quantized(parts)` is the part by which a layer is seen to be quantized, None for others.
     `build(module, parts, scheme)` gives the weight and the parts that it is made of; what is left
     are plain tensors. `unlisted`: the config does not say which layers are excluded; weights of
     floats without scales are.
@@ -68,14 +68,14 @@ def read_layers(
     """
     tensors: list[CanonicalTensor] = []
     for module, parts in split(checkpoint).items():
-        scheme = quantisation.scheme(module)
+        scheme = quantization.scheme(module)
         used: Collection[str] = ()
-        if (mark := quantised(parts)) is not None:
+        if (mark := quantized(parts)) is not None:
             if scheme is None:
                 record = parts[mark]
                 raise CheckpointError(
-                    f"{record.file}: tensor {record.name} says that {module} is quantised, the "
-                    f"config of {quantisation.method} excludes it; fetch the config that belongs "
+                    f"{record.file}: tensor {record.name} says that {module} is quantized, the "
+                    f"config of {quantization.method} excludes it; fetch the config that belongs "
                     "to these weights"
                 )
             weight, used = build(module, parts, scheme)

@@ -145,14 +145,14 @@ def _matches(pattern: str, syntax: Syntax, name: str) -> bool:
 def _regex(pattern: str) -> re.Pattern[str]:
     if len(pattern) > _LONGEST or not _is_quick(pattern):
         raise CheckpointError(
-            f"the quantisation config has the pattern {pattern[:80]!r}, whose repetitions are "
+            f"the quantization config has the pattern {pattern[:80]!r}, whose repetitions are "
             "nested or many, or which is too long; write out the names instead"
         )
     try:
         return re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
         raise CheckpointError(
-            f"the quantisation config has the pattern {pattern[:80]!r}, which is no regular "
+            f"the quantization config has the pattern {pattern[:80]!r}, which is no regular "
             f"expression ({error}); correct it"
         ) from error
 

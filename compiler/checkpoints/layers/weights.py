@@ -15,7 +15,7 @@ from mxc.compiler.checkpoints.canonical.tensor import (
 )
 from mxc.compiler.checkpoints.files.tensors import TensorRecord
 from mxc.compiler.checkpoints.layers.modules import matrix, require
-from mxc.compiler.checkpoints.layers.quantisation import Scheme
+from mxc.compiler.checkpoints.layers.quantization import Scheme
 from mxc.errors import CheckpointError
 from mxc.formats.formats import FORMATS, BlockFormat
 

@@ -26,5 +26,5 @@ def mixtral(c: Fields) -> Decoder:
     attention = self_attention(c, window=window, theta=1e6)
     layer = Layer(attention=attention, mlp=experts, mlp_name=MLP)
     layers = [layer] * c.size("num_hidden_layers")
-    # As the module of transformers 5 is called, and what is quantised in it.
+    # As the module of transformers 5 is called, and what is quantized in it.
     return replace(decoder(c, "mixtral", layers), aliases=((".mlp.", f".{MLP}."),))

@@ -1,8 +1,8 @@
-"""What contractions see of their activations: rounded, or quantised in blocks of 32 or 16.
+"""What contractions see of their activations: rounded, or quantized in blocks of 32 or 16.
 
 One tensor is prepared once and read by every contraction that shares it: Q, K and V, gate and up.
 MX weights meet the mode that was chosen. Plain weights meet floats in every mode: there is no
-product of int8 and bf16, and the router decides by differences that quantising would move.
+product of int8 and bf16, and the router decides by differences that quantizing would move.
 """
 
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ from iree.compiler.dialects import arith
 
 from mxc.compiler.models.blocks.primitives import expand, f32
 from mxc.dialects.generic import generic, shape_of
-from mxc.dialects.quantise import BLOCK, quantise_int8, quantise_mx, quantise_nvfp4
+from mxc.dialects.quantize import BLOCK, quantize_int8, quantize_mx, quantize_nvfp4
 from mxc.formats.formats import FORMATS, BlockFormat
 from mxc.formats.recipes import ScaleRecipe
 
-#: Modes in which nothing is quantised.
+#: Modes in which nothing is quantized.
 FLOATS = ("f32", "bf16")
 
 #: The mode of llama.cpp: int8 with a float scale a block.
@@ -44,7 +44,7 @@ MODES = (*FLOATS, INT8, *MX, NVFP4)
 
 @dataclass(frozen=True)
 class Blocks:
-    """Activations for weights in blocks: elements [.., KO, KB], scales [.., KO] where quantised.
+    """Activations for weights in blocks: elements [.., KO, KB], scales [.., KO] where quantized.
 
     `factors` f32 [..]: what products with a row are multiplied with, where it has a scale of its
     own.
@@ -82,17 +82,17 @@ class Activations:
     def blocks(self, x: ir.Value, format: BlockFormat) -> Blocks:
         """x f32 [.., K] as weights of `format` see it.
 
-        Quantised only in blocks of as many: two scales of a product share their block.
+        Quantized only in blocks of as many: two scales of a product share their block.
         """
         if self.mode == NVFP4 and format.block == FORMATS[NVFP4].block:
-            return Blocks(*quantise_nvfp4(x))
+            return Blocks(*quantize_nvfp4(x))
         if format.block != BLOCK:
             return Blocks(in_blocks(self.round(x), format.block), None)
         if self.mode == INT8:
-            return Blocks(*quantise_int8(x))
+            return Blocks(*quantize_int8(x))
         if self.mode in MX:
             name, usual = MX[self.mode]
-            return Blocks(*quantise_mx(x, name, self.recipe or usual))
+            return Blocks(*quantize_mx(x, name, self.recipe or usual))
         return Blocks(in_blocks(self.round(x)), None)
 
 

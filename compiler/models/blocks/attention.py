@@ -15,7 +15,7 @@ from mxc.artifact.pages import PAGE_FORMATS
 from mxc.dialects.attention import Reach
 from mxc.dialects.generic import constant, element_of, generic, loop_index
 from mxc.dialects.pages import Pages, fp8_codes, write_blocks, write_rows
-from mxc.dialects.quantise import mx_integers
+from mxc.dialects.quantize import mx_integers
 from mxc.dialects.rotary_writes import rotary_write
 from mxc.formats.formats import FORMATS
 from mxc.formats.recipes import ScaleRecipe
@@ -65,7 +65,7 @@ class Cache:
     ) -> tuple[int, ...]:
         """Write parts f32 [T, V, D], one for each entry of a layer; the entries that they are in.
 
-        They are rounded to the type of the pool, or quantised to its format: in fp8 over `scales`
+        They are rounded to the type of the pool, or quantized to its format: in fp8 over `scales`
         f32 [V], one for each part, or over one. The entries of the next layer come after.
         """
         assert len(parts) == row.entries

@@ -35,10 +35,10 @@ class GatedDeltaNet(LinearAttention):
     def inputs(self, name: str) -> Iterator[Parameter]:
         """Projections, then what the decay reads."""
         hidden = ("hidden_size", self.hidden)
-        for part, rows, quantisable in self._projections:
+        for part, rows, quantizable in self._projections:
             key = f"{name}.{part}.weight"
             found = self._fused_rows(name, part) if self.fused else None
-            yield matrix(key, rows, hidden, found or (), quantisable=quantisable)
+            yield matrix(key, rows, hidden, found or (), quantizable=quantizable)
         yield vector(f"{name}.dt_bias", self.heads)
         yield vector(f"{name}.A_log", self.heads)
 
@@ -71,7 +71,7 @@ class GatedDeltaNet(LinearAttention):
 
     @property
     def _projections(self) -> tuple[tuple[str, Dim, bool], ...]:
-        """Name and rows of each projection, and whether it may be quantised: rates may not."""
+        """Name and rows of each projection, and whether it may be quantized: rates may not."""
         return (
             ("in_proj_qkv", self.columns, True),
             ("in_proj_z", self.values, True),

@@ -38,12 +38,12 @@ class KimiDeltaAttention(LinearAttention):
         rank = (self.depth_field, self.value_depth)
         mixed = [f"{name}.{part}_proj.weight" for part in "qkv"]
         yield matrix(f"{name}.qkv_proj.weight", self.values, hidden, mixed)
-        yield matrix(f"{name}.b_proj.weight", self.heads, hidden, quantisable=False)
+        yield matrix(f"{name}.b_proj.weight", self.heads, hidden, quantizable=False)
         # What the decay is an exponential of stays plain.
-        for part, quantisable in (("f", False), ("g", True)):
+        for part, quantizable in (("f", False), ("g", True)):
             for key, rows, columns in (("a", rank, hidden), ("b", self.values, rank)):
                 weight = f"{name}.{part}_{key}_proj.weight"
-                yield matrix(weight, rows, columns, quantisable=quantisable)
+                yield matrix(weight, rows, columns, quantizable=quantizable)
         shift, rate = f"{name}.dt_bias", f"{name}.A_log"
         of_heads = (self.value_heads, self.value_depth)
         stored = Rows(tensor=shift, dims=(self.values,))

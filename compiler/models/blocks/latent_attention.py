@@ -137,7 +137,7 @@ class LatentAttention:
                 for head in range(self.heads)
             ),
             matrix=True,
-            quantisable=True,
+            quantizable=True,
             experts=True,
             turned=part == "keys",
             split="matrices",

@@ -82,7 +82,7 @@ class Mixture:
         """What it reads, by names that begin with `name`."""
         hidden, width = ("hidden_size", self.hidden), (self.width_field, self.width)
         count = (self.count_field, self.experts)
-        yield matrix(f"{name}.{self.router}.weight", count, hidden, quantisable=False)
+        yield matrix(f"{name}.{self.router}.weight", count, hidden, quantizable=False)
         if self.biases:
             yield vector(f"{name}.{self.router}.bias", count)
         if self.routing.correction is not None:
@@ -101,7 +101,7 @@ class Mixture:
                 shape=(*shape, columns[1]),
                 rows=found,
                 matrix=True,
-                quantisable=True,
+                quantizable=True,
                 experts=True,
                 layout=layout,
                 split="rows" if len(parts) > 1 else "columns",
@@ -122,7 +122,7 @@ class Mixture:
             yield from self.shared.mlp.parameters(f"{name}.{self.shared.name}", format_of)
             if self.shared.gate is not None:
                 gate = f"{name}.{self.shared.gate}.weight"
-                yield matrix(gate, ("one", 1), hidden, quantisable=False)
+                yield matrix(gate, ("one", 1), hidden, quantizable=False)
 
     def share(self, devices: int) -> Mixture:
         """What each of several devices computes: of every expert a part of the width.

@@ -53,7 +53,7 @@ class Rows:
 class Parameter:
     """One parameter of a program, of `shape`: a matrix [.., N, K], or numbers.
 
-    `matrix`: activations are multiplied with it, so that it may be in blocks. `quantisable`:
+    `matrix`: activations are multiplied with it, so that it may be in blocks. `quantizable`:
     --quantize-dense makes blocks of it where it is plain. `experts`: the first dimension counts
     experts. `layout`: how its rows are reordered, as packing.items has it. `turned`: rows of
     it are the columns of each of its `rows`, one matrix after the other. `split`: what each of
@@ -65,7 +65,7 @@ class Parameter:
     shape: tuple[int, ...]
     rows: tuple[Rows, ...]
     matrix: bool = False
-    quantisable: bool = False
+    quantizable: bool = False
     experts: bool = False
     layout: str = "identity"
     turned: bool = False
@@ -145,7 +145,7 @@ def matrix(
     columns: Dim,
     tensors: Sequence[str | Rows] = (),
     *,
-    quantisable: bool = True,
+    quantizable: bool = True,
     split: Split | None = None,
     sections: tuple[int, ...] = (),
 ) -> Parameter:
@@ -162,7 +162,7 @@ def matrix(
         shape=(sum(heights), columns[1]),
         rows=sources,
         matrix=True,
-        quantisable=quantisable,
+        quantizable=quantizable,
         split=split,
         sections=sections or heights,
     )

@@ -34,7 +34,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, memref, scf
 
 from mxc.dialects.generic import constant
-from mxc.dialects.quantise import BLOCK
+from mxc.dialects.quantize import BLOCK
 from mxc.passes.kernels.attention.memory import Block, Memory, Workgroup, place_of
 from mxc.passes.kernels.attention.packed import bytes_of_entries
 from mxc.passes.kernels.attention.rows import equal, less, when

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mxc.artifact.pages import PAGE_FORMATS
 from mxc.dialects.attention import AttentionCall
 from mxc.dialects.generic import element_of, shape_of
-from mxc.dialects.quantise import BLOCK
+from mxc.dialects.quantize import BLOCK
 from mxc.dialects.reasons import Reason
 from mxc.passes.kernels.attention.kernel import attention
 from mxc.passes.kernels.attention.pieces import join_pieces

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from iree.compiler import ir
 from iree.compiler.dialects import arith, math, memref, scf, vector
 
-from mxc.dialects.quantise import BLOCK
+from mxc.dialects.quantize import BLOCK
 from mxc.passes.kernels.attention.memory import Block, Memory, Rows
 from mxc.passes.kernels.attention.packed import of_bytes
 from mxc.passes.kernels.attention.rows import choose, row_lanes

@@ -19,7 +19,7 @@ import math
 from iree.compiler import ir
 from iree.compiler.dialects import arith, memref
 
-from mxc.dialects.quantise import BLOCK
+from mxc.dialects.quantize import BLOCK
 from mxc.formats.formats import BlockFormat
 from mxc.passes.kernels.attention.memory import Memory, Place
 from mxc.passes.kernels.attention.shape import Attention

@@ -10,7 +10,7 @@ from iree.compiler.dialects import arith
 
 from mxc.dialects.attention import Reach
 from mxc.dialects.pages import page_format
-from mxc.dialects.quantise import BLOCK
+from mxc.dialects.quantize import BLOCK
 from mxc.formats.formats import BlockFormat
 from mxc.passes.kernels.attention.rows import equal, less
 from mxc.passes.kernels.extents import Size, plus, product, quotient_up, value_of

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from iree.compiler import ir
 from iree.compiler.dialects import arith, scf, vector
 
-from mxc.dialects.quantise import BLOCK
+from mxc.dialects.quantize import BLOCK
 from mxc.passes.kernels.attention.memory import Block, Memory
 from mxc.passes.kernels.attention.packed import (
     as_bf16,

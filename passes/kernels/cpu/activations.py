@@ -1,7 +1,7 @@
 """Activations in the order in which a kernel multiplies them: one dispatch, read by many kernels.
 
 A prepared row has for each block of a kernel its operands, a dword for each step, then, where they
-are quantised, the scale of the block as f32, and for quads what the integer sum begins with:
+are quantized, the scale of the block as f32, and for quads what the integer sum begins with:
 -offset * the sum of the elements, since the weights are unsigned there.
 
     [rows, blocks | 1, dwords] i32; with an odd number of blocks, rows do not share cache sets
@@ -17,7 +17,7 @@ from iree.compiler.dialects import arith, scf, vector
 
 from mxc.passes.kernels.cpu.codes import codes_of, floats_of_codes
 from mxc.passes.kernels.cpu.isa import Kind
-from mxc.passes.kernels.cpu.quantise.blocks import BlockQuantiser
+from mxc.passes.kernels.cpu.quantize.blocks import BlockQuantizer
 from mxc.passes.kernels.cpu.scales import Scales
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.extents import Buffer, Size, Sized, named, plus, quotient_up, value_of
@@ -97,13 +97,13 @@ class Prepared:
 @dataclass(frozen=True)
 class Prepare(Sized):
     """The kernel that prepares `rows` rows of `blocks` blocks, whose elements are under one scale
-    each. `quantiser`: it reads floats, and quantises them to the source."""
+    each. `quantizer`: it reads floats, and quantizes them to the source."""
 
     source: Source
     prepared: Prepared
     rows: Size
     blocks: int
-    quantiser: BlockQuantiser | None = None
+    quantizer: BlockQuantizer | None = None
 
     @property
     def name(self) -> str:
@@ -116,7 +116,7 @@ class Prepare(Sized):
         kind += f"_and{self.prepared.padding}" if self.prepared.padding else ""
         halved = f"by{self._size}_" if self._size != BLOCK else ""
         size = f"{named(self.rows)}x{self.blocks * self._size}"
-        source = self.source.name if self.quantiser is None else self.quantiser.name
+        source = self.source.name if self.quantizer is None else self.quantizer.name
         return f"mxc_prepare_{source}_{kind}_{halved}{order}{size}"
 
     @property
@@ -125,7 +125,7 @@ class Prepare(Sized):
 
     @property
     def _block_bytes(self) -> int:
-        """Bytes of a block's elements, where they are quantised."""
+        """Bytes of a block's elements, where they are quantized."""
         return self._size * self.source.element.bits // 8
 
     @property
@@ -147,8 +147,8 @@ class Prepare(Sized):
     def buffers(self) -> list[Buffer]:
         """Elements, scales if any, the prepared rows."""
         scales, result = self._scales, self.prepared.buffer(self.rows, self.blocks)
-        if self.source.is_float or self.quantiser is not None:
-            memory = self.source.memory if self.quantiser is None else self.quantiser.memory
+        if self.source.is_float or self.quantizer is not None:
+            memory = self.source.memory if self.quantizer is None else self.quantizer.memory
             return [Buffer([self.rows, self.blocks, self._size], memory), result]
         elements = Buffer([self.rows, self.blocks, self._block_bytes], i8())
         if scales is None:
@@ -175,8 +175,8 @@ class Prepare(Sized):
         row: ir.Value,
         block: ir.Value,
     ) -> None:
-        if self.quantiser is not None:
-            codes, scale = self.quantiser.block(elements, [row, block, index(0)])
+        if self.quantizer is not None:
+            codes, scale = self.quantizer.block(elements, [row, block, index(0)])
             values = self._of_codes(codes)
         else:
             values = self._operands(elements, row, block)

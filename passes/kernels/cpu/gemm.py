@@ -16,7 +16,7 @@ from mxc.kernels.lowering.vectors import Vectors
 from mxc.kernels.vectors import Plan, scheduled
 from mxc.passes.kernels.cpu.isa import Isa
 from mxc.passes.kernels.cpu.product import Given, Product, put
-from mxc.passes.kernels.cpu.quantise.output import BlockTile
+from mxc.passes.kernels.cpu.quantize.output import BlockTile
 from mxc.passes.kernels.cpu.schedule import OPERANDS
 from mxc.passes.kernels.cpu.weights import PANEL, Column
 from mxc.passes.kernels.executables import workgroup

@@ -19,8 +19,8 @@ from mxc.kernels.language import Element, Kernel
 from mxc.kernels.lowering.nest import workgroups
 from mxc.passes.kernels.cpu.activations import Prepared
 from mxc.passes.kernels.cpu.elements import Codes
-from mxc.passes.kernels.cpu.quantise.output import buffers as block_buffers
-from mxc.passes.kernels.cpu.quantise.rounding import Rounding
+from mxc.passes.kernels.cpu.quantize.output import buffers as block_buffers
+from mxc.passes.kernels.cpu.quantize.rounding import Rounding
 from mxc.passes.kernels.cpu.rows import Rows
 from mxc.passes.kernels.cpu.weights import PANEL, Weights
 from mxc.passes.kernels.epilogues import NOTHING, Epilogue

@@ -97,7 +97,7 @@ class _Tile:
 @dataclass(frozen=True)
 class Cuts:
     """How a product of `depth` may be cut up that has `columns` in its result; `halves`: 2 for a
-    gate; `quantised`: its result may be MX blocks, which it is where weights are not decoded to
+    gate; `quantized`: its result may be MX blocks, which it is where weights are not decoded to
     memory."""
 
     isa: Isa
@@ -107,7 +107,7 @@ class Cuts:
     depth: int
     columns: int
     halves: int
-    quantised: bool
+    quantized: bool
 
     @property
     def plans(self) -> list[Plan]:
@@ -200,7 +200,7 @@ class Cuts:
             # Of about equal number in all workgroups.
             parts = -(-self._known // most)
             most = -(-self._known // (parts * height)) * height
-        blocks = self.quantised and not tile.staged
+        blocks = self.quantized and not tile.staged
         together = BLOCK // lanes if blocks else 1
         width = max(1, PANEL // lanes * tile.panels // self.halves)
         plan = Plan(

@@ -28,7 +28,7 @@ from mxc.passes.kernels.cpu.elements import Codes
 from mxc.passes.kernels.cpu.isa import Amx, Isa
 from mxc.passes.kernels.cpu.matches import Call
 from mxc.passes.kernels.cpu.product import Given, Product, put
-from mxc.passes.kernels.cpu.quantise.output import BlockTile
+from mxc.passes.kernels.cpu.quantize.output import BlockTile
 from mxc.passes.kernels.cpu.weights import PANEL
 from mxc.passes.kernels.extents import Buffer
 from mxc.passes.kernels.sources import BLOCK

@@ -111,7 +111,7 @@ def match(op: ir.Operation, unit: MatrixUnit = GFX950.matrix) -> Call | Reason:
     if any(rounded) and not unit.converts:
         # What is decoded to bf16 is cut off there, not rounded.
         return Reason(
-            "a side is dequantised to a type that does not hold every value of the format"
+            "a side is dequantized to a type that does not hold every value of the format"
         )
     lhs = operand(
         found.lhs, found.lhs_scale, of.k, _ACTIVATIONS, _FLOATS, block=of.lhs.block or BLOCK

@@ -1,10 +1,10 @@
-"""A block of floats in lanes becomes MX elements and their scale: what kernels that quantise share.
+"""A block of floats in lanes becomes MX elements and their scale: what kernels that quantize share.
 
     amax   = largest magnitude, as the integer of its bits     v_and, v_max3, then across lanes
     byte   = the recipe's integers of amax                     some adds, shifts and clamps
     codes  = floats / 2^(byte - 127), to nearest even          v_cvt_scalef32_pk, 2xpk16
 
-In every bit what dialects/quantise.py computes in integers: the conversions round once, from the
+In every bit what dialects/quantize.py computes in integers: the conversions round once, from the
 exact quotient, and saturate as OCP MX 1.0 section 6.3 wants (fp8 and bf8 in the mode that
 `saturate` sets). They differ in one thing: elements of a block with a NaN are NaN, or the largest
 number, where ours are zero; so these are put in afterwards.
@@ -20,9 +20,9 @@ from iree.compiler.dialects import arith, vector
 
 from mxc.dialects.amdgpu_narrow import narrowed, saturate
 from mxc.dialects.generic import constant
-from mxc.dialects.quantisations import Quantisation
-from mxc.dialects.quantise_scalars import MAGNITUDE, as_float, below, element_code, scale_byte
-from mxc.dialects.quantise_scalars import i32 as number
+from mxc.dialects.quantizations import Quantization
+from mxc.dialects.quantize_scalars import MAGNITUDE, as_float, below, element_code, scale_byte
+from mxc.dialects.quantize_scalars import i32 as number
 from mxc.formats.formats import BlockFormat
 from mxc.formats.recipes import MANTISSA, NAN_BYTE, ScaleRecipe
 from mxc.passes.kernels.vectors import bitcast, f32, i32, splat
@@ -40,8 +40,8 @@ class Conversion:
     converts: bool = True
 
     @staticmethod
-    def of(found: Quantisation, converts: bool) -> Conversion:
-        """That of a quantisation. `converts`: the machine has conversions, which make floats."""
+    def of(found: Quantization, converts: bool) -> Conversion:
+        """That of a quantization. `converts`: the machine has conversions, which make floats."""
         converts = converts and found.format.element.exponent > 0
         return Conversion(found.format, found.recipe, converts)
 

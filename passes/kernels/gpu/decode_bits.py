@@ -23,7 +23,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, vector
 
 from mxc.dialects.amdgpu import permuted_bytes
-from mxc.dialects.quantise_scalars import i32 as number
+from mxc.dialects.quantize_scalars import i32 as number
 from mxc.formats.formats import E2M1, E4M3, E8M0, BlockFormat, ElementFormat, Specials
 from mxc.passes.kernels.gpu.decode import by_halves, integers, power
 from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT

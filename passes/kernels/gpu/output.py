@@ -13,7 +13,7 @@ consecutive columns:
     32 rows   group g: 16 g ..
 
 The largest magnitude of a block goes the same way. What is then done is what
-blocks/quantise.py does; a lane stores its elements at once. Eight of 6 bits are no whole registers:
+blocks/quantize.py does; a lane stores its elements at once. Eight of 6 bits are no whole registers:
 there, one of two lanes with consecutive columns stores for both.
 """
 
@@ -27,7 +27,7 @@ from iree.compiler.dialects import arith, memref, vector
 
 from mxc.dialects.amdgpu import BEYOND, no_reordering
 from mxc.dialects.amdgpu_narrow import swapped
-from mxc.dialects.quantise_scalars import i32 as number
+from mxc.dialects.quantize_scalars import i32 as number
 from mxc.passes.kernels.extents import Buffer, Size, product
 from mxc.passes.kernels.gpu.conversions import Conversion
 from mxc.passes.kernels.gpu.fragments import BLOCK, QUAD, Instruction

@@ -25,7 +25,7 @@ RNG = np.random.default_rng(11)
 
 @pytest.fixture
 def weight(tmp_path):
-    """Quantise some numbers with a recipe into a canonical tensor."""
+    """Quantize some numbers with a recipe into a canonical tensor."""
 
     def made(x, format, recipe=None):
         q = quantize(x.astype(np.float32), format, recipe=recipe)
@@ -211,4 +211,4 @@ def test_on_the_command_line(pair):
         assert refused.exit_code == 1
         assert why in refused.output
         assert not (folder / "x").exists()
-    assert inspect(folder / "a")["quantisation"]["method"] == "quark"
+    assert inspect(folder / "a")["quantization"]["method"] == "quark"

@@ -9,9 +9,9 @@ import torch
 from safetensors.torch import save_file
 
 from mxc.compiler.checkpoints.dialects import open_checkpoint
-from mxc.compiler.checkpoints.layers.quantisation import (
+from mxc.compiler.checkpoints.layers.quantization import (
     Activations,
-    Quantisation,
+    Quantization,
     Rule,
     Scheme,
     Syntax,
@@ -90,7 +90,7 @@ def test_fp8_in_tiles(write):
 )
 def test_cache_of_modelopt(write, said, format):
     declared = {"quant_method": "modelopt", "quant_algo": "NVFP4", **said}
-    found = open_checkpoint(write({"a.weight": torch.zeros(4)}, declared)).quantisation.cache
+    found = open_checkpoint(write({"a.weight": torch.zeros(4)}, declared)).quantization.cache
     assert found == (None if format is None else Activations(format=format, dynamic=False))
 
 
@@ -111,7 +111,7 @@ def compressed(**more):
         ({"sparsity_config": {"format": "sparse-24-bitmask"}}, "'sparse-24-bitmask' is not suppor"),
     ],
 )  # fmt: skip
-def test_what_is_more_than_quantisation(write, more, message):
+def test_what_is_more_than_quantization(write, more, message):
     tensors = {"a.weight": torch.zeros(4)}
     with pytest.raises(CheckpointError, match=message):
         open_checkpoint(write(tensors, compressed(**more)))
@@ -166,7 +166,7 @@ def test_auto_round(write):
         f"{LAYER}.weight_scale": scales,
         f"{other}.weight": plain,
         "model.layers.0.mlp.other_proj.weight": plain.clone(),
-        # Outside of the blocks nothing is quantised.
+        # Outside of the blocks nothing is quantized.
         "lm_head.weight": plain.clone(),
     }
     extra = {other: {"bits": 16}, r".*other_proj.*": {"bits": 16}}
@@ -175,8 +175,8 @@ def test_auto_round(write):
     wide = np.repeat(2.0 ** (scales.numpy() - 127.0), 32, axis=1)
     assert (source.dialect, tensor.format, tensor.recipe) == ("auto-round", "mxfp4", "rceil")
     assert np.array_equal(tensor.values(), (numbers * wide).astype(np.float32))
-    assert source.quantisation.activations(LAYER) == Activations(format="mxfp4", recipe="rceil")
-    assert source.quantisation.scheme("lm_head") is None
+    assert source.quantization.activations(LAYER) == Activations(format="mxfp4", recipe="rceil")
+    assert source.quantization.scheme("lm_head") is None
 
 
 @pytest.mark.parametrize("tiles", [False, True])
@@ -218,7 +218,7 @@ def test_holders():
         Rule(pattern="model.language_model.layers.0.mlp.experts", syntax=Syntax.HOLDER, scheme=ONE),
         Rule(pattern="model.layers.0.mlp.gate_proj", syntax=Syntax.HOLDER, scheme=OTHER),
     )
-    declared = Quantisation(rules=rules)
+    declared = Quantization(rules=rules)
     assert declared.scheme("model.layers.0.mlp.experts.3.up_proj") is ONE
     assert declared.scheme("model.layers.0.mlp.experts") is ONE
     assert declared.scheme("model.language_model.layers.0.mlp.gate_proj") is OTHER
@@ -235,12 +235,12 @@ def test_the_first_that_names_a_layer(first):
         Rule(pattern=pattern, syntax=Syntax.REGEX, scheme=scheme)
         for pattern, scheme in zip(patterns, schemes, strict=True)
     )
-    assert Quantisation(rules=rules).scheme("model.layers.0.mlp.gate_proj") is ONE
-    assert Quantisation(rules=rules).scheme("model.layers.0.mlp.up_proj") is OTHER
+    assert Quantization(rules=rules).scheme("model.layers.0.mlp.gate_proj") is ONE
+    assert Quantization(rules=rules).scheme("model.layers.0.mlp.up_proj") is OTHER
 
 
 @pytest.mark.parametrize("syntax", Syntax)
 def test_regular_expressions_in_every_list(syntax):
-    declared = Quantisation(default=ONE, rules=excluding([r"re:.*layers\.\d+\.mlp"], syntax))
+    declared = Quantization(default=ONE, rules=excluding([r"re:.*layers\.\d+\.mlp"], syntax))
     assert declared.scheme("model.layers.12.mlp.gate") is None
     assert declared.scheme("model.layers.x.mlp.gate") is ONE

@@ -208,7 +208,7 @@ UP, HEAD = "model.layers.0.mlp.up_proj", "lm_head"
 
 
 def quark(changes=(), **left):
-    """Tensors of a quantised up_proj and a plain lm_head, after changes; and the config."""
+    """Tensors of a quantized up_proj and a plain lm_head, after changes; and the config."""
     tensors = {
         f"{UP}.weight": torch.zeros(8, 32, dtype=torch.uint8),
         f"{UP}.weight_scale": torch.zeros(8, 2, dtype=torch.uint8),
@@ -231,7 +231,7 @@ U8 = torch.uint8
         ({f"{UP}.weight": torch.zeros(8, 64).bfloat16(), f"{UP}.weight_scale": None}, {},
          r"says that .*up_proj is mxfp4; in .*up_proj.weight is BF16 \[8, 64\] without scales"),
         ({f"{HEAD}.weight_scale": torch.zeros(8, 2, dtype=U8)}, {},
-         r"lm_head.weight_scale says that lm_head is quantised, the config of quark excludes it"),
+         r"lm_head.weight_scale says that lm_head is quantized, the config of quark excludes it"),
         ({f"{UP}.weight_scale": torch.zeros(8, 4, dtype=U8)}, {},
          r"up_proj.weight_scale is U8 \[8, 4\]; .* wants U8 or F8_E8M0 \[8, 2\]"),
         ({f"{UP}.weight_scale": torch.zeros(8, 2)}, {}, r"weight_scale is F32 \[8, 2\]"),

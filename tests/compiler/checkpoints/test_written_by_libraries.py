@@ -27,7 +27,7 @@ from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from mxc.compiler.checkpoints.canonical.tensor import Convention
 from mxc.compiler.checkpoints.dialects import open_checkpoint
-from mxc.compiler.checkpoints.layers.quantisation import Activations
+from mxc.compiler.checkpoints.layers.quantization import Activations
 from mxc.compiler.checkpoints.synthetic.gpt_oss import write_gpt_oss
 from mxc.errors import CheckpointError
 
@@ -103,13 +103,13 @@ def test_quark_and_modelopt(name, formats):
 
 def test_declared_activations():
     def of(name, module):
-        return open_checkpoint(VECTORS / name).quantisation.activations(module)
+        return open_checkpoint(VECTORS / name).quantization.activations(module)
 
     layer = "model.layers.0.self_attn.q_proj"
     assert of("modelopt-mxfp8", layer) == Activations(format="mxfp8e4m3", recipe="rceil")
     assert of("modelopt-nvfp4", layer) == Activations(format="nvfp4", dynamic=False)
     assert of("modelopt-nvfp4", "lm_head") is None
-    # The global config of the vector quantises activations, the config of the layer does not.
+    # The global config of the vector quantizes activations, the config of the layer does not.
     assert of("quark-current", layer) is None
     assert of("quark-current", "model.layers.0.mlp.other_proj") == Activations(
         format="mxfp4", recipe="even"
@@ -293,7 +293,7 @@ def test_gguf(tmp_path, kind):
 
 
 def test_gguf_nvfp4(tmp_path):
-    """Quantised by nobody: gguf only reads it. Every scale that it has, and every pair of codes."""
+    """Quantized by nobody: gguf only reads it. Every scale that it has, and every pair of codes."""
     rng = np.random.default_rng(0)
     raw = rng.integers(0, 256, (64, 8, 36), np.uint8)
     raw[:, :, :4] = np.arange(64 * 8 * 4).reshape(64, 8, 4) % 0x7F

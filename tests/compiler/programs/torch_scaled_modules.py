@@ -39,7 +39,7 @@ def nvfp4_linear(scaled: bool) -> torch.nn.Module:
 
 class ScaledMm(torch.nn.Module):
     """torch.nn.functional.scaled_mm with scales in the order of cuBLAS, which the CPU of torch
-    does not compute: `wanted` does, by dequantising."""
+    does not compute: `wanted` does, by dequantizing."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()

@@ -85,7 +85,7 @@ def test_weights_are_read_as_they_are(name: str, built: Builds) -> None:
 
 @pytest.mark.parametrize("name", ["llama", "mistral"])
 def test_the_library_reads_the_same_weights(name: str, built: Builds) -> None:
-    """compressed-tensors dequantises the checkpoint to the values of the reference."""
+    """compressed-tensors dequantizes the checkpoint to the values of the reference."""
     oracle = built(name).oracle
     theirs = transformers.AutoModelForCausalLM.from_pretrained(
         oracle.checkpoint,

@@ -1,6 +1,6 @@
-"""Products whose result is MX blocks, quantised before they are stored: bit for bit.
+"""Products whose result is MX blocks, quantized before they are stored: bit for bit.
 
-All sums are exact, so that what is quantised is known; the reference in numpy says what it becomes.
+All sums are exact, so that what is quantized is known; the reference in numpy says what it becomes.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from mxc.dialects.context import new_context
 from mxc.dialects.generic import element_of, generic
 from mxc.dialects.linalg_ext import gather
 from mxc.dialects.parameters import SCOPE, Parameters
-from mxc.dialects.quantise import quantise_mx
+from mxc.dialects.quantize import quantize_mx
 from mxc.dialects.scaled import scaled_contraction
 from mxc.formats.formats import block_format
 from mxc.formats.packing import pack_elements
@@ -95,7 +95,7 @@ class Case:
                 for at in (0, half)
             ]  # fmt: skip
             y = generic([(part, loops) for part in parts], loops, f32, arith.mulf)
-        found = quantise_mx(y, self.format, self.recipe)
+        found = quantize_mx(y, self.format, self.recipe)
         return tuple(v if str(element_of(v)) == "i8" else pack(v) for v in found)
 
 

@@ -5,8 +5,8 @@ import pytest
 
 WEIGHTS = ("mxfp4", "mxfp6e2m3", "mxfp6e3m2", "mxfp8e4m3", "mxfp8e5m2", "mxint8")
 FLOATS = ("f32", "bf16")
-QUANTISED = ("int8", "mxfp4", "mxfp8e4m3", "mxfp8e5m2", "mxint8")
-PAIRS = [(weight, activation) for weight in WEIGHTS for activation in (*FLOATS, *QUANTISED)]
+QUANTIZED = ("int8", "mxfp4", "mxfp8e4m3", "mxfp8e5m2", "mxint8")
+PAIRS = [(weight, activation) for weight in WEIGHTS for activation in (*FLOATS, *QUANTIZED)]
 #: Activations that the program rounds, where dot products are of bf16 and where they are of f32.
 PAIRS += [("mxfp4", "bf16r"), ("bf16", "bf16r"), ("f32", "bf16r")]
 PAIRS += [(weight, activation) for weight in FLOATS for activation in FLOATS]

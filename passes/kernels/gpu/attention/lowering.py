@@ -11,7 +11,7 @@ from mxc.artifact.pages import PAGE_FORMATS
 from mxc.dialects.amdgpu import BEYOND
 from mxc.dialects.attention import AttentionCall
 from mxc.dialects.generic import element_of, shape_of
-from mxc.dialects.quantise import BLOCK
+from mxc.dialects.quantize import BLOCK
 from mxc.dialects.reasons import Reason
 from mxc.errors import PassError
 from mxc.passes.kernels.executables import Threads

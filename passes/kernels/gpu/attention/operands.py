@@ -30,7 +30,7 @@ from iree.compiler.dialects import arith, memref, vector
 
 from mxc.dialects.amdgpu import bounded
 from mxc.dialects.amdgpu_narrow import exchanged
-from mxc.dialects.quantise import BLOCK
+from mxc.dialects.quantize import BLOCK
 from mxc.passes.kernels.gpu.attention.packed import byte_of, decoded, first_scale, load_words
 from mxc.passes.kernels.gpu.attention.shape import BLOCK_KEYS, TILE, Attention
 from mxc.passes.kernels.gpu.attention.softmax import elements

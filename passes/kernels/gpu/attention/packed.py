@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from iree.compiler import ir
 from iree.compiler.dialects import arith, math, memref, rocdl, vector
 
-from mxc.dialects.quantise import BLOCK
+from mxc.dialects.quantize import BLOCK
 from mxc.formats.formats import BlockFormat
 from mxc.passes.kernels.gpu.attention.softmax import elements, number
 from mxc.passes.kernels.gpu.decode import power

@@ -29,7 +29,7 @@ _FLOATS = {"f32": 32, "bf16": 16, "f16": 16}
 
 
 @dataclass(frozen=True)
-class TransposeQuantise(Sized):
+class TransposeQuantize(Sized):
     """`source`, floats or a format, [rows, depth], to `conversion.format`, transposed.
 
     Buffers: the floats, or the elements, as i32, and the scales; then elements as i32, and scales.
@@ -54,7 +54,7 @@ class TransposeQuantise(Sized):
     @property
     def name(self) -> str:
         """The symbol of the kernel: the same for the same work."""
-        name = f"mxc_quantise_{self.source}_{self.conversion.name}"
+        name = f"mxc_quantize_{self.source}_{self.conversion.name}"
         return f"{name}_transposed_{self.rows}x{self.depth}"
 
     @property

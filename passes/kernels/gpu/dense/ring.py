@@ -25,7 +25,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, scf, vector
 
 from mxc.dialects.amdgpu import bounded, mark_loads, mfma, pinned, shared, wait_for_loads, zeros
-from mxc.dialects.quantise_scalars import i32 as number
+from mxc.dialects.quantize_scalars import i32 as number
 from mxc.passes.kernels.gpu.contraction import Given
 from mxc.passes.kernels.gpu.dense.spans import ROWS, STAGE, Spans
 from mxc.passes.kernels.gpu.floats import Floats

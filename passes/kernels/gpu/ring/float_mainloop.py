@@ -23,7 +23,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, scf
 
 from mxc.dialects.amdgpu import mark_loads, mfma, pinned, wait_for_loads
-from mxc.dialects.quantise_scalars import i32 as number
+from mxc.dialects.quantize_scalars import i32 as number
 from mxc.passes.kernels.gpu.fragments import FRAGMENT, K_STEPS
 from mxc.passes.kernels.gpu.lanes import plus, times
 from mxc.passes.kernels.gpu.ring.float_pipeline import FloatPipeline, Held, Weights, as_index

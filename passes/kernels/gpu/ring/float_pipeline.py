@@ -9,7 +9,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith
 
 from mxc.dialects.amdgpu import mark_loads, wait_for_loads, zeros
-from mxc.dialects.quantise_scalars import i32 as number
+from mxc.dialects.quantize_scalars import i32 as number
 from mxc.passes.kernels.gpu.floats import Floats
 from mxc.passes.kernels.gpu.fragments import FRAGMENT
 from mxc.passes.kernels.gpu.ring.pairs import FRAGMENTS, Decoder, split, steps_of

@@ -13,7 +13,7 @@ import numpy as np
 from iree.compiler import ir
 from iree.compiler.dialects import arith, rocdl, vector
 
-from mxc.dialects.quantise_scalars import i32 as integer
+from mxc.dialects.quantize_scalars import i32 as integer
 from mxc.formats.recipes import MANTISSA, NAN_BYTE
 from mxc.passes.kernels.gpu.floats import Floats
 from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT

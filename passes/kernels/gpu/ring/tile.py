@@ -119,7 +119,7 @@ class Tile:
     def _store_block(
         self, blocks: Blocks, local: ir.Value, column: ir.Value, pair: list[ir.Value]
     ) -> None:
-        """Quantise and store a tile: a block of each row. `local`: a row of the workgroup's.
+        """Quantize and store a tile: a block of each row. `local`: a row of the workgroup's.
 
         The lanes of a block exchange columns: those of rows that there are not take part.
         """

@@ -2,7 +2,7 @@
 
     python write_modelopt.py FOLDER      # in an environment with nvidia-modelopt 0.47, transformers
 
-`values.safetensors` holds the weights as modelopt itself dequantises them, float32.
+`values.safetensors` holds the weights as modelopt itself dequantizes them, float32.
 """
 
 import copy
@@ -57,7 +57,7 @@ def main(root):
             raw = json.loads((folder / file).read_text())
             (folder / file).write_text(json.dumps(raw, indent=1, sort_keys=True) + "\n")
         keep(folder)
-        save_file(dequantised(folder, name), folder / "values.safetensors")
+        save_file(dequantized(folder, name), folder / "values.safetensors")
 
 
 def keep(folder):
@@ -74,7 +74,7 @@ def keep(folder):
     )
 
 
-def dequantised(folder, name):
+def dequantized(folder, name):
     stored = load_file(folder / "model.safetensors")
     found = {}
     for key in [k for k in stored if k.endswith(".weight_scale")]:
@@ -98,7 +98,7 @@ def dequantised(folder, name):
 
 
 def experts(root):
-    """The experts of gpt-oss, which are quantised along their inputs and stored turned."""
+    """The experts of gpt-oss, which are quantized along their inputs and stored turned."""
     folder, ids = root / "modelopt-gpt-oss", torch.arange(16)[None]
     tiny = mtq.quantize(model("gpt-oss"), copy.deepcopy(CONFIGS["nvfp4"]), lambda m: m(ids))
     with torch.no_grad():

@@ -3,7 +3,7 @@
     python write_quark.py FOLDER      # in an environment with amd-quark 0.13 and transformers
 
 Every linear layer of a tiny model has another data type. `values.safetensors` holds the weights
-as Quark itself dequantises them, float32. Of `dtype: "mx"` there are two: quark-mx is what
+as Quark itself dequantizes them, float32. Of `dtype: "mx"` there are two: quark-mx is what
 version 0.13 exports, in quark-legacy the tensors are as Pack_mxfp4 and Pack_mxfp6 have them, which
 is how they were exported before. Of models with experts quark-gpt-oss and others have a
 linear layer for each projection of each expert, all in mxfp4.
@@ -94,7 +94,7 @@ def main(root):
             model.model.layers[0].self_attn.q_proj.weight[3] = 0  # a block of zeros
         first = next(iter(of_layers.values()))
         dynamic = specs.OCP_MXFP4Spec(ch_axis=-1, is_dynamic=True).to_quantization_spec()
-        quantised = QConfig(
+        quantized = QConfig(
             global_quant_config=QLayerConfig(
                 weight=first, input_tensors=dynamic if name == "current" else None
             ),
@@ -105,15 +105,15 @@ def main(root):
             + (["*.up_proj", "*.o_proj"] if name == "mx" else []),
         )
         weights = {k: v.clone() for k, v in model.state_dict().items()}
-        quantiser = ModelQuantizer(quantised)
-        model = quantiser.freeze(quantiser.quantize_model(model, [torch.arange(16)[None]]))
+        quantizer = ModelQuantizer(quantized)
+        model = quantizer.freeze(quantizer.quantize_model(model, [torch.arange(16)[None]]))
         folder = root / f"quark-{name}"
         with torch.no_grad():
             export_safetensors(model, str(folder), weight_format="real_quantized")
         (folder / "generation_config.json").unlink(missing_ok=True)
         raw = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps(raw, indent=1, sort_keys=True) + "\n")
-        save_file(dequantised(folder, of_layers), folder / "values.safetensors")
+        save_file(dequantized(folder, of_layers), folder / "values.safetensors")
         if name == "mx":
             write_legacy(folder, root / "quark-legacy", weights, of_layers)
 
@@ -137,7 +137,7 @@ def write_legacy(source, folder, weights, of_layers):
     save_file(values, folder / "values.safetensors")
 
 
-def dequantised(folder, of_layers):
+def dequantized(folder, of_layers):
     """Each weight by Quark's own unpacking and kernels, from the tensors of the file."""
     import quark.torch.kernel  # registers the operations
 
@@ -178,8 +178,8 @@ def experts(root):
             global_quant_config=QLayerConfig(weight=mx("MXFP4", "even")),
             exclude=["lm_head", "*router*", "*.gate"],
         )
-        quantiser = ModelQuantizer(config)
-        tiny = quantiser.freeze(quantiser.quantize_model(tiny, [torch.arange(16)[None]]))
+        quantizer = ModelQuantizer(config)
+        tiny = quantizer.freeze(quantizer.quantize_model(tiny, [torch.arange(16)[None]]))
         with torch.no_grad():
             export_safetensors(tiny, str(folder), weight_format="real_quantized")
         shorten(folder)

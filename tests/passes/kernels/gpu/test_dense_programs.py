@@ -24,7 +24,7 @@ from mxc.dialects.context import new_context
 from mxc.dialects.generic import generic
 from mxc.dialects.linalg_ext import gather
 from mxc.dialects.parameters import Parameters
-from mxc.dialects.quantise import quantise_mx
+from mxc.dialects.quantize import quantize_mx
 from mxc.formats.reference import quantize
 from mxc.passes.kernels.gpu.dense.spans import Spans
 from mxc.simulator.host.hal import Buffer, Device, View
@@ -66,7 +66,7 @@ CASES = [
     Case("added", "bf16", "bf16", 36, 352, after="residual"),
     Case("gated", "bf16", "bf16", 64, 256, after="gate"),
     Case("brief", "bf16", "bf16", 40, 1024, after="round"),
-    Case("blocks", "bf16", "bf16", 64, 288, after="quantise"),
+    Case("blocks", "bf16", "bf16", 64, 288, after="quantize"),
     Case("experts", "bf16", "bf16", 36, 160, experts=3),
 ]
 #: By waves along K, by one wave, and where there is one through a ring.
@@ -113,8 +113,8 @@ def build(case: Case, parameters: Parameters) -> None:
         if case.after == "round":
             bf16 = ir.BF16Type.get()
             return generic([(y, "m n")], "m n", bf16, lambda y: arith.truncf(bf16, y))
-        if case.after == "quantise":
-            return quantise_mx(y, "mxfp8e4m3", "even")
+        if case.after == "quantize":
+            return quantize_mx(y, "mxfp8e4m3", "even")
         return y
 
 
@@ -172,7 +172,7 @@ class Program:
             for each in map(np.ascontiguousarray, arguments)
         ]
         found = self._machine.call(name, *views)
-        # gfx942 has no instructions that quantise.
+        # gfx942 has no instructions that quantize.
         assert len(self.watched) == (2 if (self._target, name) == ("gfx942", "blocks") else 1)
         assert not [finding for each in self.watched.values() for finding in each.findings]
         return [np.frombuffer(view.buffer.bytes.tobytes(), np.uint8) for view in found]
@@ -222,7 +222,7 @@ def test_products(case: Case, compiled: Program) -> None:
         for most, found in zip(kept, results, strict=True):
             # Whatever kernel computes it, and whichever rows are beside it.
             np.testing.assert_array_equal(found, most[: found.size])
-        if case.after == "quantise":
+        if case.after == "quantize":
             blocks = quantize(wanted.astype(np.float32), "mxfp8e4m3", recipe="even")
             same = results[0].reshape(blocks.elements.shape) == blocks.elements
             # Sums differ in their last bits, which may be a tie.

@@ -19,7 +19,7 @@ from mxc.dialects.boundary import pack, unpack
 from mxc.dialects.context import new_context
 from mxc.dialects.generic import constant, element_of, generic, shape_of
 from mxc.dialects.linalg_ext import gather
-from mxc.dialects.quantise import quantise_mx
+from mxc.dialects.quantize import quantize_mx
 from mxc.dialects.scaled import scaled_contraction
 from mxc.formats.formats import FORMATS
 from mxc.formats.packing import decode_elements, decode_scales
@@ -36,7 +36,7 @@ ROWS = (0, 1, 7, 16, 100, 300)
 class Case:
     """[?, k] of `lhs` by [n, k] of `rhs`; `after`: what follows; `experts`: chosen row by row.
 
-    `source`: of floats, lhs is quantised in the program.
+    `source`: of floats, lhs is quantized in the program.
     """
 
     name: str
@@ -56,10 +56,10 @@ CASES = [
     Case("wide", "f32", E4M3, 36, 96),
     Case("gated", E4M3, F4, 64, 544, after="gate"),
     Case("added", "bf16", E2M3, 24, 64, after="residual"),
-    Case("blocks", F4, F4, 64, 544, after="quantise"),
+    Case("blocks", F4, F4, 64, 544, after="quantize"),
     Case("experts", E4M3, F4, 40, 160, experts=3),
-    Case("quantised", E4M3, F4, 36, 160, source="bf16"),
-    Case("quantised_sixes", E2M3, E2M3, 40, 96, source="f32"),
+    Case("quantized", E4M3, F4, 36, 160, source="bf16"),
+    Case("quantized_sixes", E2M3, E2M3, 40, 96, source="f32"),
 ]
 #: Two cases below 5 rows, below 50, and through a ring; the first of the others as the compiler
 #: chooses; all else by one schedule, which is soon compiled.
@@ -114,7 +114,7 @@ def build(case: Case) -> None:
         left, (w, t, *more) = given[:operands], given[operands:]
         right, factors = elements(w, t, case.rhs)
         if case.source:
-            x, s = quantise_mx(left[0], case.lhs, "even")
+            x, s = quantize_mx(left[0], case.lhs, "even")
         else:
             x, s = (left[0], None) if case.lhs in FLOATS else elements(*left, case.lhs)
         if case.experts:
@@ -122,8 +122,8 @@ def build(case: Case) -> None:
         y = scaled_contraction(
             x, right, lhs_scale=s, rhs_scale=factors, batch=1 if case.experts else 0
         )
-        if case.after == "quantise":
-            return [v if element_of(v) == byte else pack(v) for v in quantise_mx(y, F4, "even")]
+        if case.after == "quantize":
+            return [v if element_of(v) == byte else pack(v) for v in quantize_mx(y, F4, "even")]
         if case.after == "gate":
             return gate(generic([(y, "m n"), (more[0], "n")], "m n", f32, arith.addf))
         if case.after == "residual":
@@ -215,7 +215,7 @@ def test_products(case: Case, rows: int, compiled: Any) -> None:
         ]
         wanted = more[0] + wanted * more[1][:, None]
     made = compiled.call(case.name, *x, *w, *more, kernels=2 if case.source else 1)
-    if case.after == "quantise":
+    if case.after == "quantize":
         blocks = quantize(wanted.astype(np.float32), F4, recipe="even")
         assert (made[1] == blocks.scales).all()
         same = made[0].reshape(blocks.elements.shape) == blocks.elements

@@ -17,7 +17,7 @@ from iree.compiler.dialects import arith, func, tensor
 from mxc.dialects.boundary import pack, unpack
 from mxc.dialects.context import new_context
 from mxc.dialects.generic import element_of, generic, shape_of
-from mxc.dialects.quantise import quantise_mx
+from mxc.dialects.quantize import quantize_mx
 from mxc.dialects.scaled import scaled_contraction
 from mxc.dialects.scaled_matmul import scaled_matmul
 from mxc.formats.formats import FORMATS
@@ -35,7 +35,7 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Case:
-    """m, n, k of the two formats, quantised to `out`; `gated`: a bias and a gate come before."""
+    """m, n, k of the two formats, quantized to `out`; `gated`: a bias and a gate come before."""
 
     m: int
     n: int
@@ -90,7 +90,7 @@ def build(case: Case) -> None:
         scales = {"lhs_scale": unpack(given[1], scale), "rhs_scale": unpack(given[3], scale)}
         if case.gated:
             y = gate(scaled_contraction(lhs, rhs, **scales), given[4])
-            found = quantise_mx(y, case.out, case.recipe)
+            found = quantize_mx(y, case.out, case.recipe)
         else:
             found = scaled_matmul(
                 lhs, rhs, out=case.out, recipe=case.recipe, axis=case.axis, **scales
@@ -192,7 +192,7 @@ def test_results_are_what_the_reference_says(case: Case, compiled: Any) -> None:
 
 
 def test_another_reader_keeps_the_product() -> None:
-    """Where the result has a second use it is stored as it is, and quantised from there."""
+    """Where the result has a second use it is stored as it is, and quantized from there."""
     case = replace(CASES[0], k=64)
     with new_context(), ir.Location.unknown():
         f32 = ir.F32Type.get()
@@ -211,7 +211,7 @@ def test_another_reader_keeps_the_product() -> None:
         def body(a: ir.Value, p: ir.Value, b: ir.Value, q: ir.Value) -> tuple[ir.Value, ...]:
             y = scaled_contraction(a, b, lhs_scale=p, rhs_scale=q)
             total = generic([(y, "m n")], "m", f32, arith.addf)
-            return (*quantise_mx(y, case.out, case.recipe), total)
+            return (*quantize_mx(y, case.out, case.recipe), total)
 
         with ir.InsertionPoint(module.body):
             func.FuncOp.from_py_func(*kinds, name="f")(body)

@@ -12,8 +12,8 @@ from iree.compiler.dialects import func
 from mxc.dialects.boundary import pack, unpack
 from mxc.dialects.context import new_context
 from mxc.dialects.generic import element_of, generic
-from mxc.dialects.quantise import quantise_mx
-from mxc.dialects.recast import mx_cast, transpose_requantise
+from mxc.dialects.quantize import quantize_mx
+from mxc.dialects.recast import mx_cast, transpose_requantize
 from mxc.formats.formats import FORMATS
 from mxc.formats.packing import decode_elements
 from mxc.formats.reference import Quantized, dequantize, quantize
@@ -42,7 +42,7 @@ def build(source: str, to: str, recipe: str) -> None:
         ir.RankedTensorType.get(sizes, byte)
         for sizes in ([*shape, FORMATS[source].block_bytes], shape)
     ]
-    casts = {"cast": mx_cast, "transposed": transpose_requantise}
+    casts = {"cast": mx_cast, "transposed": transpose_requantize}
     for name, cast in casts.items() if source in TRANSPOSED else [("cast", mx_cast)]:
 
         def body(elements: ir.Value, scales: ir.Value, cast: Any = cast) -> tuple[ir.Value, ...]:
@@ -60,7 +60,7 @@ def build_floats(kind: str, to: str, recipe: str) -> None:
 
     def body(x: ir.Value) -> tuple[ir.Value, ...]:
         turned = generic([(x, "m k")], "k m", element, lambda value: value)
-        found = quantise_mx(turned, to, recipe)
+        found = quantize_mx(turned, to, recipe)
         return tuple(v if str(element_of(v)) == "i8" else pack(v) for v in found)
 
     func.FuncOp.from_py_func(ir.RankedTensorType.get([ROWS, 70], element), name=f"floats_{to}")(
@@ -145,8 +145,8 @@ def test_refusals() -> None:
         with pytest.raises(ValueError, match=r"wanted elements \[.., KO, 32\]"):
             mx_cast(elements, empty([4, 3], scale), "mxfp4", "even")
         with pytest.raises(ValueError, match="K a multiple of 32"):
-            transpose_requantise(elements, scales, "mxfp4", "even")
+            transpose_requantize(elements, scales, "mxfp4", "even")
         with pytest.raises(ValueError, match=r"\[M, KO, 32\] to transpose"):
-            transpose_requantise(
+            transpose_requantize(
                 empty([1, 4, 2, 32], element), empty([1, 4, 2], scale), "mxfp4", "even"
             )

@@ -1,0 +1,93 @@
+"""Weights that are quantized while they are packed, a few rows at a time.
+
+Elements and scales are two tensors of the archive, made from two readings of the source: neither
+waits in memory for the other. What is lost is summed up on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mxc.artifact.manifest import BLOCKS
+from mxc.compiler.quantize.loss import Loss
+from mxc.compiler.quantize.rows import RowQuantizer
+from mxc.formats.formats import BlockFormat
+from mxc.formats.recipes import ScaleRecipe
+
+__all__ = ["Loss", "Part", "Quantized", "describe_loss", "loss_rows", "quantized_rows"]
+
+
+class Part(Enum):
+    """What of a quantized tensor is packed."""
+
+    ELEMENTS = "elements"
+    SCALES = "scales"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantized:
+    """A part of a tensor [.., rows, K] in blocks of `format` along K, their scales by `recipe`."""
+
+    format: BlockFormat
+    recipe: ScaleRecipe
+    part: Part
+
+    def shape(self, source: tuple[int, ...]) -> tuple[int, ...]:
+        """In bytes, of a source [.., K]: [.., K / 32, bytes of a block], or [.., K / 32]."""
+        *rows, depth = source
+        blocks = (*rows, self.format.blocks(depth))
+        return (*blocks, self.format.block_bytes) if self.part is Part.ELEMENTS else blocks
+
+
+def loss_rows(losses: Mapping[str, Loss]) -> list[dict[str, Any]]:
+    """What report.json says of each tensor; `losses` by the key of the elements."""
+    return [
+        {"name": key.removesuffix(BLOCKS), "to": loss.how, "elements": loss.elements,
+         "sqnr": loss.sqnr}
+        for key, loss in losses.items()
+    ]  # fmt: skip
+
+
+def describe_loss(losses: Mapping[str, Loss]) -> list[str]:
+    """One sentence about all tensors that were quantized; none where there is none."""
+    if not losses:
+        return []
+    whole = Loss()
+    for loss in losses.values():
+        whole.add(loss)
+    known = [(loss.sqnr, key) for key, loss in losses.items() if loss.sqnr is not None]
+    worst = f", least {min(known)[0]} dB in {min(known)[1].removesuffix(BLOCKS)}" if known else ""
+    return [
+        f"{len(losses)} dense weights were quantized to {whole.how}: "
+        f"signal to noise {whole.sqnr} dB{worst}"
+    ]
+
+
+def quantized_rows(
+    values: NDArray[Any], quantized: Quantized, loss: Loss, *, place: str, row: int
+) -> NDArray[np.uint8]:
+    """The bytes of one part of rows `values` [count, K], of which `row` is the number of the first.
+
+    `loss` grows with the elements. Raises CheckpointError, with the `place` of the tensor, where a
+    number is NaN or Inf: in its block nothing else would be left.
+    """
+    elements, scales, lost = _quantizer(quantized.format, quantized.recipe).run(
+        values, place, row=row
+    )
+    if quantized.part is Part.SCALES:
+        return scales.reshape(-1)
+    loss.add(lost)
+    return elements.reshape(-1)
+
+
+@cache
+def _quantizer(format: BlockFormat, recipe: ScaleRecipe) -> RowQuantizer:
+    """Made once, for its tables."""
+    return RowQuantizer(format=format, recipe=recipe, remedy="leave --quantize-dense out")

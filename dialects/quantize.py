@@ -1,0 +1,229 @@
+"""Activations to blocks of 32 at run time: amax of a block, its scale, its elements, in linalg.
+
+    amax      = largest magnitude of a block, as the integer of its bits: NaN orders above Inf
+    scales    = f(amax), one a block
+    elements  = g(x, scales)
+
+The first two become one dispatch, the third another, where no kernel of ours takes them all: those
+are found by quantizations.py. Elements of 6 bits are made as bytes, four elements in three: IREE
+stores them wrongly on CPUs.
+
+All roundings are spelled out in integer operations and additions: `arith.scaling_truncf` rounds
+wrongly on CPUs, and IREE's workers read subnormal numbers as zero. So what is computed is, bit for
+bit, what reference.py says for MX formats, subnormal inputs included; for int8 see `quantize_int8`.
+
+What a block with a NaN becomes has a NaN scale, and makes every product with it NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from iree.compiler import ir
+from iree.compiler.dialects import arith, flow, linalg, tensor
+
+from mxc.dialects.boundary import unpack
+from mxc.dialects.generic import constant, element_of, generic, shape_of
+from mxc.dialects.quantize_scalars import (
+    MAGNITUDE,
+    as_bits,
+    block_scale,
+    element_code,
+    i32,
+    int8_element,
+    int8_scale,
+    row_scale,
+    scale_byte,
+)
+from mxc.dialects.sizes import dynamic_sizes
+from mxc.errors import FormatError
+from mxc.formats.formats import E8M0, FORMATS, BlockFormat, block_format
+from mxc.formats.recipes import ScaleRecipe, scale_recipe
+
+#: Elements of a block of int8, as of every MX format.
+BLOCK = 32
+
+#: What `quantize_mx` writes.
+MX_FORMATS = tuple(name for name, format in FORMATS.items() if format.scale == E8M0)
+
+#: What the operations of `quantize_nvfp4` are called, for which CPUs have no kernel of ours.
+QUANTIZING = "mxc.quantize"
+
+#: Floats that are quantized as the f32 that they are exactly.
+NARROW = ("bf16", "f16")
+
+
+def quantize_int8(x: ir.Value, block: int = BLOCK) -> tuple[ir.Value, ir.Value]:
+    """x f32 [.., K] -> elements i8 [.., K / block, block] and scales f32 [.., K / block].
+
+    scale = amax / 127 and element = x * (1 / scale), to nearest, ties to even, within +-127; both
+    quotients and the product are f32. Where amax / 127 is below 2^-125, the block is zeros under
+    the scale 0. Where amax is Inf or NaN, the scale is NaN and the elements are zeros.
+
+    Raises ValueError where x is not f32 or K not a static multiple of the block.
+    """
+    blocks = _blocks(x, [block])
+    amax = _amax(blocks)
+    lead = _loops(amax)
+    f32 = ir.F32Type.get()
+    scales = generic([(amax, lead)], lead, f32, int8_scale)
+    inner, byte = f"{lead} kb", _integer(8)
+
+    def element(value: ir.Value, scale: ir.Value) -> ir.Value:
+        return arith.trunci(byte, int8_element(value, scale))
+
+    return generic([(blocks, inner), (scales, lead)], inner, byte, element), scales
+
+
+def quantize_mx(
+    x: ir.Value, format: BlockFormat | str, recipe: ScaleRecipe | str
+) -> tuple[ir.Value, ir.Value]:
+    """x [.., K] -> elements [.., K / 32, 32] of the MX `format` and f8E8M0FNU [.., K / 32].
+
+    x is f32, or bf16 or f16, which are widened. Equal to `reference.quantize` in every bit. Raises
+    ValueError where x is none of them, or K not a static multiple of 32, FormatError for an unknown
+    format or recipe, or a format that is not in `MX_FORMATS`.
+    """
+    format, recipe = block_format(format), scale_recipe(recipe)
+    if format.name not in MX_FORMATS:
+        raise FormatError(
+            f"activations cannot be quantized to {format}; choose {', '.join(MX_FORMATS)}"
+        )
+    codes, scales = mx_integers(x, format, recipe)
+    if format.element.bits == 6:
+        rank = len(shape_of(codes))
+        groups = [*([axis] for axis in range(rank - 2)), [rank - 2, rank - 1]]
+        *lead, words, size = shape_of(codes)
+        packed = ir.RankedTensorType.get([*lead, words * size], _integer(8))
+        packed = tensor.collapse_shape(packed, codes, groups)
+        return unpack(packed, ir.Type.parse(format.element.mlir)), _renamed(scales, E8M0.mlir)
+    return _renamed(codes, format.element.mlir), _renamed(scales, E8M0.mlir)
+
+
+def mx_integers(x: ir.Value, format: BlockFormat, recipe: ScaleRecipe) -> tuple[ir.Value, ir.Value]:
+    """What `quantize_mx` gives, as integers: elements i8 [.., K / 32, 32], i4 where they have 4
+    bits, where they have 6 bytes [.., K / 32, 8, 3]; and scales i8 [.., K / 32]."""
+    return _codes(_widened(x), format, recipe)
+
+
+def quantize_nvfp4(
+    x: ir.Value, whole: ir.Value | None = None
+) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """x f32 [.., K] -> f4E2M1FN [.., K / 16, 16], f8E4M3FN [.., K / 16] and f32 [..].
+
+    The second level of scales is `whole` f32 [], or it is of each row and not of the tensor: what a
+    row becomes does not depend on the rows beside it. Each row is, bit for bit, what nvfp4.py makes
+    of it as a tensor; the scale of one with a NaN or an Inf is NaN. Raises ValueError where x is
+    not f32 or K not a static multiple of 16.
+    """
+    format, f32, byte = FORMATS["nvfp4"], ir.F32Type.get(), _integer(8)
+    blocks = _blocks(x, [format.block])
+    with ir.Location.name(QUANTIZING):
+        amax = _amax(blocks)
+        lead = _loops(amax)
+        rows = lead.rpartition(" ")[0]
+        if whole is None:
+            most = generic([(amax, lead)], rows, _integer(32), arith.maxsi)
+            wholes = generic([(most, rows)], rows, f32, lambda bits: row_scale(bits, format))
+        else:
+            wholes, rows = whole, ""
+        codes = generic(
+            [(amax, lead), (wholes, rows)], lead, byte,
+            lambda bits, whole: arith.trunci(byte, block_scale(bits, whole, format)),
+        )  # fmt: skip
+        scales = _renamed(codes, format.scale.mlir)
+
+        def element(value: ir.Value, scale: ir.Value, whole: ir.Value) -> ir.Value:
+            unit = arith.divf(constant(1.0, f32), whole)
+            unit = arith.divf(unit, arith.extf(f32, scale))
+            steps = as_bits(arith.mulf(value, unit))
+            return arith.trunci(_integer(4), element_code(steps, None, format.element))
+
+        inner = f"{lead} kb"
+        reads = [(blocks, inner), (scales, lead), (wholes, rows)]
+        elements = generic(reads, inner, _integer(4), element)
+    return _renamed(elements, format.element.mlir), scales, wholes
+
+
+def _codes(x: ir.Value, format: BlockFormat, recipe: ScaleRecipe) -> tuple[ir.Value, ir.Value]:
+    """Codes and scale bytes of x f32: integers [.., KO, 32], bytes i8 [.., KO, 8, 3] of 6 bits."""
+    element, byte = format.element, _integer(8)
+    blocks = _blocks(x, [format.block])
+    amax = _amax(blocks)
+    lead = _loops(amax)
+
+    def scale(largest: ir.Value) -> ir.Value:
+        return arith.trunci(byte, scale_byte(largest, element, recipe))
+
+    def code(value: ir.Value, scale: ir.Value) -> ir.Value:
+        return element_code(as_bits(value), arith.extui(_integer(32), scale), element)
+
+    def word(value: ir.Value, scale: ir.Value, others: ir.Value) -> ir.Value:
+        place = arith.index_cast(_integer(32), linalg.IndexOp(len(shape_of(amax)) + 1).result)
+        shift = arith.muli(place, i32(element.bits))
+        return arith.ori(others, arith.shli(code(value, scale), shift))
+
+    def part(word: ir.Value) -> ir.Value:
+        place = arith.index_cast(_integer(32), linalg.IndexOp(len(shape_of(amax)) + 1).result)
+        return arith.trunci(byte, arith.shrui(word, arith.muli(place, i32(8))))
+
+    scales = generic([(amax, lead)], lead, byte, scale)
+    if element.bits == 6:
+        inner = f"{lead} kw"
+        fours = (_blocks(x, [format.block // 4, 4]), f"{inner} kb")
+        words = generic([fours, (scales, lead)], inner, _integer(32), word)
+        return generic([(words, inner)], f"{inner} kn", byte, part, sizes={"kn": 3}), scales
+    inner, kind = f"{lead} kb", _integer(element.bits)
+    pair = [(blocks, inner), (scales, lead)]
+    return generic(pair, inner, kind, lambda x, s: arith.trunci(kind, code(x, s))), scales
+
+
+def _widened(x: ir.Value) -> ir.Value:
+    """f32 of bf16 and f16; anything else as it is."""
+    if str(element_of(x)) not in NARROW:
+        return x
+    loops, f32 = _loops(x), ir.F32Type.get()
+    return generic([(x, loops)], loops, f32, lambda narrow: arith.extf(f32, narrow))
+
+
+def _blocks(x: ir.Value, inner: Sequence[int]) -> ir.Value:
+    """x f32 [.., K] as [.., KO, inner..]."""
+    *lead, depth = shape_of(x)
+    block = int(np.prod(inner))
+    if element_of(x) != ir.F32Type.get() or depth < 0 or depth % block:
+        raise ValueError(f"wanted f32 [.., K] with K a multiple of {block}, got {x.type}")
+    sizes = [*lead, depth // block, *inner]
+    dynamic = dynamic_sizes(x)
+    groups = [*([axis] for axis in range(len(lead))), list(range(len(lead), len(sizes)))]
+    kind = ir.RankedTensorType.get(sizes, ir.F32Type.get())
+    return tensor.expand_shape(kind, x, groups, dynamic, sizes)
+
+
+def _amax(blocks: ir.Value) -> ir.Value:
+    """The bits of the largest magnitudes of blocks f32 [.., KO, block]: i32 [.., KO]."""
+    loops = _loops(blocks)
+
+    def largest(value: ir.Value, acc: ir.Value) -> ir.Value:
+        magnitude = arith.andi(arith.bitcast(_integer(32), value), i32(MAGNITUDE))
+        return arith.maxsi(magnitude, acc)
+
+    return generic([(blocks, loops)], loops.rpartition(" ")[0], _integer(32), largest)
+
+
+def _renamed(value: ir.Value, element: str) -> ir.Value:
+    """The tensor with integers read as another type of their width."""
+    kind = ir.Type.parse(element)
+    if kind == element_of(value):
+        return value
+    target = ir.RankedTensorType.get(shape_of(value), kind)
+    sizes = dynamic_sizes(value)
+    return flow.TensorBitCastOp(target, value, sizes, sizes).result
+
+
+def _loops(value: ir.Value) -> str:
+    return " ".join(f"d{axis}" for axis in range(len(shape_of(value))))
+
+
+def _integer(width: int) -> ir.Type:
+    return ir.IntegerType.get_signless(width)

@@ -1,0 +1,154 @@
+"""Floats to MX blocks in one kernel: every float is read from memory once, every byte written once.
+
+A block of 32 lies in a row of memory, wherever rows end; so the tensor is a row of blocks. They are
+taken as many at a time as a register has lanes: their largest magnitudes are one register, their
+scales another. Then each is read again, from the nearest cache, and rounded by its own constants:
+
+    for group of blocks:
+      amax, bytes          one block a lane                          largest.py
+      if all are ordinary: for block: codes by one addition each     rounding.py
+      else, or too few:    for block: amax, byte, codes in integers
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, memref, scf, vector
+
+from mxc.passes.kernels.cpu.isa import Isa
+from mxc.passes.kernels.cpu.quantize.blocks import largest_of
+from mxc.passes.kernels.cpu.quantize.halves import Halves, packed
+from mxc.passes.kernels.cpu.quantize.largest import merged
+from mxc.passes.kernels.cpu.quantize.rounding import Constants, Rounding
+from mxc.passes.kernels.cpu.quantize.sources import Reader, Source
+from mxc.passes.kernels.executables import workgroup
+from mxc.passes.kernels.extents import Buffer, Size, Sized, named, product, quotient_up, value_of
+from mxc.passes.kernels.sources import BLOCK
+from mxc.passes.kernels.vectors import broadcast, i1, i8, i32, index, loop, of, scratch
+
+#: Blocks of a workgroup, about: long beside a dispatch, and enough of them for all threads.
+_BLOCKS_A_WORKGROUP = 1024
+
+#: Bytes that memory is asked for ahead: each group is read twice, in two patterns, and the hardware
+#: does not find out what comes next.
+_AHEAD = 8 << 10
+
+#: Elements of a half, see halves.py.
+_HALF = BLOCK // 2
+
+
+@dataclass(frozen=True)
+class Quantize(Sized):
+    """`blocks` blocks of floats of `source`."""
+
+    isa: Isa
+    rounding: Rounding
+    source: Source
+    blocks: Size
+
+    @property
+    def name(self) -> str:
+        """The symbol of the kernel: the same for the same work."""
+        size = named(product(self.blocks, BLOCK))
+        return f"mxc_quantize_{self.source.kind}_{self.rounding.name}_{size}"
+
+    @property
+    def workgroups(self) -> list[Size]:
+        """Along the blocks."""
+        return [quotient_up(self.blocks, _BLOCKS_A_WORKGROUP)]
+
+    @property
+    def buffers(self) -> list[Buffer]:
+        """What is read; the packed elements, and the scales."""
+        size = self.rounding.format.block_bytes
+        made = [Buffer([self.blocks, size], i8()), Buffer([self.blocks], i8())]
+        return [*self.source.buffers(self.blocks), *made]
+
+    def body(self, *buffers: ir.Value) -> None:
+        """Build the body at the insertion point."""
+        *read, elements, scales = buffers
+        lanes = self.isa.lanes
+        reader = self.source.reader(read, lanes)
+        work = _Work(self, reader, elements, scales, _constants(lanes))
+        first = arith.muli(workgroup(0), index(_BLOCKS_A_WORKGROUP))
+        last = arith.minui(arith.addi(first, index(_BLOCKS_A_WORKGROUP)), value_of(self.blocks))
+        with loop(first, last, index(lanes)) as (block, _, _):
+            stop = arith.minui(arith.addi(block, index(lanes)), last)
+            whole = arith.cmpi(arith.CmpIPredicate.eq, arith.subi(stop, block), index(lanes))
+            quick = scf.IfOp(whole, [i1()], has_else=True)
+            with ir.InsertionPoint(quick.then_block):
+                scf.YieldOp([work.group(block)])
+            with ir.InsertionPoint(quick.else_block):
+                scf.YieldOp([whole])
+            slow = arith.xori(quick.results[0], _true())
+            with ir.InsertionPoint(scf.IfOp(slow).then_block):
+                with loop(block, stop, index(1)) as (one, _, _):
+                    work.single(one)
+                    scf.YieldOp([])
+                scf.YieldOp([])
+            scf.YieldOp([])
+
+
+@dataclass(frozen=True)
+class _Work:
+    kernel: Quantize
+    reader: Reader
+    elements: ir.Value
+    scales: ir.Value
+    constants: ir.Value
+
+    def group(self, block: ir.Value) -> ir.Value:
+        """Quantize as many blocks as a register has lanes, if all are ordinary: whether, i1."""
+        rounding, lanes = self.kernel.rounding, self.kernel.isa.lanes
+        floats, first = self.reader.group(block)
+        parts = [floats.part(arith.addi(first, index(lane)), lanes) for lane in range(lanes)]
+        amax = floats.magnitudes(merged(parts, floats.greater))
+        byte = rounding.scale(amax)
+        # A small element times a small scale may have been read as zero, and is none.
+        zeros = self.kernel.source.format is None
+        quick, constants = rounding.ordinary(amax, byte, zeros=zeros)
+        found = vector.reduction(i1(), vector.CombiningKind.AND, quick)
+        with ir.InsertionPoint(scf.IfOp(found).then_block):
+            vector.store(arith.trunci(of(i8(), lanes), byte), self.scales, [block])
+            for number, constant in enumerate(constants.values):
+                vector.store(constant, self.constants, [index(number), index(0)])
+            with loop(index(0), index(lanes), index(1)) as (lane, _, _):
+                read = [
+                    broadcast(self.constants, [index(number), lane], _HALF)
+                    for number in range(len(constants.values))
+                ]
+                halves = floats.halves(arith.addi(first, lane))
+                ahead = index(_AHEAD // self.kernel.source.block_bytes)
+                self.reader.ask_for(arith.addi(block, arith.addi(lane, ahead)))
+                known = Constants(*read)
+                codes = [rounding.quick(half, known) for half in halves]
+                signs = halves if rounding.format.element.exponent else None
+                self._store(arith.addi(block, lane), (codes[0], codes[1]), signs)
+                scf.YieldOp([])
+            scf.YieldOp([])
+        return found
+
+    def single(self, block: ir.Value) -> None:
+        """Quantize one block, whatever it holds."""
+        rounding = self.kernel.rounding
+        halves = self.reader.one(block)
+        byte = rounding.scale(largest_of(halves))
+        memref.StoreOp(arith.trunci(i8(), byte), self.scales, [block])
+        bytes_ = vector.broadcast(of(i32(), _HALF), byte)
+        first, second = (rounding.exact(half, bytes_) for half in halves)
+        self._store(block, (first, second), None)
+
+    def _store(self, block: ir.Value, codes: Halves, signs: Halves | None) -> None:
+        raw = packed(codes, signs, self.kernel.rounding.format.element)
+        vector.store(raw, self.elements, [block, index(0)])
+
+
+def _constants(lanes: int) -> ir.Value:
+    """Memory for the constants of a group."""
+    return scratch([3, lanes], i32())
+
+
+def _true() -> ir.Value:
+    return arith.ConstantOp(i1(), ir.BoolAttr.get(True)).result

@@ -1,0 +1,196 @@
+"""A block of floats in registers becomes element codes: a quick way, and one for all numbers.
+
+A sum rounds: |x| + C is |x| in multiples of the last place of C, to nearest even, in the low bits
+of the result. Where C = 2^(E + 23 - m), E the exponent of x, that place is the one that an element
+of m mantissa bits keeps; for subnormal elements E is that of the smallest normal one. With the
+exponent's part of the code in the low bits of C, an even number that changes no rounding, the low
+bits of the sum are the code. x is never divided by its scale: E counts from the scale's exponent,
+
+    e    = max(exponent field of x, `least`)
+    C    = e + (e >> 23 - m) + `start`              all as integers; `least` and `start` by block
+    code = low bits of |x| + C
+
+Fixed point (mxint8) has one C a block, and the sum of x and C is in two's complement.
+
+All of this holds while no number on the way is a subnormal, which IREE's workers read as zero, nor
+beyond float32: for scale bytes from `lowest` to `highest`. What is not between them (very small and
+very large numbers, Inf, NaN) is computed as dialects/quantize_scalars.py says, in integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, scf, vector
+
+from mxc.dialects.quantize_scalars import (
+    MAGNITUDE,
+    as_bits,
+    as_float,
+    bits_of,
+    element_code,
+    like,
+    scale_byte,
+)
+from mxc.formats.formats import BlockFormat
+from mxc.formats.recipes import MANTISSA, ScaleRecipe
+
+_BIAS = 127
+_EXPONENT = 0xFF << MANTISSA
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What the quick way needs of a block, i32, scalars or a block a lane; see `Rounding`."""
+
+    least: ir.Value
+    start: ir.Value
+    largest: ir.Value | None = None
+
+    @property
+    def values(self) -> list[ir.Value]:
+        """Those that there are."""
+        return [self.least, self.start, *([] if self.largest is None else [self.largest])]
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """To elements of `format`, under scales by `recipe`. Floats are given as their bits, i32."""
+
+    format: BlockFormat
+    recipe: ScaleRecipe
+
+    @property
+    def name(self) -> str:
+        """For symbols."""
+        return f"{self.format.name}_{self.recipe}"
+
+    @property
+    def lowest(self) -> int:
+        """The least scale byte of the quick way: what a subnormal number becomes is zero, and the
+        smallest normal element is no subnormal."""
+        return 2 - _log2(self.format.element.min_positive)
+
+    @property
+    def highest(self) -> int:
+        """The greatest: C of the largest element is finite."""
+        element = self.format.element
+        return 253 - element.emax - (MANTISSA - element.mantissa)
+
+    @property
+    def saturates(self) -> bool:
+        """Whether an element may be beyond the largest by what it is rounded to: not where the
+        scale is chosen so that none is."""
+        if self.recipe is not ScaleRecipe.EVEN:
+            return self.recipe is ScaleRecipe.FLOOR
+        # Halfway to the next power of two the scale is doubled; below it is the largest element,
+        # or one that is not a number.
+        element = self.format.element
+        return element.exponent > 0 and (element.max_code + 1) % (1 << element.mantissa) != 0
+
+    def scale(self, amax: ir.Value) -> ir.Value:
+        """The scale byte of the bits of a largest magnitude: i32."""
+        return scale_byte(amax, self.format.element, self.recipe)
+
+    def ordinary(
+        self, amax: ir.Value, byte: ir.Value, *, zeros: bool
+    ) -> tuple[ir.Value, Constants]:
+        """Whether the quick way is right for such blocks, i1, and its constants. `zeros`: where
+        amax is zero, all elements are."""
+        used = byte
+        if zeros:
+            # They have the byte 0, and are zeros under any scale.
+            nothing = arith.cmpi(arith.CmpIPredicate.eq, amax, like(amax, 0))
+            used = arith.select(nothing, like(amax, _BIAS), byte)
+        above = arith.subi(used, like(used, self.lowest))
+        inside = like(used, self.highest - self.lowest)
+        quick = arith.cmpi(arith.CmpIPredicate.ule, above, inside)
+        return quick, self._constants(arith.subi(used, like(used, _BIAS)))
+
+    def _constants(self, exponent: ir.Value) -> Constants:
+        """Constants for scales 2^exponent."""
+        element = self.format.element
+        moved = arith.shli(exponent, like(exponent, MANTISSA))
+
+        def scaled(value: float) -> ir.Value:
+            return arith.addi(moved, like(moved, bits_of(value)))
+
+        largest = scaled(element.max) if self.saturates else None
+        if not element.exponent:
+            # Half as much again: the sum stays in its binade on either side.
+            start = scaled(1.5 * element.min_positive * 2.0**MANTISSA)
+            return Constants(least=start, start=start, largest=largest)
+        kept = MANTISSA - element.mantissa
+        # In e >> kept, the exponent's part of the code has this too much.
+        base = _log2(element.min_normal) + _BIAS
+        rest = like(moved, (kept << MANTISSA) - (base << element.mantissa))
+        start = arith.subi(rest, arith.shli(exponent, like(exponent, element.mantissa)))
+        return Constants(least=scaled(element.min_normal), start=start, largest=largest)
+
+    def quick(self, x: ir.Value, constants: Constants) -> ir.Value:
+        """The codes of x without their signs, i32 of its shape; with them if they are fixed point.
+
+        Above the code are other bits: `halves.packed`.
+        """
+        element = self.format.element
+        if not element.exponent:
+            return self._fixed_point(x, constants)
+        kept = MANTISSA - element.mantissa
+        size = arith.andi(x, like(x, MAGNITUDE))
+        exponent = arith.maxsi(arith.andi(x, like(x, _EXPONENT)), constants.least)
+        steps = arith.shrui(exponent, like(x, kept))
+        sum_of = arith.addi(arith.addi(exponent, steps), constants.start)
+        if constants.largest is not None:
+            size = arith.minsi(size, constants.largest)
+        return as_bits(arith.addf(as_float(size), as_float(sum_of)))
+
+    def _fixed_point(self, x: ir.Value, constants: Constants) -> ir.Value:
+        value = as_float(x)
+        if constants.largest is not None:
+            largest = as_float(constants.largest)
+            # A number that is not one is not here, and which zero it is makes no difference.
+            value = _chosen(arith.CmpFPredicate.OLT, value, largest)
+            value = _chosen(arith.CmpFPredicate.OGT, value, arith.negf(largest))
+        return as_bits(arith.addf(value, as_float(constants.start)))
+
+    def codes(self, xs: Sequence[ir.Value], amax: ir.Value, byte: ir.Value) -> list[ir.Value]:
+        """The codes of one block, i32 as its parts are, with their signs and no other bits.
+
+        `amax`, `byte`: its largest magnitude and its scale, i32.
+        """
+        ordinary, constants = self.ordinary(amax, byte, zeros=True)
+        either = scf.IfOp(ordinary, [x.type for x in xs], has_else=True)
+
+        def spread(value: ir.Value) -> ir.Value:
+            return vector.broadcast(xs[0].type, value)
+
+        with ir.InsertionPoint(either.then_block):
+            known = Constants(*map(spread, constants.values))
+            scf.YieldOp([self.signed(self.quick(x, known), x) for x in xs])
+        with ir.InsertionPoint(either.else_block):
+            scf.YieldOp([self.exact(x, spread(byte)) for x in xs])
+        return list(either.results)
+
+    def signed(self, code: ir.Value, x: ir.Value) -> ir.Value:
+        """Codes of `quick` with their signs and no other bits; fixed point as numbers."""
+        element = self.format.element
+        if not element.exponent:
+            top = like(code, 32 - element.bits)
+            return arith.shrsi(arith.shli(code, top), top)
+        code = arith.andi(code, like(code, element.magnitude_mask))
+        sign = arith.shrui(x, like(x, 32 - element.bits))
+        return arith.ori(code, arith.andi(sign, like(sign, element.sign_bit)))
+
+    def exact(self, x: ir.Value, byte: ir.Value) -> ir.Value:
+        """The codes of any x under the scale bytes, i32 of its shape."""
+        return element_code(x, byte, self.format.element)
+
+
+def _chosen(predicate: arith.CmpFPredicate, value: ir.Value, limit: ir.Value) -> ir.Value:
+    return arith.select(arith.cmpf(predicate, value, limit), value, limit)
+
+
+def _log2(power: float) -> int:
+    return (bits_of(power) >> MANTISSA) - _BIAS

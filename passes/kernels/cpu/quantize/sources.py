@@ -1,0 +1,210 @@
+"""What blocks are read from: floats of 32 or 16 bits in memory, or the elements of other blocks.
+
+Floats are taken from memory where they are needed. Elements of other blocks are written as f32, a
+group of blocks at a time, to memory that stays in the nearest cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, memref, scf, vector
+
+from mxc.dialects.quantize_scalars import INFINITY, MAGNITUDE, NAN, as_bits, as_float, like
+from mxc.formats.formats import FORMATS, BlockFormat, ElementFormat, Specials
+from mxc.formats.recipes import MANTISSA, NAN_BYTE
+from mxc.passes.kernels.cpu.codes import codes_of, floats_of_codes
+from mxc.passes.kernels.cpu.quantize.blocks import power_of
+from mxc.passes.kernels.cpu.quantize.halves import HALF, Halves, of_floats
+from mxc.passes.kernels.cpu.quantize.largest import Greater, of_dwords, of_words
+from mxc.passes.kernels.cpu.weights import CACHE_LINE
+from mxc.passes.kernels.extents import Buffer, Size
+from mxc.passes.kernels.sources import BLOCK
+from mxc.passes.kernels.vectors import (
+    bitcast,
+    f32,
+    i8,
+    i32,
+    index,
+    load,
+    loop,
+    of,
+    prefetch,
+    scratch,
+    splat,
+)
+
+_F16 = ElementFormat("float16", exponent=5, mantissa=10, specials=Specials.IEEE)
+_BIAS = 127
+_UPPER = -(1 << 16)
+
+
+@dataclass(frozen=True)
+class Floats:
+    """Blocks in memory, memref [.., 32] of f32, bf16 or f16."""
+
+    memory: ir.Value
+
+    @property
+    def _element(self) -> ir.Type:
+        return ir.MemRefType(self.memory.type).element_type
+
+    @property
+    def _wide(self) -> bool:
+        return isinstance(self._element, ir.F32Type)
+
+    @property
+    def greater(self) -> Greater:
+        """How two parts are compared."""
+        return of_dwords if self._wide else of_words
+
+    def part(self, block: ir.Value, lanes: int) -> ir.Value:
+        """A register i32 [lanes] among whose magnitudes is the largest of the block."""
+        each = lanes if self._wide else 2 * lanes
+        mask = MAGNITUDE if self._wide else MAGNITUDE & ~(1 << 15)
+        found: ir.Value | None = None
+        for start in range(0, BLOCK, each):
+            raw = load(self.memory, [block, index(start)], self._element, each)
+            sizes = arith.andi(bitcast(raw, i32(), lanes), splat(mask, i32(), lanes))
+            found = sizes if found is None else self.greater(found, sizes)
+        assert found is not None
+        return found
+
+    def magnitudes(self, merged: ir.Value) -> ir.Value:
+        """The magnitudes, bits of f32, in merged parts."""
+        if self._wide:
+            return merged
+        lower = arith.andi(merged, like(merged, 0xFFFF))
+        word = arith.maxsi(lower, arith.shrui(merged, like(merged, 16)))
+        return self._widened(word)
+
+    def halves(self, block: ir.Value) -> Halves:
+        """The floats of a block."""
+        raw = load(self.memory, [block, index(0)], self._element, BLOCK)
+        if self._wide:
+            return of_floats(raw)
+        pairs = bitcast(raw, i32(), HALF)
+        if isinstance(self._element, ir.BF16Type):
+            return self._widened(pairs), arith.andi(pairs, like(pairs, _UPPER))
+        return self._widened(pairs), self._widened(arith.shrui(pairs, like(pairs, 16)))
+
+    def _widened(self, words: ir.Value) -> ir.Value:
+        """The bits of f32 of the low 16 bits of each lane."""
+        if isinstance(self._element, ir.BF16Type):
+            return arith.shli(words, like(words, 16))
+        lanes = ir.VectorType(words.type).shape[0]
+        return as_bits(floats_of_codes(words, _F16, lanes))
+
+
+@dataclass(frozen=True)
+class Source:
+    """Blocks of `kind`: "f32", "bf16", "f16", or a format."""
+
+    kind: str
+
+    @property
+    def format(self) -> BlockFormat | None:
+        """Format of the blocks; None for floats."""
+        return FORMATS.get(self.kind)
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of the floats, or of the elements, of a block."""
+        if self.format is not None:
+            return self.format.block_bytes
+        width: int = ir.Type.parse(self.kind).width
+        return BLOCK * width // 8
+
+    def buffers(self, count: Size) -> list[Buffer]:
+        """What is read: `count` blocks, and their scales if they have any."""
+        if self.format is not None:
+            return [Buffer([count, self.block_bytes], i8()), Buffer([count], i8())]
+        return [Buffer([count, BLOCK], ir.Type.parse(self.kind))]
+
+    def reader(self, read: Sequence[ir.Value], lanes: int) -> Reader:
+        """What reads the buffers, `lanes` blocks at a time."""
+        if self.format is None:
+            return Reader(self, tuple(read), lanes, None)
+        return Reader(self, tuple(read), lanes, scratch([lanes, BLOCK], f32()))
+
+
+@dataclass(frozen=True)
+class Reader:
+    """The buffers of a source; `scratch`: where groups of blocks are put as f32, if they are."""
+
+    source: Source
+    read: tuple[ir.Value, ...]
+    lanes: int
+    scratch: ir.Value | None
+
+    def group(self, block: ir.Value) -> tuple[Floats, ir.Value]:
+        """The floats of a group of blocks, and where in them the first is."""
+        if self.scratch is None:
+            return Floats(self.read[0]), block
+        with loop(index(0), index(self.lanes), index(1)) as (lane, _, _):
+            one = arith.addi(block, lane)
+            factor = as_float(_spread(power_of(self._byte(one)), BLOCK))
+            values = arith.mulf(self._values(one), factor)
+            vector.store(values, self.scratch, [lane, index(0)])
+            scf.YieldOp([])
+        return Floats(self.scratch), index(0)
+
+    def one(self, block: ir.Value) -> Halves:
+        """The floats of a block, whatever they are."""
+        if self.scratch is None:
+            return Floats(self.read[0]).halves(block)
+        return of_floats(self.exact(block))
+
+    def exact(self, block: ir.Value) -> ir.Value:
+        """The numbers of a block of another format, f32 [32], in its order."""
+        bits = _scaled(as_bits(self._values(block)), _spread(self._byte(block), BLOCK))
+        return as_float(bits)
+
+    def ask_for(self, block: ir.Value) -> None:
+        """Have the cache lines of a block brought near. It may lie past the end."""
+        elements = ir.MemRefType(self.read[0].type).shape[1]
+        lines = -(-self.source.block_bytes // CACHE_LINE)
+        for start in range(0, elements, elements // lines):
+            prefetch(self.read[0], [block, index(start)])
+
+    def _byte(self, block: ir.Value) -> ir.Value:
+        return arith.extui(i32(), memref.LoadOp(self.read[1], [block]).result)
+
+    def _values(self, block: ir.Value) -> ir.Value:
+        """The elements of a block, f32 [32]."""
+        format = self.source.format
+        assert format is not None
+        raw = load(self.read[0], [block, index(0)], i8(), format.block_bytes)
+        return floats_of_codes(codes_of(raw, format.element), format.element, BLOCK)
+
+
+def _scaled(bits: ir.Value, byte: ir.Value) -> ir.Value:
+    """The bits of a float of few bits times 2^(byte - 127), subnormal or Inf where it is that."""
+    size = arith.andi(bits, like(bits, MAGNITUDE))
+    sign = arith.xori(bits, size)
+    field = arith.shrui(size, like(size, MANTISSA))
+    moved = arith.addi(field, arith.subi(byte, like(byte, _BIAS)))
+    fraction = arith.andi(size, like(size, (1 << MANTISSA) - 1))
+    normal = arith.ori(fraction, arith.shli(moved, like(moved, MANTISSA)))
+    whole = arith.ori(fraction, like(fraction, 1 << MANTISSA))
+    shift = arith.maxsi(arith.subi(like(moved, 1), moved), like(moved, 0))
+    small = arith.shrui(whole, arith.minsi(shift, like(shift, 31)))
+
+    def where(predicate: arith.CmpIPredicate, value: ir.Value, limit: int) -> ir.Value:
+        return arith.cmpi(predicate, value, like(value, limit))
+
+    found = arith.select(where(arith.CmpIPredicate.slt, moved, 1), small, normal)
+    infinite = where(arith.CmpIPredicate.sge, moved, 0xFF)
+    found = arith.select(infinite, like(found, INFINITY), found)
+    # Zero, Inf and NaN are what they are under every scale but NaN.
+    kept = arith.ori(
+        where(arith.CmpIPredicate.eq, size, 0), where(arith.CmpIPredicate.sge, size, INFINITY)
+    )
+    found = arith.ori(arith.select(kept, size, found), sign)
+    return arith.select(where(arith.CmpIPredicate.eq, byte, NAN_BYTE), like(found, NAN), found)
+
+
+def _spread(value: ir.Value, lanes: int) -> ir.Value:
+    return vector.broadcast(of(value.type, lanes), value)

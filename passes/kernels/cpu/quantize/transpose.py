@@ -1,0 +1,211 @@
+"""A matrix to MX blocks across its rows: what lies in a column becomes a run.
+
+    x [M, K], floats or blocks along K    ->    elements [K, M / 32, 32], scales [K, M / 32]
+
+A lane has a column, and a register a row of 16 columns; so the largest magnitudes of 16 blocks are
+the maximum of 32 registers, and every constant of a block is in its lane. The codes of a block come
+to lie in some dwords of its lane; these are interleaved, and each column is stored. Blocks of a
+source are decoded before, 32 rows of one each, to memory that stays in the nearest cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, scf, vector
+
+from mxc.dialects.quantize_scalars import MAGNITUDE, as_bits, like
+from mxc.passes.kernels.cpu.quantize.rounding import Rounding
+from mxc.passes.kernels.cpu.quantize.sources import Reader, Source
+from mxc.passes.kernels.executables import workgroup
+from mxc.passes.kernels.extents import Buffer, Size, Sized, quotient_up
+from mxc.passes.kernels.sources import BLOCK
+from mxc.passes.kernels.vectors import (
+    f32,
+    i1,
+    i8,
+    i32,
+    index,
+    load,
+    loop,
+    of,
+    prefetch,
+    scratch,
+    splat,
+)
+
+#: Columns that are taken at once.
+_COLUMNS = 16
+#: Columns of a workgroup; blocks of rows, of which four of 16 bytes fill a cache line.
+_COLUMNS_A_WORKGROUP = 512
+_BLOCKS_A_WORKGROUP = 4
+#: Bytes that a row is asked for ahead.
+_AHEAD = 256
+
+
+@dataclass(frozen=True)
+class TransposeQuantize(Sized):
+    """`source` [rows, depth], "f32", "bf16" or a format, by `rounding`, transposed."""
+
+    rounding: Rounding
+    source: Source
+    rows: int
+    depth: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether columns come in whole registers, and floats are widened by a shift."""
+        whole = BLOCK if self.source.format is not None else _COLUMNS
+        return self.source.kind != "f16" and not self.depth % whole and not self.rows % BLOCK
+
+    @property
+    def name(self) -> str:
+        """The symbol of the kernel: the same for the same work."""
+        name = f"mxc_quantize_{self.source.kind}_{self.rounding.name}"
+        return f"{name}_transposed_{self.rows}x{self.depth}"
+
+    @property
+    def _blocks(self) -> int:
+        return self.rows // BLOCK
+
+    @property
+    def workgroups(self) -> list[Size]:
+        """Along the columns, and along blocks of rows."""
+        return [
+            quotient_up(self.depth, _COLUMNS_A_WORKGROUP),
+            quotient_up(self._blocks, _BLOCKS_A_WORKGROUP),
+        ]
+
+    @property
+    def buffers(self) -> list[Buffer]:
+        """The floats, or the elements and their scales; the packed elements, and the scales."""
+        read = [Buffer([self.rows, self.depth], self._float)]
+        if self.source.format is not None:
+            read = self.source.buffers(self.rows * self.depth // BLOCK)
+        size = self.rounding.format.block_bytes
+        shape: list[Size] = [self.depth, self._blocks]
+        return [*read, Buffer([*shape, size // 4], i32()), Buffer(shape, i8())]
+
+    @property
+    def _float(self) -> ir.Type:
+        return f32() if self.source.format is not None else ir.Type.parse(self.source.kind)
+
+    def body(self, *buffers: ir.Value) -> None:
+        """Build the body at the insertion point."""
+        *read, elements, scales = buffers
+        blocks = self.source.format is not None
+        strip = _Strip(
+            self.rounding, elements, scales, scratch([BLOCK, BLOCK], f32()) if blocks else read[0]
+        )
+        reader = self.source.reader(read, 1)
+        columns, last_column = self._part(0, _COLUMNS_A_WORKGROUP, self.depth)
+        first, last = self._part(1, _BLOCKS_A_WORKGROUP, self._blocks)
+        with loop(columns, last_column, index(BLOCK if blocks else _COLUMNS)) as (column, _, _):
+            with loop(first, last, index(1)) as (block, _, _):
+                row = arith.muli(block, index(BLOCK))
+                if blocks:
+                    self._decode(reader, strip.memory, row, column)
+                    with loop(index(0), index(BLOCK), index(_COLUMNS)) as (part, _, _):
+                        strip.quantize(index(0), part, block, arith.addi(column, part))
+                        scf.YieldOp([])
+                else:
+                    strip.quantize(row, column, block, column)
+                scf.YieldOp([])
+            scf.YieldOp([])
+
+    def _part(self, dimension: int, size: int, whole: int) -> tuple[ir.Value, ir.Value]:
+        """What a workgroup has along a dimension."""
+        first = arith.muli(workgroup(dimension), index(size))
+        return first, arith.minui(arith.addi(first, index(size)), index(whole))
+
+    def _decode(self, reader: Reader, memory: ir.Value, row: ir.Value, column: ir.Value) -> None:
+        """A block of each of 32 rows, exact, to memory."""
+        across = index(self.depth // BLOCK)
+        first = arith.addi(arith.muli(row, across), arith.divui(column, index(BLOCK)))
+        with loop(index(0), index(BLOCK), index(1)) as (number, _, _):
+            values = reader.exact(arith.addi(first, arith.muli(number, across)))
+            vector.store(values, memory, [number, index(0)])
+            scf.YieldOp([])
+
+
+@dataclass(frozen=True)
+class _Strip:
+    """16 columns of 32 rows of `memory`, f32 or bf16, to a block of each column."""
+
+    rounding: Rounding
+    elements: ir.Value
+    scales: ir.Value
+    memory: ir.Value
+
+    def quantize(self, row: ir.Value, column: ir.Value, block: ir.Value, result: ir.Value) -> None:
+        """The rows from `row` on, whose blocks are number `block` of the columns of the result."""
+        rounding = self.rounding
+        rows = [arith.addi(row, index(number)) for number in range(BLOCK)]
+        amax = self._magnitude(rows[0], column)
+        for number in rows[1:]:
+            amax = arith.maxsi(amax, self._magnitude(number, column))
+        byte = rounding.scale(amax)
+        ordinary, constants = rounding.ordinary(amax, byte, zeros=True)
+        found = vector.reduction(i1(), vector.CombiningKind.AND, ordinary)
+        count = rounding.format.block_bytes // 4
+        either = scf.IfOp(found, [of(i32(), _COLUMNS)] * count, has_else=True)
+        with ir.InsertionPoint(either.then_block):
+            codes = []
+            for number in rows:
+                x = self._bits(number, column)
+                prefetch(self.memory, [number, arith.addi(column, index(_AHEAD // 4))])
+                codes.append(rounding.signed(rounding.quick(x, constants), x))
+            scf.YieldOp(self._dwords(codes))
+        with ir.InsertionPoint(either.else_block):
+            codes = [rounding.exact(self._bits(number, column), byte) for number in rows]
+            scf.YieldOp(self._dwords(codes))
+        self._store(list(either.results), byte, block, result)
+
+    def _bits(self, row: ir.Value, column: ir.Value) -> ir.Value:
+        """16 floats, as bits of f32."""
+        element = ir.MemRefType(self.memory.type).element_type
+        values = load(self.memory, [row, column], element, _COLUMNS)
+        if not isinstance(element, ir.F32Type):
+            values = arith.extf(of(f32(), _COLUMNS), values)
+        return as_bits(values)
+
+    def _magnitude(self, row: ir.Value, column: ir.Value) -> ir.Value:
+        bits = self._bits(row, column)
+        return arith.andi(bits, like(bits, MAGNITUDE))
+
+    def _dwords(self, codes: Sequence[ir.Value]) -> list[ir.Value]:
+        """The packed block of each lane: its dwords, i32 [16] each."""
+        bits = self.rounding.format.element.bits
+        found = [splat(0, i32(), _COLUMNS)] * (bits * BLOCK // 32)
+        for number, code in enumerate(codes):
+            code = arith.andi(code, like(code, (1 << bits) - 1))
+            at, shift = divmod(number * bits, 32)
+            found[at] = arith.ori(found[at], arith.shli(code, like(code, shift)))
+            if shift + bits > 32:
+                rest = arith.shrui(code, like(code, 32 - shift))
+                found[at + 1] = arith.ori(found[at + 1], rest)
+        return found
+
+    def _store(
+        self, dwords: Sequence[ir.Value], byte: ir.Value, block: ir.Value, result: ir.Value
+    ) -> None:
+        count = len(dwords)
+        even = 1 << (count - 1).bit_length()
+        padded = [*dwords, *[splat(0, i32(), _COLUMNS)] * (even - count)]
+        columns = _interleaved(padded)
+        narrow = arith.trunci(of(i8(), _COLUMNS), byte)
+        for lane in range(_COLUMNS):
+            own = vector.shuffle(columns, columns, range(even * lane, even * lane + count))
+            at = arith.addi(result, index(lane))
+            vector.store(own, self.elements, [at, block, index(0)])
+            scale = vector.shuffle(narrow, narrow, [lane])
+            vector.store(scale, self.scales, [at, block])
+
+
+def _interleaved(vectors: Sequence[ir.Value]) -> ir.Value:
+    """Lane 0 of all, then lane 1 of all; of a power of two of vectors."""
+    if len(vectors) == 1:
+        return vectors[0]
+    return vector.interleave(_interleaved(vectors[0::2]), _interleaved(vectors[1::2]))

@@ -1,0 +1,163 @@
+"""Rows to nvfp4 in one kernel: every float is read once, every byte written once.
+
+A row has an f32 scale, of its largest magnitude, a block of 16 of it an E4M3 one; so a workgroup
+has a row, and holds it:
+
+    lane       8 consecutive floats of each turn of the workgroup: two lanes share a block
+    amax       of the row: 16 lanes by DPP, the rest through shared memory, 4 bytes for 16 lanes
+    scales     of the row and of the block: every lane computes those that it divides by
+    elements   v_cvt_scalef32_pk_fp4_f32 under the scale one, else by integers
+
+What lies behind the end of a row is read as zeros, and not stored. The arithmetic is that of
+dialects/quantize_scalars.py, in every bit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, memref, scf, vector
+
+from mxc.dialects.amdgpu import BEYOND, barrier, no_reordering, shared, thread
+from mxc.dialects.amdgpu_narrow import mirrored, neighbour
+from mxc.dialects.generic import constant
+from mxc.dialects.quantize_scalars import as_float, block_scale, row_scale
+from mxc.formats.formats import E8M0, FORMATS
+from mxc.formats.recipes import MANTISSA, ScaleRecipe
+from mxc.passes.kernels.executables import workgroup
+from mxc.passes.kernels.extents import Buffer, Size, Sized, named, product
+from mxc.passes.kernels.gpu.conversions import Conversion, largest_in, largest_of
+from mxc.passes.kernels.gpu.lanes import divided, plus, rest, times
+from mxc.passes.kernels.gpu.parts import rows_of
+from mxc.passes.kernels.vectors import f32, i8, i32, index, of
+
+_FORMAT = FORMATS["nvfp4"]
+#: Consecutive elements of a lane: those of 4 bits are a register.
+_RUN = 8
+#: Lanes that find their largest magnitude by DPP.
+_TOGETHER = 16
+#: Lanes of a workgroup at most, and floats that one of them holds.
+_MOST_THREADS, _MOST_HELD = 1024, 64
+
+
+@dataclass(frozen=True)
+class QuantizeRows(Sized):
+    """`rows` rows of `depth` floats of `source`, "f32", "bf16" or "f16", to nvfp4.
+
+    Where `rows` is None, their number is an index scalar of each call. `lanes`: of a wave.
+    `converts`: the machine has v_cvt_scalef32_*.
+
+    Buffers: the floats; elements as i32, scales of blocks, scales of rows f32.
+    """
+
+    rows: Size
+    depth: int
+    source: str
+    lanes: int
+    converts: bool
+
+    @property
+    def fits(self) -> bool:
+        """Whether a workgroup holds a row."""
+        return 0 < self.depth <= _MOST_THREADS * _MOST_HELD
+
+    @property
+    def name(self) -> str:
+        """The symbol of the kernel: the same for the same work."""
+        return f"mxc_quantize_{self.source}_{_FORMAT.name}_{named(self.rows)}x{self.depth}"
+
+    @property
+    def threads(self) -> int:
+        """Lanes of a workgroup: whole waves."""
+        waves = -(-self.depth // (_RUN * self.lanes))
+        return min(waves * self.lanes, _MOST_THREADS)
+
+    @property
+    def workgroups(self) -> list[Size]:
+        """Along the rows."""
+        return [self.rows]
+
+    @property
+    def buffers(self) -> list[Buffer]:
+        """What is read, then the results."""
+        return [Buffer([product(self.rows, size)], kind) for size, kind in self._kinds]
+
+    @property
+    def _kinds(self) -> list[tuple[int, ir.Type]]:
+        """Number and type of the elements of a row, for each buffer."""
+        return [
+            (self.depth, ir.Type.parse(self.source)),
+            (self.depth * _FORMAT.element.bits // 32, i32()),
+            (self.depth // _FORMAT.block, i8()),
+            (1, f32()),
+        ]
+
+    def body(self, *given: ir.Value) -> None:
+        """Build the body at the insertion point."""
+        row = workgroup(0)
+        floats, elements, scales, wholes = (
+            rows_of(buffer, size, row, 1, self.rows)
+            for buffer, (size, _) in zip(given, self._kinds, strict=True)
+        )
+        lane = thread()
+        turns = -(-self.depth // (_RUN * self.threads))
+        runs = [plus(lane, turn * self.threads) for turn in range(turns)]
+        held = [self._values(floats, run) for run in runs]
+        # All loads are on their way before the first of them is waited for.
+        no_reordering()
+        largest = [largest_in(values) for values in held]
+        amax = largest[0]
+        for other in largest[1:]:
+            amax = arith.maxsi(amax, other)
+        whole = row_scale(self._across(amax, lane), _FORMAT)
+        first = arith.cmpi(arith.CmpIPredicate.eq, lane, index(0))
+        memref.StoreOp(whole, wholes, [arith.select(first, index(0), index(BEYOND // 4))])
+        conversion = Conversion(_FORMAT, ScaleRecipe.EVEN, self.converts)
+        for run, values, own in zip(runs, held, largest, strict=True):
+            code = block_scale(arith.maxsi(own, neighbour(own, 1)), whole, _FORMAT)
+            one = constant(1.0, f32())
+            unit = arith.divf(arith.divf(one, whole), _normal(code))
+            steps = arith.mulf(values, vector.broadcast(values.type, unit))
+            vector.store(conversion.elements(steps, None), elements, [run])
+            stores = arith.cmpi(arith.CmpIPredicate.eq, rest(run, 2), index(0))
+            at = arith.select(stores, divided(run, 2), index(BEYOND))
+            memref.StoreOp(arith.trunci(i8(), code), scales, [at])
+
+    def _values(self, floats: ir.Value, run: ir.Value) -> ir.Value:
+        kind = ir.Type.parse(self.source)
+        values = vector.load(of(kind, _RUN), floats, [times(run, _RUN)])
+        return values if self.source == "f32" else arith.extf(of(f32(), _RUN), values)
+
+    def _across(self, amax: ir.Value, lane: ir.Value) -> ir.Value:
+        """The largest of all lanes of the workgroup."""
+        amax = largest_of(
+            lambda value: neighbour(value, 1),
+            lambda value: neighbour(value, 2),
+            lambda value: mirrored(value, _TOGETHER // 2),
+            lambda value: mirrored(value, _TOGETHER),
+        )(amax)
+        count = self.threads // _TOGETHER
+        memory = shared([count], i32())
+        first = arith.cmpi(arith.CmpIPredicate.eq, rest(lane, _TOGETHER), index(0))
+        with ir.InsertionPoint(scf.IfOp(first).then_block):
+            memref.StoreOp(amax, memory, [divided(lane, _TOGETHER)])
+            scf.YieldOp([])
+        barrier()
+        size = 4 if count % 4 == 0 else 2
+        parts = [
+            vector.load(of(i32(), size), memory, [index(at)], alignment=4 * size)
+            for at in range(0, count, size)
+        ]
+        most = parts[0]
+        for part in parts[1:]:
+            most = arith.maxsi(most, part)
+        return vector.reduction(i32(), vector.CombiningKind.MAXSI, most)
+
+
+def _normal(code: ir.Value) -> ir.Value:
+    """The f32 of the code of a positive normal number of the scales, i32."""
+    scale = _FORMAT.scale
+    bias = constant((E8M0.bias - scale.bias) << scale.mantissa, i32())
+    places = constant(MANTISSA - scale.mantissa, i32())
+    return as_float(arith.shli(arith.addi(code, bias), places))

@@ -1,0 +1,67 @@
+"""mxc-lower-dequantize-to-gpu-kernels: tensors of 6-bit elements that become floats in memory.
+
+IREE's code generators cannot load elements of 6 bits. Those that a contraction reads are decoded in
+its kernel; what is left, a tensor that the program returns or computes with, becomes floats in a
+kernel of its own. f32 holds all values of MX blocks; bf16 and f16 are rounded to once, to nearest
+even.
+
+before:
+    %y = linalg.generic ins(%x, %s) { scaling_extf, truncf }     f6E2M3FN [.., KO, 32] -> bf16
+after:
+    stream.executable private @mxc_dequantize_mxfp6e2m3_bf16_512 { .. v_cvt_scalef32_pk32 .. }
+    %y = flow.dispatch @mxc_dequantize_mxfp6e2m3_bf16_512(%x, %s)
+
+Leaves alone: elements of 4 and 8 bits, which IREE loads and computes with at once, and all that is
+read or written in another order.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from iree.compiler import ir
+
+from mxc.dialects.generic import element_of, shape_of
+from mxc.dialects.recast import Dequantized, match_dequantized
+from mxc.dialects.sizes import dynamic_sizes
+from mxc.passes.base import Pass
+from mxc.passes.kernels.calls import Calls, blocks_of
+from mxc.passes.kernels.executables import Threads
+from mxc.passes.kernels.gpu.blocks.dequantize import Dequantize
+from mxc.passes.kernels.reshapes import packed_as
+from mxc.passes.rewriting.rebuild import linalg_operations, sweep
+
+#: Bits of elements that IREE cannot load.
+_BITS = 6
+_FLOATS = ("f32", "bf16", "f16")
+
+
+@dataclass(frozen=True)
+class LowerDequantizeToGpuKernels(Pass):
+    """Give what dequantizes elements of 6 bits to a kernel of scaled conversions."""
+
+    name = "mxc-lower-dequantize-to-gpu-kernels"
+
+    def run(self, module: ir.Operation) -> None:
+        """Lower every tensor that IREE could not make."""
+        calls = Calls(module)
+        for op in linalg_operations(module):
+            kind = str(element_of(op.results[0]))
+            found = match_dequantized(op.results[0], kind) if kind in _FLOATS else None
+            if found is not None and found.format.element.bits == _BITS:
+                _lower(calls, op, found, kind)
+        sweep(module)
+
+
+def _lower(calls: Calls, op: ir.Operation, found: Dequantized, kind: str) -> None:
+    result, tensors = op.results[0], (found.elements, found.scales)
+    *lead, _ = shape_of(result)
+    blocks = math.prod(lead) if min(lead) >= 0 else None
+    kernel = Dequantize(blocks, found.format, kind)
+    with ir.InsertionPoint(op), op.location:
+        given = dynamic_sizes(result)
+        scalars = [blocks_of(result, given)] if kernel.scalars else []
+        threads = Threads(kernel.threads, 64)
+        made = calls.dispatch(kernel.name, kernel, tensors, scalars, threads)
+        result.replace_all_uses_with(packed_as(made.results[0], result.type, given))

@@ -1,0 +1,82 @@
+"""mxc-lower-quantize-to-cpu-kernels: dynamic quantization to MX blocks is one kernel of our own.
+
+The largest magnitude of a block, its scale and its elements are three operations, two dispatches
+that each read the floats. Here they are one, which reads them once (kernels/cpu/quantize/): a block
+is rounded by one addition an element, and by integers where that would not be exact. Where the
+floats are the values of other MX blocks, it reads these; where they are a matrix transposed, the
+matrix.
+
+before:
+    %amax = linalg.generic ins(%x) { bitcast, andi, maxsi }           f32 [.., KO, 32] -> i32
+    %scales = linalg.generic ins(%amax) { addi, shrsi, .. }           i32 -> i8
+    %codes = linalg.generic ins(%x, %scales) { bitcast, andi, .. }    -> i4 [.., KO, 32]
+after:
+    stream.executable private @mxc_quantize_f32_mxfp4_even_512 { .. }
+    %codes, %scales = flow.dispatch @mxc_quantize_f32_mxfp4_even_512(%x)
+
+Leaves alone: all else.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from iree.compiler import ir
+
+from mxc.dialects.generic import element_of, shape_of
+from mxc.dialects.quantizations import Quantization, match_quantization, source_of
+from mxc.dialects.recast import match_dequantized, match_transposed
+from mxc.errors import PassError
+from mxc.passes.base import Pass
+from mxc.passes.kernels.calls import Calls, quantize
+from mxc.passes.kernels.cpu.isa import ISAS, Isa
+from mxc.passes.kernels.cpu.quantize.kernel import Quantize
+from mxc.passes.kernels.cpu.quantize.rounding import Rounding
+from mxc.passes.kernels.cpu.quantize.sources import Source
+from mxc.passes.kernels.cpu.quantize.transpose import TransposeQuantize
+from mxc.passes.kernels.sources import BLOCK
+from mxc.passes.rewriting.rebuild import linalg_operations, sweep
+
+
+@dataclass(frozen=True)
+class LowerQuantizeToCpuKernels(Pass):
+    """Give dynamic quantization to kernels for `isa`, a name of kernels/cpu/isa."""
+
+    name = "mxc-lower-quantize-to-cpu-kernels"
+    isa: str = "avx512-bf16"
+
+    def run(self, module: ir.Operation) -> None:
+        """Lower every quantization."""
+        if self.isa not in ISAS:
+            raise PassError(f"{self.name}: unknown isa {self.isa!r}; known: {', '.join(ISAS)}")
+        calls = Calls(module)
+        for op in linalg_operations(module):
+            if (found := match_quantization(op)) is not None:
+                kernel, tensors = _kernel(ISAS[self.isa], found)
+                quantize(calls, found, kernel, kernel.name, tensors)
+        sweep(module)
+
+
+def _kernel(
+    isa: Isa, found: Quantization
+) -> tuple[Quantize | TransposeQuantize, tuple[ir.Value, ...]]:
+    """What quantizes, and the tensors that it reads."""
+    rounding, shape = Rounding(found.format, found.recipe), shape_of(found.x)
+    matrix = match_transposed(found.x)
+    if matrix is not None and min(shape) >= 0:
+        source, tensors = _read(source_of(matrix))
+        turned = TransposeQuantize(rounding, source, *shape_of(matrix))
+        if turned.fits:
+            return turned, tensors
+    source, tensors = _read(found.x)
+    blocks = math.prod(shape) // BLOCK if min(shape) >= 0 else None
+    return Quantize(isa, rounding, source, blocks), tensors
+
+
+def _read(x: ir.Value) -> tuple[Source, tuple[ir.Value, ...]]:
+    """What a kernel reads where it wants these floats, and the tensors."""
+    packed = match_dequantized(x)
+    if packed is not None:
+        return Source(packed.format.name), (packed.elements, packed.scales)
+    return Source(str(element_of(x))), (x,)

@@ -1,0 +1,127 @@
+"""mxc-lower-quantize-to-gpu-kernels: dynamic quantization to MX blocks is one kernel of our own.
+
+The largest magnitude of a block, its scale and its elements are three operations, and as many
+kernels or one less, each of which reads the floats again. Here they are one: a wave reads blocks
+into its lanes, finds their largest magnitudes among them, and converts what it holds. Where the
+floats are the values of other MX blocks, it reads these; where they are a matrix transposed, the
+matrix. Rows of nvfp4 have a scale each, and a workgroup has a row. A `target` without conversions
+does it by integers, and reads floats alone; mxint8 is made by integers everywhere.
+
+before:
+    %amax = linalg.generic ins(%x) { bitcast, andi, maxsi }           f32 [.., KO, 32] -> i32
+    %scales = linalg.generic ins(%amax) { addi, shrsi, .. }           i32 -> i8
+    %codes = linalg.generic ins(%x, %scales) { bitcast, andi, .. }    -> i4 [.., KO, 32]
+after:
+    stream.executable private @mxc_quantize_f32_mxfp4_even_512 { .. amdgpu.packed_scaled_trunc .. }
+    %codes, %scales = flow.dispatch @mxc_quantize_f32_mxfp4_even_512(%x)
+
+The number of rows may come with each call.
+
+Leaves alone: rows of nvfp4 that no workgroup holds, all else.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from iree.compiler import ir
+
+from mxc.dialects.generic import element_of, shape_of
+from mxc.dialects.kernel_calls import write_reason
+from mxc.dialects.quantizations import (
+    Quantization,
+    RowQuantization,
+    match_quantization,
+    match_row_quantization,
+    source_of,
+)
+from mxc.dialects.reasons import Reason
+from mxc.dialects.recast import match_dequantized, match_transposed
+from mxc.passes.base import Pass
+from mxc.passes.kernels.calls import Calls, quantize, quantize_rows
+from mxc.passes.kernels.executables import Threads
+from mxc.passes.kernels.gpu.blocks.quantize import Quantize
+from mxc.passes.kernels.gpu.blocks.quantize_rows import QuantizeRows
+from mxc.passes.kernels.gpu.blocks.transpose import TransposeQuantize
+from mxc.passes.kernels.gpu.conversions import Conversion
+from mxc.passes.kernels.gpu.fragments import BLOCK
+from mxc.passes.rewriting.rebuild import linalg_operations, sweep
+from mxc.targets.amd import known_gpu
+from mxc.targets.matrix_unit import MatrixUnit
+
+
+@dataclass(frozen=True)
+class LowerQuantizeToGpuKernels(Pass):
+    """Give dynamic quantization to a kernel of the conversions of `target`, or of integers."""
+
+    name = "mxc-lower-quantize-to-gpu-kernels"
+    target: str = "gfx950"
+
+    def run(self, module: ir.Operation) -> None:
+        """Lower every quantization that a kernel computes. PassError for an unknown target."""
+        unit = known_gpu(self.target).matrix
+        calls = Calls(module)
+        for op in linalg_operations(module):
+            if (rows := match_row_quantization(op)) is not None:
+                _rows(calls, rows, op, unit)
+                continue
+            quantization = match_quantization(op)
+            if quantization is None:
+                continue
+            call = _call(quantization, unit)
+            if isinstance(call, Reason):
+                write_reason(op, call)
+            else:
+                threads = Threads(call.kernel.threads, unit.lanes)
+                quantize(calls, quantization, call.kernel, call.kernel.name, call.operands, threads)
+        sweep(module)
+
+
+def _rows(calls: Calls, found: RowQuantization, op: ir.Operation, unit: MatrixUnit) -> None:
+    """Call a kernel for a quantization to nvfp4, or say why there is none."""
+    # The floats may be cut into rows otherwise where they come from.
+    *lead, blocks, block = shape_of(op.results[0])
+    rows, depth = math.prod(lead) if min(lead, default=1) >= 0 else None, blocks * block
+    kernel = QuantizeRows(rows, depth, str(element_of(found.x)), unit.lanes, unit.converts)
+    if rows == 0 or not kernel.fits:
+        write_reason(op, Reason(f"no workgroup holds a row of {found.x.type}"))
+        return
+    threads = Threads(kernel.threads, unit.lanes)
+    quantize_rows(calls, found, kernel, kernel.name, threads)
+
+
+@dataclass(frozen=True)
+class _Call:
+    kernel: Quantize | TransposeQuantize
+    operands: tuple[ir.Value, ...]
+
+
+def _call(found: Quantization, unit: MatrixUnit) -> _Call | Reason:
+    sizes = shape_of(found.x)
+    if 0 in sizes:
+        return Reason(f"{found.x.type} has no elements")
+    conversion = Conversion.of(found, unit.converts)
+    matrix = match_transposed(found.x) if unit.converts else None
+    # What was packed is read as it is where conversions unpack it.
+    source, operands = str(element_of(found.x)), (found.x,)
+    if unit.converts:
+        source, operands = _read(found.x if matrix is None else source_of(matrix))
+    kernel: Quantize | TransposeQuantize
+    blocks = math.prod(sizes) // BLOCK if min(sizes) > 0 else None
+    kernel = Quantize(blocks, conversion, source)
+    if matrix is not None:
+        rows, depth = shape_of(matrix)
+        turned = TransposeQuantize(conversion, rows, depth, source)
+        # What it does not take is transposed first.
+        kernel = turned if turned.fits else replace(kernel, source=str(element_of(found.x)))
+        operands = operands if turned.fits else (found.x,)
+    return _Call(kernel, operands)
+
+
+def _read(x: ir.Value) -> tuple[str, tuple[ir.Value, ...]]:
+    """What a kernel reads where it wants these floats: its name, and the tensors."""
+    packed = match_dequantized(x)
+    if packed is not None and packed.format.element.exponent:
+        return packed.format.name, (packed.elements, packed.scales)
+    return str(element_of(x)), (x,)
