@@ -53,8 +53,8 @@ def test_native_passes_stay_text() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("mxc-fuse-dequantize", "did you mean mxc-fuse-dequantize?"),
-        ("mxc-fuse-dequantize", "known: mxc-canonical-accumulators, mxc-canonical-operands"),
+        ("mxc-fuse-dequant", "did you mean mxc-fuse-dequantize?"),
+        ("mxc-fuse-dequant", "known: mxc-canonical-accumulators, mxc-canonical-operands"),
         ("canonicalise", "unknown pass 'canonicalise'"),
         ("fuse-dequantize", "did you mean mxc-fuse-dequantize?"),
         ("canonicalize{foo=1}", "no such option foo"),
