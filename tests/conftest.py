@@ -7,6 +7,7 @@ import platform
 import shutil
 import signal
 import tempfile
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -61,7 +62,16 @@ def server() -> forked.Server:
     return forked.Server()
 
 
-forked_child.use(lambda: server().place)
+_ONE = threading.Lock()
+
+
+def place() -> str:
+    """Where the server is: of two threads that compile first, both have the same one."""
+    with _ONE:
+        return server().place
+
+
+forked_child.use(place)
 
 
 def pytest_configure(config: pytest.Config) -> None:
