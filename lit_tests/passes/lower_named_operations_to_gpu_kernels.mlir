@@ -1,5 +1,8 @@
 // RUN: mxc opt %s --passes mxc-lower-named-operations-to-gpu-kernels | filecheck %s
 
+// One operation, and no word of the others. Each other one has a file of its own in the folder of this
+// name.
+
 // A workgroup a row, a thread some pieces of four elements of both halves of a head.
 // CHECK: workgroup_size = [256, 1, 1] subgroup_size = 64
 // CHECK: stream.executable private @mxc_rotary_write_4x2x64_bf16_8x16 {

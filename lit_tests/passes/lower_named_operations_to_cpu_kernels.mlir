@@ -1,5 +1,8 @@
 // RUN: mxc opt %s --passes mxc-lower-named-operations-to-cpu-kernels | filecheck %s
 
+// One operation, and no word of the others. Each other one has a file of its own in the folder of this
+// name.
+
 // A workgroup a row, one kernel for all layers: the entry comes with the call. Queries first; then
 // keys and values, which are stored as elements of the pool.
 // CHECK: stream.executable private @mxc_rotary_write_4x2x64_bf16_8x16 {
