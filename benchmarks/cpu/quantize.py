@@ -20,7 +20,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 from iree.compiler import ir, tools
-from iree.compiler.dialects import arith, flow, func, scf, vector
+from iree.compiler.dialects import arith, flow, func, vector
 from limits import numbers
 from programs import Array, Loaded, compile_build, memref, shape
 from repetitions import Others, interleave
@@ -150,7 +150,6 @@ def _limit(kind: str, format: str, blocks: int) -> None:
                 cut = vector.shuffle(raw, raw, list(range(out)))
                 vector.store(cut, elements, [block, index(0)])
             vector.store(arith.trunci(of(i8(), lanes), total), scales, [group])
-            scf.YieldOp([])
 
     executable("limit_kernel", kinds, (-(-blocks // PIECE), 1), body)
 

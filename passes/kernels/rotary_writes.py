@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, memref, scf, vector
+from iree.compiler.dialects import arith, memref, vector
 
 from mxc.dialects.amdgpu import thread
 from mxc.dialects.generic import constant, element_of, shape_of
@@ -154,7 +154,6 @@ class RotaryKernel(Sized):
         with loop(first, index(heads * pieces), index(step)) as (piece, _, _):
             column = arith.muli(arith.remui(piece, index(pieces)), index(self.lanes))
             body(arith.divui(piece, index(pieces)), column)
-            scf.YieldOp([])
 
     def _halves(
         self, source: ir.Value, row: ir.Value, head: ir.Value, column: ir.Value

@@ -1,4 +1,4 @@
-"""Small words for kernel bodies: vectors in registers, memory by index. One operation each."""
+"""Operations of kernel bodies by short names: vectors, memory by index, loops and branches."""
 
 from __future__ import annotations
 
@@ -88,10 +88,23 @@ def scratch(sizes: Sequence[int], element: ir.Type) -> ir.Value:
 def loop(
     start: ir.Value, stop: ir.Value, step: ir.Value, carried: Sequence[ir.Value] = ()
 ) -> Iterator[tuple[ir.Value, list[ir.Value], scf.ForOp]]:
-    """scf.for: yields (induction value, carried values, the operation); the body yields itself."""
+    """scf.for: gives (induction value, carried values, the operation).
+
+    The body ends with the scf.yield of what it carries, where it carries anything.
+    """
     op = scf.ForOp(start, stop, step, list(carried))
     with ir.InsertionPoint(op.body):
         yield op.induction_variable, list(op.inner_iter_args), op
+        if not carried:
+            scf.YieldOp([])
+
+
+@contextlib.contextmanager
+def when(condition: ir.Value) -> Iterator[None]:
+    """scf.if without results or else."""
+    with ir.InsertionPoint(scf.IfOp(condition).then_block):
+        yield
+        scf.YieldOp([])
 
 
 def as_integers(element: ir.Type, value: ir.Value) -> ir.Value:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from iree import runtime as rt
 from iree.compiler import ir
-from iree.compiler.dialects import func, scf, vector
+from iree.compiler.dialects import func, vector
 from numpy.typing import NDArray
 
 from mxc.compiler.driver import compile_here
@@ -39,7 +39,6 @@ def _function(lanes: int, name: str) -> None:
     def body(x: ir.Value, y: ir.Value) -> None:
         with loop(index(0), index(POINTS), index(lanes)) as (at, _, _):
             vector.store(FUNCTIONS[name](load(x, [at], f32(), lanes)), y, [at])
-            scf.YieldOp([])
 
     executable(f"{name}{lanes}", [ir.MemRefType.get([POINTS], f32())] * 2, (1,), body)
     kind = ir.RankedTensorType.get([POINTS], f32())

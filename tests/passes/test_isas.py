@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from iree import runtime as rt
 from iree.compiler import ir
-from iree.compiler.dialects import scf, vector
+from iree.compiler.dialects import vector
 from numpy.typing import NDArray
 
 from mxc.compiler import iree
@@ -92,14 +92,14 @@ def decoding(isa: Isa, name: str, kind: Kind) -> Word:
         return [panel, ir.MemRefType.get([blocks, registers, steps, 4 * isa.lanes], i8())]
 
     def body(panel: ir.Value, result: ir.Value) -> None:
-        with loop(index(0), index(blocks), index(1)) as (block, _, _):
-            with loop(index(0), index(registers), index(1)) as (register, _, _):
-                column = weights.column(isa, [], register)
-                for step, found in enumerate(weights.steps(isa, panel, column, block)):
-                    at = [block, register, index(step), index(0)]
-                    vector.store(bitcast(found, i8(), 4 * isa.lanes), result, at)
-                scf.YieldOp([])
-            scf.YieldOp([])
+        with (
+            loop(index(0), index(blocks), index(1)) as (block, _, _),
+            loop(index(0), index(registers), index(1)) as (register, _, _),
+        ):
+            column = weights.column(isa, [], register)
+            for step, found in enumerate(weights.steps(isa, panel, column, block)):
+                at = [block, register, index(step), index(0)]
+                vector.store(bitcast(found, i8(), 4 * isa.lanes), result, at)
 
     return Word(f"{name}_{kind}", buffers, body)
 
@@ -123,7 +123,6 @@ def multiplying(isa: Isa, kind: Kind) -> Word:
             else:
                 found = dots[kind](begun, cast[kind](a), cast[kind](b))
             vector.store(bitcast(found, i32(), isa.lanes), result, [row, index(0)])
-            scf.YieldOp([])
 
     def buffers() -> list[ir.Type]:
         return [ir.MemRefType.get([size, isa.lanes], i32())] * 4

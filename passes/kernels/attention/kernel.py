@@ -31,13 +31,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, memref, scf
+from iree.compiler.dialects import arith, memref
 
 from mxc.dialects.generic import constant
 from mxc.dialects.quantize import BLOCK
 from mxc.passes.kernels.attention.memory import Block, Memory, Workgroup, place_of
 from mxc.passes.kernels.attention.packed import bytes_of_entries
-from mxc.passes.kernels.attention.rows import equal, less, when
+from mxc.passes.kernels.attention.rows import equal, less
 from mxc.passes.kernels.attention.shape import BLOCK_ROWS, PIECE_KEYS, Attention, is_apart
 from mxc.passes.kernels.attention.staging import Staging
 from mxc.passes.kernels.attention.tile import Tile
@@ -45,7 +45,7 @@ from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.extents import Buffer, value_of
 from mxc.passes.kernels.paged_attention import Scalars
 from mxc.passes.kernels.runs import block_of_rows, first_seen
-from mxc.passes.kernels.vectors import f32, i1, i8, index, loop, scratch
+from mxc.passes.kernels.vectors import f32, i1, i8, index, loop, scratch, when
 
 #: Keys ahead that the cache is asked for, where values are copied.
 AHEAD = 64
@@ -174,7 +174,6 @@ class Walk(ABC):
                 self._go_over(arith.maxui(start, begin), stop)
                 with when(less(arith.addi(each, index(1)), end)):
                     self.all_tiles(Tile.add_piece)
-                scf.YieldOp([])
             with when(whole):
                 self.all_tiles(lambda tile: tile.finish(several))
             with when(apart):
@@ -202,7 +201,6 @@ class Walk(ABC):
                 self.each_tile(head, number, lambda tile: tile.block(block))
 
             self.each_head(go_over)
-            scf.YieldOp([])
 
 
 class AllHeads(Walk):
@@ -217,7 +215,6 @@ class AllHeads(Walk):
         """One after the other."""
         with loop(index(0), index(self.shape.heads), index(1)) as (head, _, _):
             act(head, head)
-            scf.YieldOp([])
 
     def each_tile(self, head: ir.Value, number: ir.Value, act: Callable[[Tile], None]) -> None:
         """Run `act` for each tile of all query heads."""
@@ -259,7 +256,6 @@ class OneHead(Walk):
             at = arith.addi(first, arith.muli(tile, index(size)))
             rows = self.work.tile(head, arith.addi(number, tile), at, size)
             act(Tile(self.shape, self.memory, rows, all_heads=False))
-            scf.YieldOp([])
         if left is not None:
             with when(left):
                 rows = self.work.rest(head, arith.addi(number, tiles), rest)

@@ -61,7 +61,6 @@ class Mix:
             for place, value in enumerate(results):
                 row, column = divmod(place, registers)
                 vector.store(value, self.memory.sums, [*self.rows.part(row), columns[column]])
-            scf.YieldOp([])
 
     def _columns(
         self, columns: Sequence[ir.Value], first: ir.Value, behind: ir.Value, *, careful: bool

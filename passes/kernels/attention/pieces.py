@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from iree.compiler import ir
 from iree.compiler.dialects import arith, math, scf, vector
 
-from mxc.passes.kernels.attention.rows import when
 from mxc.passes.kernels.attention.shape import BLOCK_ROWS, PIECE_KEYS, Attention, is_apart
 from mxc.passes.kernels.attention.staging import extended
 from mxc.passes.kernels.executables import workgroup
@@ -26,7 +25,7 @@ from mxc.passes.kernels.exponential import exponential, greater, lanes_of
 from mxc.passes.kernels.extents import value_of
 from mxc.passes.kernels.paged_attention import Scalars
 from mxc.passes.kernels.runs import Run, first_seen, run_of_token
-from mxc.passes.kernels.vectors import broadcast, f32, index, load, loop, splat
+from mxc.passes.kernels.vectors import broadcast, f32, index, load, loop, splat, when
 
 #: The least that a maximum can be.
 FLOOR = -1.0e38
@@ -92,8 +91,6 @@ def join_pieces(shape: Attention, buffers: Sequence[ir.Value], call: Scalars) ->
                 _, total, *sums = op.results
                 for at, value in zip(columns, sums, strict=True):
                     vector.store(arith.divf(value, total), result, [token, head, member, at])
-                scf.YieldOp([])
-            scf.YieldOp([])
 
 
 def _pieces(

@@ -6,8 +6,7 @@ that is a power of two from 4: 16 for AVX-512, 8 for AVX2, 4 for NEON.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, scf, vector
@@ -110,15 +109,6 @@ def less(x: ir.Value, y: ir.Value) -> ir.Value:
 def equal(x: ir.Value, y: ir.Value) -> ir.Value:
     """x = y, of index values."""
     return arith.cmpi(arith.CmpIPredicate.eq, x, y)
-
-
-@contextlib.contextmanager
-def when(condition: ir.Value) -> Iterator[None]:
-    """scf.if without results or else."""
-    op = scf.IfOp(condition)
-    with ir.InsertionPoint(op.then_block):
-        yield
-        scf.YieldOp([])
 
 
 def choose(

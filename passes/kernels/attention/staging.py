@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, scf, vector
+from iree.compiler.dialects import arith, vector
 
 from mxc.dialects.quantize import BLOCK
 from mxc.passes.kernels.attention.memory import Block, Memory
@@ -63,10 +63,8 @@ class Staging:
             numbers = [arith.minsi(arith.addi(column, index(i)), last) for i in range(lanes)]
             with loop(index(0), index(whole), index(width)) as (at, _, _):
                 stage(block, numbers, at, column, width)
-                scf.YieldOp([])
             if whole < depth:
                 stage(block, numbers, index(whole), column, depth - whole)
-            scf.YieldOp([])
 
     def stage_factors(self, block: Block) -> None:
         """Put the scales of the values into `factors`, and ask for those of a later block."""
@@ -79,7 +77,6 @@ class Staging:
             for entry in (memory.keys, memory.values):
                 ahead = place_of_scale(shape, entry, block.ahead, self.head, part)
                 prefetch(memory.packed, ahead)
-            scf.YieldOp([])
 
     def _stage_square(
         self,
@@ -167,4 +164,3 @@ class Staging:
                 if at * kind.width % 512 == 0:
                     ahead = block.ahead.at(memory.values, number, self.head, index(at))
                     prefetch(memory.pool, ahead)
-            scf.YieldOp([])

@@ -10,19 +10,19 @@ import functools
 from collections.abc import Callable
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, math, memref, scf, vector
+from iree.compiler.dialects import arith, math, memref, vector
 
 from mxc.passes.kernels.attention.memory import Block, Memory, Rows
 from mxc.passes.kernels.attention.mix import Mix
 from mxc.passes.kernels.attention.pieces import FLOOR, State, added, joined, only_sink
-from mxc.passes.kernels.attention.rows import choose, less, reduce_rows, row_lanes, when
+from mxc.passes.kernels.attention.rows import choose, less, reduce_rows, row_lanes
 from mxc.passes.kernels.attention.scores import Scores, scores
 from mxc.passes.kernels.attention.shape import Attention
 from mxc.passes.kernels.attention.staging import extended
 from mxc.passes.kernels.exponential import exponential, greater
 from mxc.passes.kernels.paged_attention import Scalars
 from mxc.passes.kernels.runs import first_seen
-from mxc.passes.kernels.vectors import broadcast, f32, index, load, loop, splat
+from mxc.passes.kernels.vectors import broadcast, f32, index, load, loop, splat, when
 
 
 class Tile:
@@ -158,7 +158,6 @@ class Tile:
                 results.append(finished(added(old, new, (own[0], own[1])), total))
             for i, result in enumerate(results):
                 vector.store(result, target, [*rows.row(i), at])
-            scf.YieldOp([])
 
     def _state(self, row: int) -> list[ir.Value]:
         """Where maxima and totals of a row are."""
@@ -174,4 +173,3 @@ class Tile:
         for i in range(self._rows.count):
             with loop(index(0), index(self._shape.mixed), index(lanes)) as (at, _, _):
                 vector.store(zero, target, [*place(i), at])
-                scf.YieldOp([])

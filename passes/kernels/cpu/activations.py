@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, scf, vector
+from iree.compiler.dialects import arith, vector
 
 from mxc.passes.kernels.cpu.codes import codes_of, floats_of_codes
 from mxc.passes.kernels.cpu.isa import Kind
@@ -161,11 +161,11 @@ class Prepare(Sized):
         height = index(self._rows_a_workgroup)
         first = arith.muli(workgroup(0), height)
         last = arith.minui(arith.addi(first, height), value_of(self.rows))
-        with loop(first, last, index(1)) as (row, _, _):
-            with loop(index(0), index(self.blocks), index(1)) as (block, _, _):
-                self._block(elements, scales, result, row, block)
-                scf.YieldOp([])
-            scf.YieldOp([])
+        with (
+            loop(first, last, index(1)) as (row, _, _),
+            loop(index(0), index(self.blocks), index(1)) as (block, _, _),
+        ):
+            self._block(elements, scales, result, row, block)
 
     def _block(
         self,

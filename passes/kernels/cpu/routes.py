@@ -63,10 +63,8 @@ class Routes(Sized):
 
         with loop(zero, index(self.experts), one) as (e, _, _):
             memref.StoreOp(none, cursor, [e])
-            scf.YieldOp([])
         with loop(zero, value_of(self.rows), one) as (row, _, _):
             bump(cursor, expert(row))
-            scf.YieldOp([])
 
         def group(number: ir.Value, begin: ir.Value, expert: ir.Value) -> None:
             memref.StoreOp(begin, routes, [number])
@@ -82,10 +80,8 @@ class Routes(Sized):
         end, groups = op.results
         with loop(groups, index(self.experts), one) as (number, _, _):
             group(number, end, none)
-            scf.YieldOp([])
         memref.StoreOp(end, routes, [index(self.experts)])
         with loop(zero, value_of(self.rows), one) as (row, _, _):
             place = arith.index_cast(ir.IndexType.get(), bump(cursor, expert(row)))
             at = arith.addi(place, index(2 * self.experts + 1))
             memref.StoreOp(arith.index_cast(i32(), row), routes, [at])
-            scf.YieldOp([])

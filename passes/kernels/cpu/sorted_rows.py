@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, memref, scf, vector
+from iree.compiler.dialects import arith, memref, vector
 
 from mxc.passes.kernels.cpu.activations import Prepared
 from mxc.passes.kernels.cpu.rows import Rows
@@ -77,5 +77,3 @@ class SortedRows:
                 for place in range(0, self.prepared.dwords, _LANES):
                     value = load(source, [own, block, index(place)], i32(), _LANES)
                     vector.store(value, result, [row, block, index(place)])
-                scf.YieldOp([])
-            scf.YieldOp([])

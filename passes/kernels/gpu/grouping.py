@@ -35,7 +35,7 @@ from mxc.passes.kernels.gpu.lanes import (
     times,
 )
 from mxc.passes.kernels.lowerings import Lowering
-from mxc.passes.kernels.vectors import i32, index, load, loop
+from mxc.passes.kernels.vectors import i32, index, load, loop, when
 
 #: Lanes of a workgroup at least, which bring as many pairs at once, and at most.
 _LEAST, _MOST = 256, 1024
@@ -117,9 +117,8 @@ class Grouping(Sized):
             chosen, owners, pairs, slots = buffers
         own, group, zero = thread(), workgroup(0), constant(0, i32())
         memory, listed = shared([self.threads.count], i32()), shared([self.rows], i32())
-        with ir.InsertionPoint(scf.IfOp(below(own, self.rows)).then_block):
+        with when(below(own, self.rows)):
             memref.StoreOp(zero, listed, [own])
-            scf.YieldOp([])
 
         def counted(here: ir.Value, _: ir.Value, before: ir.Value) -> ir.Value:
             return plus(before, arith.extui(i32(), here))
@@ -141,29 +140,25 @@ class Grouping(Sized):
             signed_below(place, 1), signed_below(begin, times(plus(first, long(filled)), self.rows))
         )
         has = arith.andi(has, below(own, self.experts))
-        with ir.InsertionPoint(scf.IfOp(has).then_block):
+        with when(has):
             memref.StoreOp(short(own), owners, [group])
-            scf.YieldOp([])
         # A group that no pair needs has the last expert.
         spare = arith.cmpi(arith.CmpIPredicate.ule, needed, group)
         only = arith.andi(spare, arith.cmpi(arith.CmpIPredicate.eq, own, index(0)))
-        with ir.InsertionPoint(scf.IfOp(only).then_block):
+        with when(only):
             memref.StoreOp(constant(self.experts - 1, i32()), owners, [group])
-            scf.YieldOp([])
 
         def placed(here: ir.Value, pair: ir.Value, before: ir.Value) -> ir.Value:
             slot = plus(place, long(before))
             inside = arith.andi(arith.andi(here, has), below(slot, self.rows))
-            with ir.InsertionPoint(scf.IfOp(inside).then_block):
+            with when(inside):
                 memref.StoreOp(short(plus(begin, slot)), slots, [pair])
                 memref.StoreOp(short(pair), listed, [slot])
-                scf.YieldOp([])
             return counted(here, pair, before)
 
         self._over_pairs(chosen, memory, placed)
-        with ir.InsertionPoint(scf.IfOp(below(own, self.rows)).then_block):
+        with when(below(own, self.rows)):
             memref.StoreOp(memref.LoadOp(listed, [own]).result, pairs, [plus(begin, own)])
-            scf.YieldOp([])
         if self.width:
             self._copy(source, copies, listed, begin)
 
@@ -183,10 +178,8 @@ class Grouping(Sized):
                 row = long(arith.divui(memref.LoadOp(listed, [slot]).result, choices))
                 found.append((piece, slot, column, load(source, [row, column], kind, run)))
             for piece, slot, column, value in found:
-                with ir.InsertionPoint(scf.IfOp(below(piece, end)).then_block):
+                with when(below(piece, end)):
                     vector.store(value, copies, [plus(begin, slot), column])
-                    scf.YieldOp([])
-            scf.YieldOp([])
 
     def _over_pairs(
         self,

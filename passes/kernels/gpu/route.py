@@ -27,7 +27,7 @@ from mxc.passes.kernels.gpu.lanes import at_most, below, divided, long, plus, re
 from mxc.passes.kernels.gpu.sums import TOGETHER, over_lanes, sum_of
 from mxc.passes.kernels.gpu.top_k import known, places_before
 from mxc.passes.kernels.lowerings import Lowering
-from mxc.passes.kernels.vectors import f32, i32, index, load, loop, of, splat
+from mxc.passes.kernels.vectors import f32, i32, index, load, loop, of, splat, when
 
 #: Consecutive elements of a lane; of these how many are loaded before the first is waited for.
 _RUN, _AHEAD = 8, 8
@@ -109,14 +109,13 @@ class Route:
         value, counts = known(raw)
         rank = places_before(value, own, logits, self.experts)
         first = arith.andi(below(own, self.experts), below(rank, self.choices))
-        with ir.InsertionPoint(scf.IfOp(first).then_block):
+        with when(first):
             at = long(rank)
             memref.StoreOp(value, chosen, [at])
             expert = arith.index_cast(i32(), own)
             memref.StoreOp(arith.select(counts, expert, constant(0, i32())), experts, [number, at])
-            scf.YieldOp([])
         barrier()
-        with ir.InsertionPoint(scf.IfOp(below(own, self.choices)).then_block):
+        with when(below(own, self.choices)):
             every = [memref.LoadOp(chosen, [index(n)]).result for n in range(self.choices)]
 
             def weight(x: ir.Value) -> ir.Value:
@@ -126,7 +125,6 @@ class Route:
             total = functools.reduce(arith.addf, [weight(x) for x in every])
             own_weight = weight(memref.LoadOp(chosen, [own]).result)
             memref.StoreOp(arith.divf(own_weight, total), shares, [number, own])
-            scf.YieldOp([])
 
     def _multiply(
         self,
@@ -164,9 +162,8 @@ class Route:
             stores = arith.andi(
                 arith.cmpi(arith.CmpIPredicate.eq, part, index(0)), below(expert, self.experts)
             )
-            with ir.InsertionPoint(scf.IfOp(stores).then_block):
+            with when(stores):
                 memref.StoreOp(known(logit)[0], logits, [expert])
-                scf.YieldOp([])
 
 
 def route_lowering() -> Lowering[RouteCall, Route]:

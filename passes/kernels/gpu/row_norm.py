@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from iree.compiler import ir
-from iree.compiler.dialects import arith, math, memref, scf, vector
+from iree.compiler.dialects import arith, math, memref, vector
 
 from mxc.dialects.amdgpu import barrier, shared, thread
 from mxc.dialects.generic import constant, element_of, shape_of
@@ -33,7 +33,7 @@ from mxc.passes.kernels.gpu.route import Route
 from mxc.passes.kernels.gpu.sums import over_workgroup, sum_of
 from mxc.passes.kernels.lowerings import Lowering
 from mxc.passes.kernels.roundings import is_plain, is_rounding
-from mxc.passes.kernels.vectors import f32, i32, index, load, of, splat
+from mxc.passes.kernels.vectors import f32, i32, index, load, of, splat, when
 from mxc.passes.rewriting.rebuild import replace
 from mxc.passes.rewriting.worklist import replace_op
 
@@ -199,9 +199,8 @@ class RowNorm(Sized):
         if not self._ragged():
             vector.store(value, into, at)
             return
-        with ir.InsertionPoint(scf.IfOp(below(column, self.width)).then_block):
+        with when(below(column, self.width)):
             vector.store(value, into, at)
-            scf.YieldOp([])
 
 
 def rounded(values: ir.Value) -> ir.Value:

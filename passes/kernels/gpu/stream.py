@@ -36,7 +36,7 @@ from mxc.passes.kernels.gpu.lanes import Lane, below, divided, lane_of, plus, re
 from mxc.passes.kernels.gpu.output import Blocks, tiles_of
 from mxc.passes.kernels.gpu.products import DecodedProduct, ScaledProduct, SummedProduct
 from mxc.passes.kernels.gpu.sides import Loaded, Scaled, ScaledSide, clamped
-from mxc.passes.kernels.vectors import f32, index, loop, of
+from mxc.passes.kernels.vectors import f32, index, loop, of, when
 
 
 @dataclass(frozen=True)
@@ -252,10 +252,8 @@ class Body:
             if start + self.waves_k <= pairs:
                 sums()
                 continue
-            branch = scf.IfOp(below(own, pairs))
-            with ir.InsertionPoint(branch.then_block):
+            with when(below(own, pairs)):
                 sums()
-                scf.YieldOp([])
 
     def _store_all(self, row: ir.Value, column: ir.Value, tiles: list[list[ir.Value]]) -> None:
         """Finish and store tiles side by side; `row` is this lane's, `column` the first of all."""
@@ -266,10 +264,8 @@ class Body:
             (pair,) = tiles
             for quad in quads:
                 at = self._column(column, quad)
-                branch = scf.IfOp(arith.andi(inside, below(at, self.kernel.width)))
-                with ir.InsertionPoint(branch.then_block):
+                with when(arith.andi(inside, below(at, self.kernel.width))):
                     self.given.store(whole, at, pair, quad)
-                    scf.YieldOp([])
             return
         # The lanes of a block exchange columns: those of rows that there are not take part.
         inside = arith.andi(inside, below(column, self.kernel.width))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, memref, scf, vector
+from iree.compiler.dialects import arith, memref, vector
 
 from mxc.dialects.amdgpu import barrier, shared, thread
 from mxc.dialects.amdgpu_narrow import mirrored, neighbour
 from mxc.dialects.generic import constant
 from mxc.passes.kernels.gpu.lanes import divided, rest
-from mxc.passes.kernels.vectors import f32, i32, index, of
+from mxc.passes.kernels.vectors import f32, i32, index, of, when
 
 #: Lanes that sum by DPP; elements that are read from shared memory at once.
 TOGETHER, _FOUR = 16, 4
@@ -36,9 +36,8 @@ def over_workgroup(value: ir.Value, threads: int) -> ir.Value:
     count, lane = threads // TOGETHER, thread()
     total, memory = over_lanes(value), shared([count], f32())
     first = arith.cmpi(arith.CmpIPredicate.eq, rest(lane, TOGETHER), constant(0, lane.type))
-    with ir.InsertionPoint(scf.IfOp(first).then_block):
+    with when(first):
         memref.StoreOp(total, memory, [divided(lane, TOGETHER)])
-        scf.YieldOp([])
     barrier()
     whole = None
     for at in range(0, count, _FOUR):

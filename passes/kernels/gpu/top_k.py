@@ -28,7 +28,7 @@ from mxc.passes.kernels.extents import Buffer, Size, Sized, named
 from mxc.passes.kernels.gpu.lanes import below, plus, short
 from mxc.passes.kernels.lowerings import Lowering
 from mxc.passes.kernels.values import is_filled
-from mxc.passes.kernels.vectors import f32, i32, index, load, loop
+from mxc.passes.kernels.vectors import f32, i32, index, load, loop, when
 
 #: Lanes of a workgroup at most; elements that are read at once.
 _MOST, _TOGETHER = 1024, 4
@@ -91,11 +91,10 @@ class TopK(Sized):
         barrier()
         rank = places_before(value, own, memory, self.columns)
         number, zero = short(own), constant(0, i32())
-        with ir.InsertionPoint(scf.IfOp(below(rank, self.count)).then_block):
+        with when(below(rank, self.count)):
             at = arith.index_castui(ir.IndexType.get(), rank)
             memref.StoreOp(value, values, [row, at])
             memref.StoreOp(arith.select(counts, number, zero), indices, [row, at])
-            scf.YieldOp([])
 
 
 def known(raw: ir.Value, inside: ir.Value | None = None) -> tuple[ir.Value, ir.Value]:

@@ -26,7 +26,7 @@ from mxc.passes.kernels.cpu.quantize.sources import Reader, Source
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.extents import Buffer, Size, Sized, named, product, quotient_up, value_of
 from mxc.passes.kernels.sources import BLOCK
-from mxc.passes.kernels.vectors import broadcast, i1, i8, i32, index, loop, of, scratch
+from mxc.passes.kernels.vectors import broadcast, i1, i8, i32, index, loop, of, scratch, when
 
 #: Blocks of a workgroup, about: long beside a dispatch, and enough of them for all threads.
 _BLOCKS_A_WORKGROUP = 1024
@@ -83,12 +83,8 @@ class Quantize(Sized):
             with ir.InsertionPoint(quick.else_block):
                 scf.YieldOp([whole])
             slow = arith.xori(quick.results[0], _true())
-            with ir.InsertionPoint(scf.IfOp(slow).then_block):
-                with loop(block, stop, index(1)) as (one, _, _):
-                    work.single(one)
-                    scf.YieldOp([])
-                scf.YieldOp([])
-            scf.YieldOp([])
+            with when(slow), loop(block, stop, index(1)) as (one, _, _):
+                work.single(one)
 
 
 @dataclass(frozen=True)
@@ -110,7 +106,7 @@ class _Work:
         zeros = self.kernel.source.format is None
         quick, constants = rounding.ordinary(amax, byte, zeros=zeros)
         found = vector.reduction(i1(), vector.CombiningKind.AND, quick)
-        with ir.InsertionPoint(scf.IfOp(found).then_block):
+        with when(found):
             vector.store(arith.trunci(of(i8(), lanes), byte), self.scales, [block])
             for number, constant in enumerate(constants.values):
                 vector.store(constant, self.constants, [index(number), index(0)])
@@ -126,8 +122,6 @@ class _Work:
                 codes = [rounding.quick(half, known) for half in halves]
                 signs = halves if rounding.format.element.exponent else None
                 self._store(arith.addi(block, lane), (codes[0], codes[1]), signs)
-                scf.YieldOp([])
-            scf.YieldOp([])
         return found
 
     def single(self, block: ir.Value) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, memref, scf, vector
+from iree.compiler.dialects import arith, memref, vector
 
 from mxc.passes.kernels.cpu.quantize.blocks import largest_of
 from mxc.passes.kernels.cpu.quantize.halves import of_floats, packed
@@ -61,4 +61,3 @@ class BlockTile:
             row = arith.index_cast(ir.IndexType.get(), place)
             vector.store(raw, self.elements, [row, block, index(0)])
             memref.StoreOp(arith.trunci(i8(), byte), self.scales, [row, block])
-            scf.YieldOp([])

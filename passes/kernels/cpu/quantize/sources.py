@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, memref, scf, vector
+from iree.compiler.dialects import arith, memref, vector
 
 from mxc.dialects.quantize_scalars import INFINITY, MAGNITUDE, NAN, as_bits, as_float, like
 from mxc.formats.formats import FORMATS, BlockFormat, ElementFormat, Specials
@@ -148,7 +148,6 @@ class Reader:
             factor = as_float(_spread(power_of(self._byte(one)), BLOCK))
             values = arith.mulf(self._values(one), factor)
             vector.store(values, self.scratch, [lane, index(0)])
-            scf.YieldOp([])
         return Floats(self.scratch), index(0)
 
     def one(self, block: ir.Value) -> Halves:

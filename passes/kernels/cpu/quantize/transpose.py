@@ -102,18 +102,17 @@ class TransposeQuantize(Sized):
         reader = self.source.reader(read, 1)
         columns, last_column = self._part(0, _COLUMNS_A_WORKGROUP, self.depth)
         first, last = self._part(1, _BLOCKS_A_WORKGROUP, self._blocks)
-        with loop(columns, last_column, index(BLOCK if blocks else _COLUMNS)) as (column, _, _):
-            with loop(first, last, index(1)) as (block, _, _):
-                row = arith.muli(block, index(BLOCK))
-                if blocks:
-                    self._decode(reader, strip.memory, row, column)
-                    with loop(index(0), index(BLOCK), index(_COLUMNS)) as (part, _, _):
-                        strip.quantize(index(0), part, block, arith.addi(column, part))
-                        scf.YieldOp([])
-                else:
-                    strip.quantize(row, column, block, column)
-                scf.YieldOp([])
-            scf.YieldOp([])
+        with (
+            loop(columns, last_column, index(BLOCK if blocks else _COLUMNS)) as (column, _, _),
+            loop(first, last, index(1)) as (block, _, _),
+        ):
+            row = arith.muli(block, index(BLOCK))
+            if blocks:
+                self._decode(reader, strip.memory, row, column)
+                with loop(index(0), index(BLOCK), index(_COLUMNS)) as (part, _, _):
+                    strip.quantize(index(0), part, block, arith.addi(column, part))
+            else:
+                strip.quantize(row, column, block, column)
 
     def _part(self, dimension: int, size: int, whole: int) -> tuple[ir.Value, ir.Value]:
         """What a workgroup has along a dimension."""
@@ -127,7 +126,6 @@ class TransposeQuantize(Sized):
         with loop(index(0), index(BLOCK), index(1)) as (number, _, _):
             values = reader.exact(arith.addi(first, arith.muli(number, across)))
             vector.store(values, memory, [number, index(0)])
-            scf.YieldOp([])
 
 
 @dataclass(frozen=True)

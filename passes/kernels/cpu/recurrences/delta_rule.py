@@ -87,17 +87,14 @@ class CpuDeltaRule:
                 at = [run.place, layer, head, i, column]
                 value = arith.select(run.fresh, zeros, self._load(pool, at))
                 vector.store(value, tile, [i, place])
-            scf.YieldOp([])
         with loop(run.first, run.behind, index(1)) as (row, _, _):
             each = _Row(self, tile, own, rows, row, head, key_head)
             for value, column in zip(each.result(columns), columns, strict=True):
                 vector.store(value, result, [row, head, column])
-            scf.YieldOp([])
         with loop(index(0), index(self.shape.key_depth), index(1)) as (i, _, _):
             for place, column in zip(own, columns, strict=True):
                 at = [run.place, layer, head, i, column]
                 vector.store(self._load(tile, [i, place]), pool, at)
-            scf.YieldOp([])
 
     def _load(self, source: ir.Value, at: Sequence[ir.Value]) -> ir.Value:
         return load(source, at, f32(), self.lanes)

@@ -92,7 +92,7 @@ from mxc.passes.kernels.gpu.lanes import (
 from mxc.passes.kernels.gpu.products import multiply_floats
 from mxc.passes.kernels.paged_attention import Scalars
 from mxc.passes.kernels.runs import first_seen
-from mxc.passes.kernels.vectors import i32, index, loop
+from mxc.passes.kernels.vectors import i32, index, loop, when
 
 #: The bf16 that add up to an f32.
 _F32_PARTS = 3
@@ -103,10 +103,8 @@ def attention(shape: Attention, buffers: Sequence[ir.Value], call: Scalars, *, t
     tiles of rows."""
     lane = lane_of(shape.instruction)
     own = wave(shape, call, buffers[3], tiles, lane.lane)
-    branch = scf.IfOp(own.some)
-    with ir.InsertionPoint(branch.then_block):
+    with when(own.some):
         _Body(shape, buffers, call, own, tiles, lane).build()
-        scf.YieldOp([])
 
 
 class _Body:
@@ -174,10 +172,8 @@ class _Body:
             scf.YieldOp(carried)
         rows = self._rows()
         for row, sums in zip(rows, Sums.each(list(branch.results), len(rows)), strict=True):
-            inside = scf.IfOp(below(row.number, self.wave.rows))
-            with ir.InsertionPoint(inside.then_block):
+            with when(below(row.number, self.wave.rows)):
                 self.result.write(row, sums)
-                scf.YieldOp([])
 
     def _all_keys(self, rows: Sequence[Row], *, careful: bool) -> list[Sums]:
         """Sums of tiles of rows after all keys."""

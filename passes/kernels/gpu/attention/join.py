@@ -22,7 +22,7 @@ from mxc.passes.kernels.gpu.attention.sums import Sums
 from mxc.passes.kernels.gpu.lanes import at_most, below, divided, plus, rest, times
 from mxc.passes.kernels.paged_attention import Scalars
 from mxc.passes.kernels.runs import first_seen, read_run
-from mxc.passes.kernels.vectors import f32, index, loop, of
+from mxc.passes.kernels.vectors import f32, index, loop, of, when
 
 #: Pieces that are loaded at once.
 _PIECES = 8
@@ -35,8 +35,7 @@ def join_pieces(shape: Attention, buffers: Sequence[ir.Value], call: Scalars) ->
     quads = shape.mixed // TAIL
     own = plus(times(workgroup(0), JOINED), thread())
     decoded = arith.cmpi(arith.CmpIPredicate.eq, run.tokens, index(1))
-    inside = scf.IfOp(arith.andi(decoded, below(own, shape.heads * shape.group * quads)))
-    with ir.InsertionPoint(inside.then_block):
+    with when(arith.andi(decoded, below(own, shape.heads * shape.group * quads))):
         at = times(rest(own, quads), TAIL)
         member = rest(divided(own, quads), shape.group)
         head = divided(own, quads * shape.group)
@@ -74,4 +73,3 @@ def join_pieces(shape: Attention, buffers: Sequence[ir.Value], call: Scalars) ->
         sink = extended(memref.LoadOp(sinks, [head, member]).result)
         (whole,) = sums.finished(sink)
         vector.store(rounded(whole, shape.result), result, [run.first, head, member, at])
-        scf.YieldOp([])

@@ -15,7 +15,7 @@ from mxc.passes.kernels.gpu.attention.softmax import elements, number, rounded
 from mxc.passes.kernels.gpu.attention.sums import Sums
 from mxc.passes.kernels.gpu.attention.wave import Wave
 from mxc.passes.kernels.gpu.lanes import long, plus, times
-from mxc.passes.kernels.vectors import f32, index, of
+from mxc.passes.kernels.vectors import f32, index, of, when
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,10 @@ class Result:
             left = bounded(part(self.parts, place, [1, 1, shape.group, numbers], kept=(2, 3)))
             # One lane of a row, of one of its waves.
             lane = arith.ori(self.operands.first, self.operands.lane.group)
-            last = scf.IfOp(arith.cmpi(arith.CmpIPredicate.eq, lane, index(0)))
-            with ir.InsertionPoint(last.then_block):
+            with when(arith.cmpi(arith.CmpIPredicate.eq, lane, index(0))):
                 tail = [sums.maximum, sums.total, number(0.0), number(0.0)]
                 both = vector.from_elements(of(f32(), TAIL), tail)
                 vector.store(both, left, [row.member, index(shape.mixed)])
-                scf.YieldOp([])
             self._store(sums.values, left, [row.member])
             scf.YieldOp([])
         with ir.InsertionPoint(branch.else_block):

@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, memref, scf, vector
+from iree.compiler.dialects import arith, memref, vector
 
 from mxc.dialects.amdgpu import BEYOND, barrier, no_reordering, shared, thread
 from mxc.dialects.amdgpu_narrow import mirrored, neighbour
@@ -30,7 +30,7 @@ from mxc.passes.kernels.extents import Buffer, Size, Sized, named, product
 from mxc.passes.kernels.gpu.conversions import Conversion, largest_in, largest_of
 from mxc.passes.kernels.gpu.lanes import divided, plus, rest, times
 from mxc.passes.kernels.gpu.parts import rows_of
-from mxc.passes.kernels.vectors import f32, i8, i32, index, of
+from mxc.passes.kernels.vectors import f32, i8, i32, index, of, when
 
 _FORMAT = FORMATS["nvfp4"]
 #: Consecutive elements of a lane: those of 4 bits are a register.
@@ -140,9 +140,8 @@ class QuantizeRows(Sized):
         count = self.threads // _TOGETHER
         memory = shared([count], i32())
         first = arith.cmpi(arith.CmpIPredicate.eq, rest(lane, _TOGETHER), index(0))
-        with ir.InsertionPoint(scf.IfOp(first).then_block):
+        with when(first):
             memref.StoreOp(amax, memory, [divided(lane, _TOGETHER)])
-            scf.YieldOp([])
         barrier()
         size = 4 if count % 4 == 0 else 2
         parts = [

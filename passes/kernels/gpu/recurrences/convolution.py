@@ -22,7 +22,7 @@ from mxc.passes.kernels.recurrences.shape import (
     Rows,
     rows_of_run,
 )
-from mxc.passes.kernels.vectors import f32, index, loop
+from mxc.passes.kernels.vectors import f32, index, loop, when
 
 #: Lanes of a workgroup; rows that are loaded at once.
 _THREADS, _ROWS = 256, 8
@@ -49,10 +49,9 @@ class GpuConvolution:
         x, weights, pool, runs, places, result = buffers
         column = plus(times(workgroup(0), _THREADS), thread())
         run = rows_of_run(runs, places, workgroup(1))
-        with ir.InsertionPoint(scf.IfOp(below(column, self.shape.columns)).then_block):
+        with when(below(column, self.shape.columns)):
             lane = _Lane(self.shape, x, result, column, self._factors(weights, column))
             self._run(lane, run, pool, layer)
-            scf.YieldOp([])
 
     def _factors(self, weights: ir.Value, column: ir.Value) -> list[ir.Value]:
         first = times(column, self.shape.width)

@@ -29,7 +29,7 @@ from mxc.passes.kernels.executables import Threads, workgroup
 from mxc.passes.kernels.extents import Size
 from mxc.passes.kernels.gpu.lanes import below, divided, plus, rest, times
 from mxc.passes.kernels.recurrences.shape import Extents, Rows, RuleShape, rows_of_run
-from mxc.passes.kernels.vectors import f32, i32, index, load, loop, splat
+from mxc.passes.kernels.vectors import f32, i32, index, load, loop, splat, when
 
 #: Lanes that share a column; lanes of a workgroup at most.
 _PARTS, _THREADS = 8, 256
@@ -108,9 +108,8 @@ class GpuDeltaRule:
             own = _Row.of(queue[:size], len(state))
             following = lane.row(plus(row, _AHEAD))
             state, found = own.step(state)
-            with ir.InsertionPoint(scf.IfOp(below(part, 1)).then_block):
+            with when(below(part, 1)):
                 memref.StoreOp(found, result, [row, head, column])
-                scf.YieldOp([])
             scf.YieldOp([*state, *queue[size:], *following.values])
         lane.store(list(op.results)[: len(state)], pool, layer)
 

@@ -12,7 +12,7 @@ from mxc.passes.kernels.gpu.contraction import Contraction, Given
 from mxc.passes.kernels.gpu.fragments import QUAD
 from mxc.passes.kernels.gpu.lanes import Lane, at_most, below, divided, plus, rest, times
 from mxc.passes.kernels.gpu.output import Blocks
-from mxc.passes.kernels.vectors import f32, of
+from mxc.passes.kernels.vectors import f32, of, when
 
 #: Dies of a device, each with a cache: one workgroup after the other goes to the next of them.
 #: Source: AMD CDNA3 and CDNA4 white papers (eight XCDs).
@@ -160,10 +160,8 @@ class Tile:
             condition = conditions[0]
             for other in conditions[1:]:
                 condition = arith.andi(condition, other)
-            branch = scf.IfOp(condition)
-            with ir.InsertionPoint(branch.then_block):
+            with when(condition):
                 self._quad(row, at, pair, quad)
-                scf.YieldOp([])
 
     def _quad(self, row: ir.Value, at: ir.Value, pair: list[ir.Value], quad: int) -> None:
         """Four totals in a row."""
