@@ -84,8 +84,8 @@ class PagedSteps:
             for device in model.devices
         ]
         self.kinds = tuple(
-            PageKind(window=kind.window, pages=count, bytes_per_page=size)
-            for kind, count, size in zip(record.pages, pages, page_bytes(record), strict=True)
+            PageKind(window=kind.window, pages=count)
+            for kind, count in zip(record.pages, pages, strict=True)
         )
 
     def step(self, plan: StepPlan) -> NDArray[np.float32]:

@@ -26,12 +26,11 @@ class PageKind:
     """Pages of the layers of one kind.
 
     `window`: how many positions a token sees, itself included; None: all before it. `pages`: how
-    many the pool has, numbered from 0. `bytes_per_page`: memory of one page.
+    many the pool has, numbered from 0.
     """
 
     window: int | None
     pages: int
-    bytes_per_page: int
 
     def first_seen(self, position: int) -> int:
         """The first position that a token at `position` sees; pages before its own may go."""

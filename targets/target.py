@@ -30,11 +30,10 @@ KINDS: tuple[Kind, ...] = ("scaled matrix", "matrix", "dot product", "multiply-a
 
 @dataclass(frozen=True, kw_only=True)
 class Multiplier:
-    """Instructions whose mnemonic starts with `prefix`; they need any one of the `features`."""
+    """Instructions whose mnemonic starts with `prefix`."""
 
     prefix: str
     kind: Kind
-    features: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse a record that could not be meant."""
@@ -88,15 +87,6 @@ class Target:
     def is_gpu(self) -> bool:
         """Whether the code runs after a GPU driver."""
         return self.device == "hip"
-
-    @property
-    def dot_products(self) -> tuple[Multiplier, ...]:
-        """The dot product instructions that the chip has (none known for an unresolved host)."""
-        return tuple(
-            multiplier
-            for multiplier in self.multipliers
-            if multiplier.kind == "dot product" and self.has_any(multiplier.features)
-        )
 
     @property
     def rates(self) -> Rates | None:
@@ -174,32 +164,17 @@ def _all(prefixes: tuple[str, ...], kind: Kind) -> tuple[Multiplier, ...]:
     return tuple(Multiplier(prefix=prefix, kind=kind) for prefix in prefixes)
 
 
-# Intel SDM vol. 2 and AMD64 APM vol. 4: mnemonics and the CPUID bit that each needs.
+# Intel SDM vol. 2 and AMD64 APM vol. 4.
 _X86 = (
-    Multiplier(prefix="tdp", kind="matrix", features=("amx-int8",)),
-    Multiplier(prefix="tdpbf16ps", kind="matrix", features=("amx-bf16",)),
-    Multiplier(prefix="vdpbf16ps", kind="dot product", features=("avx512bf16",)),
-    Multiplier(prefix="vpdpbusd", kind="dot product", features=("avx512vnni", "avxvnni")),
-    Multiplier(prefix="vpmaddubsw", kind="dot product", features=("avx2",)),
-    Multiplier(prefix="vpmaddwd", kind="dot product", features=("avx2",)),
-    Multiplier(prefix="vfmadd", kind="multiply-add", features=("fma",)),
-    Multiplier(prefix="vfnmadd", kind="multiply-add", features=("fma",)),
-    Multiplier(prefix="vmul", kind="multiply-add"),
-    Multiplier(prefix="mulp", kind="multiply-add"),
-    Multiplier(prefix="muls", kind="multiply-add"),
+    *_all(("tdp",), "matrix"),
+    *_all(("vdpbf16ps", "vpdpbusd", "vpmaddubsw", "vpmaddwd"), "dot product"),
+    *_all(("vfmadd", "vfnmadd", "vmul", "mulp", "muls"), "multiply-add"),
 )
-# Arm ARM (DDI 0487), C7 and C8: mnemonics and the FEAT_ that each needs, in LLVM's spelling.
+# Arm ARM (DDI 0487), C7 and C8.
 _AARCH64 = (
-    Multiplier(prefix="bfmmla", kind="matrix", features=("bf16",)),
-    Multiplier(prefix="smmla", kind="matrix", features=("i8mm",)),
-    Multiplier(prefix="usmmla", kind="matrix", features=("i8mm",)),
-    Multiplier(prefix="bfdot", kind="dot product", features=("bf16",)),
-    Multiplier(prefix="sdot", kind="dot product", features=("dotprod",)),
-    Multiplier(prefix="udot", kind="dot product", features=("dotprod",)),
-    Multiplier(prefix="usdot", kind="dot product", features=("i8mm",)),
-    Multiplier(prefix="fmla", kind="multiply-add"),
-    Multiplier(prefix="fmad", kind="multiply-add"),
-    Multiplier(prefix="fmul", kind="multiply-add"),
+    *_all(("bfmmla", "smmla", "usmmla"), "matrix"),
+    *_all(("bfdot", "sdot", "udot", "usdot"), "dot product"),
+    *_all(("fmla", "fmad", "fmul"), "multiply-add"),
 )
 # Byte and word permutes are table look-ups: how a kernel without an MX instruction decodes.
 _X86_DECODERS = ("vpermw", "vpermps", "vpermb", "vpermi2", "vpermt2", "vpshufb", "pshufb")

@@ -83,8 +83,8 @@ class PagedModel:
     def __post_init__(self) -> None:
         self.gate.set()
         self.kinds = (
-            PageKind(window=None, pages=self.full_pages, bytes_per_page=1),
-            PageKind(window=WINDOW, pages=self.window_pages, bytes_per_page=1),
+            PageKind(window=None, pages=self.full_pages),
+            PageKind(window=WINDOW, pages=self.window_pages),
         )
         self.pool = [
             np.full((2, kind.pages * self.page_size, WIDTH), np.nan) for kind in self.kinds

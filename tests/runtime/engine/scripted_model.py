@@ -22,7 +22,7 @@ class ScriptedModel:
     kinds: tuple[PageKind, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.kinds = (PageKind(window=None, pages=self.pages, bytes_per_page=64),)
+        self.kinds = (PageKind(window=None, pages=self.pages),)
         self.pool = np.full(self.pages * self.page_size, -1)
 
     def step(self, plan: StepPlan) -> np.ndarray:
