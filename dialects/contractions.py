@@ -16,6 +16,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import linalg
 
 from mxc.dialects.contraction import OperandFormat
+from mxc.dialects.dequantize import is_element
 from mxc.dialects.dispatches import owner, walk
 
 _PRODUCTS = ("arith.mulf", "arith.muli")
@@ -65,15 +66,6 @@ class Product:
     n: int
     k: int
     block: int
-
-
-def is_packed_float(element: ir.Type) -> bool:
-    """Whether a type is a float of at most 8 bits that is not a scale."""
-    return (
-        isinstance(element, ir.FloatType)
-        and element.width <= 8
-        and not isinstance(element, ir.Float8E8M0FNUType)
-    )
 
 
 def contractions(root: ir.Operation) -> list[Product]:
@@ -134,7 +126,7 @@ def sums_elements(op: ir.Operation) -> bool:
     if not sums(op):
         return False
     types = [v.type.element_type for v in op.operands if isinstance(v.type, ir.RankedTensorType)]
-    packed = (is_packed_float(each) or isinstance(each, ir.Float8E8M0FNUType) for each in types)
+    packed = (is_element(each) or isinstance(each, ir.Float8E8M0FNUType) for each in types)
     return is_scaled_reduction(op) or any(packed)
 
 

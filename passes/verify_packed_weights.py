@@ -23,7 +23,8 @@ from typing import ClassVar
 
 from iree.compiler import ir
 
-from mxc.dialects.contractions import contractions, is_packed_float
+from mxc.dialects.contractions import contractions
+from mxc.dialects.dequantize import is_element
 from mxc.dialects.dispatches import (
     LOAD,
     RENAMES,
@@ -170,7 +171,7 @@ def _what(dispatch: Dispatch, result: ir.Value) -> str | None:
     element = ir.RankedTensorType(result.type).element_type
     widened = any(
         op.name == "arith.scaling_extf"
-        or (op.name == "arith.extf" and is_packed_float(op.operands[0].type))
+        or (op.name == "arith.extf" and is_element(op.operands[0].type))
         for op in walk(dispatch.body)
     )
     if widened and isinstance(element, ir.FloatType) and element.width > 8:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from iree.compiler import ir
 
-from mxc.dialects.contractions import Product, Side, is_packed_float
-from mxc.dialects.dequantize import is_elementwise
+from mxc.dialects.contractions import Product, Side
+from mxc.dialects.dequantize import is_element, is_elementwise
 from mxc.dialects.dispatches import LOAD, Dispatch, owner, source, walk
 from mxc.dialects.kernel_calls import quantizes
 from mxc.dialects.linalg_ext import GATHER
@@ -116,7 +116,7 @@ def _quantizes(dispatch: Dispatch) -> bool:
         return True
     return dispatch.body is not None and any(
         op.name == "arith.scaling_truncf"
-        or (op.name == "arith.truncf" and is_packed_float(op.results[0].type))
+        or (op.name == "arith.truncf" and is_element(op.results[0].type))
         for op in walk(dispatch.body)
     )
 
@@ -158,7 +158,7 @@ def _dequantizer(op: ir.Operation | None) -> tuple[Side, int] | None:
     if not any(inner.name in ("arith.scaling_extf", "arith.extf") for inner in walk(op)):
         return None
     tensors = [v for v in list(op.operands)[:-1] if isinstance(v.type, ir.RankedTensorType)]
-    elements = [v for v in tensors if is_packed_float(ir.RankedTensorType(v.type).element_type)]
+    elements = [v for v in tensors if is_element(ir.RankedTensorType(v.type).element_type)]
     scales = [
         v
         for v in tensors
@@ -175,7 +175,7 @@ def is_narrow(element: ir.Type) -> bool:
     """Whether a type is that of packed elements: a float or an integer of at most 8 bits."""
     if isinstance(element, ir.IntegerType):
         return 1 < int(element.width) <= 8
-    return is_packed_float(element)
+    return is_element(element)
 
 
 def _decoded_by(op: ir.Operation) -> tuple[Side, int] | None:

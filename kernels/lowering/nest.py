@@ -94,7 +94,7 @@ class _Walk:
     def _workgroups(self, loop: For, tile: Tile) -> None:
         size = self.places.static(loop.axis)
         one = size is not None and size <= loop.by
-        start: Number = 0 if one else of(_workgroup(GRID[loop.axis])) * loop.by
+        start: Number = 0 if one else of(workgroup(GRID[loop.axis])) * loop.by
         cut = tile.cut(loop.axis, start, loop.by, self._even(loop))
         for axis, derived in self.kernel.derived.items():
             # Read once: the compiler does not know that nothing is stored there.
@@ -181,7 +181,7 @@ def _at_least_zero(number: Number) -> Number:
     return of(arith.maxsi(value_of(number), zero))
 
 
-def _workgroup(dimension: int) -> ir.Value:
+def workgroup(dimension: int) -> ir.Value:
     """The number of the workgroup that runs, along a dimension."""
     return ir.Operation.create(
         "stream.dispatch.workgroup.id",

@@ -19,6 +19,7 @@ from iree.compiler.dialects import arith
 
 from mxc.artifact.kernel_names import case_name
 from mxc.dialects.amdgpu import in_global_memory
+from mxc.kernels.lowering.nest import workgroup as workgroup
 from mxc.passes.kernels.extents import Size, value_of
 from mxc.passes.kernels.vectors import index
 
@@ -229,15 +230,6 @@ def translation(threads: Threads | None) -> ir.Attribute:
 def is_finished(translation: ir.Attribute) -> bool:
     """Whether a body with this translation info is one of ours, to be taken as it is."""
     return f"pipeline = {_NO_PIPELINE}" in str(translation)
-
-
-def workgroup(dimension: int) -> ir.Value:
-    """The number of the workgroup that runs, along a dimension."""
-    return ir.Operation.create(
-        "stream.dispatch.workgroup.id",
-        results=[ir.IndexType.get()],
-        attributes={"dimension": ir.IntegerAttr.get(ir.IndexType.get(), dimension)},
-    ).result
 
 
 def dispatch(
