@@ -27,6 +27,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, scf, vector
 
 from mxc.dialects.amdgpu import barrier, bounded, no_reordering, shared, zeros
+from mxc.passes.kernels.carried import values_of, with_values
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.gpu.contraction import Contraction, Given
 from mxc.passes.kernels.gpu.dense.side import DenseSide
@@ -192,17 +193,16 @@ class Body:
         multiply = self.product.multiply
         lhs, rhs = load(index(0), masked=ragged and iterations == 1)
         if iterations > 2:
-            carried = [*totals, *lhs, *rhs]
-            with loop(index(0), index(iterations - 2), index(1), carried) as (iteration, given, op):
-                now, left = given[: len(totals)], given[len(totals) :]
+            held = totals, lhs, rhs
+            steps = index(0), index(iterations - 2), index(1)
+            with loop(*steps, values_of(held)) as (iteration, given, op):
+                now, lhs, rhs = with_values(held, given)
                 # Loads return in order: what is needed now is asked for first.
-                at_hand = own(iteration, left[: len(lhs)], left[len(lhs) :], masked=False)
+                at_hand = own(iteration, lhs, rhs, masked=False)
                 lhs_next, rhs_next = load(plus(iteration, 1), masked=False)
                 found = multiply(now, *at_hand)
                 scf.YieldOp([*found, *lhs_next, *rhs_next])
-            results = list(op.results)
-            totals, left = results[: len(totals)], results[len(totals) :]
-            lhs, rhs = left[: len(lhs)], left[len(lhs) :]
+            totals, lhs, rhs = with_values(held, op.results)
         if iterations > 1:
             at_hand = own(index(iterations - 2), lhs, rhs, masked=False)
             lhs_next, rhs_next = load(index(iterations - 1), masked=ragged)

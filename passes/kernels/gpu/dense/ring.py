@@ -26,6 +26,7 @@ from iree.compiler.dialects import arith, scf, vector
 
 from mxc.dialects.amdgpu import bounded, mark_loads, mfma, pinned, shared, wait_for_loads, zeros
 from mxc.dialects.quantize_scalars import i32 as number
+from mxc.passes.kernels.carried import values_of, with_values
 from mxc.passes.kernels.gpu.contraction import Given
 from mxc.passes.kernels.gpu.dense.spans import ROWS, STAGE, Spans
 from mxc.passes.kernels.gpu.floats import Floats
@@ -165,22 +166,20 @@ class _Pipeline:
         kind = of(f32(), _INSTRUCTION.totals)
         # What is added to the negative zero stays what it is, whatever its sign.
         whole, zero = [splat(-0.0, f32(), _INSTRUCTION.totals)] * count, [zeros(kind)] * count
-        with loop(index(0), index(spans.count), index(1), [*whole, *read, slot]) as (
-            span,
-            given,
-            op,
-        ):
-            carried = [*zero, *given[count:]]
+        held = whole, read, slot
+        turns = index(0), index(spans.count), index(1)
+        with loop(*turns, values_of(held)) as (span, given, op):
+            before, fragments, slot = with_values(held, given)
+            carried = [*zero, *fragments, slot]
             with loop(index(0), index(each), index(1), carried) as (at, inside, inner):
-                totals, fragments = inside[:count], inside[count:-1]
                 stage = plus(times(span, each), at)
-                scf.YieldOp(self._stage(totals, fragments, inside[-1], stage))
-            found = list(inner.results)
-            added = [arith.addf(*pair) for pair in zip(given[:count], found[:count], strict=True)]
-            scf.YieldOp([*added, *found[count:]])
+                scf.YieldOp(self._stage(*with_values(held, inside), stage))
+            totals, fragments, slot = with_values(held, inner.results)
+            added = [arith.addf(*pair) for pair in zip(before, totals, strict=True)]
+            scf.YieldOp([*added, *fragments, slot])
         # No load may write to LDS that is another workgroup's by then.
         wait_for_loads(0)
-        return list(op.results)[:count]
+        return with_values(held, op.results)[0]
 
     def _stage(
         self, totals: list[ir.Value], first: Fragments, slot: ir.Value, stage: ir.Value

@@ -15,13 +15,13 @@ waves of a workgroup have asked for all of their spans, or some KiB of each, bef
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, scf
 
 from mxc.dialects.amdgpu import bounded, no_reordering
+from mxc.passes.kernels.carried import values_of, with_values
 from mxc.passes.kernels.gpu.dense.side import DenseSide
 from mxc.passes.kernels.gpu.dense.spans import ROWS, Spans
 from mxc.passes.kernels.gpu.floats import Floats
@@ -131,42 +131,37 @@ class _Body(Body):
         loaded = load(index(0))
         if kernel.in_turn == 1:
             if steps > 1:
-                carried = [*totals, *loaded]
-                with loop(index(0), index(steps - 1), index(1), carried) as (step, given, op):
+                held = totals, loaded
+                bounds = index(0), index(steps - 1), index(1)
+                with loop(*bounds, values_of(held)) as (step, given, op):
                     coming = load(plus(step, 1))
-                    found = self._multiply(*_parted(given, len(totals)))
+                    found = self._multiply(*with_values(held, given))
                     scf.YieldOp([*found, *coming])
-                totals, loaded = _parted(list(op.results), len(totals))
+                totals, loaded = with_values(held, op.results)
             return self._multiply(totals, loaded)
         last = kernel.in_turn * steps - 1
         # What is added to the negative zero stays what it is, whatever its sign.
         whole = [splat(-0.0, f32(), self.instruction.totals)] * len(totals)
-        with loop(index(0), index(kernel.in_turn), index(1), [*whole, *loaded]) as (
-            span,
-            given,
-            op,
-        ):
-            now, own = _parted(given, len(totals))
+        held = whole, loaded
+        turns = index(0), index(kernel.in_turn), index(1)
+        with loop(*turns, values_of(held)) as (span, given, op):
+            now, own = with_values(held, given)
             carried = [*totals, *own]
             with loop(index(0), index(steps), index(1), carried) as (step, inside, inner):
                 at = plus(times(span, steps), step)
                 coming = load(at_most(plus(at, 1), last))
-                found = self._multiply(*_parted(inside, len(totals)))
+                found = self._multiply(*with_values(held, inside))
                 scf.YieldOp([*found, *coming])
-            sums, own = _parted(list(inner.results), len(totals))
+            sums, own = with_values(held, inner.results)
             added = [arith.addf(one, other) for one, other in zip(now, sums, strict=True)]
             scf.YieldOp([*added, *own])
-        return list(op.results)[: len(totals)]
+        return with_values(held, op.results)[0]
 
     def _multiply(self, totals: list[ir.Value], loaded: Loaded) -> list[ir.Value]:
         """The totals with a step added."""
         each = self.lhs.loads + self.rhs.loads
         for number in range(self.kernel.step):
             block = loaded[number * each : (number + 1) * each]
-            totals = self.product.add(totals, *_parted(block, self.lhs.loads), 0)
+            left, right = block[: self.lhs.loads], block[self.lhs.loads :]
+            totals = self.product.add(totals, left, right, 0)
         return totals
-
-
-def _parted(values: Sequence[ir.Value], count: int) -> tuple[list[ir.Value], list[ir.Value]]:
-    """The first values, and the others."""
-    return list(values[:count]), list(values[count:])

@@ -24,6 +24,7 @@ from iree.compiler.dialects import arith, scf
 
 from mxc.dialects.amdgpu import mark_loads, mfma, pinned, wait_for_loads
 from mxc.dialects.quantize_scalars import i32 as number
+from mxc.passes.kernels.carried import values_of, with_values
 from mxc.passes.kernels.gpu.fragments import FRAGMENT, K_STEPS
 from mxc.passes.kernels.gpu.lanes import plus, times
 from mxc.passes.kernels.gpu.ring.float_pipeline import FloatPipeline, Held, Weights, as_index
@@ -48,10 +49,10 @@ def sums(pipe: FloatPipeline) -> list[ir.Value]:
     held = pipe.begin()
     passes, rest = divmod(pipe.stages, K_STEPS)
     if passes:
-        with loop(index(0), index(passes), index(1), held.flat()) as (four, now, op):
-            after = _MainLoop(pipe, held.like(now), four).build(K_STEPS)
-            scf.YieldOp(after.flat())
-        held = held.like(list(op.results))
+        with loop(index(0), index(passes), index(1), values_of(held)) as (four, now, op):
+            after = _MainLoop(pipe, with_values(held, now), four).build(K_STEPS)
+            scf.YieldOp(values_of(after))
+        held = with_values(held, op.results)
     if rest:
         held = _MainLoop(pipe, held, index(passes)).build(rest)
     # No load may write to LDS that is another workgroup's by then.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from iree.compiler import ir
@@ -34,11 +34,6 @@ class Weights:
     known: dict[int, ir.Value] = field(default_factory=dict)
     pairs: list[ir.Value] = field(default_factory=list)
 
-    def like(self, left: Iterator[ir.Value]) -> Weights:
-        """The same with other values."""
-        block, factor = (None if each is None else next(left) for each in (self.block, self.factor))
-        return Weights(block, factor, {at: next(left) for at in self.known})
-
 
 @dataclass
 class Held:
@@ -54,28 +49,6 @@ class Held:
     weights: list[Weights]
     words: list[list[ir.Value]]
     slot: ir.Value
-
-    def flat(self) -> list[ir.Value]:
-        """All values, in a fixed order."""
-        found = list(self.totals)
-        for tiles in (self.floats, self.raw):
-            found += [value for own in tiles.values() for value in own]
-        for each in self.weights:
-            found += [value for value in (each.block, each.factor) if value is not None]
-            found += each.known.values()
-        return [*found, *(word for own in self.words for word in own), self.slot]
-
-    def like(self, values: Sequence[ir.Value]) -> Held:
-        """The same with other values, in the order of `flat`."""
-        left = iter(values)
-        totals = [next(left) for _ in self.totals]
-        floats, raw = (
-            {tile: [next(left) for _ in own] for tile, own in tiles.items()}
-            for tiles in (self.floats, self.raw)
-        )
-        weights = [each.like(left) for each in self.weights]
-        words = [[next(left) for _ in own] for own in self.words]
-        return Held(totals, floats, raw, weights, words, next(left))
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, scf
 
 from mxc.dialects.amdgpu import mark_loads, no_reordering, scaled_mfma, wait_for_loads, zeros
+from mxc.passes.kernels.carried import values_of, with_values
 from mxc.passes.kernels.gpu.fragments import K_STEPS
 from mxc.passes.kernels.gpu.lanes import below, plus, times
 from mxc.passes.kernels.gpu.ring.interleave import Kind, Work, evenly, interleaved
@@ -37,16 +38,16 @@ def sums(pipe: Pipeline) -> list[ir.Value]:
     if rounds:
         # Where these spans are no whole number of rings, each round begins with another slot.
         first = [] if together * size % pipe.ahead == 0 else [index(0)]
-        carried = [*first, *held.flat()]
+        carried = [*first, *values_of(held)]
         with loop(index(0), index(rounds), index(1), carried) as (number, now, op):
-            held = held.like(now[len(first) :])
+            held = with_values(held, now[len(first) :])
             start = now[0] if first else 0
             for span in range(together):
                 here = _Span(pipe, plus(times(number, together), span), start)
                 held = here.build(held)
                 start = here.slot(size)
-            scf.YieldOp([*([start] if first else []), *held.flat()])
-        held = held.like(list(op.results)[len(first) :])
+            scf.YieldOp([*([start] if first else []), *values_of(held)])
+        held = with_values(held, list(op.results)[len(first) :])
     for number in range(rounds * together, pipe.spans):
         first_slot = number * size % pipe.ahead * pipe.slot_bytes
         held = _Span(pipe, index(number), first_slot, number).build(held)

@@ -36,20 +36,6 @@ class Held:
     asked: list[ir.Value]
     scales: tuple[Halves, Halves, Halves]
 
-    def flat(self) -> list[ir.Value]:
-        """All values, in a fixed order."""
-        scales = [each for halves in self.scales for half in halves for each in half]
-        return [*self.totals, *self.read.values(), *self.asked, *scales]
-
-    def like(self, values: Sequence[ir.Value]) -> Held:
-        """The same with other values, in the order of `flat`."""
-        left = iter(values)
-        totals = [next(left) for _ in self.totals]
-        read = {key: next(left) for key in self.read}
-        asked = [next(left) for _ in self.asked]
-        one, two, three = ([[next(left) for _ in half] for half in each] for each in self.scales)
-        return Held(totals, read, asked, (one, two, three))
-
 
 @dataclass(frozen=True)
 class Pipeline:

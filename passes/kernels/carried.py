@@ -1,0 +1,53 @@
+"""What a loop carries, in the structure in which a kernel holds it.
+
+A structure is a value, None, or a list, tuple, dict or dataclass of structures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any, TypeVar
+
+from iree.compiler import ir
+
+Structure = TypeVar("Structure")
+
+
+def values_of(structure: Any) -> list[ir.Value]:
+    """The values of a structure, in the order of its parts."""
+    if isinstance(structure, ir.Value):
+        return [structure]
+    return [value for part in _parts(structure) for value in values_of(part)]
+
+
+def with_values(structure: Structure, values: Iterable[ir.Value]) -> Structure:
+    """The same structure of other values, in the order of `values_of`."""
+    left = iter(values)
+    found: Structure = _filled(structure, left)
+    assert next(left, None) is None, "more values than the structure has"
+    return found
+
+
+def _parts(structure: Any) -> Iterable[Any]:
+    """What a structure is made of."""
+    if structure is None:
+        return ()
+    if isinstance(structure, dict):
+        return structure.values()
+    if is_dataclass(structure):
+        return [getattr(structure, field.name) for field in fields(structure)]
+    assert isinstance(structure, list | tuple), f"a loop cannot carry {structure!r}"
+    return structure
+
+
+def _filled(structure: Any, left: Iterator[ir.Value]) -> Any:
+    if isinstance(structure, ir.Value):
+        return next(left)
+    if structure is None:
+        return None
+    parts = [_filled(part, left) for part in _parts(structure)]
+    if isinstance(structure, dict):
+        return dict(zip(structure, parts, strict=True))
+    kind: Any = type(structure)
+    return kind(*parts) if is_dataclass(structure) else kind(parts)
