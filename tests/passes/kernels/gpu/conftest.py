@@ -58,6 +58,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Watched]:
             target=target,
             output=folder / "program.mxc",
             schedule=folder / "schedules.json" if schedules else None,
+            listing=False,
         )
         seen: list[tuple[Kernel, Sanitizer]] = []
 
