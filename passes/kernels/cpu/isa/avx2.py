@@ -6,16 +6,24 @@ from dataclasses import dataclass
 
 import numpy as np
 from iree.compiler import ir
-from iree.compiler.dialects import math
+from iree.compiler.dialects import arith, math
 from numpy.typing import NDArray
 
 from mxc.dialects import x86
-from mxc.formats.formats import ElementFormat
+from mxc.formats.formats import ElementFormat, Specials
 from mxc.kernels.layout import Kind
 from mxc.passes.kernels.cpu.codes import floats_of_codes
 from mxc.passes.kernels.cpu.isa import x86_bytes
 from mxc.passes.kernels.cpu.isa.protocol import Grain, Isa
 from mxc.passes.kernels.cpu.isa.registers import bfloat16_bits, pairs_of_halves
+from mxc.passes.kernels.vectors import bitcast, i8, i16, of, splat, table
+
+#: Bits of the mantissa of a bf16, and the bias of its exponent.
+_MANTISSA, _BIAS = 7, 127
+#: Where vpshufb has the high bytes of subnormal numbers.
+_HIGH = 8
+#: What makes a NaN of a bf16, and what leaves an infinity one.
+_SPECIAL = (0x7FC0, 0x7F80)
 
 
 @dataclass(frozen=True)
@@ -42,8 +50,10 @@ class Avx2(Isa):
         return kind != "quads" or bits == 6 or (bits == 4 and not self.vnni)
 
     def grain(self, kind: Kind, element: ElementFormat) -> Grain:
-        """4 and 6 bits are looked up as bytes; more are computed."""
-        return "dwords" if element.bits == 8 else "bytes"
+        """4 and 6 bits are looked up as bytes, floats of 8 as words; integers are computed."""
+        if element.bits < 8:
+            return "bytes"
+        return "words" if element.exponent else "dwords"
 
     def multiply_add(self, a: ir.Value, b: ir.Value, total: ir.Value) -> ir.Value:
         """vfmadd."""
@@ -66,6 +76,46 @@ class Avx2(Isa):
             for half in (bits & 0xFF, bits >> 8)
         )
         return pairs_of_halves(lows, highs, self.lanes)
+
+    def pairs_of_words(self, element: ElementFormat, codes: ir.Value) -> ir.Value:
+        """Arithmetic on 16 at once, where dwords are 8; vpshufb has the subnormal numbers.
+
+        A magnitude, shifted to where a bf16 has exponent and mantissa, is the value once the
+        difference of the biases is added, unless its exponent is 0. Those that are have a table
+        of low bytes, and one of high bytes behind it.
+        """
+        count = 2 * self.lanes
+
+        def number(value: int) -> ir.Value:
+            return splat(np.array(value, np.uint16).view(np.int16).item(), i16(), count)
+
+        def at_least(first: int) -> ir.Value:
+            return arith.cmpi(arith.CmpIPredicate.sge, magnitude, number(first))
+
+        magnitude = arith.andi(codes, number(element.magnitude_mask))
+        placed = arith.shli(magnitude, number(_MANTISSA - element.mantissa))
+        normal = arith.addi(placed, number((_BIAS - element.bias) << _MANTISSA))
+        subnormal = 1 << element.mantissa
+        bits = bfloat16_bits(element.values[:subnormal]).view(np.uint8).reshape(-1, 2)
+        tables = np.zeros((2, _HIGH), np.uint8)
+        tables[:, :subnormal] = bits.T
+        lookup = table(np.tile(tables.reshape(-1), count // _HIGH).view(np.int8), i8())
+        both = arith.muli(magnitude, number(0x0101))
+        places = arith.ori(both, number(_HIGH << 8))
+        small = x86.shuffle_bytes(lookup, bitcast(places, i8(), 2 * count))
+        found = arith.select(at_least(subnormal), normal, bitcast(small, i16(), count))
+        sign = arith.andi(arith.shli(codes, number(8)), number(0x8000))
+        if element.specials is Specials.FNUZ:
+            # The code of the negative zero.
+            code = arith.andi(codes, number(0xFF))
+            is_special = arith.cmpi(arith.CmpIPredicate.eq, code, number(element.sign_bit))
+        else:
+            is_special = at_least(min(element.inf_codes or element.nan_codes))
+        special = arith.andi(
+            arith.extsi(of(i16(), count), is_special), number(_SPECIAL[bool(element.inf_codes)])
+        )
+        found = arith.ori(arith.ori(found, special), sign)
+        return bitcast(found, ir.BF16Type.get(), count)
 
     def floats_of_dwords(self, element: ElementFormat, codes: ir.Value) -> ir.Value:
         """Arithmetic."""

@@ -9,7 +9,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith
 from numpy.typing import NDArray
 
-from mxc.passes.kernels.vectors import bitcast, f32, i16, i32, splat
+from mxc.passes.kernels.vectors import bitcast, f32, i1, i8, i16, i32, splat, table
 
 
 def bfloat16_bits(values: NDArray[np.float32]) -> NDArray[np.int16]:
@@ -38,11 +38,20 @@ def pair(first: ir.Value, second: ir.Value, lanes: int) -> ir.Value:
 
 def pairs_of_halves(lows: ir.Value, highs: ir.Value, lanes: int) -> tuple[ir.Value, ir.Value]:
     """Two bf16 [2 * lanes] of their low and their high bytes, i8 [4 * lanes]: the bf16 of bytes 0
-    and 2 of each lane, and of 1 and 3."""
-    size = 2 * lanes
-    lows, highs = (bitcast(value, i16(), size) for value in (lows, highs))
-    eight, byte, upper = (splat(value, i16(), size) for value in (8, 0xFF, -256))
-    even = arith.ori(arith.andi(lows, byte), arith.shli(highs, eight))
-    odd = arith.ori(arith.shrui(lows, eight), arith.andi(highs, upper))
+    and 2 of each lane, and of 1 and 3.
+
+    One side moves by a byte, and bytes of both are blended: LLVM makes two lookups more of a
+    shuffle of bytes, for which a core has half of the ports.
+    """
+    size = 4 * lanes
+    eight = splat(8, i16(), 2 * lanes)
+    up, down = (
+        bitcast(shift(bitcast(side, i16(), 2 * lanes), eight), i8(), size)
+        for shift, side in ((arith.shli, highs), (arith.shrui, lows))
+    )
+    upper = table(np.tile(np.array([False, True]), 2 * lanes), i1())
     kind = ir.BF16Type.get()
-    return bitcast(even, kind, size), bitcast(odd, kind, size)
+    return (
+        bitcast(arith.select(upper, up, lows), kind, 2 * lanes),
+        bitcast(arith.select(upper, highs, down), kind, 2 * lanes),
+    )
