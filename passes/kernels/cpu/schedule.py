@@ -49,9 +49,12 @@ _ROWS: dict[int, dict[Kind, int]] = {
     12: {"floats": 4},
 }
 _COLUMNS = 2
-#: Rows of a tile of one register of columns: of quads that are decoded once for all, where there
-#: are 16 registers.
-_ROWS_OF_ONE_COLUMN = 6
+#: Rows of a tile of one register of columns, by the halves of a gate: of quads that are decoded
+#: once for all, where there are 16 registers.
+_ROWS_OF_ONE_COLUMN = {1: 6, 2: 2}
+#: Rows of a tile where all of K is one block and there are 16 registers: without a loop along K
+#: LLVM loads ahead of what it has registers for.
+_ROWS_OF_ONE_BLOCK = 4
 
 #: Codes are of so many bits at most; more are floats, which need no decoding.
 _CODE_BITS = 8
@@ -131,7 +134,9 @@ class Cuts:
         height, columns, panels = _ROWS[isa.registers][kind], _COLUMNS, _PANELS
         staged = not weights.packed or (bits <= _CODE_BITS and isa.costly(bits, kind))
         if staged and kind == "quads" and isa.registers == 16:
-            height, columns = _ROWS_OF_ONE_COLUMN, 1
+            height, columns = _ROWS_OF_ONE_COLUMN[self.halves], 1
+        elif isa.registers == 16 and self.depth == weights.elements.block:
+            height = min(height, _ROWS_OF_ONE_BLOCK)
         if rows is not None:
             staged = staged and rows > height
             height = _even(rows, height)
