@@ -17,10 +17,14 @@ from kernel_cases import FLOATS, SCALES, UNITS, Case, Ids, U, program
 from numpy.typing import NDArray
 
 from mxc.compiler.driver import compile_here
+from mxc.compiler.iree import resolve
 from mxc.compiler.packing.panels import to_panels
 from mxc.compiler.steps import Compiled, Request
 from mxc.dialects.parameters import SCOPE
+from mxc.formats.formats import block_format
+from mxc.passes.kernels.cpu.isa import ISAS, best_isa
 from mxc.runtime.device import open_device
+from mxc.targets.target import target
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
@@ -187,7 +191,11 @@ class Kernels:
         return Program({case.name: case for case in cases}, folder / "m.vmfb", made, self.formats)
 
     def units(self, case: Case) -> float:
-        """What one is worth in a sum of integers."""
+        """What one is worth in a sum: 1 where this CPU sums floats, as AVX2 does of int8."""
+        name = best_isa(resolve(target("cpu")))
+        bits = block_format(case.weight).element.bits
+        if name is None or not ISAS[name].decodes(bits, "quads"):
+            return 1
         return math.prod(UNITS[side] for side in (case.weight, case.activation))
 
 
