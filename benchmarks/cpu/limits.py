@@ -2,7 +2,7 @@
 
     python benchmarks/cpu/limits.py [--threads 1,2] [--seconds 1] [--memory-mib 512] [--json]
 
-Each limit is a kernel of our own pieces: 16 independent chains of one instruction on registers, or
+Each limit is a kernel of our own pieces: independent chains of one instruction on registers, or
 loads of a buffer that is many times larger than the last level of cache. No C compiler is needed.
 A line is missing where the CPU has not the instruction.
 """
@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 from iree.compiler import ir
-from iree.compiler.dialects import arith, func, llvm, math, scf, vector
+from iree.compiler.dialects import arith, func, math, scf, vector
 from programs import Loaded, compile_build, memref, shape
 from repetitions import Time, interleave
 
@@ -27,7 +27,7 @@ from mxc.compiler import iree
 from mxc.dialects import x86
 from mxc.kernels.lowering.index import of
 from mxc.kernels.lowering.memory import load_tile, pointer, store_tile
-from mxc.passes.kernels.cpu.isa import best_isa
+from mxc.passes.kernels.cpu.isa import best_isa, x86_bytes
 from mxc.passes.kernels.executables import dispatch, executable, workgroup
 from mxc.passes.kernels.vectors import (
     bitcast,
@@ -41,8 +41,9 @@ from mxc.passes.kernels.vectors import (
 )
 from mxc.targets.target import target
 
-#: Independent chains: more than latency times throughput of any of the instructions.
-CHAINS = 16
+#: Independent chains, by the lanes of a register: more than latency times throughput of any of the
+#: instructions, and as many as there are registers for.
+CHAINS = {16: 16, 8: 12}
 #: Iterations of the loop of one workgroup, and workgroups: 1 or 2 ms in all, long beside a
 #: call and short beside what disturbs a shared machine.
 ITERATIONS = 50_000
@@ -66,12 +67,14 @@ class Limits:
     read.
 
     A multiplication and an addition are two operations. None: the CPU has no such instruction.
+    `vpmaddubsw`: with vpmaddwd and vpaddd, which AVX2 has for vpdpbusd; where there is no other.
     `dram_sustained`: the median of the readings, which is what many calls in a row may have; 0
     where only the best is known.
     """
 
     threads: int
     vpdpbusd: float | None
+    vpmaddubsw: float | None
     vdpbf16ps: float | None
     fma: float | None
     tdpbf16ps: float | None
@@ -79,20 +82,33 @@ class Limits:
     dram_sustained: float = 0.0
 
 
+#: (acc, a, b) -> acc + a * b, in some way.
+Build = Callable[[ir.Value, ir.Value, ir.Value], ir.Value]
+
+
 @dataclass(frozen=True)
 class Instruction:
-    """One instruction on 512 bits: operations it makes, and how to build it on (acc, a, b)."""
+    """One instruction, or a short sequence, on registers of `lanes` dwords: `operations` that it
+    makes in each lane, and how to build it on (acc, a, b), all f32 [lanes]."""
 
     name: str
     feature: str
+    lanes: int
     operations: int
-    build: Callable[[ir.Value, ir.Value, ir.Value], ir.Value]
+    build: Build
 
 
-def _vpdpbusd(acc: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
-    operands = [bitcast(acc, i32(), 16), bitcast(a, i8(), 64), bitcast(b, i8(), 64)]
-    op = llvm.CallIntrinsicOp(operands[0].type, "llvm.x86.avx512.vpdpbusd.512", operands, [], [])
-    return bitcast(op.operation.results[0], ir.F32Type.get(), 16)
+def _quads(dot: Build, lanes: int) -> Build:
+    def build(acc: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
+        total = dot(bitcast(acc, i32(), lanes), *(bitcast(x, i8(), 4 * lanes) for x in (a, b)))
+        return bitcast(total, ir.F32Type.get(), lanes)
+
+    return build
+
+
+def _dot_avx2(acc: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
+    """Products of what changes: others LLVM would take out of the loop, and leave a sum."""
+    return x86_bytes.dot(acc, a, bitcast(acc, i8(), 32))
 
 
 def _vdpbf16ps(acc: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
@@ -100,10 +116,19 @@ def _vdpbf16ps(acc: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
     return x86.dot_bf16(acc, bitcast(a, bf16, 32), bitcast(b, bf16, 32))
 
 
+def _fma(acc: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
+    return math.fma(a, b, acc)
+
+
+#: Each line is measured by its first instruction that the CPU has.
 INSTRUCTIONS = (
-    Instruction("vpdpbusd", "avx512vnni", 128, _vpdpbusd),
-    Instruction("vdpbf16ps", x86.BF16, 64, _vdpbf16ps),
-    Instruction("fma", "avx512f", 32, lambda acc, a, b: math.fma(a, b, acc)),
+    (
+        Instruction("vpdpbusd", "avx512vnni", 16, 8, _quads(x86.dot_u8i8, 16)),
+        Instruction("vpdpbusd", "avxvnni", 8, 8, _quads(x86.dot_u8i8, 8)),
+        Instruction("vpmaddubsw", "avx2", 8, 8, _quads(_dot_avx2, 8)),
+    ),
+    (Instruction("vdpbf16ps", x86.BF16, 16, 4, _vdpbf16ps),),
+    (Instruction("fma", "avx512f", 16, 2, _fma), Instruction("fma", "fma", 8, 2, _fma)),
 )
 
 
@@ -123,7 +148,11 @@ class Machine:
     def __init__(self, threads: int, memory_mib: int = MEMORY_MIB) -> None:
         """Compiles, and fills the memory that is read."""
         record = iree.resolve(target("cpu"))
-        present = [each for each in INSTRUCTIONS if record.has_any((each.feature,))]
+        able = ([x for x in line if record.has_any((x.feature,))] for line in INSTRUCTIONS)
+        present = [line[0] for line in able if line]
+        self._operations = {
+            each.name: CHAINS[each.lanes] * each.lanes * each.operations for each in present
+        }
         tiles = best_isa(record) == "amx-bf16"
         code = _code(tuple(present), (memory_mib << 20) // PIECE, tiles)
         self.threads = threads
@@ -143,8 +172,7 @@ class Machine:
         if name == TILES:
             done = WORKGROUPS * ITERATIONS // 16 * _TILE_CHAINS * _TILE_OPERATIONS
         elif name != READ:
-            (instruction,) = (each for each in INSTRUCTIONS if each.name == name)
-            done = WORKGROUPS * ITERATIONS * CHAINS * instruction.operations
+            done = WORKGROUPS * ITERATIONS * self._operations[name]
         return done / seconds / 1e9
 
     def best_rate(self, names: Iterable[str], times: Mapping[str, Time]) -> float | None:
@@ -158,6 +186,7 @@ class Machine:
         return Limits(
             threads=self.threads,
             vpdpbusd=rates.get("vpdpbusd"),
+            vpmaddubsw=rates.get("vpmaddubsw"),
             vdpbf16ps=rates.get("vdpbf16ps"),
             fma=rates.get("fma"),
             tdpbf16ps=rates.get(TILES),
@@ -208,8 +237,9 @@ def _function(name: str, kinds: list[ir.Type], workgroups: int, body: Callable[.
 def _chains(instruction: Instruction) -> Callable[[ir.Value, ir.Value], None]:
     def body(seed: ir.Value, result: ir.Value) -> None:
         f32 = ir.F32Type.get()
-        a, b = load(seed, [index(0)], f32, 16), load(seed, [index(16)], f32, 16)
-        start = [splat(float(i), f32, 16) for i in range(CHAINS)]
+        lanes = instruction.lanes
+        a, b = (load(seed, [index(at)], f32, lanes) for at in (0, 16))
+        start = [splat(float(i), f32, lanes) for i in range(CHAINS[lanes])]
         with loop(index(0), index(ITERATIONS), index(1), start) as (_, chains, op):
             scf.YieldOp([instruction.build(chain, a, b) for chain in chains])
         total = op.results[0]
@@ -265,6 +295,7 @@ def show(limits: list[Limits]) -> None:
     print(f"{'machine limits':<28}" + "".join(f"{each.threads:>7} thr" for each in limits))
     rows: dict[str, list[float | None]] = {
         "vpdpbusd, GOP/s": [each.vpdpbusd for each in limits],
+        "vpmaddubsw, GOP/s": [each.vpmaddubsw for each in limits],
         "vdpbf16ps, GFLOP/s": [each.vdpbf16ps for each in limits],
         "f32 fma, GFLOP/s": [each.fma for each in limits],
         "tdpbf16ps, GFLOP/s": [each.tdpbf16ps for each in limits],

@@ -43,7 +43,11 @@ from stock import Stock, measure_stock, show_stock
 ERRORS = {"f32": 1e-6, "bf16": 2.5e-3, "i8": LARGEST_ERROR}
 
 #: The instructions that may multiply in an activation mode.
-PEAKS = {"i8": ("vpdpbusd",), "bf16": ("tdpbf16ps", "vdpbf16ps", "fma"), "f32": ("fma",)}
+PEAKS = {
+    "i8": ("vpdpbusd", "vpmaddubsw"),
+    "bf16": ("tdpbf16ps", "vdpbf16ps", "fma"),
+    "f32": ("fma",),
+}
 
 QUICK_SHAPES = (Shape(2880, 2880),)
 QUICK_ROWS = (1, 8, 128)
