@@ -7,7 +7,6 @@ Only headers and configs are read. Nothing that would run code (a pickle) is eve
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor
+from mxc.compiler.checkpoints.files.tensors import no_tensor
 from mxc.compiler.checkpoints.layers.quantization import Quantization
 from mxc.errors import CheckpointError
 
@@ -47,12 +47,7 @@ class Source:
         """The tensor of that name. Raises CheckpointError naming the closest ones."""
         if name in self.tensors:
             return self.tensors[name]
-        near = difflib.get_close_matches(name, self.tensors, n=3, cutoff=0.5)
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        raise CheckpointError(
-            f"{self.path}: no tensor {name} among {len(self.tensors)}{hint} "
-            "(`mxc inspect` lists them)"
-        )
+        raise no_tensor(name, self.tensors, self.path)
 
 
 def language_config(config: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]] | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -111,6 +112,15 @@ def read_bytes(record: TensorRecord, start: int, size: int) -> NDArray[np.uint8]
         os.close(handle)
 
 
+def no_tensor(name: str, tensors: Collection[str], place: Path) -> CheckpointError:
+    """The refusal of a name that no tensor of a checkpoint has, with the closest that some have."""
+    near = difflib.get_close_matches(name, tensors, n=3, cutoff=0.5)
+    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    return CheckpointError(
+        f"{place}: no tensor {name} among {len(tensors)}{hint} (`mxc inspect` lists them)"
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
     """A folder: config.json parsed, every tensor by name, and the files that hold them in order.
@@ -129,12 +139,7 @@ class Checkpoint:
         """The record of `name`. Raises CheckpointError naming the closest tensors."""
         if name in self.tensors:
             return self.tensors[name]
-        near = difflib.get_close_matches(name, self.tensors, n=3, cutoff=0.5)
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        raise CheckpointError(
-            f"{self.folder}: no tensor {name} among {len(self.tensors)}{hint} "
-            "(`mxc inspect` lists them)"
-        )
+        raise no_tensor(name, self.tensors, self.folder)
 
     def read(
         self, record: TensorRecord, start_row: int = 0, rows: int | None = None
