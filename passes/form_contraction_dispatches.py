@@ -39,7 +39,7 @@ from mxc.dialects.reasons import Reason
 from mxc.dialects.scaled import ScaledContraction, match_scaled_contraction
 from mxc.dialects.sizes import size_of, value_of
 from mxc.passes.base import Pass
-from mxc.passes.rewriting.rebuild import linalg_operations
+from mxc.passes.rewriting.rebuild import clone_over, linalg_operations
 from mxc.passes.rewriting.worklist import erase
 
 REGION = "flow.dispatch.region"
@@ -92,10 +92,7 @@ def _form(contraction: ir.Operation) -> None:
     inside: dict[ir.Value, ir.Value] = {}
     with ir.InsertionPoint(block):
         for op in body:
-            copy = op.clone()
-            for place, operand in enumerate(op.operands):
-                copy.operands[place] = inside.get(operand, operand)
-            inside |= dict(zip(op.results, copy.results, strict=True))
+            clone_over(op, inside)
         ir.Operation.create("flow.return", operands=[inside[last.results[0]]], loc=last.location)
     last.results[0].replace_all_uses_with(region.result)
     for op in reversed(body):

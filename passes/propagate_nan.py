@@ -38,7 +38,7 @@ from mxc.dialects.generic import constant, fill, generic
 from mxc.dialects.indexing import indexing_maps
 from mxc.dialects.sizes import sizes_of
 from mxc.passes.base import Pass
-from mxc.passes.rewriting.rebuild import discardable
+from mxc.passes.rewriting.rebuild import clone_over, discardable
 from mxc.passes.rewriting.worklist import Worklist, erase
 
 #: Operations that keep NaN, with those that do not.
@@ -130,10 +130,7 @@ def _reduce_integers(op: ir.Operation, parent: ir.Operation) -> None:
                     number = _order(known.get(value, value), largest=largest)
                     linalg.YieldOp([combine(number, block.arguments[len(types)])])
                     break
-                copy = inner.clone()
-                for at, operand in enumerate(inner.operands):
-                    copy.operands[at] = known.get(operand, operand)
-                known |= dict(zip(inner.results, copy.results, strict=True))
+                clone_over(inner, known)
         # What it started from comes last: code generators want a constant to start from.
         letters = " ".join(f"d{axis}" for axis in range(len(sizes)))
         result = generic(

@@ -186,12 +186,21 @@ def clone_scalar(value: ir.Value, at: dict[ir.Value, ir.Value]) -> ir.Value:
     op = value.owner
     if op.parent is None or not op.parent.name.startswith("linalg."):
         return value
-    operands = [clone_scalar(operand, at) for operand in op.operands]
-    copy = op.clone()
-    for number, operand in enumerate(operands):
-        copy.operands[number] = operand
-    at |= dict(zip(op.results, copy.results, strict=True))
+    for operand in op.operands:
+        clone_scalar(operand, at)
+    clone_over(op, at)
     return at[value]
+
+
+def clone_over(op: ir.Operation, at: dict[ir.Value, ir.Value]) -> None:
+    """Clone an operation at the insertion point, where values of `at` stand for others.
+
+    Its results are added to `at`.
+    """
+    copy = op.clone()
+    for number, operand in enumerate(op.operands):
+        copy.operands[number] = at.get(operand, operand)
+    at |= dict(zip(op.results, copy.results, strict=True))
 
 
 def _clone_body(source: ir.Block, scalars: Sequence[ir.Value]) -> ir.Value:
@@ -199,8 +208,5 @@ def _clone_body(source: ir.Block, scalars: Sequence[ir.Value]) -> ir.Value:
     at = dict(zip(source.arguments, scalars, strict=False))
     *body, end = source.operations
     for inner in body:
-        copy = inner.operation.clone()
-        for number, operand in enumerate(inner.operands):
-            copy.operands[number] = at.get(operand, operand)
-        at |= dict(zip(inner.results, copy.results, strict=True))
+        clone_over(inner.operation, at)
     return at.get(end.operands[0], end.operands[0])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, memref, vector
@@ -15,16 +15,19 @@ from mxc.passes.kernels.vectors import f32, i32, index, of, when
 
 #: Lanes that sum by DPP; elements that are read from shared memory at once.
 TOGETHER, _FOUR = 16, 4
+#: Moves of an i32 between 8 lanes, and between 16, that bring together what all of them have: DPP.
+OF_EIGHT: tuple[Callable[[ir.Value], ir.Value], ...] = (
+    lambda bits: neighbour(bits, 1),
+    lambda bits: neighbour(bits, 2),
+    lambda bits: mirrored(bits, TOGETHER // 2),
+)
+OF_ALL = (*OF_EIGHT, lambda bits: mirrored(bits, TOGETHER))
 
 
-def over_lanes(value: ir.Value) -> ir.Value:
-    """The sum of an f32 over 16 lanes, in all of them: DPP."""
-    moves: list[Callable[[ir.Value], ir.Value]] = [
-        lambda bits: neighbour(bits, 1),
-        lambda bits: neighbour(bits, 2),
-        lambda bits: mirrored(bits, TOGETHER // 2),
-        lambda bits: mirrored(bits, TOGETHER),
-    ]
+def over_lanes(
+    value: ir.Value, moves: Sequence[Callable[[ir.Value], ir.Value]] = OF_ALL
+) -> ir.Value:
+    """The sum of an f32 over 16 lanes, or those of `moves`, in all of them."""
     for move in moves:
         other = arith.bitcast(f32(), move(arith.bitcast(i32(), value)))
         value = arith.addf(value, other)

@@ -20,7 +20,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, memref, vector
 
 from mxc.dialects.amdgpu import BEYOND, barrier, no_reordering, shared, thread
-from mxc.dialects.amdgpu_narrow import mirrored, neighbour
+from mxc.dialects.amdgpu_narrow import neighbour
 from mxc.dialects.generic import constant
 from mxc.dialects.quantize_scalars import as_float, block_scale, row_scale
 from mxc.formats.formats import E8M0, FORMATS
@@ -30,13 +30,12 @@ from mxc.passes.kernels.extents import Buffer, Size, Sized, named, product
 from mxc.passes.kernels.gpu.conversions import Conversion, largest_in, largest_of
 from mxc.passes.kernels.gpu.lanes import divided, plus, rest, times
 from mxc.passes.kernels.gpu.parts import rows_of
+from mxc.passes.kernels.gpu.sums import OF_ALL, TOGETHER
 from mxc.passes.kernels.vectors import f32, i8, i32, index, of, when
 
 _FORMAT = FORMATS["nvfp4"]
 #: Consecutive elements of a lane: those of 4 bits are a register.
 _RUN = 8
-#: Lanes that find their largest magnitude by DPP.
-_TOGETHER = 16
 #: Lanes of a workgroup at most, and floats that one of them holds.
 _MOST_THREADS, _MOST_HELD = 1024, 64
 
@@ -131,17 +130,12 @@ class QuantizeRows(Sized):
 
     def _across(self, amax: ir.Value, lane: ir.Value) -> ir.Value:
         """The largest of all lanes of the workgroup."""
-        amax = largest_of(
-            lambda value: neighbour(value, 1),
-            lambda value: neighbour(value, 2),
-            lambda value: mirrored(value, _TOGETHER // 2),
-            lambda value: mirrored(value, _TOGETHER),
-        )(amax)
-        count = self.threads // _TOGETHER
+        amax = largest_of(*OF_ALL)(amax)
+        count = self.threads // TOGETHER
         memory = shared([count], i32())
-        first = arith.cmpi(arith.CmpIPredicate.eq, rest(lane, _TOGETHER), index(0))
+        first = arith.cmpi(arith.CmpIPredicate.eq, rest(lane, TOGETHER), index(0))
         with when(first):
-            memref.StoreOp(amax, memory, [divided(lane, _TOGETHER)])
+            memref.StoreOp(amax, memory, [divided(lane, TOGETHER)])
         barrier()
         size = 4 if count % 4 == 0 else 2
         parts = [

@@ -16,20 +16,21 @@ stands before state[i].
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, math, memref, scf, vector
 
 from mxc.dialects.amdgpu import thread
-from mxc.dialects.amdgpu_narrow import mirrored, neighbour
 from mxc.dialects.reasons import Reason
+from mxc.passes.kernels.carried import values_of, with_values
 from mxc.passes.kernels.executables import Threads, workgroup
 from mxc.passes.kernels.extents import Size
 from mxc.passes.kernels.gpu.lanes import below, divided, plus, rest, times
+from mxc.passes.kernels.gpu.sums import OF_EIGHT, over_lanes, sum_of
 from mxc.passes.kernels.recurrences.shape import Extents, Rows, RuleShape, rows_of_run
-from mxc.passes.kernels.vectors import f32, i32, index, load, loop, splat, when
+from mxc.passes.kernels.vectors import f32, index, load, loop, splat, when
 
 #: Lanes that share a column; lanes of a workgroup at most.
 _PARTS, _THREADS = 8, 256
@@ -100,18 +101,16 @@ class GpuDeltaRule:
             column=column,
         )
         state = lane.state(pool, layer)
-        ahead = [lane.row(plus(run.first, n)) for n in range(_AHEAD)]
-        carried = [*state, *(value for row in ahead for value in row.values)]
-        with loop(run.first, run.behind, index(1), carried) as (row, values, op):
-            state, queue = values[: len(state)], values[len(state) :]
-            size = len(queue) // _AHEAD
-            own = _Row.of(queue[:size], len(state))
+        held = state, [lane.row(plus(run.first, n)) for n in range(_AHEAD)]
+        with loop(run.first, run.behind, index(1), values_of(held)) as (row, values, op):
+            state, (own, *ahead) = with_values(held, values)
             following = lane.row(plus(row, _AHEAD))
             state, found = own.step(state)
             with when(below(part, 1)):
                 memref.StoreOp(found, result, [row, head, column])
-            scf.YieldOp([*state, *queue[size:], *following.values])
-        lane.store(list(op.results)[: len(state)], pool, layer)
+            scf.YieldOp(values_of((state, [*ahead, following])))
+        state, _ = with_values(held, op.results)
+        lane.store(state, pool, layer)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,16 +182,6 @@ class _Row:
     value: ir.Value
     beta: ir.Value
 
-    @staticmethod
-    def of(values: Vectors, count: int) -> _Row:
-        """From `values`, where queries are `count` vectors."""
-        return _Row(values[:count], values[count : 2 * count], values[2 * count : -2], *values[-2:])
-
-    @property
-    def values(self) -> Vectors:
-        """All of them."""
-        return [*self.queries, *self.keys, *self.decay, self.value, self.beta]
-
     def step(self, state: Vectors) -> tuple[Vectors, ir.Value]:
         """The state after the row, and what the row reads: the same f32 in the eight lanes."""
         kind = state[0].type
@@ -219,18 +208,4 @@ def _product(x: Vectors, y: Vectors) -> ir.Value:
     total = arith.mulf(x[0], y[0])
     for a, b in zip(x[1:], y[1:], strict=True):
         total = math.fma(a, b, total)
-    width = ir.VectorType(total.type).shape[0]
-    parts = [vector.extract(total, [], [n]) for n in range(width)]
-    while len(parts) > 1:
-        half = len(parts) // 2
-        parts = [arith.addf(a, b) for a, b in zip(parts[:half], parts[half:], strict=True)]
-    found = parts[0]
-    moves: list[Callable[[ir.Value], ir.Value]] = [
-        lambda bits: neighbour(bits, 1),
-        lambda bits: neighbour(bits, 2),
-        mirrored,
-    ]
-    for move in moves:
-        other = arith.bitcast(f32(), move(arith.bitcast(i32(), found)))
-        found = arith.addf(found, other)
-    return found
+    return over_lanes(sum_of(total), OF_EIGHT)
