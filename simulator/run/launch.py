@@ -46,13 +46,15 @@ def launch(
     *,
     observer: Observer | None = None,
     waves: int = _WAVES,
+    backwards: bool = False,
 ) -> int:
     """Run a kernel; gives the number of instructions that were stepped through.
 
     workgroups: how many in x, y, z. bindings: writable arrays in the order of the kernel's
-    pointer arguments, changed in place. constants: its 32-bit arguments in order. Raises
-    SimulationError for arguments that do not fit the kernel, for an instruction that is not
-    modelled when it is reached, and for a fault (an address in no buffer).
+    pointer arguments, changed in place. constants: its 32-bit arguments in order. waves: how many
+    run together, at most. backwards: the last workgroup begins first, and counts as the first one
+    in findings. Raises SimulationError for arguments that do not fit the kernel, for an instruction
+    that is not modelled when it is reached, and for a fault (an address in no buffer).
     """
     kernel = program.kernel
     if min(workgroups) < 0 or max(workgroups) >= 1 << 31:
@@ -73,6 +75,8 @@ def launch(
     stepped = 0
     for first in range(0, total, batch):
         numbers = np.arange(first, min(total, first + batch))
+        if backwards:
+            numbers = total - 1 - numbers
         w = _start(kernel, memory, (base, packet), arguments, numbers, workgroups, per_workgroup)
         w.observer = observer
         if observer is not None:

@@ -8,7 +8,9 @@ that is not atomic, and nothing orders them:
   Backend, memory model of gfx942, where a workgroup is not split among compute units);
 - atomic operations: what a wave did before one is seen by a wave that does one on the same place
   afterwards, and by those that learn of it in the same way. Loads and stores for more than a
-  wave (sc0, sc1) are atomic. Fences are not looked at: they are taken to be where they are needed.
+  wave (sc0, sc1) are atomic. Between workgroups, which may be on chips with an L2 each, fences are
+  needed (the same document): the first wave has released before (buffer_wbl2 sc1, then a wait for
+  vmcnt(0)), and the second one has acquired afterwards (buffer_inv sc1).
 
 Loads may meet atomic operations, as in loops of compare and swap, which begin with a load.
 A store of the value that a byte has changes nothing, and is no race. Waves may end in the
@@ -18,7 +20,8 @@ simulator before others begin; that orders nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
@@ -31,6 +34,8 @@ from mxc.simulator.run.state import LANES, Waves
 _SHIFT = 24
 _ATOMIC = 1 << _SHIFT - 1
 _WAVE = _ATOMIC - 1
+#: What orders accesses.
+_Event = Literal["barrier", "atomic", "release", "acquire"]
 #: Bytes that have one number, as long as no access is for less of them.
 _UNIT = 16
 
@@ -74,6 +79,20 @@ class _Region:
         self.unit = unit
 
 
+@dataclass
+class _Knowledge:
+    """What became of an access after so many events. Waves that know of it, `since` when;
+    those of them that have `released` it; those that have `heard` of it and are to acquire it.
+    Addresses at which it was told, to all, and to a workgroup."""
+
+    since: dict[int, int]
+    events: int = 0
+    released: set[int] = field(default_factory=set)
+    heard: set[int] = field(default_factory=set)
+    places: set[int] = field(default_factory=set)
+    near: set[tuple[int, int]] = field(default_factory=set)
+
+
 @dataclass(frozen=True)
 class _Access:
     """What some lanes access: offsets in a region, and for each the number that is kept."""
@@ -99,9 +118,10 @@ class GlobalMemory:
         self._waves = 0
         self._each = 1
         self._barriers: Array = np.zeros(0, np.int64)
-        #: By time: the waves and the addresses of an atomic operation, or workgroups at a barrier.
-        self._order: list[tuple[int, Array, Array | None]] = []
-        self._known: dict[tuple[int, int], tuple[int, dict[int, int], set[int]]] = {}
+        #: By time: the waves and the addresses of an atomic operation, the waves of a fence, with
+        #: the times up to which they release, or workgroups at a barrier.
+        self._order: list[tuple[int, _Event, Array, Array]] = []
+        self._known: dict[tuple[int, int], _Knowledge] = {}
         self._regions = _regions(memory)
 
     def start(self, w: Waves) -> None:
@@ -111,6 +131,7 @@ class GlobalMemory:
         self._first = self._waves
         self._mine = np.repeat(np.arange(w.count), LANES) + (self._first + 1)
         self._waves += w.count
+        self._back: Array = np.zeros(w.count, np.int64)
         self._barriers = np.append(self._barriers, np.zeros(groups, np.int64))
 
     def barrier(self, workgroups: Array) -> None:
@@ -118,7 +139,27 @@ class GlobalMemory:
         self._time += 1
         groups = workgroups + self._first // self._each
         self._barriers[groups] = self._time
-        self._order.append((self._time, groups, None))
+        self._order.append((self._time, "barrier", groups, groups))
+
+    def written_back(self, waves: Array) -> None:
+        """These waves, bool, begin to write back what the device is to see."""
+        self._time += 1
+        self._back[waves] = self._time
+
+    def waited(self, waves: Array) -> None:
+        """These waves have waited for all that they began."""
+        waves = waves & (self._back > 0)
+        if waves.any():
+            self._fence("release", waves, self._back[waves])
+            self._back[waves] = 0
+
+    def acquired(self, waves: Array) -> None:
+        """These waves load nothing any more that is older than what the device sees."""
+        self._fence("acquire", waves, self._back[waves])
+
+    def _fence(self, kind: _Event, waves: Array, times: Array) -> None:
+        self._time += 1
+        self._order.append((self._time, kind, np.flatnonzero(waves) + self._first, times))
 
     def load(
         self, w: Waves, address: Array, lanes: Array | None, size: int, *, atomic: bool
@@ -237,25 +278,37 @@ class GlobalMemory:
         if not self._order:
             return False
         wave, began = (before & _WAVE) - 1, before >> _SHIFT
-        known = self._known.setdefault((wave, began), (0, {wave: began}, set()))
-        done, since, places = known
-        for time, who, addresses in self._order[done:]:
-            if time <= began:
-                continue
-            if addresses is None:
-                for group in who.tolist():
-                    members = range(group * self._each, (group + 1) * self._each)
-                    if any(member in since for member in members):
-                        for member in members:
-                            since.setdefault(member, time)
-                continue
-            for each, address in zip(who.tolist(), addresses.tolist(), strict=True):
-                if address in places:
-                    since.setdefault(each, time)
-                elif each in since:
-                    places.add(address)
-        self._known[wave, began] = (len(self._order), since, places)
-        return (now & _WAVE) - 1 in since
+        known = self._known.setdefault((wave, began), _Knowledge({wave: began}))
+        for time, kind, who, what in self._order[known.events :]:
+            if time > began:
+                for each, detail in zip(who.tolist(), what.tolist(), strict=True):
+                    self._learn(known, time, kind, each, detail)
+        known.events = len(self._order)
+        return (now & _WAVE) - 1 in known.since
+
+    def _learn(self, known: _Knowledge, time: int, kind: _Event, each: int, detail: int) -> None:
+        """What an event of a wave, or of a workgroup at a barrier, changes."""
+        since, group = known.since, each // self._each
+        if kind == "barrier":
+            members = range(each * self._each, (each + 1) * self._each)
+            if any(member in since for member in members):
+                for member in members:
+                    since.setdefault(member, time)
+        elif kind == "release":
+            if each in since and since[each] < detail:
+                known.released.add(each)
+        elif kind == "acquire":
+            if each in known.heard:
+                since.setdefault(each, time)
+        else:
+            if (detail, group) in known.near:
+                since.setdefault(each, time)
+            elif detail in known.places:
+                known.heard.add(each)
+            if each in since:
+                known.near.add((detail, group))
+            if each in known.released:
+                known.places.add(detail)
 
     def _detail(self, access: _Access, place: int, wave: int, what: str) -> str:
         byte = max(0, place * access.region.unit - access.shift)
@@ -294,7 +347,7 @@ class GlobalMemory:
                 at, own = at[here], own[here]
             key = own + ((self._time << _SHIFT) + _ATOMIC * atomic)
             if atomic:
-                self._order.append((self._time, own - 1, at + region.first))
+                self._order.append((self._time, "atomic", own - 1, at + region.first))
             yield _Access(region, space, at, key), chosen
 
 

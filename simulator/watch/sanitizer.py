@@ -9,7 +9,8 @@ race       two waves of a workgroup access the same LDS byte, at least one write
            not both waited for by its wave and followed by a barrier; or another wave has read the
            byte since the last barrier. A write of the value that the byte has is none. And two
            waves of a dispatch, one byte of global memory, at least one writes, and neither a
-           barrier of their workgroup nor atomic operations order them (global_memory.py)
+           barrier of their workgroup nor atomic operations and fences order them
+           (global_memory.py)
 dma        a wave reads LDS that its own load to LDS fills and has not waited for
 undefined  a value computed from a register that was never written is stored, is an address, or
            decides a branch or which lanes are active (compilers copy and mask out undefined values,
@@ -78,6 +79,8 @@ class _Count:
         self.done = np.where(active, reached, self.done)
 
 
+#: What an instruction with sc1 orders, for all waves of the device.
+_FENCES = {"buffer_wbl2": GlobalMemory.written_back, "buffer_inv": GlobalMemory.acquired}
 #: By program and address: found once, whoever watches.
 _USES: WeakKeyDictionary[Program, dict[int, Use]] = WeakKeyDictionary()
 _HAZARDS: WeakKeyDictionary[Program, dict[int, list[str]]] = WeakKeyDictionary()
@@ -133,6 +136,8 @@ class Sanitizer(Observer):
             self._report("undefined", i, detail)
         if i.name == "s_waitcnt":
             self._wait(i, w)
+        elif i.name in _FENCES and i.has("sc1"):
+            _FENCES[i.name](self._global, self._active)
 
     def after(self, w: Waves, i: Instruction) -> None:
         """Note what the instruction wrote, and what it left outstanding."""
@@ -167,6 +172,8 @@ class Sanitizer(Observer):
         vector, _, local = waits(i.has("simm16"))
         counts = self._counts
         counts[VECTOR].wait(vector, self._active)
+        if vector == 0:
+            self._global.waited(self._active)
         # Scalar loads may be among those that are left: then LDS has done more, never less.
         counts[LOCAL].wait(local, self._active)
         if local == 0:

@@ -21,12 +21,20 @@ def races(
     workgroups: int = 4,
     size: int = 64,
     together: int = 512,
+    backwards: bool = False,
 ) -> list[str]:
     """What the sanitizer says of races; all other findings fail."""
     (kernel,) = read_assembly(code, "k.s", workgroup=(size, 1, 1), buffers=len(buffers)).values()
     sanitizer = Sanitizer()
     program = Program(kernel, observed=True)
-    launch(program, (workgroups, 1, 1), buffers, observer=sanitizer, waves=together)
+    launch(
+        program,
+        (workgroups, 1, 1),
+        buffers,
+        observer=sanitizer,
+        waves=together,
+        backwards=backwards,
+    )
     assert {finding.kind for finding in sanitizer.findings} <= {"race"}, sanitizer.findings
     return [finding.detail for finding in sanitizer.findings]
 
@@ -160,6 +168,8 @@ def test_a_sum_needs_an_atomic(add: str, race: bool, together: int) -> None:
     assert bool(races(SUM.format(add=add), [words()], together=together)) is race
 
 
+RELEASE, ACQUIRE = "buffer_wbl2 sc1\ns_waitcnt vmcnt(0)", "buffer_inv sc1"
+COUNT = "global_atomic_add v5, v1, v2, s[2:3] sc0"
 #: Every workgroup stores a number, then counts itself; the last one of four reads all numbers.
 LAST = """
 v_mov_b32 v1, 0
@@ -169,13 +179,14 @@ v_mov_b32 v3, s8
 v_mov_b32 v4, s6
 s_mov_b64 exec, 1
 global_store_dword v3, v4, s[4:5]
-s_waitcnt vmcnt(0)
+{release}
 {count}
 s_waitcnt vmcnt(0)
 v_readfirstlane_b32 s9, v5
 s_nop 4
-s_cmp_lg_u32 s9, 10
+s_cmp_lg_u32 s9, {last}
 s_cbranch_scc1 end
+{acquire}
 global_load_dwordx4 v[6:9], v1, s[4:5]
 s_waitcnt vmcnt(0)
 end:
@@ -184,10 +195,11 @@ s_endpgm
 
 
 @pytest.mark.parametrize("together", [512, 1])
+@pytest.mark.parametrize("backwards", [False, True])
 @pytest.mark.parametrize(
     ("count", "race"),
     [
-        ("global_atomic_add v5, v1, v2, s[2:3] sc0", False),
+        (COUNT, False),
         # Everybody has a counter of its own.
         (
             "global_atomic_add v5, v3, v2, s[2:3] sc0\ns_waitcnt vmcnt(0)\nv_add_u32 v5, v5, v4",
@@ -198,10 +210,39 @@ s_endpgm
     ],
 )
 def test_the_last_workgroup_may_read_what_others_stored(
-    count: str, race: bool, together: int
+    count: str, race: bool, together: int, backwards: bool
 ) -> None:
+    code = LAST.format(count=count, last=10, release=RELEASE, acquire=ACQUIRE)
+    assert bool(counted(code, together, backwards)) is race
+
+
+def counted(code: str, together: int, backwards: bool) -> list[str]:
+    """Races of four workgroups that begin to count at seven."""
     counters = np.full(16, 7, np.uint32)
-    assert bool(races(LAST.format(count=count), [counters, words(16)], together=together)) is race
+    buffers = [counters, words(16)]
+    return races(code, buffers, together=together, backwards=backwards)
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+@pytest.mark.parametrize("together", [512, 1])
+@pytest.mark.parametrize(
+    ("release", "acquire", "last"),
+    [
+        # One workgroup too early: the last one has not stored yet.
+        (RELEASE, ACQUIRE, 9),
+        # No fence, or not for the device, or not waited for.
+        ("s_waitcnt vmcnt(0)", ACQUIRE, 10),
+        ("buffer_wbl2 sc0\ns_waitcnt vmcnt(0)", ACQUIRE, 10),
+        ("buffer_wbl2 sc1", ACQUIRE, 10),
+        (RELEASE, "", 10),
+        (RELEASE, "buffer_inv sc0", 10),
+    ],
+)
+def test_a_count_needs_fences_and_the_right_number(
+    release: str, acquire: str, last: int, together: int, backwards: bool
+) -> None:
+    code = LAST.format(count=COUNT, release=release, acquire=acquire, last=last)
+    assert counted(code, together, backwards)
 
 
 def test_dispatches_come_one_after_the_other() -> None:
