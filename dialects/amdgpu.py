@@ -19,6 +19,11 @@ _BOUNDED = "#amdgpu.address_space<fat_raw_buffer>"
 #: Memory that a dispatch is given.
 GLOBAL = "#hal.descriptor_type<storage_buffer>"
 
+#: LLVM's name for the waves of one device; its numbers for atomic operations and their orders.
+_DEVICE, _ADD, _MONOTONIC = "agent", 1, 2
+#: Those of the orders of `fence`.
+_ORDERS = {"acquire": 4, "release": 5}
+
 #: An offset that is beyond the end of every buffer: as large as a signed 32-bit offset may be, with
 #: room for the bytes of a load.
 BEYOND = 0x7FFFFF00
@@ -90,6 +95,50 @@ def shared(shape: Sequence[int], element: ir.Type) -> ir.Value:
 def barrier() -> None:
     """Wait for all waves of the workgroup, and for what each wrote to shared memory."""
     amdgpu.lds_barrier()
+
+
+def fence(order: Literal["acquire", "release"]) -> None:
+    """Order memory between the waves of a device, beside `added`.
+
+    release: what the wave has stored is seen by those that acquire. acquire: the wave sees what was
+    released, loads nothing earlier, and nothing that its caches had.
+    """
+    ir.Operation.create(
+        "llvm.fence",
+        attributes={
+            "ordering": ir.IntegerAttr.get(ir.IntegerType.get_signless(64), _ORDERS[order]),
+            "syncscope": ir.StringAttr.get(_DEVICE),
+        },
+    )
+
+
+def added(counter: ir.Value, at: ir.Value, number: ir.Value) -> ir.Value:
+    """Add an i32 to element `at` of a memref i32 [n] in global memory, as one operation for all
+    waves of the device; what was there.
+
+    It orders nothing. `memref.atomic_rmw` would order all memory of the system.
+    """
+    i64 = ir.IntegerType.get_signless(64)
+    first = memref.ExtractAlignedPointerAsIndexOp(counter).result
+    _, offset, _, _ = memref.ExtractStridedMetadataOp(counter).results
+    size = arith.ConstantOp(ir.IndexType.get(), 4).result
+    place = arith.addi(first, arith.muli(arith.addi(offset, at), size))
+    pointer = ir.Operation.create(
+        "llvm.inttoptr",
+        results=[ir.Type.parse("!llvm.ptr<1>")],
+        operands=[arith.index_castui(i64, place)],
+    ).result
+    return ir.Operation.create(
+        "llvm.atomicrmw",
+        results=[number.type],
+        operands=[pointer, number],
+        attributes={
+            "bin_op": ir.IntegerAttr.get(i64, _ADD),
+            "ordering": ir.IntegerAttr.get(i64, _MONOTONIC),
+            "syncscope": ir.StringAttr.get(_DEVICE),
+            "alignment": ir.IntegerAttr.get(i64, 4),
+        },
+    ).result
 
 
 def load_to_shared(

@@ -147,7 +147,7 @@ def size_of_result(op: ir.Operation, number: int, axis: int) -> tuple[int, int] 
 def _called(op: ir.Operation) -> ir.Operation | None:
     """The function that a call calls, if it has a body."""
     symbol = ir.FlatSymbolRefAttr(op.attributes["callee"]).value
-    for function in _functions(_module_of(op)):
+    for function in _functions(module_of(op)):
         if ir.StringAttr(function.attributes["sym_name"]).value == symbol:
             return function
     return None
@@ -205,10 +205,11 @@ def _marked(op: ir.Operation) -> Iterator[ir.Operation]:
 
 def _module_here() -> ir.Operation:
     block = ir.InsertionPoint.current.block
-    return _module_of(block.owner)
+    return module_of(block.owner)
 
 
-def _module_of(op: ir.Operation | ir.OpView) -> ir.Operation:
+def module_of(op: ir.Operation | ir.OpView) -> ir.Operation:
+    """The module that an operation is in."""
     found = op.operation
     while found.name != "builtin.module":
         found = found.parent.operation

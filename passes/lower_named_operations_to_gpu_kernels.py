@@ -16,18 +16,19 @@ Each operation has a lowering, which chooses a kernel for a call or says why the
   kernel (passes/kernels/gpu/route.py).
 - attention over pages: scores, softmax and values of all heads are one dispatch of matrix
   instructions (passes/kernels/gpu/attention/), which reads the pool by the page numbers of the
-  lists. Where tokens are decoded their keys are shared out in pieces, and a second dispatch adds
-  them up. Queries and weights are the sum of three bf16. A result that is only rounded to bf16 is
-  stored so. Packed keys and values are decoded in registers.
+  lists. Where tokens are decoded their keys are shared out in pieces, which the wave adds up that
+  is done last. It finds out by counters, which the kernel of rotary positions sets to zero; where
+  that has not written the keys, a second dispatch adds the pieces up. Queries and weights are the
+  sum of three bf16. A result that is only rounded to bf16 is stored so. Packed keys and values are
+  decoded in registers.
 
 before:
     %y = util.call @mxc.attention(%queries, %sinks, %positions, %runs, %pool, %lists, %k, %v)
     %values, %indices = iree_linalg_ext.topk_v2 dimension(1) ins(%x : tensor<TxExf32>) outs(..)
 after:
     stream.executable private @mxc_attention_8x8x64_bf16 { .. amdgpu.mfma .. }
-    %parts, %whole = flow.dispatch @mxc_attention_..(%queries, %pool, %sinks, %runs, %lists,
-                                                    %T, %S, %P, %N, %k, %v, %pieces)
-    %y = flow.dispatch @mxc_attention_.._joined(%parts, %sinks, %runs, %whole, ..) -> %whole
+    %parts, %y, %counted = flow.dispatch @mxc_attention_..(%queries, %pool, %sinks, %runs, %lists,
+                                         %zeros, %T, %S, %P, %N, %k, %v, %pieces) -> .., %zeros
     stream.executable private @mxc_top_8_of_Dx128 { .. }
     %values, %indices = flow.dispatch @mxc_top_8_of_Dx128(%x)
 

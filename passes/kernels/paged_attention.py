@@ -4,7 +4,8 @@ Rows of a run, R = count * G query heads of its tokens, are cut into blocks of r
 into pieces of `piece_keys` at absolute places: [0, n), [n, 2n), .. Where a call has few rows and
 many keys each piece has a workgroup of its own, which writes what it comes to in `parts`, and a
 second kernel, NAME_joined, adds them up. Where it has many rows a workgroup goes over all pieces
-and writes the result; NAME_joined has nothing to do then.
+and writes the result; NAME_joined has nothing to do then. Or the kernel counts the workgroups that
+are done with a row, and the last one adds the pieces up: there is no second kernel.
 
 Either way a row's result is the sum of its pieces, in their order, by the same formula. So its bits
 depend on its own position alone.
@@ -111,6 +112,10 @@ class Kernel(Protocol):
     def cap(self) -> float | None:
         """Bound of the scores."""
 
+    @property
+    def counts(self) -> bool:
+        """Whether the kernel counts its workgroups, so that the last one combines pieces."""
+
     def pieces(self, call: Scalars) -> Size:
         """How many pieces are computed apart, 1 for none; `pieces` of the call is not known."""
 
@@ -127,8 +132,14 @@ class Kernel(Protocol):
 K = TypeVar("K", bound=Kernel)
 
 
+#: The counters of a call: zeros i32 [T, V * G] that nothing else uses, if there are any.
+Counters = Callable[[AttentionCall], ir.Value | None]
+
+
 def attention_lowering(
-    kernel: Callable[[AttentionCall], K | Reason], build: Callable[[str, K], None]
+    kernel: Callable[[AttentionCall], K | Reason],
+    build: Callable[[str, K], None],
+    counters: Counters = lambda call: None,
 ) -> Lowering[AttentionCall, K]:
     """Attention over pages becomes calls of the kernel for it.
 
@@ -146,7 +157,8 @@ def attention_lowering(
         if shape not in names:
             names[shape] = _name(shape, set(names.values()))
         calls.once(names[shape], lambda: build(names[shape], shape))
-        return [_call(names[shape], shape, call, last(call, shape).results[0].type)]
+        wanted = last(call, shape).results[0].type
+        return [_call(names[shape], shape, call, counters(call), wanted)]
 
     return Lowering(attention_calls, kernel, dispatch, last)
 
@@ -165,8 +177,10 @@ def _name(shape: Kernel, taken: set[str]) -> str:
 
 
 def buffers_of(shape: Kernel, call: Scalars) -> list[Buffer]:
-    """Queries, pool, sinks, runs, lists; then parts and result, which the kernel writes."""
+    """Queries, pool, sinks, runs, lists, and where the kernel counts, counters, of which it uses
+    that of the first row of each tile; then parts and result, which the kernel writes."""
     integer = i32()
+    counters = [Buffer([call.tokens, shape.heads * shape.group], integer)]
     entries, block = shape.pool
     element = pool_type(shape.element)
     rows = block if page_format(shape.element) is None else stored_positions(shape.element, block)
@@ -177,6 +191,7 @@ def buffers_of(shape: Kernel, call: Scalars) -> list[Buffer]:
         sinks,
         runs,
         Buffer([call.runs, call.pages], integer),
+        *(counters if shape.counts else []),
         parts,
         result,
     ]
@@ -219,8 +234,8 @@ def executables_of(
     join_threads: Threads | None = None,
     cases: Sequence[Case] = (),
 ) -> None:
-    """Build @name and @name_joined at the insertion point, of the memrefs of `buffers_of` and of
-    `joined_buffers_of`.
+    """Build @name and, where it does not count, @name_joined at the insertion point, of the memrefs
+    of `buffers_of` and of `joined_buffers_of`.
 
     `cases`: bodies for calls of fewer pieces than `body` is for, in their order, on a GPU.
     """
@@ -241,6 +256,8 @@ def executables_of(
                 threads=[*(case.threads for case in cases), threads],
             ),
         )
+    if shape.counts:
+        return
     joined = shape.joined_workgroups
     name = f"{name}_joined"
     _executable(name, lambda call: joined_buffers_of(shape, call), joined, join, join_threads)
@@ -284,8 +301,10 @@ def _executable(
     )
 
 
-def _call(name: str, shape: Kernel, call: AttentionCall, wanted: ir.Type) -> ir.Value:
-    """Dispatch @name, and @name_joined; what the latter leaves, as the type `wanted`."""
+def _call(
+    name: str, shape: Kernel, call: AttentionCall, counters: ir.Value | None, wanted: ir.Type
+) -> ir.Value:
+    """Dispatch @name and, where it does not count, @name_joined; the result, of type `wanted`."""
     queries, pool, runs, lists = call.queries, call.pages.pool, call.rows.runs, call.pages.lists
     given = Scalars(
         tokens=value_of(size_of(queries, 0)),
@@ -298,17 +317,22 @@ def _call(name: str, shape: Kernel, call: AttentionCall, wanted: ir.Type) -> ir.
     )
     given = replace(given, pieces=value_of(shape.pieces(given)))
     *read, parts, result = buffers_of(shape, given)
+    operands = [queries, pool, call.sinks, runs, lists]
+    if shape.counts:
+        assert counters is not None
+        operands.append(counters)
     tensors = [
         tensor.CastOp(as_tensor(buffer.memref), value).result
-        for buffer, value in zip(read, (queries, pool, call.sinks, runs, lists), strict=True)
+        for buffer, value in zip(read, operands, strict=True)
     ]
     scalars = given.all
     made = dispatch_all(
         name,
         [*tensors, *scalars],
-        [as_tensor(parts.memref), as_tensor(result.memref)],
+        [as_tensor(each.memref) for each in (parts, result, *read[5:])],
         workload=scalars,
-        sizes=dynamic_of([*read, parts, result]),
+        sizes=dynamic_of([*read, parts, result, *read[5:]]),
+        tied=[-1, -1, *range(5, len(read))],
     )
     own = {
         ir.IntegerAttr(each.owner.attributes["value"]).value for each in (call.keys, call.values)
@@ -324,7 +348,10 @@ def _call(name: str, shape: Kernel, call: AttentionCall, wanted: ir.Type) -> ir.
         queries=0,
         mixed=shape.mixed,
     ).write(made)
-    left, whole = made.results
+    left, whole, *counted = made.results
+    attention = call.op.results[0].type
+    if counted:
+        return _as(whole, attention, wanted, value_of(given.tokens))
     joined = dispatch_all(
         f"{name}_joined",
         [left, *tensors[2:4], whole, *scalars],
@@ -333,7 +360,7 @@ def _call(name: str, shape: Kernel, call: AttentionCall, wanted: ir.Type) -> ir.
         sizes=dynamic_of([*joined_buffers_of(shape, given), result]),
         tied=[3],
     )
-    return _as(joined.results[0], call.op.results[0].type, wanted, value_of(given.tokens))
+    return _as(joined.results[0], attention, wanted, value_of(given.tokens))
 
 
 def _as(value: ir.Value, attention: ir.Type, wanted: ir.Type, tokens: ir.Value) -> ir.Value:

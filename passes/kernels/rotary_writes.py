@@ -28,6 +28,8 @@ from mxc.passes.kernels.vectors import f32, i32, index, load, loop, of
 _FLOATS, _THREADS = ("bf16", "f16", "f32"), 256
 #: Places of the slots and of the pool among the operands of a kernel.
 _SLOTS, _POOL = 5, 6
+#: Attribute of a call: the result that has zeros, for kernels that count their workgroups.
+_ZEROS = "mxc.zeros"
 
 
 def rotary_lowering(lanes: int, wave: int | None = None) -> Lowering[RotaryWrite, RotaryKernel]:
@@ -43,13 +45,28 @@ def _dispatch(calls: Calls, call: RotaryWrite, kernel: RotaryKernel) -> Sequence
     )
     entries, positions = kernel.pool
     PoolRead(operand=_POOL, part=2, of=entries * positions, runs=_SLOTS).write(made)
-    return list(made.results)
+    if kernel.wave is not None:
+        made.attributes[_ZEROS] = ir.IntegerAttr.get(ir.IndexType.get(), 1)
+    return [made.results[0], made.results[len(made.results) - 1]]
+
+
+def zeros_beside(pool: ir.Value) -> ir.Value | None:
+    """The zeros, i32 [T, Q], that the kernel of T rows of Q queries wrote which wrote to `pool`, if
+    nothing has used them yet."""
+    made = pool.owner
+    while isinstance(made, ir.Operation | ir.OpView) and made.operation.name == "tensor.cast":
+        made = made.operation.operands[0].owner
+    if not isinstance(made, ir.Operation | ir.OpView) or _ZEROS not in made.operation.attributes:
+        return None
+    zeros = made.operation.results[ir.IntegerAttr(made.operation.attributes[_ZEROS]).value]
+    return None if list(zeros.uses) else zeros
 
 
 @dataclass(frozen=True, kw_only=True)
 class RotaryKernel(Sized):
     """`queries` and `heads` heads of `depth` elements, into pages of `pool` (entries, positions) of
-    `element`; `lanes`: elements of a register. `wave`: lanes of one, None on a CPU.
+    `element`; `lanes`: elements of a register. `wave`: lanes of one, None on a CPU. On a GPU it has
+    a zero for each query of each row too, for the attention that follows.
 
     With each call come the `entry` of keys, the number of rows, and the pages of the pool.
     """
@@ -103,18 +120,19 @@ class RotaryKernel(Sized):
 
     @property
     def buffers(self) -> list[Buffer]:
-        """Queries, keys, values, cos, sin, slots, the pool, and the turned queries."""
+        """Queries, keys, values, cos, sin, slots, the pool, and the turned queries; zeros."""
         asked = Buffer([self.rows, self.queries * self.depth], f32())
         rows = Buffer([self.rows, self.heads * self.depth], f32())
         table = Buffer([self.rows, self.depth // 2], f32())
         pool = [self.pages, *self.pool, self.heads, self.depth]
         kind = ir.Type.parse(self.element)
         slots = Buffer([self.rows], i32())
-        return [asked, rows, rows, table, table, slots, Buffer(pool, kind), asked]
+        zeros = [] if self.wave is None else [Buffer([self.rows, self.queries], i32())]
+        return [asked, rows, rows, table, table, slots, Buffer(pool, kind), asked, *zeros]
 
     def body(self, *buffers: ir.Value) -> None:
         """Build the body at the insertion point."""
-        queries, keys, values, cos, sin, slots, pool, result = buffers
+        queries, keys, values, cos, sin, slots, pool, result, *zeros = buffers
         row, half = workgroup(0), self.depth // 2
         slot = arith.index_castui(ir.IndexType.get(), memref.LoadOp(slots, [row]).result)
         positions = index(self.pool[1])
@@ -145,6 +163,9 @@ class RotaryKernel(Sized):
 
         self._over_pieces(self.queries, ask)
         self._over_pieces(self.heads, keep)
+        for each in zeros:
+            with loop(thread(), index(self.queries), index(_THREADS)) as (place, _, _):
+                memref.StoreOp(constant(0, i32()), each, [row, place])
 
     def _over_pieces(self, heads: int, body: Callable[[ir.Value, ir.Value], None]) -> None:
         """`body` of the head and the first element of each piece of one half."""

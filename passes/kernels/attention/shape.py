@@ -62,6 +62,11 @@ class Attention:
         return "f32"
 
     @property
+    def counts(self) -> bool:
+        """Workgroups do not count themselves here."""
+        return False
+
+    @property
     def tile_rows(self) -> int:
         """Rows of a register tile: 16 sums of the 32 registers of AVX-512, 8 of the 16 of AVX2."""
         return 8 if self.lanes >= 16 else 4

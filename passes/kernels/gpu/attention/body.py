@@ -25,7 +25,8 @@ matrix instruction. So where a result is not finite at the end, the wave begins 
 
 Values of long keys are shared out in slices: each wave computes all scores, and sums one slice.
 
-Where a token is decoded each piece may have a wave of its own; join.py adds them up.
+Where a token is decoded each piece may have a wave of its own; join.py adds them up: a kernel, or
+the wave that is done last.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ from mxc.passes.kernels.gpu.attention.careful import (
     scores_of_any,
     with_the_others,
 )
+from mxc.passes.kernels.gpu.attention.join import join_when_last
 from mxc.passes.kernels.gpu.attention.kept import Kept, unknown_zero
 from mxc.passes.kernels.gpu.attention.operands import (
     Operands,
@@ -105,6 +107,8 @@ def attention(shape: Attention, buffers: Sequence[ir.Value], call: Scalars, *, t
     own = wave(shape, call, buffers[3], tiles, lane.lane)
     with when(own.some):
         _Body(shape, buffers, call, own, tiles, lane).build()
+        if shape.counts and tiles == 1:
+            join_when_last(shape, buffers, call, own, lane.lane)
 
 
 class _Body:
@@ -117,7 +121,7 @@ class _Body:
         tiles: int,
         lane: Lane,
     ) -> None:
-        queries, pool, sinks, _, lists, parts, result = buffers
+        queries, pool, sinks, _, lists, *_, parts, result = buffers
         self.shape, self.wave = shape, own
         slices = shape.slices
         head = divided(workgroup(0), slices)

@@ -1,35 +1,56 @@
-"""Pieces added up: the second kernel, where the first one computed those of decoded tokens apart.
+"""Pieces added up, where those of decoded tokens were computed apart.
 
-The first kernel leaves, for each piece and row, the sums of its weights and values, then their
+Each wave leaves, for its piece and each row, the sums of its weights and values, then their
 maximum and their total (sums.py). A lane has four elements of a row, and adds the pieces that its
-token sees, in their order, a few of them loaded at once.
+token sees, in their order, a few of them loaded at once. So bits do not depend on who does it when.
+
+Where there are counters, the wave of a tile of rows that is done last does it:
+
+    release; count = counter of the tile, which becomes one more
+    if all others have counted: acquire; add up
+
+Else a second kernel does (`join_pieces`).
+
+Waves of a tile are on several XCDs of gfx942 and gfx950, each of which has an L2 of its own. What
+a wave stored is in the L2 of its XCD; a load may find older bytes in its own L1 and L2. LLVM's
+memory model (User Guide for AMDGPU Backend) has these instructions for scope "agent":
+
+    fence release      buffer_wbl2 sc1, s_waitcnt vmcnt(0)      L2 written back, and waited for
+    atomicrmw          global_atomic_add .. sc0                 past L1; sc1 is for the system alone
+    fence acquire      buffer_inv sc1                           L1, and what is not coherent in L2
+
+A wave waits for the stores of all of its lanes, so that one lane counts. The fences are no part of
+the atomic: only the last wave acquires, and each releases once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, memref, scf, vector
+from iree.compiler.dialects import arith, memref, rocdl, scf, vector
 
-from mxc.dialects.amdgpu import bounded, thread
+from mxc.dialects.amdgpu import added, bounded, fence, thread
+from mxc.dialects.generic import constant
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.extents import value_of
 from mxc.passes.kernels.gpu.attention.operands import extended, part
-from mxc.passes.kernels.gpu.attention.shape import JOINED, TAIL, Attention, pieces_between
+from mxc.passes.kernels.gpu.attention.shape import JOINED, TAIL, TILE, Attention, pieces_between
 from mxc.passes.kernels.gpu.attention.softmax import FLOOR, number, rounded, zero
 from mxc.passes.kernels.gpu.attention.sums import Sums
-from mxc.passes.kernels.gpu.lanes import at_most, below, divided, plus, rest, times
+from mxc.passes.kernels.gpu.attention.wave import Wave
+from mxc.passes.kernels.gpu.lanes import at_most, below, divided, long, plus, rest, times
 from mxc.passes.kernels.paged_attention import Scalars
 from mxc.passes.kernels.runs import first_seen, read_run
-from mxc.passes.kernels.vectors import f32, index, loop, of, when
+from mxc.passes.kernels.vectors import f32, i32, index, loop, of, when
 
 #: Pieces that are loaded at once.
 _PIECES = 8
 
 
 def join_pieces(shape: Attention, buffers: Sequence[ir.Value], call: Scalars) -> None:
-    """Build the body at the insertion point, over the memrefs of `joined_buffers_of`."""
+    """Build the body of the second kernel, over the memrefs of `joined_buffers_of`."""
     parts, sinks, runs, result = buffers
     run = read_run(runs, workgroup(1))
     quads = shape.mixed // TAIL
@@ -39,37 +60,99 @@ def join_pieces(shape: Attention, buffers: Sequence[ir.Value], call: Scalars) ->
         at = times(rest(own, quads), TAIL)
         member = rest(divided(own, quads), shape.group)
         head = divided(own, quads * shape.group)
-        first = first_seen(shape.reach, run.before)
-        count = pieces_between(first, run.before)
-        sizes = [1, shape.heads, shape.group, shape.mixed + TAIL]
+        count = pieces_between(first_seen(shape.reach, run.before), run.before)
+        pieces = _Pieces(shape, call, parts, sinks, result, run.number, run.first, count)
+        pieces.join(head, member, at)
 
-        def load(piece: ir.Value) -> Sums:
-            place = arith.addi(arith.muli(piece, value_of(call.runs)), run.number)
-            begin = [place, index(0), index(0), index(0)]
-            left = bounded(part(parts, begin, sizes, kept=(1, 2, 3)))
-            kind = of(f32(), TAIL)
-            values = vector.load(kind, left, [head, member, at])
-            tail = vector.load(kind, left, [head, member, index(shape.mixed)])
-            maximum, total = (vector.extract(tail, [], [n]) for n in range(2))
-            return Sums(maximum, total, [values])
 
-        with loop(index(0), count, index(_PIECES), Sums.none([zero(TAIL)]).all) as (
+def join_when_last(
+    shape: Attention, buffers: Sequence[ir.Value], call: Scalars, own: Wave, lane: ir.Value
+) -> None:
+    """Where a wave has stored a piece of a tile of rows: add all of them up if it is the last one.
+
+    Over the memrefs of `buffers_of`; `lane`: an index.
+    """
+    *_, sinks, _, _, counters, parts, result = buffers
+    with when(own.apart):
+        head = divided(workgroup(0), shape.slices)
+        count = pieces_between(first_seen(shape.reach, own.position), own.position)
+        fence("release")
+        one = scf.IfOp(arith.cmpi(arith.CmpIPredicate.eq, lane, index(0)), [i32()], has_else=True)
+        with ir.InsertionPoint(one.then_block):
+            row = plus(times(head, shape.group), long(own.skipped))
+            place = plus(times(long(own.token), shape.heads * shape.group), row)
+            flat = memref.collapse_shape(_flat(counters), counters, [[0, 1]])
+            scf.YieldOp([added(flat, place, constant(1, i32()))])
+        with ir.InsertionPoint(one.else_block):
+            scf.YieldOp([constant(0, i32())])
+        before = rocdl.readfirstlane(i32(), one.results[0])
+        others = plus(times(count, shape.slices), -1)
+        with when(arith.cmpi(arith.CmpIPredicate.eq, before, others)):
+            fence("acquire")
+            pieces = _Pieces(
+                shape, call, parts, sinks, result, long(own.run), long(own.token), long(count)
+            )
+            quads = shape.mixed // TAIL
+            rows = arith.minui(own.rows, plus(own.skipped, TILE))
+            rows = long(arith.subi(rows, own.skipped))
+            with loop(lane, times(rows, quads), index(shape.lanes)) as (each, _, _):
+                member = plus(long(own.skipped), divided(each, quads))
+                pieces.join(head, member, times(rest(each, quads), TAIL))
+
+
+def _flat(counters: ir.Value) -> ir.Type:
+    kind = ir.MemRefType(counters.type)
+    unknown = ir.ShapedType.get_dynamic_stride_or_offset()
+    layout = ir.StridedLayoutAttr.get(unknown, [1])
+    size = ir.ShapedType.get_dynamic_size()
+    return ir.MemRefType.get([size], kind.element_type, layout, kind.memory_space)
+
+
+@dataclass(frozen=True)
+class _Pieces:
+    """The `count` pieces of the `token` that run `run` decodes: indices; memrefs."""
+
+    shape: Attention
+    call: Scalars
+    parts: ir.Value
+    sinks: ir.Value
+    result: ir.Value
+    run: ir.Value
+    token: ir.Value
+    count: ir.Value
+
+    def join(self, head: ir.Value, member: ir.Value, at: ir.Value) -> None:
+        """Store the four elements from `at` on of a row of the result."""
+        shape = self.shape
+        with loop(index(0), self.count, index(_PIECES), Sums.none([zero(TAIL)]).all) as (
             start,
             carried,
             op,
         ):
             (sums,) = Sums.each(carried, 1)
             numbers = [plus(start, n) for n in range(_PIECES)]
-            for number_of, some in [
-                (each, load(at_most(each, plus(count, -1)))) for each in numbers
-            ]:
-                there = below(number_of, count)
+            last = plus(self.count, -1)
+            loaded = [self._load(at_most(each, last), head, member, at) for each in numbers]
+            for number_of, some in zip(numbers, loaded, strict=True):
+                there = below(number_of, self.count)
                 maximum = arith.select(there, some.maximum, number(FLOOR))
                 total = arith.select(there, some.total, number(0.0))
                 values = arith.select(there, some.values[0], zero(TAIL))
                 sums = sums.plus(Sums(maximum, total, [values]), careful=True)
             scf.YieldOp(sums.all)
         (sums,) = Sums.each(list(op.results), 1)
-        sink = extended(memref.LoadOp(sinks, [head, member]).result)
+        sink = extended(memref.LoadOp(self.sinks, [head, member]).result)
         (whole,) = sums.finished(sink)
-        vector.store(rounded(whole, shape.result), result, [run.first, head, member, at])
+        vector.store(rounded(whole, shape.result), self.result, [self.token, head, member, at])
+
+    def _load(self, piece: ir.Value, head: ir.Value, member: ir.Value, at: ir.Value) -> Sums:
+        shape = self.shape
+        place = arith.addi(arith.muli(piece, value_of(self.call.runs)), self.run)
+        begin = [place, index(0), index(0), index(0)]
+        sizes = [1, shape.heads, shape.group, shape.mixed + TAIL]
+        left = bounded(part(self.parts, begin, sizes, kept=(1, 2, 3)))
+        kind = of(f32(), TAIL)
+        values = vector.load(kind, left, [head, member, at])
+        tail = vector.load(kind, left, [head, member, index(shape.mixed)])
+        maximum, total = (vector.extract(tail, [], [n]) for n in range(2))
+        return Sums(maximum, total, [values])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import replace
 
 from iree.compiler import ir
 
@@ -11,9 +12,11 @@ from mxc.artifact.pages import PAGE_FORMATS
 from mxc.dialects.amdgpu import BEYOND
 from mxc.dialects.attention import AttentionCall
 from mxc.dialects.generic import element_of, shape_of
+from mxc.dialects.named_operations import module_of
 from mxc.dialects.quantize import BLOCK
 from mxc.dialects.reasons import Reason
 from mxc.errors import PassError
+from mxc.passes.base import add_note
 from mxc.passes.kernels.executables import Threads
 from mxc.passes.kernels.gpu.attention.body import attention
 from mxc.passes.kernels.gpu.attention.join import join_pieces
@@ -27,11 +30,18 @@ from mxc.passes.kernels.gpu.attention.softmax import CAPS, SCALES
 from mxc.passes.kernels.gpu.fragments import Instruction
 from mxc.passes.kernels.lowerings import Lowering
 from mxc.passes.kernels.paged_attention import Case, Scalars, attention_lowering, executables_of
+from mxc.passes.kernels.rotary_writes import zeros_beside
 from mxc.passes.kernels.roundings import rounding_of
 from mxc.targets.matrix_unit import MatrixUnit
 
 #: What IREE makes of the reference extracts elements at numbers that it has not computed.
 _CURE = "IREE's code for it reads outside of its buffers: choose --kv-cache bf16, or a CPU"
+
+#: Where no kernel writes zeros for the counters of the waves.
+_SECOND = (
+    "attention over {} pages has a second dispatch for decoded tokens, which adds up the sums of "
+    "their pieces of keys: the keys are not written by a kernel of mxc for this attention alone"
+)
 
 #: Types that are sums of at most three bf16, with their bytes.
 _FLOATS = {"bf16": 2, "f16": 2, "f32": 4}
@@ -43,7 +53,8 @@ _MOST_BYTES, _BF16_BYTES = 512, 1152
 
 def attention_kernels(matrix: MatrixUnit) -> Lowering[AttentionCall, Attention]:
     """Attention becomes kernels of the bf16 instruction of a GPU."""
-    return attention_lowering(functools.partial(_kernel, Instruction(TILE, matrix)), _build)
+    kernel = functools.partial(_kernel, Instruction(TILE, matrix))
+    return attention_lowering(kernel, _build, _counters)
 
 
 def _kernel(instruction: Instruction, call: AttentionCall) -> Attention:
@@ -51,7 +62,19 @@ def _kernel(instruction: Instruction, call: AttentionCall) -> Attention:
     shape = _shape(instruction, call)
     if isinstance(shape, Reason):
         raise PassError(f"{call.op.location}: no kernel computes attention: {shape.text}; {_CURE}")
-    return shape
+    counts = _counters(call) is not None
+    if not counts:
+        add_note(module_of(call.op), _SECOND.format(shape.element))
+    return replace(shape, counts=counts)
+
+
+def _counters(call: AttentionCall) -> ir.Value | None:
+    """A zero for each query head of each token, of the kernel that wrote the keys of the tokens."""
+    zeros = zeros_beside(call.pages.pool)
+    if zeros is None:
+        return None
+    _, heads, group, _ = shape_of(call.queries)
+    return zeros if shape_of(zeros)[1] == heads * group else None
 
 
 def _shape(instruction: Instruction, call: AttentionCall) -> Attention | Reason:

@@ -43,6 +43,7 @@ class Attention:
     `element` is their type, or their packed format; `sinks` is the type of the sinks. Scores are
     multiplied by `scale` and bounded by `cap`; `reach` is the sliding window in tokens, or the
     chunks. `result`: "f32", or "bf16" where it is rounded. `instruction`: for bf16, of 16 rows.
+    `counts`: whether the last wave of a tile adds its pieces up; else a second kernel does.
     """
 
     heads: int
@@ -57,6 +58,7 @@ class Attention:
     reach: Reach
     instruction: Instruction
     result: str = "f32"
+    counts: bool = False
 
     @property
     def unit(self) -> float:

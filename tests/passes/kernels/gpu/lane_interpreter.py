@@ -2,7 +2,7 @@
 
 For targets that the simulator does not execute. A value has one row a lane; whatever its type, it
 is held as the bits of its elements. What lanes exchange, and what matrix instructions compute, is
-in lane_moves.py.
+in lane_moves.py; addresses are in lane_addresses.py.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from iree.compiler import ir
 from iree.compiler.dialects import scf
+from lane_addresses import LaneAddresses
 from lane_moves import LaneMoves
 from lane_values import FLOATS, Array, Memory, as_bits, floats, from_bits, kind_of, raw_of
 
@@ -50,12 +51,17 @@ _OF_FLOATS = {1: np.equal, 2: np.greater, 4: np.less, 13: np.not_equal}
 
 
 def run(
-    module: ir.Module, buffers: Sequence[Array], scalars: Sequence[int] = (), name: str = ""
+    module: ir.Module,
+    buffers: Sequence[Array],
+    scalars: Sequence[int] = (),
+    name: str = "",
+    *,
+    backwards: bool = False,
 ) -> None:
     """Run a kernel of a module on bytes, in place: operands in order, then the result.
 
     `scalars`: what comes with the call, of which the numbers of workgroups follow. `name`: that of
-    the executable, where there are several."""
+    the executable, where there are several. `backwards`: the last workgroup is run first."""
     (executable,) = [
         op
         for op in module.body.operations
@@ -68,11 +74,12 @@ def run(
     (function,) = inner.regions[0].blocks[0].operations
     size = str(function.attributes["translation_info"]).partition("workgroup_size = [")[2]
     threads = int(size.partition(",")[0])
-    for group in np.ndindex(*counts):
+    groups = list(np.ndindex(*counts))
+    for group in reversed(groups) if backwards else groups:
         _Workgroup(threads, group, buffers, scalars).run(function.regions[0].blocks[0])
 
 
-class _Workgroup(LaneMoves):
+class _Workgroup(LaneMoves, LaneAddresses):
     def __init__(
         self,
         threads: int,
@@ -80,6 +87,7 @@ class _Workgroup(LaneMoves):
         buffers: Sequence[Array],
         scalars: Sequence[int],
     ) -> None:
+        super().__init__()
         self.threads, self.group, self.buffers = threads, group, buffers
         self.values: dict[ir.Value, Any] = {}
         self.active = np.ones(threads, bool)

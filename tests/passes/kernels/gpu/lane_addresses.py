@@ -1,0 +1,53 @@
+"""Addresses of memory, and what lanes do atomically there: additions, one lane after the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from iree.compiler import ir
+from lane_values import Array, Memory
+
+#: Bits of an address in one memory.
+_ADDRESS = 40
+
+
+class LaneAddresses:
+    """Operations on addresses of a workgroup of `threads`, of which some are `active`."""
+
+    threads: int
+    active: Array
+
+    def __init__(self) -> None:
+        """No memory has an address yet."""
+        self.memories: list[Array] = []
+
+    def memref_extract_aligned_pointer_as_index(
+        self, op: ir.Operation, memory: Memory
+    ) -> list[Any]:
+        """Each memory has addresses of its own, as many as there may be."""
+        self.memories.append(memory.data)
+        return [np.full((self.threads, 1), len(self.memories) << _ADDRESS, np.uint64)]
+
+    def memref_extract_strided_metadata(self, op: ir.Operation, memory: Memory) -> list[Any]:
+        """Sizes are not looked at."""
+        numbers = (memory.start, np.array([-1]), *([each] for each in memory.strides))
+        found = [np.broadcast_to(np.array(n).astype(np.uint64), self.threads) for n in numbers]
+        return [memory, *(each[:, None] for each in found)]
+
+    def llvm_inttoptr(self, op: ir.Operation, address: Array) -> list[Any]:
+        return [address]
+
+    def llvm_atomicrmw(self, op: ir.Operation, address: Array, number: Array) -> list[Any]:
+        """Additions of i32, one lane after the other."""
+        assert ir.IntegerAttr(op.attributes["bin_op"]).value == 1
+        old = np.zeros_like(number)
+        for lane in np.flatnonzero(self.active):
+            memory, place = divmod(int(address[lane, 0]), 1 << _ADDRESS)
+            word = self.memories[memory - 1][place : place + 4].view(np.uint32)
+            old[lane] = word[0]
+            word += number[lane].astype(np.uint32)
+        return [old]
+
+    def llvm_fence(self, op: ir.Operation) -> None:
+        """Workgroups run one after the other."""
