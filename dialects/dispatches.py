@@ -146,14 +146,21 @@ def moved_bytes(dispatch: Dispatch, sizes: Sizes = STATED) -> int | None:
 
     An operand of which only a part is read counts that part: the rows that a gather takes, the
     slice that a load with offsets takes, the pages that attention sees. A result that is an
-    operand, written where it lies, counts what is stored.
+    operand, written where it lies, counts what is stored. A tensor that is several operands counts
+    all of it at most.
     """
     written = [
         _written_bytes(dispatch, number, sizes) for number in range(len(dispatch.op.results))
     ]
-    read = [_read_bytes(dispatch, index, sizes) for index in range(len(dispatch.operands))]
+    read: dict[ir.Value, int | None] = {}
+    for index, value in enumerate(dispatch.operands):
+        found = _read_bytes(dispatch, index, sizes)
+        before, whole = read.get(value, 0), operand_bytes(dispatch, index, sizes)
+        if value in read and found is not None and before is not None and whole is not None:
+            found = min(before + found, whole)
+        read[value] = found
     total = 0
-    for part in (*read, *written):
+    for part in (*read.values(), *written):
         if part is None:
             return None
         total += part

@@ -83,6 +83,9 @@ def size_of(value: ir.Value, axis: int) -> Size:
     if op.name in _STATED:
         sizes = operands[-sum(size < 0 for size in shape) :]
         return sizes[before]
+    if op.name == "flow.dispatch":
+        earlier = sum(size < 0 for each in list(op.results)[:place] for size in shape_of(each))
+        return _segments(op)[-1][earlier + before]
     if op.name == "tensor.collapse_shape":
         groups = [[int(one) for one in group] for group in op.attributes["reassociation"]]
         return product([size_of(operands[0], each) for each in groups[axis]])
@@ -157,7 +160,7 @@ def _size_of_argument(value: ir.BlockArgument, axis: int) -> ir.Value:
             number = op.operands[1].owner
             if ir.IntegerAttr(number.attributes["value"]).value == axis:
                 return op.result
-        elif op.name != "arith.constant":
+        elif op.name not in ("arith.constant", "tensor.dim"):
             break
     with ir.InsertionPoint.at_block_begin(block), ir.Location.unknown():
         return tensor.dim(value, constant(axis, ir.IndexType.get()))

@@ -72,7 +72,12 @@ def bind(
 
     def format_of(name: str) -> str | None:
         tensor = source.tensors.get(name)
-        return None if tensor is None else tensor.format
+        if tensor is None:
+            return None
+        if tensor.format in FORMATS or (tensor.scales is None and tensor.tensor_scale is None):
+            return tensor.format
+        read = packed_format(tensor, unit)
+        return f"{tensor.format}, {read.text if isinstance(read, Reason) else read.name}"
 
     parameters = list(decoder.parameters(format_of, head=dense is not None))
     bound = tuple(_bind(each, source, dense, unit) for each in parameters)

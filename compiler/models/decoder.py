@@ -16,9 +16,9 @@ from mxc.compiler.models.blocks.latent_attention import LatentAttention
 from mxc.compiler.models.blocks.layer_inputs import LayerInputs
 from mxc.compiler.models.blocks.linear_attention import LinearAttention
 from mxc.compiler.models.blocks.mixture import Mixture
-from mxc.compiler.models.blocks.mlp import FeedForward, FormatOf, Mlp
+from mxc.compiler.models.blocks.mlp import FeedForward, Mlp
 from mxc.compiler.models.blocks.norms import Norm
-from mxc.compiler.models.blocks.parameters import Parameter, matrix, table, vector
+from mxc.compiler.models.blocks.parameters import FormatOf, Parameter, matrix, table, vector
 from mxc.compiler.models.blocks.rope import Rope, tables
 from mxc.compiler.models.blocks.self_attention import SelfAttention
 from mxc.dialects.attention import Chunk, Reach
@@ -222,7 +222,8 @@ class Decoder:
             name = f"model.layers.{number}"
             for norm in layer.norms.names():
                 yield from self.norm.parameters(f"{name}.{norm}", hidden)
-            yield from layer.attention.parameters(f"{name}.{layer.attention_name}", self.norm)
+            heads = f"{name}.{layer.attention_name}"
+            yield from layer.attention.parameters(heads, self.norm, format_of)
             yield from layer.mlp.parameters(f"{name}.{layer.mlp_name}", format_of)
             if self.inputs is not None:
                 yield from self.inputs.of_layer(name, self.norm)

@@ -3,7 +3,8 @@
     self_attn.qkv_proj [(H + 2 V) D, hidden]   ->   q_proj, k_proj and v_proj, in this order
     mlp.gate_up_proj   [2 I, hidden]           ->   gate_proj, then up_proj
 
-Nothing is copied: a part is rows of the tensor in the file. Experts of a mixture have names of
+Nothing is copied: a part is rows of the tensor in the file. Parts of one format are one weight of
+the program again (blocks/parameters.py: projections). Experts of a mixture have names of
 their own (blocks/expert_tensors.py).
 """
 

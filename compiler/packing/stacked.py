@@ -46,8 +46,8 @@ class Stacked:
     dtype: str
 
     def __post_init__(self) -> None:
-        """Raise ValueError where the parts have rows of different sizes."""
-        if len({part.row_bytes for part in self.parts}) != 1:
+        """Raise ValueError where the parts have rows of different sizes; a vector has none."""
+        if len(self.shape) > 1 and len({part.row_bytes for part in self.parts}) != 1:
             raise ValueError(f"{self.records[0].name}: rows of different sizes")
 
     @property

@@ -82,13 +82,11 @@ build("bf16", grouped=True)
 # CHECK: linalg.generic {{.*}} : tensor<?x1x2x32xi8>, tensor<?x128x2x32xf4E2M1FN>, tensor<?x1x2xf32>, tensor<?x128x2xf8E8M0FNU>)
 build("i8")
 
-# Dense weights in blocks: Q, K and V read the same elements and scales; so does the head.
-# CHECK: util.global private @model.layers.0.self_attn.q_proj.weight_blocks = {{.*}} : tensor<128x2x32xi8>
+# Dense weights in blocks: Q, K and V are one weight. The head is in blocks too.
+# CHECK: util.global private @model.layers.0.self_attn.qkv_proj.weight_blocks = {{.*}} : tensor<256x2x32xi8>
 # CHECK-LABEL: util.func public @step
 # CHECK: %[[SCALES:.*]] = flow.tensor.bitcast %{{.*}} : tensor<?x2xi8>{%{{.*}}} -> tensor<?x2xf8E8M0FNU>
-# CHECK: linalg.generic {{.*}} ins(%[[X:.*]], %{{.*}}, %[[SCALES]], %{{.*}} : tensor<?x2x32xi8>, tensor<128x2x32xi8>, tensor<?x2xf8E8M0FNU>, tensor<128x2xf8E8M0FNU>)
-# CHECK: linalg.generic {{.*}} ins(%[[X]], %{{.*}}, %[[SCALES]], %{{.*}} : tensor<?x2x32xi8>, tensor<64x2x32xi8>,
-# CHECK: linalg.generic {{.*}} ins(%[[X]], %{{.*}}, %[[SCALES]], %{{.*}} : tensor<?x2x32xi8>, tensor<64x2x32xi8>,
+# CHECK: linalg.generic {{.*}} ins(%{{.*}}, %{{.*}}, %[[SCALES]], %{{.*}} : tensor<?x2x32xi8>, tensor<256x2x32xi8>, tensor<?x2xf8E8M0FNU>, tensor<256x2xf8E8M0FNU>)
 # CHECK: linalg.generic {{.*}} : tensor<?x64xbf16>, tensor<4x64xbf16>) outs(%{{.*}} : tensor<?x4xf32>)
 # CHECK: linalg.generic {{.*}} : tensor<?x2x32xi8>, tensor<512x2x32xi8>, tensor<?x2xf8E8M0FNU>, tensor<512x2xf8E8M0FNU>)
 build("mxint8", "mxint8")

@@ -18,6 +18,7 @@ from mxc.dialects.pool_reads import PoolRead
 from mxc.dialects.reasons import Reason
 from mxc.dialects.rotary_writes import RotaryWrite, rotary_writes
 from mxc.dialects.sizes import size_of
+from mxc.dialects.slices import columns_in
 from mxc.passes.kernels.calls import Calls
 from mxc.passes.kernels.executables import Threads, workgroup
 from mxc.passes.kernels.extents import Buffer, Size, Sized, value_of
@@ -26,8 +27,12 @@ from mxc.passes.kernels.vectors import f32, i32, index, load, loop, of
 
 #: Types of pools; lanes of a workgroup on a GPU.
 _FLOATS, _THREADS = ("bf16", "f16", "f32"), 256
+#: A buffer of rows, and the first of the columns that are meant.
+_Columns = tuple[ir.Value, ir.Value]
 #: Places of the slots and of the pool among the operands of a kernel.
 _SLOTS, _POOL = 5, 6
+#: Buffers up to the queries of the result.
+_RESULT = 8
 #: Attribute of a call: the result that has zeros, for kernels that count their workgroups.
 _ZEROS = "mxc.zeros"
 
@@ -40,9 +45,11 @@ def rotary_lowering(lanes: int, wave: int | None = None) -> Lowering[RotaryWrite
 def _dispatch(calls: Calls, call: RotaryWrite, kernel: RotaryKernel) -> Sequence[ir.Value]:
     entry = constant(call.entry, ir.IndexType.get())
     scalars = [entry, *(value_of(size_of(each, 0)) for each in (call.queries, call.pool))]
-    made = calls.dispatch(
-        kernel.name, kernel, call.op.operands, scalars, kernel.threads, updated=_POOL
-    )
+    operands = list(call.op.operands)
+    sources = [columns_in(each) for each in operands[: len(kernel.columns)]]
+    assert kernel.columns == tuple((shape_of(each)[1], first) for each, first in sources)
+    operands[: len(sources)] = [each for each, _ in sources]
+    made = calls.dispatch(kernel.name, kernel, operands, scalars, kernel.threads, updated=_POOL)
     entries, positions = kernel.pool
     PoolRead(operand=_POOL, part=2, of=entries * positions, runs=_SLOTS).write(made)
     if kernel.wave is not None:
@@ -66,7 +73,8 @@ def zeros_beside(pool: ir.Value) -> ir.Value | None:
 class RotaryKernel(Sized):
     """`queries` and `heads` heads of `depth` elements, into pages of `pool` (entries, positions) of
     `element`; `lanes`: elements of a register. `wave`: lanes of one, None on a CPU. On a GPU it has
-    a zero for each query of each row too, for the attention that follows.
+    a zero for each query of each row too, for the attention that follows. `columns`: of queries,
+    keys and values, how wide the rows are that they are part of, and where they begin.
 
     With each call come the `entry` of keys, the number of rows, and the pages of the pool.
     """
@@ -78,6 +86,7 @@ class RotaryKernel(Sized):
     element: str
     lanes: int
     wave: int | None
+    columns: tuple[tuple[int, int], ...]
     entry: Size = None
     rows: Size = None
     pages: Size = None
@@ -99,6 +108,10 @@ class RotaryKernel(Sized):
             element=element,
             lanes=lanes,
             wave=wave,
+            columns=tuple(
+                (shape_of(source)[1], first)
+                for source, first in map(columns_in, (call.queries, call.keys, call.values))
+            ),
         )
 
     @property
@@ -106,7 +119,8 @@ class RotaryKernel(Sized):
         """The symbol of the kernel: the same for the same work."""
         entries, positions = self.pool
         heads = f"{self.queries}x{self.heads}x{self.depth}"
-        return f"mxc_rotary_write_{heads}_{self.element}_{entries}x{positions}"
+        parts = "_".join(f"{first}of{width}" for width, first in self.columns)
+        return f"mxc_rotary_write_{heads}_{self.element}_{entries}x{positions}_{parts}"
 
     @property
     def threads(self) -> Threads | None:
@@ -122,17 +136,19 @@ class RotaryKernel(Sized):
     def buffers(self) -> list[Buffer]:
         """Queries, keys, values, cos, sin, slots, the pool, and the turned queries; zeros."""
         asked = Buffer([self.rows, self.queries * self.depth], f32())
-        rows = Buffer([self.rows, self.heads * self.depth], f32())
+        rows = [Buffer([self.rows, width], f32()) for width, _ in self.columns]
         table = Buffer([self.rows, self.depth // 2], f32())
         pool = [self.pages, *self.pool, self.heads, self.depth]
         kind = ir.Type.parse(self.element)
         slots = Buffer([self.rows], i32())
         zeros = [] if self.wave is None else [Buffer([self.rows, self.queries], i32())]
-        return [asked, rows, rows, table, table, slots, Buffer(pool, kind), asked, *zeros]
+        return [*rows, table, table, slots, Buffer(pool, kind), asked, *zeros]
 
     def body(self, *buffers: ir.Value) -> None:
         """Build the body at the insertion point."""
-        queries, keys, values, cos, sin, slots, pool, result, *zeros = buffers
+        (*given, cos, sin, slots, pool, result), zeros = buffers[:_RESULT], buffers[_RESULT:]
+        begins = (index(first) for _, first in self.columns)
+        queries, keys, values = zip(given, begins, strict=True)
         row, half = workgroup(0), self.depth // 2
         slot = arith.index_castui(ir.IndexType.get(), memref.LoadOp(slots, [row]).result)
         positions = index(self.pool[1])
@@ -140,7 +156,7 @@ class RotaryKernel(Sized):
         entry = value_of(self.entry)
         next_entry = arith.addi(entry, index(1))
 
-        def turned(source: ir.Value, head: ir.Value, column: ir.Value) -> list[ir.Value]:
+        def turned(source: _Columns, head: ir.Value, column: ir.Value) -> list[ir.Value]:
             re, im = self._halves(source, row, head, column)
             c, s = (load(table, [row, column], f32(), self.lanes) for table in (cos, sin))
             real = arith.subf(arith.mulf(re, c), arith.mulf(im, s))
@@ -177,12 +193,13 @@ class RotaryKernel(Sized):
             body(arith.divui(piece, index(pieces)), column)
 
     def _halves(
-        self, source: ir.Value, row: ir.Value, head: ir.Value, column: ir.Value
+        self, source: _Columns, row: ir.Value, head: ir.Value, column: ir.Value
     ) -> list[ir.Value]:
         """The elements from `column` on of both halves of a head."""
-        first = arith.addi(arith.muli(head, index(self.depth)), column)
+        rows, begin = source
+        first = arith.addi(arith.addi(begin, arith.muli(head, index(self.depth))), column)
         places = (first, arith.addi(first, index(self.depth // 2)))
-        return [load(source, [row, place], f32(), self.lanes) for place in places]
+        return [load(rows, [row, place], f32(), self.lanes) for place in places]
 
     def _rounded(self, value: ir.Value) -> ir.Value:
         """As an element of the pool."""

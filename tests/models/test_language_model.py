@@ -184,6 +184,22 @@ def test_fused_layers(plain: Callable[[Json], tuple[Model, Tensors]], tmp_path: 
     assert_same(open_model(folder_of(tmp_path / "fused", QWEN2, together)), wanted)
 
 
+@pytest.mark.parametrize("changed", ["", "weight", "bias"])
+def test_projections_of_one_format_are_one_weight(
+    changed: str, plain: Callable[[Json], tuple[Model, Tensors]], tmp_path: Path
+) -> None:
+    _, tensors = plain(QWEN2)
+    stem = "model.layers.0.self_attn."
+    if changed:
+        name = f"{stem}v_proj.{changed}"
+        tensors = tensors | {name: tensors[name].double().to(torch.float16)}
+    model = open_model(folder_of(tmp_path / "m", QWEN2, tensors))
+    found = {each.key.removeprefix(stem) for each in model.bound if each.key.startswith(stem)}
+    parts = ["q_proj", "k_proj", "v_proj"] if changed else ["qkv_proj"]
+    wanted = {f"{part}.{kind}" for part in parts for kind in ("weight", "bias")}
+    assert found == wanted | {"o_proj.weight"}
+
+
 def test_what_an_architecture_has_as_one(
     plain: Callable[[Json], tuple[Model, Tensors]],
 ) -> None:

@@ -18,9 +18,9 @@ from iree.compiler.dialects import arith
 
 from mxc.compiler.models.blocks.devices import refuse_split
 from mxc.compiler.models.blocks.mixture import Mixture
-from mxc.compiler.models.blocks.mlp import FormatOf, Mlp
+from mxc.compiler.models.blocks.mlp import Mlp
 from mxc.compiler.models.blocks.norms import Norm
-from mxc.compiler.models.blocks.parameters import Parameter, vector
+from mxc.compiler.models.blocks.parameters import FormatOf, Parameter, vector
 from mxc.compiler.models.blocks.primitives import add, f32, of_length_one, to_f32
 from mxc.compiler.models.blocks.scope import Scope
 from mxc.dialects.generic import constant, generic

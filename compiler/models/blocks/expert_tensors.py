@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from mxc.compiler.models.blocks.mlp import FormatOf
-from mxc.compiler.models.blocks.parameters import Dim, Rows
+from mxc.compiler.models.blocks.parameters import Dim, FormatOf, Rows
 
 #: What the projections of an expert are called; and as Mixtral has them.
 PROJECTIONS = {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}

@@ -35,7 +35,7 @@ from mxc.compiler.models.blocks import attention
 from mxc.compiler.models.blocks.devices import divided
 from mxc.compiler.models.blocks.mlp import linears
 from mxc.compiler.models.blocks.norms import Norm
-from mxc.compiler.models.blocks.parameters import Dim, Parameter, Rows, matrix, vector
+from mxc.compiler.models.blocks.parameters import Dim, FormatOf, Parameter, Rows, matrix, vector
 from mxc.compiler.models.blocks.primitives import (
     beside,
     collapse,
@@ -89,7 +89,7 @@ class LatentAttention:
         """Elements that rotary positions are for."""
         return self.rotated
 
-    def parameters(self, name: str, norm: Norm) -> Iterator[Parameter]:
+    def parameters(self, name: str, norm: Norm, format_of: FormatOf) -> Iterator[Parameter]:
         """What it reads, by names that begin with `name`; the norms inside are not the model's."""
         hidden, latent = ("hidden_size", self.hidden), ("kv_lora_rank", self.latent)
         queries = "num_attention_heads * (qk_nope_head_dim + qk_rope_head_dim)"

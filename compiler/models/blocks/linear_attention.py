@@ -30,7 +30,7 @@ from iree.compiler.dialects import arith, math
 from mxc.compiler.models.blocks.devices import refuse_split
 from mxc.compiler.models.blocks.gates import sigmoid
 from mxc.compiler.models.blocks.norms import Norm
-from mxc.compiler.models.blocks.parameters import Dim, Parameter, Rows, matrix
+from mxc.compiler.models.blocks.parameters import Dim, FormatOf, Parameter, Rows, matrix
 from mxc.compiler.models.blocks.primitives import collapse, expand, f32, parts_of, to_f32
 from mxc.compiler.models.blocks.scope import Memory, Scope, State
 from mxc.dialects.generic import constant, generic, shape_of
@@ -103,7 +103,7 @@ class LinearAttention(ABC):
         """H V."""
         return f"{self.heads_field} * {self.depth_field}", self.widths[2]
 
-    def parameters(self, name: str, norm: Norm) -> Iterator[Parameter]:
+    def parameters(self, name: str, norm: Norm, format_of: FormatOf) -> Iterator[Parameter]:
         """What it reads, by names that begin with `name`; the norm after is not the model's."""
         yield from self.inputs(name)
         width = ("linear_conv_kernel_dim", self.width)

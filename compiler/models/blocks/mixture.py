@@ -14,8 +14,8 @@ from mxc.compiler.models.blocks.devices import divided
 from mxc.compiler.models.blocks.expert_tensors import EACH, ExpertTensors
 from mxc.compiler.models.blocks.experts import ExpertWeight, Groups
 from mxc.compiler.models.blocks.gates import Activation, gated, sigmoid, silu
-from mxc.compiler.models.blocks.mlp import FormatOf, Mlp, linears
-from mxc.compiler.models.blocks.parameters import Dim, Parameter, Rows, matrix, vector
+from mxc.compiler.models.blocks.mlp import Mlp, linears
+from mxc.compiler.models.blocks.parameters import Dim, FormatOf, Parameter, Rows, matrix, vector
 from mxc.compiler.models.blocks.primitives import add, add_bias, collapse, f32, linear
 from mxc.compiler.models.blocks.routing import CHOSEN, Routing
 from mxc.compiler.models.blocks.scope import Scope

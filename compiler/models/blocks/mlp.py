@@ -9,13 +9,16 @@ from iree.compiler import ir
 
 from mxc.compiler.models.blocks.devices import divided
 from mxc.compiler.models.blocks.gates import Activation, combined, gated, silu
-from mxc.compiler.models.blocks.parameters import Parameter, matrix, vector
+from mxc.compiler.models.blocks.parameters import (
+    FormatOf,
+    Parameter,
+    matrix,
+    projections,
+    vector,
+)
 from mxc.compiler.models.blocks.primitives import f32
 from mxc.compiler.models.blocks.scope import Scope
 from mxc.dialects.generic import generic
-
-#: Format of a tensor by its name; None where there is no such tensor.
-FormatOf = Callable[[str], str | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,20 +38,11 @@ class Mlp:
     def parameters(self, name: str, format_of: FormatOf) -> Iterator[Parameter]:
         """What it reads, by names that begin with `name`."""
         hidden, width = ("hidden_size", self.hidden), (self.width_field, self.width)
-        whole = f"{name}.gate_up_proj"
-        halves = [f"{name}.{half}_proj" for half in ("gate", "up")]
-        sections: tuple[int, ...] = ()
-        rows, inputs = width, {half: [half] for half in halves}
-        if self.fused:
-            sections = (self.width, self.width)
-            rows, inputs = (f"2 * {self.width_field}", 2 * self.width), {whole: [whole]}
-        elif len({format_of(f"{half}.weight") for half in halves}) == 1:
-            inputs = {whole: halves}
-        for key, parts in inputs.items():
-            tensors, biases = ([f"{part}.{kind}" for part in parts] for kind in ("weight", "bias"))
-            yield matrix(f"{key}.weight", rows, hidden, tensors, split="rows", sections=sections)
-            if self.bias:
-                yield vector(f"{key}.bias", rows, biases, split="rows", sections=sections)
+        whole = (f"2 * {self.width_field}", 2 * self.width) if self.fused else None
+        halves = {"gate_proj": width, "up_proj": width}
+        yield from projections(
+            name, "gate_up_proj", halves, hidden, format_of, bias=self.bias, fused=whole
+        )
         yield matrix(f"{name}.down_proj.weight", hidden, width, split="columns")
         if self.bias:
             yield vector(f"{name}.down_proj.bias", hidden, split="first")

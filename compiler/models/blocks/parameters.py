@@ -8,13 +8,16 @@ The tensors are named as transformers names them; other dialects are translated 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
 #: A dimension of a tensor: what it is, for messages, and its size.
 Dim = tuple[str, int]
+
+#: Format of a tensor by its name; None where there is no such tensor.
+FormatOf = Callable[[str], str | None]
 
 #: How a parameter is divided among devices: its rows, of each section as many; its matrices, which
 #: its first dimension counts; or its columns, so that products are addends of a sum over the
@@ -111,26 +114,10 @@ class Parameter:
         return tuple(found)
 
 
-def vector(
-    key: str,
-    dim: Dim,
-    tensors: Sequence[str] = (),
-    *,
-    split: Split | None = None,
-    sections: tuple[int, ...] = (),
-) -> Parameter:
-    """Tensors [size] of floats, one after the other; that named `key` where none is given.
-
-    `sections`: where there are none, the tensors.
-    """
-    rows = tuple(Rows(tensor=name, dims=(dim,)) for name in tensors or (key,))
-    return Parameter(
-        key=key,
-        shape=(len(rows) * dim[1],),
-        rows=rows,
-        split=split,
-        sections=sections or (dim[1],) * len(rows),
-    )
+def vector(key: str, dim: Dim, *, split: Split | None = None) -> Parameter:
+    """The tensor `key` [size] of floats."""
+    rows = (Rows(tensor=key, dims=(dim,)),)
+    return Parameter(key=key, shape=(dim[1],), rows=rows, split=split)
 
 
 def table(name: str, rows: Dim, columns: Dim) -> Parameter:
@@ -166,3 +153,44 @@ def matrix(
         split=split,
         sections=sections or heights,
     )
+
+
+def projections(
+    name: str,
+    whole: str,
+    parts: Mapping[str, Dim],
+    columns: Dim,
+    format_of: FormatOf,
+    *,
+    bias: bool,
+    fused: Dim | None = None,
+    apart: bool = False,
+) -> Iterator[Parameter]:
+    """Matrices [rows, columns] that are multiplied with the same input, and their biases [rows].
+
+    `parts`: what follows `name` in their names, and their rows. Where the weights are of one
+    format, and the biases, they are one parameter `whole`: the parts below one another; unless
+    `apart`. `fused`: they are one tensor `whole`, of so many rows, in the checkpoint too.
+    """
+    kinds: dict[str, tuple[Dim, ...]] = {"weight": (columns,)} | ({"bias": ()} if bias else {})
+    alike = all(len({format_of(f"{name}.{part}.{kind}") for part in parts}) == 1 for kind in kinds)
+    found = {part: {part: rows} for part, rows in parts.items()}
+    if fused is not None:
+        found = {whole: {whole: fused}}
+    elif alike and not apart:
+        found = {whole: dict(parts)}
+    for key, tensors in found.items():
+        sections = tuple(rows for _, rows in (parts if key == whole else tensors).values())
+        for kind, rest in kinds.items():
+            yield Parameter(
+                key=f"{name}.{key}.{kind}",
+                shape=(sum(sections), *(size for _, size in rest)),
+                rows=tuple(
+                    Rows(tensor=f"{name}.{tensor}.{kind}", dims=(rows, *rest))
+                    for tensor, rows in tensors.items()
+                ),
+                matrix=kind == "weight",
+                quantizable=kind == "weight",
+                split="rows",
+                sections=sections,
+            )

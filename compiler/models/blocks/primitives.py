@@ -12,8 +12,10 @@ from math import prod
 from iree.compiler import ir
 from iree.compiler.dialects import arith, math, tensor
 
+from mxc.dialects import slices
 from mxc.dialects.generic import constant, element_of, generic, loop_index, shape_of
 from mxc.dialects.sizes import dynamic_sizes, quotient, size_of, sizes_of, value_of
+from mxc.dialects.slices import columns_of
 
 
 def f32() -> ir.Type:
@@ -141,7 +143,17 @@ def rotate(
 
 
 def expand(x: ir.Value, groups: list[list[int]], sizes: list[int]) -> ir.Value:
-    """tensor.expand_shape to `sizes`, of which each group may have one that is dynamic."""
+    """tensor.expand_shape to `sizes`, of which each group may have one that is dynamic.
+
+    Of columns of a wider tensor, they are expanded there first, where its width allows it: IREE
+    reads a slice where it lies, but copies one that it has to reshape.
+    """
+    (source, first), axis = slices.columns_in(x), groups[-1][0]
+    width, inner = shape_of(source)[-1], prod(sizes[axis + 1 :])
+    if source != x and width % inner == first % inner == 0:
+        whole = expand(source, groups, [*sizes[:axis], width // inner, *sizes[axis + 1 :]])
+        offsets = [first // inner if each == axis else 0 for each in range(len(sizes))]
+        return slices.slice_of(whole, offsets, sizes, range(len(sizes)))
     dynamic = []
     for axis, group in enumerate(groups):
         own = [sizes[each] for each in group]
@@ -160,28 +172,12 @@ def collapse(x: ir.Value, groups: list[list[int]]) -> ir.Value:
     return tensor.collapse_shape(ir.RankedTensorType.get(sizes, element_of(x)), x, groups)
 
 
-def _slice(x: ir.Value, offsets: list[int], sizes: list[int], kept: list[int]) -> ir.Value:
-    """x from `offsets` on; `sizes` may be dynamic where all of x is taken. `kept`: the axes that
-    the result has."""
-    kind = ir.RankedTensorType.get([sizes[axis] for axis in kept], element_of(x))
-    dynamic = [value_of(size_of(x, axis)) for axis, size in enumerate(sizes) if size < 0]
-    return tensor.extract_slice(kind, x, [], dynamic, [], offsets, sizes, [1] * len(sizes))
-
-
 def slice_of(x: ir.Value, axis: int, index: int) -> ir.Value:
     """x[.., index, ..] at `axis`, whose dimension is dropped."""
     shape = shape_of(x)
     offsets = [index if i == axis else 0 for i in range(len(shape))]
     sizes = [1 if i == axis else size for i, size in enumerate(shape)]
-    return _slice(x, offsets, sizes, [i for i in range(len(shape)) if i != axis])
-
-
-def columns_of(x: ir.Value, start: int, width: int) -> ir.Value:
-    """x[.., start : start + width] of x [.., N]; x itself where that is all."""
-    *lead, whole = shape_of(x)
-    if width == whole:
-        return x
-    return _slice(x, [*[0] * len(lead), start], [*lead, width], list(range(len(lead) + 1)))
+    return slices.slice_of(x, offsets, sizes, [i for i in range(len(shape)) if i != axis])
 
 
 def parts_of(x: ir.Value, sizes: Sequence[int]) -> list[ir.Value]:

@@ -18,10 +18,15 @@ from mxc.compiler.models.blocks import attention
 from mxc.compiler.models.blocks.devices import divided, refuse_split
 from mxc.compiler.models.blocks.gates import sigmoid
 from mxc.compiler.models.blocks.norms import Norm
-from mxc.compiler.models.blocks.parameters import Parameter, matrix, vector
+from mxc.compiler.models.blocks.parameters import (
+    FormatOf,
+    Parameter,
+    matrix,
+    projections,
+    vector,
+)
 from mxc.compiler.models.blocks.primitives import (
     collapse,
-    columns_of,
     expand,
     f32,
     of_length_one,
@@ -35,6 +40,7 @@ from mxc.compiler.models.blocks.scope import Memory, Scope, State
 from mxc.dialects.attention import MASKED, Reach
 from mxc.dialects.attention import attention as attend
 from mxc.dialects.generic import constant, generic, shape_of
+from mxc.dialects.slices import columns_of
 
 #: The projections of the input, where they are tensors of their own.
 _INPUTS = ("q_proj", "k_proj", "v_proj")
@@ -129,23 +135,25 @@ class SelfAttention:
         """Elements of a head, of which rotary positions are for a part."""
         return self.depth
 
-    def parameters(self, name: str, norm: Norm) -> Iterator[Parameter]:
+    def parameters(self, name: str, norm: Norm, format_of: FormatOf) -> Iterator[Parameter]:
         """What it reads, by names that begin with `name`; `norm` is the model's."""
         hidden = ("hidden_size", self.hidden)
         queries = ("num_attention_heads * head_dim", self.heads * self.depth)
         keys = ("num_key_value_heads * head_dim", self.shared * self.depth)
         asked = queries if not self.gated else (f"2 * {queries[0]}", 2 * queries[1])
         sizes = dict(zip(_INPUTS, (asked, keys, keys), strict=True))
-        inputs = [(part, sizes[part]) for part in self._inputs]
-        sections: tuple[int, ...] = ()
-        if self.fused:
-            sections = tuple(size for _, (_, size) in inputs)
-            why = "(num_attention_heads + 2 * num_key_value_heads) * head_dim"
-            inputs = [("qkv_proj", (why, sum(sections)))]
-        for part, rows in inputs:
-            yield matrix(f"{name}.{part}.weight", rows, hidden, split="rows", sections=sections)
-            if self.input_bias:
-                yield vector(f"{name}.{part}.bias", rows, split="rows", sections=sections)
+        why = "(num_attention_heads + 2 * num_key_value_heads) * head_dim"
+        yield from projections(
+            name,
+            self._whole,
+            {part: sizes[part] for part in self._inputs},
+            hidden,
+            format_of,
+            bias=self.input_bias,
+            fused=(why, queries[1] + 2 * keys[1]) if self.fused else None,
+            # Attention reads queries as they are, and would read a copy of these columns.
+            apart=self.rope is None,
+        )
         yield matrix(f"{name}.o_proj.weight", hidden, queries, split="columns")
         if self.output_bias:
             yield vector(f"{name}.o_proj.bias", hidden, split="first")
@@ -242,6 +250,11 @@ class SelfAttention:
         """The projections of the input that there are, where they are tensors of their own."""
         return _INPUTS[:1] if self.borrows else _INPUTS[: 3 - self.values_are_keys]
 
+    @property
+    def _whole(self) -> str:
+        """The projections of the input as one: "qkv_proj"."""
+        return f"{''.join(part[0] for part in self._inputs)}_proj"
+
     def _writes_as_it_turns(self, cache: attention.Cache) -> bool:
         """Whether queries and keys are turned by whole halves, and what comes of that is kept."""
         rope = self.rope
@@ -290,11 +303,12 @@ class SelfAttention:
     def _projected(self, scope: Scope, x: ir.Value, name: str) -> list[ir.Value]:
         """Queries, keys and values of x [T, H], as far as there are some: [T, heads * D] each."""
         counts = (self.heads * (2 if self.gated else 1), self.shared, self.shared)
-        widths = [count * self.depth for count in counts]
-        parts = {"qkv_proj": sum(widths)}
-        if not self.fused:
-            parts = {part: widths[_INPUTS.index(part)] for part in self._inputs}
+        widths = [count * self.depth for count, _ in zip(counts, self._inputs, strict=False)]
         weights = scope.weights
+        joined = weights.has(f"{name}.{self._whole}.weight")
+        parts = dict(zip(self._inputs, widths, strict=True))
+        if joined:
+            parts = {self._whole: sum(widths)}
         with ir.Location.name(name):
             prepared = weights.prepare(x, *(f"{name}.{part}.weight" for part in parts))
         found = [
@@ -307,9 +321,7 @@ class SelfAttention:
             )
             for part, width in parts.items()
         ]
-        if not self.fused:
-            return found
-        return parts_of(found[0], widths)
+        return parts_of(found[0], widths) if joined else found
 
     def _queries_and_gate(self, x: ir.Value, name: str) -> tuple[ir.Value, ir.Value]:
         """Both of x [T, heads * 2 D], where they lie head by head: [T, heads * D] each."""

@@ -18,6 +18,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import func
 
 import mxc
+from mxc.compiler.models.blocks.primitives import parts_of
 from mxc.compiler.pipelines import pipeline
 from mxc.dialects.context import new_context
 from mxc.dialects.rotary_writes import rotary_write
@@ -44,21 +45,24 @@ Case = tuple[int, int, int, str, int]
 Call = Callable[[str, Case, list[Array]], list[Array]]
 
 
-def program(cases: list[Case]) -> str:
-    """A function for each case."""
+def program(cases: list[Case], *, whole: bool = False) -> str:
+    """A function for each case. `whole`: queries, keys and values are columns of one operand."""
     with new_context(), ir.Location.unknown():
         module = ir.Module.create()
         size, f32 = ir.ShapedType.get_dynamic_size(), ir.F32Type.get()
         with ir.InsertionPoint(module.body):
             for number, (queries, heads, depth, element, positions) in enumerate(cases):
                 widths = [queries * depth, heads * depth, heads * depth, depth // 2, depth // 2]
-                kinds = [ir.RankedTensorType.get([size, width], f32) for width in widths]
+                parts, tables = widths[:3], widths[3:]
+                given = [sum(parts)] if whole else parts
+                kinds = [ir.RankedTensorType.get([size, width], f32) for width in given + tables]
                 kinds.append(ir.RankedTensorType.get([size], ir.IntegerType.get_signless(32)))
                 shape = [size, ENTRIES, positions, heads, depth]
                 kinds.append(ir.RankedTensorType.get(shape, ir.Type.parse(element)))
 
-                def body(*given: ir.Value) -> tuple[ir.Value, ir.Value]:
-                    q, k, v, cos, sin, slots, pool = given
+                def body(*given: ir.Value, parts: list[int] = parts) -> tuple[ir.Value, ir.Value]:
+                    *x, cos, sin, slots, pool = given
+                    q, k, v = parts_of(x[0], parts) if whole else x
                     return rotary_write(q, k, v, (cos, sin), slots, pool, ENTRY)
 
                 func.FuncOp.from_py_func(*kinds, name=f"write_{number}")(body)
@@ -149,6 +153,30 @@ def test_rows_are_turned_and_written(target: str, case: Case, rows: int, call: C
     wanted[page, ENTRY, at] = turned(keys, cos, sin, depth).reshape(rows, heads, depth)
     wanted[page, ENTRY + 1, at] = values.reshape(rows, heads, depth).astype(pool.dtype)
     np.testing.assert_array_equal(written, wanted)
+
+
+@pytest.mark.parametrize("target", [*SIMULATED, "cpu"])
+def test_columns_of_one_tensor_are_read_where_they_lie(
+    target: str, watched: Callable[..., Any], tmp_path: Path, call: Call
+) -> None:
+    """One dispatch: nothing is copied before."""
+    case = CASES[2]
+    queries, keys, values, *others = draw(case, 3)
+    wanted = call(target, case, [queries, keys, values, *others])
+    given = [np.concatenate([queries, keys, values], axis=1), *(each.copy() for each in others)]
+    source = program([case], whole=True)
+    if target == "cpu":
+        (tmp_path / "program.mlir").write_text(source)
+        mxc.compile(tmp_path / "program.mlir", target="cpu", output=tmp_path / "program.mxc")
+        model = mxc.load(tmp_path / "program.mxc")
+        found = [np.asarray(each) for each in model.call("write_0", *given)]
+    else:
+        made = watched(source, target=target)
+        found = made.call("write_0", *given)
+        assert made.kernel.name.startswith("mxc_rotary_write_")
+    for each, like in zip(found, wanted, strict=True):
+        same = np.ascontiguousarray(each).view(np.uint8).reshape(-1)
+        np.testing.assert_array_equal(same, np.ascontiguousarray(like).view(np.uint8).reshape(-1))
 
 
 def test_odd_halves_are_left_to_the_reference(tmp_path: Path) -> None:
