@@ -119,8 +119,11 @@ class RotaryKernel(Sized):
         """The symbol of the kernel: the same for the same work."""
         entries, positions = self.pool
         heads = f"{self.queries}x{self.heads}x{self.depth}"
-        parts = "_".join(f"{first}of{width}" for width, first in self.columns)
-        return f"mxc_rotary_write_{heads}_{self.element}_{entries}x{positions}_{parts}"
+        name = f"mxc_rotary_write_{heads}_{self.element}_{entries}x{positions}"
+        whole = [number * self.depth for number in (self.queries, self.heads, self.heads)]
+        if self.columns == tuple((width, 0) for width in whole):
+            return name
+        return "_".join([name, *(f"{first}of{width}" for width, first in self.columns)])
 
     @property
     def threads(self) -> Threads | None:
