@@ -4,6 +4,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -71,6 +72,19 @@ def gate_then_up(rows: np.ndarray) -> np.ndarray:
     return np.concatenate([rows[:, 0::2], rows[:, 1::2]], axis=1)
 
 
+def as_packed(source: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The tensors of the checkpoint under the names and in the order that the program reads."""
+    wanted = {
+        name: gate_then_up(array) if ".gate_up_proj_" in name else array
+        for name, array in source.items()
+        if re.search(r"[qkv]_proj\.", name) is None
+    }
+    for name in (name for name in source if "q_proj." in name):
+        parts = [source[name.replace("q_proj", f"{part}_proj")] for part in "qkv"]
+        wanted[name.replace("q_proj", "qkv_proj")] = np.concatenate(parts)
+    return wanted
+
+
 # A chunk of 96 bytes: smaller than an expert, not a multiple of a row.
 @pytest.mark.parametrize("chunk", [96, 1000, piece.CHUNK])
 def test_iree_reads_back_the_bytes(folder, source, computed, tmp_path, monkeypatch, chunk):
@@ -81,10 +95,7 @@ def test_iree_reads_back_the_bytes(folder, source, computed, tmp_path, monkeypat
         tmp_path / "weights.irpa",
         progress=lambda *call: calls.append(call),
     )
-    wanted = {
-        name: gate_then_up(array) if ".gate_up_proj_" in name else array
-        for name, array in source.items()
-    }
+    wanted = as_packed(source)
     assert computed.keys() == {"rope.cos", "rope.sin"}
     wanted |= computed
     found = with_iree(tmp_path / "weights.irpa")
