@@ -298,6 +298,21 @@ def _uses(dispatch: Dispatch, index: int) -> list[ir.OpOperand]:
     return found
 
 
+def erase_uncalled(module: ir.Operation) -> None:
+    """Erase the private executables that no dispatch of the module names."""
+    called = {
+        _entry(op)[0]
+        for op in walk_outside_kernels(module)
+        if op.name == "flow.dispatch" and "entry_points" in op.attributes
+    }
+    for each in list(module.regions[0].blocks[0].operations):
+        op = each.operation
+        if op.name == "stream.executable" and "sym_visibility" in op.attributes:
+            private = ir.StringAttr(op.attributes["sym_visibility"]).value == "private"
+            if private and _symbol(op) not in called:
+                op.erase()
+
+
 def _symbol(op: ir.Operation) -> str:
     return str(ir.StringAttr(op.attributes["sym_name"]).value)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, tensor
@@ -20,12 +21,25 @@ from iree.compiler.dialects import arith, tensor
 from mxc.artifact.pages import PAGE_BLOCK, PAGE_FORMATS, stored_positions
 from mxc.dialects.generic import constant, element_of, generic, loop_index, shape_of
 from mxc.dialects.linalg_ext import scatter
-from mxc.dialects.quantize_scalars import INFINITY, MAGNITUDE, above, as_bits, element_code, i32
+from mxc.dialects.quantize import mx_integers
+from mxc.dialects.quantize_scalars import (
+    INFINITY,
+    MAGNITUDE,
+    above,
+    as_bits,
+    element_code,
+    like,
+    shaped_as,
+)
 from mxc.dialects.sizes import size_of, value_of
 from mxc.formats.formats import E4M3, FORMATS, BlockFormat, ElementFormat
+from mxc.formats.recipes import ScaleRecipe
 
 #: Keys and values in fp8: the scales are those of layers, and in no page.
 FP8 = BlockFormat("fp8e4m3", E4M3, unit_scales=True)
+
+#: Recipe of the scales of pages in an MX format: no element saturates under such a scale.
+RECIPE = ScaleRecipe.RCEIL
 
 #: The E8M0 byte of the scale one.
 _ONE = 127
@@ -43,9 +57,12 @@ class Pages:
     @property
     def positions(self) -> int:
         """Positions B of a page."""
-        rows = shape_of(self.pool)[2]
-        per_block = stored_positions(self.format, PAGE_BLOCK)
-        return rows * PAGE_BLOCK // per_block
+        return positions_of(self.pool, self.format)
+
+
+def positions_of(pool: ir.Value, format: str | None) -> int:
+    """Positions B of a page of a pool in a packed format, or in floats (None)."""
+    return shape_of(pool)[2] * PAGE_BLOCK // stored_positions(format, PAGE_BLOCK)
 
 
 def page_format(name: str) -> BlockFormat | None:
@@ -55,38 +72,90 @@ def page_format(name: str) -> BlockFormat | None:
     return FP8 if name == FP8.name else FORMATS[name]
 
 
-def write_rows(pool: ir.Value, entry: int, slots: ir.Value, rows: ir.Value) -> ir.Value:
-    """`pool` with rows [T, V, D], of its type, at `slots` i32 [T]: page * B + position % B."""
+def write(
+    pool: ir.Value,
+    format: str | None,
+    entry: int,
+    slots: ir.Value,
+    parts: Sequence[ir.Value],
+    scales: Sequence[ir.Value | None] = (),
+) -> ir.Value:
+    """The pool with `parts` f32 [T, V, D], one for each entry from `entry` on, at `slots`.
+
+    `slots` i32 [T]: page * B + position % B. The parts are rounded to the floats of the pool
+    (`format` None), or quantized to its format: to fp8 after a division by `scales` f32 [V] of each
+    part (None: 1), to an MX format by RECIPE.
+    """
+    packed = None if format is None else page_format(format)
+    if packed is not None and not packed.unit_scales:
+        # All parts together: one dispatch for the elements, and one for the scales.
+        codes, blocks = mx_integers(_beside(parts), packed, RECIPE)
+        return _write_blocks(pool, positions_of(pool, format), entry, slots, codes, blocks)
+    kind = element_of(pool)
+    for place, (part, scale) in enumerate(zip_longest(parts, scales), start=entry):
+        rows = part
+        if packed is not None:
+            rows = _fp8_codes(part, scale)
+        elif element_of(part) != kind:
+            rows = generic([(part, "m h d")], "m h d", kind, lambda x: arith.truncf(kind, x))
+        pool = _write_rows(pool, place, slots, rows)
+    return pool
+
+
+def fp8_code(value: ir.Value, scale: ir.Value | None = None) -> ir.Value:
+    """The byte of e4m3, i8, nearest to an f32 or a vector of them, divided by `scale` if given.
+
+    Ties go to even. What is beyond the largest number, infinity too, becomes the largest. A NaN
+    stays a NaN.
+    """
+    bits = as_bits(value if scale is None else arith.divf(value, scale))
+    found = element_code(bits, like(bits, _ONE), E4M3)
+    none = above(arith.andi(bits, like(bits, MAGNITUDE)), INFINITY)
+    code = arith.select(none, like(bits, E4M3.nan_codes[0]), found)
+    return arith.trunci(shaped_as(ir.IntegerType.get_signless(8), code), code)
+
+
+def _fp8_codes(rows: ir.Value, scales: ir.Value | None) -> ir.Value:
+    """rows f32 [T, V, D], over `scales` f32 [V] if there are some, as bytes of e4m3."""
+    reads = [(rows, "m h d")] if scales is None else [(rows, "m h d"), (scales, "h")]
+    return generic(reads, "m h d", ir.IntegerType.get_signless(8), fp8_code)
+
+
+def _beside(parts: Sequence[ir.Value]) -> ir.Value:
+    """parts [T, V, D] as one tensor [T, parts, V, D]."""
+    loops = "m e h d"
+
+    def chosen(*values: ir.Value) -> ir.Value:
+        found = values[0]
+        for number, value in enumerate(values[1:], start=1):
+            this = constant(number, ir.IndexType.get())
+            own = arith.cmpi(arith.CmpIPredicate.eq, loop_index(loops, "e"), this)
+            found = arith.select(own, value, found)
+        return found
+
+    reads = [(part, "m h d") for part in parts]
+    return generic(reads, loops, element_of(parts[0]), chosen, sizes={"e": len(parts)})
+
+
+def _write_rows(pool: ir.Value, entry: int, slots: ir.Value, rows: ir.Value) -> ir.Value:
+    """`pool` with rows [T, V, D], of its type, in an entry at `slots`."""
     _, _, block, heads, depth = shape_of(pool)
     kind = ir.RankedTensorType.get([shape_of(rows)[0], heads * depth], element_of(pool))
     updates = tensor.collapse_shape(kind, rows, [[0], [1, 2]])
     return _write(pool, range(entry, entry + 1), block, slots, updates)
 
 
-def fp8_codes(rows: ir.Value, scales: ir.Value | None) -> ir.Value:
-    """rows f32 [T, V, D], over `scales` f32 [V] if there are some, as bytes of e4m3.
-
-    To nearest, ties to even; what is beyond the largest number, infinity too, is the largest. A
-    NaN is a NaN.
-    """
-    byte = ir.IntegerType.get_signless(8)
-
-    def code(value: ir.Value, scale: ir.Value | None = None) -> ir.Value:
-        bits = as_bits(value if scale is None else arith.divf(value, scale))
-        found = element_code(bits, i32(_ONE), E4M3)
-        none = above(arith.andi(bits, i32(MAGNITUDE)), INFINITY)
-        return arith.trunci(byte, arith.select(none, i32(E4M3.nan_codes[0]), found))
-
-    reads = [(rows, "m h d")] if scales is None else [(rows, "m h d"), (scales, "h")]
-    return generic(reads, "m h d", byte, code)
-
-
-def write_blocks(
-    pages: Pages, entry: int, slots: ir.Value, codes: ir.Value, scales: ir.Value
+def _write_blocks(
+    pool: ir.Value,
+    block: int,
+    entry: int,
+    slots: ir.Value,
+    codes: ir.Value,
+    scales: ir.Value,
 ) -> ir.Value:
     """The pool with rows of the entries from `entry` on at `slots`: codes i8 [T, e, V, D / 32, 32]
-    and scales i8 [T, e, V, D / 32]."""
-    i32, pool, block = ir.IntegerType.get_signless(32), pages.pool, pages.positions
+    and scales i8 [T, e, V, D / 32]. `block`: positions of a page."""
+    i32 = ir.IntegerType.get_signless(32)
     _, entries, _, heads, depth = shape_of(pool)
     _, count, _, blocks = shape_of(scales)
     dynamic, byte = ir.ShapedType.get_dynamic_size(), element_of(pool)
@@ -130,7 +199,9 @@ def element_at(pages: Pages, at: Sequence[ir.Value]) -> ir.Value:
     element = _element(found, format.element)
     if format.unit_scales:
         return element
-    return arith.mulf(element, _scale(tensor.extract(pages.pool, _place_of_scale(pages, at))))
+    _, _, _, heads, depth = shape_of(pages.pool)
+    place = place_of_scale(heads, depth, pages.positions, at)
+    return arith.mulf(element, _scale(tensor.extract(pages.pool, place)))
 
 
 def _write(
@@ -159,10 +230,13 @@ def _write(
     return tensor.expand_shape(pool.type, flat, parts, [pages], shape_of(pool))
 
 
-def _place_of_scale(pages: Pages, at: Sequence[ir.Value]) -> list[ir.Value]:
-    """The indices in an MX pool of the scale of the element at these indices."""
-    _, _, _, heads, depth = shape_of(pages.pool)
-    block = pages.positions
+def place_of_scale(
+    heads: int, depth: int, positions: int, at: Sequence[ir.Value]
+) -> list[ir.Value]:
+    """The indices in an MX pool [N, E, .., V, D] of the scale of the element at the indices `at`.
+
+    `positions`: B, of a page.
+    """
     page, entry, position, head, element = at
 
     def number(value: int) -> ir.Value:
@@ -170,8 +244,8 @@ def _place_of_scale(pages: Pages, at: Sequence[ir.Value]) -> list[ir.Value]:
 
     before = arith.muli(head, number(depth // PAGE_BLOCK))
     before = arith.addi(before, arith.divui(element, number(PAGE_BLOCK)))
-    byte = arith.addi(arith.muli(before, number(block)), position)
-    row = arith.addi(arith.divui(byte, number(heads * depth)), number(block))
+    byte = arith.addi(arith.muli(before, number(positions)), position)
+    row = arith.addi(arith.divui(byte, number(heads * depth)), number(positions))
     head = arith.remui(arith.divui(byte, number(depth)), number(heads))
     return [page, entry, row, head, arith.remui(byte, number(depth))]
 

@@ -54,7 +54,7 @@ def element_code(bits: ir.Value, byte: ir.Value | None, element: ElementFormat) 
     magnitude = arith.andi(bits, like(bits, MAGNITUDE))
     # The bits of a subnormal as if exponents below 1 were ordinary ones: bits(m) of m * 2^-149. No
     # element is smaller than 2^-22 of it, so that zero may be any number far below.
-    small = as_bits(arith.sitofp(_shaped(ir.F32Type.get(), bits), magnitude))
+    small = as_bits(arith.sitofp(shaped_as(ir.F32Type.get(), bits), magnitude))
     small = arith.subi(small, like(bits, 149 << MANTISSA))
     small = arith.maxsi(small, like(bits, -(23 << MANTISSA)))
     wide = arith.select(below(magnitude, 1 << MANTISSA), small, magnitude)
@@ -111,7 +111,7 @@ def cast_value(code: ir.Value, element: ElementFormat) -> ir.Value:
     places = MANTISSA - element.mantissa
     normal = arith.shli(magnitude, like(code, places))
     normal = arith.addi(normal, like(code, (_BIAS - element.bias) << MANTISSA))
-    small = arith.sitofp(_shaped(ir.F32Type.get(), code), magnitude)
+    small = arith.sitofp(shaped_as(ir.F32Type.get(), code), magnitude)
     small = as_bits(arith.mulf(small, like(small, element.min_positive)))
     size = arith.select(below(magnitude, 1 << element.mantissa), small, normal)
     sign = arith.shli(arith.andi(code, like(code, element.sign_bit)), like(code, 32 - element.bits))
@@ -198,12 +198,12 @@ def like(sample: ir.Value, value: float) -> ir.Value:
 
 def as_float(bits: ir.Value) -> ir.Value:
     """The f32 of these bits."""
-    return arith.bitcast(_shaped(ir.F32Type.get(), bits), bits)
+    return arith.bitcast(shaped_as(ir.F32Type.get(), bits), bits)
 
 
 def as_bits(value: ir.Value) -> ir.Value:
     """The bits of an f32."""
-    return arith.bitcast(_shaped(ir.IntegerType.get_signless(32), value), value)
+    return arith.bitcast(shaped_as(ir.IntegerType.get_signless(32), value), value)
 
 
 def above(left: ir.Value, right: int) -> ir.Value:
@@ -216,7 +216,7 @@ def below(left: ir.Value, right: int) -> ir.Value:
     return arith.cmpi(arith.CmpIPredicate.slt, left, like(left, right))
 
 
-def _shaped(element: ir.Type, sample: ir.Value) -> ir.Type:
+def shaped_as(element: ir.Type, sample: ir.Value) -> ir.Type:
     """`element`, or a vector of as many as `sample` has."""
     if not isinstance(sample.type, ir.VectorType):
         return element

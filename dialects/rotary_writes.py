@@ -1,34 +1,48 @@
-"""Rotary positions of queries and keys, and keys and values written to their pages: one operation.
+"""Rotary embedding of queries and keys, and keys and values written to their pages: one operation.
 
-T rows of a call, V key/value heads and Q query heads of D elements, R = D / 2. A pool [N, E, B, V,
-D] has N pages of B positions (pages.py); keys are in one of its E entries, values in the next.
+T rows of a call, V key/value heads and Q query heads of D elements, of which 2 R are rotated. A
+pool [N, E, .., V, D] has N pages of B positions (pages.py); keys are in one of its E entries,
+values in the next. An element of index `re` is the real part of a pair, one of `im` the imaginary
+part; element r of a row of cos and sin is for pair r:
 
-    turned[.., r]       = x[.., r] cos[t, r] - x[.., R + r] sin[t, r]
-    turned[.., R + r]   = x[.., R + r] cos[t, r] + x[.., r] sin[t, r]
-    pool[slots[t] / B, entry, slots[t] % B]     = turned keys of row t
+    rotated[.., re(r)] = x[.., re(r)] cos[t, r] - x[.., im(r)] sin[t, r]
+    rotated[.., im(r)] = x[.., im(r)] cos[t, r] + x[.., re(r)] sin[t, r]
+    pool[slots[t] / B, entry, slots[t] % B]     = rotated keys of row t
     pool[slots[t] / B, entry + 1, slots[t] % B] = values of row t
+
+    distance 1       re(r) = 2 r, im(r) = 2 r + 1          interleaved
+    distance d > 1   re(r) = r,   im(r) = r + d            d = R: the first 2 R elements of a head
+                                                           d = D / 2: R elements of either half
+
+Other elements of a head stay as they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, tensor
 
-from mxc.dialects import named_operations
+from mxc.dialects import named_operations, pages
 from mxc.dialects.generic import constant, element_of, generic, loop_index, shape_of
-from mxc.dialects.pages import write_rows
 from mxc.dialects.sizes import size_of, value_of
 
-#: The operation's name, and the option that it is built with.
-ROTARY_WRITE, ENTRY = "rotary_write", "entry"
+#: The operation's name, and the options that it is built with. SCALED: for keys and for values, 1
+#: where they have scales.
+ROTARY_WRITE = "rotary_write"
+ENTRY, DISTANCE, FORMAT, SCALED = "entry", "distance", "format", "scaled"
+#: Operands before the scales.
+_OPERANDS = 7
+
+#: The scales of keys and of values, f32 [V]; None for 1.
+Scales = tuple[ir.Value | None, ir.Value | None]
 
 
 @dataclass(frozen=True)
 class RotaryWrite:
-    """A call of the operation, see `rotary_write`."""
+    """A call of the operation, see `rotary_write`. `format`: of packed pages; None for floats."""
 
     op: ir.Operation
     queries: ir.Value
@@ -39,6 +53,9 @@ class RotaryWrite:
     slots: ir.Value
     pool: ir.Value
     entry: int
+    distance: int
+    format: str | None
+    scales: Scales
 
 
 def rotary_write(
@@ -49,20 +66,41 @@ def rotary_write(
     slots: ir.Value,
     pool: ir.Value,
     entry: int,
+    *,
+    distance: int | None = None,
+    format: str | None = None,
+    scales: Scales = (None, None),
 ) -> tuple[ir.Value, ir.Value]:
-    """The turned queries f32 [T, Q * D], and the pool with the keys and values of the rows.
+    """The rotated queries f32 [T, Q * D], and the pool with the keys and values of the rows.
 
     queries f32 [T, Q * D], keys and values f32 [T, V * D]; rotations: cos and sin, f32 [T, R];
-    slots i32 [T], no two the same; pool [N, E, B, V, D] of floats.
+    slots i32 [T], no two the same. `distance`: see above; None for R. `format`: what the pool is
+    packed in; None: it has floats. `scales`: keys and values of fp8 pages are divided by them.
     """
-    operands = [queries, keys, values, *rotations, slots, pool]
+    scaled = [0 if scale is None else 1 for scale in scales]
+    given = [scale for scale in scales if scale is not None]
+    operands = [queries, keys, values, *rotations, slots, pool, *given]
+    apart = shape_of(rotations[0])[1] if distance is None else distance
+    i64 = ir.IntegerType.get_signless(64)
+
+    def reference(*given: ir.Value) -> list[ir.Value]:
+        x, (*tables, slots, pool) = given[:3], given[3:_OPERANDS]
+        own = _scales_of(given[_OPERANDS:], scaled)
+        rotated, keys, values = _rotated_and_kept(x, tables, pool, apart)
+        return [rotated, pages.write(pool, format, entry, slots, [keys, values], own)]
+
     found, written = named_operations.call(
         ROTARY_WRITE,
         operands,
         [queries.type, pool.type],
-        lambda *given: _reference(*given, entry=entry),
-        options={ENTRY: ir.IntegerAttr.get(ir.IntegerType.get_signless(64), entry)},
-        sizes=[(0, 0), (len(operands) - 1, 0)],
+        reference,
+        options={
+            ENTRY: ir.IntegerAttr.get(i64, entry),
+            DISTANCE: ir.IntegerAttr.get(i64, apart),
+            FORMAT: ir.StringAttr.get(format or ""),
+            SCALED: ir.DenseI64ArrayAttr.get(scaled),
+        },
+        sizes=[(0, 0), (_OPERANDS - 1, 0)],
     )
     return found, written
 
@@ -70,54 +108,80 @@ def rotary_write(
 def rotary_writes(module: ir.Operation) -> Iterator[RotaryWrite]:
     """The calls of the operation in a program; they may be replaced meanwhile."""
     for found in named_operations.calls(module, ROTARY_WRITE):
-        entry = ir.IntegerAttr(found.options[ENTRY]).value
-        queries, keys, values, cos, sin, slots, pool = found.op.operands
-        yield RotaryWrite(found.op, queries, keys, values, cos, sin, slots, pool, entry)
+        entry, distance = (ir.IntegerAttr(found.options[key]).value for key in (ENTRY, DISTANCE))
+        format = ir.StringAttr(found.options[FORMAT]).value or None
+        scaled = list(ir.DenseI64ArrayAttr(found.options[SCALED]))
+        queries, keys, values, cos, sin, slots, pool, *scales = found.op.operands
+        yield RotaryWrite(
+            op=found.op,
+            queries=queries,
+            keys=keys,
+            values=values,
+            cos=cos,
+            sin=sin,
+            slots=slots,
+            pool=pool,
+            entry=entry,
+            distance=distance,
+            format=format,
+            scales=_scales_of(scales, scaled),
+        )
 
 
-def _reference(
-    queries: ir.Value,
-    keys: ir.Value,
-    values: ir.Value,
-    cos: ir.Value,
-    sin: ir.Value,
-    slots: ir.Value,
-    pool: ir.Value,
-    *,
-    entry: int,
-) -> list[ir.Value]:
-    _, _, _, heads, depth = shape_of(pool)
+def _scales_of(given: Sequence[ir.Value], scaled: Sequence[int]) -> Scales:
+    """The scales of keys and of values, of those that there are."""
+    left = list(given)
+    keys, values = (left.pop(0) if each else None for each in scaled)
+    return keys, values
+
+
+def _rotated_and_kept(
+    x: Sequence[ir.Value], tables: Sequence[ir.Value], pool: ir.Value, distance: int
+) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """Queries f32 [T, Q * D] and keys f32 [T, V, D], rotated, and values f32 [T, V, D]."""
+    queries, keys, values = x
+    *_, heads, depth = shape_of(pool)
     tokens, width = shape_of(queries)
-    turned = _turned(queries, cos, sin, width // depth, depth)
+    rotated = _rotated(queries, tables, width // depth, depth, distance)
     whole = ir.RankedTensorType.get([tokens, width], element_of(queries))
-    turned = tensor.collapse_shape(whole, turned, [[0], [1, 2, 3]])
-    keys = _turned(keys, cos, sin, heads, depth)
-    flat = ir.RankedTensorType.get([tokens, heads * depth], element_of(keys))
-    keys = tensor.collapse_shape(flat, keys, [[0], [1, 2, 3]])
-    kind = element_of(pool)
-    each = ir.RankedTensorType.get([tokens, heads, depth], kind)
-    for place, rows in enumerate((keys, values), start=entry):
-        if element_of(rows) != kind:
-            rows = generic([(rows, "m n")], "m n", kind, lambda x: arith.truncf(kind, x))
-        sizes = [value_of(size_of(slots, 0))] if tokens < 0 else []
-        rows = tensor.expand_shape(each, rows, [[0], [1, 2]], sizes, [tokens, heads, depth])
-        pool = write_rows(pool, place, slots, rows)
-    return [turned, pool]
+    rotated = tensor.collapse_shape(whole, rotated, [[0], [1, 2]])
+    kept = _rotated(keys, tables, heads, depth, distance)
+    return rotated, kept, _heads(values, heads, depth)
 
 
-def _turned(x: ir.Value, cos: ir.Value, sin: ir.Value, heads: int, depth: int) -> ir.Value:
-    """f32 [T, heads, 2, R] of x f32 [T, heads * D]."""
-    loops, half = "m h p r", depth // 2
+def _heads(x: ir.Value, heads: int, depth: int) -> ir.Value:
+    """x [T, heads * D] as [T, heads, D]."""
+    tokens, _ = shape_of(x)
+    kind = ir.RankedTensorType.get([tokens, heads, depth], element_of(x))
+    sizes = [value_of(size_of(x, 0))] if tokens < 0 else []
+    return tensor.expand_shape(kind, x, [[0], [1, 2]], sizes, [tokens, heads, depth])
 
-    def turn(c: ir.Value, s: ir.Value) -> ir.Value:
-        row, head, part, column = (loop_index(loops, letter) for letter in loops.split())
-        first = arith.addi(arith.muli(head, constant(depth, ir.IndexType.get())), column)
-        places = (first, arith.addi(first, constant(half, ir.IndexType.get())))
-        re, im = (tensor.extract(x, [row, place]) for place in places)
-        real = arith.subf(arith.mulf(re, c), arith.mulf(im, s))
-        imaginary = arith.addf(arith.mulf(im, c), arith.mulf(re, s))
-        is_first = arith.cmpi(arith.CmpIPredicate.eq, part, constant(0, ir.IndexType.get()))
-        return arith.select(is_first, real, imaginary)
 
-    sizes = {"h": heads, "p": 2}
-    return generic([(cos, "m r"), (sin, "m r")], loops, element_of(x), turn, sizes=sizes)
+def _rotated(
+    x: ir.Value, tables: Sequence[ir.Value], heads: int, depth: int, distance: int
+) -> ir.Value:
+    """f32 [T, heads, D] of x f32 [T, heads * D]."""
+    loops, pairs, index = "m h d", shape_of(tables[0])[1], ir.IndexType.get()
+
+    def number(value: int) -> ir.Value:
+        return constant(value, index)
+
+    def rotate(value: ir.Value) -> ir.Value:
+        row, head, at = (loop_index(loops, letter) for letter in loops.split())
+        if distance == 1:
+            pair, part = arith.divui(at, number(2)), arith.remui(at, number(2))
+            is_second = arith.cmpi(arith.CmpIPredicate.eq, part, number(1))
+        else:
+            is_second = arith.cmpi(arith.CmpIPredicate.uge, at, number(distance))
+            pair = arith.select(is_second, arith.subi(at, number(distance)), at)
+        inside = arith.cmpi(arith.CmpIPredicate.ult, pair, number(pairs))
+        step = number(distance)
+        other = arith.select(is_second, arith.subi(at, step), arith.addi(at, step))
+        pair, other = (arith.select(inside, each, number(0)) for each in (pair, other))
+        place = arith.addi(arith.muli(head, number(depth)), other)
+        c, s = (tensor.extract(table, [row, pair]) for table in tables)
+        own, beside = arith.mulf(value, c), arith.mulf(tensor.extract(x, [row, place]), s)
+        first, second = arith.subf(own, beside), arith.addf(own, beside)
+        return arith.select(inside, arith.select(is_second, second, first), value)
+
+    return generic([(_heads(x, heads, depth), loops)], loops, element_of(x), rotate)

@@ -16,7 +16,7 @@
 // CHECK: util.func public @layer(
 // CHECK: %[[MADE:.*]]:2 = flow.dispatch @mxc_rotary_write_4x2x64_bf16_8x16::@mxc_rotary_write_4x2x64_bf16_8x16[%{{.*}}](%arg0, %arg1, %arg2, %arg3, %arg4, %arg5, %arg6, %{{.*}}) {mxc.pool = {{.*}}} : ({{.*}}) -> (tensor<?x256xf32>{%{{.*}}}, %arg6{%{{.*}}})
 // CHECK: util.return %[[MADE]]#0, %[[MADE]]#1
-util.func private @mxc.rotary_write(%q: tensor<?x256xf32>, %k: tensor<?x128xf32>, %v: tensor<?x128xf32>, %cos: tensor<?x32xf32>, %sin: tensor<?x32xf32>, %slots: tensor<?xi32>, %pool: tensor<?x8x16x2x64xbf16>) -> (tensor<?x256xf32>, tensor<?x8x16x2x64xbf16>) attributes {mxc.operation = "rotary_write", mxc.options = {entry = 2 : i64}, mxc.sizes = array<i64: 0, 0, 6, 0>} {
+util.func private @mxc.rotary_write(%q: tensor<?x256xf32>, %k: tensor<?x128xf32>, %v: tensor<?x128xf32>, %cos: tensor<?x32xf32>, %sin: tensor<?x32xf32>, %slots: tensor<?xi32>, %pool: tensor<?x8x16x2x64xbf16>) -> (tensor<?x256xf32>, tensor<?x8x16x2x64xbf16>) attributes {mxc.operation = "rotary_write", mxc.options = {distance = 32 : i64, entry = 2 : i64, format = "", scaled = array<i64: 0, 0>}, mxc.sizes = array<i64: 0, 0, 6, 0>} {
   util.return %q, %pool : tensor<?x256xf32>, tensor<?x8x16x2x64xbf16>
 }
 util.func public @layer(%q: tensor<?x256xf32>, %k: tensor<?x128xf32>, %v: tensor<?x128xf32>, %cos: tensor<?x32xf32>, %sin: tensor<?x32xf32>, %slots: tensor<?xi32>, %pool: tensor<?x8x16x2x64xbf16>) -> (tensor<?x256xf32>, tensor<?x8x16x2x64xbf16>) {

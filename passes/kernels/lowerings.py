@@ -9,6 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from iree.compiler import ir
 
 from mxc.dialects import named_operations
+from mxc.dialects.dispatches import erase_uncalled
 from mxc.dialects.kernel_calls import write_reason
 from mxc.dialects.reasons import Reason
 from mxc.passes.base import add_note
@@ -70,3 +71,5 @@ def lower_named(module: ir.Operation, lowerings: Sequence[Lowering[Any, Any]]) -
                 replace_op(last, results)
     sweep(module)
     named_operations.erase_unused(module)
+    # What references called alone, such as the kernels of a quantization in one.
+    erase_uncalled(module)

@@ -1,20 +1,27 @@
-"""Kernels that turn queries and keys, and write keys and values to their pages.
+"""Kernels that rotate queries and keys, and write keys and values to their pages.
 
-A workgroup has a row. It goes over pieces of `lanes` elements of each half of a head, on a GPU a
-thread over every so many of them: what is turned together is in two registers.
+A workgroup has a row, and goes over it in runs of elements of a head, on a GPU a thread over every
+so many of them. All elements of a run are real parts, or imaginary parts, or both alternating, or
+not rotated. A run of floats is a register. For packed pages the runs of a block of 32 are taken
+together, so that whoever has them knows the scale.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import gcd
 
+import numpy as np
 from iree.compiler import ir
 from iree.compiler.dialects import arith, memref, vector
 
+from mxc.artifact.pages import PAGE_BLOCK, stored_positions
 from mxc.dialects.amdgpu import thread
 from mxc.dialects.generic import constant, element_of, shape_of
+from mxc.dialects.pages import RECIPE, fp8_code, page_format, place_of_scale, positions_of
 from mxc.dialects.pool_reads import PoolRead
+from mxc.dialects.quantize_scalars import MAGNITUDE, as_bits, element_code, like, scale_byte
 from mxc.dialects.reasons import Reason
 from mxc.dialects.rotary_writes import RotaryWrite, rotary_writes
 from mxc.dialects.sizes import size_of
@@ -23,16 +30,16 @@ from mxc.passes.kernels.calls import Calls
 from mxc.passes.kernels.executables import Threads, workgroup
 from mxc.passes.kernels.extents import Buffer, Size, Sized, value_of
 from mxc.passes.kernels.lowerings import Lowering
-from mxc.passes.kernels.vectors import f32, i32, index, load, loop, of
+from mxc.passes.kernels.vectors import f32, i1, i8, i32, index, load, loop, of, table
 
-#: Types of pools; lanes of a workgroup on a GPU.
+#: Types of pools of floats; lanes of a workgroup on a GPU.
 _FLOATS, _THREADS = ("bf16", "f16", "f32"), 256
+#: Elements of a run of a block of packed pages, at least.
+_LEAST = 8
 #: A buffer of rows, and the first of the columns that are meant.
 _Columns = tuple[ir.Value, ir.Value]
 #: Places of the slots and of the pool among the operands of a kernel.
 _SLOTS, _POOL = 5, 6
-#: Buffers up to the queries of the result.
-_RESULT = 8
 #: Attribute of a call: the result that has zeros, for kernels that count their workgroups.
 _ZEROS = "mxc.zeros"
 
@@ -69,22 +76,104 @@ def zeros_beside(pool: ir.Value) -> ir.Value | None:
     return None if list(zeros.uses) else zeros
 
 
+@dataclass(frozen=True)
+class Rotation:
+    """`pairs` of elements of a head of `depth` that are rotated, their parts `distance` apart (1:
+    interleaved; see dialects/rotary_writes.py), taken in runs of `run` elements."""
+
+    depth: int
+    pairs: int
+    distance: int
+    run: int
+
+    @staticmethod
+    def of(call: RotaryWrite, lanes: int) -> Rotation | None:
+        """The rotation of a call; None where there are no such runs.
+
+        Runs of floats have `lanes` elements, those of packed pages as many as fit, up to a block.
+        """
+        depth, pairs = shape_of(call.pool)[-1], shape_of(call.cos)[1]
+        ends = [depth, 2 * pairs] if call.distance == 1 else [depth, pairs, call.distance]
+        whole = gcd(*ends)
+        run = lanes if call.format is None else gcd(whole, PAGE_BLOCK)
+        least = lanes if call.format is None else _LEAST
+        if whole % run or run < least:
+            return None
+        return Rotation(depth, pairs, call.distance, run)
+
+    @property
+    def name(self) -> str:
+        """For symbols: none where all of a head is rotated, the real parts first."""
+        whole = self.pairs == self.distance == self.depth // 2
+        return "" if whole else f"_{self.pairs}by{self.distance}"
+
+    def rotated(
+        self,
+        element: ir.Value,
+        elements: Callable[[ir.Value], ir.Value],
+        tables: Sequence[Callable[[ir.Value, int], ir.Value]],
+    ) -> ir.Value:
+        """f32 [run] from `element` of a head on.
+
+        `elements`: f32 [run] of the head from an element on; `tables`: so many cosines, and sines,
+        from a pair on.
+        """
+        own, nowhere = elements(element), index(0)
+        if self.distance == 1:
+            places = range(self.run)
+            inside = _below(element, 2 * self.pairs)
+            pair = arith.select(inside, arith.divui(element, index(2)), nowhere)
+            c, s = (
+                vector.shuffle(found, found, [place // 2 for place in places])
+                for found in (read(pair, self.run // 2) for read in tables)
+            )
+            other = vector.shuffle(own, own, [place ^ 1 for place in places])
+            second = table(np.arange(self.run) % 2 == 1, i1())
+        else:
+            apart = index(self.distance)
+            first = _below(element, self.distance)
+            pair = arith.select(first, element, arith.subi(element, apart))
+            inside = _below(pair, self.pairs)
+            beside = arith.select(first, arith.addi(element, apart), pair)
+            other = elements(arith.select(inside, beside, element))
+            pair = arith.select(inside, pair, nowhere)
+            c, s = (read(pair, self.run) for read in tables)
+            second = arith.xori(first, constant(1, i1()))
+        kept, added = arith.mulf(own, c), arith.mulf(other, s)
+        value = arith.select(second, arith.addf(kept, added), arith.subf(kept, added))
+        return arith.select(inside, value, own)
+
+
+def _concatenated(runs: Sequence[ir.Value]) -> ir.Value:
+    """Vectors of one size as one, a power of two of them."""
+    found = list(runs)
+    while len(found) > 1:
+        both = list(range(2 * ir.VectorType(found[0].type).shape[0]))
+        found = [vector.shuffle(*pair, both) for pair in zip(found[::2], found[1::2], strict=True)]
+    return found[0]
+
+
+def _below(number: ir.Value, limit: int) -> ir.Value:
+    return arith.cmpi(arith.CmpIPredicate.ult, number, index(limit))
+
+
 @dataclass(frozen=True, kw_only=True)
 class RotaryKernel(Sized):
-    """`queries` and `heads` heads of `depth` elements, into pages of `pool` (entries, positions) of
-    `element`; `lanes`: elements of a register. `wave`: lanes of one, None on a CPU. On a GPU it has
-    a zero for each query of each row too, for the attention that follows. `columns`: of queries,
-    keys and values, how wide the rows are that they are part of, and where they begin.
+    """`queries` and `heads` heads, rotated by `rotation`, into pages of `pool` (entries, positions)
+    of `element`: floats, or a format of packed pages. `scaled`: whether keys, and values, have
+    scales, one for each head. `wave`: lanes of one, None on a CPU. On a GPU it has a zero for each
+    query of each row too, for the attention that follows. `columns`: of queries, keys and values,
+    how wide the rows are that they are part of, and where they begin.
 
     With each call come the `entry` of keys, the number of rows, and the pages of the pool.
     """
 
     queries: int
     heads: int
-    depth: int
+    rotation: Rotation
     pool: tuple[int, int]
     element: str
-    lanes: int
+    scaled: tuple[bool, ...]
     wave: int | None
     columns: tuple[tuple[int, int], ...]
     entry: Size = None
@@ -94,19 +183,23 @@ class RotaryKernel(Sized):
     @staticmethod
     def of(call: RotaryWrite, lanes: int, wave: int | None) -> RotaryKernel | Reason:
         """The kernel of a call, or why there is none."""
-        _, entries, positions, heads, depth = shape_of(call.pool)
-        element, half = str(element_of(call.pool)), depth // 2
-        if element not in _FLOATS:
+        _, entries, _, heads, depth = shape_of(call.pool)
+        element = call.format or str(element_of(call.pool))
+        if call.format is None and element not in _FLOATS:
             return Reason(f"pages are {element}; kernels take {', '.join(_FLOATS)}")
-        if half % lanes:
-            return Reason(f"half of a head has {half} elements; kernels take multiples of {lanes}")
+        rotation = Rotation.of(call, lanes)
+        if rotation is None:
+            return Reason(
+                f"heads have {depth} elements, of which {2 * shape_of(call.cos)[1]} are rotated; "
+                f"kernels take parts of {lanes if call.format is None else _LEAST} or multiples"
+            )
         return RotaryKernel(
             queries=shape_of(call.queries)[1] // depth,
             heads=heads,
-            depth=depth,
-            pool=(entries, positions),
+            rotation=rotation,
+            pool=(entries, positions_of(call.pool, call.format)),
             element=element,
-            lanes=lanes,
+            scaled=tuple(scale is not None for scale in call.scales),
             wave=wave,
             columns=tuple(
                 (shape_of(source)[1], first)
@@ -117,13 +210,22 @@ class RotaryKernel(Sized):
     @property
     def name(self) -> str:
         """The symbol of the kernel: the same for the same work."""
-        entries, positions = self.pool
-        heads = f"{self.queries}x{self.heads}x{self.depth}"
+        (entries, positions), depth = self.pool, self.rotation.depth
+        heads = f"{self.queries}x{self.heads}x{depth}{self.rotation.name}"
         name = f"mxc_rotary_write_{heads}_{self.element}_{entries}x{positions}"
-        whole = [number * self.depth for number in (self.queries, self.heads, self.heads)]
+        if any(self.scaled):
+            name += "_over_" + "".join(
+                part for part, has in zip("kv", self.scaled, strict=True) if has
+            )
+        whole = [number * depth for number in (self.queries, self.heads, self.heads)]
         if self.columns == tuple((width, 0) for width in whole):
             return name
         return "_".join([name, *(f"{first}of{width}" for width, first in self.columns)])
+
+    @property
+    def together(self) -> int:
+        """Elements of a key or a value that are stored at once: a run of floats, or a block."""
+        return self.rotation.run if page_format(self.element) is None else PAGE_BLOCK
 
     @property
     def threads(self) -> Threads | None:
@@ -137,75 +239,120 @@ class RotaryKernel(Sized):
 
     @property
     def buffers(self) -> list[Buffer]:
-        """Queries, keys, values, cos, sin, slots, the pool, and the turned queries; zeros."""
-        asked = Buffer([self.rows, self.queries * self.depth], f32())
+        """Queries, keys, values, cos, sin, slots, the pool, and scales; then the rotated queries,
+        and zeros."""
+        entries, positions = self.pool
+        asked = Buffer([self.rows, self.queries * self.rotation.depth], f32())
         rows = [Buffer([self.rows, width], f32()) for width, _ in self.columns]
-        table = Buffer([self.rows, self.depth // 2], f32())
-        pool = [self.pages, *self.pool, self.heads, self.depth]
-        kind = ir.Type.parse(self.element)
+        table = Buffer([self.rows, self.rotation.pairs], f32())
+        packed = page_format(self.element) is not None
+        kind = i8() if packed else ir.Type.parse(self.element)
+        stored = stored_positions(self.element, positions) if packed else positions
+        pool = [self.pages, entries, stored, self.heads, self.rotation.depth]
         slots = Buffer([self.rows], i32())
+        scales = [Buffer([self.heads], f32())] * sum(self.scaled)
         zeros = [] if self.wave is None else [Buffer([self.rows, self.queries], i32())]
-        return [*rows, table, table, slots, Buffer(pool, kind), asked, *zeros]
+        return [*rows, table, table, slots, Buffer(pool, kind), *scales, asked, *zeros]
 
     def body(self, *buffers: ir.Value) -> None:
         """Build the body at the insertion point."""
-        (*given, cos, sin, slots, pool, result), zeros = buffers[:_RESULT], buffers[_RESULT:]
-        begins = (index(first) for _, first in self.columns)
-        queries, keys, values = zip(given, begins, strict=True)
-        row, half = workgroup(0), self.depth // 2
-        slot = arith.index_castui(ir.IndexType.get(), memref.LoadOp(slots, [row]).result)
-        positions = index(self.pool[1])
-        page, at = arith.divui(slot, positions), arith.remui(slot, positions)
-        entry = value_of(self.entry)
-        next_entry = arith.addi(entry, index(1))
+        _Body(self, buffers).build()
 
-        def turned(source: _Columns, head: ir.Value, column: ir.Value) -> list[ir.Value]:
-            re, im = self._halves(source, row, head, column)
-            c, s = (load(table, [row, column], f32(), self.lanes) for table in (cos, sin))
-            real = arith.subf(arith.mulf(re, c), arith.mulf(im, s))
-            return [real, arith.addf(arith.mulf(im, c), arith.mulf(re, s))]
 
-        def ask(head: ir.Value, column: ir.Value) -> None:
-            first = arith.addi(arith.muli(head, index(self.depth)), column)
-            for part, value in enumerate(turned(queries, head, column)):
-                vector.store(value, result, [row, arith.addi(first, index(part * half))])
+class _Body:
+    """The values of a body while it is built."""
 
-        def keep(head: ir.Value, column: ir.Value) -> None:
-            for place, found in (
-                (entry, turned(keys, head, column)),
-                (next_entry, self._halves(values, row, head, column)),
-            ):
-                for part, value in enumerate(found):
-                    column_of_part = arith.addi(column, index(part * half))
-                    where = [page, place, at, head, column_of_part]
-                    vector.store(self._rounded(value), pool, where)
+    def __init__(self, kernel: RotaryKernel, buffers: Sequence[ir.Value]) -> None:
+        """At the insertion point."""
+        self.kernel, self.rotation = kernel, kernel.rotation
+        (*given, cos, sin, slots, pool), rest = buffers[: _POOL + 1], list(buffers[_POOL + 1 :])
+        begins = (index(first) for _, first in kernel.columns)
+        self.queries, self.keys, self.values = zip(given, begins, strict=True)
+        self.tables, self.pool = (cos, sin), pool
+        self.scales = [rest.pop(0) if has else None for has in kernel.scaled]
+        self.result, *self.zeros = rest
+        self.row = workgroup(0)
+        slot = arith.index_castui(ir.IndexType.get(), memref.LoadOp(slots, [self.row]).result)
+        positions = index(kernel.pool[1])
+        self.page, self.at = arith.divui(slot, positions), arith.remui(slot, positions)
+        entry = value_of(kernel.entry)
+        self.entries = entry, arith.addi(entry, index(1))
 
-        self._over_pieces(self.queries, ask)
-        self._over_pieces(self.heads, keep)
-        for each in zeros:
-            with loop(thread(), index(self.queries), index(_THREADS)) as (place, _, _):
-                memref.StoreOp(constant(0, i32()), each, [row, place])
+    def build(self) -> None:
+        """The whole body."""
+        kernel, depth = self.kernel, self.rotation.depth
+        run = self.rotation.run
+        self._over(kernel.queries, depth // run, self._rotate_query)
+        self._over(kernel.heads, depth // kernel.together, self._keep)
+        for each in self.zeros:
+            with loop(thread(), index(kernel.queries), index(_THREADS)) as (place, _, _):
+                memref.StoreOp(constant(0, i32()), each, [self.row, place])
 
-    def _over_pieces(self, heads: int, body: Callable[[ir.Value, ir.Value], None]) -> None:
-        """`body` of the head and the first element of each piece of one half."""
-        pieces = self.depth // 2 // self.lanes
-        on_gpu = self.wave is not None
+    def _over(self, heads: int, count: int, body: Callable[[ir.Value, ir.Value], None]) -> None:
+        """`body` of the head, and of a number below `count`."""
+        on_gpu = self.kernel.wave is not None
         first, step = (thread(), _THREADS) if on_gpu else (index(0), 1)
-        with loop(first, index(heads * pieces), index(step)) as (piece, _, _):
-            column = arith.muli(arith.remui(piece, index(pieces)), index(self.lanes))
-            body(arith.divui(piece, index(pieces)), column)
+        with loop(first, index(heads * count), index(step)) as (each, _, _):
+            body(arith.divui(each, index(count)), arith.remui(each, index(count)))
 
-    def _halves(
-        self, source: _Columns, row: ir.Value, head: ir.Value, column: ir.Value
-    ) -> list[ir.Value]:
-        """The elements from `column` on of both halves of a head."""
+    def _rotate_query(self, head: ir.Value, number: ir.Value) -> None:
+        element = arith.muli(number, index(self.rotation.run))
+        self._answer(head, element, self._rotated(self.queries, head, element))
+
+    def _keep(self, head: ir.Value, number: ir.Value) -> None:
+        element = arith.muli(number, index(self.kernel.together))
+        for part, (source, read) in enumerate(
+            ((self.keys, self._rotated), (self.values, self._run))
+        ):
+            runs = [
+                read(source, head, arith.addi(element, index(start)))
+                for start in range(0, self.kernel.together, self.rotation.run)
+            ]
+            self._store(part, head, element, _concatenated(runs))
+
+    def _rotated(self, source: _Columns, head: ir.Value, element: ir.Value) -> ir.Value:
+        """f32 [run] of a head from an element on, rotated."""
+
+        def reader(values: ir.Value) -> Callable[[ir.Value, int], ir.Value]:
+            return lambda pair, count: load(values, [self.row, pair], f32(), count)
+
+        return self.rotation.rotated(
+            element, lambda at: self._run(source, head, at), [reader(each) for each in self.tables]
+        )
+
+    def _run(self, source: _Columns, head: ir.Value, element: ir.Value) -> ir.Value:
+        """f32 [run] of a head from an element on."""
         rows, begin = source
-        first = arith.addi(arith.addi(begin, arith.muli(head, index(self.depth))), column)
-        places = (first, arith.addi(first, index(self.depth // 2)))
-        return [load(rows, [row, place], f32(), self.lanes) for place in places]
+        first = arith.addi(begin, arith.muli(head, index(self.rotation.depth)))
+        return load(rows, [self.row, arith.addi(first, element)], f32(), self.rotation.run)
 
-    def _rounded(self, value: ir.Value) -> ir.Value:
-        """As an element of the pool."""
-        if self.element == "f32":
-            return value
-        return arith.truncf(of(ir.Type.parse(self.element), self.lanes), value)
+    def _answer(self, head: ir.Value, element: ir.Value, value: ir.Value) -> None:
+        """Store a run of the rotated queries."""
+        first = arith.muli(head, index(self.rotation.depth))
+        vector.store(value, self.result, [self.row, arith.addi(first, element)])
+
+    def _store(self, part: int, head: ir.Value, element: ir.Value, value: ir.Value) -> None:
+        """Store a run, or a block, of a key (`part` 0) or a value (1) in its page."""
+        kernel, run = self.kernel, self.kernel.together
+        at = [self.page, self.entries[part], self.at, head, element]
+        format = page_format(kernel.element)
+        if format is None:
+            kind = ir.Type.parse(kernel.element)
+            rounded = value if kernel.element == "f32" else arith.truncf(of(kind, run), value)
+            vector.store(rounded, self.pool, at)
+            return
+        if format.unit_scales:
+            scales = self.scales[part]
+            scale = None
+            if scales is not None:
+                scale = vector.broadcast(of(f32(), run), memref.LoadOp(scales, [head]).result)
+            vector.store(fp8_code(value, scale), self.pool, at)
+            return
+        bits = as_bits(value)
+        sizes = arith.andi(bits, like(bits, MAGNITUDE))
+        largest = vector.reduction(i32(), vector.CombiningKind.MAXSI, sizes)
+        byte = scale_byte(largest, format.element, RECIPE)
+        codes = element_code(bits, vector.broadcast(bits.type, byte), format.element)
+        vector.store(arith.trunci(of(i8(), run), codes), self.pool, at)
+        place = place_of_scale(kernel.heads, self.rotation.depth, kernel.pool[1], at)
+        memref.StoreOp(arith.trunci(i8(), byte), self.pool, place)

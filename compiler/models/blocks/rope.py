@@ -75,6 +75,12 @@ class Rope:
             return 2 * int(self.fraction * head_dim // 2)
         return int(head_dim * self.fraction)
 
+    def distance(self, head_dim: int) -> int:
+        """Elements from the real part of a pair to the imaginary part; 1: they alternate."""
+        if self.interleaved:
+            return 1
+        return head_dim // 2 if self.proportional else self.rotated(head_dim) // 2
+
 
 def read_rope(
     fields: Fields,

@@ -40,6 +40,7 @@ from mxc.compiler.models.blocks.scope import Memory, Scope, State
 from mxc.dialects.attention import MASKED, Reach
 from mxc.dialects.attention import attention as attend
 from mxc.dialects.generic import constant, generic, shape_of
+from mxc.dialects.rotary_writes import Scales
 from mxc.dialects.slices import columns_of
 
 #: The projections of the input, where they are tensors of their own.
@@ -198,7 +199,7 @@ class SelfAttention:
         if self.gated:
             q, gate = self._queries_and_gate(q, name)
         cache = memory.caches[self.window, self.row]
-        if self._writes_as_it_turns(cache):
+        if self._rotates_as_it_writes:
             q = self._written(scope, q, projected, name, state, cache)
         else:
             q = self._turned(scope, q, heads, f"{name}.q_norm", state)
@@ -255,16 +256,11 @@ class SelfAttention:
         """The projections of the input as one: "qkv_proj"."""
         return f"{''.join(part[0] for part in self._inputs)}_proj"
 
-    def _writes_as_it_turns(self, cache: attention.Cache) -> bool:
-        """Whether queries and keys are turned by whole halves, and what comes of that is kept."""
-        rope = self.rope
-        if rope is None or rope.interleaved or rope.proportional or self.borrows:
-            return False
-        if self.row.depth != self.depth:
-            return False
-        if self.qk_norm in ("rotated", "length"):  # which change what is turned
-            return False
-        return rope.rotated(self.depth) == self.depth and cache.pages.format is None
+    @property
+    def _rotates_as_it_writes(self) -> bool:
+        """Whether the cache has rotated keys, with nothing done to them after the rotation."""
+        whole = not self.borrows and self.row.depth == self.depth
+        return whole and self.rope is not None and self.qk_norm not in ("rotated", "length")
 
     def _written(
         self,
@@ -286,7 +282,10 @@ class SelfAttention:
                 heads = [shape_of(v)[0], self.shared, self.depth]
                 v = of_length_one(expand(v, [[0], [1, 2]], heads), scope.normalization.epsilon)
                 v = collapse(v, [[0], [1, 2]])
-            q = cache.write_turned(self.row, q, k, v, state.rotations[self.rope, self.depth])
+            rotations = state.rotations[self.rope, self.depth]
+            distance = self.rope.distance(self.depth)
+            scales = self._cache_scales(scope, name)
+            q = cache.write_rotated(self.row, q, k, v, rotations, distance, scales)
             return expand(q, [[0], [1, 2]], [shape_of(q)[0], self.heads, self.depth])
 
     def _keys_and_values(
@@ -358,11 +357,14 @@ class SelfAttention:
             rows = expand(x, [[0], [1, 2]], [shape_of(x)[0], heads, self.depth])
             return collapse(scope.norm(rows, name), [[0], [1, 2]])
 
-    def _cache_scales(self, scope: Scope, name: str) -> tuple[ir.Value | None, ...]:
+    def _cache_scales(self, scope: Scope, name: str) -> Scales:
         """The scales f32 [V] of keys and of values in pages of fp8; None where they are one."""
-        keys = (f"{name}.{part}" for part in SCALES)
         weights = scope.weights
-        return tuple(weights.load(key, self.shared) if weights.has(key) else None for key in keys)
+        keys, values = (
+            weights.load(key, self.shared) if weights.has(key) else None
+            for key in (f"{name}.{part}" for part in SCALES)
+        )
+        return keys, values
 
     def _sinks(self, scope: Scope, name: str) -> ir.Value:
         key = f"{name}.sinks" if self.sinks else f"{scope.prefix}{NO_SINKS}"

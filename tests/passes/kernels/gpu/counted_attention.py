@@ -43,11 +43,11 @@ def program(case: Case, times: int = 1) -> str:
             with ir.InsertionPoint(block):
                 asked, keys, values, cos, sin, slots, *rest = block.arguments
                 queries, sink, positions, runs, pool, lists = rest
-                turned, pool = rotary_write(asked, keys, values, (cos, sin), slots, pool, 0)
+                rotated, pool = rotary_write(asked, keys, values, (cos, sin), slots, pool, 0)
                 found = [
                     build(case)(queries, sink, positions, runs, pool, lists) for _ in range(times)
                 ]
-                results = [*found, turned]
+                results = [*found, rotated]
                 ir.Operation.create("util.return", operands=results)
             kind = ir.FunctionType.get(types, [each.type for each in results])
             op.attributes["function_type"] = ir.TypeAttr.get(kind)

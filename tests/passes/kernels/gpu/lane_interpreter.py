@@ -204,6 +204,15 @@ class _Workgroup(LaneMoves, LaneAddresses):
         pair = (_with_sign(each, kind_of(op.operands[0])[1]) for each in (a, b))
         return self._masked(op, np.maximum(*pair).astype(np.uint64))
 
+    def arith_minsi(self, op: ir.Operation, a: Array, b: Array) -> list[Any]:
+        pair = (_with_sign(each, kind_of(op.operands[0])[1]) for each in (a, b))
+        return self._masked(op, np.minimum(*pair).astype(np.uint64))
+
+    def vector_reduction(self, op: ir.Operation, a: Array) -> list[Any]:
+        assert str(op.attributes["kind"]) == "#vector.kind<maxsi>"
+        wide = _with_sign(a, kind_of(op.operands[0])[1])
+        return self._masked(op, wide.max(axis=1, keepdims=True).astype(np.uint64))
+
     def arith_shrsi(self, op: ir.Operation, a: Array, b: Array) -> list[Any]:
         wide = _with_sign(a, kind_of(op.operands[0])[1]) >> b.astype(np.int64)
         return self._masked(op, wide.astype(np.uint64))
