@@ -6,6 +6,7 @@ is another number of the format, so that logits differ by more than those of flo
 """
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -183,10 +184,11 @@ def test_what_a_token_takes(compiled: Any) -> None:
 
 @packed_case
 def test_quantized_by_our_kernels(case: Any, compiled: Any) -> None:
-    """Keys and values of a layer by one, attention by another."""
+    """Keys and values of a layer by the one that rotates and writes, attention by another."""
     kernels = json.loads((compiled(case).artifact / "report.json").read_text())
     text = json.dumps(kernels)
-    assert f"mxc_quantize_f32_{FORMATS[case['kv_cache']]}_rceil" in text
+    assert re.search(rf"mxc_rotary_write_\w+_{FORMATS[case['kv_cache']]}_", text)
+    assert "mxc_quantize" not in text
     assert "mxc_attention" in text
 
 
