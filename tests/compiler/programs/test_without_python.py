@@ -1,4 +1,4 @@
-"""Artifacts run by the programs of IREE's wheel, as docs/programs.md says."""
+"""Artifacts run by the programs of IREE's wheel, as docs/artifact.md says."""
 
 import subprocess
 import sys
