@@ -41,7 +41,8 @@ def command(
     source: Annotated[
         Path,
         typer.Argument(
-            help="A checkpoint folder, a .safetensors file, or ORG/NAME.", show_default=False
+            help="A checkpoint folder, a .safetensors or .gguf file, or ORG/NAME.",
+            show_default=False,
         ),
     ],
     output: Annotated[
@@ -83,8 +84,8 @@ def command(
     dialect: Annotated[
         str | None,
         typer.Option(
-            help="quark, compressed-tensors, gpt-oss or gguf: how names, files and config are "
-            "written.",
+            help="quark, compressed-tensors, gpt-oss, gguf, modelopt or torchao: how names, files "
+            "and config are written.",
             show_default="quark; nvfp4: compressed-tensors",
         ),
     ] = None,
