@@ -51,7 +51,7 @@ def load(
 
     device: an IREE device URI of the kind that the artifact is for ("local-sync", "hip://1");
     the first one by default; of an artifact for several devices so many, with "," between. Or
-    "simulator" for an artifact for gfx950, which takes neither threads nor level. threads: CPU
+    "simulator" for one for gfx950 or gfx942, which takes neither threads nor level. threads: CPU
     worker threads of each device, all physical cores together by default; results do not depend
     on it. level: of an artifact that holds several levels of CPU features, the one to run; by
     default the best that this machine may run. verify: checksum large weights too. SHA-256 of
