@@ -1,8 +1,8 @@
-"""The artifact: a folder that is there whole or not at all.
+"""Writing of an artifact folder: `output` is either complete or absent.
 
-It is written under a hidden name beside its place and renamed when everything is in it. Whatever
-stops the writing, that folder goes; one that a killed process left goes with the next compile
-(leftovers.py).
+The folder is written under a hidden name beside `output` and renamed once it is complete. If
+writing fails or is interrupted, the hidden folder is removed. A hidden folder that a killed process
+left behind is removed by the next compilation (leftovers.py).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mxc.errors import ArtifactError
 
 @dataclass(frozen=True)
 class Artifact:
-    """A finished artifact: its folder and what it says of itself."""
+    """A finished artifact: its folder and its manifest."""
 
     path: Path
     manifest: Manifest
@@ -31,31 +31,32 @@ class Artifact:
 
 @contextmanager
 def writing(output: Path, *, force: bool) -> Iterator[Path]:
-    """A fresh folder that becomes `output` when the block ends well, and disappears otherwise.
+    """Yield a new hidden folder that is renamed to `output` when the block ends without an
+    exception, and removed otherwise.
 
-    Raises ArtifactError where `output` exists and `force` is not set or it is no artifact, where
-    it cannot be written, and for every OSError of the block.
+    Raises ArtifactError if `output` exists and either `force` is not set or `output` is no artifact
+    of mxc, if it cannot be written, and for every OSError raised in the block.
     """
     output = Path(os.path.abspath(output))
     try:
         require_free(output, force=force)
         with partial_folder(output) as partial:
             yield partial
-            require_free(output, force=force)  # it may have come meanwhile
+            require_free(output, force=force)  # another process may have created it meanwhile
             _put(partial, output)
     except OSError as error:
         raise _refusal(output, error) from error
 
 
 def record(file: Path) -> FileRecord:
-    """Size and SHA-256 of a file."""
+    """Return the size and the SHA-256 digest of `file`."""
     with file.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
         return FileRecord(bytes=os.fstat(stream.fileno()).st_size, sha256=digest)
 
 
 def require_free(output: Path, *, force: bool) -> None:
-    """Raise ArtifactError where `output` exists and `force` is not set or it is no artifact."""
+    """Raise ArtifactError if `output` exists and either `force` is not set or it is no artifact."""
     if not os.path.lexists(output):
         return
     if not (output / MANIFEST).is_file() or output.is_symlink():
@@ -68,11 +69,11 @@ def require_free(output: Path, *, force: bool) -> None:
 
 
 def _put(partial: Path, output: Path) -> None:
-    """Rename `partial` to `output`; an artifact that is there makes way, or comes back."""
+    """Rename `partial` to `output`. An existing artifact is replaced, and restored on failure."""
     if not output.exists():
         partial.rename(output)
         return
-    # Under the name of a leftover: if this process is killed now, the next compile removes it.
+    # The name is that of a leftover: if this process is killed now, the next compile removes it.
     old = partial.with_name(f"{partial.name}-old")
     output.rename(old)
     try:

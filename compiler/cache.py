@@ -1,11 +1,11 @@
-"""Compiled programs that are kept on disk, so that one is not compiled twice.
+"""On-disk cache of compiled programs.
 
-An entry is one file: the module and what came out beside it, under a key of everything that they
-depend on: the bytes of the program, the options of its request, the sources of mxc, the version of
-IREE, and this processor where the target is the machine itself. Nothing else makes an entry
-invalid, and none is ever changed. Entries are written under another name first and renamed, so
-that a reader finds a whole one or none; one that was damaged later does not have its digest, and
-is removed and compiled again.
+An entry is one file that holds the compiled module and its `Compiled` record. Its key is a digest
+of everything that the result depends on: the bytes of the program, the options of the request, the
+sources of mxc, the version of IREE, and the host processor if the target is the host. Entries are
+never changed and never become invalid. An entry is written under a temporary name and renamed, so
+that a reader finds a complete file or none. An entry whose content does not match its stored
+SHA-256 digest was damaged; it is removed and the program is compiled again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from mxc.compiler.steps import Compiled, Request, Step
 from mxc.targets.target import HOST, target
 from mxc.targets.tile_permission import refusal
 
-#: The most bytes of all entries: those that were used longest ago go first.
+#: Largest total size of all entries in bytes. The least recently used entries are removed first.
 LIMIT = 1 << 30
 
 _SUFFIX = ".compiled"
@@ -35,7 +35,7 @@ _SUFFIX = ".compiled"
 _NO_MATTER = {"place", "module", "dump_dir", "phase_timeout", "cached"}
 #: The packages that a compilation imports (tests/test_architecture.py).
 _SOURCES = ("artifact", "compiler", "dialects", "formats", "kernels", "passes", "targets")
-#: What /proc/cpuinfo says of a processor that LLVM looks at: on x86, then on ARM.
+#: Fields of /proc/cpuinfo that LLVM bases its choice of a processor on: on x86, then on ARM.
 _PROCESSOR = re.compile(
     r"^(vendor_id|cpu family|model|stepping|flags"
     r"|CPU implementer|CPU variant|CPU part|CPU revision|Features)\s*: (.*)$",
@@ -47,9 +47,9 @@ OnStep = Callable[[Step], None]
 
 
 def default_folder() -> Path | None:
-    """`mxc/programs` in XDG_CACHE_HOME, or in ~/.cache; None where there is no home."""
+    """Return `mxc/programs` in $XDG_CACHE_HOME or in ~/.cache; None without a home folder."""
     given = os.environ.get("XDG_CACHE_HOME", "")
-    if os.path.isabs(given):  # as the specification of XDG has it: others are ignored
+    if os.path.isabs(given):  # the XDG specification says that a relative path is ignored
         return Path(given) / "mxc" / "programs"
     with suppress(RuntimeError):
         return Path.home() / ".cache" / "mxc" / "programs"
@@ -58,13 +58,13 @@ def default_folder() -> Path | None:
 
 @dataclass(frozen=True)
 class Cache:
-    """The entries in one folder, of at most `limit` bytes together."""
+    """The entries in one folder, limited to `limit` bytes in total."""
 
     folder: Path
     limit: int = LIMIT
 
     def entries(self) -> dict[Path, os.stat_result]:
-        """Every entry, the one that was used longest ago first."""
+        """Return all entries with their file status, least recently used first."""
         found = {}
         for file in self.folder.glob(f"*{_SUFFIX}"):
             with suppress(OSError):  # another process has just removed it
@@ -72,10 +72,7 @@ class Cache:
         return dict(sorted(found.items(), key=lambda entry: entry[1].st_mtime_ns))
 
     def find(self, key: str, module: Path) -> Compiled | None:
-        """What is kept under `key`, its code written to `module`; None where there is nothing.
-
-        Raises OSError where `module` cannot be written.
-        """
+        """Return the entry under `key` and write its code to `module`; None without an entry."""
         file = self._file(key)
         try:
             data = file.read_bytes()
@@ -85,7 +82,7 @@ class Cache:
         if hashlib.sha256(body).digest() != digest:
             file.unlink(missing_ok=True)
             return None
-        with suppress(OSError):  # a cache of another user: it can be read only
+        with suppress(OSError):  # the folder may belong to another user and be read-only
             os.utime(file)
         compiled, code = pickle.loads(body)
         assert isinstance(compiled, Compiled)
@@ -93,7 +90,7 @@ class Cache:
         return compiled
 
     def keep(self, key: str, module: Path, compiled: Compiled) -> None:
-        """Keep what was compiled, and remove what is over the limit. Raises OSError."""
+        """Store a result and remove the oldest entries over the limit. Raises OSError."""
         body = pickle.dumps((compiled, module.read_bytes()))
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         handle, name = tempfile.mkstemp(dir=self.folder, prefix=".new-")
@@ -114,7 +111,7 @@ class Cache:
                 return
             file.unlink(missing_ok=True)
             over -= each.st_size
-        for new in self.folder.glob(".new-*"):  # of a process that was killed
+        for new in self.folder.glob(".new-*"):  # left by a process that was killed
             with suppress(OSError):
                 if new.stat().st_mtime < time.time() - 3600:
                     new.unlink()
@@ -124,10 +121,10 @@ class Cache:
 
 
 def cached(request: Request, compile: Callable[[], Compiled], on_step: OnStep | None) -> Compiled:
-    """What `request` makes of its program, from the cache, or compiled and then kept in it.
+    """Return the result of `request` from the cache; otherwise compile it and store the result.
 
-    `on_step` is told that a program was found there, or why one that was compiled could not be
-    kept. With a folder for IR a program is compiled in any case, because its IR was asked for.
+    `on_step` is told that the program was found in the cache, or why a result could not be stored.
+    A request with a folder for IR is always compiled, because the IR has to be dumped.
     """
     folder = default_folder() if request.cached else None
     key = None if folder is None else key_of(request)
@@ -151,7 +148,7 @@ def cached(request: Request, compile: Callable[[], Compiled], on_step: OnStep | 
 
 
 def key_of(request: Request) -> str | None:
-    """The digest of everything that the outcome depends on; None where that is not known."""
+    """Return the digest of everything that the result depends on; None if that is unknown."""
     record = target(request.target)
     parts = [mxc_version(), iree_version(), sources()]
     if record.chip == HOST and not record.is_gpu:
@@ -169,7 +166,7 @@ def key_of(request: Request) -> str | None:
 
 
 def _processor() -> str | None:
-    """What this machine's processor is to LLVM; None where the system does not say it."""
+    """Return what LLVM knows of the host processor; None if the system does not tell."""
     try:
         first = _CPUINFO.read_text(encoding="ascii", errors="replace").partition("\n\n")[0]
     except OSError:
@@ -179,7 +176,7 @@ def _processor() -> str | None:
 
 @cache
 def sources() -> str:
-    """The digest of the text of mxc, as far as a compilation reads it."""
+    """Return the digest of the source files of mxc that a compilation imports."""
     root, digest = Path(__file__).parents[1], hashlib.sha256()
     for package in _SOURCES:
         for file in sorted((root / package).rglob("*.py")):

@@ -1,4 +1,4 @@
-"""What no program may ask for, whatever it computes: refused before the compiler sees it."""
+"""Checks of a program before it reaches IREE: no recursive calls, no impossibly large tensors."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from mxc.errors import CompileError
 _FUNCTIONS = ("func.func", "util.func")
 _CALLS = ("func.call", "util.call")
 
-#: Types that a message shows are cut at this many characters.
+#: Number of characters after which a type or a cycle of calls is cut in a message.
 _LONGEST = 200
 
 
 def check_program(module: ir.Module) -> None:
-    """Raise CompileError, with the place, where no compiler should try.
+    """Raise CompileError with the location for a program that IREE must not be given.
 
-    A recursive function: IREE inlines calls, and would go on for ever. A tensor with more elements
-    than memory has addresses: sizes in bytes would overflow without a word.
+    A recursive function is refused because IREE inlines calls and would never end. A tensor with
+    more elements than memory has addresses is refused because its size in bytes would overflow
+    silently.
     """
     operations = list(walk(module.operation))
     _require_no_recursion(operations)
@@ -63,7 +64,7 @@ def _require_no_recursion(operations: Sequence[ir.Operation]) -> None:
             }
     done: set[str] = set()
     for start in calls:
-        # The functions of a path of calls, each with the calls of it that are not followed yet.
+        # The functions on the current path of calls, each with its calls that are not followed yet.
         path = {start: iter(calls[start])}
         while path:
             caller = next(reversed(path))

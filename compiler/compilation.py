@@ -1,4 +1,4 @@
-"""`compile`: from a checkpoint, or a program, to an artifact."""
+"""`compile`: compile a checkpoint or a program into an artifact."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from mxc.compiler.tokenizers.check import check_texts
 from mxc.errors import ArtifactError, CheckpointError
 from mxc.targets.matrix_unit import MatrixUnit
 
-#: What a program may be in: MLIR as text or as bytecode.
+#: File name suffixes of MLIR programs, as text or as bytecode.
 PROGRAMS = (".mlir", ".mlirbc")
 
 _WITHOUT = ("compiled without weights: it can be inspected, not run",)
@@ -84,36 +84,43 @@ def compile(
     """Compile a checkpoint folder, or a program, for `target` into the folder `output`.
 
     A program is a file (.mlir, .stablehlo, .pt2, .onnx), a `jax.export.Exported`, a
-    `torch.export.ExportedProgram`, or a dict of one of these by the names of their functions; its
+    `torch.export.ExportedProgram`, or a dict from function names to such objects or files; its
     weights are packed.
 
-    A `source` that does not exist and reads ORG/NAME is a repository of the Hugging Face hub, taken
-    from its cache or downloaded (checkpoints/hub.py), at `revision`.
+    If `source` does not exist and reads ORG/NAME, it is a repository of the Hugging Face hub at
+    `revision`, taken from the local hub cache or downloaded (checkpoints/hub.py).
 
-    Several CPU targets make one artifact that holds the program for each of these levels of CPU
-    features, and runs the best one that the machine may run. `output` defaults to the source's name
-    with .mxc, in the current folder. `weights="none"` leaves the weights out: such an
-    artifact can be inspected, not run. `strict` refuses any fallback. `schedule` is a file of
-    schedules (passes/kernels/given_schedules.py), which the artifact keeps. No phase of the
-    compiler may take longer than `phase_timeout` seconds, an hour by default. `cache`: a program
-    that was compiled before with the same options is not compiled again (cache.py). `dump_ir`
-    receives the IR after each pass and phase, of several targets each in a folder of its own.
-    `html` is a file that receives the report as a page, with the assembly of kernels and what
-    `dump_ir` has. `listing`: the report has the instructions and registers of kernels, for which
-    LLVM generates their code twice. Without, an artifact is compiled sooner; a note says that its
-    report found no kernel. `strict` and `html` need them.
-    `kv_cache`: what keys and values are kept in, bf16, f32, fp8, mxint8 or mxfp8; bf16 or f32 by
-    default, as activations are. `observe_inputs`: the functions of a model return the inputs of its
-    linear layers too (mxc quantize --calibrate). `devices`: how many compute a model together, each
-    with its share of the weights (docs/devices.md). `workers` pack, by default threads of this
-    process; what they did is kept where one is lost, and taken up by the next compilation of the
-    same. Raises MxcError with the place and the cure;
-    nothing is left in the place of the artifact then, nor after an interrupt.
+    - `target`: several CPU targets make one artifact with one program for each of these levels of
+      CPU features; at load, the best level that the machine supports is chosen.
+    - `output`: the name of the source with .mxc in the current folder by default.
+    - `kv_cache`: format of cached keys and values: bf16, f32, fp8, mxint8 or mxfp8. The default is
+      bf16 or f32, as activations are.
+    - `weights="none"` leaves the weights out: such an artifact can be inspected, not run.
+    - `strict` refuses any fallback.
+    - `dump_ir`: folder for the IR after each pass and phase, with a subfolder for each of several
+      targets.
+    - `html`: file for the report as a page, with the assembly of kernels and the IR of `dump_ir`.
+    - `listing`: put the instructions and registers of kernels into the report; LLVM generates their
+      code twice for this. Without it the compilation is faster, and a note says that the report has
+      no kernels. `strict` and `html` imply it.
+    - `schedule`: a file of schedules (passes/kernels/given_schedules.py), which the artifact keeps.
+    - `observe_inputs`: functions of a model also return the inputs of its linear layers (mxc
+      quantize --calibrate).
+    - `devices`: number of devices that compute a model together, each with its share of the weights
+      (docs/devices.md).
+    - `phase_timeout`: limit in seconds for each phase of the compiler, one hour by default.
+    - `cache`: take a program that was compiled before with the same options from the cache
+      (cache.py).
+    - `workers` pack the weights; the default is threads of this process. If one is lost, its
+      results are kept and the next compilation of the same source and options resumes.
+
+    Raises MxcError, which says where the error is and how to fix it. Nothing is left at `output`
+    after an error or an interrupt.
     """
     foreign = foreign_program(source)
     source = Path(foreign.place) if foreign is not None else located(source, revision)
     timeout = require_timeout(phase_timeout)
-    targets = targets_of(target)  # refuses what is wrong before anything is touched
+    targets = targets_of(target)  # refuses a wrong target before anything is written
     if weights not in ("packed", "none"):
         raise ArtifactError(f"--weights {weights}: not known; give packed or none")
     place = _default_output(source) if output is None else Path(output)
@@ -181,7 +188,7 @@ def compile(
         elif model is None:
             sources[source.name] = _of_bytes(code)
         if model is not None:
-            # As JSON has them.
+            # As they are read back from JSON: lists for tuples.
             options |= {
                 name: list(value) if isinstance(value, tuple) else value
                 for name, value in asdict(model.options).items()
@@ -247,7 +254,7 @@ def _opened(
 
 
 def require_no_options(given: Mapping[str, Any], source: str | Path) -> None:
-    """Raise CheckpointError where an option of models is given for a program."""
+    """Raise CheckpointError if an option of models is given for a program."""
     for name, value in given.items():
         if value is not None:
             option = "--" + name.replace("_", "-")
@@ -255,7 +262,11 @@ def require_no_options(given: Mapping[str, Any], source: str | Path) -> None:
 
 
 def opened(source: Path, given: dict[str, Any], *, unit: MatrixUnit | None) -> Model | None:
-    """The model in a checkpoint folder, for a GPU with `unit` or for CPUs; None for a program."""
+    """Return the model in a checkpoint folder or a .gguf file; None for a program.
+
+    The model is for a GPU with the matrix instructions `unit`, or for CPUs if that is None. Raises
+    CheckpointError for a source that does not exist or is of no known kind.
+    """
     wanted = "give a checkpoint folder, a .gguf or a program (.mlir, .stablehlo, .pt2, .onnx)"
     if source.is_dir() or source.suffix == ".gguf":
         return open_model(source, unit=unit, **given)
@@ -283,8 +294,8 @@ def _manifest(
     options: dict[str, Any],
     notes: Sequence[str],
 ) -> Manifest:
-    """What the artifact says of itself, once all its other files are in `folder`."""
-    # The archives were hashed while they were written.
+    """Return the manifest of the artifact in `folder`, which holds all its other files."""
+    # The digests of the archives were computed while they were written.
     known = {name: packed.file for name, packed in archives.packed.items()} if archives else {}
     files = {
         file.relative_to(folder).as_posix(): file
@@ -321,9 +332,9 @@ def _manifest(
 
 
 def _texts(model: Model, folder: Path) -> list[str]:
-    """Put tokenizer and chat template into the artifact and try them; what is to be said of them.
+    """Copy tokenizer and chat template into the artifact, try them, and return notes about them.
 
-    Raises CheckpointError where they are broken, or not the model's.
+    Raises CheckpointError if they are broken or do not belong to the model.
     """
     model.write_texts(folder)
     size, ends = model.decoder.vocab_size, model.eos_tokens

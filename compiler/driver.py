@@ -1,7 +1,7 @@
 """One compilation from program to module: our stages and IREE's phases, in their order.
 
-Runs inside the worker process. It tells each step before it begins, and keeps the program of that
-step in a file first: after a crash, that file is the IR that caused it.
+Runs in the worker process. Before each step it reports the step and writes the current program to a
+file. After a crash, that file holds the IR that caused it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from mxc.targets.target import Target, target
 
 Tell = Callable[[Step], None]
 
-#: Phases after which the report reads the program.
+#: Phases after which a copy of the program is kept for the report.
 _FLOW, _STREAM = "flow", "stream"
 
 
@@ -42,7 +42,7 @@ class _Compilation:
 
     @contextmanager
     def step(self, step: Step) -> Iterator[None]:
-        """Keep the program, say that a step begins and how long it took, and count it."""
+        """Save the program, report the start of a step and its duration, and count the step."""
         self.keep()
         self.tell(step)
         start = time.perf_counter()
@@ -55,7 +55,7 @@ class _Compilation:
             self.compiler.module.operation.write_bytecode(file)
 
     def run_stages(self, phase: str | None) -> None:
-        """Run our stages that belong after `phase`."""
+        """Run our stages that follow `phase`; None selects those that precede IREE."""
         for stage in pipeline(self.target.name, schedules=self.request.schedules).stages:
             if stage.phase == phase and stage.passes:
                 with self.step(Step(kind="stage", name=stage.name)):
@@ -70,23 +70,26 @@ class _Compilation:
             dump(self.compiler.module, file)
 
     def _dump_path(self, name: str) -> Path | None:
-        """Where step `name` is dumped: after the steps before it, in alphabetical order too."""
+        """Return the dump file or folder of step `name`, numbered so that names sort by order of
+        steps.
+        """
         folder = self.request.dump_dir
         return None if folder is None else folder / f"{self.number + 1:02d}-{name}"
 
 
 def compile_here(request: Request, assembly: Path | None, program: Path, tell: Tell) -> Compiled:
-    """Compile `request` in this process; kernels leave their text in the folder `assembly`, the
-    program of the current step is in the file `program`.
+    """Compile `request` in this process.
 
-    Without a folder for assembly LLVM generates the code of the kernels once, not twice, and the
-    report has none of them.
+    - `assembly`: folder for the assembly of the kernels. If it is None, LLVM generates the code of
+      the kernels once, not twice, and the report has no kernels.
+    - `program`: file that holds the program before the current step.
+    - `tell`: called at the start and at the end of each step.
 
-    Raises CompileError where IREE refuses the program, PassError where a pass of ours does,
-    OSError where a file cannot be written.
+    Raises CompileError if IREE refuses the program, PassError if one of our passes does, OSError if
+    a file cannot be written.
     """
     record = target(request.target)
-    # IREE may break a program from elsewhere; what we build ourselves is tested.
+    # IREE may break a program from elsewhere; the programs that we build ourselves are tested.
     foreign = request.foreign or not request.parameters
     compiler = iree.Compiler(
         record, request.program, assembly, verify_each=foreign, devices=request.devices
@@ -121,7 +124,8 @@ def compile_here(request: Request, assembly: Path | None, program: Path, tell: T
         objects = () if assembly is None else iree.code_objects(assembly)
         report = build_report(snapshots[_FLOW], snapshots[_STREAM], texts, record, objects)
         if assembly is not None and not any(kernel.uses_tiles for kernel in report.kernels):
-            # LLVM itself never uses tiles: nobody need ask for them where no kernel of ours does.
+            # LLVM itself never uses AMX tiles: if no kernel of ours does, the program need not
+            # require AMX.
             features = tuple(feature for feature in features if not feature.startswith("amx-"))
     return Compiled(
         functions=functions,

@@ -1,4 +1,4 @@
-"""A program compiled for the assembly of its kernels alone, and that assembly as files."""
+"""`mxc compile --emit asm`: compile a program only for the assembly of its kernels."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from mxc.compiler.report.listings import Listing, listings
 from mxc.compiler.steps import Progress, Recorder, Request, require_timeout
 from mxc.errors import ArtifactError, RequestError
 
-#: What `--emit` may be.
+#: Accepted values of `--emit`.
 KINDS = ("asm",)
-#: How the name of one file ends; any other output is a folder.
+#: Suffix of an output that is one file; any other output is a folder.
 SUFFIX = ".s"
 
 
@@ -33,10 +33,10 @@ def emit_assembly(
     progress: Progress | None = None,
     **options: Any,
 ) -> list[Listing]:
-    """Compile a checkpoint or a program for one target, and keep its kernels only.
+    """Compile a checkpoint or a program for one target and return the assembly of its kernels.
 
-    options: those of a model, as `compilation.compile` takes them. Weights are not read.
-    Raises MxcError with the place and the cure.
+    `options` are those of a model, as in `compilation.compile`. Weights are not read. Raises
+    MxcError.
     """
     foreign = foreign_program(source)
     source = Path(source if foreign is None else foreign.place)
@@ -74,9 +74,10 @@ def emit_assembly(
 
 
 def write(found: Sequence[Listing], output: Path) -> list[Path]:
-    """Write all to the file `output` where it ends in `SUFFIX`, else one file each to that folder.
+    """Write the listings to the file `output` if it ends in `SUFFIX`, else one file each to that
+    folder; return the files.
 
-    Files of the same name are replaced. Raises ArtifactError where they cannot be written.
+    Existing files are replaced. Raises ArtifactError if a file cannot be written.
     """
     one = output.suffix == SUFFIX
     texts = (
@@ -97,6 +98,6 @@ def write(found: Sequence[Listing], output: Path) -> list[Path]:
 
 
 def require_kind(emit: str) -> None:
-    """Raise RequestError where `emit` is none of `KINDS`."""
+    """Raise RequestError if `emit` is not in `KINDS`."""
     if emit not in KINDS:
         raise RequestError(f"--emit {emit}: not known; give {' or '.join(KINDS)}")

@@ -1,8 +1,8 @@
-"""IREE as a library: its flags, its phases, its messages. No other file of ours knows them.
+"""IREE as a library: its flags, phases and messages. Only this file of mxc uses IREE's API.
 
-The phases of IREE's compiler run one after another over one live module, so that our passes and
-checks see the program in between, and a failure names its phase. Nothing here protects against a
-crash of the compiler: `worker.py` does.
+The phases of IREE's compiler run one after another on one module in memory. Our passes and checks
+run between them, and an error names its phase. A crash of the compiler ends the process; worker.py
+isolates it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from mxc.errors import CompileError
 from mxc.targets.target import HOST, Target
 from mxc.targets.tile_permission import TILES, refusal
 
-#: IREE's phases in order. Before "flow" a program is tensors, then dispatches, then a stream of
-#: commands; "executable-targets" is where LLVM makes the kernels.
+#: IREE's phases in order. Up to "flow" tensors become dispatches; "stream" turns these into a
+#: stream of commands; LLVM generates the code of kernels in "executable-targets".
 PHASES = (
     "input",
     "abi",
@@ -43,13 +43,13 @@ PHASES = (
     "end",
 )
 
-#: Severities of a message: what is wrong, and what belongs to it.
+#: Severities of MLIR diagnostics that are collected.
 _NOTE, _ERROR = 0, 2
 
-#: The first phase after which the program says what the chip of the target "cpu" is.
+#: The first phase after which the module has the device attribute with chip and features.
 _KNOWS_DEVICE = "preprocessing"
 
-#: Characters of an IREE message that are shown; it may quote whole executables.
+#: Number of characters of an IREE message that are shown; it may quote whole executables.
 _LONGEST = 600
 
 _CALLBACK = ctypes.CFUNCTYPE(
@@ -67,23 +67,26 @@ _library.ireeCompilerInvocationEnableCallbackDiagnostics.argtypes = [
 ]
 
 
-#: Flags of LLVM itself. Results of matrix instructions are in accumulation registers in functions
-#: that ask for some by "amdgpu-agpr-alloc". Kernels of ours do (passes/kernels/gpu/ring/), and
-#: would spill otherwise. Nothing changes for other functions.
+#: Flags of LLVM. By this flag, a function with the attribute "amdgpu-agpr-alloc" has the results of
+#: matrix instructions in accumulation registers (AGPRs). Some of our kernels
+#: (passes/kernels/gpu/ring/) have the attribute and would spill otherwise. Other functions are not
+#: affected.
 LLVM_FLAGS = ("--amdgpu-mfma-vgpr-form=0",)
 
 
 def set_up_process(target: Target) -> None:
-    """Give LLVM its flags for a target: once in the life of a process, for all its sessions."""
+    """Set LLVM's flags for a target. They are global: call this once in a process, before any
+    session.
+    """
     if target.is_gpu:
         _initializeGlobalCL("mxc", *LLVM_FLAGS)
 
 
 def flags(target: Target, code_dir: Path | None, devices: int = 1) -> list[str]:
-    """The flags of one session: what to compile for, and where kernels leave their code."""
+    """Return the flags of one session. `code_dir` receives the code of kernels if given."""
     chosen = [
-        # A hoisted constant expression is computed by an initialiser at every load: weights would
-        # be converted at start-up, behind the user's back.
+        # A hoisted constant expression is computed by an initializer at every load: weights would
+        # be converted at start-up without the user's knowledge.
         "--iree-opt-const-expr-hoisting=false",
         "--iree-opt-const-eval=false",
     ]
@@ -95,8 +98,9 @@ def flags(target: Target, code_dir: Path | None, devices: int = 1) -> list[str]:
         return [*chosen, *_devices("hip", devices), f"--iree-rocm-target={target.chip}"]
     chosen += [
         *_devices("local", devices),
-        # Lines in programs that nobody steps through take time and place. IREE 3.13 also invents
-        # that of a kernel without a file, so that two builds would differ.
+        # Nobody steps through these programs, and debug information costs time and space. For a
+        # kernel without a source file IREE 3.13 also invents a file name, so that two builds
+        # differ.
         "--iree-llvmcpu-debug-symbols=false",
         "--iree-hal-local-target-device-backends=llvm-cpu",
         f"--iree-llvmcpu-target-cpu={target.chip}",
@@ -107,7 +111,7 @@ def flags(target: Target, code_dir: Path | None, devices: int = 1) -> list[str]:
 
 
 def _devices(kind: str, count: int) -> list[str]:
-    """The devices of a program; several have the names that it calls them by."""
+    """Return the flags for `count` devices; several are named by their symbols in the program."""
     flag = "--iree-hal-target-device="
     if count == 1:
         return [f"{flag}{kind}"]
@@ -115,7 +119,7 @@ def _devices(kind: str, count: int) -> list[str]:
 
 
 class Compiler:
-    """One session of IREE for one target, and the program that it compiles."""
+    """One IREE session for one target, with the program that it compiles."""
 
     def __init__(
         self,
@@ -126,11 +130,12 @@ class Compiler:
         verify_each: bool = True,
         devices: int = 1,
     ) -> None:
-        """Parse `program` (MLIR bytecode or text). Raises CompileError where it does not parse.
+        """Parse `program` (MLIR bytecode or text). Raises CompileError if it does not parse.
 
-        The folder `code_dir` receives the text of the kernels, of GPUs also their code objects, if
-        given. `verify_each`: IREE verifies the program after each of its passes, else after each
-        phase, which takes a quarter less time in all. `devices`: how many the program is for.
+        - `code_dir`: folder for the assembly of the kernels, for GPUs also for their code objects.
+        - `verify_each`: let IREE verify the program after each of its passes; otherwise it is
+          verified after each phase, which makes the whole compilation a quarter faster.
+        - `devices`: number of devices that the program is compiled for.
         """
         self._verify_each = verify_each
         self._session = Session()
@@ -146,11 +151,13 @@ class Compiler:
         self._done = "start"
         self._invocation: Invocation | None = None
         self._messages: list[str] = []
-        # An invocation may call it as long as it lives, which is longer than its phase.
+        # Kept here because the invocation may call it after its phase, as long as it exists.
         self._callback = _CALLBACK(self._collect)
 
     def run_to(self, phase: str) -> None:
-        """Run the one phase `phase`. Raises CompileError with IREE's messages."""
+        """Run phase `phase`, which follows the last one run. Raises CompileError with IREE's
+        messages.
+        """
         invocation = self._session.invocation()
         self._messages.clear()
         handle = invocation._inv_p
@@ -175,13 +182,14 @@ class Compiler:
             raise CompileError(_first([said or str(error)]), phase=phase) from error
 
     def write_module(self, path: Path) -> None:
-        """Write the compiled program (.vmfb), after the last phase.
+        """Write the compiled program (.vmfb). All phases must have run.
 
-        Raises OSError, and CompileError for a program that IREE's bytecode cannot hold.
+        Raises OSError if the file cannot be written, and CompileError for a program that IREE's
+        bytecode cannot hold.
         """
         assert self._done == PHASES[-1]
         assert self._invocation is not None
-        # Through memory: IREE's own writing of files does not say what went wrong.
+        # Through memory: IREE's own function that writes a file does not say what went wrong.
         with Output.open_membuffer() as output:
             try:
                 self._invocation.output_vm_bytecode(output)
@@ -190,12 +198,12 @@ class Compiler:
             path.write_bytes(output.map_memory())
 
     def _collect(self, severity: int, text: Any, size: int, _: Any) -> None:
-        """Remember an error, and the notes that belong to it."""
+        """Store an error, and the notes that follow it."""
         if severity == _ERROR or (self._messages and severity == _NOTE):
             self._messages.append(ctypes.string_at(text, size).decode(errors="replace"))
 
     def device_text(self) -> str:
-        """The attribute of the device that the program is compiled for, once there is one."""
+        """Return the device target attribute of the program as text; empty before there is one."""
         for op in self.module.body.operations:
             if op.operation.name == "util.global" and "#hal.device.target" in str(op):
                 return str(op)
@@ -204,7 +212,10 @@ class Compiler:
 
 @contextmanager
 def _threads(context: ir.Context) -> Iterator[None]:
-    """Kernels are compiled in parallel; Python passes and failing verifiers must not be."""
+    """Enable MLIR multithreading while a phase runs, so that kernels are compiled in parallel.
+
+    It is off otherwise: Python passes and failing verifiers need a single thread.
+    """
     context.enable_multithreading(True)
     try:
         yield
@@ -214,9 +225,9 @@ def _threads(context: ir.Context) -> Iterator[None]:
 
 @functools.cache
 def resolve(target: Target) -> Target:
-    """The record with the chip and the features that LLVM finds here, where it says "host".
+    """Return the record with the host's chip and features if its chip is "host"; else unchanged.
 
-    Tiles that the operating system does not give to a process are no feature of this machine.
+    AMX tiles are no feature of the host if the operating system does not permit their use.
     """
     if target.is_gpu or target.chip != HOST:
         return target
@@ -230,31 +241,31 @@ def resolve(target: Target) -> Target:
 
 
 def cpu_of(device: str) -> tuple[str, tuple[str, ...]]:
-    """(LLVM CPU name, features that the code may use) from `Compiler.device_text`."""
+    """Return (LLVM CPU name, enabled features) from `Compiler.device_text`."""
     name = re.search(r'\bcpu = "([^"]*)"', device)
     features = re.search(r'cpu_features = "([^"]*)"', device)
-    # A feature may be listed twice: LLVM's table for the CPU, then what this machine really has.
+    # A feature may be listed twice: first from LLVM's table for the CPU, then as detected here.
     has = {item[1:]: item[0] == "+" for item in features[1].split(",")} if features else {}
     return name[1] if name else "", tuple(feature for feature, on in has.items() if on)
 
 
 def _first(messages: list[str]) -> str:
-    """The first error in one line: later ones are mostly its echoes."""
+    """Return the first message on one line; later messages mostly follow from it."""
     text = " ".join(messages[0].split()) if messages else "no message"
     return text if len(text) <= _LONGEST else text[:_LONGEST] + " ..."
 
 
 def assembly(folder: Path) -> Iterator[str]:
-    """The text of each kernel file that a compilation left in `folder`."""
+    """Yield the text of each assembly file that a compilation left in `folder`."""
     for pattern in ("*.rocmasm", "*.s"):
         for file in sorted(folder.rglob(pattern)):
             yield file.read_text(errors="replace")
 
 
 def code_objects(folder: Path) -> Iterator[bytes]:
-    """Each code object for a GPU that a compilation left in `folder`.
+    """Yield each code object for a GPU that a compilation left in `folder`.
 
-    The assembly beside it is what LLVM makes of a copy of the kernel, whose registers may differ.
+    The assembly files beside it are from a second code generation, whose registers may differ.
     """
     for file in sorted(folder.rglob("*.hsaco")):
         yield file.read_bytes()

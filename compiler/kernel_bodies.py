@@ -1,23 +1,23 @@
-"""Bodies of kernels, kept out of the program while phases of IREE run that do not look into them.
+"""Moves the bodies of kernels out of the program while IREE phases run that do not need them.
 
-The body of a kernel of ours is finished when it is made: vectors, loops and intrinsics. In a small
-model these are nineteen of twenty operations, and each pass of IREE up to the stream phase visits
-and canonicalises all of them, which took a quarter of the time of a compilation.
+The body of a kernel of ours is final when it is made: vectors, loops and intrinsics. In a small
+model such bodies are nineteen of twenty operations. Each IREE pass up to the stream phase would
+visit and canonicalize them, which took a quarter of the compile time.
 
 before:
     stream.executable private @k { .. builtin.module { func.func @k(%b0: !stream.binding, ..) {
       %0 = stream.binding.subspan %b0[%c0] : !stream.binding -> memref<..>
       scf.for .. { .. }
       return } } }
-after `take`; `put_back` makes it what it was:
+after `take` (`put_back` is the inverse):
     stream.executable private @k { .. builtin.module { func.func @k(%b0: !stream.binding, ..) {
       %0 = stream.binding.subspan %b0[%c0] : !stream.binding -> memref<..>
       func.call @mxc.body.k(%0)
       return }
       func.func private @mxc.body.k(memref<..>) } }
 
-IREE may merge bindings, give them offsets and pass scalars otherwise in between: it changes what
-stands before the call.
+In between, IREE may merge bindings, add offsets to them and pass scalars differently. Such changes
+only touch the operations before the call.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _PREFIX = "mxc.body."
 
 
 class KernelBodies:
-    """The bodies that were taken out of one program, by the symbol that stands for each."""
+    """The bodies taken out of one program, by the symbol of the function that replaces each."""
 
     def __init__(self) -> None:
-        """None yet."""
+        """Start without bodies."""
         self._held: dict[str, ir.Operation] = {}
 
     def take(self, module: ir.Operation) -> None:
-        """Take out the body of each kernel that IREE's code generator takes as it is."""
+        """Take out the body of each kernel that IREE's code generator leaves unchanged."""
         for inner in _modules(module):
             for function in _functions(inner):
                 if TRANSLATION in function.attributes and is_finished(
@@ -49,7 +49,7 @@ class KernelBodies:
                     self._take(inner, function)
 
     def put_back(self, module: ir.Operation) -> None:
-        """Put each body to where its symbol is called."""
+        """Replace each call of a held symbol by its body, and remove the declarations."""
         for inner in _modules(module):
             for function in _functions(inner):
                 for call in _operations(function):
@@ -92,7 +92,7 @@ class KernelBodies:
 
 
 def _splice(call: ir.Operation, held: ir.Operation) -> None:
-    """Put a copy of a body in the place of a call of it."""
+    """Replace `call` by a copy of the body `held`."""
     body = held.clone(ip=False)
     block = body.regions[0].blocks[0]
     for argument, operand in zip(block.arguments, call.operands, strict=True):
@@ -105,7 +105,7 @@ def _splice(call: ir.Operation, held: ir.Operation) -> None:
 
 
 def _modules(module: ir.Operation) -> list[ir.Operation]:
-    """What is inside of each executable."""
+    """Return the builtin.module inside each executable."""
     return [
         inside.operation
         for top in module.regions[0].blocks[0].operations
@@ -129,7 +129,7 @@ def _callee(call: ir.Operation) -> str:
 
 
 def _with_operands(ops: list[ir.Operation]) -> list[ir.Operation]:
-    """Operations, and those that compute what they read, each once."""
+    """Return `ops` and all operations that compute their operands, without duplicates."""
     found: list[ir.Operation] = []
     pending = list(ops)
     while pending:
@@ -146,7 +146,7 @@ def _is_read_beside(value: ir.Value, known: list[ir.Operation]) -> bool:
 
 
 def _function(symbol: str, arguments: list[ir.Type]) -> ir.Operation:
-    """A declaration, at the insertion point."""
+    """Create the declaration of a private function without results at the insertion point."""
     return ir.Operation.create(
         _FUNCTION,
         attributes={

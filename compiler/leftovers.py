@@ -1,11 +1,11 @@
-"""Folders that are hidden until they are whole, and what killed processes left of them.
+"""Hidden folders for output that is not complete yet, and removal of those of killed processes.
 
-A process holds a lock on the folder that it writes, so that no other takes it for a leftover; the
-system releases the lock when the process ends, however it does.
+A process holds a lock (flock) on the folder that it writes, so that no other process removes it.
+The system releases the lock when the process ends, for whatever reason.
 
-A leftover with a journal (pieces/journal.py) can be resumed. It is named by the digest of its
-request. The next run of the same request takes it, the next run of another request for the same
-output removes it, and no other run touches it.
+A folder with a journal (pieces/journal.py) can be resumed. Its name has the digest of its request.
+The next run of the same request resumes it, the next run of another request for the same output
+removes it, and no other run touches it.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from pathlib import Path
 
 from mxc.errors import ArtifactError, WorkerError
 
-#: Stands in the name of every such folder beside an output, with eight digits after it.
+#: Part of the name of every such folder beside an output; eight hexadecimal digits follow.
 _PARTIAL = ".mxc-partial-"
 _DIGITS = "[0-9a-f]" * 8
 
-#: The file of a folder that can be resumed.
+#: Name of the file that makes a folder resumable.
 JOURNAL = "journal.jsonl"
 
 
 @contextmanager
 def partial_folder(output: Path) -> Iterator[Path]:
-    """A new hidden folder beside `output`, to be renamed to it; else it is gone at the end.
+    """Yield a new hidden folder beside `output`; the caller renames it, else it is removed.
 
-    The parent folder of `output` is made where it is not there. What killed processes left in it,
-    of whatever output, is removed first. Raises ArtifactError where a folder cannot be made.
+    The parent folder of `output` is created if needed. Folders that killed processes left in it,
+    for any output, are removed first. Raises ArtifactError if a folder cannot be created.
     """
     with ExitStack() as stack:
         try:
@@ -50,11 +50,11 @@ def partial_folder(output: Path) -> Iterator[Path]:
 
 @contextmanager
 def resumable_folder(output: Path, digest: str) -> Iterator[Path]:
-    """The hidden folder of one request beside `output`: what a killed run of it left, or a new one.
+    """Yield the hidden folder of one request beside `output`, resumed from a killed run or new.
 
-    `digest` is of all that the content depends on. The folder is gone at the end unless it was
-    renamed, or a WorkerError ends it. Raises ArtifactError where it cannot be made, or another
-    process is writing it.
+    `digest` identifies everything that the content depends on. The folder is removed at the end
+    unless the caller renamed it or a WorkerError was raised. Raises ArtifactError if the folder
+    cannot be created or another process is writing it.
     """
     folder = output.parent / f".{output.name}{_PARTIAL}{digest[:8]}"
     own = glob.escape(f".{output.name}{_PARTIAL}")
@@ -82,13 +82,13 @@ def resumable_folder(output: Path, digest: str) -> Iterator[Path]:
 
 
 def _claimed(folder: Path) -> int:
-    """A handle with the lock on a folder, made where it is not there. Raises BlockingIOError."""
+    """Lock a folder, which is created if needed, and return its handle. Raises BlockingIOError."""
     while True:
         folder.mkdir(exist_ok=True)
         handle = os.open(folder, os.O_RDONLY)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Another process may have removed or renamed it before the lock.
+            # Another process may have removed or renamed the folder before the lock was taken.
             if folder.exists() and os.path.samestat(os.fstat(handle), folder.stat()):
                 return handle
         except BaseException:
@@ -103,17 +103,17 @@ def _unwritable(output: Path, error: OSError) -> ArtifactError:
 
 @contextmanager
 def locked_folder(parent: Path, prefix: str, mode: int = 0o777) -> Iterator[Path]:
-    """A new folder with a lock on it, which is gone at the end unless it was renamed."""
+    """Yield a new locked folder; it is removed at the end unless it was renamed."""
     while True:
         folder = parent / f"{prefix}{secrets.token_hex(4)}"
         folder.mkdir(mode=mode)
         try:
             handle = os.open(folder, os.O_RDONLY)
         except FileNotFoundError:
-            continue  # another process took it for a leftover
+            continue  # another process removed it as a leftover
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
-            if folder.exists():  # else another process took it for a leftover before the lock
+            if folder.exists():  # else another process removed it as a leftover before the lock
                 yield folder
                 return
         finally:
@@ -122,9 +122,9 @@ def locked_folder(parent: Path, prefix: str, mode: int = 0o777) -> Iterator[Path
 
 
 def remove_folder(folder: Path, seconds: float = 5.0) -> None:
-    """Remove a folder that may be gone, and of which a file may still appear while it goes.
+    """Remove `folder` if it exists; another process may still be creating files in it.
 
-    Tried again for a while, then left: what uses it has ended or been told why it did not.
+    Removal is retried for `seconds`. A folder that remains then is left without an error.
     """
     until = time.monotonic() + seconds
     shutil.rmtree(folder, ignore_errors=True)
@@ -136,9 +136,9 @@ def remove_folder(folder: Path, seconds: float = 5.0) -> None:
 def remove_leftovers(
     parent: Path, pattern: str, *, journals: bool = False, but: Path | None = None
 ) -> None:
-    """Remove the folders of a pattern that no process has a lock on, but not the folder `but`.
+    """Remove the folders that match `pattern` and are not locked, except the folder `but`.
 
-    Those with a journal stay unless `journals`.
+    Folders with a journal are kept unless `journals` is set.
     """
     for leftover in parent.glob(pattern):
         if leftover == but or ((leftover / JOURNAL).exists() and not journals):

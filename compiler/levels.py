@@ -1,6 +1,6 @@
-"""One program, or one for each level of CPU features, in an artifact.
+"""Compile one program, or one for each level of CPU features, into an artifact.
 
-targets -> compile_level, each -> pack_shared, once for all -> report_of, level_records
+targets -> compile_level for each -> pack_shared once for all -> report_of, level_records
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from mxc.targets.target import target as target_record
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """What was compiled for one target: the code is the file `module` of the artifact."""
+    """The result of one target; its code is the file `module` of the artifact."""
 
     target: Target
     module: str
@@ -37,19 +37,22 @@ class Program:
 
 @dataclass(frozen=True, kw_only=True)
 class Weights:
-    """The archives by file name, and the levels that read each."""
+    """Packed archives by file name, and the names of the levels that read each archive."""
 
     packed: dict[str, Packed]
     readers: dict[str, tuple[str, ...]]
 
     @property
     def losses(self) -> dict[str, Loss]:
-        """What quantizing changed, by the key of the elements."""
+        """Loss of quantized weights, by the key of the elements."""
         return {key: loss for each in self.packed.values() for key, loss in each.losses.items()}
 
 
 def targets_of(given: str | Sequence[str]) -> dict[str, Target]:
-    """The records by level. Raises TargetError for an unknown name, and for a wrong combination."""
+    """Return target records by level name, in the order given.
+
+    Raises TargetError for no target, an unknown or repeated one, and for a GPU among several.
+    """
     names = [given] if isinstance(given, str) else list(given)
     if not names:
         raise TargetError("no target was given; `mxc list targets` has them all")
@@ -69,14 +72,14 @@ def targets_of(given: str | Sequence[str]) -> dict[str, Target]:
 
 
 def unit_of(targets: Iterable[Target]) -> MatrixUnit | None:
-    """The matrix instructions of the GPU that is the target; None for CPUs."""
+    """Return the matrix instructions of the GPU among `targets`; None for CPUs."""
     return next((each.gpu.matrix for each in targets if each.gpu is not None), None)
 
 
 def compile_level(
     request: Request, level: str, target: Target, recorder: Recorder, *, several: bool
 ) -> Program:
-    """Compile for one target; the module of one of several is in a folder with its name."""
+    """Compile for one target. With `several`, the module is in a folder of the level's name."""
     module, dumped, own = MODULE, request.dump_dir, recorder
     if several:
         module, own = f"{level}/{MODULE}", Recorder(_naming(recorder.progress, level))
@@ -91,7 +94,7 @@ def compile_level(
 
 
 def _naming(progress: Progress, level: str) -> Progress:
-    """Progress that is told with each step which level it is for."""
+    """Return a Progress that adds the name of the level to the name of each step."""
     return Progress(
         step=lambda step: progress.step(replace(step, name=f"{step.name}, {level}")),
         packed=progress.packed,
@@ -107,9 +110,9 @@ def pack_shared(
     workers: Workers | None,
     recorder: Recorder,
 ) -> Weights:
-    """Write each weight to `folder` once for all levels that read it in one layout.
+    """Pack the weights into `folder`; levels that read a weight in the same layout share it.
 
-    `output` is the artifact that `folder` becomes.
+    `output` is the path that `folder` will be renamed to.
     """
     plans = {level: model.pack_items(each.compiled.panels) for level, each in programs.items()}
     found = share(plans)
@@ -129,7 +132,9 @@ def pack_shared(
 def report_of(
     programs: Mapping[str, Program], archives: Weights | None, recorder: Recorder
 ) -> dict[str, Any]:
-    """What report.json holds: one report, or that of each level and the bytes of each archive."""
+    """Return the content of report.json: one report, or one for each level with the sizes of the
+    archives.
+    """
     steps = [asdict(step) for step in recorder.done]
     if len(programs) == 1:
         (only,) = programs.values()
@@ -147,7 +152,7 @@ def report_of(
 
 
 def target_of(program: Program) -> TargetRecord:
-    """What the manifest says of one target: what was found of it, not what was asked for."""
+    """Return the manifest's record of one target, with the chip and features found for it."""
     return TargetRecord(
         name=program.target.name,
         device=program.target.device,
@@ -158,7 +163,7 @@ def target_of(program: Program) -> TargetRecord:
 
 
 def common_target(targets: Sequence[TargetRecord]) -> TargetRecord:
-    """The record of one target; of several their names, and the features that each needs."""
+    """Return the record of one target; for several, their names and the features common to all."""
     first = targets[0]
     return TargetRecord(
         name=", ".join(each.name for each in targets),
@@ -172,7 +177,7 @@ def common_target(targets: Sequence[TargetRecord]) -> TargetRecord:
 def level_records(
     model: Model | Imported | None, programs: Mapping[str, Program], archives: Weights | None
 ) -> dict[str, LevelRecord]:
-    """Each level with its files, and the layouts in which it differs from the first."""
+    """Return the record of each level: its files, and the layouts that differ from the first's."""
     weights = [
         {} if model is None else model.weights(each.compiled.panels) for each in programs.values()
     ]

@@ -1,11 +1,11 @@
 """`mxc opt`: run passes, or a target's pipeline up to a stage, over a file of IR.
 
-The file may hold several programs separated by `// -----`. With `verify_diagnostics`, each program
-says which refusal it expects:
+The file may hold several programs separated by `// -----`. With `verify_diagnostics`, a comment in
+each program states the error that it expects:
 
     // expected-error @+1 {{K=100 is not a multiple of the block size 32}}
 
-and the run fails where a program is not refused so, or is refused without having said so.
+The run fails if an expected error is missing or differs, or if an error was not expected.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ def command(
     phase_timeout: float | None = None,
     print_kernels: bool = False,
 ) -> int:
-    """Run the passes and write the programs that come out, to `output` or to standard output.
+    """Run the passes and write the resulting programs to `output` or to standard output.
 
     `passes` is a spec (`mxc-a{x=1},canonicalize`); `target` and `to` name a pipeline and its last
     stage instead. The passes run in a worker process, each for at most `phase_timeout` seconds.
-    `print_kernels`: what is written are the kernels of the kernel language (docs/kernels.md).
-    Returns the exit status: 1 where an expected refusal did not come as said. Raises MxcError on an
-    unknown pass, target or stage, where a pass refuses the program, and where the worker dies.
+    `print_kernels`: write the kernels of the kernel language instead of the programs
+    (docs/kernels.md). Returns the exit status: 1 if diagnostics do not match. Raises MxcError for
+    an unknown pass, target or stage, if a pass refuses the program, and if the worker dies.
     """
     timeout = require_timeout(phase_timeout)
     programs = _read(file, split=split_input_file or verify_diagnostics)
@@ -79,7 +79,7 @@ def command(
 
 
 def _read(file: Path, *, split: bool) -> list[tuple[int, str | bytes]]:
-    """(lines before it, program) of each program in the file."""
+    """Return (number of lines before it, program) for each program in the file."""
     try:
         data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
     except OSError as error:
@@ -99,7 +99,7 @@ def _read(file: Path, *, split: bool) -> list[tuple[int, str | bytes]]:
 def _verify(
     programs: Sequence[tuple[int, str | bytes]], found: Sequence[str | Refused], file: Path
 ) -> int:
-    """Print what is wrong with the refusals; the exit status."""
+    """Print each mismatch between expected and raised errors; return the exit status."""
     wrong = []
     for (line, program), each in zip(programs, found, strict=True):
         expected = _expectations(program, line) if isinstance(program, str) else []
@@ -109,7 +109,7 @@ def _verify(
 
 
 def _split(text: str) -> list[tuple[int, str]]:
-    """(lines before it, text) of each program."""
+    """Return (number of lines before it, text) for each program."""
     programs, start = [], 0
     for end in [*(m.start() for m in _SEPARATOR.finditer(text)), len(text)]:
         programs.append((text.count("\n", 0, start), text[start:end]))
@@ -134,7 +134,9 @@ def _expectations(program: str, before: int) -> list[_Expected]:
 def _compare(
     expected: list[_Expected], refusal: Refused | None, file: Path, line: int
 ) -> list[str]:
-    """What is wrong with one program's refusal; a run stops at the first, so that one is all."""
+    """Return the mismatches for one program. A run stops at its first error, so at most one
+    matches.
+    """
     if refusal is None:
         return [
             f"{file}:{e.line}: expected a refusal: {e.message}; there was none" for e in expected
@@ -151,7 +153,7 @@ def _compare(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The same as a program of its own, which starts faster than the whole command line."""
+    """Run as a separate program, which starts faster than the whole command line."""
     parser = argparse.ArgumentParser(prog="mxc opt", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("file", type=Path)
     parser.add_argument("--passes")

@@ -1,4 +1,4 @@
-"""The stages of each target: tuples of passes under the sentence that holds after them."""
+"""The stages of each target: tuples of passes, each with the invariant that holds after it."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ _VERIFY_TRANSIENTS = Stage(
 
 
 def pipeline(target: str, *, schedules: str = "") -> Pipeline:
-    """The pipeline for a target by name; `schedules`: a file of them.
+    """Return the pipeline for the target of this name. `schedules` is the path of a schedule file.
 
-    Raises TargetError where the name is unknown, or the target takes no schedules.
+    Raises TargetError if the name is unknown, or if the target takes no schedules.
     """
     record = iree.resolve(target_record(target))
     before = (_NORMALISE, *_kernels(record, schedules), _FORM_DISPATCHES, _lower(record))
@@ -75,7 +75,7 @@ def pipeline(target: str, *, schedules: str = "") -> Pipeline:
     return Pipeline(record.name, (*before, _VERIFY_WEIGHTS, _VERIFY_TRANSIENTS, *after))
 
 
-#: f32 elements of the widest register that a feature stands for, and multiply-adds of them.
+#: Number of f32 lanes of the widest registers with multiply-add, by the CPU feature they need.
 _F32_LANES = ((16, "avx512bw"), (8, "fma"), (4, "neon"))
 
 
@@ -90,12 +90,12 @@ def _kernels(target: Target, schedules: str) -> tuple[Stage, ...]:
             f"--schedule {schedules}: no kernel for {target.name} takes a schedule; leave it out"
         )
     if gpu is not None:
-        # What a product can quantize itself comes first.
+        # Contractions that quantize their own operand come before the passes for quantization.
         found += [
             ChooseGpuSchedule(file=schedules, target=target.name),
             LowerToGpuKernels(target=target.name),
         ]
-        # What a quantization reads as blocks is not dequantized first.
+        # Before dequantization: a quantization that reads blocks needs no dequantized copy of them.
         found.append(LowerQuantizeToGpuKernels(target=target.name))
         if gpu.matrix.converts:
             found.append(LowerDequantizeToGpuKernels())
@@ -119,7 +119,8 @@ def _lower(target: Target) -> Stage:
         selected = [each.m for each in target.scaled_instructions if each.selected]
         matrix_rows = min(selected, default=0)
         schedule = SetGpuSchedule(
-            # Where IREE decodes with integer operations, these take the registers of most rows.
+            # Without scaled matrix instructions IREE decodes with integer operations, whose
+            # registers leave room for fewer rows.
             rows=8 if matrix_rows else 2,
             subgroup=target.gpu.unit.wave,
             matrix_rows=matrix_rows,

@@ -1,4 +1,4 @@
-"""Passes over programs, as `mxc opt` asks for them, inside the worker process."""
+"""Runs passes over programs for `mxc opt`, inside the worker process."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Tell = Callable[[Step], None]
 
 
 def run_here(request: OptRequest, tell: Tell) -> list[str | Refused]:
-    """The text of each program after the passes, or the refusal of a pass or of the parser.
+    """Return the text of each program after the passes, or the refusal by a pass or the parser.
 
-    Raises MxcError on an unknown pass, target or stage, and where the file holds no operation.
+    Raises MxcError for an unknown pass, target or stage, and if the file holds no operation.
     """
     chosen = select(request.passes, request.target, request.to)
     found: list[str | Refused] = []
@@ -46,9 +46,10 @@ def run_here(request: OptRequest, tell: Tell) -> list[str | Refused]:
 
 
 def select(passes: str | None, target: str | None, to: str | None) -> tuple[Pass | str, ...]:
-    """The passes that the options name: of a target, those that run on the input of IREE.
+    """Return the passes that the options name; of a target, the passes that run before IREE.
 
-    Raises PassError unless the options name one choice, and where `to` is a stage that runs later.
+    Raises PassError unless exactly one of `passes` and `target` is given, and if the stage `to`
+    runs after a phase of IREE.
     """
     if (passes is None) == (target is None):
         raise PassError("give either --passes SPEC or --target TARGET [--to STAGE]")
@@ -77,8 +78,11 @@ def _run(
     tell: Tell,
     kernels: bool,
 ) -> tuple[str, bool]:
-    """Parse, run and print a program that begins after `line` lines, or its kernels; whether it
-    held nothing."""
+    """Parse a program, run the passes and return (its text, whether it holds no operation).
+
+    `line` is the number of lines before the program in its file. With `kernels` the text is that of
+    its kernels.
+    """
     tell(Step(kind="part", name="the parser of MLIR"))
     try:
         with new_context():
@@ -99,8 +103,9 @@ def _run(
 
 
 def _nests(module: ir.Module) -> str:
-    """The kernels of a program that are written in the kernel language, by the names of their
-    executables."""
+    """Return the loop nests of the kernels written in the kernel language, each with the name of
+    its executable.
+    """
     found = []
     for op in module.body.operations:
         attributes = op.operation.attributes

@@ -1,4 +1,4 @@
-"""What a caller may call: the public functions of a program, and what they may not ask for."""
+"""Signatures of the public functions of a program, and checks that a caller can call them."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from mxc.artifact.manifest import Function, TensorType
 from mxc.dialects.parameters import ELEMENT, NAME
 from mxc.errors import CompileError
 
-#: Element types that cross the boundary: what the runtime has a numpy type for.
+#: Element types that cross the boundary: the runtime has a numpy type for each.
 BOUNDARY = (
     "f64", "f32", "f16", "bf16", "f8E4M3FN", "f8E4M3FNUZ", "f8E5M2", "f8E5M2FNUZ", "f8E8M0FNU",
     "i64", "i32", "i16", "i8", "i1",
 )  # fmt: skip
 
-#: Numbers that are passed by value; the others have no register in IREE's VM.
+#: Types of scalars that are passed by value; IREE's VM has no register for the other types.
 NUMBERS = ("f64", "f32", "i64", "i32")
 
 
 def signatures(module: ir.Module) -> dict[str, Function]:
-    """The public functions of a program, as a caller sees them.
+    """Return the signatures of the public functions of a program, by name.
 
-    Raises CompileError where there is none, or one that no caller can call.
+    Raises CompileError if there is none, if one has no body, or if a type cannot cross the
+    boundary. Attributes NAME and ELEMENT of arguments and results are removed from the program.
     """
     found: dict[str, Function] = {}
     for view in module.body.operations:
@@ -64,7 +65,7 @@ def _types(
 
 
 def _taken(op: ir.Operation, which: str, kinds: Sequence[ir.Type]) -> list[dict[str, str]]:
-    """What is said of each argument or result, by NAME and ELEMENT; it is removed there."""
+    """Remove NAME and ELEMENT from each argument or result, and return their values."""
     if which not in op.attributes:
         return [{} for _ in kinds]
     every = [ir.DictAttr(each) for each in op.attributes[which]]
@@ -80,7 +81,7 @@ def _taken(op: ir.Operation, which: str, kinds: Sequence[ir.Type]) -> list[dict[
 
 
 def _names(said: Sequence[dict[str, str]]) -> tuple[str, ...]:
-    """The names of all, where there are some."""
+    """Return the name of each; an empty tuple if none has a name."""
     names = tuple(each.get(NAME, "") for each in said)
     return names if any(names) else ()
 
@@ -91,11 +92,11 @@ def _is_private(op: ir.Operation) -> bool:
 
 
 def require_no_parameters(module: ir.Module) -> None:
-    """Raise CompileError where a program names parameters that nothing will provide."""
+    """Raise CompileError if a program names parameters: no weights are packed for it."""
     found: list[tuple[ir.Location, ir.Attribute]] = []
 
     def look(op: ir.Operation) -> ir.WalkResult:
-        # Only what the bindings have no class for: the text of a constant may be gigabytes.
+        # Only attributes without a class in the bindings: the text of a constant may be gigabytes.
         values = [v for v in _attributes(op) if type(v) is ir.Attribute]
         found.extend((op.location, v) for v in values if str(v).startswith("#flow.parameter"))
         return ir.WalkResult.INTERRUPT if found else ir.WalkResult.ADVANCE
@@ -114,7 +115,7 @@ def _attributes(op: ir.Operation) -> list[ir.Attribute]:
 
 
 def _type(kind: ir.Type, op: ir.Operation, function: str, said: dict[str, str]) -> TensorType:
-    """How one argument or result crosses the boundary. A number has no dimensions either."""
+    """Return the boundary type of one argument or result. A scalar has shape ()."""
     if isinstance(kind, ir.RankedTensorType) and ELEMENT in said:
         *rows, last = (-1 if size < 0 else size for size in kind.shape)
         return TensorType(shape=(*rows, 2 * last), dtype=said[ELEMENT])

@@ -1,6 +1,6 @@
-"""What a compilation is asked, what it says on its way, what it gives back.
+"""Records of a compilation: the request, the steps it reports, and the result.
 
-Request, Step and Compiled cross the border of the worker process: they pickle.
+Request, Step and Compiled are pickled between the caller and the worker process.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any, Literal
 from mxc.artifact.manifest import Function
 from mxc.errors import RequestError
 
-#: Seconds that a stage of ours or a phase of IREE may take: far more than the largest model needs.
+#: Default time limit in seconds of one stage or phase: far more than the largest model needs.
 PHASE_TIMEOUT = 3600.0
 
 
 def require_timeout(seconds: float | None) -> float:
-    """A limit of time for each phase. Raises RequestError for one that is none."""
+    """Return the time limit of a phase. Raises RequestError unless it is positive and finite."""
     if seconds is None:
         return PHASE_TIMEOUT
     if not 0 < seconds < float("inf"):
@@ -28,7 +28,7 @@ def require_timeout(seconds: float | None) -> float:
     return seconds
 
 
-#: How the name of the step begins that imports a function of another framework.
+#: Prefix of the names of steps that import a function from another framework.
 IMPORT = "import of"
 
 
@@ -36,14 +36,17 @@ IMPORT = "import of"
 class Request:
     """One program to compile: MLIR (text or bytecode) for `target`, to the file `module`.
 
-    `place` is what messages call the program. `parameters` says that weights are packed for it,
-    so that it may name them; `foreign` that it was not built here, and is verified after each pass.
-    `dump_dir` receives the IR after each pass and each phase, if given.
-    `assembly` asks for the text of the kernels. `listed`: the report has the instructions and
-    registers of the kernels; without, LLVM generates their code once, not twice. `schedules` is a
-    file of them. No step may take longer than `phase_timeout` seconds. `cached`: what was compiled
-    before from the same is taken from the cache of compiled programs, and what is compiled is kept
-    there. `devices`: how many the program is for.
+    - `place`: name of the program in messages.
+    - `parameters`: weights are packed for the program, so that it may name them.
+    - `foreign`: the program was not built by mxc and is verified after each pass.
+    - `dump_dir`: folder for the IR after each pass and each phase.
+    - `assembly`: return the assembly of the kernels.
+    - `listed`: report the instructions and registers of kernels; otherwise LLVM generates their
+      code once, not twice.
+    - `schedules`: path of a schedule file.
+    - `phase_timeout`: limit in seconds for each step.
+    - `cached`: read and write the cache of compiled programs.
+    - `devices`: number of devices that the program is for.
     """
 
     program: bytes
@@ -63,10 +66,11 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class OptRequest:
-    """Programs to run passes over: of each the lines before it, and its text or bytecode.
+    """Programs to run passes over: for each the number of lines before it, and its text or
+    bytecode.
 
     `passes`, `target`, `to` and `print_kernels` are the options of `mxc opt`; `place`, `dump_dir`
-    and `phase_timeout` as in Request.
+    and `phase_timeout` are as in Request.
     """
 
     programs: tuple[tuple[int, str | bytes], ...]
@@ -81,9 +85,9 @@ class OptRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class ImportRequest:
-    """Programs of another framework: of each function its StableHLO, or its file (.pt2, .onnx).
+    """Functions to import from another framework: for each its StableHLO or its file (.pt2, .onnx).
 
-    `folder` receives the bytes of constants. `place`, `phase_timeout` as in Request.
+    `folder` receives the bytes of constants. `place` and `phase_timeout` are as in Request.
     """
 
     functions: dict[str, bytes | Path]
@@ -94,17 +98,17 @@ class ImportRequest:
 
 @dataclass(frozen=True)
 class Refused:
-    """A program that a pass or the parser refused, and why."""
+    """The error of a pass or the parser for one program."""
 
     message: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """Something that begins (`seconds` None) or is done.
+    """One step of a compilation, at its start (`seconds` is None) or at its end.
 
-    A part of the compilation, a stage of our passes, a phase of IREE, the writing of the report, or
-    what the cache of compiled programs (cache.py) did.
+    The kinds: a part of the compilation, a stage of our passes, a phase of IREE, the writing of the
+    report, or an action of the cache of compiled programs (cache.py).
     """
 
     kind: Literal["part", "stage", "phase", "report", "cache"]
@@ -112,18 +116,18 @@ class Step:
     seconds: float | None = None
 
     def __str__(self) -> str:
-        """What a person calls it: "passes normalise", "IREE hal", "packing"."""
+        """Return the name for messages: "passes normalise", "IREE hal", "packing"."""
         before = {"stage": "passes ", "phase": "IREE ", "cache": "compile cache: "}
         return before.get(self.kind, "") + self.name
 
 
 @dataclass(frozen=True, kw_only=True)
 class Compiled:
-    """What came out beside the module file. `report` is the content of report.json.
+    """The result of a compilation beside the module file. `report` is the content of report.json.
 
-    `chip` and `features` are what the code was really generated for; `panels` is the layout of the
-    parameters that kernels read in panels, by name. `assembly` is the text of each file of kernels,
-    where it was asked for. `notes`: what our passes say to the reader of the artifact.
+    `chip` and `features` are those that the code was generated for. `panels` has the layout of each
+    parameter that kernels read in panels, by name. `assembly` is the text of each assembly file, if
+    requested. `notes` are those of our passes for the user of the artifact.
     """
 
     functions: dict[str, Function]
@@ -137,9 +141,9 @@ class Compiled:
 
 @dataclass(frozen=True)
 class Progress:
-    """What a caller may show: steps as they begin and end, bytes as they are packed.
+    """Callbacks for progress: steps as they begin and end, bytes as they are packed.
 
-    `packed` gets the bytes done, the bytes in all, and the name of the tensor.
+    `packed` gets the number of bytes done, the total, and the name of the tensor.
     """
 
     step: Callable[[Step], None] = lambda step: None
@@ -148,20 +152,20 @@ class Progress:
 
 @dataclass
 class Recorder:
-    """Tells the caller of each step, and remembers those that are done."""
+    """Reports steps to the caller, and records those that are done."""
 
     progress: Progress
     done: list[Step] = field(default_factory=list)
 
     def saw(self, step: Step) -> None:
-        """A step that begins, or is done."""
+        """Report a step that begins or is done."""
         if step.seconds is not None:
             self.done.append(step)
         self.progress.step(step)
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """A part of the compilation. It is not done where it raises."""
+        """Report a part of the compilation. It is not recorded as done if the block raises."""
         self.saw(Step(kind="part", name=name))
         start = time.perf_counter()
         yield

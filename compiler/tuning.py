@@ -1,9 +1,10 @@
-"""Schedules by measurement: `mxc compile --tune`.
+"""`mxc compile --tune`: choose schedules by measurement.
 
-A product on vector registers has a few schedules, of which the compiler takes the first
-(passes/kernels/cpu/schedule.py). Here the program is compiled with the first of every product, then
-with the second of every product, and so on; each artifact is measured on this machine by operation,
-and of every product the schedule is kept that was fastest. All of them give the same bits.
+A contraction on vector registers has a few schedules, and the compiler uses the first
+(passes/kernels/cpu/schedule.py). Tuning compiles the program with the first schedule of every
+contraction, then with the second, and so on. Each artifact is run on this machine, and the time of
+each operation is measured. The fastest schedule of each contraction is kept. All schedules give the
+same bits.
 """
 
 from __future__ import annotations
@@ -22,31 +23,37 @@ from mxc.compiler.report import Matmul, Report, Reports
 from mxc.passes.kernels.cpu.schedule import MOST
 from mxc.passes.kernels.given_schedules import KEYS
 
-#: Largest share of the time of the first schedule that is a gain: anything above is chance.
+#: A schedule is faster if it takes at most this share of the time of the first; above is noise.
 GAIN = 0.97
 
-#: Compiles with a file of schedules to a folder.
+#: Compile with the schedule file (first path) into the folder (second path).
 Compile: TypeAlias = Callable[[Path, Path], Artifact]
-#: The time of every operation of an artifact in each of some calls, by its name in all layers.
+#: Return, for each of several calls of an artifact, the seconds of every operation by its name with
+#: "*" for the number of its layer.
 Measure: TypeAlias = Callable[[Path], Sequence[Mapping[str, float]]]
 
 
 @dataclass(frozen=True)
 class _Variant:
-    """`schedules` and `names` of operations by product, a tuple of what `KEYS` say of it."""
+    """One measured artifact: `schedules` and `names` of operations by product, `calls` as measured.
+
+    The key of a product is the tuple of its values for `KEYS`.
+    """
 
     schedules: dict[tuple[Any, ...], str]
     names: dict[tuple[Any, ...], set[str]]
     calls: Sequence[Mapping[str, float]]
 
     def times(self, key: tuple[Any, ...]) -> list[float]:
-        """The time of a product in each call."""
+        """Return the time of a product in each call."""
         return [sum(call.get(name, 0.0) for name in self.names[key]) for call in self.calls]
 
 
 def tune(compile: Compile, measure: Measure, folder: Path) -> list[dict[str, Any]]:
-    """The entries of a file of schedules (passes/kernels/given_schedules.py): the fastest of every
-    product that has a choice. Artifacts are in `folder` while they are measured."""
+    """Return the entries of a schedule file (passes/kernels/given_schedules.py): the fastest
+    schedule of every product that has a choice. `folder` holds the artifacts while they are
+    measured.
+    """
     found: list[_Variant] = []
     device = ""
     for number in range(MOST):
@@ -74,7 +81,7 @@ def tune(compile: Compile, measure: Measure, folder: Path) -> list[dict[str, Any
 
 
 def _fastest(found: Sequence[_Variant], key: tuple[Any, ...]) -> str:
-    """The schedule of a product whose calls take the least part of the time of the first one."""
+    """Return the schedule of a product with the smallest mean share of the first one's time."""
     first, *others = found
     usual = first.times(key)
 
@@ -97,7 +104,7 @@ def _report(artifact: Artifact) -> Report:
 def _products(
     report: Report,
 ) -> tuple[dict[tuple[Any, ...], str], dict[tuple[Any, ...], set[str]]]:
-    """The schedule of each product that was given one, and the names of its operations."""
+    """Return the schedule of each product that has one, and the names of its operations."""
     schedules: dict[tuple[Any, ...], str] = {}
     names: dict[tuple[Any, ...], set[str]] = {}
     for matmul in report.matmuls:
@@ -109,6 +116,6 @@ def _products(
 
 
 def _key(matmul: Matmul) -> tuple[Any, ...]:
-    """What `KEYS` say of it: a size that comes with the call is null."""
+    """Return the values of `KEYS` for a product; None for a size that is known at the call only."""
     values = [getattr(matmul, name) for name in KEYS]
     return tuple(None if value == -1 else value for value in values)

@@ -1,13 +1,13 @@
-"""The compiler in a process of its own: a crash of it is an error, never a dead mxc.
+"""Runs the compiler in a separate process, so that a crash of it is an error and does not end mxc.
 
-LLVM ends the process on a fatal error, and some verifier failures do as well; a phase may also
-never end. The worker tells each step before it begins; when it dies, or a step takes too long, the
-parent knows the step and has the IR.
+LLVM ends the process on a fatal error, and so do some verifier failures; a phase may also never
+end. The worker reports each step before it begins. When the worker dies, or a step exceeds its time
+limit, the parent knows the step and has the IR.
 
-The worker gets a scratch folder: the IR of the step that runs, the assembly of the kernels, and a
-log of what the compiler prints. It sends pickled steps, and lives no longer than its standard input
-is open: a parent that is killed leaves neither the process nor the folder behind. It is no
-`multiprocessing` process, which would import the caller's main program a second time.
+The worker gets a scratch folder for the IR of the current step, the assembly of the kernels, and a
+log of what the compiler prints. It sends pickled steps to its parent. It ends when its standard
+input closes, so that a killed parent leaves neither the process nor the folder behind.
+`multiprocessing` is not used, because it would import the caller's main program a second time.
 """
 
 from __future__ import annotations
@@ -38,20 +38,21 @@ _Asked = Request | OptRequest | ImportRequest
 
 _PROGRAM, _ASSEMBLY, _LOG = "program.mlirbc", "assembly", "log"
 
-#: How the name of a scratch folder begins.
+#: Prefix of the names of scratch folders.
 _SCRATCH = "mxc-compile-"
 
-#: A place in a program that was given as text: IREE calls its only buffer "-".
+#: A location in a program that was given as text: IREE names its only buffer "-".
 _PLACE = re.compile(r'loc\("-":(\d+):(\d+)\)|(?<!\S)-:(\d+):(\d+)')
 
 
 def compile_program(request: Request, on_step: OnStep | None = None) -> Compiled:
-    """Compile in a worker process, or take what the cache has; `request.module` is written.
+    """Return the result of compiling in a worker process, or of the cache; `request.module` is
+    written.
 
-    Raises CompileError where IREE refuses the program, its process dies, or a phase takes longer
-    than `request.phase_timeout`: the message names the phase and the file that keeps the IR;
-    PassError where a pass of ours refuses; OSError where a file cannot be written. Whatever ends
-    the call ends the worker too.
+    Raises CompileError if IREE refuses the program, the worker dies, or a phase takes longer than
+    `request.phase_timeout`; the message names the phase and the file that keeps the IR. Raises
+    PassError if one of our passes refuses the program, OSError if a file cannot be written. The
+    worker ends with the call in any case.
     """
 
     def compile_it() -> Compiled:
@@ -63,9 +64,9 @@ def compile_program(request: Request, on_step: OnStep | None = None) -> Compiled
 
 
 def run_passes(request: OptRequest) -> list[str | Refused]:
-    """Run passes over programs in a worker process: the text of each, or why it was refused.
+    """Run passes over programs in a worker process; return the text or the refusal of each.
 
-    Raises as `compile_program`, but where a pass or the parser refuses a program.
+    Raises as `compile_program`, except for a program that a pass or the parser refuses.
     """
     found = _answer(request, None)
     assert isinstance(found, list)
@@ -73,9 +74,10 @@ def run_passes(request: OptRequest) -> list[str | Refused]:
 
 
 def import_program(request: ImportRequest, on_step: OnStep | None = None) -> Imported:
-    """Import a program in a worker process; its constants are in `request.folder` afterwards.
+    """Import a program in a worker process, which writes its constants into `request.folder`.
 
-    Raises as `compile_program`; an importer that dies is a CompileError with its last line.
+    Raises as `compile_program`; if the importer dies, the CompileError has the last line of its
+    log.
     """
     found = _answer(request, on_step)
     assert isinstance(found, Imported)
@@ -83,7 +85,7 @@ def import_program(request: ImportRequest, on_step: OnStep | None = None) -> Imp
 
 
 def _answer(request: _Asked, on_step: OnStep | None) -> Any:
-    """Start the worker in a scratch folder, and pass on its steps until it is done."""
+    """Start the worker in a scratch folder, pass on its steps, and return its answer."""
     temporary = Path(tempfile.gettempdir())
     remove_leftovers(temporary, f"{_SCRATCH}*")
     with locked_folder(temporary, _SCRATCH, 0o700) as folder, (folder / _LOG).open("wb") as log:
@@ -125,7 +127,7 @@ def _follow(worker: Child, request: _Asked, folder: Path, on_step: OnStep | None
 
 
 def _death(ended: Ended, last: Step, folder: Path) -> CompileError:
-    """How the worker ended: where, of what, and what it left."""
+    """Return the error for a worker that died, with the step, the cause and the kept IR."""
     how = str(ended)
     if ended.status == -signal.SIGKILL:
         how += ", as the system does when memory runs out"
@@ -141,7 +143,7 @@ def _death(ended: Ended, last: Step, folder: Path) -> CompileError:
 
 
 def _last_words(log: str) -> str:
-    """The line of the log that says why: LLVM's own, or the last one; nothing if there is none."""
+    """Return ": " and the line of the log with the cause (LLVM's or the last one), or ""."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     fatal = [line for line in lines if "LLVM ERROR" in line or "Assertion" in line]
     found = (fatal or lines[-1:] or [""])[0]
@@ -149,7 +151,7 @@ def _last_words(log: str) -> str:
 
 
 def _keep(folder: Path, step: Step) -> str:
-    """Move the program of the last step to a file that stays, and say where it is."""
+    """Move the program of the last step to a file that is kept; return the text that names it."""
     program = folder / _PROGRAM
     if not program.exists():
         return ""
@@ -162,7 +164,7 @@ def _keep(folder: Path, step: Step) -> str:
 
 
 def work(channel: Channel, scratch: str) -> None:
-    """The worker's whole life: one request, steps, and the outcome."""
+    """Main function of the worker: receive one request, send steps and the answer."""
     folder = Path(scratch)
     request: _Asked = pickle.loads(channel.receive())
     watch = threading.Thread(target=_end_with_parent, args=(folder,), daemon=True)
@@ -170,19 +172,20 @@ def work(channel: Channel, scratch: str) -> None:
     cores = os.cpu_count() or 1
 
     def send(message: Any) -> None:
-        # That thread cannot end a step that never lets Python run.
+        # The parent's time limit needs this process to run Python; the limit on processor time does
+        # not.
         limit_processor(request.phase_timeout * cores)
         try:
             channel.send(pickle.dumps(message))
         except BrokenPipeError:
-            watch.join()  # nobody listens any more: the other thread ends the process
+            watch.join()  # the parent is gone: the watch thread ends the process
 
     send(_outcome(request, folder, send))
 
 
 def _outcome(request: _Asked, folder: Path, send: OnStep) -> Any:
     try:
-        # Imported here alone: the parent stays small and starts fast.
+        # Imported here only: the parent stays small and starts fast.
         if isinstance(request, OptRequest):
             from mxc.compiler.run_passes import run_here
 
@@ -198,7 +201,7 @@ def _outcome(request: _Asked, folder: Path, send: OnStep) -> Any:
         listing = folder / _ASSEMBLY if request.listed else None
         return compile_here(request, listing, folder / _PROGRAM, send)
     except PassError as error:
-        return PassError(placed(str(error), request.place))  # its location lives here only
+        return PassError(placed(str(error), request.place))  # an MLIR location cannot be sent
     except CompileError as error:
         return CompileError(placed(str(error), request.place), error.phase)
     except (MxcError, OSError) as error:
@@ -214,19 +217,19 @@ def _outcome(request: _Asked, folder: Path, send: OnStep) -> Any:
 
 
 def placed(message: str, place: str) -> str:
-    """The message with the name of the program's file before each line and column."""
+    """Return the message with `place`, the file of the program, before each line and column."""
     return _PLACE.sub(lambda m: f"{place}:{m[1] or m[3]}:{m[2] or m[4]}", message)
 
 
 def _end_with_parent(folder: Path) -> None:
-    """End this process when its standard input closes: its parent is dead."""
+    """End this process when its standard input closes, because its parent is dead."""
     while os.read(0, 1):
         pass
     worker = os.getpid()
     if os.fork():
         os._exit(1)
-    # The folder goes when no thread of the compiler is left that could write to it again, and no
-    # file of it is open: some file systems (FUSE, NFS) keep one that is under another name.
+    # The forked child removes the folder when no thread of the compiler can write to it any more
+    # and no file of it is open: some file systems (FUSE, NFS) keep an open file under another name.
     os.closerange(0, os.sysconf("SC_OPEN_MAX"))
     while os.getppid() == worker:
         time.sleep(0.01)

@@ -1,7 +1,7 @@
 """mxc: an ahead-of-time compiler for models with microscaled (MX) weights.
 
-The front door. Each name is loaded when it is first used, so that `import mxc` costs nothing
-and a program that only runs artifacts never imports the compiler.
+This is the public API. Each name is loaded at first use, so that `import mxc` is fast, and a
+program that only runs artifacts never imports the compiler.
 """
 
 from importlib import import_module

@@ -1,14 +1,15 @@
-"""Refusals: what was wanted, what was found, where, and what to do.
+"""Exceptions for errors of the user, whose messages say what was wanted, what was found, where, and
+what to do.
 
-The command line prints a refusal as one line and exits with 1. A bug of ours is never one of
-these: it stays an ordinary exception with its trace.
+The command line prints such an error as one line and exits with status 1. A bug of mxc is an
+ordinary exception with a traceback.
 """
 
 from __future__ import annotations
 
 
 class MxcError(Exception):
-    """Base of every refusal."""
+    """Base class of these errors."""
 
 
 class FormatError(MxcError):
@@ -20,20 +21,20 @@ class TargetError(MxcError):
 
 
 class CheckpointError(MxcError):
-    """A checkpoint that is incomplete, contradicts itself, or is of a kind that is not known."""
+    """A checkpoint that is incomplete, contradictory, or of an unknown kind."""
 
 
 class PassError(MxcError):
-    """A pass met IR that it must not rewrite silently. `location` is the place in the input IR."""
+    """IR that a pass must not rewrite silently. `location` is its position in the input IR."""
 
     def __init__(self, message: str, location: object | None = None) -> None:
-        """`location` is put before the message."""
+        """Prepend `location`, if given, to the message."""
         super().__init__(message if location is None else f"{location}: {message}")
         self.location = location
 
 
 class CompileError(MxcError):
-    """The compiler stopped: `phase` says in which phase, the message where its IR is kept."""
+    """The compilation failed in `phase`; the message names the file that keeps the IR."""
 
     def __init__(self, message: str, phase: str) -> None:
         """`phase` is a phase of IREE, "start" before the first, or "report" after the last."""
@@ -41,7 +42,7 @@ class CompileError(MxcError):
         self.phase = phase
 
     def __reduce__(self) -> tuple[type[CompileError], tuple[str, str]]:
-        """Cross the border of a process whole."""
+        """Return what pickle needs to recreate the exception in another process."""
         return CompileError, (str(self), self.phase)
 
 
@@ -50,11 +51,12 @@ class ArtifactError(MxcError):
 
 
 class WorkerError(MxcError):
-    """A worker process or a cluster was lost. What is done stays: the same command resumes it."""
+    """A worker process or a cluster was lost. Finished work is kept: the same command
+    resumes it."""
 
 
 class CodeObjectError(MxcError):
-    """A code object or its metadata that is malformed, or is not for the target."""
+    """A code object with malformed content or metadata, or for another target."""
 
 
 class RequestError(MxcError):

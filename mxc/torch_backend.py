@@ -1,8 +1,8 @@
-"""`torch.compile(module, backend="mxc")`: inference on this CPU, weights packed.
+"""`torch.compile(module, backend="mxc")`: inference on this CPU with packed weights.
 
-Each graph of torch.compile becomes one artifact for each set of shapes that it is called with;
-sizes that torch.compile marks as dynamic come with the call. Parameters and buffers are taken as
-they are at the first call: later changes are not seen.
+Each graph of torch.compile is compiled into one artifact for each set of input shapes; sizes that
+torch.compile marks as dynamic are passed with the call. Values of parameters and buffers are those
+of the first call: later changes are ignored.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from mxc.compiler.compilation import compile
 from mxc.errors import RequestError
 from mxc.runtime import load
 
-#: What numpy has no dtype for: the bits of which size, and the dtype of ml_dtypes.
+#: torch dtypes without a numpy dtype -> (integer dtype of the same size, dtype of ml_dtypes).
 _BITS: dict[str, tuple[str, Any]] = {
     "bfloat16": ("int16", ml_dtypes.bfloat16),
     "float8_e4m3fn": ("uint8", ml_dtypes.float8_e4m3fn),
     "float8_e5m2": ("uint8", ml_dtypes.float8_e5m2),
     "float8_e8m0fnu": ("uint8", ml_dtypes.float8_e8m0fnu),
 }
-#: torch.compile's name of a weight: L['self']._modules['lin']._parameters['weight'].
+#: Modules in torch.compile's name of a weight: L['self']._modules['lin']._parameters['weight'].
 _OWN = re.compile(r"_(?:modules|parameters|buffers)\['([^']+)'\]")
 
 
 def compile_graph(graph: Any, inputs: Sequence[Any]) -> Callable[..., list[Any]]:
-    """A function that computes a torch.fx.GraphModule; `inputs` are what it is first called with.
+    """Return a function that computes a torch.fx.GraphModule; `inputs` are those of its first call.
 
-    Raises RequestError where gradients are asked for; MxcError, when it is called, for what cannot
-    be compiled.
+    Raises RequestError if gradients are requested. The function raises MxcError for a graph that
+    cannot be compiled.
     """
     import torch
 
@@ -59,7 +59,8 @@ def compile_graph(graph: Any, inputs: Sequence[Any]) -> Callable[..., list[Any]]
 
 
 def _weights(graph: Any) -> list[tuple[int, str]]:
-    """The inputs that are parameters or buffers: number and name in the state_dict."""
+    """Return (index of the input, name in the state_dict) for inputs that are parameters or
+    buffers."""
     placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
     found = []
     for number, node in enumerate(placeholders):
@@ -71,10 +72,10 @@ def _weights(graph: Any) -> list[tuple[int, str]]:
 
 @dataclass(frozen=True)
 class _Sizes:
-    """Sizes that come with the call, by the numbers of inputs.
+    """Dynamic sizes, by the indices of inputs.
 
-    `dims`: the dynamic dimensions of tensors. `numbers`: inputs that are such a size themselves:
-    that of which tensor and dimension.
+    `dims`: the dynamic dimensions of tensors. `numbers`: inputs that are such a size themselves,
+    with the tensor and dimension they come from.
     """
 
     dims: dict[int, tuple[int, ...]]
@@ -82,7 +83,7 @@ class _Sizes:
 
     @staticmethod
     def of(graph: Any) -> _Sizes:
-        """What torch.compile says of the inputs of a graph."""
+        """Return the dynamic sizes that torch.compile has recorded for the inputs of a graph."""
         import torch
 
         nodes = [node for node in graph.graph.nodes if node.op == "placeholder"]
@@ -103,7 +104,7 @@ class _Sizes:
 
 
 class _Program:
-    """A graph compiled for the shapes of one call, but for dynamic sizes."""
+    """A graph compiled for the shapes of one call, except for dynamic sizes."""
 
     def __init__(
         self, graph: Any, given: Sequence[Any], weights: dict[int, str], sizes: _Sizes
@@ -115,7 +116,7 @@ class _Program:
             for number, each in enumerate(given)
             if isinstance(each, torch.Tensor) and number not in weights
         ]
-        # Lives as long as the program: the artifact is in it.
+        # Kept with the program, because the artifact is in it.
         self._folder = tempfile.TemporaryDirectory(prefix="mxc-torch-")
         self._numbers = {
             number: each
@@ -124,7 +125,7 @@ class _Program:
         }
         module = _bound(graph, given, weights, self._inputs, sizes)
         tensors = tuple(given[i] for i in self._inputs)
-        # Torch decides which of them are fixed after all.
+        # torch.export decides which of these dimensions are static after all.
         dynamic = [
             dict.fromkeys(sizes.dims.get(i, ()), torch.export.Dim.AUTO) for i in self._inputs
         ]
@@ -138,7 +139,8 @@ class _Program:
         self._model = load(artifact.path)
 
     def takes(self, given: Sequence[Any]) -> bool:
-        """Whether a call has the sizes, dtypes and numbers that it was compiled for."""
+        """Return whether a call has the shapes, dtypes and numbers that the program was compiled
+        for."""
         return all(given[i] == each for i, each in self._numbers.items()) and all(
             value.dtype == dtype and _fits(value.shape, shape)
             for value, (shape, dtype) in zip(
@@ -153,7 +155,7 @@ class _Program:
 
 
 def _arguments(program: Any) -> list[Any]:
-    """The example of each tensor that an exported program is called with."""
+    """Return the example value of each tensor argument of an exported program."""
     names = program.graph_signature.user_inputs
     nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
     return [nodes[name].meta["val"] for name in names]
@@ -172,7 +174,7 @@ def _bound(
     inputs: Sequence[int],
     sizes: _Sizes,
 ) -> Any:
-    """A module of the inputs alone: weights are its buffers, other numbers are constants."""
+    """Return a module of `inputs` only: weights are its buffers, other numbers are constants."""
     import torch
 
     def forward(self: Any, *values: Any) -> Any:
@@ -199,7 +201,7 @@ def _bound(
 
 
 def _array(tensor: Any) -> Any:
-    """A tensor as an array of the dtype of numpy or ml_dtypes."""
+    """Return a tensor as an array with a dtype of numpy or ml_dtypes."""
     import torch
 
     tensor = tensor.detach().contiguous()
@@ -210,7 +212,7 @@ def _array(tensor: Any) -> Any:
 
 
 def _tensor(array: Any) -> Any:
-    """An array as a tensor of the dtype of torch."""
+    """Return an array as a tensor with a dtype of torch."""
     import torch
 
     array = np.asarray(array)

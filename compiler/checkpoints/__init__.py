@@ -1,1 +1,1 @@
-"""One reader for each way that checkpoints are written."""
+"""Readers of checkpoints, one for each way in which checkpoints are written."""

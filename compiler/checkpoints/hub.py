@@ -1,10 +1,11 @@
 """Checkpoints by their name on the Hugging Face hub: `ORG/NAME`, or `ORG/NAME/FILE.gguf`.
 
-    openai/gpt-oss-20b -> ~/.cache/huggingface/hub/models--openai--gpt-oss-20b/snapshots/6cee5e8..
+  openai/gpt-oss-20b -> ~/.cache/huggingface/hub/models--openai--gpt-oss-20b/snapshots/6cee5e8..
 
-huggingface_hub finds the files in its cache, or downloads them there and shows progress. What is in
-the cache is taken as it is; --revision names another branch, tag or commit. Only the files that a
-reader here opens are downloaded: no pickles, no code, no second copy for other libraries.
+huggingface_hub finds the files in its cache, or downloads them and shows progress. Files in the
+cache are used without asking the hub for newer ones; --revision selects another branch, tag or
+commit. Only files that a reader of mxc opens are downloaded: no pickles, no code, no copies for
+other libraries.
 """
 
 from __future__ import annotations
@@ -17,24 +18,25 @@ from mxc.errors import CheckpointError, RequestError
 
 __all__ = ["located", "origin"]
 
-#: What is downloaded of a repository: tensors, configs and the files of a tokenizer.
+#: Files of a repository that are downloaded: tensors, configs and tokenizers.
 FILES = ("*.safetensors", "*.json", "*.jinja", "*.txt", "*.model")
-#: Files that are left out: copies for other libraries in folders of their own (gpt-oss has
-#: original/, metal/), and those of Mistral's own library.
+#: Files that are left out: copies for other libraries in subfolders (gpt-oss has original/ and
+#: metal/), and those for Mistral's own library.
 LEFT_OUT = ("*/*", "consolidated*")
 
 _PART = r"[A-Za-z0-9](?:[\w.-]*[A-Za-z0-9_])?"
 _NAME = re.compile(rf"(?P<repository>{_PART}/{_PART})(?:/(?P<file>[\w./-]+\.gguf))?")
-#: A file of this suffix is a program or one file of a checkpoint, never a repository.
+#: A name with one of these suffixes is a file, never a repository.
 _FILES_HERE = (".mlir", ".mlirbc", ".stablehlo", ".pt2", ".safetensors", ".gguf", ".json")
 
 
 def located(source: str | Path, revision: str | None = None) -> Path:
-    """The path of a checkpoint: `source` itself where it exists, else a snapshot of the hub.
+    """Return the path of a checkpoint: `source` if it exists, else a snapshot of the hub.
 
-    Raises RequestError for a revision of what is no repository, and where huggingface_hub is not
-    installed; CheckpointError, naming the repository, where it is neither in the cache nor can be
-    downloaded. A `source` that is neither is returned, for its reader to refuse.
+    A `source` that is neither is returned for its reader to refuse. Raises RequestError for a
+    revision of something that is no repository, and if huggingface_hub is not installed;
+    CheckpointError, which names the repository, if it is neither in the cache nor can be
+    downloaded.
     """
     path = Path(source)
     named = None if path.exists() else _NAME.fullmatch(path.as_posix())
@@ -77,7 +79,7 @@ def located(source: str | Path, revision: str | None = None) -> Path:
 
 
 def origin(path: Path) -> str | None:
-    """Repository and commit of a path in the cache of the hub, for people."""
+    """Return "REPOSITORY at COMMIT" for a path in the cache of the hub; None for other paths."""
     for snapshots in path.absolute().parents:
         if snapshots.name == "snapshots" and snapshots.parent.name.startswith("models--"):
             repository = snapshots.parent.name.removeprefix("models--").replace("--", "/")
@@ -86,13 +88,14 @@ def origin(path: Path) -> str | None:
 
 
 def _cached_or_downloaded(hub: Any, repository: str, file: str | None, revision: str | None) -> str:
-    """The path in the cache. What is there whole is not asked for again."""
+    """Return the path in the cache. A complete snapshot there is used without a request to
+    the hub."""
     try:
         found: str = _get(hub, repository, file, revision, local_files_only=True)
     except hub.errors.LocalEntryNotFoundError:
         return str(_get(hub, repository, file, revision, local_files_only=False))
     if file is None and not any(Path(found).glob("*.safetensors")):
-        # Of a repository of which only a config was asked for, the listing may not be known.
+        # If only a config was requested before, the cache may not know the list of files.
         return str(_get(hub, repository, file, revision, local_files_only=False))
     return found
 
@@ -122,5 +125,5 @@ def _library(source: str) -> Any:
 
 
 def _first_line(error: BaseException) -> str:
-    """What a library says first. Its further lines are advice for its own callers."""
+    """Return the first line of an error. Further lines are advice for callers of the library."""
     return (str(error).strip() or type(error).__name__).splitlines()[0][:200]

@@ -1,8 +1,8 @@
-"""A checkpoint of whatever dialect, opened: what is in it, as canonical tensors.
+"""An opened checkpoint of any dialect, as canonical tensors.
 
-    path -> container (safetensors, GGUF) -> dialect, recognised by config and names -> tensors
+  path -> container (safetensors, GGUF) -> dialect, recognised by config and names -> tensors
 
-Only headers and configs are read. Nothing that would run code (a pickle) is ever loaded.
+Only headers and configs are read. Files that run code when they are loaded (pickles) are refused.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ from mxc.errors import CheckpointError
 
 __all__ = ["Source"]
 
-#: Where the config of a model that sees has that of the part that does.
+#: Key of the vision part in the config of a model with vision.
 _VISION = "vision_config"
-#: How fields begin that stand beside those of its language model.
+#: Prefixes of fields in such a config that are not those of its language model.
 _OTHERS = ("vision_", "image_", "video_", "architectures", "quantization_config")
-#: Where the config of a model that does more than language has that of its language model.
+#: Keys of the language model's config in the config of a larger model.
 _LANGUAGE_CONFIGS = ("text_config", "llm_config", "language_config")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """An opened checkpoint. `tensors` has the names that transformers has for the parameters.
+    """An opened checkpoint. `tensors` is by transformers' names of the parameters.
 
-    `dialect` is a name of dialects.DIALECTS. `config` is config.json, or what a GGUF says in its
-    place under its own keys (`general.architecture`, ..). `files` hold the tensors, in order.
+    `dialect` is a name of dialects.DIALECTS. `config` is config.json, or the metadata of a GGUF
+    under its own keys (`general.architecture`, ..). `files` are those that hold the tensors, in
+    order.
     """
 
     path: Path
@@ -44,25 +45,25 @@ class Source:
     files: tuple[Path, ...]
 
     def tensor(self, name: str) -> CanonicalTensor:
-        """The tensor of that name. Raises CheckpointError naming the closest ones."""
+        """Return a tensor by name. Raises CheckpointError, which names the closest ones."""
         if name in self.tensors:
             return self.tensors[name]
         raise no_tensor(name, self.tensors, self.path)
 
 
 def language_config(config: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]] | None:
-    """The config of the language model inside of another, and its key; None where it is not so."""
+    """Return key and config of the language model inside another config; None if there is none."""
     found = ((key, config.get(key)) for key in _LANGUAGE_CONFIGS)
     named = next(((key, inner) for key, inner in found if isinstance(inner, dict)), None)
     if named is not None or not isinstance(config.get(_VISION), dict):
         return named
-    # Older wrappers have the fields of the language model beside those of the one that sees.
+    # Older wrappers have the fields of the language model beside `vision_config`.
     fields = {k: v for k, v in config.items() if not k.startswith(_OTHERS)}
     return f"beside {_VISION}", {**fields, "model_type": f"{config.get('model_type')}_text"}
 
 
 def by_name(tensors: list[CanonicalTensor], path: Path) -> Mapping[str, CanonicalTensor]:
-    """Tensors by their names. Raises CheckpointError where two have one name."""
+    """Return the tensors by name. Raises CheckpointError if two have the same name."""
     found: dict[str, CanonicalTensor] = {}
     for tensor in tensors:
         if (other := found.get(tensor.name)) is not None:

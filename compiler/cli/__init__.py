@@ -1,6 +1,6 @@
-"""The `mxc` command. Each subcommand imports what it needs when it runs.
+"""The `mxc` command. Each subcommand imports its modules when it runs.
 
-`mxc generate` therefore starts without the compiler, and a refusal anywhere is one line.
+`mxc generate` therefore starts without the compiler. Errors of the user are printed as one line.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from mxc.compiler.cli.repository import Revision
 from mxc.compiler.cli.workers import Dask, Processes, note
 from mxc.errors import MxcError
 
-#: Exit status of a program that an interrupt ended (128 + SIGINT), as shells have it.
+#: Exit status after an interrupt (128 + SIGINT), as in shells.
 INTERRUPTED = 130
 
-#: What the system says where a disk, a quota or the size of a file has ended: no bug of ours.
+#: Errors of the system when a disk, a quota or a file size limit is exhausted: no bugs of mxc.
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class _Refusals(typer.core.TyperGroup):
-    """Turns a refusal into one line and exit status 1; a bug of ours keeps its trace."""
+    """Prints an MxcError as one line and exits with status 1; bugs of mxc keep their traceback."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the subcommand."""
         try:
             result = super().invoke(ctx)
             if sys.stdout is not None:
-                sys.stdout.flush()  # at the exit of Python nobody could say what went wrong
+                sys.stdout.flush()  # an error at Python's exit could not be reported
             return result
         except MxcError as error:
             if ctx.params.get("verbose"):
@@ -67,7 +67,7 @@ class _Refusals(typer.core.TyperGroup):
         except KeyboardInterrupt:
             if ctx.params.get("verbose"):
                 raise
-            # The terminal has printed ^C where the cursor was.
+            # The newline ends the line in which the terminal has printed ^C.
             typer.echo("\ninterrupted", err=True)
             raise typer.Exit(INTERRUPTED) from None
 
@@ -82,14 +82,14 @@ app = typer.Typer(
 
 def main() -> None:
     """Run the command line of this process and exit."""
-    # A model says what it wants; a terminal that has no such character gets its number.
+    # Model output may have characters that the terminal cannot encode: print their numbers.
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")
     app(prog_name="mxc")
 
 
 def _drop_unwritten() -> None:
-    """Where standard output takes no more, forget the rest: Python would try again at its exit."""
+    """Discard the unwritten rest if standard output fails: Python would try again at its exit."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""`mxc bench`: how fast an artifact reads a prompt and writes tokens on this machine."""
+"""`mxc bench`: measures the rates of reading a prompt and of generating tokens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from mxc.runtime.profile import Profile, Row
 
-#: The smallest part of a call that a kernel of an operation gets a line for.
+#: Smallest share of a call's time for which a kernel of an operation gets a line.
 _SHOWN = 0.01
 
 
@@ -74,7 +74,7 @@ def command(
 
 
 def profile_table(profile: Profile) -> Table:
-    """Operations, with the kernels of each that take a hundredth of the call or more."""
+    """Return a table of operations, with their kernels that take 1 % of the call or more."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -115,13 +115,13 @@ def profile_table(profile: Profile) -> Table:
 def measured_profiles(
     artifact: Path, prompt: int, threads: int | None, device: str | None, level: str | None
 ) -> tuple[Profile, ...]:
-    """The profiles for a prompt of random tokens; see runtime/profile.py."""
+    """Return the profiles for a prompt of random tokens; see runtime/profile.py."""
     from mxc.runtime.profile import profile_model
     from mxc.runtime.session import load
 
     model = load(artifact, device=device, threads=threads, level=level)
     record = model.manifest.model
-    assert record is not None  # measured before
+    assert record is not None  # checked by `measure`
     return profile_model(model, _random_tokens(prompt, record.vocab_size))
 
 
@@ -141,9 +141,10 @@ def measure(
     level: str | None = None,
     batch: int = 1,
 ) -> dict[str, Any]:
-    """The object that --json prints; rates in tokens a second of wall time, memory in bytes.
+    """Return the object that --json prints; rates in tokens per second of wall time, sizes in
+    bytes.
 
-    Rates count the tokens of all `batch` sequences, but for that of each.
+    Rates count the tokens of all `batch` sequences, except the rate of each sequence.
     """
     import numpy as np
 
@@ -155,7 +156,7 @@ def measure(
     sequence = model.sequence()
     together = model.batch()
     record = model.manifest.model
-    assert record is not None  # model.sequence() refuses a model without it
+    assert record is not None  # model.sequence() raises for a model without it
     if prompt + generate > record.max_sequence_length:
         raise RequestError(
             f"--prompt {prompt} and --generate {generate} are longer than the "

@@ -1,4 +1,4 @@
-"""What `mxc quantize --calibrate` does first: the model runs on a text; inputs are collected."""
+"""Calibration for `mxc quantize --calibrate`: runs the model on a text and collects its inputs."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
     from mxc.compiler.models.model import Model
     from mxc.compiler.quantize.calibration import Calibration
 
-#: Tokens of the text that are fed, unless told.
+#: Default number of tokens of the text that are used.
 DEFAULT_TOKENS = 8192
-#: Tokens that see each other.
+#: Context length: number of tokens that attend to each other.
 _WINDOW = 512
-#: Bytes of inputs that one call returns, about.
+#: Approximate size in bytes of the inputs that one call returns.
 _BUDGET = 256 << 20
 
 
 def calibrate(
     source: Path, text: Path, tokens: int, scratch: Path, *, feedback: bool
 ) -> Calibration:
-    """The inputs of the layers of the checkpoint folder `source` over the first tokens of a text.
+    """Return the inputs of the layers of the checkpoint `source` over the first `tokens` of a text.
 
-    The model is compiled for this CPU into the folder `scratch`, where inputs are kept too if there
-    is to be `feedback` of errors. Raises CheckpointError for a source that is no whole model,
-    RequestError for a text that cannot be read or is too short.
+    The model is compiled for this CPU into the folder `scratch`. With `feedback`, the inputs are
+    kept there for rounding with error feedback. Raises CheckpointError for a source that is no
+    whole model, RequestError for a text that cannot be read or is too short.
     """
     from mxc.compiler import compilation
     from mxc.compiler.cli.progress import showing
@@ -95,7 +95,7 @@ def calibrate(
 
 
 def _rows(model: Model) -> int:
-    """Tokens of one call: a power of two for which inputs are about the budget."""
+    """Return the number of tokens per call: a power of two for which the inputs fit the budget."""
     each = 4 * sum(
         bound.parameter.shape[-1] * (2 if bound.parameter.experts else 1)
         for bound in model.bound

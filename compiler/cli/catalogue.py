@@ -1,4 +1,4 @@
-"""`mxc list`: the formats, recipes, targets, passes and pipelines that mxc knows."""
+"""`mxc list`: the formats, recipes, targets, passes and pipelines of mxc."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-#: Largest magnitudes of an mxfp4 block for which the recipes differ.
+#: Largest magnitudes of an mxfp4 block for which the recipes choose different scales.
 _AMAX = (4.0, 5.0, 6.0, 6.5, 7.0, 8.0)
 
 
 class Kind(StrEnum):
-    """What can be listed."""
+    """The kinds of things that can be listed."""
 
     FORMATS = "formats"
     RECIPES = "recipes"
@@ -63,7 +63,7 @@ def command(
 
 
 def formats() -> list[dict[str, Any]]:
-    """One row per block format."""
+    """Return one row per block format."""
     from mxc.formats.formats import FORMATS
 
     return [
@@ -83,7 +83,8 @@ def formats() -> list[dict[str, Any]]:
 
 
 def recipes() -> list[dict[str, Any]]:
-    """One row per scale recipe, with the scales that it chooses where recipes differ."""
+    """Return one row per scale recipe, with the scales that it chooses for the magnitudes
+    in _AMAX."""
     import numpy as np
 
     from mxc.formats.formats import E2M1, E8M0
@@ -101,7 +102,7 @@ def recipes() -> list[dict[str, Any]]:
 
 
 def targets() -> list[dict[str, Any]]:
-    """One row per target."""
+    """Return one row per target."""
     from mxc.targets.target import TARGETS
 
     return [
@@ -117,7 +118,7 @@ def targets() -> list[dict[str, Any]]:
 
 
 def _short(target: dict[str, Any]) -> dict[str, Any]:
-    """The row of a target with its instructions and features in one column."""
+    """Return the row of a target with its instructions and features in one column."""
     best, scaled = target["best"], ", ".join(target["scaled_instructions"])
     has = f"{best}: {scaled}" if scaled else best or ", ".join(target["features"])
     return {"name": target["name"], "architecture": target["architecture"], "has": has}

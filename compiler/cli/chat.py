@@ -59,7 +59,7 @@ def command(
         raise RequestError(f"{artifact}: has no chat template; use mxc generate --raw")
     terminal = sys.stdin.isatty()
     if terminal:
-        import_module("readline")  # gives input() its history
+        import_module("readline")  # gives input() line editing and history
     chat = Conversation(model, sampling, system, max_new_tokens, dim=sys.stdout.isatty())
     try:
         chat.run(lambda: input("> " if terminal else ""))
@@ -68,7 +68,7 @@ def command(
 
 
 class Conversation:
-    """Messages so far, and what is typed."""
+    """A conversation: its messages, and the handling of input lines."""
 
     def __init__(
         self,
@@ -80,7 +80,11 @@ class Conversation:
         dim: bool = False,
         show: Callable[[str], None] | None = None,
     ) -> None:
-        """`dim`: reasoning and figures are shown faintly. `show` prints, by default to stdout."""
+        """Start the conversation.
+
+        `dim`: print reasoning and figures faintly. `show` prints text, by default to standard
+        output.
+        """
         self._model = model
         self._sampling = sampling
         self._system = system
@@ -97,14 +101,14 @@ class Conversation:
         )
 
     def run(self, read: Callable[[], str]) -> None:
-        """Read lines until the end, which `read` tells by EOFError."""
+        """Read and handle lines until `read` raises EOFError."""
         while True:
             try:
                 line = read().strip()
             except EOFError:
                 return
             except KeyboardInterrupt:
-                self._show("\n")  # of what was typed
+                self._show("\n")  # ends the line that was typed
                 continue
             if line in ("/exit", "/quit"):
                 return
@@ -117,7 +121,7 @@ class Conversation:
                     self._show("\n[stopped]\n")
 
     def take(self, line: str) -> None:
-        """A command or a message. Raises RequestError where the model cannot answer."""
+        """Handle a command or a message. Raises RequestError if the model cannot answer."""
         if not line.startswith("/"):
             self._answer(line)
         elif line == "/reset":

@@ -1,4 +1,4 @@
-"""`mxc compile`: compiles with its steps shown, and the report at its end."""
+"""`mxc compile`: compiles, shows the steps, and prints the report."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from mxc.compiler.pieces.workers import Workers
 from mxc.compiler.report import Reports
 from mxc.errors import RequestError
 
-#: Rows of the prompt that `--tune` measures, beside a single token.
+#: Number of prompt tokens that `--tune` measures, beside a single token.
 _PROMPT = 128
 
 
@@ -57,9 +57,9 @@ def command(
 ) -> None:
     """Compile `source` and print the report: a table, or report.json with `json`.
 
-    With `emit` there is no artifact: the kernels' assembly is printed, or written.
+    With `emit` no artifact is written: the assembly of the kernels is printed or written.
     """
-    source = located(source, revision)  # before the steps are shown: downloads show their own
+    source = located(source, revision)  # before the steps: downloads show their own
     if tune:
         _require_tunable(target, weights=weights, schedule=schedule, emit=emit)
     if emit is not None:
@@ -110,7 +110,7 @@ def command(
 def _require_tunable(
     target: Sequence[str], *, weights: str, schedule: Path | None, emit: str | None
 ) -> None:
-    """Raise RequestError where there is nothing to measure, or no question."""
+    """Raise RequestError if the options leave nothing to measure or to choose."""
     if schedule is not None or emit is not None or weights == "none" or len(target) != 1:
         raise RequestError(
             "--tune measures an artifact for one target with its weights; leave out --schedule, "
@@ -121,7 +121,7 @@ def _require_tunable(
 def _tuned(
     compile: Callable[..., Artifact], *, output: Path, force: bool, schedule: None, **options: Any
 ) -> Artifact:
-    """The artifact with the schedules that are the fastest on this machine."""
+    """Return the artifact with the schedules that are fastest on this machine."""
     from mxc.compiler.cli.bench import measured_profiles
     from mxc.compiler.tuning import tune
 
@@ -183,5 +183,5 @@ def show_artifact(artifact: Artifact, *, json: bool = False) -> None:
     show_samples(console, reports)
     print_notes(console, artifact.manifest.notes)
     total = sum(file.bytes for file in artifact.manifest.files.values())
-    # Not folded to the width: a path is there to be copied.
+    # Not folded to the width, so that the path can be copied.
     print(f"wrote {artifact.path} ({bytes_text(total)})")

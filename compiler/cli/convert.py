@@ -1,4 +1,4 @@
-"""`mxc convert`: a checkpoint in another dialect, with every value kept."""
+"""`mxc convert`: writes a checkpoint in another dialect without changing a value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`mxc demo`: a small random checkpoint is compiled, generates and is reported, in one command."""
+"""`mxc demo`: compiles a small random checkpoint, generates, and prints the report."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from mxc.compiler.cli.signals import ending_cleanly
 
 PROMPT = "Which numbers can four bits hold?"
 
-#: Small, and of every kind: sliding and full layers, grouped queries, more experts than choices.
+#: Small, with every kind of part: sliding and full layers, grouped queries, and more experts than
+#: are chosen per token.
 OPTIONS = GptOssOptions(
     hidden_size=128,
     intermediate_size=128,
@@ -35,7 +36,7 @@ OPTIONS = GptOssOptions(
 def command(directory: Path | None) -> None:
     """Write a checkpoint, compile it for this CPU, generate, and show the report.
 
-    Everything goes to `directory`, or to a temporary folder that is removed at the end.
+    Files are written to `directory`, or to a temporary folder that is removed at the end.
     """
     with ending_cleanly():
         if directory is not None:

@@ -1,4 +1,4 @@
-"""`mxc doctor`: what this machine and this environment have, and what will run here."""
+"""`mxc doctor`: describes this machine and environment, and what can run here."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ import typer
 
 from mxc.errors import MxcError
 
-#: ok; something that limits what runs, or how fast; something without which mxc does not work.
+#: "ok"; "note": something limits what runs, or its speed; "wrong": mxc does not work without it.
 State = Literal["ok", "note", "wrong"]
 _STYLES = {"ok": "green", "note": "yellow", "wrong": "bold red"}
 _MEMORY = Path("/proc/meminfo")
-#: The operator of a requirement and the version after it, "iree-base-compiler==3.13.0".
+#: Name and version of a pinned requirement, "iree-base-compiler==3.13.0".
 _PINNED = re.compile(r"^([\w.-]+?)==([\w.]+)$")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One line: what was looked at, what was found, and what to do where it is not ok."""
+    """One line of the result: the subject, what was found, and advice if it is not ok."""
 
     subject: str
     found: str
@@ -64,7 +64,7 @@ def command(
 
 
 def examine() -> Iterator[Finding]:
-    """Everything, in the order in which it is needed. A check that fails is a finding too."""
+    """Yield all findings in the order in which mxc needs them. A failed check is a finding too."""
     checks: tuple[Callable[[], Iterator[Finding]], ...] = (
         _python, _packages, _processor, _tiles, _memory, _folders, _compile_cache, _gpus, _extras,
     )  # fmt: skip
@@ -87,7 +87,7 @@ def _python() -> Iterator[Finding]:
 
 
 def _packages() -> Iterator[Finding]:
-    """The packages whose version is pinned, because IR, flags and bytecode belong to one."""
+    """Check the packages with pinned versions: IR, flags and bytecode depend on the version."""
     for requirement in importlib.metadata.requires("mxc") or ():
         pinned = _PINNED.match(requirement)
         if pinned is None:
@@ -181,7 +181,7 @@ def _gpus() -> Iterator[Finding]:
 
 
 def _extras() -> Iterator[Finding]:
-    """Each extra of mxc, and what of it is not installed."""
+    """Check each extra of mxc for packages that are not installed."""
     metadata = importlib.metadata.metadata("mxc")
     wanted: dict[str, list[str]] = {}
     for requirement in importlib.metadata.requires("mxc") or ():

@@ -1,4 +1,4 @@
-"""`mxc eval`: perplexity on a text, and how far a model is from another."""
+"""`mxc eval`: measures perplexity on a text, and the divergence between two models."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mxc.runtime.evaluation import Evaluation
     from mxc.runtime.session import Model
 
-#: A window where the caller names none and the models hold more.
+#: Default number of tokens per window, if the models hold as many.
 DEFAULT_WINDOW = 2048
 
 
@@ -105,8 +105,8 @@ def _other(
     device: str | None,
     threads: int | None,
 ) -> Model:
-    """The artifact to compare with; a checkpoint is compiled for this CPU, to a folder that goes
-    away with the stack."""
+    """Return the model to compare with; a checkpoint is compiled into a folder that `stack`
+    removes."""
     from mxc.runtime.session import load
 
     if (source / MANIFEST).is_file():
@@ -135,7 +135,7 @@ def _other(
 
 @contextmanager
 def _progress() -> Iterator[Callable[[int, int], None]]:
-    """What is called with the tokens that are done; at a terminal it shows them."""
+    """Yield a function that shows (tokens done, total) at a terminal."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,

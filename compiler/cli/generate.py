@@ -1,4 +1,4 @@
-"""`mxc generate`: a prompt in, text as it is drawn."""
+"""`mxc generate`: continues a prompt and prints the text as it is generated."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from mxc.runtime.session import Model
     from mxc.runtime.text import Text
 
-#: New tokens where the caller names no number, or as many as fit.
+#: Default number of new tokens, if as many fit.
 DEFAULT_NEW_TOKENS = 256
 
 
 @dataclass(kw_only=True)
 class Outcome:
-    """What was generated. Times in seconds; `text` is None without a tokenizer."""
+    """The result of a generation. Times in seconds; `text` is None without a tokenizer."""
 
     prompt_tokens: list[int]
     tokens: list[int]
@@ -113,7 +113,7 @@ def command(
 
     if (prompt is None) == (prompt_tokens is None):
         raise RequestError("give either --prompt TEXT or --prompt-tokens 1,2,3")
-    # What can be refused without the model is refused before it is loaded.
+    # Errors that do not depend on the model are raised before it is loaded.
     watched = Observation(trace=trace, wave=wave, count=count, sanitize=sanitize)
     Sampler(temperature, top_k, top_p, min_p, seed)
     sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
@@ -147,7 +147,7 @@ def command(
             )
         outcome = _told(stream, ids, has_text=text is not None, show=not json)
     finally:
-        # An interrupt, too, leaves no thread behind that computes.
+        # also after an interrupt no thread keeps computing
         engine.close()
     outcome.timings = {"load_seconds": loaded, **outcome.timings}
     watched.close()
@@ -169,7 +169,7 @@ def _ids(listed: str) -> list[int]:
 
 
 def _text(model: Model, *, wanted: bool) -> Text | None:
-    """The tokenizer; without one, tokens can only be numbers."""
+    """Return the tokenizer; None if it is missing and not needed."""
     from mxc.runtime.text import Text
 
     if not wanted and not (model.path / TOKENIZER).is_file():
@@ -194,8 +194,8 @@ def _encode(text: Text, prompt: str, system: str | None, raw: bool | None) -> li
 
 
 def _fitting(record: ModelRecord, prompt: int, asked: int | None) -> int:
-    """How many tokens are generated; RequestError where they do not fit."""
-    # The last token is never fed, so a full sequence still gives one more.
+    """Return the number of tokens to generate. Raises RequestError if they do not fit."""
+    # The last token is never fed to the model, so a full sequence still yields one more.
     fits = record.max_sequence_length - prompt + 1
     count = min(DEFAULT_NEW_TOKENS, fits) if asked is None else asked
     if fits < 1 or count > fits:
@@ -209,7 +209,7 @@ def _fitting(record: ModelRecord, prompt: int, asked: int | None) -> int:
 
 
 def _told(stream: Stream, prompt: list[int], *, has_text: bool, show: bool) -> Outcome:
-    """Read an answer to its end, and print it as it comes; as token ids where it has no text."""
+    """Read an answer to its end and print it as it comes; as token ids if `has_text` is not set."""
     terminal = sys.stdout.isatty()
     for piece in stream:
         shown = piece.text
@@ -221,7 +221,7 @@ def _told(stream: Stream, prompt: list[int], *, has_text: bool, show: bool) -> O
         print()
     answer = stream.completion
     outcome = answer.outcome
-    assert outcome is not None  # the stream has ended
+    assert outcome is not None  # set when the stream has ended
     first = outcome.first_token or outcome.ended
     return Outcome(
         prompt_tokens=prompt,
@@ -235,7 +235,7 @@ def _told(stream: Stream, prompt: list[int], *, has_text: bool, show: bool) -> O
 
 
 def _timings(prompt: float, rest: float, fed: int, drawn: int) -> dict[str, Any]:
-    """Seconds to the first token and from there to the last; rates are null for no token."""
+    """Return seconds to the first token and from it to the last; a rate without tokens is None."""
     return {
         "prompt_seconds": prompt,
         "generate_seconds": rest,

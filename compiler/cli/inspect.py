@@ -1,4 +1,4 @@
-"""`mxc inspect`: print what compiler/inspect finds, or in what two checkpoints differ."""
+"""`mxc inspect`: prints the contents of a path, or the differences of two checkpoints."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from mxc.compiler.inspect.compare import DIFFERENT, SAME_BYTES
 from mxc.compiler.inspect.contents import inspect, inspect_against
 from mxc.runtime.levels import choose_level, obstacles
 
-#: What is said of the level that is taken where nobody names one.
+#: State of the level that is inspected by default.
 _TAKEN = "runs here"
 
-#: Columns from which on layout and recipe have columns of their own.
+#: Least width of the terminal for separate columns of layout and recipe.
 _WIDE = 120
 
 
@@ -31,10 +31,11 @@ def command(
     level: str | None = None,
     against: Path | None = None,
 ) -> int:
-    """Show what a checkpoint, tensor file, archive or artifact holds, or what one tensor is like.
+    """Print the contents of a checkpoint, tensor file, archive or artifact, or one tensor's
+    statistics.
 
-    With `against` compare it with another checkpoint; the status is then 1 where values differ.
-    Raises what `mxc.compiler.inspect.contents.inspect` raises.
+    With `against`, print the comparison with another checkpoint; the returned status is 1 if values
+    differ. Raises as `mxc.compiler.inspect.contents.inspect`.
     """
     if against is not None:
         compared = inspect_against(path, against, tensor)
@@ -62,9 +63,9 @@ def command(
 
 
 def _print_tensors(console: Console, found: dict[str, Any]) -> None:
-    """A row per tensor; on a narrow terminal its layout and recipe stand under its name.
+    """Print a row per tensor; on a narrow terminal, layout and recipe are below the name.
 
-    Names are copied from here: they are folded where they must be, never cut.
+    Names are folded if needed, never truncated, so that they can be copied.
     """
     kind = f"{found['kind']}, {found['dialect']}" if "dialect" in found else found["kind"]
     title = f"{found['path']} ({kind}): {len(found['tensors'])} tensors, {_size(found['bytes'])}"
@@ -164,7 +165,7 @@ def _print_scales(console: Console, exponents: dict[str, int]) -> None:
 
 
 def _levels(path: Path) -> dict[str, str]:
-    """What this machine makes of each level of an artifact that has several; {} for others."""
+    """Return the state of each level on this machine; {} for artifacts without levels."""
     if not (path / MANIFEST).is_file():
         return {}
     manifest = read_manifest(path)

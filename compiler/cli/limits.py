@@ -1,4 +1,4 @@
-"""The option that limits how long the compiler may take, for the commands that run it."""
+"""The option that limits the compiler's time, for the commands that compile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`mxc list passes` and `mxc list pipeline`: what the passes say of themselves."""
+"""`mxc list passes` and `mxc list pipeline`: print the documentation of passes."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from mxc.passes.base import Pass, option_text
 def command(
     kind: str, width: int, *, target: str | None = None, full: bool = False, json: bool = False
 ) -> None:
-    """Print the passes (`full`: all they say), or the pipeline of `target`, as text or as JSON.
+    """Print the passes (`full`: their whole documentation), or the pipeline of `target`.
 
-    Text has lines of at most `width` columns. Raises TargetError where the target is unknown, or
-    is wanted and not given.
+    The output is text with lines of at most `width` columns, or JSON. Raises TargetError if the
+    target is unknown, or missing for a pipeline.
     """
     if kind == "passes":
         described = [dataclasses.asdict(describe(cls)) for cls in PASSES]
@@ -44,7 +44,7 @@ def command(
 
 @dataclass(frozen=True)
 class PassText:
-    """The documentation of one pass, from the text of its module and its fields."""
+    """Documentation of one pass, from the docstring of its module and its fields."""
 
     name: str
     summary: str
@@ -53,7 +53,8 @@ class PassText:
 
 
 def describe(cls: type[Pass]) -> PassText:
-    """Read what a pass says. Its module begins `name: one sentence.`, then the rest."""
+    """Return the documentation of a pass. Its module docstring starts with `name: one
+    sentence.`."""
     module = inspect.getmodule(cls)
     text = inspect.cleandoc(module.__doc__ or "") if module is not None else ""
     first, _, rest = text.partition("\n")
@@ -63,7 +64,7 @@ def describe(cls: type[Pass]) -> PassText:
 
 
 def render_passes(width: int, known: Sequence[type[Pass]] = PASSES, *, full: bool = False) -> str:
-    """The sentence of each pass beside its name, or with `full` all that its module says."""
+    """Return name and summary of each pass; with `full` also the rest of its documentation."""
     described = [describe(cls) for cls in known]
     name = max(len(p.name) for p in described)
     lines = []
@@ -76,9 +77,9 @@ def render_passes(width: int, known: Sequence[type[Pass]] = PASSES, *, full: boo
 
 
 def render_pipeline(target: str, width: int) -> str:
-    """The stages of a target, their invariants, and their passes as specs.
+    """Return the stages of a target with their invariants, and their passes as specs.
 
-    Raises TargetError where the target is unknown.
+    Raises TargetError if the target is unknown.
     """
     lines = []
     for stage in pipeline(target).stages:

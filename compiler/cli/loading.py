@@ -1,4 +1,4 @@
-"""The artifact of a command, loaded, with a line on standard error where a better level waits."""
+"""Loads the artifact of a command, and tells the user if a better level could not run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def load_model(
     artifact: Path, *, device: str | None, threads: int | None, level: str | None
 ) -> Model:
-    """As `mxc.load`."""
+    """Load as `mxc.load`; print a note on standard error if a better level was passed over."""
     from mxc.runtime.levels import passed_over
     from mxc.runtime.session import load
 

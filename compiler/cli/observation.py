@@ -1,4 +1,4 @@
-"""Options that watch an artifact on the simulator, and what they print."""
+"""Options that observe an artifact on the simulator, and their output."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ Sanitize = Annotated[
     ),
 ]
 
-#: Columns of the second table: its head and the field of Counts.
+#: Columns of the memory table: heading and field of Counts.
 _MEMORY = (
     ("read", "memory_read"),
     ("written", "memory_written"),
@@ -67,12 +67,12 @@ _MEMORY = (
 
 
 class Observation:
-    """What is watched of the dispatches of one command, and what was seen."""
+    """Observers of the dispatches of one command, and their results."""
 
     def __init__(
         self, *, trace: Path | None, wave: int | None, count: bool, sanitize: bool
     ) -> None:
-        """As the options say; nothing has run yet. Raises RequestError for --wave alone."""
+        """Store the options. Raises RequestError for --wave without --trace."""
         if wave is not None and trace is None:
             raise RequestError("--wave is for --trace FILE, which is not given")
         self._trace, self._wave = trace, wave or 0
@@ -85,16 +85,16 @@ class Observation:
 
     @property
     def wanted(self) -> bool:
-        """Whether anything is watched."""
+        """Whether any observation was requested."""
         return self._trace is not None or self._count or self._sanitize
 
     def load(
         self, artifact: Path, *, device: str | None, threads: int | None, level: str | None
     ) -> Model:
-        """The artifact, with its dispatches watched.
+        """Load the artifact and observe its dispatches.
 
-        Raises as `mxc.load`, and RequestError where there is something to watch and the device is
-        not the simulator, or where the file of the trace cannot be written.
+        Raises as `mxc.load`, and RequestError if an observation is requested without the simulator,
+        or if the trace file cannot be written.
         """
         if not self.wanted:
             return load_model(artifact, device=device, threads=threads, level=level)
@@ -116,7 +116,7 @@ class Observation:
         return model
 
     def _observe(self, kernel: Kernel) -> Observer:
-        """What watches the next dispatch."""
+        """Return the observer of the next dispatch."""
         from mxc.simulator.watch.count import Counter
         from mxc.simulator.watch.observe import Several
         from mxc.simulator.watch.sanitizer import Sanitizer
@@ -124,7 +124,7 @@ class Observation:
 
         chosen: list[Observer] = []
         if self._file is not None:
-            # The one before has ended: how far it counted is all that is still wanted of it.
+            # Of finished traces only the number of waves is needed: keep the one with the most.
             self._traces = [*_longest(self._traces), Trace(self._file, self._wave)]
             chosen.append(self._traces[-1])
         if self._count:
@@ -136,7 +136,7 @@ class Observation:
         return chosen[0] if len(chosen) == 1 else Several(chosen)
 
     def close(self) -> None:
-        """End the trace. Raises RequestError where no dispatch had the wave."""
+        """Close the trace. Raises RequestError if no dispatch had the requested wave."""
         if self._file is None:
             return
         self._file.close()
@@ -148,7 +148,7 @@ class Observation:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """For --json: only what was asked for."""
+        """Return the requested results, for --json."""
         found: dict[str, Any] = {}
         if self._trace is not None:
             found["trace"] = str(self._trace)
@@ -164,7 +164,7 @@ class Observation:
         return found
 
     def show(self) -> None:
-        """Print tables of what was counted and found."""
+        """Print tables of counts and findings."""
         from mxc.compiler.cli.terminal import table_console
 
         console = table_console()
@@ -177,7 +177,7 @@ class Observation:
             console.print(self._found())
 
     def refuse_findings(self) -> None:
-        """Raise RequestError where the sanitizer found something."""
+        """Raise RequestError if the sanitizer found something."""
         found = self._findings()
         if found:
             raise RequestError(f"the sanitizer reports {len(found)} places in these kernels")

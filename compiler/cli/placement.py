@@ -1,4 +1,4 @@
-"""The options that say where a model runs, for the commands that run one."""
+"""Options for threads, device and level, for the commands that run a model."""
 
 from __future__ import annotations
 

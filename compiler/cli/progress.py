@@ -1,4 +1,4 @@
-"""The steps of a compilation, shown while they run."""
+"""Progress of a compilation on a terminal."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from mxc.compiler.steps import Progress, Step
 
 @contextmanager
 def showing(console: Console) -> Iterator[Progress]:
-    """One line for each step that is done; at a terminal a moving one for the step that runs.
+    """Print a line for each finished step; on a terminal, show the running step with a spinner.
 
-    While weights are packed the line has their bytes and the rate.
+    While weights are packed, the line has the bytes done and the rate.
     """
     live = Live(
         SpinnerColumn(),
@@ -43,7 +43,7 @@ class _Shown:
         self.detail = ""
 
     def step(self, step: Step) -> None:
-        """A step begins or is done."""
+        """Show a step that begins or is done."""
         if self.task is not None:
             self.live.remove_task(self.task)
             self.task = None
@@ -55,7 +55,7 @@ class _Shown:
         self.console.print(line.rstrip(), highlight=False, markup=False, soft_wrap=True)
 
     def packed(self, done: int, total: int, tensor: str) -> None:
-        """Bytes of weights that are packed, of how many."""
+        """Show the bytes of weights that are packed, and the total."""
         rate = done / max(time.perf_counter() - self.start, 1e-6)
         size, speed = bytes_text(total), bytes_text(round(rate))
         self.detail = f"{size} at {speed}/s"

@@ -1,4 +1,4 @@
-"""`mxc quantize`: a checkpoint to MX, with progress, and a table of the error of each tensor."""
+"""`mxc quantize`: quantizes a checkpoint to MX, and prints the error of each tensor."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from mxc.compiler.quantize.checkpoint import Result
     from mxc.compiler.quantize.loss import Loss
 
-#: Rows of the table of errors that a terminal is given: the worst.
+#: Number of rows in the table of errors by default: the worst tensors.
 _WORST = 20
 
 
@@ -218,7 +218,7 @@ def _show(result: Result, *, full: bool) -> None:
         reasons = ", ".join(f"{count} {reason}" for reason, count in kept.items())
         console.print(f"as they were: {reasons}", highlight=False)
     rate = bytes_text(round(result.bytes_read / max(result.seconds, 1e-9)))
-    # Not folded to the width: a path is there to be copied.
+    # Not folded to the width, so that the path can be copied.
     print(
         f"{_title(result)}, dialect {result.dialect}, {bytes_text(result.bytes_read)} in "
         f"{result.seconds:.1f} s ({rate}/s)"
@@ -243,7 +243,7 @@ def _title(result: Result) -> str:
 
 
 def _require_place(picture: Path) -> None:
-    """Raise CheckpointError where the picture cannot be written, before hours of work."""
+    """Raise CheckpointError if the picture cannot be written, before hours of work."""
     if picture.is_dir():
         raise CheckpointError(f"{picture}: is a folder; give the --plot a name ending in .png")
     if not picture.parent.is_dir() or not os.access(picture.parent, os.W_OK):

@@ -1,4 +1,4 @@
-"""`mxc report`: what became of each contraction, and whether the artifact is whole."""
+"""`mxc report`: prints the lowering of each contraction, and checks the artifact."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def command(
 def _one_level(
     raw: dict[str, Any], reports: Reports, level: str, file: Path
 ) -> tuple[dict[str, Any], Reports]:
-    """What the file says of one level, which an artifact of one target has under its own name."""
+    """Return the JSON and the report of one level; all of it for an artifact of one target."""
     if "levels" not in raw:
         return raw, reports
     if level not in reports.levels:

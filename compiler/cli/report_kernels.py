@@ -1,4 +1,4 @@
-"""The kernels of a GPU artifact as a table: the hot loop, what it occupies, what the model says."""
+"""Table of the kernels of a GPU artifact: hot loop, resources, and the issue model's estimates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mxc.compiler.report import Matmul, Report, Reports
 from mxc.compiler.report.assembly import Kernel
 
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
-#: Columns of the census: heading, and the kinds of `loops.KINDS` that are added up.
+#: Columns of the census: heading, and the kinds of `loops.KINDS` that are summed.
 _CENSUS = {
     "matrix": ("matrix",),
     "LDS rd": ("ds_read",),
@@ -30,9 +30,9 @@ _CENSUS = {
     "bar.": ("barrier",),
     "scratch": ("scratch",),
 }
-#: Columns of a terminal from which on the table fits.
+#: Least width of the terminal for the table.
 _WIDE = 160
-#: What the columns mean that no heading can say.
+#: Explanation of the columns.
 _LEGEND = (
     "hot loop: instructions of the innermost loop with the most matrix instructions, else loads; "
     "(all): the kernel has none. waves: on a SIMD, and what limits them. B/load: of a lane.",
@@ -43,7 +43,7 @@ _LEGEND = (
 
 @dataclass(frozen=True)
 class _Row:
-    """Kernels that differ in name only: what they compute, and how many calls there are."""
+    """Kernels that differ in name only: their operations, number of calls, and first product."""
 
     kernel: Kernel
     names: tuple[str, ...]
@@ -53,7 +53,7 @@ class _Row:
 
 
 def show_kernels(console: Console, reports: Reports, *, every: bool) -> None:
-    """Print the kernels of a report of a GPU: those of contractions, or `every` one.
+    """Print the kernels of a GPU report: those of contractions, or with `every` all.
 
     Nothing is printed for a CPU.
     """
@@ -64,7 +64,7 @@ def show_kernels(console: Console, reports: Reports, *, every: bool) -> None:
 
 
 def render_kernels(report: Report, width: int = _WIDE, *, every: bool = False) -> Group | None:
-    """The table and its legend, below `_WIDE` columns lines; None where no kernel is a GPU's."""
+    """Return the table, or below `_WIDE` columns lines, and a legend; None without GPU kernels."""
     rows = _rows(report)
     gpu = [row for row in rows if row.kernel.vgpr is not None]
     chosen = [row for row in gpu if every or row.product is not None]
@@ -99,7 +99,7 @@ def render_kernels(report: Report, width: int = _WIDE, *, every: bool = False) -
 
 
 def _rows(report: Report) -> list[_Row]:
-    """The kernels in the order in which the program first calls them."""
+    """Return the kernels in the order in which the program first calls them."""
     names: dict[str, list[str]] = {}
     kernels = {kernel.name: kernel for kernel in report.kernels}
     for kernel, operations in report.calls.items():
@@ -123,7 +123,7 @@ def _rows(report: Report) -> list[_Row]:
 
 
 def _grouped(rows: Sequence[_Row]) -> list[_Row]:
-    """Kernels of equal names and figures as one row."""
+    """Merge kernels with equal names and figures into one row."""
     groups: dict[tuple[object, ...], _Row] = {}
     for row in rows:
         figures = replace(row.kernel, name="", instructions={})
@@ -145,7 +145,7 @@ def _title(row: _Row) -> str:
 
 
 def _sentence(row: _Row) -> str:
-    """A row where the table does not fit."""
+    """Return a row as a line, for terminals too narrow for the table."""
     kernel, loop = row.kernel, row.kernel.hot_loop
     parts = [] if loop is None else [", ".join(f"{n} {kind}" for kind, n in loop.census.items())]
     parts.append(f"{kernel.vgpr} VGPR, {kernel.spills} spills, {kernel.lds_bytes} bytes of LDS")

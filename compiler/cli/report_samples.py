@@ -1,4 +1,4 @@
-"""What a call moves, at each sample: operations that differ in their layer only are one row."""
+"""Table of the bytes that a call moves at each sample; equal operations of layers share a row."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def show_samples(console: Console, reports: Reports) -> None:
 
 
 def render_samples(report: Report) -> Group | None:
-    """The table, and a line that says what the samples are; None where there are none."""
+    """Return the table and a description of the samples; None without samples."""
     if not report.samples:
         return None
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
@@ -51,7 +51,7 @@ def render_samples(report: Report) -> Group | None:
 
 
 def _bytes(group: Sequence[Operation], samples: Sequence[Sample]) -> list[str]:
-    """Bytes of all calls of a group; "?" where those of one are not known."""
+    """Return the bytes of all calls of a group by sample; "?" if one of them is unknown."""
     cells = []
     for sample in samples:
         moved = [each.samples[sample.name].bytes_moved for each in group]

@@ -1,4 +1,4 @@
-"""The report as a table for a terminal: equal contractions of many layers are one row."""
+"""The report as a table for a terminal; equal contractions of different layers share a row."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from mxc.targets.target import TARGETS
 _DISPATCH = re.compile(r"_dispatch_\d+")
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
-#: Columns of a terminal from which on the whole table fits without folding much.
+#: Least width of the terminal for the whole table.
 _WIDE = 140
 
 
 @dataclass(frozen=True)
 class Row:
-    """Contractions that differ in name only: how many, the first, and a name for all."""
+    """Contractions that differ in the layer only: common name, number, and the first one."""
 
     name: str
     count: int
@@ -35,13 +35,13 @@ class Row:
 
 
 def group(matmuls: Sequence[Matmul]) -> list[Row]:
-    """Rows in the order of their first contraction. `model.layers.3.q` and `.4.q` share a row."""
+    """Return rows in the order of first occurrence; `model.layers.3.q` and `.4.q` share a row."""
     groups: dict[tuple[object, ...], list[Matmul]] = {}
     for each in matmuls:
         pattern = _NUMBER.sub("*", each.name)
         numbers = (each.batch, each.m, each.n, each.k, each.kernels, each.bytes_moved)
         texts = (each.function, each.lhs, each.rhs, each.out, each.lowering)
-        # The reason may name a dispatch, which is another one in each layer.
+        # The reason is not compared: it may name a dispatch, which differs by layer.
         groups.setdefault((pattern, *texts, *numbers, each.fallback is None), []).append(each)
     return [
         Row(_NUMBER.sub("*", same[0].name) if len(same) > 1 else same[0].name, len(same), same[0])
@@ -50,7 +50,7 @@ def group(matmuls: Sequence[Matmul]) -> list[Row]:
 
 
 def show_report(console: Console, reports: Reports) -> None:
-    """Print the one report, or that of each level under its name."""
+    """Print the report, or that of each level under its name."""
     for name, each in reports.levels.items():
         if name:
             console.print(f"level {name}", style="bold", highlight=False)
@@ -69,10 +69,10 @@ def show_report(console: Console, reports: Reports) -> None:
 
 
 def render(report: Report, width: int = LOG_WIDTH) -> Group:
-    """Contractions, reasons of fallbacks, weights in memory, spilling kernels, and the totals.
+    """Return the table of contractions, reasons of fallbacks, notes, spilling kernels and totals.
 
-    Below `_WIDE` columns shapes and types stand under the name, function names above their rows,
-    and of the numbers only those remain that tell good from bad.
+    Below `_WIDE` columns, shapes and types are below the name, function names above their rows, and
+    only the figures that tell good from bad remain.
     """
     rows = group(report.matmuls)
     reasons: dict[str, int] = {}
@@ -148,7 +148,7 @@ def _narrow(rows: Sequence[Row], notes: Sequence[str]) -> Table:
 
 
 def print_memory(console: Console, model: ModelRecord | None) -> None:
-    """What a sequence takes beside the weights, of a language model; never folded."""
+    """Print the memory per sequence of a language model, without folding."""
     if model is None:
         return
     kinds = " ".join(dict.fromkeys(page.format or page.dtype for page in model.pages))
@@ -160,13 +160,13 @@ def print_memory(console: Console, model: ModelRecord | None) -> None:
 
 
 def print_notes(console: Console, notes: Sequence[str]) -> None:
-    """What a user of the artifact should know, a line each, never folded."""
+    """Print a line for each note to the user, without folding."""
     for note in notes:
         console.print(Text(f"note: {note}", style="yellow"), soft_wrap=True)
 
 
 def bytes_text(size: int | None) -> str:
-    """A size with a binary unit, three digits: "290 KiB"; "?" where it is dynamic."""
+    """Return a size with a binary unit and three digits: "290 KiB"; "?" for None."""
     if size is None:
         return "?"
     value = float(size)
@@ -178,7 +178,8 @@ def bytes_text(size: int | None) -> str:
 
 
 def _costs(one: Matmul) -> list[Matmul | MatmulCost]:
-    """Those of the samples that differ, the least first; of stated sizes the contraction itself."""
+    """Return the distinct costs at the samples, smallest first; for static sizes the
+    contraction."""
     if min(one.batch, one.m) >= 0 or not one.samples:
         return [one]
     return sorted(set(one.samples.values()), key=lambda cost: (cost.batch, cost.m))
@@ -212,7 +213,7 @@ def _ratio(one: Matmul | MatmulCost) -> str:
 
 
 def _troubles(kernels: Sequence[Kernel]) -> list[str]:
-    """A line for the kernels that spill; those that differ in the number of their dispatch are one.
+    """Return a line for each group of spilling kernels that differ in the dispatch number only.
 
     "prefill_dispatch_*_matmul_like_64x8x8x191x64 (12 kernels): 12 spills, ..".
     """
@@ -228,17 +229,17 @@ def _troubles(kernels: Sequence[Kernel]) -> list[str]:
 
 
 def _stock(one: Matmul) -> str | None:
-    """Why no kernel of mxc computes a contraction of plain operands."""
+    """Return the reason why no kernel of mxc computes a contraction of plain operands."""
     return one.reason if one.fallback is None else None
 
 
 def _unfused(one: Matmul) -> str | None:
-    """Why what follows a contraction of several kernels is not computed in its own."""
+    """Return why the operation after a contraction is not fused, if it is a kernel of its own."""
     return one.unfused if one.kernels > 1 else None
 
 
 def _where(rows: Sequence[Row], said: Callable[[Matmul], str | None]) -> list[str]:
-    """A line for each thing that is said of contractions, with those of which it is."""
+    """Return a line for each text that `said` returns, with the contractions it applies to."""
     found: dict[str, list[str]] = {}
     for row in rows:
         text = said(row.first)
@@ -251,7 +252,7 @@ def _where(rows: Sequence[Row], said: Callable[[Matmul], str | None]) -> list[st
 
 
 def _between(sent: Transfers) -> str:
-    """What goes from device to device."""
+    """Return a line on the transfers between devices."""
     return (
         f"{sent.function} sends from device to device, in {sent.count} transfers, "
         f"{bytes_text(sent.bytes_per_row)} a row, {bytes_text(sent.bytes_per_logits)} a row of "

@@ -1,4 +1,5 @@
-"""The kernels of a GPU artifact by estimated time: what bounds each, and what a call takes."""
+"""Table of the kernels of a GPU artifact by estimated time, with their bounds, and totals
+per call."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from mxc.compiler.report import Operation, Report, Reports
 from mxc.compiler.report.kernel_time import Time
 
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
-#: Rows of the table where not all are wanted.
+#: Number of rows of the table by default.
 _MOST = 12
 _LEGEND = (
     "us: of one call, estimated, without the time between kernels. bound: the share of it that "
@@ -27,7 +28,7 @@ _LEGEND = (
 
 @dataclass(frozen=True)
 class _Row:
-    """Operations that differ in the number of their layer only."""
+    """Operations that differ in the layer only."""
 
     name: str
     time: Time
@@ -39,7 +40,7 @@ class _Row:
 
 
 def show_times(console: Console, reports: Reports, *, every: bool) -> None:
-    """Print the table of each report of a GPU: the longest operations, or `every` one."""
+    """Print the table of each GPU report: the longest operations, or with `every` all."""
     for report in reports.levels.values():
         for sample in ("", *(each.name for each in report.samples)):
             shown = render_times(at_sample(report, sample), sample, every=every)
@@ -48,7 +49,7 @@ def show_times(console: Console, reports: Reports, *, every: bool) -> None:
 
 
 def at_sample(report: Report, sample: str) -> Report:
-    """A report whose operations are those at a sample; "": those of functions without samples."""
+    """Return the report with operations at a sample; "": of functions without samples."""
     if not sample:
         own = [each for each in report.operations if not each.samples]
     else:
@@ -66,7 +67,7 @@ def at_sample(report: Report, sample: str) -> Report:
 
 
 def render_times(report: Report, sample: str = "", *, every: bool = False) -> Group | None:
-    """The table, its legend, and a line for each function; None where nothing is estimated."""
+    """Return the table, its legend, and a line per function; None without estimates."""
     rows = _rows(report.operations)
     if not rows:
         return None
@@ -90,7 +91,7 @@ def render_times(report: Report, sample: str = "", *, every: bool = False) -> Gr
 
 
 def _rows(operations: Sequence[Operation]) -> list[_Row]:
-    """The longest first, all calls together."""
+    """Return rows sorted by the total time of their calls, longest first."""
     counts: dict[tuple[str, Time], int] = {}
     for operation in operations:
         if operation.time is not None:

@@ -1,4 +1,4 @@
-"""The option that names a version of a repository of the hub, for the commands that read one."""
+"""The option for the revision of a hub repository, for the commands that read a checkpoint."""
 
 from __future__ import annotations
 

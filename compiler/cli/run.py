@@ -89,7 +89,7 @@ def command(
 
 
 def argument(text: str, wanted: TensorType | None) -> Any:
-    """What one --input names; the types that .npy cannot name are taken from their bits."""
+    """Return the value of one --input; types that .npy cannot name are taken from their bits."""
 
     from mxc.runtime.arrays import dtype_of
 
@@ -107,7 +107,8 @@ def argument(text: str, wanted: TensorType | None) -> Any:
 
 
 def _mapped(text: str) -> Any:
-    """The array in a .npy file, mapped: what its header claims, the file must have."""
+    """Return the memory-mapped array of a .npy file; mapping checks the size that its header
+    claims."""
     import numpy as np
 
     try:
@@ -115,11 +116,11 @@ def _mapped(text: str) -> Any:
             if file.read(2) == b"PK":
                 archive = f"--input {text}: an archive of several arrays; wants one .npy file"
                 raise RequestError(archive)
-        with np.errstate(over="ignore"):  # of the size that a header claims
+        with np.errstate(over="ignore"):  # in the size that a header claims
             return np.lib.format.open_memmap(text, mode="c")
     except RequestError:
         raise
     except OSError as error:
         raise RequestError(f"--input {text}: cannot be read ({error})") from error
-    except Exception as error:  # the header is Python's source: its parsers raise what they like
+    except Exception as error:  # the header is Python source, whose parser raises various errors
         raise RequestError(f"--input {text}: not a .npy file ({str(error)[:100]})") from error

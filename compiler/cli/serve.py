@@ -1,4 +1,4 @@
-"""`mxc serve`: artifacts over HTTP, as OpenAI's clients expect it."""
+"""`mxc serve`: serves artifacts over HTTP with OpenAI's API."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mxc.compiler.cli.loading import load_model
 from mxc.compiler.cli.placement import Device, Level, Threads
 from mxc.errors import RequestError
 
-#: What `mxc serve` imports that mxc itself does not need.
+#: Packages that only `mxc serve` needs.
 _EXTRA = ("starlette", "uvicorn", "prometheus_client")
 
 

@@ -1,4 +1,4 @@
-"""An end that is asked for: the stack unwinds, what is half-written goes, one line says so."""
+"""Clean exit on SIGTERM and SIGHUP: the stack unwinds, and unfinished output is removed."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from types import FrameType
 
 import typer
 
-#: Requests to end: by a program, and by a terminal that closes.
+#: Signals that request the end: sent by programs, and by a closing terminal.
 _REQUESTS = (signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
 def ending_cleanly() -> Iterator[None]:
-    """Turn SIGTERM and SIGHUP into an exit with 128 + the signal's number, as shells have it.
+    """Turn SIGTERM and SIGHUP into an exit with status 128 + signal number, as in shells.
 
-    For an interrupt (SIGINT), which Python turns into KeyboardInterrupt, the command line does the
-    same. While the stack unwinds, a second request changes nothing.
+    The command line does the same for SIGINT, which Python turns into KeyboardInterrupt. A second
+    signal while the stack unwinds is ignored.
     """
 
     def leave(number: int, frame: FrameType | None) -> None:
@@ -38,7 +38,7 @@ def ending_cleanly() -> Iterator[None]:
 
 
 class _Ended(BaseException):
-    """No Exception: nothing on the way may take it for an error."""
+    """Not an Exception, so that no handler of errors catches it."""
 
     def __init__(self, status: int) -> None:
         super().__init__(status)

@@ -1,4 +1,4 @@
-"""The terminal: its width for tables, and text of a model, which might control it."""
+"""Width of the terminal for tables, and escaping of control characters in model output."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import os
 
 from rich.console import Console
 
-#: Columns of a table that goes to a file or a pipe.
+#: Width in columns of a table that is written to a file or a pipe.
 LOG_WIDTH = 220
 
 _CONTROLS = {n: f"\\x{n:02x}" for n in (*range(32), *range(127, 160)) if chr(n) not in "\t\n"}
 
 
 def table_console() -> Console:
-    """Standard output, as wide as the terminal or as COLUMNS says; else wide, as logs may be."""
+    """Return a console as wide as the terminal or COLUMNS; otherwise LOG_WIDTH columns wide."""
     console = Console()
     known = console.is_terminal or "COLUMNS" in os.environ
     return console if known else Console(width=LOG_WIDTH)
 
 
 def visible(text: str) -> str:
-    """The text with control characters written as \\x1b and the like; tabs and line ends stay."""
+    """Return the text with control characters escaped as \\x1b; tabs and line ends are kept."""
     return text.translate(_CONTROLS)

@@ -1,7 +1,7 @@
-"""Results of packed elements as float32, for `mxc run --unpack RESULT=FORMAT[:SCALES]`.
+"""`mxc run --unpack RESULT=FORMAT[:SCALES]`: results of packed elements as float32.
 
-Packed elements cross the boundary of a program as i8: two codes of mxfp4 in a byte. numpy has no
-type for them, so a result of them is shown as its numbers, under the scales of another result.
+Packed elements cross the boundary of a program as i8, with two codes of mxfp4 per byte. numpy has
+no type for them, so such a result is decoded, and multiplied by the scales in another result.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _REQUEST = re.compile(r"(\d{1,4})=([\w-]+)(?::(\d{1,4}))?")
 
 
 def unpacked(results: Sequence[Array], requests: Sequence[str]) -> list[Array]:
-    """`results`, those that `requests` name as float32.
+    """Return `results` with those named in `requests` decoded to float32.
 
-    "0=mxfp4" is the elements of result 0, without scales; "0=mxfp4:1" multiplies them with the
-    scales in result 1. A tensor scale of nvfp4 is not applied: no result of a program has it.
-    Raises RequestError for a request that cannot be read or whose results do not fit its format,
-    FormatError for an unknown format.
+    "0=mxfp4" decodes the elements of result 0 without scales; "0=mxfp4:1" multiplies them by the
+    scales in result 1. A tensor scale of nvfp4 is not applied, because no result holds one. Raises
+    RequestError for a malformed request, or results that do not fit its format, FormatError for an
+    unknown format.
     """
     found = list(results)
     for request in requests:
@@ -66,7 +66,7 @@ def _scaled(
     format: BlockFormat,
     request: str,
 ) -> npt.NDArray[np.float32]:
-    """Elements [.., K] by scales [.., K / block], or [.., K / block, block] by the same."""
+    """Multiply elements [.., K], or [.., K / block, block], by scales [.., K / block]."""
     lead, last = values.shape[:-1], values.shape[-1]
     wanted = (
         lead

@@ -1,4 +1,4 @@
-"""`mxc verify-gpu`: does a GPU compute what the simulator does, and how fast is it."""
+"""`mxc verify-gpu`: compares the results of a GPU with the simulator's, and measures its speed."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def command(
 
 
 def _show(result: KernelResult | FunctionResult) -> None:
-    """One line of what was compared and timed."""
+    """Print one line for a result that was compared and timed."""
     line = f"{'ok' if result.agrees else 'WRONG':5} {result.name}: error {result.error:.2g} "
     line += f"of {result.bound:.2g}, {1e6 * result.seconds:.1f} us"
     model = getattr(result, "model_seconds", None)

@@ -1,4 +1,4 @@
-"""Options of commands that compute in pieces: how many processes, or which cluster."""
+"""Options of commands that compute in pieces: number of processes, or a cluster."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Checkpoints from one dialect to another, every value kept."""
+"""Conversion of checkpoints between dialects without changing a value."""

@@ -1,9 +1,9 @@
-"""A checkpoint written in another dialect, where every value can be kept exactly.
+"""Writes a checkpoint in another dialect, if the dialect can hold every value exactly.
 
-    open -> plan (names, dtypes, shapes; refusals) -> hidden folder -> tensors -> its own name
+  open -> plan (names, dtypes, shapes; refusals) -> hidden folder -> tensors -> rename to output
 
-Tensors are written in pieces, a few MiB at a time, and nothing appears under the name of the output
-before it is whole. Going back gives the bytes of every tensor again.
+Tensors are written in pieces, a few MiB at a time, and the output appears when it is complete.
+Converting back restores the bytes of every tensor.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from mxc.compiler.pieces.run import Runner, digest_of, files_of
 from mxc.compiler.pieces.workers import Workers
 from mxc.errors import RequestError
 
-#: Files that are copied from folder to folder.
+#: Files that are copied from the source folder.
 _COPIED = (
     "generation_config.json",
     TOKENIZER,
@@ -38,7 +38,8 @@ _COPIED = (
 
 @dataclass(frozen=True, kw_only=True)
 class Converted:
-    """What was written: tensors, bytes of tensors, and what the output could not say."""
+    """The result: number and bytes of the tensors written, and notes on what the output cannot
+    express."""
 
     dialect: str
     tensors: int
@@ -57,13 +58,12 @@ def convert(
 ) -> Converted:
     """Write the checkpoint `path` as `output` in the dialect `to`, a key of PLANS.
 
-    `output` is a folder, of gguf a file. The bytes are the same whoever `workers` are, by default
-    threads of this process. What a killed run of the same request left is taken up (pieces/run.py).
-    Raises RequestError for an unknown dialect; ArtifactError
-    or RequestError where the output exists (unless `force`) or cannot be written; CheckpointError
-    for what cannot be read, and by name for the first tensor that the dialect cannot hold with
-    every value kept. Nothing is left behind then. Raises WorkerError where a worker is lost, and
-    what is done stays.
+    `output` is a folder, or a file for gguf. The bytes do not depend on `workers`, by default
+    threads of this process. An interrupted run of the same request is resumed (pieces/run.py).
+    Raises RequestError for an unknown dialect; ArtifactError or RequestError if the output exists
+    (unless `force`) or cannot be written; CheckpointError if the source cannot be read, and for the
+    first tensor, by name, that the dialect cannot hold exactly. Nothing is left behind then. Raises
+    WorkerError if a worker is lost; finished pieces are kept.
     """
     workers = workers or Workers()
     request = Request(source=path.absolute(), to=to)
@@ -87,7 +87,7 @@ def convert(
 
 
 def _write_others(planned: Planned, source: Path, folder: Path) -> None:
-    """The files of a checkpoint folder beside its tensors."""
+    """Write the files of a checkpoint folder beside its tensors."""
     plan, weight_map = planned.plan, planned.writing.weight_map
     (folder / CONFIG).write_text(json.dumps(dict(plan.config), indent=2) + "\n")
     if source.is_dir():
@@ -105,7 +105,7 @@ def _write_others(planned: Planned, source: Path, folder: Path) -> None:
 
 @contextmanager
 def _taking_place(output: Path) -> Iterator[None]:
-    """What is at `output` goes only where what takes its place is whole, and else comes back."""
+    """Move an existing `output` aside, and restore it if the block raises; else remove it."""
     if not output.exists():
         yield
         return

@@ -1,9 +1,10 @@
-"""Experts of a layer as one tensor or as a layer each: what a dialect writes is made of either.
+"""Converts between experts in one tensor and experts as layers of their own.
 
-    together  X.experts.0.gate_up_proj.weight, ..  ->  X.experts.gate_up_proj [E, out, in]
-    apart     the other way round, gate and up in one or each its own
+  together  X.experts.0.gate_up_proj.weight, ..  ->  X.experts.gate_up_proj [E, out, in]
+  apart     the inverse, with gate and up as one weight or as two
 
-Of gpt-oss the rows of gate and up lie in turn, of others one half after the other. Nothing is read.
+Rows of gate and up alternate in gpt-oss; in other models all rows of gate come first. Nothing is
+read.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _WHOLE = re.compile(
     r"(?P<whole>(?P<stem>.*\.experts)\.(?P<projection>gate_up_proj|down_proj))(?P<bias>_bias)?"
 )
 
-#: model_type -> parts of names in transformers' modules, and in checkpoints as they are published.
+#: model_type -> (pattern in transformers' module names, replacement in published checkpoints).
 _MIXTRAL = (
     (r"\.mlp\.", ".block_sparse_moe."),
     (r"(\.experts\.\d+)\.gate_proj\.", r"\1.w1."),
@@ -45,7 +46,7 @@ _PUBLISHED: Mapping[str, tuple[tuple[str, str], ...]] = {
 
 
 def together(source: Source) -> Source:
-    """gpt-oss with each projection of all experts as one tensor, as it was published."""
+    """Return gpt-oss with each projection of all experts as one tensor, as it was published."""
     if source.config.get("model_type") != "gpt_oss":
         return source
     groups: dict[tuple[str, str, str], dict[int, CanonicalTensor]] = {}
@@ -78,9 +79,9 @@ def together(source: Source) -> Source:
 
 
 def apart(source: Source, *, split: bool, plain: bool = False) -> Source:
-    """Experts in blocks as a layer each, with their biases; with `plain` all experts.
+    """Return experts in blocks as layers of their own, with their biases; with `plain` all experts.
 
-    `split`: gate and up are two layers. The config's word on activations goes with them.
+    `split`: gate and up are two layers. The declared quantization of activations applies to each.
     """
     interleaved = source.config.get("model_type") == "gpt_oss"
     tensors: dict[str, CanonicalTensor] = {}
@@ -102,7 +103,7 @@ def apart(source: Source, *, split: bool, plain: bool = False) -> Source:
 
 
 def published(source: Source) -> Source:
-    """The names of transformers' modules as those of published checkpoints."""
+    """Return the source with names of transformers' modules replaced by published names."""
     tensors = source.tensors
     for pattern, name in _PUBLISHED.get(str(source.config.get("model_type")), ()):
         tensors = {re.sub(pattern, name, old): tensor for old, tensor in tensors.items()}
@@ -110,7 +111,8 @@ def published(source: Source) -> Source:
 
 
 def as_it_is(tensor: CanonicalTensor, source: Source) -> Written:
-    """A plain tensor; experts that transformers' module has as [E, in, out] are written so."""
+    """Return a plain tensor to write; experts that transformers has as [E, in, out] are
+    transposed."""
     if not turned(tensor.name, source.config):
         return part_of(tensor.elements, tensor.name, tensor.dtype, tensor.shape)
     experts, outputs, depth = tensor.shape
@@ -125,14 +127,15 @@ def as_it_is(tensor: CanonicalTensor, source: Source) -> Written:
 
 
 def _turned(part: StoredPart, experts: int, start: int, count: int) -> Bytes:
-    """Some experts, each transposed."""
+    """Return some experts, each transposed."""
     rows, entry = part.rows // experts, DTYPES[part.dtype].itemsize
     matrices = part.read(start * rows, count * rows).view(f"V{entry}").reshape(count, rows, -1)
     return np.ascontiguousarray(matrices.transpose(0, 2, 1)).reshape(-1).view(np.uint8)
 
 
 def _combined(tensors: Sequence[CanonicalTensor], how: str) -> CanonicalTensor:
-    """Rows of tensors of one kind: `in turn`, or below one another with an axis for `experts`."""
+    """Combine tensors of equal shape: rows alternately ("in turn"), or stacked along a new axis
+    ("experts")."""
     first = tensors[0]
     for other in tensors:
         if (other.format, other.shape) != (first.format, first.shape):

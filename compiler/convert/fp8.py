@@ -1,11 +1,11 @@
-"""fp8 weights with float scales: how the scales lie, and which dialects hold them so.
+"""fp8 weights with float scales: the granularity of scales, and the dialects that support it.
 
-    tensor   one number        channel  one a row
-    group    one for N elements of a row        block  one for a tile of rows and columns
+  tensor   one number        channel  one per row
+  group    one for N elements of a row        block  one for a tile of rows and columns
 
-Elements and scales are written as they are, each in its dtype: no value changes.
-Source: compressed-tensors 0.20 quantization/quant_args.py; amd-quark 0.13
-torch/quantization/config/config.py; nvidia-modelopt 0.47 torch/export/quant_utils.py.
+Elements and scales are copied with their dtypes: no value changes. Source: compressed-tensors 0.20
+quantization/quant_args.py; amd-quark 0.13 torch/quantization/config/config.py; nvidia-modelopt 0.47
+torch/export/quant_utils.py.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ from mxc.compiler.checkpoints.layers.modules import FLOATS
 from mxc.compiler.checkpoints.layers.quantization import Activations
 from mxc.compiler.convert.plan import Written, factors, number, part_of, refuse
 
-#: Formats of weights -> what the dialects call the elements.
+#: Formats of weights -> Quark's names of the elements.
 ELEMENTS = {"f8_e4m3": "fp8_e4m3", "f8_e5m2": "fp8_e5m2"}
 
 
 @dataclass(frozen=True)
 class Fp8:
-    """Elements, a key of ELEMENTS, and how many share a scale; `tile` of groups and blocks."""
+    """An fp8 format: elements (a key of ELEMENTS), granularity of scales, and tile of groups and
+    blocks."""
 
     elements: str
     strategy: str
     tile: tuple[int, int] | None = None
 
 
-#: Dialect -> elements -> strategies that it holds.
+#: Dialect -> elements -> strategies that it supports.
 HOLDS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "compressed-tensors": {"f8_e4m3": ("tensor", "channel", "group", "block")},
     "quark": {"f8_e4m3": ("tensor", "channel"), "f8_e5m2": ("tensor", "channel")},
@@ -41,7 +42,7 @@ HOLDS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 
 
 def fp8_of(tensor: CanonicalTensor) -> Fp8 | None:
-    """How the scales of an fp8 weight lie; None for weights that are not fp8 with float scales."""
+    """Return the fp8 format of a weight; None for weights that are not fp8 with float scales."""
     if tensor.format not in ELEMENTS:
         return None
     if tensor.scales is None or tensor.block is None:
@@ -56,7 +57,7 @@ def fp8_of(tensor: CanonicalTensor) -> Fp8 | None:
 
 
 def require_held(tensor: CanonicalTensor, found: Fp8, dialect: str) -> None:
-    """Raise CheckpointError where a dialect cannot hold an fp8 weight."""
+    """Raise CheckpointError if a dialect cannot hold an fp8 weight."""
     able = HOLDS.get(dialect, {})
     if not able:
         raise refuse(tensor, dialect, "it has no fp8 with float scales")
@@ -70,9 +71,9 @@ def require_held(tensor: CanonicalTensor, found: Fp8, dialect: str) -> None:
 
 
 def fp8_parts(tensor: CanonicalTensor, found: Fp8, *, vector: bool) -> list[Written]:
-    """`X.weight`, `X.weight_scale` and `X.input_scale`; `vector`: even one number has a dimension.
+    """Return `X.weight`, `X.weight_scale` and `X.input_scale`.
 
-    Scales of rows are [out, 1] then, else [out].
+    `vector`: a single number has shape [1], and scales of rows [out, 1]; otherwise [] and [out].
     """
     one = (1,) if vector else ()
     parts = [part_of(tensor.elements, tensor.name, tensor.dtype, tensor.shape)]
@@ -95,12 +96,13 @@ def fp8_parts(tensor: CanonicalTensor, found: Fp8, *, vector: bool) -> list[Writ
 
 
 def sayable(found: Fp8, activations: Activations) -> bool:
-    """Whether activations are fp8 as the weight: no others are written beside it."""
+    """Return whether activations have the same fp8 elements as the weight; others cannot be
+    declared."""
     return activations.format == found.elements
 
 
 def compressed_group(found: Fp8, activations: Activations | None) -> dict[str, Any]:
-    """A group of compressed-tensors' config_groups, without its targets."""
+    """Return a group of compressed-tensors' config_groups, for all linear layers."""
     arguments = {"num_bits": 8, "type": "float", "symmetric": True, "dynamic": False}
     weights = {**arguments, "strategy": found.strategy}
     if found.strategy == "block" and found.tile is not None:
@@ -119,7 +121,7 @@ def compressed_group(found: Fp8, activations: Activations | None) -> dict[str, A
 
 
 def quark_layer(found: Fp8, activations: Activations | None) -> dict[str, Any]:
-    """A layer's config of Quark."""
+    """Return Quark's config of a layer."""
 
     def spec(strategy: str, *, dynamic: bool) -> dict[str, Any]:
         return {
@@ -147,7 +149,7 @@ def quark_layer(found: Fp8, activations: Activations | None) -> dict[str, Any]:
 
 
 def modelopt_algorithm(tensor: CanonicalTensor, found: Fp8) -> str:
-    """modelopt's name for the weight. Raises CheckpointError where it has none."""
+    """Return modelopt's name of the algorithm. Raises CheckpointError if there is none."""
     if found.strategy == "channel" and tensor.input_scale is None:
         return "FP8_PER_CHANNEL_PER_TOKEN"
     if found.strategy == "tensor" and tensor.input_scale is not None:

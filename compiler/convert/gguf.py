@@ -1,9 +1,8 @@
-"""The plan of a GGUF file: names, order of rows and blocks as llama.cpp has them.
+"""The plan of a GGUF file: names, order of rows and blocks as in llama.cpp.
 
-What transformers stores in 16 bits and ggml wants in f32 (norms, biases, routers) is widened,
-which is exact; the file says so under `mxc.dtypes`, and keeps config.json as `mxc.config`, so that
-the way back ends at the same bytes.
-Source: gguf 0.19.0 (quants.py, constants.py), convert_hf_to_gguf.py.
+16-bit tensors that ggml needs in f32 (norms, biases, routers) are widened, which is exact. The file
+records their dtypes under `mxc.dtypes` and config.json under `mxc.config`, so that converting back
+restores the bytes. Source: gguf 0.19.0 (quants.py, constants.py), convert_hf_to_gguf.py.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ BY_NAME = {kind.name: kind for kind in TYPES.values()}
 
 CONFIG_KEY, DTYPES_KEY = "mxc.config", "mxc.dtypes"
 
-#: Dtypes that ggml has a type for.
+#: Dtypes with a ggml type of the same name.
 _PLAIN = ("F32", "F16", "BF16", "I8", "I16", "I32", "I64", "F64")
 
-#: What ggml multiplies or adds in f32 only.
+#: Names of tensors that ggml supports in f32 only.
 _WIDE = re.compile(
     r"(.*_norm|output_norm|.*\.ffn_gate_inp(_shexp)?)\.weight|.*\.bias|.*_sinks\.weight"
 )
@@ -48,7 +47,8 @@ _WIDE = re.compile(
 
 @dataclass(frozen=True)
 class _Rows:
-    """Which rows of a weight go where: `pick` of each `unit` rows (or elements of a vector)."""
+    """A selection of rows: those with the indices `pick` of each `unit` rows (or entries of a
+    vector)."""
 
     unit: int = 1
     pick: tuple[int, ...] = (0,)
@@ -64,15 +64,15 @@ _ALL = _Rows()
 
 
 def plan_gguf(source: Source) -> Plan:
-    """All tensors with their names and rows in ggml's order, and the metadata.
+    """Return the plan: all tensors with names and rows in ggml's order, and the metadata.
 
-    Raises CheckpointError as `say`, for formats that ggml has no type for, and for what would lose
-    a value: scales that are NaN, nvfp4 rows of no multiple of 64, tensor scales that divide.
+    Raises CheckpointError as `say`, for formats without a ggml type, and if a value would change:
+    NaN scales, nvfp4 rows whose length is no multiple of 64, dividing tensor scales.
     """
     kind = source.config.get("model_type")
     source = together(source)
     if kind != "gpt_oss":
-        # ggml has the experts of each projection in one tensor, made of what is apart.
+        # ggml has each projection of all experts in one tensor, built here from single experts.
         source = published(apart(source, split=True, plain=True))
     said = say(source.config, source.tensors, str(source.path))
     names = ARCHITECTURES[said.architecture]
@@ -142,7 +142,8 @@ def _gpt_oss_experts(tensor: CanonicalTensor) -> list[tuple[str, _Rows]]:
 def _expert_groups(
     left: dict[str, CanonicalTensor], names: Names
 ) -> Iterator[tuple[str, list[CanonicalTensor]]]:
-    """Experts that are one tensor in GGUF: its name, and theirs by number. Taken out of `left`."""
+    """Yield the name of each GGUF tensor of experts and the experts in order; remove them from
+    `left`."""
     for ggml, ours in names.experts.items():
         pattern = re.compile(
             r"model\.layers\.(\d+)\." + re.escape(ours).replace(r"\{\}", r"(\d+)") + r"\.weight"
@@ -167,7 +168,7 @@ def _expert_groups(
 
 
 def _stacked(name: str, experts: list[CanonicalTensor]) -> list[Written]:
-    """The experts as one tensor, and their scales, if they have some, as one each."""
+    """Return the experts as one tensor, and each kind of tensor scale as one tensor."""
     each = [_tensor(expert, name, _ALL, wide=False) for expert in experts]
     found = []
     for index, first in enumerate(each[0]):
@@ -188,7 +189,7 @@ def _stacked(name: str, experts: list[CanonicalTensor]) -> list[Written]:
 
 
 def _one_after_the_other(parts: list[Written], start: int, count: int) -> Bytes:
-    """Rows [start, start + count) of parts that have the same number of rows."""
+    """Return rows [start, start + count) of consecutive parts with the same number of rows."""
     each, found, stop = parts[0].rows, [np.empty(0, np.uint8)], start + count
     while start < stop:
         number, inside = divmod(start, each)
@@ -201,7 +202,8 @@ def _one_after_the_other(parts: list[Written], start: int, count: int) -> Bytes:
 def _tensor(
     tensor: CanonicalTensor, name: str, rows: _Rows, *, wide: bool, vector: bool = False
 ) -> list[Written]:
-    """A tensor, and its tensor scales as tensors of their own; `vector`: one row is a vector."""
+    """Return a tensor and its tensor scales; `vector`: a matrix of one row is written as a
+    vector."""
     shape = list(tensor.shape)[vector and len(tensor.shape) > 1 :]
     vector = vector or name.endswith(".bias")
     if rows.unit > 1:
@@ -228,12 +230,12 @@ def _tensor(
     return found
 
 
-#: Elements and scales of some rows to the bytes of the file.
+#: Function from elements and scales of some rows to the bytes of the file.
 Encode = Callable[[Bytes, Bytes | None], Bytes]
 
 
 def _encoding(tensor: CanonicalTensor, *, wide: bool) -> tuple[str, Encode]:
-    """ggml's type of a tensor, and how its rows become that."""
+    """Return ggml's type of a tensor, and the function that encodes its rows."""
     if tensor.format == "q8_0":
         return "Q8_0", _q8_0
     if tensor.format == "mxfp4":
@@ -258,7 +260,7 @@ def _encoded(
     start: int,
     count: int,
 ) -> Bytes:
-    """`count` times `unit` rows of a tensor, which lie together in the file, from there on."""
+    """Return units [start, start + count) of `unit` rows, as the bytes of the file."""
     piece = tensor.piece(start * unit, count * unit)
     if vector:
         return encode(rows.apply(piece.elements.reshape(-1, DTYPES[tensor.dtype].itemsize)), None)
@@ -272,7 +274,8 @@ def _widened(dtype: np.dtype[Any], elements: Bytes, scales: Bytes | None) -> Byt
 
 
 def _halves(elements: Bytes, block: int) -> Bytes:
-    """uint8 [rows, blocks, block / 2]: the first half of a block low, the second high."""
+    """Return uint8 [rows, blocks, block / 2]: the first half of a block low, the second
+    half high."""
     codes = unpack_elements(elements, "mxfp4").reshape(len(elements), -1, 2, block // 2)
     return codes[:, :, 0] | codes[:, :, 1] << np.uint8(4)
 

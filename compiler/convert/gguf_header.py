@@ -1,4 +1,4 @@
-"""The header of a GGUF file: metadata, and where the tensors lie.
+"""Writes the header of a GGUF file: metadata, and the list of tensors with offsets.
 
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md; little endian, version 3.
 """
@@ -16,16 +16,16 @@ from mxc.errors import CheckpointError
 _ALIGNMENT = 32
 _LONGEST_NAME = 63
 
-#: ggml's types of tensors -> their numbers.
+#: Numbers of ggml's tensor types, by name.
 _TYPES = {kind.name: number for number, kind in TYPES.items()}
 
-#: Types of metadata by their numbers: a number of 32 bits alone, in an array with a sign.
+#: Metadata types by their numbers: a single integer is uint32, integers in arrays are int32.
 _UINT, _INT, _FLOAT, _BOOL, _STRING, _ARRAY = 4, 5, 6, 7, 8, 9
 _LETTERS = {_UINT: "I", _INT: "i", _FLOAT: "f", _BOOL: "?"}
 
 
 def header(plan: Plan) -> tuple[bytes, list[int], int]:
-    """Everything before the tensors, the offset of each in the file, and the size of the file."""
+    """Return everything before the tensors, the offset of each tensor, and the size of the file."""
     text = [b"GGUF", struct.pack("<IQQ", 3, len(plan.tensors), len(plan.metadata))]
     for key, value in plan.metadata.items():
         text += [_string(key), _value(value)]

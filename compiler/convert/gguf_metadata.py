@@ -1,8 +1,8 @@
-"""What a GGUF says of a model beside its weights: metadata and rotary divisors.
+"""Metadata and rotary divisors of a GGUF file, from a model's config.
 
-Both are made of the model as mxc has it, read back, and held against it: what the file would not
-say is refused by name. Keys are those that llama.cpp and convert_hf_to_gguf.py have; where
-llama.cpp would compute something else of what the keys say, a note says so.
+They are generated from mxc's model of the config, read back, and compared with it: a property that
+the file cannot express is refused by name. Keys are those of llama.cpp and convert_hf_to_gguf.py.
+If llama.cpp computes something else than the keys declare, a note says so.
 
 Source: gguf 0.19.0 (constants.py), convert_hf_to_gguf.py, llama.cpp's src/llama-model.cpp and
 src/models (as of llama-cpp-python 0.3.36).
@@ -39,31 +39,31 @@ from mxc.compiler.models.decoder import Decoder
 from mxc.compiler.models.gguf import read_gguf_decoder
 from mxc.errors import CheckpointError
 
-#: Architecture here -> general.architecture.
+#: mxc's name of an architecture -> general.architecture.
 _ARCHITECTURES = {kind.model_type: name for name, kind in KINDS.items()}
 _ARCHITECTURES |= {"mistral": "llama", "mixtral": "llama", "olmo3": "olmo2"}
 
-#: Architectures of which llama.cpp reads divisors of rotary frequencies.
+#: Architectures for which llama.cpp reads divisors of rotary frequencies.
 _DIVIDED = ("llama", "exaone4", "granite", "smollm3")
 
 _NEXT_TOKENS = "nextn_predict_layers"
 
-#: Architectures of which llama.cpp takes the embedding as the head.
+#: Architectures for which llama.cpp always uses the embedding as the head.
 _TIED = ("cohere2", "gemma2")
 
-#: Floats of a GGUF are float32: what is read back is equal within that, relative.
+#: Relative tolerance of the comparison: floats of a GGUF are float32.
 _EQUAL = 1e-6
 
-#: Fields that say where a model is from, not what it computes. Of tokens the tokenizer's keys say.
+#: Fields that do not affect the computation, or that the tokenizer's keys declare.
 _BESIDE = ("architecture", "aliases", "eos_tokens", "bos_token", "pad_token")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Said:
-    """What a file says: `general.architecture` alone, all metadata, notes.
+    """The declarations of a GGUF file: `general.architecture`, all metadata, and notes.
 
-    `rotary`: what divides rotary frequencies, tensors by name. `stored_norms`: its norms have what
-    they multiply with, one more than transformers'.
+    `rotary`: divisors of rotary frequencies, tensors by name. `stored_norms`: norms are stored as
+    the factor itself, one more than transformers' weight.
     """
 
     architecture: str
@@ -74,9 +74,9 @@ class Said:
 
 
 def say(config: Mapping[str, Any], tensors: Collection[str], place: str) -> Said:
-    """The metadata of the model of a config.json, whose tensors have transformers' names.
+    """Return the metadata for a config.json and tensors with transformers' names.
 
-    Raises CheckpointError for an architecture that is not known, and for what GGUF cannot say.
+    Raises CheckpointError for an unknown architecture, and for a property that GGUF cannot express.
     """
     decoder = read_decoder(config, place)
     architecture = _ARCHITECTURES.get(decoder.architecture)
@@ -115,7 +115,7 @@ def say(config: Mapping[str, Any], tensors: Collection[str], place: str) -> Said
 
 
 def _shape(decoder: Decoder, config: Mapping[str, Any], architecture: str) -> dict[str, Any]:
-    # Layers that predict tokens after the next count among those of the file.
+    # Layers for multi-token prediction are included in the file's number of layers.
     more = decoder.next_tokens if _NEXT_TOKENS in KINDS[architecture].fields else 0
     heads, norm = decoder.heads, "layer_norm" if decoder.norm.centered else "layer_norm_rms"
     return {
@@ -135,13 +135,13 @@ def _shape(decoder: Decoder, config: Mapping[str, Any], architecture: str) -> di
 
 
 def _main_rope(decoder: Decoder) -> Rope:
-    """The rotary positions of the layers that see everything, if they have some."""
+    """Return the rotary embedding of the layers with full attention, else the first."""
     full = (each.rope for each in decoder.attentions if each and each.window is None)
     return next((rope for rope in full if rope is not None), decoder.ropes[0])
 
 
 def _rotary(decoder: Decoder) -> dict[str, NDArray[np.float32]]:
-    """What divides rotary frequencies, float32 [pairs], by the names of the tensors."""
+    """Return the divisors of rotary frequencies, float32 [pairs], by tensor name."""
     rope = _main_rope(decoder)
     match rope.scaling:
         case Llama3Scaling():
@@ -153,7 +153,7 @@ def _rotary(decoder: Decoder) -> dict[str, NDArray[np.float32]]:
 
 
 def _scales(decoder: Decoder, architecture: str) -> dict[str, Any]:
-    """Factors and caps of scores, residuals, embeddings and logits."""
+    """Return factors and caps of scores, residuals, embeddings and logits."""
     heads = decoder.heads
     found: dict[str, Any] = {}
     if architecture == "granite":
@@ -173,7 +173,7 @@ def _scales(decoder: Decoder, architecture: str) -> dict[str, Any]:
 
 
 def _period(slides: Sequence[bool]) -> int | None:
-    """The P of layers of which the last of each P is full, the others slide; None for others."""
+    """Return P such that every P-th layer is full and the others slide; None if there is none."""
     for period in range(1, len(slides) + 1):
         if list(slides) == [layer % period < period - 1 for layer in range(len(slides))]:
             return period
@@ -186,7 +186,7 @@ def _layers(decoder: Decoder, architecture: str) -> dict[str, Any]:
     if widths := {window for window in windows if window is not None}:
         found["attention.sliding_window"] = min(widths)
         slides, usual = [w is not None for w in windows], KINDS[architecture].period
-        if usual != 0:  # which says it of all layers
+        if usual != 0:  # with a period of 0 the key sliding_window applies to all layers
             found["attention.sliding_window_pattern"] = (usual and _period(slides)) or slides
     experts = next((layer.mlp for layer in decoder.layers if isinstance(layer.mlp, Mixture)), None)
     if experts is None:
@@ -195,7 +195,7 @@ def _layers(decoder: Decoder, architecture: str) -> dict[str, Any]:
 
 
 def _experts(decoder: Decoder, experts: Mixture, kind: Kind) -> dict[str, Any]:
-    """The keys that the architecture has of its experts."""
+    """Return the metadata keys of the architecture's experts."""
     has = [isinstance(layer.mlp, Mixture) for layer in decoder.layers]
     first, routing = has.index(True), experts.routing
     numbers = [number + 1 for number, each in enumerate(has) if each]
@@ -247,14 +247,14 @@ def _rope(rope: Rope) -> dict[str, Any]:
             }
             beside = yarn.attention_factor / yarn_attention(yarn.factor)
             if not math.isclose(beside, 1.0, rel_tol=1e-12):
-                # llama.cpp multiplies with the first; its converter writes the second.
+                # llama.cpp multiplies by the first; its converter writes the second.
                 found["rope.scaling.attn_factor"] = beside
                 found["rope.scaling.yarn_attn_factor"] = yarn.attention_factor
     return found
 
 
 def _differences(wanted: Decoder, found: Decoder) -> Iterator[tuple[str, object, object]]:
-    """Name and both values of each field that two models differ in."""
+    """Yield (name, wanted, found) for each field in which two models differ."""
     depth = wanted.heads.rope_depth
     if len(wanted.ropes) != len(found.ropes):
         yield "rope", wanted.ropes, found.ropes
@@ -288,7 +288,7 @@ def _same_rotation(first: Rope, second: Rope, depth: int) -> bool:
     if context(first) != context(second):
         return False
     factors = attention_factor(first), attention_factor(second)
-    # For short sequences and for long ones.
+    # Frequencies of longrope differ between sequences up to `context` and longer ones.
     return math.isclose(*factors, rel_tol=_EQUAL) and all(
         np.allclose(
             frequencies(first, dims, length),
@@ -319,7 +319,7 @@ def _fields(wanted: Any, found: Any, name: str) -> Iterator[tuple[str, object, o
 
 
 def _computed_otherwise(decoder: Decoder, architecture: str) -> Iterator[str]:
-    """What llama.cpp makes of the file that the file does not say."""
+    """Yield notes on what llama.cpp computes differently from the declarations of the file."""
     kind = KINDS[architecture]
     widths = [each.window for each in decoder.attentions if each and each.window is not None]
     if widths and kind.slides is not True and kind.slides != len(decoder.layers):

@@ -1,4 +1,4 @@
-"""Plans of the dialects in safetensors that are written: gpt-oss, Quark, compressed-tensors."""
+"""Plans of the safetensors dialects gpt-oss, Quark and compressed-tensors."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from mxc.compiler.quantize.outputs import EIGHT_BITS, OUTPUTS, Output
 from mxc.formats.formats import FORMATS, block_format
 from mxc.formats.recipes import ScaleRecipe, scale_recipe
 
-#: What scale_calculation_mode may say; Quark itself makes scales by all of them but rceil.
+#: Values of scale_calculation_mode; Quark itself computes scales with all of them but rceil.
 _QUARK_RECIPES = tuple(ScaleRecipe)
 
 
 def plan_gpt_oss(source: Source) -> Plan:
-    """Weights of experts in mxfp4 as blocks and scales, everything else as it is.
+    """Plan mxfp4 weights of experts as blocks and scales, everything else unchanged.
 
     Raises CheckpointError for any other weight in blocks.
     """
@@ -46,19 +46,19 @@ def plan_gpt_oss(source: Source) -> Plan:
         elements, scales = tensor.elements, tensor.scales
         tensors.append(part_of(elements, tensor.name + BLOCKS, "U8", elements.shape))
         tensors.append(part_of(scales, tensor.name + SCALES, "U8", scales.shape))
-    # Everything that the list names is dense here: it was so in the source.
+    # The layers listed as not quantized are dense here, as they were in the source.
     blocks = any(not _is_plain(tensor) for tensor in source.tensors.values())
     declared = OUTPUTS["gpt-oss"].config(block_format("mxfp4"), None, []) if blocks else None
     return Plan(tensors=tensors, config=config_of(source, declared), notes=notes)
 
 
 def plan_quark(source: Source) -> Plan:
-    """`X.weight` and `X.weight_scale` of the layers in MX formats, the rest as it is.
+    """Plan `X.weight` and `X.weight_scale` of layers in MX formats and fp8, the rest unchanged.
 
-    Of fp8 too. Raises CheckpointError for weights that Quark's layers cannot hold.
+    Raises CheckpointError for weights that Quark's layers cannot hold.
     """
     able = OUTPUTS["quark"]
-    # Of an expert Quark has gate and up of gpt-oss in one layer.
+    # Quark has gate and up of an expert of gpt-oss in one layer.
     gpt_oss = source.config.get("model_type") == "gpt_oss"
     source = apart(together(source), split=not gpt_oss)
     weights = weights_of(source, able)
@@ -76,7 +76,8 @@ def plan_quark(source: Source) -> Plan:
 
 
 def plan_compressed_tensors(source: Source) -> Plan:
-    """`X.weight_packed` (8 bits: `X.weight`) and scales of quantized layers, the rest as it is.
+    """Plan `X.weight_packed` (8 bits: `X.weight`) and scales of quantized layers, the rest
+    unchanged.
 
     Raises CheckpointError for weights that its formats cannot hold, and for tensor scales whose
     reciprocal would be rounded.
@@ -110,7 +111,7 @@ def plan_compressed_tensors(source: Source) -> Plan:
 
 
 def weights_of(source: Source, able: Output) -> dict[str, CanonicalTensor]:
-    """The weights in blocks by name. Raises CheckpointError for one that `able` cannot hold."""
+    """Return the quantized weights by name. Raises CheckpointError if `able` cannot hold one."""
     found = {}
     for tensor in source.tensors.values():
         if _is_plain(tensor):
@@ -146,7 +147,7 @@ def _elements_and_scales(tensor: CanonicalTensor, name: str, scale_dtype: str) -
 
 
 def kept_layers(source: Source, weights: Mapping[str, CanonicalTensor]) -> list[str]:
-    """Layers whose matrix stays as it is: excluded, so that nobody expects scales there."""
+    """Return the layers with an unquantized matrix, which have to be excluded in the config."""
     return [
         tensor.name.removesuffix(".weight")
         for tensor in source.tensors.values()
@@ -221,7 +222,7 @@ def _compressed_group(
 
 
 def _said(source: Source, tensor: CanonicalTensor) -> Activations | None:
-    """What the output says of the activations that meet a weight; None: nothing."""
+    """Return the activations of a weight if the output can declare them, else None."""
     activations = source.quantization.activations(tensor.name.removesuffix(".weight"))
     if activations is None or (fp8 := fp8_of(tensor)) is None:
         known = activations is not None and _sayable(activations)
@@ -235,7 +236,7 @@ def _sayable(activations: Activations) -> bool:
 
 
 def config_of(source: Source, declared: dict[str, Any] | None) -> dict[str, Any]:
-    """config.json of the source with what `declared` says of quantization, or without a word."""
+    """Return config.json of the source with the quantization_config `declared`, or without one."""
     config = {k: v for k, v in source.config.items() if k != "quantization_config"}
     if declared is not None:
         config["quantization_config"] = declared
@@ -265,7 +266,7 @@ def _unstated_activations(
 
 
 def unstated(source: Source, dialect: str) -> tuple[str, ...]:
-    """What a dialect without recipes and activations leaves out."""
+    """Return notes on recipes and activations, which the dialect cannot declare."""
     default = source.quantization.default
     notes = []
     recipes = {t.recipe for t in source.tensors.values() if t.block is not None} - {UNSTATED}

@@ -1,4 +1,4 @@
-"""Plans of torchao's and of modelopt's safetensors."""
+"""Plans of the safetensors dialects of torchao and modelopt."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from mxc.compiler.quantize.outputs import EIGHT_BITS, OUTPUTS
 from mxc.formats.formats import block_format
 from mxc.formats.packing import unpack_elements
 
-#: dtype of config.json -> what torchao calls the dtype that a weight had.
+#: Values of `dtype` in config.json that torchao accepts as the original dtype of a weight.
 _DTYPES = ("bfloat16", "float16", "float32")
 
 
 def plan_torchao(source: Source) -> Plan:
-    """`X._weight_qdata` and `X._weight_scale`, their classes in the metadata of the file.
+    """Plan `X._weight_qdata` and `X._weight_scale`, with their classes in the metadata of the file.
 
-    Raises CheckpointError for weights that torchao has no class for.
+    Raises CheckpointError for weights without a torchao class.
     """
     source = apart(together(source), split=True)
     weights = weights_of(source, OUTPUTS["torchao"])
@@ -53,10 +53,10 @@ def plan_torchao(source: Source) -> Plan:
 
 
 def plan_modelopt(source: Source) -> Plan:
-    """`X.weight`, `X.weight_scale`, of nvfp4 `X.weight_scale_2`, and hf_quant_config.json.
+    """Plan `X.weight`, `X.weight_scale`, for nvfp4 `X.weight_scale_2`, and hf_quant_config.json.
 
-    Raises CheckpointError for MX formats, whose recipe modelopt would state wrongly, for fp8 that
-    it has no algorithm for, and for tensor scales whose reciprocal would be rounded.
+    Raises CheckpointError for MX formats, whose recipe modelopt would declare wrongly, for fp8
+    without an algorithm, and for tensor scales whose reciprocal would be rounded.
     """
     source = apart(together(source), split=True)
     able = OUTPUTS[METHOD]
@@ -132,7 +132,8 @@ def _one_a_byte(tensor: CanonicalTensor, start: int, count: int) -> Bytes:
 
 
 def _class(tensor: CanonicalTensor, config: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
-    """What torchao's loader makes the tensor of: safetensors_utils.py, object_from_dict."""
+    """Return the JSON from which torchao makes the tensor: safetensors_utils.py,
+    object_from_dict."""
     format = block_format(tensor.format)
     found = str(config.get("dtype", config.get("torch_dtype"))).removeprefix("torch.")
     original = {"_type": "torch.dtype", "_data": found if found in _DTYPES else _DTYPES[0]}
@@ -142,7 +143,7 @@ def _class(tensor: CanonicalTensor, config: Mapping[str, Any], names: list[str])
         data["use_triton_kernel"] = False
         return {"_type": "NVFP4Tensor", "_data": data, "_tensor_data_names": names}
     element = next(name for name, known in ELEMENTS.items() if known == format.name)
-    # Six bits have no dtype of torch: torchao has a word for each.
+    # torch has no 6-bit dtypes: torchao names them by strings.
     six = format.element.bits == 6
     data["elem_dtype"] = element if six else {"_type": "torch.dtype", "_data": element}
     data["kernel_preference"] = {"_type": "KernelPreference", "_data": "EMULATED"}

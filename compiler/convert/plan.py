@@ -1,4 +1,4 @@
-"""What converting shares: the tensors that will be written, and where their bytes come from."""
+"""The plan of a conversion: the tensors to write, and readers of their bytes."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ Bytes = NDArray[np.uint8]
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
-    """A tensor of the output: `dtype` and `shape` as the container has them, and its bytes.
+    """A tensor of the output: `dtype` and `shape` as in the container, and a reader.
 
-    They are `rows` of the same size, and `read(start, count)` gives some of them.
+    It has `rows` of equal size, and `read(start, count)` returns the bytes of some of them.
     """
 
     name: str
@@ -41,9 +41,10 @@ class Written:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Everything that will be written: tensors, the config, and what cannot be said there.
+    """Everything to write: tensors, config, and notes on what the output cannot express.
 
-    `metadata` of the files of tensors; `files`: other JSON beside config.json, by name.
+    `metadata` is that of the tensor files; `files` are other JSON files beside config.json, by
+    name.
     """
 
     tensors: Sequence[Written]
@@ -54,7 +55,7 @@ class Plan:
 
 
 def refuse(tensor: CanonicalTensor, dialect: str, why: str) -> CheckpointError:
-    """The refusal of one tensor by name."""
+    """Return the error for a tensor that the dialect cannot hold exactly."""
     return CheckpointError(
         f"{tensor.place}: {tensor.name} is {tensor.format} {list(tensor.shape)}, which {dialect} "
         f"cannot hold without changing a value: {why}; choose another dialect with --to"
@@ -62,7 +63,7 @@ def refuse(tensor: CanonicalTensor, dialect: str, why: str) -> CheckpointError:
 
 
 def part_of(part: StoredPart, name: str, dtype: str, shape: tuple[int, ...]) -> Written:
-    """A part of a weight as a tensor of its own."""
+    """Return a part of a weight as a tensor of its own."""
     if prod(shape) * DTYPES[dtype].itemsize != part.bytes:
         raise AssertionError(f"{name}: {dtype} {list(shape)} is not {part.bytes} bytes")
     return Written(
@@ -73,16 +74,16 @@ def part_of(part: StoredPart, name: str, dtype: str, shape: tuple[int, ...]) -> 
 def factors(
     scale: TensorScale, convention: Convention, tensor: CanonicalTensor, dialect: str
 ) -> NDArray[np.float32]:
-    """The tensor scale in a convention. Raises CheckpointError where that changes a value.
+    """Return the tensor scale in a convention. Raises CheckpointError if that changes a value.
 
-    It does not where every scale of a block, times the one or divided by the other, is the same
-    float32: always for powers of two, and for others where a neighbour of the reciprocal makes it
-    so.
+    A reciprocal is exact if every block scale, multiplied by one number or divided by the other,
+    gives the same float32. This holds for powers of two, and for other numbers if a neighbour of
+    the rounded reciprocal achieves it.
     """
     values = scale.read()
     if scale.convention is convention:
         return values
-    # Finite positive E4M3, the scales that there are; the sign changes nothing.
+    # All finite positive E4M3 values; the sign makes no difference.
     codes = decode_scales(np.arange(1, E4M3.nan_codes[0], dtype=np.uint8), "nvfp4")
     found = np.empty_like(values)
     for index, value in enumerate(values):
@@ -100,7 +101,7 @@ def factors(
 def _inverse(
     value: np.float32, codes: NDArray[np.float32], convention: Convention
 ) -> tuple[np.float32, float]:
-    """The number that means `value` in the other convention, and the largest relative error."""
+    """Return the equivalent of `value` in the other convention, and the largest relative error."""
     with np.errstate(all="ignore"):
         nearest = np.float32(1) / value
         best = nearest, np.inf
@@ -120,7 +121,7 @@ def _inverse(
 
 
 def number(name: str, values: NDArray[np.float32], shape: tuple[int, ...]) -> Written:
-    """Some float32 that were computed."""
+    """Return computed float32 values as a tensor to write."""
     raw = np.ascontiguousarray(values).view(np.uint8).reshape(-1)
     return Written(
         name=name,

@@ -1,4 +1,4 @@
-"""What `mxc convert` is asked, and what follows from it before a weight is read."""
+"""The request of `mxc convert`, and the plan that follows from it before weights are read."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ PLANS: Mapping[str, Callable[[Source], Plan]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """A request with its source opened: headers are read, all that is written is known.
+    """A request with its source opened: headers are read, and everything to write is known.
 
-    `texts` are files that were in the source.
+    `texts` are tokenizer files that were in a GGUF source.
     """
 
     plan: Plan
@@ -50,17 +50,17 @@ class Planned:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """The source of a conversion and its dialect; a Job of other processes."""
+    """The source of a conversion and its dialect; as a Job it is opened in other processes."""
 
     source: Path
     to: str
 
     def open(self) -> Writing:
-        """What computes pieces, in a worker process."""
+        """Return the object that computes pieces, in a worker process."""
         return self.planned().writing
 
     def planned(self) -> Planned:
-        """Open the source. Raises as `convert`, but for what is written."""
+        """Open the source and plan. Raises as `convert`, except for errors of the output."""
         if self.to not in PLANS:
             raise RequestError(f"unknown dialect {self.to!r}; mxc writes {', '.join(PLANS)}")
         source = open_checkpoint(self.source)
@@ -76,7 +76,8 @@ class Request:
 
 
 def _with_config(source: Source) -> Source:
-    """The source with a config.json, and with the dtypes that its tensors had before GGUF."""
+    """Return the source with a config.json, and with the dtypes that its tensors had before
+    GGUF."""
     if source.dialect != GGUF:
         return source
     kept = source.config.get(CONFIG_KEY)
@@ -84,7 +85,7 @@ def _with_config(source: Source) -> Source:
         place = str(source.path)
         made, tensors = published_config(source.config, source.tensors, place)
         made.pop("quantization_config", None)
-        # What is incomplete is refused here, not by who reads the output.
+        # An incomplete config is refused here rather than by a reader of the output.
         read_decoder(made, place)
         return replace(source, config=made, tensors=tensors)
     config = _json(kept, source, CONFIG_KEY)
@@ -92,7 +93,7 @@ def _with_config(source: Source) -> Source:
     tensors = {
         name: _narrowed(tensor, dtypes.get(name), source)
         for name, tensor in source.tensors.items()
-        if name not in (DIVISORS, *FACTORS)  # which config.json says
+        if name not in (DIVISORS, *FACTORS)  # config.json declares these
     }
     return replace(source, config=config, tensors=tensors)
 

@@ -1,4 +1,4 @@
-"""The files of a converted checkpoint: known headers first, then the tensors, in pieces."""
+"""Writes the files of a converted checkpoint: headers first, then the tensors, in pieces."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from mxc.compiler.pieces.run import Runner
 from mxc.compiler.quantize.outputs import Tensor
 from mxc.compiler.quantize.write import layout
 
-#: The only file of a conversion to GGUF, until it gets its name.
+#: Name of the file of a GGUF conversion until it is complete.
 GGUF_FILE = "model.gguf"
 
-#: Bytes of tensors in one safetensors file.
+#: Largest number of tensor bytes in one safetensors file, unless one tensor is larger.
 _SHARD = 4 << 30
 
-#: Called with the bytes that are written, of how many, and the tensor that was last.
+#: Called with the bytes written, the total, and the name of the last tensor.
 Progress = Callable[[int, int, str], None]
 
 
 class Writing:
-    """The files of a plan, in GGUF or in safetensors; computes their pieces, which are rows."""
+    """The files of a plan, in GGUF or safetensors, and the computation of their pieces of rows."""
 
     def __init__(self, plan: Plan, *, gguf: bool) -> None:
-        """Headers are made; nothing is read."""
+        """Lay out the files; no tensor is read."""
         self._tensors = plan.tensors
-        #: File -> its header, and its size.
+        #: Header and size of each file.
         self.files: dict[str, tuple[bytes, int]] = {}
-        #: Tensor -> its file.
+        #: File of each tensor.
         self.weight_map: dict[str, str] = {}
         self._offsets: dict[str, int] = {}
         if gguf:
@@ -47,11 +47,11 @@ class Writing:
 
     @property
     def total(self) -> int:
-        """Bytes of all tensors."""
+        """Number of bytes of all tensors."""
         return sum(tensor.bytes for tensor in self._tensors)
 
     def write(self, runner: Runner, progress: Progress) -> None:
-        """Write all files with `runner`; `progress` is called by this thread."""
+        """Write all files with `runner`; `progress` is called in this thread."""
         for name, (head, size) in self.files.items():
             runner.create(name, size, head)
         done, whole = 0, self.total

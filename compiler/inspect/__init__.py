@@ -1,1 +1,1 @@
-"""What checkpoints, archives and artifacts hold: listed, measured, compared."""
+"""Listing, statistics and comparison of checkpoints, archives and artifacts."""

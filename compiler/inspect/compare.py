@@ -1,4 +1,4 @@
-"""Two checkpoints, of one dialect or of two: same bytes, same values, or where they differ."""
+"""Comparison of two checkpoints of any dialects: same bytes, same values, or the differences."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor
 from mxc.compiler.checkpoints.source import Source
 from mxc.compiler.inspect.pairs import pairs
 
-#: Bytes of elements that are compared together, and how many differences are shown.
+#: Number of bytes of elements compared at a time, and of differences that are shown.
 _CHUNK = 1 << 20
 _SHOWN = 4
 
@@ -18,13 +18,13 @@ SAME_BYTES, SAME_VALUES, DIFFERENT = "same bytes", "same values", "different"
 
 
 def compare(first: Source, second: Source, name: str | None = None) -> dict[str, Any]:
-    """What two checkpoints have in common, in values that JSON can hold.
+    """Compare two checkpoints; the result can be written as JSON.
 
-    `tensors`: one row for each parameter that both have (see pairs.py; or for those of the tensor
-    `name` alone), with `result`, one of SAME_BYTES (elements, scales and tensor scale as canonical
-    bytes), SAME_VALUES and DIFFERENT, and of the latter what differs first. `only_in_first` and
-    `only_in_second` are names; `result` is the worst of all. Raises CheckpointError for a name that
-    one lacks.
+    `tensors` has a row for each parameter that both have (see pairs.py; or for those of the tensor
+    `name`). Its `result` is SAME_BYTES (equal canonical bytes of elements, scales and tensor
+    scale), SAME_VALUES or DIFFERENT; for the last the row has the first differences.
+    `only_in_first` and `only_in_second` are names; the overall `result` is the worst of all. Raises
+    CheckpointError for a name that one checkpoint lacks.
     """
     found_pairs = pairs(first, second, name)
     only = [list(names) for names in found_pairs.only]
@@ -45,7 +45,7 @@ def compare(first: Source, second: Source, name: str | None = None) -> dict[str,
 
 
 def compare_tensors(first: CanonicalTensor, second: CanonicalTensor) -> dict[str, Any]:
-    """One row of `compare`. NaN is the same value as NaN, and -0 as 0."""
+    """Return one row of `compare`. NaN equals NaN, and -0 equals 0."""
     row: dict[str, Any] = {"name": first.name, "formats": [first.format, second.format]}
     if first.shape != second.shape:
         return row | {"result": DIFFERENT, "shapes": [list(first.shape), list(second.shape)]}
@@ -96,7 +96,7 @@ def _same_bytes(first: CanonicalTensor, second: CanonicalTensor) -> bool:
     if factors[0] is not None and factors[1] is not None:
         if factors[0].convention is not factors[1].convention:
             return False
-        # As bytes: a NaN is equal to itself here.
+        # As bytes, so that a NaN equals itself.
         if factors[0].read().tobytes() != factors[1].read().tobytes():
             return False
     for a, b in ((first.elements, second.elements), (first.scales, second.scales)):

@@ -1,6 +1,6 @@
-"""What a checkpoint, a tensor file, an archive or an artifact holds, and what one tensor is like.
+"""Contents of a checkpoint, a tensor file, an archive or an artifact, and statistics of a tensor.
 
-Everything is counted in chunks; a tensor of any size takes a few MiB of memory.
+Everything is counted in chunks: a tensor of any size needs a few MiB of memory.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from mxc.formats.formats import FORMATS
 
 @dataclass(frozen=True, kw_only=True)
 class _Note:
-    """What packing said of a tensor: how its bytes lie, and what blocks and scales are together."""
+    """The note of packing on a tensor: its layout, and the format of blocks and scales."""
 
     layout: str = "identity"
     format: str = "mxfp4"
@@ -39,9 +39,9 @@ _UNSTATED = _Note()
 
 @dataclass(frozen=True, kw_only=True)
 class _Contents:
-    """What was opened: its kind, its tensors with how they are laid out, and what it says itself.
+    """An opened path: its kind, its tensors with their notes, and what it declares.
 
-    `parts` are the tensors as they are stored, for those who ask for one by its own name.
+    `parts` are the stored tensors by their own names.
     """
 
     kind: str
@@ -51,7 +51,7 @@ class _Contents:
     said: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def row(self, tensor: CanonicalTensor) -> dict[str, Any]:
-        """One tensor as `inspect` lists it."""
+        """Return the row of one tensor in the list of `inspect`."""
         stored = self.notes.get(f"{tensor.name}{BLOCKS}", self.notes.get(tensor.name, _UNSTATED))
         return {
             "name": tensor.name,
@@ -65,21 +65,21 @@ class _Contents:
 
 
 def inspect(path: Path, tensor: str | None = None, level: str | None = None) -> dict[str, Any]:
-    """Describe `path`, or one tensor of it, in values that JSON can hold.
+    """Describe `path`, or one tensor of it; the result can be written as JSON.
 
-    `path`: a checkpoint of any dialect, a .safetensors, .gguf or .irpa file, or an artifact
-    folder. The result has `path`, `kind`, of a checkpoint its `dialect` and `quantization`, and
-    either `tensors` (one row each: name, format, dtype, shape, bytes, layout, file, and of weights
-    with E8M0 scales recipe and recipe_source) and their `bytes`, or `tensor`: its row with the
-    first numbers and counts, see statistics.py.
-    An artifact adds `manifest`; of one with several levels of CPU features the tensors are those
-    that `level`, the first by default, reads. Raises CheckpointError or ArtifactError: not one of
-    these, bad content, or no such tensor; RequestError: no such level.
+    `path`: a checkpoint of any dialect, a .safetensors, .gguf or .irpa file, or an artifact folder.
+    The result has `path`, `kind`, and for a checkpoint `dialect` and `quantization`. It lists
+    `tensors` (one row each: name, format, dtype, shape, bytes, layout, file, and for weights with
+    E8M0 scales recipe and recipe_source) and their total `bytes`; or it has `tensor`: its row with
+    the first values and counts, see statistics.py. An artifact adds `manifest`; if it has several
+    levels of CPU features, the tensors are those of `level`, by default the first. Raises
+    CheckpointError or ArtifactError for another kind of path, bad content, or an unknown tensor;
+    RequestError for an unknown level.
     """
     opened = _open(path, level)
     result: dict[str, Any] = {"path": str(path), "kind": opened.kind, **opened.said}
     if tensor is not None:
-        # The parts of a weight can be asked for by their own names too.
+        # The parts of a weight can be requested by their own names too.
         found = opened.tensors.get(tensor) or opened.parts.get(tensor)
         if found is None:
             near = difflib.get_close_matches(tensor, [*opened.tensors, *opened.parts], n=3)
@@ -98,7 +98,8 @@ def inspect(path: Path, tensor: str | None = None, level: str | None = None) -> 
 def inspect_against(path: Path, other: Path, tensor: str | None = None) -> dict[str, Any]:
     """Compare two checkpoints, or one tensor of both: see compare.py.
 
-    Raises CheckpointError for what is no checkpoint, and for a tensor that one of them lacks.
+    Raises CheckpointError for a path that is no checkpoint, and for a tensor that one of them
+    lacks.
     """
     return compare(open_checkpoint(path), open_checkpoint(other), tensor)
 
@@ -157,7 +158,7 @@ def _archive(path: Path) -> tuple[dict[str, TensorRecord], dict[str, _Note]]:
     records, notes = {}, {}
     for key, entry in read_archive(path).items():
         dtype, shape = "U8", (entry.bytes,)
-        try:  # the note that packing leaves; archives of other tools have none, or another
+        try:  # the note of packing; archives of other tools have none, or another
             note = json.loads(entry.metadata)
             notes[key] = _Note(
                 layout=str(note["layout"]), format=str(note.get("format", _UNSTATED.format))
@@ -179,7 +180,7 @@ def _contents(
     notes: dict[str, _Note],
     said: dict[str, Any] | None = None,
 ) -> _Contents:
-    """Tensors by name, in the order of their names; blocks and their scales become one."""
+    """Return tensors sorted by name; blocks and their scales become one tensor."""
     parts = {name: plain(record) for name, record in records.items()}
     tensors: dict[str, CanonicalTensor] = {}
     for name in records:
@@ -207,5 +208,5 @@ def _pair(
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    # Layer 10 comes after layer 9.
+    # Numbers sort by value: layer 10 follows layer 9.
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]

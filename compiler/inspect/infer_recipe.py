@@ -1,9 +1,9 @@
-"""Which recipe chose the scales of a weight, as far as its bytes tell.
+"""Inference of the recipe that chose a weight's scales, from the weight's bytes.
 
-Recipes put the largest magnitude of a block into different ranges: FLOOR for e2m1 into [4, 8)
-times the scale, where it becomes 4 or 6, RCEIL into (3, 6]. The share of blocks with each largest
-code is compared with what every recipe would give if magnitudes were spread evenly over the
-octave, which they nearly are. What is found so is likely, not certain, and has to be called so.
+Recipes put the largest magnitude of a block into different ranges. For e2m1, FLOOR puts it into [4,
+8) times the scale, where it becomes 4 or 6, and RCEIL into (3, 6]. The share of blocks with each
+largest code is compared with the share under each recipe if magnitudes were evenly spread over the
+octave, which they nearly are. The result is likely, not certain, and has to be presented as such.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from mxc.formats.packing import unpack_elements
 from mxc.formats.recipes import ScaleRecipe, scale_bytes
 from mxc.formats.rounding import encode
 
-#: Magnitudes of one octave that stand for all.
+#: Number of magnitudes in one octave from which the expected shares are computed.
 _SAMPLES = 1 << 14
 
-#: For magnitudes of Gaussian and of heavy-tailed weights, no recipe is further from its own
-#: expectation than the first number, and none that is right is further from the best than the
-#: second (nats a block).
+#: Limits of relative entropy in nats per block. For magnitudes of Gaussian and heavy-tailed
+#: weights, the right recipe is within the first limit of its own expectation, and within the second
+#: limit of the best recipe.
 _STRANGE = 0.15
 _MARGIN = 0.18
 
-#: Stands for a share of zero: a search for the best scale does in some blocks what no recipe does.
+#: Replaces a share of zero: a search for the best scale gives some blocks that no recipe gives.
 _NEVER = 1e-6
 
-#: Fewer blocks say nothing.
+#: Least number of blocks for an inference.
 _FEW = 16
 
 
 class RecipeInference:
-    """Looks at the blocks of a weight, a piece at a time."""
+    """Accumulates the blocks of a weight, one piece at a time."""
 
     def __init__(self, tensor: CanonicalTensor) -> None:
-        """Looks at nothing where the format has no E8M0 scales."""
+        """Start without blocks; formats without E8M0 scales are ignored."""
         format = tensor.block_format
         self._format = format if format is not None and format.scale == E8M0 else None
         codes = 0 if self._format is None else self._format.element.magnitude_mask + 1
@@ -47,7 +47,8 @@ class RecipeInference:
 
     @property
     def blocks(self) -> int:
-        """Blocks that tell something: not zero, and their scale not at an end of its range."""
+        """Number of blocks that were counted: nonzero, and with a scale inside the range of
+        E8M0."""
         return int(self._seen.sum())
 
     def look(self, piece: Piece) -> None:
@@ -57,7 +58,7 @@ class RecipeInference:
             return
         codes = unpack_elements(piece.elements, format) & np.uint8(format.element.magnitude_mask)
         if not format.element.exponent:
-            # Two's complement: the magnitude of a negative code.
+            # Two's complement: take the magnitude of a negative code.
             signed = unpack_elements(piece.elements, format).view(np.int8).astype(np.int16)
             codes = np.abs(signed).clip(0, format.element.magnitude_mask).astype(np.uint8)
         largest = codes.reshape(*piece.scales.shape, format.block).max(axis=-1)
@@ -65,9 +66,9 @@ class RecipeInference:
         self._seen += np.bincount(largest[telling], minlength=self._seen.size)
 
     def recipes(self) -> tuple[ScaleRecipe, ...]:
-        """The recipes that explain what was seen, the likeliest first.
+        """Return the recipes that explain the counts, the likeliest first.
 
-        Empty: too few blocks tell anything, or no recipe gives such blocks.
+        The result is empty if too few blocks were counted, or if no recipe explains them.
         """
         if self._format is None or self.blocks < _FEW:
             return ()
@@ -75,7 +76,7 @@ class RecipeInference:
         far = {}
         for recipe in ScaleRecipe:
             share = np.maximum(_shares(self._format, recipe)[self._seen > 0], _NEVER)
-            # Relative entropy: what is lost by believing in this recipe.
+            # Relative entropy: the information lost by assuming this recipe.
             far[recipe] = float((seen * np.log(seen / share)).sum())
         best = min(far.values())
         if best > _STRANGE:
@@ -85,7 +86,7 @@ class RecipeInference:
 
 @cache
 def _shares(format: BlockFormat, recipe: ScaleRecipe) -> NDArray[np.float64]:
-    """float64 [codes]: how often each code is the largest of a block."""
+    """Return float64 [codes]: the share of blocks in which each code is the largest."""
     element = format.element
     amax = np.exp2((np.arange(_SAMPLES) + 0.5) / _SAMPLES).astype(np.float32)
     scales = scale_bytes(amax, element, recipe)

@@ -1,8 +1,9 @@
-"""Which tensors of two checkpoints are the same parameter, whatever names and stacking they have.
+"""Matching of the tensors of two checkpoints that are the same parameter under any names and
+stacking.
 
-Names are made those of transformers' modules. What one checkpoint has in one tensor and the other
-in several is taken apart on both sides: all experts of a layer, and their gate and up projections.
-What a config says (the rotary divisors of a GGUF) is no parameter.
+Names are converted to those of transformers' modules. Tensors that are stacked or fused in only one
+checkpoint are split on both sides: all experts of a layer, and their gate and up projections.
+Tensors that repeat the config (the rotary divisors of a GGUF) are ignored.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from mxc.compiler.models.configs.gguf_rope import DIVISORS
 
 Tensors = Mapping[str, CanonicalTensor]
 
-#: Parts of published names, and as transformers' modules have them.
+#: Patterns in published names, and the replacements in transformers' modules.
 _NAMES = (
     (re.compile(r"\.block_sparse_moe\."), ".mlp."),
     (re.compile(r"(\.experts\.\d+)\.w1\."), r"\1.gate_proj."),
     (re.compile(r"(\.experts\.\d+)\.w2\."), r"\1.down_proj."),
     (re.compile(r"(\.experts\.\d+)\.w3\."), r"\1.up_proj."),
 )
-#: All experts of a projection in one tensor, and gate and up of one expert in one.
+#: Names of a projection of all experts in one tensor, and of gate and up of one expert in one.
 _STACKED = re.compile(
     r"(?P<stem>.*\.experts)\.(?P<projection>(gate_up|gate|up|down)_proj)(?P<bias>_bias)?"
 )
@@ -34,16 +35,16 @@ _FUSED = re.compile(r"(?P<stem>.*\.experts\.\d+)\.gate_up_proj\.(?P<kind>weight|
 
 @dataclass(frozen=True, kw_only=True)
 class Pairs:
-    """Tensors that are the same parameter, and the names that only one checkpoint has."""
+    """Pairs of tensors that are the same parameter, and the names that only one checkpoint has."""
 
     both: tuple[tuple[CanonicalTensor, CanonicalTensor], ...]
     only: tuple[tuple[str, ...], tuple[str, ...]]
 
 
 def pairs(first: Source, second: Source, name: str | None = None) -> Pairs:
-    """The parameters of two checkpoints, or those that the tensor `name` of either holds.
+    """Return the parameters of two checkpoints, or those in the tensor `name` of either.
 
-    Raises CheckpointError for a name that neither has, or whose parts one lacks.
+    Raises CheckpointError for a name that neither has, or of which one lacks a part.
     """
     interleaved = any(_interleaves(source) for source in (first, second))
     sides = [_module_names(source) for source in (first, second)]
@@ -72,12 +73,12 @@ def _named(
             held |= set(_apart({meant: side[meant]}, interleaved))
     for source, part in zip((first, second), parts, strict=True):
         if not held or not held <= set(part):
-            source.tensor(name)  # which says what is close to the name
+            source.tensor(name)  # raises with the closest names
     return Pairs(both=tuple((parts[0][n], parts[1][n]) for n in sorted(held)), only=((), ()))
 
 
 def _interleaves(source: Source) -> bool:
-    """Whether rows of gate and up of an expert lie in turn: they do in gpt-oss."""
+    """Return whether the rows of gate and up of an expert alternate, as in gpt-oss."""
     kind = source.config.get("model_type"), source.config.get("general.architecture")
     return "gpt_oss" in kind or "gpt-oss" in kind
 
@@ -93,7 +94,7 @@ def _module_names(source: Source) -> Tensors:
 
 
 def _apart(tensors: Tensors, interleaved: bool) -> dict[str, CanonicalTensor]:
-    """Every expert and every projection as a tensor of its own."""
+    """Return every expert and every projection as a tensor of its own."""
     each: dict[str, CanonicalTensor] = {}
     for name, tensor in tensors.items():
         if (found := _STACKED.fullmatch(name)) and 0 not in tensor.shape:

@@ -1,6 +1,6 @@
-"""What a tensor is like: its first numbers, its scales, how much of it is NaN or at the limit.
+"""Statistics of a tensor: first values, scales, and counts of NaN and saturated elements.
 
-Counted in pieces; a tensor of any size takes a few MiB of memory.
+Counted in pieces: a tensor of any size needs a few MiB of memory.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from mxc.compiler.inspect.infer_recipe import RecipeInference
 from mxc.formats.formats import BlockFormat
 from mxc.formats.packing import unpack_elements
 
-#: Bytes of elements that are looked at together.
+#: Number of bytes of elements processed at a time.
 _CHUNK = 1 << 20
 
-#: How many numbers of a tensor are shown: one block.
+#: Number of values of a tensor that are shown: one block.
 _SHOWN = 32
 
-#: Blocks from which a recipe is inferred where a whole checkpoint is listed.
+#: Number of blocks from which a recipe is inferred when a whole checkpoint is listed.
 _SAMPLE_BLOCKS = 512
 
 
 def recipe_of(tensor: CanonicalTensor, inference: RecipeInference | None = None) -> dict[str, Any]:
-    """`recipe`, where it is from, and how many blocks it was inferred from.
+    """Return `recipe`, its source, and the number of blocks that it was inferred from.
 
     `recipe_source` is "declared", "inferred" or "unstated", None for tensors without E8M0 scales.
-    Without `inference` the first few hundred blocks are looked at.
+    Without `inference` the first few hundred blocks are used.
     """
     format = tensor.block_format
     if format is None or format.tensor_scale:
@@ -55,12 +55,12 @@ def recipe_of(tensor: CanonicalTensor, inference: RecipeInference | None = None)
 
 
 def statistics(tensor: CanonicalTensor) -> dict[str, Any]:
-    """Counts over the whole tensor, in values that JSON can hold.
+    """Return counts over the whole tensor; the result can be written as JSON.
 
-    `elements`, `first` numbers; of plain tensors `nan`, `infinite`, `min`, `max`; of weights in
-    blocks `scales`, `scale_exponents` (exponent of two -> blocks), `nan_scales`, `zero`,
-    `saturated` and `nan` elements, and the recipe as `recipe_of` has it.
-    Raises CheckpointError for a file that was cut.
+    It has `elements` and the `first` values; for plain tensors `nan`, `infinite`, `min`, `max`; for
+    weights in blocks `scales`, `scale_exponents` (power of two -> blocks), `nan_scales`, the number
+    of `zero`, `saturated` and `nan` elements, and the recipe as in `recipe_of`. Raises
+    CheckpointError for a truncated file.
     """
     plain = tensor.scales is None and tensor.tensor_scale is None
     first: list[Any] = []
@@ -98,7 +98,7 @@ def _plain(tensor: CanonicalTensor) -> dict[str, Any]:
 
 
 def _numbers(tensor: CanonicalTensor) -> Iterator[NDArray[np.float64]]:
-    """All numbers in pieces; float64 holds each but large 64-bit integers."""
+    """Yield all values in pieces, as float64, which is exact except for large 64-bit integers."""
     if tensor.scales is not None or tensor.tensor_scale is not None:
         for piece in tensor.pieces(_CHUNK // 4):
             yield tensor.decode(piece).astype(np.float64)
@@ -145,5 +145,5 @@ def _count(codes: NDArray[np.int64], where: NDArray[np.bool_]) -> int:
 
 
 def _number(value: float) -> float | str:
-    # JSON has no word for these.
+    # JSON cannot express these numbers.
     return value if math.isfinite(value) else str(value)

@@ -1,1 +1,1 @@
-"""Weights to one archive: planned, reordered, hashed and written by streaming."""
+"""Packing of weights into archives: planned, reordered, hashed and written in a stream."""

@@ -1,4 +1,4 @@
-"""What one of several devices has of a tensor: some of its rows, or some columns of each row."""
+"""The share of one of several devices in a tensor: some rows, or some columns of each row."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from mxc.compiler.checkpoints.canonical.tensor import StoredPart
 from mxc.compiler.checkpoints.files.tensors import TensorRecord
 from mxc.compiler.packing.stacked import Stacked
 
-#: What is divided.
+#: Tensors that can be divided between devices.
 Whole = TensorRecord | StoredPart | Stacked
 
-#: The first of some rows, or columns, and how many.
+#: (first row or column, count).
 Run = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class DeviceShare:
-    """Rows of `whole`, of `row_bytes` each, and of each the bytes `columns`: `shape` in elements.
+    """Some rows of `whole`, of `row_bytes` each, and the bytes `columns` of each of them.
 
-    `rows` are runs of all rows, leading dimensions counted.
+    `shape` is that of the share in elements. `rows` are runs of row numbers, with leading
+    dimensions flattened.
     """
 
     whole: Whole
@@ -36,21 +37,21 @@ class DeviceShare:
 
     @property
     def dtype(self) -> str:
-        """The safetensors dtype of what is read."""
+        """The safetensors dtype of the source."""
         return self.whole.dtype
 
     @property
     def records(self) -> tuple[TensorRecord, ...]:
-        """The tensors of files that are read."""
+        """The file tensors that are read."""
         return (self.whole,) if isinstance(self.whole, TensorRecord) else self.whole.records
 
     @cached_property
     def _begins(self) -> list[int]:
-        """The number of rows before each run, and of all."""
+        """The number of rows before each run, and the total."""
         return [0, *np.cumsum([count for _, count in self.rows]).tolist()]
 
     def reader(self, raw: Raw) -> Decoded:
-        """Reads of the bytes, made of reads of the files."""
+        """Return a function that reads bytes of the share by offset and size."""
         if isinstance(self.whole, TensorRecord):
             whole: Decoded = partial(raw, self.whole)
         else:

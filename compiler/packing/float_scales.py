@@ -1,8 +1,8 @@
-"""Parts of a weight under float scales, as kernels read them: f32 scales by row, codes of 4 bits.
+"""Weights with float scales in the form that kernels read: f32 scales per row, 4-bit codes.
 
-scales bf16 [N / 128, K / 128]     ->   f32 [N, K / 128], those of a square for each of its rows
-scales f32 [N] or [1]              ->   f32 [N, 1], the factor of a row
-codes int8 [N, K], from -8 to 7    ->   two in a byte [N, K / 2], the even one low
+scales bf16 [N / 128, K / 128]     ->   f32 [N, K / 128]: a square's scale for each of its rows
+scales f32 [N] or [1]              ->   f32 [N, 1], one factor per row
+codes int8 [N, K], from -8 to 7    ->   two per byte [N, K / 2], the even code in the low nibble
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _F32_BYTES = 4
 
 @dataclass(frozen=True)
 class RowScales:
-    """The scales of a weight as f32 [rows, K / block], and the tensor scale in them.
+    """The scales of a weight as f32 [rows, K / block], multiplied by the tensor scale.
 
-    `block`: elements that a scale is for: those of the weight, or a part of them. `unit`: what all
-    are multiplied with, a power of two.
+    `block`: number of elements per scale along K, a divisor of the weight's own. `unit`: a power of
+    two that all scales are multiplied by.
     """
 
     tensor: CanonicalTensor
@@ -33,7 +33,7 @@ class RowScales:
 
     @property
     def records(self) -> tuple[TensorRecord, ...]:
-        """Where the scales are, and the tensor scale; of a weight without any its elements."""
+        """File tensors of the scales and the tensor scale; without any, of the elements."""
         tensor = self.tensor
         scales = () if tensor.scales is None else tensor.scales.records
         whole = () if tensor.tensor_scale is None else (tensor.tensor_scale.record,)
@@ -41,16 +41,16 @@ class RowScales:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row of float32."""
+        """Size of a row of f32 scales in bytes."""
         return _F32_BYTES * (self.tensor.shape[-1] // self.block)
 
     @property
     def rows(self) -> int:
-        """Rows of the matrix."""
+        """Number of rows of the matrix."""
         return self.tensor.rows
 
     def reader(self, raw: Raw) -> Decoded:
-        """Reads of the scales. `raw` does not read a tensor scale."""
+        """Return a function that reads bytes of the scales. `raw` does not read a tensor scale."""
         tensor = self.tensor
         stored = None if tensor.scales is None else tensor.scales.reader(raw)
 
@@ -69,7 +69,7 @@ class RowScales:
         return read
 
     def _by_block(self, scales: NDArray[np.float32]) -> NDArray[np.float32]:
-        """float32 [rows, blocks of the weight] as [rows, K / block]."""
+        """Repeat float32 [rows, blocks of the weight] to [rows, K / block]."""
         width = self.tensor.shape[-1]
         if scales.shape[-1] == width // self.block:
             return scales
@@ -79,27 +79,27 @@ class RowScales:
 
 @dataclass(frozen=True)
 class Nibbles:
-    """Integers of 4 bits that `part` has one a byte, two in a byte: rows of K / 2 bytes."""
+    """4-bit integers that `part` has one per byte, packed two per byte: rows of K / 2 bytes."""
 
     part: InRows
 
     @property
     def records(self) -> tuple[TensorRecord, ...]:
-        """The tensors in the files."""
+        """The file tensors that are read."""
         return self.part.records
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a packed row."""
+        """Size of a packed row in bytes."""
         return self.part.row_bytes // 2
 
     @property
     def rows(self) -> int:
-        """Rows of the matrix."""
+        """Number of rows of the matrix."""
         return self.part.rows
 
     def reader(self, raw: Raw) -> Decoded:
-        """Reads of the packed bytes, made of reads of the files."""
+        """Return a function that reads the packed bytes by offset and size."""
         codes = self.part.reader(raw)
 
         def read(start: int, size: int) -> NDArray[np.uint8]:

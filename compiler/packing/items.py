@@ -1,8 +1,9 @@
-"""What is packed: each tensor of the archive, where it comes from, and the order of its bytes.
+"""The tensors of an archive: where each comes from, and the order of its bytes.
 
-    source bytes -> reordered -> rows, as they are or quantized -> panels
+  source bytes -> reordered -> rows, unchanged or quantized -> panels
 
-Any range of units (rows, panels or bytes) is made by itself, so that a tensor is written in pieces.
+Any range of units (rows, panels or bytes) can be computed by itself, so that a tensor is written in
+pieces.
 """
 
 from __future__ import annotations
@@ -29,21 +30,23 @@ from mxc.compiler.packing.panels import PANEL, panel_bytes, to_panels
 from mxc.compiler.packing.quantized import Loss, Quantized, quantized_rows
 from mxc.compiler.packing.stacked import Stacked
 
-#: Reads of the source: offset and size, in bytes.
+#: Function that reads the source, given offset and size in bytes.
 Read = Callable[[int, int], NDArray[np.uint8]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackItem:
-    """One tensor of the archive: `key`, where its bytes come from, and how they are reordered.
+    """One tensor of the archive: its `key`, its source, and the layout of its bytes.
 
-    `source` is a tensor of a checkpoint, a part of a canonical one, which is decoded first, several
-    below one another, what a device has of them, or an array that the compiler made; with
-    `quantized`, one of floats [.., rows, K], of which the elements or the scales are packed.
-    `layout` is "identity" or "gate-then-up";
-    `panels`, if given, a key of panels.UNITS, applied to what that gives. `experts` says that the
-    first dimension counts experts; `scales` that the source's bytes are E8M0 scales
-    [experts, rows, blocks]: a NaN among them is found and named.
+    - `source`: a tensor of a checkpoint; a part of a canonical tensor, which is decoded first;
+      several parts stacked along rows; a device's share of one of these; or an array that the
+      compiler made.
+    - `quantized`: the source is floats [.., rows, K], of which the quantized elements or their
+      scales are packed.
+    - `layout`: "identity" or "gate-then-up".
+    - `panels`: a key of panels.UNITS, applied after `layout` and quantization; or None.
+    - `experts`: the first dimension is that of experts.
+    - `scales`: the bytes are E8M0 scales [experts, rows, blocks]; a NaN among them is reported.
     """
 
     key: str
@@ -56,70 +59,70 @@ class PackItem:
 
     @property
     def source_dtype(self) -> str:
-        """The safetensors dtype of what is read."""
+        """The safetensors dtype of the source."""
         if isinstance(self.source, TensorRecord | StoredPart | Stacked | DeviceShare):
             return self.source.dtype
         return dtype_name(self.source.dtype)
 
     @property
     def record(self) -> TensorRecord | None:
-        """The tensor of a file that is read first; None for an array that the compiler made."""
+        """The first file tensor that is read; None for an array that the compiler made."""
         return next(iter(self.records), None)
 
     @property
     def place(self) -> str:
-        """The file and the tensor, for messages."""
+        """File and tensor, for messages."""
         if (record := self.record) is not None:
             return f"{record.file}: tensor {record.name}"
         return f"generated: tensor {self.key}"
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """In elements of `dtype`; no layout changes it."""
+        """Shape in elements of `dtype`; independent of the layout."""
         shape = tuple(self.source.shape)
         return shape if self.quantized is None else self.quantized.shape(shape)
 
     @property
     def dtype(self) -> str:
-        """A safetensors dtype name."""
+        """The safetensors dtype of the packed tensor."""
         return self.source_dtype if self.quantized is None else "U8"
 
     @property
     def row_order_bytes(self) -> int:
-        """Size before the panels."""
+        """Size in bytes in row order, before panels are padded."""
         return prod(self.shape) * DTYPES[self.dtype].itemsize
 
     @property
     def bytes(self) -> int:
-        """Size in the archive, without padding between tensors."""
+        """Size in bytes in the archive, without padding between tensors."""
         return self.row_order_bytes if self.panels is None else panel_bytes(*self.matrix)
 
     @property
     def matrix(self) -> tuple[int, int, int]:
-        """The tensor as (experts, rows, bytes of a row): of [N, ..], or [E, N, ..] of experts."""
+        """The tensor [N, ..], or [E, N, ..] with experts, as (experts, rows, bytes per row)."""
         lead, rest = (self.shape[0], self.shape[1:]) if self.experts else (1, self.shape)
         count = lead * rest[0]
         return lead, rest[0], self.row_order_bytes // count if count else 0
 
     @property
     def full_layout(self) -> str:
-        """The name of the layout: of the rows, then of the panels."""
+        """The name of the whole layout: that of the rows, then that of the panels."""
         steps = [self.layout] if self.layout != "identity" or self.panels is None else []
         return ", ".join([*steps, *([self.panels] if self.panels else [])])
 
     @property
     def records(self) -> tuple[TensorRecord, ...]:
-        """The tensors of files that are read."""
+        """The file tensors that are read."""
         if isinstance(self.source, TensorRecord):
             return (self.source,)
         return () if isinstance(self.source, np.ndarray) else self.source.records
 
     @property
     def units(self) -> tuple[int, int]:
-        """How many units it is made of, and the bytes of each in the archive.
+        """Number of units, and bytes of each in the archive.
 
-        A unit is an expert where its rows are reordered; else a panel, a row that is quantized, or
-        a byte.
+        A unit is the smallest range that is computed by itself: an expert if its rows are
+        reordered; else a panel, a quantized row, or a byte.
         """
         if self.layout == "identity" and self.panels is None and self.quantized is None:
             return self.bytes, 1
@@ -132,11 +135,11 @@ class PackItem:
 
     @property
     def source_bytes(self) -> int:
-        """Bytes that are read for it."""
+        """Size of the source in bytes."""
         return prod(self.source.shape) * DTYPES[self.source_dtype].itemsize
 
     def reader(self) -> Read:
-        """Reads of the source, by offset and size in bytes."""
+        """Return a function that reads the source by offset and size in bytes."""
         if isinstance(self.source, np.ndarray):
             flat = np.ascontiguousarray(self.source).reshape(-1).view(np.uint8)
             return lambda start, size: flat[start : start + size]
@@ -147,7 +150,7 @@ class PackItem:
 
 @dataclass
 class Found:
-    """What is found on the way: of scales those that are NaN, of quantized rows what they lose."""
+    """Findings of packing: NaN scales, and the loss of quantized rows."""
 
     nan: NanCount = field(default_factory=NanCount)
     loss: Loss = field(default_factory=Loss)
@@ -156,9 +159,9 @@ class Found:
 def archive_bytes(
     item: PackItem, read: Read, start: int, count: int, found: Found
 ) -> NDArray[np.uint8]:
-    """Units [start, start + count) of an item in the order of the archive.
+    """Return units [start, start + count) of an item in the byte order of the archive.
 
-    Raises CheckpointError for numbers that cannot be quantized.
+    Findings are added to `found`. Raises CheckpointError for numbers that cannot be quantized.
     """
     if item.layout == "gate-then-up":
         read = _gate_then_up(item, read)
@@ -176,7 +179,7 @@ def _panels(item: PackItem, read: Read, start: int, count: int, found: Found) ->
     each, made = -(-rows // PANEL), [np.empty(0, np.uint8)]
     if item.layout == "gate-then-up":
         start, count = start * each, count * each
-    elif rows % PANEL == 0:  # a panel ends where an expert does
+    elif rows % PANEL == 0:  # whole panels: no panel spans two experts
         rows, each = rows * experts, each * experts
     stop = start + count
     while start < stop:
@@ -191,7 +194,7 @@ def _panels(item: PackItem, read: Read, start: int, count: int, found: Found) ->
 
 
 def _rows(item: PackItem, read: Read, start: int, count: int, found: Found) -> NDArray[np.uint8]:
-    """Rows [start, start + count) before the panels."""
+    """Return rows [start, start + count) in row order, before panels."""
     if item.quantized is None:
         row_bytes = item.matrix[2]
         return _stored(item, read, start * row_bytes, count * row_bytes, found)
@@ -211,10 +214,11 @@ def _stored(item: PackItem, read: Read, start: int, size: int, found: Found) -> 
 
 
 def _gate_then_up(item: PackItem, read: Read) -> Read:
-    """Reads of whole experts of a tensor [E, N, ..], of each the even rows, then the odd ones.
+    """Return a reader of whole experts of a tensor [E, N, ..] with their even rows before the odd
+    ones.
 
-    gpt-oss interleaves the rows of an expert: 0, 2, 4, .. gate and 1, 3, 5, .. up. A program that
-    reads them in two halves needs no strided access.
+    gpt-oss interleaves the rows of an expert: 0, 2, 4, .. are gate and 1, 3, 5, .. up. A program
+    reads the two halves without strided access.
     """
     half = item.source.shape[1] // 2
     row_bytes = item.source_bytes // max(1, prod(item.source.shape[:2]))

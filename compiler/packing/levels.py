@@ -1,8 +1,8 @@
-"""Which archive holds which weights, where an artifact has several levels of CPU features.
+"""Assignment of weights to archives in an artifact with several levels of CPU features.
 
-A weight that two levels read in one layout is packed once. The archives are therefore not those of
-the levels but of what they share: one for all levels, and one for each group of levels that reads
-some weights alike and unlike the others. A level maps every archive that has its name.
+A weight that two levels read in the same layout is packed once. There is one archive for each set
+of levels that shares weights: usually one for all levels, and one for each group of levels that
+reads some weights in a layout of its own. A level maps every archive whose name includes it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Levels = tuple[str, ...]
 
 
 def share(plans: Mapping[str, Sequence[PackItem]]) -> dict[Levels, list[PackItem]]:
-    """The items of each archive, by the levels that read it; `plans` by level.
+    """Return the items of each archive, by the levels that read it; `plans` is by level.
 
     Each level finds every key of its plan, in its layout, in exactly one of its archives.
     """
@@ -31,5 +31,5 @@ def share(plans: Mapping[str, Sequence[PackItem]]) -> dict[Levels, list[PackItem
 
 
 def archive_name(levels: Levels, every: Levels) -> str:
-    """The file of the weights that `levels` share, of `every` level of the artifact."""
+    """Return the file name of the archive that `levels`, out of `every` level, share."""
     return WEIGHTS if levels == every else f"weights-{'+'.join(levels)}{ARCHIVE}"

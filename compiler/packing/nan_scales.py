@@ -1,6 +1,6 @@
-"""NaN among the scales of a checkpoint: found while they are packed, and named.
+"""Detection of NaN among the scales of a checkpoint while they are packed.
 
-A weight in such a block is NaN, and with it whatever it is multiplied with.
+Every weight in such a block is NaN, and so is every product with it.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from mxc.errors import CheckpointError
 
-#: E8M0 byte that is NaN (OCP MX 1.0, section 5.4.1).
+#: The E8M0 byte for NaN (OCP MX 1.0, section 5.4.1).
 _NAN_SCALE = 0xFF
 
 
 @dataclass(frozen=True, kw_only=True)
 class NanScale:
-    """`count` NaN scales in one row (as the checkpoint counts rows) of one expert."""
+    """`count` NaN scales in one row of one expert; `row` is the number in the checkpoint."""
 
     tensor: str
     expert: int
@@ -28,16 +28,16 @@ class NanScale:
 
 @dataclass
 class NanCount:
-    """NaN scales by the expert and the row that have them."""
+    """Number of NaN scales by (expert, row)."""
 
     found: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def look(
         self, data: NDArray[np.uint8], start: int, rows: int, blocks: int, *, halves: bool
     ) -> None:
-        """Count those in `data`, which lies `start` bytes into a tensor [experts, rows, blocks].
+        """Count the NaN scales in `data`, at byte `start` of a tensor [experts, rows, blocks].
 
-        With `halves` the even rows of an expert come before the odd ones.
+        `halves`: the even rows of an expert come before the odd ones.
         """
         for index in np.flatnonzero(data == _NAN_SCALE).tolist():
             expert, row = divmod((start + index) // blocks, rows)
@@ -47,16 +47,16 @@ class NanCount:
             self.add(expert, row, 1)
 
     def add(self, expert: int, row: int, count: int) -> None:
-        """Some more."""
+        """Add `count` NaN scales of a row."""
         self.found[expert, row] = self.found.get((expert, row), 0) + count
 
     def listed(self) -> list[tuple[int, int, int]]:
-        """(expert, row, count)."""
+        """Return (expert, row, count), sorted."""
         return [(expert, row, count) for (expert, row), count in sorted(self.found.items())]
 
 
 def nan_scales(key: str, file: str, found: NanCount, *, allowed: bool) -> list[NanScale]:
-    """What was found in the tensor `key`. Raises CheckpointError where it is not `allowed`."""
+    """Return the NaN scales of tensor `key`. Raises CheckpointError for any unless `allowed`."""
     result = [
         NanScale(tensor=key, expert=expert, row=row, count=count)
         for expert, row, count in found.listed()

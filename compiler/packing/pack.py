@@ -1,11 +1,11 @@
-"""Checkpoint tensors to weights.irpa: reordered for the program, aligned, checksummed, in pieces.
+"""Writes parameter archives (.irpa): tensors reordered for the program, aligned, hashed, in pieces.
 
-A piece is some units of one tensor: they are read, looked through for NaN scales, quantized where
-that was asked for, reordered and written to their place. Memory stays at a few MiB a worker
-whatever the size of the checkpoint. Archives appear under their names only when all are whole.
+A piece is some units of one tensor. They are read, checked for NaN scales, quantized if requested,
+reordered, and written to their place. Memory stays at a few MiB per worker for any size of
+checkpoint. Archives get their names only when all are complete. The kinds of pieces:
 
-    rows     some units of a tensor
-    source   the digest of a source file, which the manifest records
+  rows     some units of a tensor
+  source   the digest of a source file, for the manifest
 """
 
 from __future__ import annotations
@@ -33,22 +33,23 @@ from mxc.compiler.pieces.run import Runner, digest_of
 from mxc.compiler.pieces.workers import Workers
 from mxc.errors import CheckpointError
 
-#: Called after every piece: bytes done, bytes in all, name of the tensor.
+#: Called after every piece: bytes done, total bytes, name of the tensor.
 Progress = Callable[[int, int, str], None]
 
-#: What worker processes read the plan from.
+#: Name of the file from which worker processes read the plan.
 _PLAN = "plan.pickle"
 
-#: Rows in float32, with what they are compared to, take several times the memory of the source.
+#: Factor on the source bytes of a piece for quantization, which needs several float32 copies.
 _QUANTIZING = 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class Packed:
-    """What was written: the archive, the source files by name, NaN scales that were let through.
+    """The result of packing one archive: its record, source files by name, and permitted NaN
+    scales.
 
-    `entries` is key -> (offset from the start of the archive, bytes); `losses` what quantizing
-    changed, by the key of the elements.
+    `entries` is key -> (offset from the start of the archive, bytes). `losses` are the losses of
+    quantization by the key of the elements.
     """
 
     file: FileRecord
@@ -67,15 +68,15 @@ def pack(
     workers: Workers | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Packed]:
-    """Write a parameter archive to `folder` for each of `plans`, by file name, and describe it.
+    """Write a parameter archive for each of `plans` (by file name) to `folder`, and describe it.
 
-    The order in an archive is that of the source files, then the arrays of the compiler. The bytes
-    are the same whoever `workers` are, by default threads of this process. `output` is what the
-    archives are for: what a killed run of the same plans left beside it is taken up.
-    Raises CheckpointError for a source that was cut meanwhile, has NaN scales or numbers that
-    cannot be quantized; ArtifactError where an archive does not fit or cannot be written. Nothing
-    is left behind then, nor after an interrupt. Raises WorkerError where a worker is lost, and what
-    is done stays.
+    Tensors are in the order of the source files, followed by arrays of the compiler. The bytes do
+    not depend on `workers`, by default threads of this process. `output` is the artifact that the
+    archives are for: an interrupted run of the same plans beside it is resumed. Raises
+    CheckpointError if a source was truncated meanwhile, or has NaN scales or numbers that cannot be
+    quantized; ArtifactError if an archive does not fit on the disk or cannot be written. Nothing is
+    left behind then, nor after an interrupt. Raises WorkerError if a worker is lost; finished
+    pieces are kept.
     """
     workers = workers or Workers()
     packing = Packing(plans)
@@ -95,18 +96,18 @@ def pack(
 
 @dataclass(frozen=True)
 class PackJob:
-    """The file of the pickled plans of a run, for its worker processes."""
+    """The file of the pickled plans of a run, for worker processes."""
 
     plan: Path
 
     def open(self) -> Packing:
-        """What computes pieces, in a worker process."""
+        """Return the object that computes pieces, in a worker process."""
         return Packing(pickle.loads(self.plan.read_bytes()))
 
 
 @dataclass
 class _Archive:
-    """An archive: the number of its first item, the number of items, and where they lie."""
+    """An archive: its items, the number of the first among all items, and their offsets."""
 
     name: str
     first: int
@@ -115,10 +116,10 @@ class _Archive:
 
 
 class Packing:
-    """The archives of some plans; computes their pieces."""
+    """The archives of some plans, and the computation of their pieces."""
 
     def __init__(self, plans: Mapping[str, Sequence[PackItem]]) -> None:
-        """Headers are made; nothing is read."""
+        """Lay out the archives; no tensor is read."""
         self._items: list[PackItem] = []
         self._places: list[tuple[str, int]] = []
         self._archives: list[_Archive] = []
@@ -132,7 +133,7 @@ class Packing:
         self._files = tuple(dict.fromkeys(each.file for each in records))
 
     def digest(self) -> str:
-        """The digest of what is packed: of the plans, the source files and the arrays."""
+        """Return a digest of the plans, the state of the source files, and the arrays."""
         items = [
             (place, replace(item, source=np.zeros(0)), _description(item))
             for place, item in zip(self._places, self._items, strict=True)
@@ -142,13 +143,14 @@ class Packing:
         return digest_of(items, [(path, state.st_size, state.st_mtime_ns) for path, state in files])
 
     def without_arrays(self) -> dict[str, list[PackItem]]:
-        """The plans for other processes: arrays are packed by this one, and only have shapes."""
+        """Return the plans for other processes: arrays, which only this one packs, have no
+        values."""
         return {each.name: [_without_array(item) for item in each.items] for each in self._archives}
 
     def write(
         self, runner: Runner, folder: Path, allow_nan_scales: bool, progress: Progress
     ) -> dict[str, Packed]:
-        """Write all archives with `runner` to `folder`; `progress` is called by this thread."""
+        """Write all archives with `runner` to `folder`; `progress` is called in this thread."""
         for each in self._archives:
             runner.create(each.name, each.layout.total, each.layout.head)
         done, total = 0, sum(item.bytes for item in self._items)
@@ -181,7 +183,7 @@ class Packing:
         return result
 
     def compute(self, piece: Piece, output: Output) -> Any:
-        """Write a piece: see above. Returns a file's digest; or NaN scales and a Loss."""
+        """Write a piece and return a file's digest, or the NaN scales and the Loss of rows."""
         if piece.kind == "source":
             return _source_digest(self._files[piece.tensor])
         item, (name, offset) = self._items[piece.tensor], self._places[piece.tensor]
@@ -194,14 +196,15 @@ class Packing:
     def _run(
         self, runner: Runner, archive: _Archive, known: set[str]
     ) -> Iterator[tuple[Piece, Any]]:
-        """The pieces of an archive; other processes compute those that have no array."""
+        """Run the pieces of an archive; items made from an array are computed in this process."""
         numbers = range(archive.first, archive.first + len(archive.items))
         stored = [number for number in numbers if self._items[number].records]
         yield from runner.run(self._pieces(stored, known))
         yield from runner.run(self._pieces(numbers[len(stored) :], known), here=True)
 
     def _pieces(self, numbers: Sequence[int], known: set[str]) -> Iterator[Piece]:
-        """Those of some items, and of each file that is not `known` its digest where it begins."""
+        """Yield the pieces of items, and once for each file not in `known` a piece for its
+        digest."""
         for number in numbers:
             item = self._items[number]
             for file in dict.fromkeys(each.file for each in item.records):
@@ -214,13 +217,13 @@ class Packing:
 
 @dataclass
 class _Totals:
-    """What the pieces of an archive say, together."""
+    """Findings in the pieces of an archive, accumulated."""
 
     losses: dict[str, Loss] = field(default_factory=dict)
     _nan: dict[str, NanCount] = field(default_factory=dict)
 
     def add(self, item: PackItem, value: Mapping[str, Any]) -> None:
-        """What was found in a piece of an item."""
+        """Add the findings in one piece of `item`."""
         for each in value["nan"]:
             self._nan.setdefault(item.key, NanCount()).add(*each)
         loss = Loss(**value["loss"])
@@ -228,22 +231,22 @@ class _Totals:
             self.losses.setdefault(item.key, Loss()).add(loss)
 
     def nan_scales(self, item: PackItem, *, allowed: bool) -> list[NanScale]:
-        """Those of an item whose pieces are all there. Raises CheckpointError unless `allowed`."""
+        """Return NaN scales of a complete item. Raises CheckpointError for any unless `allowed`."""
         file = str(item.records[0].file) if item.records else "generated"
         return nan_scales(item.key, file, self._nan.get(item.key, NanCount()), allowed=allowed)
 
 
 class _Digest:
-    """SHA-256 of a file, read from its begin on as far as it is written; a context."""
+    """SHA-256 of a file, computed while the file is written from its start; a context manager."""
 
     def __init__(self, path: Path) -> None:
-        """Open it."""
+        """Open the file."""
         self._path, self._hash, self._done = path, hashlib.sha256(), 0
         self._buffer = memoryview(bytearray(1 << 20))
         self._handle = os.open(path, os.O_RDONLY)
 
     def __enter__(self) -> _Digest:
-        """The digest itself."""
+        """Return self."""
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -251,7 +254,7 @@ class _Digest:
         os.close(self._handle)
 
     def advance(self, end: int) -> None:
-        """Take the bytes before `end`."""
+        """Hash the file up to the offset `end`."""
         while self._done < end:
             view = self._buffer[: end - self._done]
             count = os.preadv(self._handle, [view], self._done)
@@ -261,7 +264,7 @@ class _Digest:
             self._done += count
 
     def hexdigest(self) -> str:
-        """The digest of what was taken."""
+        """Return the digest of the bytes hashed so far."""
         return self._hash.hexdigest()
 
 
@@ -275,7 +278,7 @@ def _source_digest(path: Path) -> dict[str, Any]:
 
 
 def _unit_source(item: PackItem) -> int:
-    """Bytes of the source that a unit is made of."""
+    """Return the number of source bytes per unit."""
     return -(-item.source_bytes // max(1, item.units[0]))
 
 
@@ -289,7 +292,7 @@ def _description(item: PackItem) -> str:
 def _without_array(item: PackItem) -> PackItem:
     if not isinstance(item.source, np.ndarray):
         return item
-    # One element that stands for all of them.
+    # One broadcast element, so that the pickle is small.
     return replace(item, source=np.broadcast_to(np.zeros((), item.source.dtype), item.shape))
 
 

@@ -1,15 +1,16 @@
-"""The panel layout: 16 rows side by side, unit by unit, as the kernels of the CPU read weights.
+"""The panel layout: 16 rows interleaved unit by unit, as CPU kernels read weights.
 
-    rows of a tensor [N, row]      16 rows of a panel       after
-    n0: a0 a1 a2 ..                a0 b0 c0 .. p0           unit 0 of 16 rows, then
-    n1: b0 b1 b2 ..        ->      a1 b1 c1 .. p1           unit 1 of 16 rows, ..
-    ..                             ..
+  rows of a tensor [N, row]      interleaved rows         in memory
+  n0: a0 a1 a2 ..                a0 b0 c0 .. p0           unit 0 of 16 rows, then
+  n1: b0 b1 b2 ..        ->      a1 b1 c1 .. p1           unit 1 of 16 rows, ..
+  ..                             ..
 
-"panel16xU" has units of U bytes. Rows that are missing in the last panel of an expert are zero.
+"panel16xU" has units of U bytes. The last panel of an expert is padded with rows of zeros.
 
-"panel16x4of6": elements of 6 bits, whose blocks of 24 bytes (a little-endian bit stream) become two
-planes before: 16 bytes of low nibbles (byte i: elements 2i and 2i + 1) and 8 bytes of high bits, so
-that the nibbles of byte b of dword j have theirs in byte b of dword 4 + j / 2, from bit 4 (j % 2).
+"panel16x4of6" is for 6-bit elements. Each block of 24 bytes (a little-endian bit stream) is first
+split into two planes: 16 bytes of low nibbles (byte i has elements 2i and 2i + 1), then 8 bytes of
+high bits. The high bits for the nibbles of byte b of dword j are in byte b of dword 4 + j / 2, from
+bit 4 (j % 2).
 """
 
 from __future__ import annotations
@@ -17,25 +18,25 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-#: Rows of a panel: the f32 lanes of a 512-bit register.
+#: Rows per panel: the f32 lanes of a 512-bit register.
 PANEL = 16
 
-#: Layout name -> bytes of a unit.
+#: Bytes per unit, by the name of the layout.
 UNITS = {"panel16x1": 1, "panel16x4": 4, "panel16x4of6": 4}
 
-#: The layout whose blocks are split into planes.
+#: Name of the layout whose blocks are split into planes.
 PLANES = "panel16x4of6"
 
 
 def panel_bytes(experts: int, rows: int, row_bytes: int) -> int:
-    """Bytes of a tensor [experts, rows, row] in panels."""
+    """Return the size in bytes of a tensor [experts, rows, row] in panels."""
     return experts * -(-rows // PANEL) * PANEL * row_bytes
 
 
 def to_panels(data: NDArray[np.uint8], rows: int, row_bytes: int, layout: str) -> NDArray[np.uint8]:
-    """Reorder the bytes of a tensor [experts, rows, row], or of some rows from a panel's first on.
+    """Reorder the bytes of a tensor [experts, rows, row], or of rows that start at a panel.
 
-    `layout` is a key of UNITS. Raises ValueError where a row is no whole number of units.
+    `layout` is a key of UNITS. Raises ValueError if a row is no whole number of units.
     """
     unit = UNITS[layout]
     if row_bytes % unit:
@@ -50,12 +51,12 @@ def to_panels(data: NDArray[np.uint8], rows: int, row_bytes: int, layout: str) -
 
 
 def split_planes(data: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Blocks of 32 elements of 6 bits, 24 bytes each, with low nibbles and high bits apart."""
+    """Split each 24-byte block of 32 6-bit elements into low nibbles and high bits."""
     triples = data.reshape(-1, 8, 3).astype(np.uint32)
     words = triples[..., 0] | triples[..., 1] << 8 | triples[..., 2] << 16
     codes = np.stack([words >> shift & 63 for shift in (0, 6, 12, 18)], -1).reshape(-1, 16, 2)
     low = (codes[..., 0] & 15) | (codes[..., 1] & 15) << 4
-    # [blocks, pairs of dwords, which of the two, byte, nibble]
+    # [blocks, pairs of dwords, dword of the pair, byte, nibble]
     high = (codes >> 4).reshape(-1, 2, 2, 4, 2)
     shifts = np.array([[0, 2], [4, 6]], np.uint32)[:, None, :]
     joined = np.bitwise_or.reduce(np.bitwise_or.reduce(high << shifts, axis=4), axis=2)

@@ -1,7 +1,7 @@
 """Weights that are quantized while they are packed, a few rows at a time.
 
-Elements and scales are two tensors of the archive, made from two readings of the source: neither
-waits in memory for the other. What is lost is summed up on the way.
+Elements and scales are two tensors of the archive. Each is computed from a reading of the source of
+its own, so that neither is held in memory for the other. The loss is accumulated.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["Loss", "Part", "Quantized", "describe_loss", "loss_rows", "quantized
 
 
 class Part(Enum):
-    """What of a quantized tensor is packed."""
+    """The part of a quantized tensor that is packed."""
 
     ELEMENTS = "elements"
     SCALES = "scales"
@@ -33,21 +33,21 @@ class Part(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Quantized:
-    """A part of a tensor [.., rows, K] in blocks of `format` along K, their scales by `recipe`."""
+    """A part of a tensor [.., rows, K] in blocks of `format` along K, with scales by `recipe`."""
 
     format: BlockFormat
     recipe: ScaleRecipe
     part: Part
 
     def shape(self, source: tuple[int, ...]) -> tuple[int, ...]:
-        """In bytes, of a source [.., K]: [.., K / 32, bytes of a block], or [.., K / 32]."""
+        """Return the shape in bytes for [.., K]: [.., blocks, bytes per block], or [.., blocks]."""
         *rows, depth = source
         blocks = (*rows, self.format.blocks(depth))
         return (*blocks, self.format.block_bytes) if self.part is Part.ELEMENTS else blocks
 
 
 def loss_rows(losses: Mapping[str, Loss]) -> list[dict[str, Any]]:
-    """What report.json says of each tensor; `losses` by the key of the elements."""
+    """Return the entries of report.json for quantized tensors; `losses` is by elements' key."""
     return [
         {"name": key.removesuffix(BLOCKS), "to": loss.how, "elements": loss.elements,
          "sqnr": loss.sqnr}
@@ -56,7 +56,7 @@ def loss_rows(losses: Mapping[str, Loss]) -> list[dict[str, Any]]:
 
 
 def describe_loss(losses: Mapping[str, Loss]) -> list[str]:
-    """One sentence about all tensors that were quantized; none where there is none."""
+    """Return one sentence about all quantized tensors; an empty list if there are none."""
     if not losses:
         return []
     whole = Loss()
@@ -73,10 +73,11 @@ def describe_loss(losses: Mapping[str, Loss]) -> list[str]:
 def quantized_rows(
     values: NDArray[Any], quantized: Quantized, loss: Loss, *, place: str, row: int
 ) -> NDArray[np.uint8]:
-    """The bytes of one part of rows `values` [count, K], of which `row` is the number of the first.
+    """Return the bytes of one part of the quantized rows `values` [count, K].
 
-    `loss` grows with the elements. Raises CheckpointError, with the `place` of the tensor, where a
-    number is NaN or Inf: in its block nothing else would be left.
+    `row` is the number of the first row, for messages. `loss` is updated with the elements. Raises
+    CheckpointError with the `place` of the tensor for NaN or Inf, which would make its whole block
+    useless.
     """
     elements, scales, lost = _quantizer(quantized.format, quantized.recipe).run(
         values, place, row=row
@@ -89,5 +90,5 @@ def quantized_rows(
 
 @cache
 def _quantizer(format: BlockFormat, recipe: ScaleRecipe) -> RowQuantizer:
-    """Made once, for its tables."""
+    """Cached because it makes tables."""
     return RowQuantizer(format=format, recipe=recipe, remedy="leave --quantize-dense out")

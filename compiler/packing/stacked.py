@@ -1,4 +1,4 @@
-"""Rows of several tensors below one another, as one tensor of the archive: the experts of a layer.
+"""Several tensors stacked along rows as one tensor of the archive: the experts of a layer.
 
 gate 0 [I, K], up 0 [I, K], gate 1 [I, K], ..    ->    [E, 2 I, K]
 """
@@ -19,50 +19,50 @@ from mxc.compiler.checkpoints.files.tensors import TensorRecord
 
 
 class Part(Protocol):
-    """What rows are taken of: a part of a canonical tensor, or what is made of it."""
+    """A source of rows: a part of a canonical tensor, or something computed from one."""
 
     @property
     def records(self) -> tuple[TensorRecord, ...]:
-        """The tensors of files."""
+        """The file tensors that are read."""
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row."""
+        """Size of a row in bytes."""
 
     @property
     def rows(self) -> int:
-        """The number of rows."""
+        """Number of rows."""
 
     def reader(self, raw: Raw) -> stored.Decoded:
-        """Reads of its bytes, made of reads of the files."""
+        """Return a function that reads bytes of the part; `raw` reads the files."""
 
 
 @dataclass(frozen=True)
 class Stacked:
-    """Parts below one another, `shape` in elements of `dtype` (a safetensors name)."""
+    """Parts stacked along rows. `shape` is in elements of `dtype`, a safetensors name."""
 
     parts: tuple[Part, ...]
     shape: tuple[int, ...]
     dtype: str
 
     def __post_init__(self) -> None:
-        """Raise ValueError where the parts have rows of different sizes; a vector has none."""
+        """Raise ValueError if rows of the parts differ in size; vectors are not checked."""
         if len(self.shape) > 1 and len({part.row_bytes for part in self.parts}) != 1:
             raise ValueError(f"{self.records[0].name}: rows of different sizes")
 
     @property
     def records(self) -> tuple[TensorRecord, ...]:
-        """The tensors of files that are read."""
+        """The file tensors that are read."""
         return tuple(record for part in self.parts for record in part.records)
 
     @cached_property
     def _begins(self) -> list[int]:
-        """Where each part begins, in bytes, and where the last one ends."""
+        """Offset of each part in bytes, and the total."""
         sizes = [part.row_bytes * part.rows for part in self.parts]
         return [0, *np.cumsum(sizes, dtype=np.int64).tolist()]
 
     def reader(self, raw: Raw) -> stored.Decoded:
-        """Reads of the bytes, made of reads of the files."""
+        """Return a function that reads bytes of the whole; `raw` reads the files."""
         readers = [part.reader(raw) for part in self.parts]
         begins = self._begins
 

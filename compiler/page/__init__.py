@@ -1,8 +1,8 @@
-"""The report as one HTML file that needs nothing else: no server, no network, no other file.
+"""The report as one self-contained HTML file.
 
-It shows the contractions, the kernels with their assembly, the weights with their scales, and the
-IR after each pass with the difference between any two of them. Large texts are compressed in the
-page, and opened when they are looked at.
+The page shows the contractions, the kernels with their assembly, the weights with their scales, and
+the IR after each pass with the difference between any two of them. It needs no server, no network
+and no other file. Large texts are compressed in the page and decompressed when they are opened.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from mxc.compiler.page.contents import contents
 from mxc.errors import ArtifactError
 
-#: Bytes of one text, at most; a longer one is cut, and the page says so.
+#: Largest size of one text in bytes; a longer one is cut, and the page says so.
 LONGEST = 32 << 20
 
 
@@ -30,11 +30,11 @@ def write_page(
     dump: Path | None = None,
     name: str | None = None,
 ) -> None:
-    """Write the page of the artifact folder `artifact`, under its name or `name`.
+    """Write the page of the artifact folder `artifact`, under the folder's name or `name`.
 
-    assembly: the texts of kernels by level. dump: a folder that --dump-ir has filled. What is not
-    given is left out, and the page says how to have it. Raises ArtifactError for an artifact that
-    cannot be read, and for a page that cannot be written.
+    assembly: the texts of kernels by level. dump: a folder that --dump-ir has filled. A missing
+    part is left out, and the page says how to get it. Raises ArtifactError if the artifact cannot
+    be read or the page cannot be written.
     """
     found, texts = contents(artifact, name or artifact.name, assembly or {}, dump)
     blobs = "\n".join(

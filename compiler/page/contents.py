@@ -1,4 +1,4 @@
-"""What the page of an artifact shows, as JSON, and the long texts that it opens when asked."""
+"""The data of a report page as JSON, and its long texts, which the page opens on demand."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from mxc.compiler.report.listings import listings
 from mxc.errors import ArtifactError
 from mxc.targets.amd import gpu
 
-#: Bytes of scales that are read at once.
+#: Number of bytes of scales that are read at once.
 _PIECE = 1 << 24
 _ARCHIVES = ".irpa"
-#: Elements per E8M0 scale; scales of other blocks are floats.
+#: Block size of E8M0 scales; scales of other block sizes are floats.
 _BLOCK = 32
 
 
 class Texts(list[str]):
-    """Long texts of the page; equal ones are there once."""
+    """The long texts of a page, without duplicates."""
 
     def number(self, text: str) -> int:
-        """Where a text stands, which is added if it is new."""
+        """Return the index of `text`, which is appended if it is new."""
         found = self._numbers.setdefault(text, len(self))
         if found == len(self):
             self.append(text)
         return found
 
     def __init__(self) -> None:
-        """None yet."""
+        """Start without texts."""
         super().__init__()
         self._numbers: dict[str, int] = {}
 
@@ -42,7 +42,7 @@ class Texts(list[str]):
 def contents(
     artifact: Path, name: str, assembly: Mapping[str, Sequence[str]], dump: Path | None
 ) -> tuple[dict[str, Any], Texts]:
-    """The data of the page, and the texts that its numbers refer to."""
+    """Return the data of the page, and the texts that its numbers refer to."""
     manifest = read_manifest(artifact)
     file = artifact / REPORT
     try:
@@ -88,7 +88,7 @@ def _facts(manifest: Manifest) -> list[tuple[str, str]]:
 
 
 def _memory(manifest: Manifest) -> list[tuple[str, int]]:
-    """Bytes by part: files of the artifact, and the cache of the longest sequence."""
+    """Return (part, bytes): files of the artifact, and the KV cache of the longest sequence."""
     parts = [
         ("weights" if name.endswith(_ARCHIVES) else name, record.bytes)
         for name, record in manifest.files.items()
@@ -130,8 +130,7 @@ def _level(name: str, report: Report, assembly: Sequence[str], texts: Texts) -> 
 
 
 def _costs(operations: Sequence[Operation], samples: Sequence[Sample]) -> dict[str, Any]:
-    """Costs of all calls of a kernel, bytes and products at each sample; "" where sizes are
-    stated."""
+    """Return bytes and flops of all calls of a kernel by sample; under "" if sizes are static."""
     if any(each.samples for each in operations):
         return {each.name: _total(operations, each.name) for each in samples}
     return {
@@ -143,7 +142,7 @@ def _costs(operations: Sequence[Operation], samples: Sequence[Sample]) -> dict[s
 
 
 def _total(operations: Sequence[Operation], sample: str) -> dict[str, Any]:
-    """Launches, bytes, products and seconds of operations at a sample."""
+    """Return launches, bytes, flops and seconds of operations at a sample."""
     own = [each.samples[sample] for each in operations if sample in each.samples]
     times = [each.time.seconds for each in own if each.time is not None]
     return {
@@ -155,7 +154,7 @@ def _total(operations: Sequence[Operation], sample: str) -> dict[str, Any]:
 
 
 def _roof(target: str) -> dict[str, Any] | None:
-    """Peaks of a GPU from its record; None for a CPU, of which no record has them."""
+    """Return the peak rates of a GPU from its record; None for a CPU, whose record has none."""
     found = gpu(target)
     if found is None:
         return None
@@ -169,7 +168,7 @@ def _roof(target: str) -> dict[str, Any] | None:
 
 
 def _weights(artifact: Path, manifest: Manifest) -> list[dict[str, Any]]:
-    """Each weight with its bytes, and how often each byte occurs among its E8M0 scales."""
+    """Return each weight with its bytes, and a histogram of its E8M0 scales."""
     entries: dict[str, tuple[Path, ArchiveEntry]] = {}
     for archive in manifest.files:
         file = artifact / archive
@@ -199,7 +198,7 @@ def _weights(artifact: Path, manifest: Manifest) -> list[dict[str, Any]]:
 
 
 def _histogram(file: Path, offset: int, size: int) -> list[tuple[int, int]]:
-    """(byte, how often) of a part of a file, of the bytes that occur."""
+    """Return (byte, count) for each byte that occurs in a part of a file."""
     counts = np.zeros(256, np.int64)
     whole = np.memmap(file, np.uint8, "r", offset, (size,)) if size else np.zeros(0, np.uint8)
     for start in range(0, size, _PIECE):
@@ -208,7 +207,7 @@ def _histogram(file: Path, offset: int, size: int) -> list[tuple[int, int]]:
 
 
 def _stages(dump: Path, texts: Texts) -> list[dict[str, Any]]:
-    """The files of --dump-ir in the order in which they were written."""
+    """Return the files of --dump-ir in the order in which they were written."""
     found = []
     for file in sorted(dump.rglob("*.mlir")):
         text = file.read_text(encoding="utf-8", errors="replace")

@@ -2,7 +2,7 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 const state = { tab: "Overview", level: 0, kernel: null, query: "", left: 0, right: 0 };
 
-// Elements: make("td", {class: "number"}, "text", child, ...).
+// Create an element: make("td", {class: "number"}, "text", child, ...).
 function make(tag, attributes, ...children) {
   const found = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes || {})) {
@@ -40,8 +40,8 @@ async function textOf(number) {
   return new Response(stream).text();
 }
 
-// A table whose headings sort it. columns: [heading, value of a row, options]; a value may be an
-// element; options: number, order (what to sort by), name.
+// Create a table that is sorted by a click on a heading. columns: [heading, function from a row to
+// its value or element, options]; options: number, order (function to the sort key), name.
 function table(rows, columns, open) {
   let sorted = rows, by = -1, up = true;
   const body = make("tbody");
@@ -74,7 +74,7 @@ function search(label, changed) {
 
 const matches = (text) => text.toLowerCase().includes(state.query.toLowerCase());
 const level = () => data.levels[state.level];
-// What is shown of a contraction at each sample, or once where its sizes are stated.
+// The figures of a contraction at each sample, or once for static sizes.
 const costs = (one) => Object.keys(one.samples).length ? Object.entries(one.samples) : [["", one]];
 const distinct = (texts) => [...new Set(texts)].join(" / ");
 const most = (one) => Math.max(...Object.values(one.costs).map((cost) => cost.bytes));
@@ -85,7 +85,7 @@ function barOf(share) {
   return make("span", { class: "bar", style: `width:${Math.max(1, Math.round(share * 120))}px` });
 }
 
-// Equal contractions of different layers as one row.
+// Merge equal contractions of different layers into one row.
 function grouped(matmuls) {
   const groups = new Map();
   for (const one of matmuls) {
@@ -136,7 +136,7 @@ function overview() {
   return parts;
 }
 
-// Each kernel by its operations per byte and its bytes; of a GPU the ridge of its roofline.
+// Plot each kernel by operations per byte and bytes; for a GPU with the ridge of its roofline.
 function chart(here) {
   const dots = here.kernels.flatMap((one) => Object.entries(one.costs)
     .map(([sample, cost]) => ({ name: one.name, sample, ...cost }))).filter((one) => one.flops > 0 && one.bytes > 0);
@@ -241,7 +241,7 @@ function kernel(one) {
   return parts;
 }
 
-// The lines of two texts as [sign, line]: what both have in their order, and what only one has.
+// Return the lines of two texts as [sign, line], in order: common lines, and lines of only one.
 function difference(left, right) {
   let start = 0, a = left.length, b = right.length;
   while (start < a && start < b && left[start] === right[start]) start += 1;
@@ -250,7 +250,7 @@ function difference(left, right) {
   return [...left.slice(0, start).map((line) => [" ", line]), ...middle(one, two), ...left.slice(a).map((line) => [" ", line])];
 }
 
-// Myers' greedy algorithm up to so many differences; beyond, everything is replaced.
+// Myers' greedy algorithm up to a limit of differences; beyond it, all lines are replaced.
 function middle(one, two, most = 1500) {
   const whole = () => [...one.map((line) => ["-", line]), ...two.map((line) => ["+", line])];
   if (!one.length || !two.length) return whole();
@@ -291,7 +291,7 @@ function ir() {
   const fill = async () => {
     const turn = (asked += 1);
     const [left, right] = await Promise.all([state.left, state.right].map((at) => textOf(data.ir[at].text)));
-    if (turn !== asked) return;  // texts come in any order; the last choice is what stays
+    if (turn !== asked) return;  // texts arrive in any order; only the last choice is shown
     const same = data.ir[state.left].text === data.ir[state.right].text;
     let lines = same ? right.split("\n").map((line) => [" ", line]) : difference(left.split("\n"), right.split("\n"));
     const changed = lines.filter(([sign]) => sign !== " ").length;
@@ -331,7 +331,7 @@ function weights() {
   return [make("div", { class: "tools" }, search("search", fill)), holder];
 }
 
-// How often each E8M0 scale 2^(byte - 127) occurs; 255 is NaN.
+// Histogram of the E8M0 scales 2^(byte - 127); 255 is NaN.
 function histogram(scales) {
   const first = scales[0][0], last = scales[scales.length - 1][0];
   const most = Math.max(...scales.map(([, count]) => count)), step = Math.min(8, 160 / (last - first + 1));
@@ -353,7 +353,7 @@ function show(tab, name) {
   location.hash = name ? `${tab}/${encodeURIComponent(name)}` : tab;
 }
 
-// The place in the page is in its address: #Kernels/name.
+// The URL fragment has the tab and the item: #Kernels/name.
 function arrive() {
   const [tab, name] = location.hash.slice(1).split("/");
   state.tab = TABS[tab] ? tab : "Overview";

@@ -1,1 +1,1 @@
-"""Large files written in pieces, by threads, processes or a cluster, that a second run resumes."""
+"""Large files written in pieces by threads, processes or a cluster; a killed run is resumed."""

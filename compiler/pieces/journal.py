@@ -1,7 +1,7 @@
-"""What is done of a job: a line of JSON in the partial folder for each piece, once it is written.
+"""Journal of a job: one line of JSON in its hidden folder for each piece that has been written.
 
-A piece is taken from the journal of a killed run only where the bytes that it wrote are still in
-the files: they are read again and compared with their CRC-32.
+A piece in the journal of a killed run is accepted only if its bytes are still in the files: they
+are read again and their CRC-32 is compared.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from mxc.errors import CheckpointError
 
 
 class Journal:
-    """The journal of the request `digest` in `folder`, made where it is not there.
+    """The journal of the request `digest` in `folder`, created if needed.
 
     Raises AssertionError for a journal of another request.
     """
 
     def __init__(self, folder: Path, digest: str) -> None:
-        """Read what is done. A line that a kill cut off does not count."""
+        """Read the finished pieces. A truncated line is ignored."""
         self._folder = folder
         self._done: dict[str, dict[str, Any]] = {}
         path = folder / JOURNAL
@@ -36,28 +36,28 @@ class Journal:
             raise AssertionError(f"{path}: of another request")
         self._done = {entry["piece"]: entry for entry in found[1:] if "piece" in entry}
         self._file = path.open("a", buffering=1)
-        # What a kill cut off stays on a line of its own.
+        # A truncated line stays on a line of its own.
         self._file.write("\n" if lines else "")
         if not found:
             self._file.write(json.dumps({"request": digest}) + "\n")
 
     def __len__(self) -> int:
-        """Pieces that a run before this one has done."""
+        """Return the number of pieces that earlier runs finished."""
         return len(self._done)
 
     def take(self, piece: Piece) -> dict[str, Any] | None:
-        """What is known of a piece that is done and whose bytes are there; else None."""
+        """Return the entry of a finished piece whose bytes are intact; else None."""
         entry = self._done.get(_key(piece))
         if entry is None or self._crc(entry["spans"]) != entry["crc"]:
             return None
         return entry
 
     def add(self, piece: Piece, entry: dict[str, Any]) -> None:
-        """A piece whose bytes are written."""
+        """Record a piece whose bytes are written."""
         self._file.write(json.dumps({"piece": _key(piece), **entry}) + "\n")
 
     def close(self) -> None:
-        """Write no more."""
+        """Close the file."""
         self._file.close()
 
     def _crc(self, spans: list[tuple[str, int, int]]) -> int | None:

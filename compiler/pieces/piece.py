@@ -1,7 +1,8 @@
-"""A piece of an output: some rows of one tensor, computed anywhere and written in place.
+"""A piece of an output: some rows of one tensor, computed by any process and written in place.
 
-Files have their final size before the first piece is computed, and every piece writes bytes of its
-own. So pieces may be computed in any order, by any process that sees the files, and again.
+Files have their final size before the first piece is computed, and no two pieces write the same
+bytes. So pieces may be computed in any order, by any process with access to the files, and
+repeatedly.
 """
 
 from __future__ import annotations
@@ -19,19 +20,19 @@ from numpy.typing import NDArray
 
 from mxc.errors import ArtifactError
 
-#: Bytes of a tensor that one piece is made of: a few seconds of work at most.
+#: Bytes of the source tensor per piece: a few seconds of work at most.
 PIECE = 64 << 20
 
-#: Bytes that are read, computed and written together.
+#: Number of bytes that are read, computed and written at a time.
 CHUNK = 8 << 20
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Entries [start, start + count) of tensor number `tensor`, of `size` bytes.
+    """Entries [start, start + count) of tensor number `tensor`; a piece may have a `size` in bytes.
 
-    `kind` says what is done with them and `given` what earlier pieces found; both are for the Work
-    that made the piece.
+    `kind` selects the operation, and `given` is a result of earlier pieces. Both are interpreted by
+    the Work that made the piece.
     """
 
     kind: str
@@ -43,43 +44,44 @@ class Piece:
 
 
 class Work(Protocol):
-    """Something that computes pieces. Threads share it."""
+    """Computes pieces. Called from several threads."""
 
     def compute(self, piece: Piece, output: Output) -> Any:
-        """Write the bytes of a piece. Returns what JSON holds: what is known of it."""
+        """Write the bytes of a piece and return its result, which must fit in JSON."""
 
 
 class Job(Protocol):
-    """What makes a Work in another process. Pickled; small."""
+    """Makes a Work in another process. It is pickled and should be small."""
 
     def open(self) -> Work:
-        """The same Work in every process: it depends on fields and input files alone."""
+        """Return an equal Work in every process: it depends only on fields and input files."""
 
 
 class Output:
-    """Writes of one piece to files in `folder`; a context.
+    """Writes the bytes of one piece to files in `folder`; a context manager.
 
-    `spans` are (file, offset, bytes) in the order of the writes, `crc` is of all their bytes.
+    `spans` are (file, offset, bytes) in the order of the writes; `crc` is the CRC-32 of all of
+    them.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Nothing is open yet."""
+        """Start without open files."""
         self._folder = folder
         self._handles: dict[str, int] = {}
         self.spans: list[tuple[str, int, int]] = []
         self.crc = 0
 
     def __enter__(self) -> Self:
-        """The output itself."""
+        """Return self."""
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Close the files. What the disk loses after all, the CRC finds (journal.py)."""
+        """Close the files. Bytes that the disk loses later are found by their CRC (journal.py)."""
         for name, handle in self._handles.items():
             self._checked(name, os.close, handle)
 
     def put(self, name: str, offset: int, data: NDArray[np.uint8]) -> None:
-        """Write bytes to a file. Raises ArtifactError where the disk is full or refuses them."""
+        """Write bytes to a file. Raises ArtifactError if the disk is full or the write fails."""
         view = np.ascontiguousarray(data).reshape(-1).view(np.uint8).data
         if name not in self._handles:
             flags = os.O_WRONLY | os.O_CLOEXEC
@@ -106,9 +108,11 @@ class Output:
 
 
 def ranges(total: int, unit: int, unit_bytes: int, limit: int = 0) -> Iterator[tuple[int, int]]:
-    """(start, count) of `total` entries, in whole units of entries of about `limit` bytes.
+    """Yield (start, count) that cover `total` entries in multiples of `unit` of about `limit`
+    bytes.
 
-    PIECE by default. Of nothing there is one range, which is empty.
+    `unit_bytes` is the size of `unit` entries; `limit` is PIECE by default. For no entries there is
+    one empty range.
     """
     step = max(1, (limit or PIECE) // max(1, unit_bytes)) * unit
     for start in range(0, max(1, total), step):
@@ -116,9 +120,9 @@ def ranges(total: int, unit: int, unit_bytes: int, limit: int = 0) -> Iterator[t
 
 
 def chunks(piece: Piece, entry: int, *, whole: bool = False) -> Iterator[tuple[int, int]]:
-    """(start, count) of the entries of a piece, of `entry` bytes each, that are read together.
+    """Yield (start, count) of entries of a piece that are read together, of `entry` bytes each.
 
-    Those of about CHUNK bytes; all with `whole`.
+    They have about CHUNK bytes together; with `whole` there is one range.
     """
     step = max(1, piece.count) if whole else max(1, CHUNK // max(1, entry))
     for start in range(piece.start, piece.start + piece.count, step):

@@ -1,4 +1,4 @@
-"""Runs the pieces of a job, in order, and those alone that no run before has done."""
+"""Runs the pieces of a job in order, except those that an earlier run has finished."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from mxc.compiler.pieces.piece import Job, Output, Piece, Work
 from mxc.compiler.pieces.workers import Workers
 from mxc.errors import ArtifactError, WorkerError
 
-#: What a worker process has open: the key of a run, and its Work.
+#: The open Work of a worker process, by the key of its run.
 _OPEN: dict[str, Work] = {}
 
 
 class Runner:
-    """Computes the pieces of `job` into files of `folder`; a context, which ends the workers.
+    """Computes the pieces of `job` into files of `folder`; a context manager that ends the workers.
 
-    `work` is what the job opens, for threads of this process. `digest` is of the request.
+    `work` is an open `job`, for threads of this process. `digest` is that of the request.
     """
 
     def __init__(
         self, job: Job, work: Work, folder: Path, digest: str, workers: Workers, output: Path
     ) -> None:
-        """`output` is for messages."""
+        """Store the arguments; `output` is for messages."""
         self._job, self._work, self._folder = job, work, folder
         self._digest, self._workers, self._output = digest, workers, output
         self._key = secrets.token_hex(8)
@@ -44,7 +44,7 @@ class Runner:
         self.computed = 0
 
     def __enter__(self) -> Self:
-        """Start the workers; say so where a run is resumed."""
+        """Start the workers, and tell the user if a run is resumed."""
         self._pool, self._count = self._stack.enter_context(self._workers.executor())
         self._journal = Journal(self._folder, self._digest)
         if len(self._journal):
@@ -55,14 +55,15 @@ class Runner:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """End the workers. The journal stays: it goes where the folder gets its name."""
+        """End the workers. The journal stays in the folder."""
         try:
             self._stack.close()
         finally:
             self._journal.close()
 
     def create(self, name: str, size: int, head: bytes = b"") -> None:
-        """A file of `size` bytes that begins with `head`. Raises ArtifactError without room."""
+        """Create a file of `size` bytes that starts with `head`. ArtifactError if there is
+        no room."""
         path = self._folder / name
         handle = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
         try:
@@ -72,7 +73,7 @@ class Runner:
                     f"{self._output}: disk full: {name} needs {size} bytes, {free} are free; free "
                     "some space or choose another output"
                 )
-            if os.fstat(handle).st_size != size:  # else a run before this one was here
+            if os.fstat(handle).st_size != size:  # else an earlier run made it
                 with Output(self._folder) as output:
                     output.put(name, 0, np.frombuffer(head, np.uint8))
                 os.truncate(handle, size)
@@ -80,10 +81,10 @@ class Runner:
             os.close(handle)
 
     def run(self, pieces: Iterable[Piece], *, here: bool = False) -> Iterator[tuple[Piece, Any]]:
-        """Pieces in order, each with what `compute` returned in this run or in one before.
+        """Yield the pieces in order, each with the result of `compute` in this or an earlier run.
 
-        `here`: this process computes them, whoever the workers are.
-        Raises the first refusal, and WorkerError where a worker is lost.
+        `here`: compute the pieces in this process for any kind of workers. Raises the first error,
+        and WorkerError if a worker is lost.
         """
         waiting: deque[tuple[Piece, Future[dict[str, Any]] | dict[str, Any]]] = deque()
         try:
@@ -137,14 +138,14 @@ class Runner:
 
 
 def _compute(work: Work, folder: Path, piece: Piece) -> dict[str, Any]:
-    """The entry of the journal for a piece, once its bytes are written."""
+    """Compute a piece, write its bytes and return its journal entry."""
     with Output(folder) as output:
         value = work.compute(piece, output)
     return {"value": value, "spans": output.spans, "crc": output.crc}
 
 
 def _elsewhere(key: str, job: Job, wanted: str, folder: Path, piece: Piece) -> dict[str, Any]:
-    """The same in a worker process, which opens the job of the run `key` once."""
+    """Do the same in a worker process, which opens the job of each run once."""
     if key not in _OPEN:
         if sources() != wanted:
             raise ArtifactError(
@@ -158,15 +159,15 @@ def _elsewhere(key: str, job: Job, wanted: str, folder: Path, piece: Piece) -> d
 
 
 def digest_of(*parts: object) -> str:
-    """The digest of a request: of its options, its input files and the code of mxc."""
+    """Return the digest of a request: its options, its input files and the source code of mxc."""
     text = "\n".join(repr(part) for part in (mxc_version(), sources(), *parts))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def files_of(source: Path) -> tuple[tuple[str, int, int], ...]:
-    """Names, sizes and times (ns) of change of the files of a checkpoint folder or file.
+    """Return (name, size, time of change in ns) of each file of a checkpoint folder or file.
 
-    Parts of a split file belong to it.
+    A split file includes all its parts.
     """
     if source.is_dir():
         found = [path for path in source.iterdir() if path.is_file()]

@@ -1,6 +1,7 @@
-"""Who computes pieces: threads of this process, processes of this machine, or a Dask cluster.
+"""Workers that compute pieces: threads of this process, processes of this machine, or a Dask
+cluster.
 
-Each is a `concurrent.futures.Executor`.
+Each kind is used as a `concurrent.futures.Executor`.
 """
 
 from __future__ import annotations
@@ -17,20 +18,20 @@ from typing import Any
 
 from mxc.errors import RequestError
 
-#: Seconds until a scheduler has to answer.
+#: Seconds within which a scheduler has to answer.
 _TIMEOUT = 20
 
 
 def _ignore(line: str) -> None:
-    """Nobody wants to know."""
+    """Discard the line."""
 
 
 @dataclass(frozen=True)
 class Workers:
-    """How pieces are computed: by `processes`, or those of the Dask scheduler at `dask`.
+    """The workers of a job: `processes`, or those of the Dask scheduler at address `dask`.
 
-    One process is this one, with `threads`, one a CPU by default. `say` is told in a line what a
-    user should know while it runs.
+    With one process, this process computes with `threads`, by default one per CPU. `say` is called
+    with each line for the user.
     """
 
     processes: int = 1
@@ -52,10 +53,10 @@ class Workers:
 
     @contextmanager
     def executor(self) -> Iterator[tuple[Executor, int]]:
-        """The executor, and how many pieces it computes at a time.
+        """Yield the executor, and the number of pieces that it computes at a time.
 
-        At the end, what has not begun never will. Raises RequestError where Dask is not installed,
-        or no scheduler answers.
+        At the end, pieces that have not begun are cancelled. Raises RequestError if Dask is not
+        installed, or no scheduler answers.
         """
         if self.dask is not None:
             with _cluster(self.dask) as (executor, count):
@@ -64,7 +65,7 @@ class Workers:
         pool: Executor
         if self.remote:
             count = self.processes
-            # No fork: threads of IREE and BLAS do not survive one.
+            # Not forked: threads of IREE and BLAS do not survive a fork.
             context = multiprocessing.get_context("spawn")
             pool = ProcessPoolExecutor(count, mp_context=context, initializer=_begin)
         else:
@@ -77,12 +78,12 @@ class Workers:
 
 
 def usable_cpus() -> int:
-    """CPUs that this process may run on."""
+    """Return the number of CPUs that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2
 
 
 def _begin() -> None:
-    """Set up a worker process: Ctrl-C is for its parent, and without a parent it ends."""
+    """Set up a worker process: it ignores Ctrl-C, left to its parent, and ends with its parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
 
@@ -117,7 +118,8 @@ def _cluster(address: str) -> Iterator[tuple[Executor, int]]:
         try:
             yield pool, count
         finally:
-            # Of what runs nobody knows when it ends: it writes to files that may be gone.
+            # Not awaited: nobody knows when running pieces end, and their files may already be
+            # removed.
             pool.shutdown(wait=False)
     finally:
         client.close()

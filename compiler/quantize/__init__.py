@@ -1,1 +1,1 @@
-"""Checkpoints to MX: from plain weights to elements and scales, file by file."""
+"""Quantization of checkpoints to MX formats, file by file."""

@@ -1,18 +1,19 @@
-"""bfloat16 blocks of an MX format in passes over 16-bit integers: what `mxc quantize` runs.
+"""Quantization of bfloat16 blocks to an MX format with 16-bit integer operations.
 
-Bit for bit what reference.py computes, several times faster, because nothing becomes a float:
+`mxc quantize` uses this kernel. Its results are bit-identical to reference.py, several times
+faster, because no bfloat16 is converted to a float:
 
-    magnitude = bits & 0x7FFF              bfloat16 magnitudes order as these integers
-    amax      = the largest of a block
-    byte      = BYTES[amax]                any recipe is a table of 32768 bytes
-    place     = magnitude - (byte << 7)    division by the scale, in the exponent's bits
-    code      = CODES[place]               any rounding is a table of a few thousand bytes
+  magnitude = bits & 0x7FFF              bfloat16 magnitudes order as these integers
+  amax      = the largest of a block
+  byte      = BYTES[amax]                any recipe is a table of 32768 bytes
+  place     = magnitude - (byte << 7)    division by the scale, in the exponent's bits
+  code      = CODES[place]               any rounding is a table of a few thousand bytes
 
-Rows of 32 are turned into eight columns of four, so that a pass runs along many blocks and the
-largest of a block is found between rows, not within one.
+Rows of 32 are transposed into eight columns of four, so that one numpy operation runs along many
+blocks, and the maximum of a block is taken between rows.
 
-Blocks with numbers so small that subnormal ones matter (below 2^-90 or so, but not zero) are the
-reference's. Weights have none of them.
+Blocks whose largest magnitude is so small that subnormals matter (nonzero, below 2^-90 or so) are
+computed by the reference. Weights have none.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ from mxc.formats.rounding import Ties, encode
 Bytes = NDArray[np.uint8]
 Words = NDArray[np.uint16]
 
-#: Bits of the mantissa of a bfloat16, and its infinity.
+#: Mantissa bits of a bfloat16, and the bits of its infinity.
 _MANTISSA = 7
 _INFINITY = 0xFF << _MANTISSA
-#: Elements that stay beside each other when a row is turned: 8 bytes of bfloat16.
+#: Number of elements that stay adjacent when a row is transposed: 8 bytes of bfloat16.
 _BESIDE = 4
 
 
@@ -47,9 +48,9 @@ _BESIDE = 4
 class BlockKernel:
     """Quantizes blocks of bfloat16 to an MX `format`. Threads may share it.
 
-    `negative_zero`: whether a negative number that rounds to zero keeps its sign. `search`: of each
-    block the scale of least error near that of `recipe` (search.py), not where the reference is
-    needed. Raises FormatError for a format without E8M0 scales of 32.
+    `negative_zero`: a negative number that rounds to zero keeps its sign. `search`: each block gets
+    the scale of least error near that of `recipe` (search.py), except blocks computed by the
+    reference. Raises FormatError for a format without E8M0 scales of 32.
     """
 
     format: BlockFormat
@@ -59,7 +60,7 @@ class BlockKernel:
     search: bool = False
 
     def __post_init__(self) -> None:
-        """Check the format."""
+        """Check that the format has E8M0 scales of 32."""
         if self.format.scale != E8M0 or self.format.block != 32:
             raise FormatError(f"wanted a format with E8M0 scales of 32, found {self.format}")
 
@@ -71,17 +72,17 @@ class BlockKernel:
 
     @cached_property
     def _depth(self) -> int:
-        """Powers of two from the scale down to where the tables begin.
+        """Number of powers of two from the scale down to the first entry of the tables.
 
-        A quarter of the smallest element rounds to zero whatever ties do. 2^8 less than that does
-        not even count as noise.
+        A quarter of the smallest element rounds to zero under every tie rule, and values 2^8
+        smaller do not even contribute noise.
         """
         return 2 + 8 - int(np.log2(self.format.element.min_positive))
 
     @cached_property
     def _places(self) -> NDArray[np.float32]:
-        """What each place stands for, in units of the scale: float32 [n], the first zero."""
-        # Of amax under the smallest scale that is tried: 2^2 times one under RCEIL.
+        """Value of each table entry in units of the scale: float32 [n], the first zero."""
+        # Up to amax under the smallest scale that is tried, which is 2^-2 times that of RCEIL.
         count = (self._depth + self.format.element.emax + 4) << _MANTISSA
         bits = np.arange(count, dtype=np.uint16) + np.uint16(127 - self._depth << _MANTISSA)
         values = bits.view(ml_dtypes.bfloat16).astype(np.float32)
@@ -91,33 +92,35 @@ class BlockKernel:
 
     @cached_property
     def _codes(self) -> Bytes:
-        """Code without its sign by place, uint8 [n]."""
+        """Code without sign by table index, uint8 [n]."""
         return encode(self._places, self.format.element, self.ties)
 
     @cached_property
     def _squares(self) -> NDArray[np.complex64]:
-        """By place, in units of the scale: the error squared and, imaginary, the value squared."""
+        """Squared error (real) and squared value (imaginary) by table index, in units of
+        the scale."""
         values = self._places.astype(np.float64)
         error = self.format.element.values[self._codes] - values
         return (np.square(error) + 1j * np.square(values)).astype(np.complex64)
 
     @cached_property
     def _errors(self) -> NDArray[np.float32]:
-        """By place, in units of the scale: the error squared."""
+        """Squared error by table index, in units of the scale."""
         return np.ascontiguousarray(self._squares.real)
 
     @cached_property
     def _limit(self) -> int:
-        """The first place beyond the largest element."""
+        """First table index beyond the largest element."""
         return int(np.searchsorted(self._places, self.format.element.max, side="right"))
 
     def run(
         self, bits: Words, squares: NDArray[np.float32] | None = None
     ) -> tuple[Bytes, Bytes, Loss]:
-        """Blocks uint16 [n, 32], bits of bfloat16 -> elements [n, block_bytes], scales [n], loss.
+        """Quantize blocks uint16 [n, 32] of bfloat16 bits to elements [n, block_bytes], scales [n],
+        loss.
 
-        `squares` float32 [m, 32]: by what errors count in the search, in the blocks of a row.
-        Raises FormatError where a number is Inf or NaN.
+        `squares` float32 [m, 32]: weights of squared errors in the search, for the blocks of a row.
+        Raises FormatError for Inf and NaN.
         """
         count = len(bits)
         columns = np.ascontiguousarray(bits.view(np.uint64).T).view(np.uint16)
@@ -131,7 +134,7 @@ class BlockKernel:
             scales = self._searched(scales, magnitude, squares)
         base = np.maximum(scales, self._depth).astype(np.uint16) - np.uint16(self._depth)
         base = np.repeat(base << np.uint16(_MANTISSA), _BESIDE).reshape(count, _BESIDE)
-        # A difference that stops at zero.
+        # A subtraction that saturates at zero.
         place = np.maximum(magnitude, base, out=magnitude)
         place -= base
         small = np.flatnonzero((scales <= self._depth) & (amax > 0))
@@ -152,7 +155,8 @@ class BlockKernel:
     def _searched(
         self, usual: Bytes, magnitude: Words, squares: NDArray[np.float32] | None
     ) -> Bytes:
-        """The scales of least error among `usual` and their neighbours, for [8, n, 4]."""
+        """Return the scales of least error among `usual` and neighbours, for magnitudes [8,
+        n, 4]."""
         counts = None
         if squares is not None:
             counts = squares.reshape(-1, len(magnitude), _BESIDE).transpose(1, 0, 2)[:, None]
@@ -167,7 +171,7 @@ class BlockKernel:
                 rows *= counts
             noise = _over_four(np.add, errors.sum(axis=0)).astype(np.float64)
             noise *= np.exp2(2.0 * (tried.astype(np.float64) - 127))
-            # Below, the tables do not hold.
+            # The tables do not cover smaller scales.
             better = (noise < least) & (usual > self._depth + max(map(abs, NEIGHBOURS)))
             best, least = np.where(better, tried, best), np.where(better, noise, least)
         return best
@@ -178,7 +182,7 @@ class BlockKernel:
         signs &= np.uint16(element.sign_bit)
         negative = signs.astype(np.uint8)
         if not element.exponent:
-            # Two's complement: all bits turned, and one added.
+            # Two's complement negation: invert all bits, and add one.
             turned = negative.view(np.int8) >> np.int8(7)
             return ((codes.view(np.int8) ^ turned) - turned).view(np.uint8)
         if not self.negative_zero:
@@ -186,7 +190,7 @@ class BlockKernel:
         return codes | negative
 
     def _packed(self, codes: Bytes) -> Bytes:
-        """Codes uint8 [8, n, 4] -> uint8 [n, block_bytes], as packing.py has them."""
+        """Pack codes uint8 [8, n, 4] into uint8 [n, block_bytes], as packing.py does."""
         bits = self.format.element.bits
         if bits == 4:
             pairs = codes.view(np.uint16)
@@ -216,14 +220,14 @@ class BlockKernel:
 
 
 def peaks(bits: Words) -> Words:
-    """The largest magnitude of each block, uint16 [n], of bfloat16 uint16 [n, 4k]."""
+    """Return the largest magnitude of each block, uint16 [n], of bfloat16 bits uint16 [n, 4k]."""
     columns = np.ascontiguousarray(bits.view(np.uint64).T).view(np.uint16)
     columns &= np.uint16(0x7FFF)
     return _over_four(np.maximum, columns.reshape(-1, len(bits), _BESIDE).max(axis=0))
 
 
 def _over_four(operation: np.ufunc, rows: NDArray[Any]) -> NDArray[Any]:
-    """[n, 4] -> [n]: numpy's own reduction begins anew with each row, which takes longer."""
+    """Reduce [n, 4] to [n]; faster than numpy's reduction, which starts anew for each row."""
     first, second = operation(rows[:, 0], rows[:, 1]), operation(rows[:, 2], rows[:, 3])
     found: NDArray[Any] = operation(first, second)
     return found

@@ -1,8 +1,9 @@
-"""The inputs of linear layers over a text: what scales and rounding of their weights depend on.
+"""Calibration: statistics of the inputs of linear layers over a text, used to quantize their
+weights.
 
-A model that is compiled to return them (`observe_inputs`) runs on a text; `Inputs` of each weight
-come out. Sums are kept in memory, the inputs themselves in a folder, in bfloat16, where rounding
-with error feedback wants them: memory does not grow with the text.
+A model compiled with `observe_inputs` runs on a text and returns these inputs. Sums are kept in
+memory. Rounding with error feedback also needs the inputs themselves, which are written to a folder
+in bfloat16, so that memory does not grow with the text.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from mxc.compiler.quantize.inputs import Inputs
 
 Floats = NDArray[np.float32]
 
-#: Inputs, spread over the text, on which errors of outputs are measured.
+#: Approximate number of inputs, spread over the text, on which errors of outputs are measured.
 _SAMPLE = 64
-#: Inputs that are read together.
+#: Number of inputs that are read at a time.
 _ROWS = 2048
-#: Feedback that is kept: the query, key and value weights of a layer have the same inputs, and in
-#: a file the output weight may lie between.
+#: Number of Feedback objects that are kept: the query, key and value weights of a layer share their
+#: inputs, and the output weight may lie between them in a file.
 _KEPT = 2
-#: Held while feedback is made: each takes much memory.
+#: Held while a Feedback is computed, because each needs much memory.
 _ONE = threading.Lock()
 
 _EXPERT = re.compile(r"(?P<stem>.*\bexperts)\.(?P<number>\d+)\.(?P<part>\w+?)(\.weight)?")
@@ -42,7 +43,8 @@ _EXPERT = re.compile(r"(?P<stem>.*\bexperts)\.(?P<number>\d+)\.(?P<part>\w+?)(\.
 
 @dataclass
 class _Stream:
-    """What goes into one weight, or into one expert."""
+    """Statistics of the inputs of one weight, or of one expert: sums of squares, count and
+    samples."""
 
     squares: NDArray[np.float64]
     count: int = 0
@@ -52,14 +54,14 @@ class _Stream:
 class Calibration:
     """The inputs of the linear layers of `model` over a text of `tokens` tokens.
 
-    `folder` receives the inputs; None: there is no feedback. `said` is what files that are written
-    with it say of it.
+    `folder` receives the inputs; None disables error feedback. `said` is the description that
+    quantized files record.
     """
 
     def __init__(
         self, model: Model, tokens: int, folder: Path | None, said: Mapping[str, Any]
     ) -> None:
-        """Nothing was fed yet."""
+        """Start without inputs."""
         self.said = dict(said)
         self._folder = folder
         self._stride = max(1, tokens // _SAMPLE)
@@ -70,17 +72,18 @@ class Calibration:
 
     @property
     def feeds_back(self) -> bool:
-        """Whether inputs are kept, so that there is feedback of errors."""
+        """Whether inputs are kept, so that error feedback is possible."""
         return self._folder is not None
 
     def add(self, results: Mapping[str, NDArray[Any]]) -> None:
-        """Inputs of some tokens, and the experts that they go to, as the program names them."""
+        """Add the inputs of some tokens, and the experts they are routed to, by names of the
+        results."""
         for name, values in results.items():
             if not name.startswith(INPUTS):
                 continue
             listed = name.removeprefix(INPUTS)
             key, *others = listed.split(", ")
-            # The first stands for all that read the same.
+            # The first name represents all weights with the same inputs.
             self._same |= dict.fromkeys(others, key)
             rows = values.reshape(-1, values.shape[-1])
             chosen = results.get(EXPERTS + listed)
@@ -88,7 +91,7 @@ class Calibration:
                 self._add((key, None), rows)
                 continue
             flat = chosen.reshape(-1)
-            # Rows of tokens, or one for each of their choices.
+            # There is a row per token, or one per token and selected expert.
             pairs = np.arange(len(flat)) * len(values) // len(flat)
             for expert in np.unique(flat).tolist():
                 self._add((key, expert), rows[pairs[flat == expert]])
@@ -104,11 +107,11 @@ class Calibration:
                 file.write(rows.astype(ml_dtypes.bfloat16).tobytes())
 
     def __getstate__(self) -> dict[str, Any]:
-        """For other processes, which make feedback themselves."""
+        """Return the state for other processes, which compute Feedback objects themselves."""
         return {**self.__dict__, "_feedback": OrderedDict()}
 
     def digest(self) -> str:
-        """The digest of all that weights are quantized with."""
+        """Return a digest of everything that quantization depends on."""
         whole = hashlib.sha256(repr((self.said, self.feeds_back, self._same)).encode())
         for stream, found in self._streams.items():
             whole.update(repr((stream, found.count)).encode() + found.squares.tobytes())
@@ -117,14 +120,14 @@ class Calibration:
         return whole.hexdigest()
 
     def knows(self, tensor: str, expert: int | None = None) -> bool:
-        """Whether the text reached the weight `tensor`, of a stack one expert's."""
+        """Return whether the text reached the weight `tensor`, or one expert of a stack."""
         return self._stream(tensor, expert) is not None
 
     def of(self, tensor: str, expert: int | None = None) -> Inputs | None:
-        """What goes into the weight `tensor` of the checkpoint, of a stack into one expert's.
+        """Return the inputs of the weight `tensor` of the checkpoint, or of one expert of a stack.
 
-        None where the model did not compute with it, or the text reached nothing of it. Threads
-        may call it.
+        None if the model does not use the weight, or the text did not reach it. Threads may call
+        it.
         """
         stream = self._stream(tensor, expert)
         if stream is None:
@@ -149,11 +152,12 @@ class Calibration:
         return None if found is None or not found.squares.any() else stream
 
     def _place(self, tensor: str, expert: int | None) -> tuple[str, int | None] | None:
-        """The key of the weight that a tensor is part of, and the expert."""
+        """Return the key of the weight that a tensor is part of, and the expert; None if
+        unknown."""
         if tensor in self._keys:
             key, number = self._keys[tensor]
             return key, number if expert is None else expert
-        # A weight that was taken out of the stack of all experts.
+        # A weight that was split off the stack of all experts.
         if (match := _EXPERT.fullmatch(tensor)) is not None:
             part = match["part"]
             for name in (part, "gate_up_proj"):
@@ -179,7 +183,8 @@ class Calibration:
 
 
 def _tensors(model: Model) -> Iterator[tuple[str, tuple[str, int | None]]]:
-    """The tensors of the checkpoint that weights are made of: the key of the weight, the expert."""
+    """Yield (name of a checkpoint tensor, (key of its weight, expert)) for the matrices of
+    a model."""
     for each in model.bound:
         if not each.parameter.matrix:
             continue

@@ -1,4 +1,4 @@
-"""From a checkpoint in full precision to a quantized one: plan, write, and say what was lost."""
+"""Quantizes a checkpoint: plans, writes it, and reports the loss."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from mxc.compiler.quantize.request import Request
 from mxc.compiler.quantize.write import Writing
 from mxc.errors import CheckpointError
 
-#: Files that hold weights, which are not copied beside the new ones.
+#: Suffixes of files with weights, which are not copied to the output.
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".index.json")
 
-#: What worker processes read the calibration from.
+#: File from which worker processes read the calibration.
 _CALIBRATION = "calibration.pickle"
 
-#: Called with the bytes of the source that are done, all of them, and the tensor that was last.
+#: Called with the source bytes done, the total, and the name of the last tensor.
 Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """A quantized checkpoint: what became of every tensor. Bytes and seconds of the whole.
+    """The result for every tensor of a quantized checkpoint; bytes and seconds of the whole.
 
-    `rotation` is what hidden states were rotated by, `calibration` what a calibration says of
-    itself; `uncalibrated` are the tensors of whose inputs it says nothing, which were quantized as
-    without one.
+    `rotation` describes the rotation of hidden states, `calibration` the calibration.
+    `uncalibrated` are tensors without inputs in the calibration, which were quantized as without
+    one.
     """
 
     source: Path
@@ -59,14 +59,14 @@ class Result:
 
     @property
     def total(self) -> Loss:
-        """All tensors that were quantized, together."""
+        """Loss of all quantized tensors together."""
         whole = Loss()
         for loss in self.losses.values():
             whole.add(loss)
         return whole
 
     def to_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the result as JSON."""
         total = self.total
         return {
             "source": str(self.source),
@@ -120,22 +120,27 @@ def quantize_checkpoint(
     workers: Workers | None = None,
     progress: Progress | None = None,
 ) -> Result:
-    """Write the folder `output` (of gguf a file): `source`, its matrices in blocks of `format`.
+    """Write the checkpoint `output` (a folder; a file for gguf): `source` with its matrices in
+    `format`.
 
-    `source` is a checkpoint folder, a .safetensors or a .gguf file in bf16, f16 or f32 (of gguf
-    also q8_0). Without `recipe` it is that of least error; "search" tries the
-    neighbours of each scale (search.py), "gptq" then rounds with feedback of errors (feedback.py).
-    `calibration`: what layers are fed with, which gptq needs, and the search counts errors by; with
-    one the search is the default. `rotate`: hidden states are rotated (rotate.py), and the
-    calibration is of the rotated model. Without `ties` and `dialect` the default
-    of the dialect, and of the format.
-    `include`, `exclude`: see `plan`. The output is the same whoever `workers` are, by default
-    threads of this process, one a CPU, and takes about 30 MiB for each. The folder appears when all
-    is in it. What a killed run of the same request left is taken up (pieces/run.py).
+    - `source`: a checkpoint folder, a .safetensors or a .gguf file in bf16, f16 or f32 (gguf: also
+      q8_0).
+    - `recipe`: by default the recipe of least error for the format; "search" tries the neighbours
+      of each scale (search.py); "gptq" in addition rounds with error feedback (feedback.py).
+    - `calibration`: statistics of the inputs of layers. gptq needs it, and the search weights
+      errors with it; with a calibration the default recipe is the search.
+    - `rotate`: rotate the hidden states (rotate.py); the calibration is then of the rotated model.
+    - `ties`, `dialect`: by default those of the dialect and of the format.
+    - `include`, `exclude`: see `plan`.
+    - `workers`: by default threads of this process, one per CPU, with about 30 MiB for each. The
+      output does not depend on them.
 
-    Raises FormatError for names that are unknown or do not go together; CheckpointError for
-    a source that is damaged, quantized, or holds NaN or Inf, an output that exists or cannot be
-    written, and as `plan`; WorkerError where a worker is lost, and then what is done stays.
+    The output appears when it is complete. An interrupted run of the same request is resumed
+    (pieces/run.py).
+
+    Raises FormatError for unknown names and combinations; CheckpointError for a source that is
+    damaged, already quantized, or has NaN or Inf, for an output that exists or cannot be written,
+    and as `plan`; WorkerError if a worker is lost, in which case finished pieces are kept.
     """
     started = time.perf_counter()
     source, output = Path(source), Path(output)
@@ -195,7 +200,7 @@ def quantize_checkpoint(
         if spoken.converted:
             written = _converted(folder, spoken.converted, output, workers)
         else:
-            _require_free(output)  # it may have come meanwhile
+            _require_free(output)  # another process may have created it meanwhile
             (folder / JOURNAL).unlink()
             folder.rename(output)
     return Result(
@@ -228,15 +233,15 @@ def _write_index(writing: Writing, folder: Path, total: int) -> None:
 
 
 def _copy_others(source: Path, folder: Path) -> None:
-    """Tokenizer, generation settings and what else lies beside the weights."""
+    """Copy tokenizer, generation settings and other files beside the weights."""
     for path in sorted(source.iterdir()):
         if path.is_file() and path.name != CONFIG and not path.name.endswith(_WEIGHTS):
             shutil.copyfile(path, folder / path.name)
 
 
 def _converted(folder: Path, dialect: str, output: Path, workers: Workers) -> int:
-    """Write `folder` as `output` in a dialect that is made of the others; its size."""
-    from mxc.compiler.convert.checkpoint import convert  # which knows the outputs of this package
+    """Convert the quantized `folder` to `dialect` as `output`; return the size of the result."""
+    from mxc.compiler.convert.checkpoint import convert  # imports this package
 
     convert(folder, dialect, output, workers=workers)
     files = [output] if output.is_file() else output.glob("*.safetensors")

@@ -1,18 +1,18 @@
-"""Rounding with error feedback (GPTQ): what one column loses, the columns after it make up for.
+"""Rounding with error feedback (GPTQ): the columns after one compensate its rounding error.
 
-Columns of a weight [N, K] are rounded one after the other, those of the largest inputs first. With
-H = mean of x x^T over the inputs x of a text, the error of a column changes outputs least when
+The columns of a weight [N, K] are rounded one after the other, in the order of decreasing inputs. H
+= mean of x x^T over the inputs x of a text. The error of column j changes the outputs least if the
+later columns k are updated before they are rounded:
 
-    w[:, k] -= error * U[j, k] / U[j, j]    of every later column k, where H^-1 = U^T U, U upper
+  w[:, k] -= error * U[j, k] / U[j, j]    where H^-1 = U^T U, U upper triangular
 
-is done before these are rounded. Scales are found before, of the weight as it was: what is stored
-is the same format. Source: Frantar et al., GPTQ, arXiv 2210.17323, algorithm 1, with its order by
-activations.
+Scales are computed before, from the original weight, so the stored format is the same. Source:
+Frantar et al., GPTQ, arXiv 2210.17323, algorithm 1, with its order by activations.
 
-A text of few tokens shows correlations that other texts do not have, and making up by those loses
-more than it gains. So entries of H beside its diagonal are shrunk, by the share of them that n
-independent inputs would show by chance (Schaefer and Strimmer, 2005): with few tokens, or inputs
-that are not correlated, little is fed back.
+A text of few tokens shows correlations that other texts do not have, and compensating by these
+loses more than it gains. So the off-diagonal entries of H are shrunk by the share that n
+independent inputs would show by chance (Schaefer and Strimmer, 2005). With few tokens, or
+uncorrelated inputs, little is fed back.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ from mxc.formats.rounding import Ties, encode
 
 Floats = NDArray[np.float32]
 
-#: Added to the diagonal of H, as a part of its mean: inputs that the text does not vary.
+#: Added to the diagonal of H, as a share of its mean, for inputs that are constant in the text.
 _DAMPING = 0.01
-#: Columns after which the rest of the matrix is corrected by one product.
+#: Number of columns after which the rest of the matrix is updated by one matrix product.
 _PANEL = 128
 
 
 @dataclass(frozen=True)
 class Feedback:
-    """How errors are fed back.
+    """Parameters of error feedback.
 
-    `order` int [K]: the columns as they are rounded; `factor` float32 [K, K]: U in that order.
+    `order` int [K]: the order in which columns are rounded; `factor` float32 [K, K]: U in that
+    order.
     """
 
     order: NDArray[np.intp]
@@ -45,25 +46,26 @@ class Feedback:
 
     @staticmethod
     def of(gram: NDArray[np.float64], count: int) -> Feedback:
-        """From H float64 [K, K], not zero, of `count` inputs; 32 bytes for each of its elements."""
+        """Compute from a nonzero H float64 [K, K] of `count` inputs; needs 32 bytes per element of
+        H."""
         diagonal = np.diag(gram)
         order = np.argsort(-diagonal, kind="stable")
         damped = gram[np.ix_(order, order)]
         damped *= 1 - chance(damped, count)
         damped[np.diag_indices(len(order))] = diagonal[order]
         damped[np.diag_indices(len(order))] += _DAMPING * diagonal.mean()
-        # H = R R^T with R upper, by the factor of the reversed matrix; then U = R^-1.
+        # H = R R^T with R upper triangular, from the Cholesky factor of the reversed matrix; U =
+        # R^-1.
         upper = np.linalg.cholesky(damped[::-1, ::-1])[::-1, ::-1]
         return Feedback(order, np.triu(np.linalg.inv(upper)).astype(np.float32))
 
     def run(
         self, values: Floats, units: Floats, element: ElementFormat, ties: Ties
     ) -> NDArray[np.uint8]:
-        """Codes uint8 [n, K] of rows `values` [n, K]; `units` [n, K / block]: what an element is
-        multiplied with."""
+        """Return codes uint8 [n, K] of rows `values` [n, K] with scales `units` [n, K / block]."""
         depth = values.shape[1]
         block = depth // units.shape[1]
-        # A column is contiguous.
+        # Transposed, so that a column is contiguous.
         rows = np.ascontiguousarray(values.T[self.order])
         scales = np.ascontiguousarray(units.T)
         codes = np.empty((depth, len(values)), np.uint8)
@@ -85,7 +87,7 @@ class Feedback:
 
 
 def chance(gram: NDArray[np.float64], count: int) -> float:
-    """The share of what is beside the diagonal that `count` inputs show by chance, 0 to 1."""
+    """Return the share, 0 to 1, of off-diagonal entries of H that `count` inputs show by chance."""
     sizes = np.sqrt(np.maximum(np.diag(gram), np.finfo(np.float64).tiny))
     correlations = gram / sizes
     correlations /= sizes[:, None]

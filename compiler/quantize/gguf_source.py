@@ -1,7 +1,7 @@
-"""A GGUF as the source of `mxc quantize`: the numbers that it means, its metadata as config.json.
+"""A GGUF file as the source of `mxc quantize`: values as a checkpoint, metadata as config.json.
 
-Tensors get transformers' names, rows their order, experts a tensor each; Q8_0 becomes the float32
-that it means. Rows are decoded when they are read.
+Tensors have transformers' names and order of rows, with one tensor per expert. Q8_0 is dequantized
+to float32. Rows are decoded when they are read.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ from mxc.formats.formats import FORMATS
 
 @dataclass(frozen=True)
 class GgufSource:
-    """A checkpoint whose records say what is read; the bytes of each come from `reads`, by name.
+    """A checkpoint whose bytes come from `reads`, a reader for each tensor by name.
 
-    `texts` are the tokenizer and the chat template, by the names of files.
+    The records of the checkpoint describe the decoded tensors. `texts` are the tokenizer and the
+    chat template, by file name.
     """
 
     checkpoint: Checkpoint
@@ -40,10 +41,10 @@ class GgufSource:
 
 
 def open_source(path: Path) -> GgufSource:
-    """Open a .gguf file. Raises CheckpointError as open_gguf and published_config.
+    """Open a .gguf file.
 
-    And for a file that is in blocks of a format already, and for gpt-oss, whose experts have an
-    order of their own in every dialect.
+    Raises CheckpointError as open_gguf and published_config, for a file that is already in a block
+    format, and for gpt-oss, whose experts have an order of their own in every dialect.
     """
     source = open_gguf(path)
     config, tensors = published_config(source.config, source.tensors, str(path))

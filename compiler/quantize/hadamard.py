@@ -1,8 +1,8 @@
-"""Rotations by Hadamard matrices: they spread what is large in one channel over many.
+"""Rotations by Hadamard matrices, which spread outliers of one channel over many.
 
-A matrix of Hadamard's has entries of one size, so that each output is a sum of all inputs, with
-signs. It is its own inverse, but for the signs that are put before it at random (of a fixed seed),
-so that no channel stands for the mean of the others.
+All entries of a Hadamard matrix have the same magnitude, so that each output is a sum of all inputs
+with signs. The matrix is its own inverse. Random signs (with a fixed seed) are applied before it,
+so that no output is the mean of the inputs.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ _SEED = 20
 
 @dataclass(frozen=True)
 class Hadamard:
-    """The orthogonal matrix R of `width`: of blocks of `size` on the diagonal, a power of two.
+    """The orthogonal matrix R of size `width`, block diagonal with blocks of `size`, a power of
+    two.
 
-    R = D H, D the signs, H the matrix of Hadamard over sqrt(size).
+    R = D H with D the signs, and H Hadamard matrices divided by sqrt(size).
     """
 
     width: int
@@ -30,17 +31,17 @@ class Hadamard:
 
     @staticmethod
     def of(width: int) -> Hadamard:
-        """With the largest blocks that divide the width."""
+        """Return the rotation with the largest blocks that divide the width."""
         return Hadamard(width, width & -width)
 
     @cached_property
     def signs(self) -> Floats:
-        """+1 or -1, float32 [width]."""
+        """+1 or -1 per channel, float32 [width]."""
         drawn = np.random.default_rng(_SEED).integers(0, 2, self.width)
         return (1 - 2 * drawn).astype(np.float32)
 
     def rotate(self, rows: Floats) -> Floats:
-        """rows [n, m * width] times R, each `width` columns by themselves."""
+        """Return rows [n, m * width] times R, applied to each `width` columns separately."""
         shape = rows.shape
         found = rows.reshape(-1, self.width) * self.signs
         span = 1

@@ -1,4 +1,4 @@
-"""What is known of the inputs of a linear layer while its weight is quantized."""
+"""Statistics of the inputs of a linear layer, for the quantization of its weight."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a text feeds into one linear layer.
+    """Inputs of one linear layer over a text.
 
-    `squares` float32 [K]: the mean of the square of each input. `sample` float32 [n, K]: some of
-    the inputs. `feedback`: see feedback.py; None: each weight is rounded by itself.
+    `squares` float32 [K]: mean square of each input. `sample` float32 [n, K]: some of the inputs.
+    `feedback`: see feedback.py; None: each element is rounded independently.
     """
 
     squares: Floats

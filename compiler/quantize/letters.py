@@ -1,4 +1,4 @@
-"""Letters, 5 points wide and 7 high, for pictures: five bits a row, from the top."""
+"""A bitmap font for plots, 5 pixels wide and 7 high: five bits per row, from the top."""
 
 from __future__ import annotations
 
@@ -65,5 +65,5 @@ def _glyph(rows: str) -> NDArray[np.bool_]:
     return bits[:, 8 - WIDTH :].astype(np.bool_)
 
 
-#: bool [HEIGHT, WIDTH] of each character that there is: digits, small letters, a few signs.
+#: bool [HEIGHT, WIDTH] of each available character: digits, small letters, some signs.
 GLYPHS: Mapping[str, NDArray[np.bool_]] = {name: _glyph(rows) for name, rows in _ROWS.items()}

@@ -1,4 +1,4 @@
-"""What quantizing changed: sums over elements, from which the signal to noise ratio comes."""
+"""The loss of quantization: sums over elements, which give the signal-to-noise ratio."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 @dataclass(kw_only=True)
 class Loss:
-    """Sums of squares of a tensor and of what quantizing it changed.
+    """Sums of squares of a tensor and of its quantization errors.
 
-    `output_signal` and `output_noise` are those of the outputs of the layer on inputs of a text; 0
-    where none is known. `how` names what it was quantized to; `saturated` counts elements whose
-    scaled value was beyond the largest element.
+    `output_signal` and `output_noise` are those of the layer's outputs on inputs of a text; 0 if
+    there are none. `how` names the format and recipe. `saturated` counts elements whose scaled
+    value exceeded the largest element.
     """
 
     how: str = ""
@@ -28,7 +28,7 @@ class Loss:
     saturated: int = 0
 
     def add(self, other: Loss) -> None:
-        """Sum up another tensor, or a part of this one."""
+        """Add the sums of another tensor, or of a part of this one."""
         self.how = other.how or self.how
         self.elements += other.elements
         self.signal += other.signal
@@ -39,17 +39,17 @@ class Loss:
 
     @property
     def sqnr(self) -> float | None:
-        """Signal to noise in dB, to 0.01; None where there is no signal, or no noise."""
+        """Signal-to-noise ratio in dB, to 0.01; None without signal or noise."""
         return _decibels(self.signal, self.noise)
 
     @property
     def output_sqnr(self) -> float | None:
-        """The same of the layer's outputs; None where no inputs are known."""
+        """The same for the layer's outputs; None if no inputs are known."""
         return _decibels(self.output_signal, self.output_noise)
 
     @property
     def saturated_share(self) -> float:
-        """Part of the elements that were beyond the largest; 0 of no elements."""
+        """Share of the elements that exceeded the largest element; 0 without elements."""
         return self.saturated / self.elements if self.elements else 0.0
 
 
@@ -58,10 +58,10 @@ def _decibels(signal: float, noise: float) -> float | None:
 
 
 def sum_of_squares(values: NDArray[Any]) -> float:
-    """Sum of squares of any float type, in float64, where no square of a float32 over- or
-    underflows.
+    """Return the sum of squares of any float type, in float64: squares of float32 do not over- or
+    underflow.
 
-    In one order: a dot product is summed as the threads of the machine have it.
+    The order of the sum is fixed; that of a dot product depends on the number of threads.
     """
     wide = values.astype(np.float64).reshape(-1)
     return float(np.square(wide, out=wide).sum())

@@ -1,9 +1,9 @@
 """The dialects that `mxc quantize` writes: names, dtypes and shapes of the parts, and the config.
 
-What a dialect's own library does where a value lies halfway between two elements is its default
-here. Sources: amd-quark 0.13 torch/utils/pack.py and torch/quantization/config/config.py;
-compressed-tensors 0.20 compressors/ and quantization/quant_scheme.py; transformers 5.23
-integrations/mxfp4.py; nvidia-modelopt 0.47 torch/export/quant_utils.py.
+The default rounding of ties is that of the dialect's own library. Sources: amd-quark 0.13
+torch/utils/pack.py and torch/quantization/config/config.py; compressed-tensors 0.20 compressors/
+and quantization/quant_scheme.py; transformers 5.23 integrations/mxfp4.py; nvidia-modelopt 0.47
+torch/export/quant_utils.py.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from mxc.formats.formats import BlockFormat
 from mxc.formats.recipes import ScaleRecipe
 from mxc.formats.rounding import Ties
 
-#: How safetensors types elements of 8 bits; narrower ones are bytes.
+#: safetensors dtypes of 8-bit elements; narrower elements are packed in U8.
 EIGHT_BITS = {"e4m3": "F8_E4M3", "e5m2": "F8_E5M2", "int8": "I8"}
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor that will be written: `dtype` as safetensors has it, `shape` in elements of it."""
+    """A tensor to write: `dtype` is a safetensors name, `shape` in elements of it."""
 
     name: str
     dtype: str
@@ -34,7 +34,8 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Parts:
-    """What a weight becomes. `transposed`: the source is [.., in, out], the parts are not."""
+    """The tensors of a quantized weight. `transposed`: the source is [.., in, out], the parts are
+    not."""
 
     elements: Tensor
     scales: Tensor
@@ -43,24 +44,24 @@ class Parts:
 
 
 class Output(ABC):
-    """A dialect to write. `formats` are names of FORMATS, the first of `default_for` its own."""
+    """A dialect to write. `formats` are the names of FORMATS that it can hold."""
 
     name: ClassVar[str]
     formats: ClassVar[tuple[str, ...]]
     ties: ClassVar[Ties] = Ties.EVEN
-    #: Whether a negative number that rounds to zero keeps its sign.
+    #: A negative number that rounds to zero keeps its sign.
     negative_zero: ClassVar[bool] = True
-    #: Whether nvfp4's tensor scale is stored as its reciprocal.
+    #: The tensor scale of nvfp4 is stored as its reciprocal.
     reciprocal: ClassVar[bool] = False
-    #: Whether all experts of a layer are one tensor; else each is a layer of its own.
+    #: All experts of a layer are one tensor; otherwise each is a layer of its own.
     stacks: ClassVar[bool] = False
-    #: Values of `model_type` whose gate and up projections of an expert stay one weight.
+    #: Values of `model_type` for which the gate and up projections of an expert stay one weight.
     fused_gate_up: ClassVar[tuple[str, ...]] = ()
-    #: The dialect of `mxc convert` that makes the output of what was written; "" for none.
+    #: Dialect of `mxc convert` that the written checkpoint is converted to; "" for none.
     converted: ClassVar[str] = ""
 
     def check(self, format: BlockFormat) -> None:
-        """Raises FormatError for a format that the dialect has no name for."""
+        """Raise FormatError for a format that the dialect cannot express."""
         if format.name not in self.formats:
             able = [each.name for each in OUTPUTS.values() if format.name in each.formats]
             raise FormatError(
@@ -69,21 +70,22 @@ class Output(ABC):
             )
 
     def zero_scale(self, recipe: ScaleRecipe | None) -> int:
-        """The scale byte of a block of zeros: any means the same."""
+        """Return the scale byte of a block of zeros, whose value does not depend on it."""
         return 0
 
     @abstractmethod
     def parts(self, weight: TensorRecord, format: BlockFormat) -> Parts | None:
-        """What a weight becomes; None for a tensor that the dialect cannot hold quantized."""
+        """Return the tensors of a weight; None for a tensor that the dialect cannot hold
+        quantized."""
 
     @abstractmethod
     def config(
         self, format: BlockFormat, recipe: ScaleRecipe | None, kept: Sequence[str]
     ) -> dict[str, Any]:
-        """The `quantization_config`; `kept` are the modules whose weights stay as they are."""
+        """Return `quantization_config`; `kept` are the modules with unquantized weights."""
 
     def files(self, format: BlockFormat, kept: Sequence[str]) -> dict[str, Any]:
-        """What lies beside config.json: JSON by the names of files."""
+        """Return additional JSON files by name."""
         return {}
 
 
@@ -98,7 +100,7 @@ def _elements(name: str, weight: TensorRecord, format: BlockFormat) -> Tensor:
 
 
 class Quark(Output):
-    """AMD Quark's: `X.weight` packed and `X.weight_scale`, the recipe in the config."""
+    """AMD Quark: packed `X.weight` and `X.weight_scale`, with the recipe in the config."""
 
     name = "quark"
     formats: ClassVar[tuple[str, ...]] = (
@@ -121,12 +123,12 @@ class Quark(Output):
     }
 
     def zero_scale(self, recipe: ScaleRecipe | None) -> int:
-        """2^-126 with even; with floor and ceil its epsilon, 2^-23."""
+        """Return the byte of 2^-126 for even, and of Quark's epsilon 2^-23 for floor and ceil."""
         quark = {ScaleRecipe.EVEN: 1, ScaleRecipe.FLOOR: 104, ScaleRecipe.CEIL: 104}
         return 0 if recipe is None else quark.get(recipe, 0)
 
     def parts(self, weight: TensorRecord, format: BlockFormat) -> Parts | None:
-        """The tensors of a linear layer's weight."""
+        """Return the tensors of a linear layer's weight."""
         if not _matrix(weight):
             return None
         rows, depth = weight.shape
@@ -136,7 +138,7 @@ class Quark(Output):
     def config(
         self, format: BlockFormat, recipe: ScaleRecipe | None, kept: Sequence[str]
     ) -> dict[str, Any]:
-        """Weights alone; activations stay as they are."""
+        """Return a config for quantized weights and unquantized activations."""
         weight = {
             "dtype": self._dtypes[format.name],
             "is_dynamic": False,
@@ -172,7 +174,7 @@ class Quark(Output):
 
 
 class CompressedTensors(Output):
-    """compressed-tensors': `X.weight_packed` (8 bits: `X.weight`) and `X.weight_scale`."""
+    """compressed-tensors: `X.weight_packed` (8 bits: `X.weight`) and `X.weight_scale`."""
 
     name = "compressed-tensors"
     formats = ("mxfp4", "mxfp6e2m3", "mxfp8e4m3", "nvfp4")
@@ -185,7 +187,7 @@ class CompressedTensors(Output):
     }
 
     def parts(self, weight: TensorRecord, format: BlockFormat) -> Parts | None:
-        """The tensors of a linear layer's weight."""
+        """Return the tensors of a linear layer's weight."""
         if not _matrix(weight):
             return None
         rows, depth = weight.shape
@@ -201,7 +203,8 @@ class CompressedTensors(Output):
     def config(
         self, format: BlockFormat, recipe: ScaleRecipe | None, kept: Sequence[str]
     ) -> dict[str, Any]:
-        """Weights alone; activations stay as they are. It has no place for the recipe."""
+        """Return a config for quantized weights and unquantized activations, which cannot express
+        recipes."""
         container = self._containers[format.name]
         scale = "torch.float8_e4m3fn" if format.tensor_scale else "torch.uint8"
         weights = {
@@ -232,13 +235,13 @@ class CompressedTensors(Output):
 
 
 class Modelopt(Output):
-    """modelopt's nvfp4: `X.weight`, `X.weight_scale` and the tensor scale, which multiplies."""
+    """nvfp4 of modelopt: `X.weight`, `X.weight_scale` and a multiplying tensor scale."""
 
     name = "modelopt"
     formats = ("nvfp4",)
 
     def parts(self, weight: TensorRecord, format: BlockFormat) -> Parts | None:
-        """The tensors of a linear layer's weight."""
+        """Return the tensors of a linear layer's weight."""
         if not _matrix(weight):
             return None
         rows, depth = weight.shape
@@ -251,11 +254,11 @@ class Modelopt(Output):
     def config(
         self, format: BlockFormat, recipe: ScaleRecipe | None, kept: Sequence[str]
     ) -> dict[str, Any]:
-        """Weights alone; activations stay as they are."""
+        """Return a config for quantized weights and unquantized activations."""
         return {"quant_method": self.name, "quant_algo": "W4A16_NVFP4", "ignore": list(kept)}
 
     def files(self, format: BlockFormat, kept: Sequence[str]) -> dict[str, Any]:
-        """hf_quant_config.json."""
+        """Return hf_quant_config.json."""
         said = {
             "quant_algo": "W4A16_NVFP4",
             "kv_cache_quant_algo": None,
@@ -266,9 +269,9 @@ class Modelopt(Output):
 
 
 class GptOss(Output):
-    """gpt-oss': the experts' weights alone, `X_blocks` and `X_scales`.
+    """gpt-oss: only the weights of experts, `X_blocks` and `X_scales`.
 
-    transformers has them as [experts, in, out], the blocks are [experts, out, in / 32, 16].
+    transformers has them as [experts, in, out]; the blocks are [experts, out, in / 32, 16].
     """
 
     name = "gpt-oss"
@@ -276,7 +279,7 @@ class GptOss(Output):
     stacks = True
 
     def parts(self, weight: TensorRecord, format: BlockFormat) -> Parts | None:
-        """The tensors of the fused weights of all experts of a layer."""
+        """Return the tensors of the stacked weights of all experts of a layer."""
         stem, _, last = weight.name.rpartition(".")
         known = last in ("gate_up_proj", "down_proj") and stem.endswith(".experts")
         if not known or len(weight.shape) != 3:
@@ -292,7 +295,7 @@ class GptOss(Output):
     def config(
         self, format: BlockFormat, recipe: ScaleRecipe | None, kept: Sequence[str]
     ) -> dict[str, Any]:
-        """As the published models have it. It has no place for the recipe."""
+        """Return the config of the published models, which cannot express recipes."""
         return {
             "quant_method": "mxfp4",
             "modules_to_not_convert": [
@@ -305,23 +308,24 @@ class GptOss(Output):
 
 
 class Gguf(Quark):
-    """GGUF's: quantized as ggml does it, then converted, because a file is all of a model."""
+    """GGUF: quantized with ggml's rules, then converted, because one file has the whole model."""
 
     name = "gguf"
     formats = ("mxfp4",)
     converted = "gguf"
-    #: ggml's search keeps the first of the nearest codes, and 0 comes before -0.
+    #: ggml's search keeps the first of the nearest codes, and 0 precedes -0.
     ties = Ties.ZERO
 
     def zero_scale(self, recipe: ScaleRecipe | None) -> int:
-        """2^-127."""
+        """Return the byte of 2^-127."""
         return 0
 
 
 class Torchao(Output):
-    """torchao's: quantized as it does it, then converted: its files have the classes' attributes.
+    """torchao: quantized with its rules, then converted, because its files record classes'
+    attributes.
 
-    Its own names for the parts are no dialect of layers; MX goes by Quark's, nvfp4 by modelopt's.
+    It is written in an intermediate dialect of layers: MX as Quark, nvfp4 as modelopt.
     """
 
     name = "torchao"
@@ -329,20 +333,20 @@ class Torchao(Output):
     converted = "torchao"
 
     def parts(self, weight: TensorRecord, format: BlockFormat) -> Parts | None:
-        """The tensors of a linear layer's weight."""
+        """Return the tensors of a linear layer's weight in the intermediate dialect."""
         return self._between(format).parts(weight, format)
 
     def config(
         self, format: BlockFormat, recipe: ScaleRecipe | None, kept: Sequence[str]
     ) -> dict[str, Any]:
-        """The config of the intermediate dialect."""
+        """Return the config of the intermediate dialect."""
         return self._between(format).config(format, recipe, kept)
 
     def _between(self, format: BlockFormat) -> Output:
         return Modelopt() if format.tensor_scale else Quark()
 
 
-#: By name; the first that holds a format is its default.
+#: Dialects by name; the first that holds a format is the format's default.
 OUTPUTS: Mapping[str, Output] = {
     output.name: output
     for output in (Quark(), CompressedTensors(), GptOss(), Gguf(), Modelopt(), Torchao())
@@ -350,7 +354,7 @@ OUTPUTS: Mapping[str, Output] = {
 
 
 def output_dialect(name: str | None, format: BlockFormat) -> Output:
-    """The dialect called `name`, or the default of `format`.
+    """Return the dialect `name`, or the default of `format`.
 
     Raises FormatError for an unknown name, or a dialect that does not hold the format.
     """

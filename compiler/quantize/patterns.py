@@ -1,7 +1,7 @@
-"""Which names a user's patterns are for: those of file names (*, ?, [..]), or regular expressions.
+"""Matching of tensor names with user patterns: as file names (*, ?, [..]) or regular expressions.
 
-Python's regular expressions can take time exponential in the name. They are matched in a process
-of its own, all at once, with a limit of time.
+Python's regular expressions can take time exponential in the length of a name. They are matched in
+a separate process, all together, with a time limit.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from collections.abc import Iterable, Sequence
 from mxc.artifact.child import Channel, Child, Ended, Overdue, limit_processor
 from mxc.errors import FormatError
 
-#: What begins a regular expression.
+#: Prefix of a regular expression.
 _REGEX = "re:"
-#: Limits of all matches together: seconds and bytes of address space.
+#: Limits for all matches together: seconds, and bytes of address space.
 SECONDS = 20.0
 _MEMORY = 1 << 30
 
 
 def named_by(patterns: Sequence[str], names: Iterable[str]) -> dict[str, frozenset[str]]:
-    """The names that each pattern is for.
+    """Return the names that each pattern matches.
 
-    A pattern is for whole names; after "re:" it is a regular expression that matches from the
-    start. Raises FormatError for one that is none, or that takes too long.
+    A pattern matches whole names; after "re:" it is a regular expression that matches from the
+    start. Raises FormatError for an invalid regular expression, or one that takes too long.
     """
     listed = list(names)
     found = {
@@ -64,7 +64,7 @@ def _matched(expressions: Sequence[str], names: Sequence[str]) -> dict[str, froz
 
 
 def serve(channel: Channel) -> None:
-    """The process: for each expression, the names that it matches."""
+    """Main function of the process: send the matching names for each expression."""
     limit_processor(SECONDS)
     expressions, names = json.loads(channel.receive())
     for pattern in expressions:

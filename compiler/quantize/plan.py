@@ -1,4 +1,4 @@
-"""Which tensors of a checkpoint are quantized, and what every tensor becomes. Headers only."""
+"""Selection of the tensors to quantize, and the tensors written for each. Reads headers only."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from mxc.compiler.quantize.stacked import biases_of, experts, inputs_first, is_s
 from mxc.errors import CheckpointError
 from mxc.formats.formats import BlockFormat
 
-#: Left as they are unless --include names them: tables of which rows are looked up, the head, and
-#: routers, whose small differences decide which experts run.
+#: Patterns of tensors that are kept unless --include names them: embedding tables, the head, norms,
+#: routers, whose small differences decide which experts run, and other models beside the language
+#: model.
 EXCLUDED = (
     "*embed*",
     "*wte*",
@@ -31,16 +32,16 @@ EXCLUDED = (
     "*audio_*",
 )
 
-#: Dtypes that are weights in full.
+#: Dtypes of unquantized weights.
 _FLOATS = ("BF16", "F16", "F32")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
-    """One tensor of the source and what it becomes: `parts`, or itself and the reason `kept`.
+    """One tensor of the source: its quantized `parts`, or the reason why it is `kept`.
 
-    `read`: where its bytes come from, if they do not lie in the file as the source says; with
-    `at_once` all of them, because to read some costs as much.
+    `read` replaces reading the bytes from the file. `at_once`: the tensor is read as a whole,
+    because reading a part costs as much.
     """
 
     source: TensorRecord
@@ -51,7 +52,7 @@ class Item:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """What is written of it, in this order."""
+        """The tensors that are written for it, in this order."""
         if self.parts is None:
             return (Tensor(self.source.name, self.source.dtype, self.source.shape),)
         found = (self.parts.elements, self.parts.scales, self.parts.tensor_scale)
@@ -66,14 +67,15 @@ def plan(
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
 ) -> list[Item]:
-    """An item for each tensor, in the order of the files; for each expert of a stack its own.
+    """Return an item for each tensor, in the order of the files, or for each expert of a stack.
 
-    Patterns are for names of tensors: with *, ? and [..] as in file names, or "re:" and a regular
-    expression that matches from the start. With `include` these alone are quantized; without, all
-    that the dialect holds but `EXCLUDED`. `exclude` takes away in either case.
+    Patterns match names of tensors: with *, ? and [..] as in file names, or "re:" and a regular
+    expression that matches from the start. With `include` only matching tensors are quantized;
+    without, all that the dialect can hold except `EXCLUDED`. `exclude` removes tensors in either
+    case.
 
-    Raises CheckpointError where a pattern names nothing, an included tensor cannot be quantized,
-    the checkpoint is quantized already, or nothing would be; FormatError for a bad pattern.
+    Raises CheckpointError if a pattern matches nothing, an included tensor cannot be quantized, the
+    checkpoint is already quantized, or nothing would be quantized; FormatError for a bad pattern.
     """
     if isinstance(checkpoint.config.get("quantization_config"), dict):
         raise CheckpointError(
@@ -93,7 +95,7 @@ def plan(
         for patterns in (include, exclude, EXCLUDED)
     )
     items: list[Item] = []
-    # Biases go with the weights of their experts.
+    # Biases of experts are written with their weights.
     written: set[str] = set()
     for record in checkpoint.tensors.values():
         if record.name in unwanted:

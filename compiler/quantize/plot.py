@@ -1,7 +1,8 @@
-"""The error of every tensor as a picture: signal to noise over layers, one colour a kind of weight.
+"""Plots the error of every tensor: signal-to-noise ratio over layers, one colour per kind of
+weight.
 
-A PNG is written here, of points, lines and letters of 5 x 7, so that no library of plots is needed.
-Format: https://www.w3.org/TR/png-3/.
+The PNG is written here, with points, lines and letters of 5 x 7, so that no plotting library is
+needed. Format: https://www.w3.org/TR/png-3/.
 """
 
 from __future__ import annotations
@@ -40,15 +41,15 @@ _LAYER = re.compile(r"(?<![^.])(\d+)(?![^.])")
 
 
 def plot(losses: Mapping[str, Loss], title: str, path: Path) -> None:
-    """Write a PNG: signal to noise in dB of each tensor by its layer, tensors of one kind joined.
+    """Write a PNG: signal-to-noise ratio in dB by layer, with tensors of the same kind joined.
 
-    A tensor without noise is not in it; one without a layer stands at 0. Raises OSError.
+    A tensor without noise is left out; one without a layer number is at 0. Raises OSError.
     """
     path.write_bytes(png(draw(losses, title)))
 
 
 def series(losses: Mapping[str, Loss]) -> dict[str, list[tuple[int, float]]]:
-    """Points (layer, dB) by kind of weight, the name without its layer and ".weight"."""
+    """Return points (layer, dB) by kind of weight: the name without its layer and ".weight"."""
     found: dict[str, list[tuple[int, float]]] = {}
     for name, loss in losses.items():
         if loss.sqnr is None:
@@ -61,7 +62,7 @@ def series(losses: Mapping[str, Loss]) -> dict[str, list[tuple[int, float]]]:
 
 
 def draw(losses: Mapping[str, Loss], title: str) -> Image:
-    """The picture: uint8 [height, width, 3]."""
+    """Return the image: uint8 [height, width, 3]."""
     lines = series(losses)
     points = [point for line in lines.values() for point in line] or [(0, 0.0)]
     last = max(1, max(layer for layer, _ in points))
@@ -97,7 +98,7 @@ def draw(losses: Mapping[str, Loss], title: str) -> Image:
 
 
 def png(image: Image) -> bytes:
-    """A PNG of uint8 [height, width, 3]."""
+    """Encode an image uint8 [height, width, 3] as PNG."""
     height, width, _ = image.shape
     rows = np.zeros((height, 1 + 3 * width), np.uint8)  # each row begins with its filter: none
     rows[:, 1:] = image.reshape(height, -1)

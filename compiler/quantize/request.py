@@ -1,4 +1,4 @@
-"""What `mxc quantize` is asked, and what follows from it before a weight is read."""
+"""The request of `mxc quantize`, and the plan that follows from it before weights are read."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from mxc.formats.rounding import Ties, tie_rule
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """A request with its source opened: headers are read, all that is written is known."""
+    """A request with its source opened: headers are read, and everything to write is known."""
 
     block: BlockFormat
     dialect: Output
@@ -50,9 +50,9 @@ class Planned:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """The options of quantize_checkpoint; a Job of other processes, which opens it there.
+    """The options of quantize_checkpoint; as a Job it is opened in other processes.
 
-    `calibration` is the file of a pickled Calibration of this run, for those processes alone.
+    `calibration` is the file with the pickled Calibration of this run, for those processes only.
     """
 
     source: Path
@@ -66,19 +66,20 @@ class Request:
     calibration: Path | None = None
 
     def open(self) -> Writing:
-        """What computes pieces, in a worker process."""
+        """Return the object that computes pieces, in a worker process."""
         known: Calibration | None = None
         if self.calibration is not None:
             known = pickle.loads(self.calibration.read_bytes())
         return self.plan(known).writing
 
     def plan(self, calibration: Calibration | None) -> Planned:
-        """Open the source. Raises as quantize_checkpoint, but for what is written."""
+        """Open the source and plan. Raises as quantize_checkpoint, except for errors of the
+        output."""
         block = block_format(self.format)
         spoken = output_dialect(self.dialect, block)
         recipe = _searching(self.recipe, calibration)
         search = recipe in (SEARCH, FEEDBACK)
-        # The search begins at the scale with which nothing saturates.
+        # The search starts at the scale without saturation.
         if search:
             chosen = None if block.tensor_scale else ScaleRecipe.RCEIL
         else:
@@ -134,7 +135,7 @@ class Request:
 
 
 def _searching(recipe: str | None, calibration: Calibration | None) -> str | None:
-    """The recipe with a calibration, or without. Raises FormatError where they do not fit."""
+    """Return the recipe to use. Raises FormatError if it does not fit the calibration."""
     if calibration is None:
         if recipe == FEEDBACK:
             raise FormatError(
@@ -153,7 +154,7 @@ def _searching(recipe: str | None, calibration: Calibration | None) -> str | Non
 
 
 def _open(source: Path) -> tuple[Checkpoint, Mapping[str, Decoded], Mapping[str, bytes]]:
-    """The source, what is decoded when it is read by name, and the texts that are in it."""
+    """Return the source checkpoint, readers of decoded tensors by name, and its text files."""
     if (source / CONFIG).is_file():
         return read_checkpoint(source), {}, {}
     if source.suffix == ".safetensors":
@@ -163,7 +164,7 @@ def _open(source: Path) -> tuple[Checkpoint, Mapping[str, Decoded], Mapping[str,
         )
         return found, {}, {}
     if source.suffix == ".gguf":
-        from mxc.compiler.quantize.gguf_source import open_source  # which reads models' configs
+        from mxc.compiler.quantize.gguf_source import open_source  # reads configs of models
 
         gguf = open_source(source)
         return gguf.checkpoint, gguf.reads, gguf.texts

@@ -1,16 +1,17 @@
-"""A decoder whose hidden states are rotated: the same function, with weights easier to quantize.
+"""Rotation of a decoder's hidden states: the same function, with weights that are easier to
+quantize.
 
-With an orthogonal matrix R, hidden states x become x R everywhere at once. That is exact where
-norms are RMS norms before each part of a layer, because the norm of x R is that of x:
+With an orthogonal matrix R, hidden states x become x R everywhere. This is exact if each part of a
+layer has an RMS norm before it, because x R and x have the same norm:
 
-    embedding E                    E R
-    norm with weights w, then W    a norm with weights one, then W diag(w) R
-    o_proj, down_proj W, bias b    R^T W, R^T b
+  embedding E                    E R
+  norm with weights w, then W    a norm with weights one, then W diag(w) R
+  o_proj, down_proj W, bias b    R^T W, R^T b
 
-The values of a head of attention are rotated too, by a matrix of the size of a head, and o_proj
-back. A head that is the embedding becomes a tensor of its own, for the last norm is folded into it.
-What comes between the gate and down_proj stays as it is: that is not linear. Sources: Ashkboos et
-al., QuaRot, arXiv 2404.00456.
+The values of an attention head are rotated as well, by a matrix of the size of a head, and o_proj
+undoes this rotation. A head (lm_head) tied to the embedding becomes a tensor of its own, because
+the last norm is folded into it. The input of down_proj is not rotated, because the gate is not
+linear. Source: Ashkboos et al., QuaRot, arXiv 2404.00456.
 """
 
 from __future__ import annotations
@@ -40,18 +41,18 @@ from mxc.errors import CheckpointError
 
 Floats = NDArray[np.float32]
 
-#: What config.json calls the width of hidden states.
+#: Key of the width of hidden states in config.json.
 _HIDDEN = "hidden_size"
-#: Files beside the weights that are copied.
+#: Suffixes of files beside the weights that are copied.
 _TEXTS = (".json", ".jinja")
 
 
 @dataclass(frozen=True)
 class Rotation:
-    """What becomes of a matrix [N, K], or of a vector [N] as a matrix of one column.
+    """The transformation of a matrix [N, K], or of a vector [N] as a matrix of one column.
 
-    `scale` float32 [K]: its columns are multiplied with it; then they are rotated by `columns`,
-    and its rows by `rows`.
+    The columns are multiplied by `scale` float32 [K], then rotated by `columns`; the rows are
+    rotated by `rows`.
     """
 
     scale: Floats | None = None
@@ -60,11 +61,11 @@ class Rotation:
 
     @property
     def group(self) -> int:
-        """Rows that depend on each other."""
+        """Number of rows that depend on each other."""
         return 1 if self.rows is None else self.rows.width
 
     def apply(self, values: Floats) -> Floats:
-        """Whole groups of rows [n, K], rotated."""
+        """Transform rows [n, K]; n is a multiple of `group`."""
         if self.scale is not None:
             values = values * self.scale
         if self.columns is not None:
@@ -75,10 +76,10 @@ class Rotation:
 
 
 def rotated(place: Path) -> tuple[Checkpoint, Mapping[str, Decoded], str]:
-    """The checkpoint in the folder `place` with rotated hidden states, and how they are.
+    """Return the checkpoint in the folder `place` with rotated hidden states, and a description.
 
-    The tensors that are read anew are in the mapping, in the dtypes that they had. Raises
-    CheckpointError where the architecture, or a tensor beside the model, does not allow it.
+    The mapping has a reader for each changed tensor, in the dtype that it had. Raises
+    CheckpointError if the architecture, or a tensor outside the model, prevents the rotation.
     """
     checkpoint = read_checkpoint(place)
     decoder = open_model(place).decoder
@@ -123,7 +124,8 @@ def _require_exact(decoder: Decoder, place: Path) -> None:
 def _rotations(
     decoder: Decoder, checkpoint: Checkpoint, hidden: Hadamard
 ) -> Iterator[tuple[str, Rotation]]:
-    """What becomes of each tensor that hidden states, or values of attention, go through."""
+    """Yield the transformation of each tensor that reads or writes hidden states or attention
+    values."""
     read: set[str] = {f"{norm}.weight" for norm in _layer_norms(decoder)}
     before = dict(_norm_before(decoder))
     heads = dict(_heads(decoder))
@@ -166,7 +168,7 @@ def _rotations(
 def _rotation(
     parameter: Parameter, rows: Rows, hidden: Hadamard, heads: Mapping[str, Hadamard]
 ) -> Rotation:
-    """By what the dimensions of a tensor count."""
+    """Return the transformation of a tensor by the meaning of its dimensions."""
     counts = [count for count, _ in rows.dims]
     if _HIDDEN in counts and (len(counts) > 2 or parameter.turned or rows.taken):
         raise CheckpointError(
@@ -196,7 +198,7 @@ def _parts(decoder: Decoder) -> Iterator[tuple[Parameter, Rows]]:
 
 
 def _layer_norms(decoder: Decoder) -> Iterator[str]:
-    """The norms whose weights are folded into the weights after them."""
+    """Yield the norms whose weights are folded into the following weights."""
     for number, layer in enumerate(decoder.layers):
         for name in layer.norms.names():
             yield f"model.layers.{number}.{name}"
@@ -204,7 +206,7 @@ def _layer_norms(decoder: Decoder) -> Iterator[str]:
 
 
 def _norm_before(decoder: Decoder) -> Iterator[tuple[str, str | None]]:
-    """What the names of the weights of a part of a layer begin with, and the norm before it."""
+    """Yield the prefix of the weights of each part of a layer, and the norm before the part."""
     for number, layer in enumerate(decoder.layers):
         name, norms = f"model.layers.{number}", layer.norms
         first, second = norms.before_attention, norms.before_mlp
@@ -214,7 +216,7 @@ def _norm_before(decoder: Decoder) -> Iterator[tuple[str, str | None]]:
 
 
 def _heads(decoder: Decoder) -> Iterator[tuple[str, Hadamard]]:
-    """The modules that write and read values of attention, and the rotation of one head of them."""
+    """Yield the modules that write and read attention values, with the rotation of one head."""
     for number, layer in enumerate(decoder.layers):
         attention = layer.attention
         if not isinstance(attention, SelfAttention) or attention.fused or attention.gated:
@@ -233,7 +235,7 @@ def _floats(record: TensorRecord) -> Floats:
 
 
 def _reader(record: TensorRecord, rotation: Rotation) -> Decoded:
-    """Reads of the rotated tensor, in the dtype of the one in the file."""
+    """Return a reader of the rotated tensor, in the dtype of the file tensor."""
     dtype = DTYPES[record.dtype]
     depth = record.shape[-1] if len(record.shape) > 1 else 1
     step = rotation.group * depth * dtype.itemsize
@@ -255,7 +257,7 @@ def _constant(record: TensorRecord, value: float) -> Decoded:
 
 
 def write_rotated(place: Path, folder: Path) -> None:
-    """Write the checkpoint in the folder `place` into `folder` (created), rotated, in one file."""
+    """Write the checkpoint in the folder `place`, rotated, into `folder` (created) as one file."""
     checkpoint, reads, _ = rotated(place)
     folder.mkdir()
     for path in place.iterdir():

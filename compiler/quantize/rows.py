@@ -1,7 +1,7 @@
-"""Rows of weights to elements, scales and what was lost: the kernel where it serves, else numpy.
+"""Quantizes rows of weights to elements, scales and loss.
 
 bfloat16 to an MX format    blocks.py, in integers
-all else                    reference.py, which takes every float type and nvfp4
+otherwise                   reference.py, for every float type and nvfp4
 """
 
 from __future__ import annotations
@@ -27,18 +27,20 @@ from mxc.formats.rounding import Ties, encode
 
 Values = NDArray[np.generic]
 
-#: Elements that are worked on at once, so that what lies between stays in the cache.
+#: Number of elements that are processed at once, so that intermediate values stay in the cache.
 _PIECE = 1 << 17
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowQuantizer:
-    """Quantizes rows [n, K] of bfloat16, float16 or float32 in blocks along K. Threads share it.
+    """Quantizes rows [n, K] of bfloat16, float16 or float32 in blocks along K. Threads may share
+    it.
 
-    `negative_zero`: whether a negative number that rounds to zero keeps its sign. `zero_scale` is
-    the E8M0 byte of blocks whose elements are all zero. `reciprocal`: the tensor scale of nvfp4 is
-    kept, and computed with, as its reciprocal. `search`: scales are those of least error
-    (search.py), near those of `recipe`. `remedy` is what a refusal advises.
+    - `negative_zero`: a negative number that rounds to zero keeps its sign.
+    - `zero_scale`: E8M0 byte of blocks of zeros.
+    - `reciprocal`: the tensor scale of nvfp4 is stored, and computed with, as its reciprocal.
+    - `search`: use scales of least error near those of `recipe` (search.py).
+    - `remedy`: advice in the error for NaN and Inf.
     """
 
     format: BlockFormat
@@ -51,7 +53,7 @@ class RowQuantizer:
     remedy: str = "leave this tensor as it is with --exclude"
 
     def __str__(self) -> str:
-        """As the report says it."""
+        """Return format and recipe as the report prints them."""
         name = SEARCH if self.search else self.recipe
         recipe = "" if name is None else f" with recipe {name}"
         return f"{self.format}{recipe}"
@@ -63,7 +65,7 @@ class RowQuantizer:
         return BlockKernel(self.format, self.recipe, self.ties, self.negative_zero, self.search)
 
     def tensor(self, amax: np.float32) -> Tensor | None:
-        """What the whole tensor contributes, from its largest magnitude; None for MX formats."""
+        """Return the tensor scale for the largest magnitude `amax`; None for MX formats."""
         if not self.format.tensor_scale:
             return None
         return tensor_scale(amax, self.format, reciprocal=self.reciprocal)
@@ -77,11 +79,11 @@ class RowQuantizer:
         whole: Tensor | None = None,
         inputs: Inputs | None = None,
     ) -> tuple[Bytes, Bytes, Loss]:
-        """Rows [n, K] -> elements uint8 [n, bytes], scales uint8 [n, K / block], and the loss.
+        """Quantize rows [n, K] to elements uint8 [n, bytes], scales uint8 [n, K / block], and loss.
 
-        `inputs`: what the layer is fed with; the search then looks at its outputs.
-        `place` and the number of the first `row` are for the refusal, CheckpointError, of a number
-        that is NaN or Inf: in its block nothing else would be left.
+        `inputs`: inputs of the layer, with which the search minimizes errors of outputs. `place`
+        and the number of the first `row` are for the message of CheckpointError, raised for NaN and
+        Inf, which would make their whole block useless.
         """
         rows, depth = values.shape
         elements = np.empty((rows, self.format.packed_bytes(depth)), np.uint8)
@@ -107,14 +109,15 @@ class RowQuantizer:
         return elements, scales, loss
 
     def largest(self, values: Values, place: str, row: int = 0) -> np.float32:
-        """The largest magnitude of rows. Refuses as `run`."""
+        """Return the largest magnitude of rows. Raises as `run`."""
         return self.require_finite(values, place, row)
 
     def require_finite(self, values: Values, place: str, first: int = 0) -> np.float32:
-        """The largest magnitude. Refuses NaN and Inf, with `place`, row (from `first`), column."""
+        """Return the largest magnitude. CheckpointError for NaN and Inf, with `place`, row and
+        column."""
         unsigned = np.dtype(f"u{values.dtype.itemsize}")
         infinity = np.array(np.inf, values.dtype).view(unsigned)
-        # As integers, the magnitudes of Inf and NaN are above all others.
+        # As integers, the magnitudes of Inf and NaN are the largest.
         magnitude = values.view(unsigned) & unsigned.type(np.iinfo(unsigned).max >> 1)
         peak = magnitude.max(initial=0)
         if peak < infinity:
@@ -152,7 +155,7 @@ class RowQuantizer:
     def _with_feedback(
         self, values: Values, whole: Tensor | None, inputs: Inputs, feedback: Feedback
     ) -> tuple[Bytes, Bytes, Loss]:
-        """Rows [n, K] under the scales that the search finds, with feedback of errors."""
+        """Quantize rows [n, K] with scales from the search and error feedback."""
         block = self.format.block
         wide = values.astype(np.float32)
         blocks, squares = wide.reshape(-1, block), inputs.squares.reshape(-1, block)
@@ -170,7 +173,7 @@ class RowQuantizer:
         return elements, scales, self._loss(blocks, elements, factors[:, None])
 
     def _factors(self, scales: Bytes, whole: Tensor | None) -> NDArray[np.float32]:
-        """What elements are multiplied with, of the shape of `scales`."""
+        """Return the factors of elements, in the shape of `scales`."""
         if whole is None:
             return decode_scales(scales, self.format)
         return whole.factors(scales, self.format)
@@ -183,7 +186,7 @@ class RowQuantizer:
         whole: Tensor | None,
         sample: NDArray[np.float32],
     ) -> Loss:
-        """What quantizing changed of the outputs on a sample [s, K] of inputs."""
+        """Return the loss of the outputs on a sample [s, K] of inputs."""
         wide = values.astype(np.float32)
         numbers = decode_elements(elements.reshape(scales.size, -1), self.format)
         numbers = numbers * self._factors(scales.reshape(-1), whole)[:, None]
@@ -196,8 +199,8 @@ class RowQuantizer:
     def _loss(
         self, wide: NDArray[np.float32], elements: Bytes, factors: NDArray[np.float32]
     ) -> Loss:
-        """What quantizing changed of blocks [n, 32], by the `factors` [n, 1] of their elements."""
-        # A product beyond float32 is Inf, and so is what it lost.
+        """Return the loss of blocks [n, 32] whose elements are multiplied by `factors` [n, 1]."""
+        # A product beyond float32 is Inf, and so is its error.
         with np.errstate(over="ignore"):
             noise = sum_of_squares(decode_elements(elements, self.format) * factors - wide)
             limit = factors * np.float32(self.format.element.max)
@@ -211,7 +214,7 @@ class RowQuantizer:
     def _plain(
         self, wide: NDArray[np.float32], squares: NDArray[np.float32] | None
     ) -> tuple[Bytes, Bytes]:
-        """Elements and scales of float32 blocks [n, 32]."""
+        """Return elements and scales of float32 blocks [n, 32]."""
         if self.search:
             codes, scales = best_powers(wide, self.format, self.ties, squares)
             if not self.negative_zero:
@@ -229,7 +232,7 @@ class RowQuantizer:
     def _two_level(
         self, blocks: Values, whole: Tensor, squares: NDArray[np.float32] | None
     ) -> tuple[Bytes, Bytes, Loss]:
-        """Blocks [n, 16] under a tensor scale; sums are taken in units of an element."""
+        """Quantize blocks [n, 16] with a tensor scale; sums are in units of an element."""
         element = self.format.element
         wide = blocks.astype(np.float32)
         if blocks.dtype.name == "bfloat16":

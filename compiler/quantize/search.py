@@ -1,11 +1,11 @@
-"""Scales of least squared error: of each block the best of a few scales near the usual one.
+"""Scales of least squared error: for each block the best of a few scales near the usual one.
 
-A recipe finds a scale from the largest magnitude alone. Trying its neighbours costs a few more
-passes and loses less: with a smaller scale the largest element saturates, and all others are
-finer. What is stored is the same format, which every reader of it takes.
+A recipe derives a scale from the largest magnitude alone. Trying its neighbours costs a few more
+passes and reduces the error: with a smaller scale the largest element saturates, while all others
+are finer. The stored format is the same.
 
-Where it is known what a layer is fed with, the error of a weight counts by the mean square of its
-input (`squares`): that is what it adds to outputs, if inputs are not correlated.
+If the inputs of a layer are known, the squared error of a weight is multiplied by the mean square
+of its input (`squares`): that is its contribution to the error of outputs, for uncorrelated inputs.
 """
 
 from __future__ import annotations
@@ -21,27 +21,28 @@ from mxc.formats.rounding import Ties, encode
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
 
-#: What `--recipe` calls it; and it, followed by rounding with feedback (feedback.py).
+#: Values of `--recipe`: the search alone, and the search followed by error feedback (feedback.py).
 SEARCH, FEEDBACK = "search", "gptq"
-#: Exponents tried, beside the least with which nothing saturates, which comes first.
+#: Offsets of exponents that are tried, relative to the smallest without saturation, which is first.
 NEIGHBOURS = (0, -1, 1, -2)
-#: Codes tried beside that of amax / 6: E4M3 has eight to a power of two, so these are scales from
-#: amax / 8 to amax / 4, of which 4 is what "four over six" tries.
+#: Offsets of codes that are tried, relative to that of amax / 6: E4M3 has eight codes per power of
+#: two, so these are scales from amax / 8 to amax / 4; "four over six" tries the latter.
 _NEAR = range(-3, 5)
-#: Where errors count differently, scales further away can be best: from amax / 12 to amax / 3.
+#: With weighted errors, more distant scales can be best: from amax / 12 to amax / 3.
 _FURTHER = range(-8, 9)
 
 
 def best_powers(
     blocks: Floats, format: BlockFormat, ties: Ties, squares: Floats | None = None
 ) -> tuple[Bytes, Bytes]:
-    """Codes uint8 [n, 32] and E8M0 bytes uint8 [n] of finite `blocks` float32 [n, 32].
+    """Return codes uint8 [n, 32] and E8M0 bytes uint8 [n] of finite `blocks` float32 [n, 32].
 
-    `squares` float32 [m, 32]: by what errors count, in the blocks of a row; n is a multiple of m.
+    `squares` float32 [m, 32]: weights of squared errors, for the blocks of a row; n is a multiple
+    of m.
     """
     usual = scale_bytes(np.abs(blocks).max(axis=1), format.element, ScaleRecipe.RCEIL)
     tried = [np.clip(usual.astype(np.int16) + by, 0, E8M0.max_code) for by in NEIGHBOURS]
-    # A power of two: exact, but for what rounds to nothing.
+    # Powers of two: multiplication is exact except for underflow.
     units = [np.ldexp(np.float32(1), 127 - each.astype(np.int32)) for each in tried]
     codes = [each.astype(np.uint8) for each in tried]
     return _best(blocks, codes, units, format, ties, squares)
@@ -55,7 +56,7 @@ def best_nvfp4(
     ties: Ties,
     squares: Floats | None = None,
 ) -> tuple[Bytes, Bytes]:
-    """The same of nvfp4: E4M3 bytes under the scale of the whole tensor."""
+    """Return the same for nvfp4, with E4M3 bytes under the tensor scale."""
     usual, _ = whole.block_scales(amax, format)
     bounds = np.asarray([format.scale.min_normal, format.scale.max], np.float32)
     least, largest = encode(bounds, format.scale).tolist()
@@ -74,7 +75,7 @@ def _best(
     ties: Ties,
     squares: Floats | None,
 ) -> tuple[Bytes, Bytes]:
-    """The codes and the scales of least squared error; of equals the first."""
+    """Return the codes and scales of least squared error; the first among equals."""
     element = format.element
     found = np.zeros(blocks.shape, np.uint8)
     scales = np.zeros(len(blocks), np.uint8)
@@ -92,7 +93,7 @@ def _best(
 
 
 def _noise(error: Floats, squares: Floats | None) -> NDArray[np.float64]:
-    """The sum of squares of each block, float64 [n], by what they count."""
+    """Return the weighted sum of squares of each block, float64 [n]."""
     found: NDArray[np.float64]
     if squares is None:
         found = np.einsum("ij,ij->i", error, error, dtype=np.float64)

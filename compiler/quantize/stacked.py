@@ -1,11 +1,11 @@
-"""Experts of a layer that are one tensor: as a weight each, which is what the dialects hold.
+"""Splits experts that are stacked in one tensor into weights of their own, as most dialects need.
 
-    experts.gate_up_proj [E, 2 I, H]  ->  experts.0.gate_proj.weight [I, H], experts.0.up_proj, ..
-    experts.gate_up_proj [E, H, 2 I]  ->  the same, transposed
+  experts.gate_up_proj [E, 2 I, H]  ->  experts.0.gate_proj.weight [I, H], experts.0.up_proj, ..
+  experts.gate_up_proj [E, H, 2 I]  ->  the same, transposed
 
-Which axis the products sum over is not in a name. gpt-oss is known to have [E, in, out]; of others
-the sizes of a layer's projections tell. Gate and up lie one after the other but in gpt-oss, where
-their rows lie in turn. Source: transformers 5.23 (integrations/moe.py and its uses).
+The name does not tell which axis is summed over. gpt-oss is known to have [E, in, out]; for other
+models the sizes of a layer's projections decide. Gate precedes up, except in gpt-oss, where their
+rows alternate. Source: transformers 5.23 (integrations/moe.py and its uses).
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ _STACK = re.compile(
     r"(?P<stem>.*\bexperts)\.(?P<projection>(gate_up|gate|up|down)_proj)(?P<weight>\.weight)?"
 )
 
-#: Names of a model's width in config.json, of the language model or of what is around it.
+#: Keys in config.json of the config of a language model inside a larger model.
 _HOLDERS = ("text_config", "language_config", "llm_config")
 
-#: A tensor that is written, and where its bytes come from.
+#: A tensor to write, and a reader of its bytes.
 Part = tuple[TensorRecord, Decoded]
 
 
 def is_stack(record: TensorRecord) -> bool:
-    """Whether a tensor holds a projection of all experts of a layer."""
+    """Return whether a tensor holds a projection of all experts of a layer."""
     return len(record.shape) == 3 and _STACK.fullmatch(record.name) is not None
 
 
 def inputs_first(record: TensorRecord, checkpoint: Checkpoint) -> bool:
-    """Whether the experts of a stack lie as [in, out]; else as [out, in].
+    """Return whether the experts of a stack are [in, out] (otherwise [out, in]).
 
-    Raises CheckpointError where neither the architecture nor the sizes tell.
+    Raises CheckpointError if neither the architecture nor the sizes decide.
     """
     found = _STACK.fullmatch(record.name)
     if turned(record.name, checkpoint.config):
@@ -57,7 +57,7 @@ def inputs_first(record: TensorRecord, checkpoint: Checkpoint) -> bool:
             checkpoint.tensors.get(f"{stem}.{n}{ending}") for n in ("gate_up_proj", "down_proj")
         ]
         if both[0] is not None and both[1] is not None:
-            # [2 I, H] and [H, I], or [H, 2 I] and [I, H]: never both.
+            # At most one of the pairs [2 I, H], [H, I] and [H, 2 I], [I, H] fits.
             (a, b), (c, d) = (each.shape[-2:] for each in both if each is not None)
             if (b == c and a == 2 * d) != (a == d and b == 2 * c):
                 return a == d and b == 2 * c
@@ -80,10 +80,10 @@ def _hidden(checkpoint: Checkpoint) -> object:
 
 
 def experts(record: TensorRecord, checkpoint: Checkpoint, *, fused: bool) -> Iterator[Part]:
-    """The weights of a stack, [out, in] each, and their biases where the checkpoint has some.
+    """Yield the weights of a stack, [out, in] each, and their biases if the checkpoint has some.
 
     `fused`: gate and up stay one weight. Raises CheckpointError as inputs_first, and for gate and
-    up of an architecture that is not stated.
+    up if the architecture is not known.
     """
     found = _STACK.fullmatch(record.name)
     if found is None:
@@ -106,7 +106,7 @@ def experts(record: TensorRecord, checkpoint: Checkpoint, *, fused: bool) -> Ite
 
 
 def biases_of(record: TensorRecord, checkpoint: Checkpoint) -> TensorRecord | None:
-    """The tensor of the biases that go with a stack; None where there is none."""
+    """Return the tensor of the biases that belong to a stack, or None."""
     return checkpoint.tensors.get(f"{record.name.removesuffix('.weight')}_bias")
 
 

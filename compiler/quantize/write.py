@@ -1,13 +1,13 @@
-"""The files of a quantized checkpoint: known headers first, then the tensors, in pieces.
+"""Writes the files of a quantized checkpoint: headers first, then the tensors, in pieces.
 
-Shapes are known before anything is read, so every piece has its place in its file. A piece is some
-rows, which are read and written a few MiB at a time: what is in memory at once does not depend on
-the size of tensors, files or the checkpoint.
+All shapes are known before anything is read, so every piece has its place in its file. A piece is
+read and written a few MiB at a time: the memory needed does not depend on the size of tensors,
+files or the checkpoint. The kinds of pieces:
 
-    peak     the largest magnitude of some rows, which the tensor scale of nvfp4 wants first
-    rows     some rows, quantized
-    matrices some matrices of a stack, each transposed and quantized
-    copy     some bytes of a tensor that is kept
+  peak     the largest magnitude of some rows, needed first for the tensor scale of nvfp4
+  rows     some rows, quantized
+  matrices some matrices of a stack, each transposed and quantized
+  copy     some bytes of a tensor that is kept
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ from mxc.compiler.quantize.plan import Item
 from mxc.compiler.quantize.rows import RowQuantizer
 from mxc.formats.nvfp4 import Tensor as TensorScale
 
-#: Called with the bytes of the source that are done, and the tensor that was last.
+#: Called with the number of source bytes done since the last call, and the tensor.
 Progress = Callable[[int, str], None]
 
 
 class Writing:
-    """The files of `items`, named as the files of the source; computes their pieces."""
+    """The files of `items`, named as the files of the source, and the computation of their
+    pieces."""
 
     def __init__(
         self,
@@ -49,9 +50,9 @@ class Writing:
         calibration: Calibration | None,
         metadata: dict[str, str],
     ) -> None:
-        """Headers are made; nothing is read."""
+        """Lay out the files; no tensor is read."""
         self.items, self._quantizer, self._calibration = items, quantizer, calibration
-        #: File -> the numbers of its items.
+        #: Numbers of the items of each file.
         self.files: dict[str, list[int]] = {}
         self.heads: dict[str, bytes] = {}
         self.sizes: dict[str, int] = {}
@@ -64,13 +65,13 @@ class Writing:
             self.files[name] = here
             self._offsets |= offsets
         self.losses: dict[str, Loss] = {}
-        #: Tensors of whose inputs the calibration says nothing.
+        #: Names of tensors without inputs in the calibration.
         self.uncalibrated: list[str] = []
 
     def write(self, runner: Runner, progress: Progress, *, remote: bool) -> None:
-        """Write all files with `runner`; `progress` is called by this thread.
+        """Write all files with `runner`; `progress` is called in this thread.
 
-        Raises CheckpointError where a source ends early, or a number cannot be quantized.
+        Raises CheckpointError if a source is truncated, or a number cannot be quantized.
         """
         for name, numbers in self.files.items():
             runner.create(name, self.sizes[name], self.heads[name])
@@ -79,7 +80,7 @@ class Writing:
                 peaks[piece.tensor] = max(peaks.get(piece.tensor, 0.0), peak)
             pieces = [p for number in numbers for p in self._pieces(number, peaks.get(number))]
             feeds_back = self._calibration is not None and self._calibration.feeds_back
-            # In one process one matrix of inputs is in memory at a time.
+            # In one process, the inputs of only one weight are in memory at a time.
             for group in _by_weight(pieces) if feeds_back and not remote else [pieces]:
                 for piece, lost in runner.run(group):
                     tensor = self.items[piece.tensor].source.name
@@ -88,7 +89,8 @@ class Writing:
                     progress(piece.size, tensor)
 
     def compute(self, piece: Piece, output: Output) -> Any:
-        """Write a piece: see above. Returns a magnitude, or the fields of a Loss."""
+        """Write a piece and return the largest magnitude of a peak, the fields of a Loss,
+        or None."""
         item = self.items[piece.tensor]
         if piece.kind == "copy":
             for start, count in chunks(piece, 1):
@@ -163,7 +165,8 @@ class Writing:
 
     @property
     def _limit(self) -> int:
-        """Bytes of a piece. With feedback of errors each takes long."""
+        """Source bytes per piece, 0 for the default; smaller with error feedback, which
+        takes long."""
         feeds_back = self._calibration is not None and self._calibration.feeds_back
         return CHUNK if feeds_back else 0
 
@@ -173,7 +176,7 @@ class Writing:
             self.uncalibrated.append(name if expert is None else f"{name}, expert {expert}")
 
     def _inputs(self, item: Item, expert: int | None = None) -> Inputs | None:
-        """What a weight is fed with, where that is known."""
+        """Return the inputs of a weight, or None."""
         known = self._calibration
         return None if known is None else known.of(item.source.name, expert)
 
@@ -184,7 +187,7 @@ class Writing:
 
 
 def _by_weight(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
-    """Pieces of one weight together; of stacks each piece."""
+    """Yield the pieces of one weight together; each piece of a stack alone."""
     group: list[Piece] = []
     for piece in pieces:
         if group and (piece.tensor != group[-1].tensor or piece.kind == "matrices"):
@@ -201,7 +204,8 @@ def _number(whole: TensorScale) -> NDArray[np.uint8]:
 def layout(
     tensors: Sequence[Tensor], metadata: dict[str, str]
 ) -> tuple[bytes, dict[str, int], int]:
-    """The header of a safetensors file, the offset of each tensor in the file, and its size."""
+    """Return the header of a safetensors file, the offset of each tensor in the file, and
+    its size."""
     entries: dict[str, Any] = {"__metadata__": metadata}
     ends: dict[str, int] = {}
     end = 0
@@ -230,14 +234,14 @@ def _row_bytes(item: Item) -> int:
 
 
 def _bytes(item: Item, start: int, size: int) -> NDArray[np.uint8]:
-    """`size` bytes of a tensor from its byte `start` on."""
+    """Return `size` bytes of a tensor from its byte `start` on."""
     if item.read is not None:
         return np.ascontiguousarray(item.read(start, size))
     return read_bytes(item.source, start, size)
 
 
 def _rows(item: Item, start: int, count: int) -> NDArray[Any]:
-    """Rows [start, start + count) of a tensor as a matrix, all leading dimensions counted."""
+    """Return rows [start, start + count) of a tensor as a matrix, leading dimensions flattened."""
     dtype, row_bytes = DTYPES[item.source.dtype], _row_bytes(item)
     raw = _bytes(item, start * row_bytes, count * row_bytes)
     return raw.view(dtype).reshape(count, item.source.shape[-1])

@@ -1,6 +1,7 @@
-"""report.json: what became of each contraction of a compiled program.
+"""Records of report.json: how each contraction of a compiled program was lowered, and its cost.
 
-The records and their text; `account` fills them from the program. Reading a report loads no MLIR.
+This module has the records and their JSON form; account.py fills them from the program. Reading a
+report does not load MLIR.
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ if TYPE_CHECKING:
     from iree.compiler import ir
 
 
-#: Keys of report.json that are derived from the report, or stand beside it.
+#: Keys of report.json that are not fields of Report: derived values, or entries beside it.
 _BESIDE = ("dispatches", "transient_bytes", "steps", "quantized", "devices")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """A call of `function` that figures are given for: `rows` of one sequence, which has so many
-    `positions` with them."""
+    """A call of `function` that figures are given for: `rows` tokens of one sequence, which has
+    `positions` tokens including them.
+    """
 
     name: str
     function: str
@@ -38,7 +40,7 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True)
 class MatmulCost:
-    """What of a Matmul comes with the call, at a sample."""
+    """The fields of a Matmul that depend on the sizes of a call, at one sample."""
 
     batch: int
     m: int
@@ -48,7 +50,7 @@ class MatmulCost:
 
 @dataclass(frozen=True, kw_only=True)
 class OperationCost:
-    """What of an Operation comes with the call, at a sample."""
+    """The fields of an Operation that depend on the sizes of a call, at one sample."""
 
     bytes_moved: int | None
     flops: int | None
@@ -57,20 +59,21 @@ class OperationCost:
 
 @dataclass(frozen=True, kw_only=True)
 class Matmul:
-    """One contraction of one function. Sizes are of one call; -1 and None stand for dynamic.
+    """One contraction of one function. Sizes are those of one call; -1 and None mean dynamic.
 
-    `samples`: what they are at each sample of the function, by its name.
-
-    `kernels` counts the dispatch itself, those before it that only prepare its operands, and those
-    after it that only finish its result element by element;
-    `bytes_moved` is what they read and write, `bytes_minimum` what packed operands and the output
-    need. `reason` says why no kernel of ours computes it, None where one does. `fallback`: the same
-    where an operand is packed, with what the kernel lacks; or what a kernel of ours lacks.
-    `choice` says why a kernel of ours multiplies by an instruction that names less than the machine
-    has, None where it does not. `schedule` is the one that a file gave to a kernel for CPUs, and
-    where it was measured; None where the compiler chose. `unfused` says why the elementwise
-    operation that follows, its subject, is not computed in the kernel of ours, None where none
-    follows.
+    - `kernels`: number of dispatches: the contraction, those before it that only prepare its
+      operands, and those after it that only finish its result element by element.
+    - `bytes_moved`: bytes that these dispatches read and write.
+    - `bytes_minimum`: bytes of the packed operands and the output.
+    - `reason`: why no kernel of ours computes it; None if one does.
+    - `fallback`: the same if an operand is packed, with what IREE's kernel lacks; or what a kernel
+      of ours lacks; else None.
+    - `choice`: why a kernel of ours does not use the best instruction of the CPU; else None.
+    - `schedule`: the schedule that a file gave to a CPU kernel, with where it was measured; None if
+      the compiler chose.
+    - `unfused`: name of the elementwise operation that follows and why it is not fused into the
+      kernel of ours; None if none follows.
+    - `samples`: the fields of MatmulCost at each sample of the function, by its name.
     """
 
     name: str
@@ -97,13 +100,14 @@ class Matmul:
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
-    """One dispatch in the text of a function, in its order: what a profile of the program names.
+    """One dispatch in the text of a function, in its order: the unit that a profile of the program
+    names.
 
-    `name` is the builder's, or the kernel's where there is none. `bytes_moved` is what the
-    dispatch reads and writes, `flops` twice the products of its contractions, padding included;
-    None where sizes are dynamic. `results`: the MLIR types of what it writes. `time`: how long it
-    takes a GPU, estimated; None for a CPU, and where sizes are dynamic. `samples`: these at each
-    sample of the function, by its name.
+    `name` is that of the program's builder, or of the kernel if there is none. `bytes_moved` is
+    what the dispatch reads and writes, `flops` twice the multiply-adds of its contractions with
+    padding; both are None for dynamic sizes. `results` are the element types of its tensor results.
+    `time` is the estimated time on a GPU; None for a CPU and for dynamic sizes. `samples` has these
+    at each sample of the function, by its name.
     """
 
     function: str
@@ -118,9 +122,11 @@ class Operation:
 
 @dataclass(frozen=True, kw_only=True)
 class FunctionCost:
-    """Dispatches in the text of one function, and the transient buffers that one call allocates.
+    """Number of dispatches in the text of one function, and size of the transient buffers of one
+    call.
 
-    `transient_bytes` is the sum of those of constant size, `dynamic_transients` counts the others.
+    `transient_bytes` is the sum over buffers of constant size; `dynamic_transients` counts the
+    others.
     """
 
     name: str
@@ -131,10 +137,10 @@ class FunctionCost:
 
 @dataclass(frozen=True, kw_only=True)
 class Transfers:
-    """What one call of a function of a model sends from device to device, in `count` transfers.
+    """Transfers between devices in one call of a function of a model; `count` is their number.
 
-    `bytes_per_row`: for each row of the call; `bytes_per_logits`: for each row whose logits are
-    wanted; `bytes_per_run`: for each run, the entries of its lists of pages counted once.
+    Bytes per row of the call, per row whose logits are requested, and per run (a sequence's share
+    of the call); a run counts one entry of its page lists.
     """
 
     function: str
@@ -146,10 +152,10 @@ class Transfers:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """All of report.json. `transient_bytes` is that of the hungriest function.
+    """The content of report.json. `transient_bytes` is the maximum over functions.
 
     `findings` are sentences about weights that the program writes, copies or prepares at load.
-    `transfers`: of a program for several devices.
+    `transfers` is filled for a program for several devices.
     """
 
     target: str
@@ -163,9 +169,10 @@ class Report:
 
     @property
     def calls(self) -> dict[str, list[Operation]]:
-        """Each kernel's operations, in the order in which the program first calls it.
+        """Operations of each kernel by its name, in the order in which the program first calls
+        them.
 
-        Where one of several kernels runs, by the rows of a call, each of them has its operations.
+        If the rows of a call choose between several kernels, each of them has the operations.
         """
         found: dict[str, list[Operation]] = {}
         for operation in self.operations:
@@ -176,20 +183,20 @@ class Report:
 
     @property
     def dispatches(self) -> int:
-        """Dispatches in all functions and initialisers."""
+        """Number of dispatches in all functions and initializers."""
         return sum(function.dispatches for function in self.functions)
 
     @property
     def transient_bytes(self) -> int:
-        """The largest of the functions' transient bytes."""
+        """The maximum of the transient bytes over the functions."""
         return max((function.transient_bytes for function in self.functions), default=0)
 
     @property
     def spilling(self) -> tuple[Kernel, ...]:
-        """Kernels whose registers are in memory, which `--strict` refuses.
+        """Kernels that keep registers in memory, which `--strict` refuses.
 
-        Of a GPU of whatever operation; of a CPU those of contractions: that IREE's code for SSE
-        moves what it computes is nothing that a user could mend.
+        For a GPU these are kernels of any operation. For a CPU only kernels of contractions count:
+        a user cannot change how IREE's code for SSE spills.
         """
         products = {matmul.kernel for matmul in self.matmuls}
         return tuple(
@@ -200,7 +207,7 @@ class Report:
 
     @property
     def fallbacks(self) -> tuple[Matmul, ...]:
-        """Contractions that `--strict` refuses."""
+        """Contractions that `--strict` refuses because of a fallback."""
         return tuple(matmul for matmul in self.matmuls if matmul.fallback is not None)
 
     def to_dict(self) -> dict[str, Any]:
@@ -214,9 +221,10 @@ class Report:
 
     @staticmethod
     def from_dict(raw: object, key: str = "") -> Report:
-        """The inverse of `to_dict`; `key` is where it stands in a file. Raises SchemaError.
+        """The inverse of `to_dict`; `key` is the position in the file, for messages. Raises
+        SchemaError.
 
-        What the file has beside the fields of a report is `_BESIDE` them.
+        The keys in `_BESIDE` are skipped.
         """
         if isinstance(raw, Mapping):
             raw = {name: value for name, value in raw.items() if name not in _BESIDE}
@@ -225,7 +233,7 @@ class Report:
 
 @dataclass(frozen=True, kw_only=True)
 class ArchiveReaders:
-    """An archive of weights in an artifact of several levels, its bytes, and who reads it."""
+    """One archive of weights in an artifact of several levels, and the levels that read it."""
 
     name: str
     bytes: int
@@ -234,7 +242,7 @@ class ArchiveReaders:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceWeights:
-    """The bytes of the parameters of one of several devices, and of those that all have."""
+    """Bytes of the parameters on one of several devices, and of those that every device has."""
 
     bytes: int
     on_every_device: int
@@ -242,8 +250,9 @@ class DeviceWeights:
 
 @dataclass(frozen=True, kw_only=True)
 class Reports:
-    """All of report.json: the report of each level by its name, or one under the name ""; and what
-    each of several devices has of the weights."""
+    """The content of report.json: the report of each level by its name, or one report under the
+    name "", and the weights of each of several devices.
+    """
 
     levels: dict[str, Report]
     archives: tuple[ArchiveReaders, ...] = ()
@@ -277,7 +286,7 @@ class Reports:
 
 @dataclass(frozen=True, kw_only=True)
 class _Levels:
-    """The keys of a report.json of several levels; each of `levels` is a report."""
+    """The keys of a report.json with several levels; each value of `levels` is a report."""
 
     levels: dict[str, Any]
     archives: tuple[ArchiveReaders, ...]
@@ -285,14 +294,17 @@ class _Levels:
 
 @dataclass(frozen=True, kw_only=True)
 class _Devices:
-    """The key of a report.json for several devices that is beside its reports."""
+    """The key of a report.json for several devices that is not part of its reports."""
 
     devices: tuple[DeviceWeights, ...]
 
 
 def require_no_fallback(report: Report) -> None:
-    """What `--strict` asks. Raises CompileError with each reason and the contractions it has, and
-    with the kernels whose registers are in memory."""
+    """Raise CompileError for `--strict` if a contraction fell back or a kernel keeps registers in
+    memory.
+
+    The message lists each reason with its contractions, and these kernels.
+    """
     reasons: dict[str, list[str]] = {}
     for matmul in report.fallbacks:
         reasons.setdefault(matmul.fallback or "", []).append(f"{matmul.function}:{matmul.name}")
@@ -325,13 +337,13 @@ def build_report(
     target: Target,
     objects: Iterable[bytes] = (),
 ) -> Report:
-    """Write the report of one compilation.
+    """Return the report of one compilation.
 
-    flow, stream: the module (builtin.module) after IREE's phases of these names; they may be
-    copies in different contexts. assembly: the text of each `.rocmasm` or `.s`;
-    objects: the bytes of each `.hsaco`.
+    flow, stream: the module (builtin.module) after IREE's phases of these names; they may be copies
+    in different contexts. assembly: the text of each `.rocmasm` or `.s` file; objects: the bytes of
+    each `.hsaco` file.
     """
-    from mxc.compiler.report.account import account  # here, because it loads MLIR
+    from mxc.compiler.report.account import account  # imported here, because it loads MLIR
 
     with flow.context:
         return account(flow, stream, assembly, target, objects)

@@ -1,9 +1,9 @@
-"""Writing the report from the compiled program.
+"""Fills the report from the compiled program.
 
-The program at IREE's flow phase says which dispatches a contraction needs and what they move, the
-stream phase what is allocated, the assembly which instructions were chosen. Intentions play no
-part: a contraction whose kernel is not found in the assembly is reported as a fallback, and a sum
-of scaled elements that is not understood is listed as such.
+The program after IREE's flow phase gives the dispatches of each contraction and the bytes they
+move, the program after the stream phase the allocations, and the assembly the instructions. Only
+the result counts: a contraction whose kernel is not in the assembly is reported as a fallback, and
+so is a sum over packed elements in an unknown form.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ from mxc.targets.target import Target
 
 _NUMBER = re.compile(r"\d+")
 
-#: Why there is no kernel for what no pass could read.
+#: Reason for a sum over packed elements that no pass recognized as a contraction.
 _NO_CONTRACTION = "a sum of scaled elements that is no contraction of two tensors"
 
 
@@ -89,7 +89,7 @@ def account(
     target: Target,
     objects: Iterable[bytes],
 ) -> Report:
-    """The report of one compilation; the arguments are those of `report.build_report`."""
+    """Return the report of one compilation; the arguments are those of `report.build_report`."""
     every = dispatches(flow)
     weights, stores = Weights(every), hoisted_globals(flow)
     taken = {name: each for data in objects for name, each in read_resources(data).items()}
@@ -154,7 +154,7 @@ def account(
 
 
 def _sizes(samples: Sequence[samples_of_program.Sample], dispatch: Dispatch) -> dict[str, Sizes]:
-    """Sizes at each sample of the function that a dispatch is in."""
+    """Return the sizes at each sample of the function that contains `dispatch`, by sample name."""
     return {each.name: Sizes(each) for each in samples if each.function == dispatch.function}
 
 
@@ -239,9 +239,9 @@ def _matmul(
 
 
 def _reason(dispatch: Dispatch, op: ir.Operation) -> str | None:
-    """Why no kernel of ours computes a sum.
+    """Return the reason why no kernel of ours computes the sum `op`, if a pass gave one.
 
-    What a dispatch says goes before what its body says, which equal dispatches share.
+    A single reason on the dispatch precedes those in its body, which equal dispatches share.
     """
     own, inner = (read_reasons(each.location) for each in (dispatch.op, op))
     return next(iter(own if len(own) == 1 else [*inner, *own]), None)
@@ -255,10 +255,10 @@ def _own(
     target: Target,
     samples: Mapping[str, Sizes],
 ) -> Matmul:
-    """A contraction that a kernel of ours computes: what it is stands on the dispatch.
+    """Return the record of a contraction that a kernel of ours computes, read from the dispatch.
 
-    `steps`: those that quantize what it reads, and those that finish its result; `kernels`: one,
-    or those of which the rows of a call choose.
+    `steps`: the dispatches that quantize its operands, and those that finish its result. `kernels`:
+    one kernel, or several of which the number of rows of a call selects one.
     """
     before, after = steps
     assert call.kind is not None
@@ -304,9 +304,10 @@ def _unread(
     kernels: dict[str, Kernel],
     target: Target,
 ) -> list[Matmul]:
-    """Sums of packed elements that are in no form that is understood: listed, never left out.
+    """Return a record for each sum of packed elements that is not recognized as a contraction.
 
-    So are sums of which a pass has said why no kernel computes them.
+    Sums for which a pass gave a reason against a kernel are included. Sizes and formats are
+    unknown.
     """
     found = []
     for dispatch in every:
@@ -343,10 +344,10 @@ def _unread(
 
 
 def _name(dispatch: Dispatch, contraction: Product, shared: bool) -> str:
-    """The builder's name of the contraction.
+    """Return the builder's name of the contraction.
 
-    Equal executables are merged, so the body of one that several dispatches share carries the
-    name of the first only; the dispatches keep their own.
+    Equal executables are merged: a body that several dispatches share has the name of the first
+    only, while each dispatch keeps its own.
     """
     inner, outer = names(contraction.op.location), dispatch.names
     if not shared or not outer or not inner or inner[0] in outer:

@@ -1,8 +1,8 @@
-"""What a kernel really is: registers, memory and instructions.
+"""Registers, memory and instructions of a kernel, read from its compiled code.
 
-Instructions are read from assembly, of two dialects: AMDGPU (`.rocmasm`) and ELF x86-64 or AArch64
-(`.s`). What a GPU kernel takes is what its code object says, as the loader reads it. Kernels keep
-the name of the dispatch's exported symbol, which is how a report finds them.
+Instructions are read from assembly in two dialects: AMDGPU (`.rocmasm`) and ELF x86-64 or AArch64
+(`.s`). Registers, LDS and scratch of a GPU kernel are read from its code object. Kernels keep the
+name of the dispatch's exported symbol, by which a report finds them.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from mxc.compiler.report.hot_loop import HotLoop, describe
 from mxc.compiler.report.stack_slots import StackMoves, stack_moves
 from mxc.targets.compute_unit import ComputeUnit, Occupancy
 
-# A name with characters that an assembler does not expect is quoted.
+# A name with unusual characters is quoted.
 _FUNCTION = re.compile(r"^\s*\.type\s+\"?([^\",\s]+)\"?,\s*[@%]function\s*$", re.MULTILINE)
 _INSTRUCTION = re.compile(r"^\s+(?:\{\w+\}\s+)?([a-z][\w.]*)(?:\s+(.*))?$")
 _GPU = re.compile(r"^\s*\.amdgcn_target\b", re.MULTILINE)
-# A vector register of x86, widest first: the same mnemonic on zmm does four times that on xmm.
+# Vector registers of x86, widest first: a mnemonic on zmm does four times the work of xmm.
 _WIDTHS = ("zmm", "ymm", "xmm")
 _TILE_INSTRUCTIONS = ("tdp", "tile", "ldtilecfg")
 _FRAME = re.compile(r"^\s+sub[ql]?\s+\$(\d+),\s*%rsp", re.MULTILINE)
@@ -34,13 +34,15 @@ _STACK_STORE = re.compile(
 class Kernel:
     """One kernel. Registers are counts, None on a CPU; sizes are bytes; spills are registers.
 
-    On a CPU `spills` counts the vector registers that are stored to the stack, and
-    `scratch_bytes` is the fixed part of the stack frame. `instructions` maps mnemonics to how
-    often they stand in the text, x86 vector ones with their width: "vfmadd231ps zmm".
-    `vgpr` has accumulation registers in it where both are one file (gfx942, gfx950). `occupancy`
-    and `hot_loop` are there for a GPU that targets/amd/ has, `stack_moves` for a CPU
-    kernel that has some. `case_of`: the kernel that is called where this one runs, from so many
-    rows on (`from_rows`); empty where it is called itself.
+    - `spills`, `scratch_bytes`: on a CPU the number of stores of vector registers to the stack, and
+      the fixed part of the stack frame.
+    - `instructions`: number of occurrences of each mnemonic in the text; of x86 vector instructions
+      with the register width, as "vfmadd231ps zmm".
+    - `vgpr`: includes accumulation registers where both share one register file (gfx942, gfx950).
+    - `occupancy`, `hot_loop`: for a GPU whose compute unit targets/amd/ describes.
+    - `stack_moves`: for a CPU kernel with moves between vector registers and the stack in a loop.
+    - `case_of`, `from_rows`: the program calls the kernel `case_of`, and this one runs for calls of
+      at least `from_rows` rows; empty if the program calls this kernel by its own name.
     """
 
     name: str
@@ -60,25 +62,26 @@ class Kernel:
 
     @property
     def entry(self) -> str:
-        """The kernel that the program calls where this one runs."""
+        """Name of the kernel that the program calls when this one runs."""
         return self.case_of or self.name
 
     @property
     def uses_tiles(self) -> bool:
-        """Whether there are instructions on tile registers of AMX, which need a permission."""
+        """Whether the kernel has instructions on AMX tile registers, which need a permission."""
         return any(name.startswith(_TILE_INSTRUCTIONS) for name in self.instructions)
 
     @property
     def uses_scratch(self) -> bool:
-        """Whether registers are in memory: any of a GPU's; of a CPU's, whose stack is in the
-        cache, so many in a hot loop that it costs."""
+        """Whether registers are kept in memory at a cost: on a GPU any spill or scratch; on a CPU,
+        whose stack is in the cache, only many moves in a hot loop.
+        """
         if self.vgpr is None:
             return self.stack_moves is not None and self.stack_moves.excessive
         return bool(self.spills or self.scratch_bytes)
 
     @property
     def spilling(self) -> str:
-        """What is in memory, as a clause: "12 spills, 48 bytes of scratch"."""
+        """The registers in memory as a clause: "12 spills, 48 bytes of scratch"."""
         if self.vgpr is not None:
             return f"{self.spills} spills, {self.scratch_bytes} bytes of scratch"
         if self.stack_moves is None:
@@ -90,11 +93,11 @@ class Kernel:
 def parse(
     text: str, unit: ComputeUnit | None = None, resources: Mapping[str, Resources] | None = None
 ) -> list[Kernel]:
-    """The kernels of one assembly file, in order; with a `unit` also how they run on it.
+    """Return the kernels of one assembly file, in order; with `unit` also their occupancy and hot
+    loop.
 
-    AMDGPU: those of which `resources` says what they take. CPU: all functions, helpers of the run
-    time included; the caller knows the exported names. A text without any function gives an empty
-    list.
+    AMDGPU: the kernels that are in `resources`. CPU: all functions, including run-time helpers; the
+    caller knows the exported names. The list is empty for a text without functions.
     """
     bodies = bodies_of(text)
     if _GPU.search(text):
@@ -111,12 +114,12 @@ def parse_all(
     unit: ComputeUnit | None = None,
     resources: Mapping[str, Resources] | None = None,
 ) -> dict[str, Kernel]:
-    """Kernels of several files by name."""
+    """Return the kernels of several files by name."""
     return {kernel.name: kernel for text in texts for kernel in parse(text, unit, resources)}
 
 
 def bodies_of(text: str) -> dict[str, str]:
-    """Text of each function, from its label to its end marker."""
+    """Return the text of each function by name, from its label to its end marker."""
     found: dict[str, str] = {}
     for match in _FUNCTION.finditer(text):
         name = match[1]

@@ -1,6 +1,6 @@
-"""What dispatches and contractions cost: bytes, products and times, by what sizes are.
+"""Costs of dispatches and contractions: bytes, floating-point operations and times.
 
-Sizes are those that types state, or those at a sample of the arguments (dialects/samples.py).
+Sizes are those of the types, or those at a sample of the arguments (dialects/samples.py).
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from mxc.dialects.pool_reads import read_pool
 from mxc.dialects.samples import Sizes, read_estimates
 from mxc.targets.target import Target
 
-#: Products of bf16 that attention on GPUs makes of one: queries and weights are three bf16 each.
+#: Factor on the flops of attention on GPUs: queries and weights are each split into three bf16
+#: terms.
 _PARTS = 3
 
 
@@ -40,8 +41,9 @@ def operation_cost(
     target: Target,
     sizes: Sizes,
 ) -> OperationCost:
-    """Cost of one dispatch, with the products that it has `inside` where it is no `call` of
-    ours."""
+    """Return the cost of one dispatch: of `call` if a kernel of ours computes it, else of the
+    products `inside` its body.
+    """
     pool = read_pool(dispatch.op)
     products: list[int | None] = []
     if call is not None:
@@ -59,7 +61,7 @@ def operation_cost(
 
 
 def estimated(dispatch: Dispatch, call: Contraction | None, sample: int) -> Contraction | None:
-    """With the clocks and workgroups of a sample, by its number, where they come with the call."""
+    """Return `call` with the clocks and workgroups of sample number `sample`, if it has some."""
     estimates = read_estimates(dispatch.op)
     if call is None or not estimates:
         return call
@@ -68,7 +70,7 @@ def estimated(dispatch: Dispatch, call: Contraction | None, sample: int) -> Cont
 
 
 def at_sizes(dispatch: Dispatch, call: Contraction, sizes: Sizes) -> Contraction:
-    """With the groups or rows that come with the call, which are the workload of its kernel."""
+    """Return `call` with its dynamic groups or rows, read from the workload of its kernel."""
     if call.batch is not None and call.m is not None:
         return call
     given = iter([sizes.number(value) for value in dispatch.workload])
@@ -77,7 +79,7 @@ def at_sizes(dispatch: Dispatch, call: Contraction, sizes: Sizes) -> Contraction
 
 
 def product_at(dispatch: Dispatch, product: Product, sizes: Sizes) -> Product:
-    """With the one of groups and rows that is dynamic, by the elements of the result."""
+    """Return `product` with its dynamic groups or rows, derived from the size of its result."""
     others = [size for size in (product.batch, product.m, product.n) if size >= 0]
     shape = sizes.inside(product.op.results[0], dispatch.op)
     if product.k < 0 or len(others) != 2 or product.n < 0 or shape is None:
@@ -93,12 +95,12 @@ def product_at(dispatch: Dispatch, product: Product, sizes: Sizes) -> Product:
 def least_bytes(
     dispatch: Dispatch, call: Contraction, after: Sequence[Dispatch], sizes: Sizes
 ) -> int | None:
-    """Bytes of both packed factors and the output, each once."""
+    """Return the bytes of both packed operands and the output, each counted once."""
     if call.batch is None or call.m is None:
         return None
     rows = call.batch * call.m
     written = rows * call.out.row_bytes(call.n)
-    # Of a gated product half of the columns.
+    # A gated product writes half of the columns.
     written = min(written, _results(dispatch, sizes) or written)
     for finish in after:
         written = min(written, result_bytes(finish, 0, sizes) or written)
@@ -117,11 +119,11 @@ def minimum(
     after: Sequence[Dispatch],
     sizes: Sizes,
 ) -> int | None:
-    """Bytes of both packed factors, their scales and the output, each once.
+    """Return the bytes of both packed operands, their scales and the output, each counted once.
 
-    Rows that several groups of a batch share are counted once: no more than the operand holds.
-    The output is what the dispatch writes where an epilogue makes it narrower, or a dispatch
-    after it does.
+    Rows that several groups of a batch share are counted once: at most the size of the operand. The
+    output is the smaller of the contraction's result and what the dispatch, or the last one after
+    it, writes.
     """
     batch, m, n, k = contraction.batch, contraction.m, contraction.n, contraction.k
     result = contraction.op.results[0]
@@ -154,7 +156,7 @@ def _at_most_whole(
 
 
 def _results(dispatch: Dispatch, sizes: Sizes) -> int | None:
-    """Bytes of all results of a dispatch."""
+    """Return the bytes of all results of a dispatch."""
     return summed([result_bytes(dispatch, n, sizes) for n in range(len(dispatch.op.results))])
 
 
@@ -175,11 +177,11 @@ def _flops(batch: int, m: int, n: int, k: int) -> int | None:
 
 
 def row_size(known: int | None) -> int:
-    """As a row of the report has it."""
+    """Return a size as the report has it: -1 if it is not known."""
     return -1 if known is None else known
 
 
 def summed(parts: Sequence[int | None]) -> int | None:
-    """None where a part is not known."""
+    """Return the sum, or None if a part is not known."""
     known = [part for part in parts if part is not None]
     return sum(known) if len(known) == len(parts) else None

@@ -1,7 +1,7 @@
-"""What runs after a contraction only to finish its result, element by element.
+"""Finds the dispatches after a contraction that only finish its result, element by element.
 
-A bias, a gate or a rounding that did not come into the kernel of the contraction reads its whole
-result again; it belongs to the cost of the contraction, as what prepares its operands does.
+A bias, a gate or a rounding that was not fused into the kernel of the contraction reads the whole
+result again. Its cost is part of the contraction's, as the preparation of operands is.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from mxc.passes.verify_packed_weights import Weights
 
 
 def following(dispatch: Dispatch, columns: int, weights: Weights) -> tuple[Dispatch, ...]:
-    """The dispatches that finish the result of `dispatch`, of so many columns, in their order.
+    """Return the dispatches that finish the result of `dispatch`, which has `columns`, in their
+    order.
 
-    Each is the only reader of what the one before it wrote. It computes on all elements, or joins
-    the halves of the columns, and does nothing else.
+    Each is the only reader of the result before it. It computes element by element on the whole
+    result, or on its two halves of the columns, and does nothing else.
     """
     found: list[Dispatch] = []
     last = dispatch
@@ -33,7 +34,7 @@ def following(dispatch: Dispatch, columns: int, weights: Weights) -> tuple[Dispa
 
 
 def _only_reader(value: ir.Value, weights: Weights) -> tuple[Dispatch, int] | None:
-    """The one dispatch that reads `value` under any name, and which of its operands it is."""
+    """Return the only dispatch that reads `value`, through renames, and its operand's index."""
     found: set[tuple[Dispatch, int]] = set()
     pending = [value]
     while pending:
@@ -51,10 +52,10 @@ def _only_reader(value: ir.Value, weights: Weights) -> tuple[Dispatch, int] | No
 
 
 def _finishes(reader: Dispatch, index: int, columns: int) -> bool:
-    """Whether a dispatch computes element by element on all of an operand."""
+    """Return whether a dispatch only computes element by element on all of operand `index`."""
     if reader.body is None or len(reader.op.results) != 1:
         return False
-    # What has a body: neither linalg.index nor linalg.yield.
+    # Operations with a body: neither linalg.index nor linalg.yield.
     inside = [op for op in walk(reader.body) if "linalg" in op.name and len(op.regions)]
     bodies = [op for op in inside if op.name == "linalg.generic"]
     if not bodies or any(op.name not in ("linalg.generic", "linalg.fill") for op in inside):
@@ -72,6 +73,6 @@ def _finishes(reader: Dispatch, index: int, columns: int) -> bool:
 
 
 def _size(kind: ir.Type) -> tuple[int, int]:
-    """The product of the static sizes of a tensor, and how many are dynamic."""
+    """Return the product of the static sizes of a tensor type, and the number of dynamic ones."""
     shape = ir.RankedTensorType(kind).shape
     return math.prod(size for size in shape if size >= 0), sum(size < 0 for size in shape)

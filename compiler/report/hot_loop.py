@@ -1,4 +1,4 @@
-"""The hot loop of a GPU kernel as the report has it: its instructions, and the model of them."""
+"""The hot loop of a GPU kernel in the report: its instructions, and the issue model's estimate."""
 
 from __future__ import annotations
 
@@ -11,22 +11,28 @@ from mxc.compiler.report.issue_steps import Step, lane_bytes, read_steps
 from mxc.compiler.report.loops import hot_loop
 from mxc.targets.compute_unit import ComputeUnit, Occupancy
 
-#: Steps that the model may take for a kernel with matrix instructions, 0.2 s, and for another one;
-#: of what is larger it runs fewer workgroups.
+#: Limits on the simulated steps, of kernels with matrix instructions (0.2 s) and of others. Fewer
+#: workgroups are simulated to stay below them.
 _MOST_STEPS, _MOST_OTHERS = 60_000, 12_000
 _LOADS = ("global_load", "load_to_lds")
 
 
 @dataclass(frozen=True, kw_only=True)
 class HotLoop:
-    """The hot loop of a kernel, or the whole of one without a loop (`is_loop` False).
+    """The hot loop of a kernel, or the whole of a kernel without a loop (`is_loop` False).
 
-    census: instructions by kind (`loops.KINDS`); load_bytes: what a lane gets of a load from
-    memory, on average, None without any. The rest is the issue model's, None where there is no
-    model of the machine, and neither a loop nor a matrix instruction: clocks of one iteration of
-    all waves on a compute unit, of a kernel without a loop of one workgroup after the other; the
-    shares of them in which the matrix cores, vector units, LDS and the memory path work; the pipe
-    that works most; bytes that are asked of memory and not yet there, of a unit.
+    - census: number of instructions by kind (`loops.KINDS`).
+    - load_bytes: mean number of bytes that a lane gets from one global load; None without loads.
+
+    The other fields are estimates of the issue model. They are None if the unit has no rates, or if
+    there is neither a loop nor a matrix instruction.
+
+    - clocks: of one iteration of all waves on a compute unit; without a loop, of the whole kernel
+      when workgroups follow one another.
+    - shares: the shares of these clocks in which the matrix cores, vector units, LDS and the memory
+      path are busy.
+    - bound_by: the busiest pipe, or "latency".
+    - bytes_in_flight: mean bytes of a compute unit's outstanding loads and stores.
     """
 
     is_loop: bool
@@ -40,13 +46,13 @@ class HotLoop:
 
     @property
     def matrix_share(self) -> float | None:
-        """The share of the time in which the matrix cores work; None where they are not used."""
+        """Share of the time in which the matrix cores are busy; None if they are not used."""
         used = self.shares is not None and "matrix" in self.census
         return self.shares["matrix"] if used and self.shares is not None else None
 
 
 def describe(body: str, unit: ComputeUnit, held: Occupancy, workgroup_size: int) -> HotLoop:
-    """The hot loop of the kernel with the text `body`, of which a unit holds `held`."""
+    """Describe the hot loop of the kernel with the text `body` and the occupancy `held`."""
     loop = hot_loop(body)
     loads = [lane_bytes(line.mnemonic) for line in loop.lines if line.kind in _LOADS]
     wide = round(sum(loads) / len(loads), 1) if loads else None
@@ -79,5 +85,5 @@ def describe(body: str, unit: ComputeUnit, held: Occupancy, workgroup_size: int)
 def _estimate(
     steps: tuple[Step, ...], unit: ComputeUnit, workgroup_size: int, groups: int, restart: bool
 ) -> Estimate:
-    """The same kernel for many layers is modelled once."""
+    """Run the issue model, once for equal kernels of many layers."""
     return estimate(steps, unit, workgroup_size=workgroup_size, workgroups=groups, restart=restart)

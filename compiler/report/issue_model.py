@@ -1,20 +1,20 @@
-"""Time of one iteration of a hot loop on a compute unit: a model of issue and of shared pipes.
+"""Time of one iteration of a hot loop on a GPU's compute unit: a model of issue and shared pipes.
 
-It lives beside the report, which prints its figures for every artifact, because what it reads is
-the compiler's assembly. What it knows of the machine is in targets/amd/, with
-sources, where a pass that chooses schedules finds it too.
+The model is beside the report, which has its figures for every artifact, because its input is the
+compiler's assembly. The rates of machines are in targets/amd/, with sources, where a pass that
+chooses schedules reads them too.
 
-What is modelled: the waves of the workgroups that share a unit, spread over its SIMDs; each wave
-issues in order, one instruction every 4 clocks, and a SIMD one of each kind (vector, scalar, LDS,
-memory) every 4 clocks, the wave that has waited longest first; one matrix core a SIMD; one port to
-LDS and one path to memory for all; s_waitcnt by its counters, of which each is in order; s_barrier
-by workgroup; loads to LDS take the LDS port as well. What is not: bank conflicts (the simulator
-counts them; `lds_factor` takes them in), caches, registers that are not ready (the compiler has put
-waits and s_nop there), clocks that fall under load. Bytes per lane are taken as if all 64 lanes
-were active and their addresses adjacent.
+Modelled: the waves of all workgroups of a compute unit, spread over its SIMDs. Each wave issues in
+order, one instruction every 4 clocks. A SIMD issues one instruction of each kind (vector, scalar,
+LDS, memory) every 4 clocks, from the wave that has waited longest. Each SIMD has one matrix core;
+all share one LDS port and one path to memory. s_waitcnt waits for in-order counters, s_barrier for
+the workgroup. Loads to LDS also take the LDS port. Not modelled: bank conflicts (the simulator
+counts them; `lds_factor` includes them), caches, registers that are not ready (the compiler has put
+waits and s_nop there), clocks that fall under load. All 64 lanes are taken as active with adjacent
+addresses.
 
-A share is the time that the matrix cores work. Like llvm-mca it ranks kernels; unlike it, it also
-sees LDS, memory and barriers. docs/gpu-quality.md compares the two.
+A share is the part of the time in which a pipe is busy. Like llvm-mca the model ranks kernels;
+unlike it, it includes LDS, memory and barriers. docs/gpu-quality.md compares the two.
 """
 
 from __future__ import annotations
@@ -26,23 +26,24 @@ from dataclasses import dataclass, field
 from mxc.compiler.report.issue_steps import Step
 from mxc.targets.compute_unit import ComputeUnit, Rates
 
-#: Iterations after which time is taken, and until when: the first ones fill the pipes. No wave
-#: stops before all have got there. An even number between: waits may come in pairs.
+#: Iterations between which the time is measured: the first ones fill the pipes. No wave stops
+#: before all have done ITERATIONS. The difference is even, because waits may come in pairs.
 _FROM, ITERATIONS = 5, 11
-#: Iterations of one wave after which nobody waits for the others any more.
+#: Number of iterations of one wave after which the run ends without waiting for the others.
 _LAST = 20 * ITERATIONS
 #: Clocks between the starts of two waves.
 _STAGGER = 8
-#: Clocks of a scalar load that hits its cache. Only an order of magnitude is known.
+#: Clocks of a scalar load that hits its cache; only the order of magnitude is known.
 _SCALAR_LATENCY = 200
 
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """One iteration in the steady state: its clocks, and the share of them that each pipe works.
+    """Estimate of one iteration in the steady state: its clocks, and the share in which each pipe
+    is busy.
 
-    `shares` has "matrix" and "vector" of a SIMD, "lds" and "memory" of the unit, from 0 to 1.
-    `bytes_in_flight` is what has been asked of memory and is not there yet, on average, of a unit.
+    `shares` has "matrix" and "vector" of a SIMD, "lds" and "memory" of the compute unit, from 0 to
+    1. `bytes_in_flight` is the mean number of bytes of the unit's outstanding memory operations.
     """
 
     clocks: float
@@ -51,12 +52,12 @@ class Estimate:
 
     @property
     def matrix_share(self) -> float:
-        """What the matrix cores do of what they could."""
+        """Share of the time in which the matrix cores are busy."""
         return self.shares["matrix"]
 
     @property
     def bound_by(self) -> str:
-        """The pipe that works most, or "latency" where none works half of the time."""
+        """The busiest pipe, or "latency" if none is busy half of the time."""
         busiest = max(self.shares, key=lambda pipe: self.shares[pipe])
         return busiest if self.shares[busiest] >= 0.5 else "latency"
 
@@ -71,11 +72,11 @@ def estimate(
     lds_factor: float = 1.0,
     restart: bool = False,
 ) -> Estimate:
-    """Run a loop on `workgroups` workgroups of `workgroup_size` work-items that share a unit.
+    """Estimate a loop run by `workgroups` workgroups of `workgroup_size` work-items on one unit.
 
-    rates: other figures than the unit's; lds_factor: passes over the LDS banks for each that would
-    be needed without conflicts; restart: an iteration is a whole kernel, and the wave of the next
-    workgroup takes its place. Raises ValueError where the unit has no rates, or nothing to do.
+    rates: replaces the unit's rates. lds_factor: passes over the LDS banks relative to those
+    without conflicts. restart: an iteration is a whole kernel, and a wave of the next workgroup
+    follows. Raises ValueError if no rates are known, or if `steps` is empty.
     """
     rates = rates or unit.rates
     if rates is None or not steps:
@@ -99,10 +100,10 @@ def estimate(
     )
 
 
-#: A unit of a SIMD, or the queue of a pipe that all share.
+#: (unit of a SIMD, number of the SIMD), or (queue of a shared pipe, -1).
 _Key = tuple[str, int]
 _NOTHING: _Key = ("", 0)
-#: What must be free for a step to issue.
+#: Units and queues that must be free for a step of each pipe to issue.
 _KEYS: dict[str, tuple[str, ...]] = {
     "matrix": ("matrix", "vector"),
     "vector": ("vector",),
@@ -124,7 +125,7 @@ class _Wave:
 
 
 class _Run:
-    """One run: waves by the time at which they want to issue, and when each pipe is free."""
+    """One simulation: waves ordered by the time of their next issue, and when each pipe is free."""
 
     def __init__(
         self,
@@ -140,20 +141,21 @@ class _Run:
         self.lds_factor, self.restart = lds_factor, restart
         self.waves = [_Wave(n % unit.simds, n // waves) for n in range(waves * groups)]
         self.size = waves
-        #: When the units of a SIMD take the next instruction: (kind, SIMD).
+        #: When each unit of a SIMD takes the next instruction, by (kind, SIMD).
         self.free: dict[_Key, float] = {}
-        #: Until when LDS and the path to memory are busy.
+        #: When LDS and the path to memory become free.
         self.lds = self.memory = 0.0
-        #: Waves that something keeps from issuing: since when, and which.
+        #: Waiting waves by the unit they wait for: (start of the wait, wave).
         self.parked: dict[_Key, list[tuple[float, int]]] = {}
         self.called: set[_Key] = set()
         self.arrived: dict[int, list[int]] = {}
         self.byte_clocks = 0.0
-        #: When a wave wants to issue, or (with no wave) when what kept others from it may be free.
+        #: Events: (time, wave that wants to issue, _NOTHING) or (time, -1, unit that may be free
+        #: then).
         self.queue: list[tuple[float, int, _Key]] = []
 
     def needs(self, step: Step) -> dict[str, float]:
-        """Clocks of the shared pipes that a step of one wave takes."""
+        """Return the clocks of each shared pipe that a step of one wave takes."""
         size = step.lane_bytes * self.lanes
         found: dict[str, float] = {}
         if step.pipe == "memory":
@@ -163,7 +165,7 @@ class _Run:
         return found
 
     def time(self) -> float:
-        """Clocks of an iteration, once it is steady, on average over the waves."""
+        """Return the mean clocks of a steady iteration over all waves."""
         for number in range(len(self.waves)):
             self._ready(float(number * _STAGGER), number)
         left = len(self.waves)
@@ -187,22 +189,22 @@ class _Run:
         return sum(spans) / len(spans) / (ITERATIONS - _FROM)
 
     def _ready(self, at: float, number: int) -> None:
-        """The wave wants to issue its next step at `at`."""
+        """Schedule the next step of wave `number` at time `at`."""
         heapq.heappush(self.queue, (at, number, _NOTHING))
 
     def _park(self, since: float, number: int, key: _Key) -> None:
-        """The wave waits in line for what `key` stands for."""
+        """Append the wave to the queue of those that wait for `key`."""
         heapq.heappush(self.parked.setdefault(key, []), (since, number))
         self._call(0.0, key)
 
     def _call(self, now: float, key: _Key) -> None:
-        """Wake the first in line when there is room for it, once."""
+        """Schedule the wake-up of the first wave that waits for `key`, unless it is scheduled."""
         if key not in self.called:
             self.called.add(key)
             heapq.heappush(self.queue, (max(now, self._when(key)), -1, key))
 
     def _wake(self, now: float, key: _Key) -> None:
-        """Let the first in line try again, and then call the next."""
+        """Let the first waiting wave try again, and then schedule the next."""
         self.called.discard(key)
         line = self.parked[key]
         self._issue(now, *heapq.heappop(line))
@@ -210,7 +212,7 @@ class _Run:
             self._call(now, key)
 
     def _issue(self, now: float, since: float, number: int) -> None:
-        """Issue the wave's step at `now`, or wait in line for what it needs."""
+        """Issue the wave's step at `now`, or queue the wave for the unit that is busy longest."""
         wave = self.waves[number]
         step = self.steps[wave.at]
         if step.pipe == "barrier":
@@ -224,21 +226,21 @@ class _Run:
         elif step.pipe == "nop":
             done = now + step.clocks
         else:
-            # One line for all SIMDs where they share a queue, so that none is always first.
+            # One queue for all SIMDs where they share a pipe, so that no SIMD always comes first.
             needed = [(kind, -1 if "queue" in kind else wave.simd) for kind in _KEYS[step.pipe]]
             last = max(needed, key=self._when)
             if self._when(last) > now:
                 self._park(since, number, last)
                 return
             self.free[step.pipe, wave.simd] = now + max(issue, step.clocks)
-            if step.pipe == "matrix":  # it is issued as a vector instruction
+            if step.pipe == "matrix":  # it also takes an issue slot of the vector unit
                 self.free["vector", wave.simd] = now + issue
             self._transfer(now, wave, step)
         wave.at += 1
         self._ready(done, number)
 
     def _when(self, key: _Key) -> float:
-        """From when on the next instruction can be issued to a unit of a SIMD, or to a queue."""
+        """Return the time at which a unit of a SIMD, or a queue, takes the next instruction."""
         if key[0] == "LDS queue":
             return self.lds - self.rates.lds_queue
         if key[0] == "memory queue":
@@ -246,7 +248,7 @@ class _Run:
         return self.free.get(key, 0.0)
 
     def _transfer(self, now: float, wave: _Wave, step: Step) -> None:
-        """Take the shared pipes, and note when the data will be there."""
+        """Occupy the shared pipes, and record when the data arrives."""
         needs, rates = self.needs(step), self.rates
         if "memory" in needs:
             self.memory = max(self.memory, now) + needs["memory"]
@@ -270,7 +272,7 @@ class _Run:
 
 
 def _came_down(pending: list[float], wanted: int | None) -> float:
-    """When no more than `wanted` of the pending are left; those that are done are forgotten."""
+    """Return when at most `wanted` entries of `pending` are outstanding, and drop finished ones."""
     if wanted is None or len(pending) <= wanted:
         return 0.0
     last = pending[len(pending) - wanted - 1]

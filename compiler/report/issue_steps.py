@@ -1,4 +1,4 @@
-"""What each instruction of a hot loop asks of a compute unit: the input of the issue model."""
+"""Translates the instructions of a hot loop into the steps of the issue model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Pipe = Literal["matrix", "vector", "scalar", "lds", "memory", "wait", "barrier",
 _TRANSCENDENTAL = ("v_exp_", "v_log_", "v_rcp_", "v_rsq_", "v_sqrt_", "v_sin_", "v_cos_")
 _DWORDS = re.compile(r"dwordx(\d)")
 _BITS = re.compile(r"_[bui](\d+)(?=_|$)")
-#: How the names of loads and stores of less than a dword end, before LLVM wrote the bits.
+#: Suffixes of loads and stores of less than a dword in older LLVM, which did not write the bits.
 _NARROW = {
     1: ("byte", "byte_d16", "byte_d16_hi"),
     2: ("short", "short_d16", "short_d16_hi"),
@@ -25,10 +25,11 @@ _COUNTER = re.compile(r"(\w+cnt)\((\d+)\)")
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """What an instruction asks of the unit.
+    """Demand of one instruction on the compute unit.
 
-    clocks: of the matrix core or the vector unit, or idle ones of s_nop; lane_bytes: moved by a
-    lane; to_lds: a load that goes there; vm, lgkm: what the counters must have come down to.
+    clocks: busy clocks of the matrix core or the vector unit, or idle ones of s_nop; lane_bytes:
+    bytes that a lane moves; to_lds: a load from memory to LDS; vm, lgkm: largest values of these
+    counters with which a wait ends.
     """
 
     pipe: Pipe
@@ -40,7 +41,7 @@ class Step:
 
 
 def read_steps(lines: Iterable[Line], rates: Rates) -> list[Step]:
-    """What the instructions of a loop ask. Raises KeyError for an unknown matrix instruction."""
+    """Return the step of each instruction. Raises KeyError for an unknown matrix instruction."""
     return [_step(line, rates) for line in lines]
 
 
@@ -70,7 +71,7 @@ def _step(line: Line, rates: Rates) -> Step:
 
 
 def lane_bytes(mnemonic: str) -> int:
-    """What a lane moves in a memory or LDS instruction: 16 for dwordx4 and b128, 1 for ubyte."""
+    """Bytes per lane of a memory or LDS instruction: 16 for dwordx4 and b128, 1 for ubyte."""
     twice = 2 if "read2" in mnemonic or "write2" in mnemonic else 1
     found = _DWORDS.search(mnemonic)
     if found is not None:
@@ -83,5 +84,5 @@ def lane_bytes(mnemonic: str) -> int:
 
 
 def _bytes(mnemonic: str) -> int:
-    """The same as far as time goes: less than a dword takes as long as a dword."""
+    """Return the same for timing: less than a dword takes as long as a dword."""
     return max(4, lane_bytes(mnemonic))

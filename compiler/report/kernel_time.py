@@ -1,10 +1,10 @@
-"""How long a kernel takes a GPU, estimated, and how long it must take at least.
+"""Estimated time of a kernel on a GPU, and its lower bound.
 
-    bound   = max(bytes / bandwidth of memory, products / rate of the matrix instruction)
-    model   "schedule": the clocks by which the schedule of a product was chosen
-            (passes/kernels/gpu/cost.py); "roofline": of whatever else, bound + one latency
+  bound   = max(bytes / bandwidth of memory, flops / rate of the matrix instruction)
+  model   "schedule": the clocks by which the schedule of a product was chosen
+          (passes/kernels/gpu/cost.py); "roofline": for anything else, bound + one latency
 
-Neither has the time from one kernel to the next, some microseconds. The figures are those of
+Neither includes the time between two kernels, some microseconds. The figures are those of
 targets/amd/.
 """
 
@@ -22,9 +22,9 @@ Limit = Literal["memory", "matrix"]
 class Time:
     """Seconds of one call.
 
-    `bound_seconds`: at least; `bound_by`: what decides it. `tail`: of the time of all compute
-    units the share in which they have no workgroup, because these do not divide by the units; None
-    where the number of workgroups is not known.
+    `bound_seconds` is the lower bound and `bound_by` the resource that decides it. `tail` is the
+    idle share of all compute units in the time, because the number of workgroups is no multiple of
+    that of the units; None if the number of workgroups is not known.
     """
 
     seconds: float
@@ -35,13 +35,15 @@ class Time:
 
     @property
     def share(self) -> float:
-        """The bound's part of the time."""
+        """The lower bound as a share of the time."""
         return self.bound_seconds / self.seconds
 
 
 def roofline(gpu: Gpu, moved: int, flops: int, widths: tuple[int, int] | None = None) -> Time:
-    """Roofline time of a kernel that moves so many bytes. widths: bits of an element of both sides,
-    where an instruction multiplies them under their scales; None where it multiplies bf16."""
+    """Return the roofline time of a kernel that moves `moved` bytes.
+
+    widths: bits per element of both operands of a block-scaled instruction; None for bf16.
+    """
     memory = moved / gpu.memory_bandwidth
     rate = gpu.flops(widths)
     products = flops / rate if rate else 0.0
@@ -55,8 +57,7 @@ def roofline(gpu: Gpu, moved: int, flops: int, widths: tuple[int, int] | None = 
 
 
 def by_schedule(gpu: Gpu, bound: Time, clocks: int, workgroups: int) -> Time:
-    """Time of a product that takes so many clocks of the device by the model that chose its
-    schedule."""
+    """Return the time of a product from `clocks`, by which its schedule was chosen."""
     rounds = -(-workgroups // gpu.units)
     return Time(
         seconds=clocks / gpu.clock,

@@ -1,8 +1,7 @@
-"""The assembly of each kernel of a report, in a text of its own, named by what it computes.
+"""Assembly of each kernel of a report as a separate text, named by what the kernel computes.
 
-A GPU kernel comes with all that an assembler needs, below a head that says what the report knows
-of it, and with its hot loop marked. Of a CPU it is the function alone: what stands beside it there
-is the run time.
+The text of a GPU kernel can be assembled. Its header has the figures of the report, and its hot
+loop is marked. The text of a CPU kernel is its function only: the rest of the file is the run time.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _MARK = "; ---- hot loop {} " + "-" * 40
 
 @dataclass(frozen=True)
 class Listing:
-    """One kernel: a name that is good for a file, its symbol, its text."""
+    """One kernel: a name that is valid as a file name, its symbol, and its text."""
 
     name: str
     kernel: str
@@ -30,9 +29,9 @@ class Listing:
 
 
 def listings(report: Report, texts: Iterable[str]) -> list[Listing]:
-    """A listing of each kernel of the report, in the order in which the program first calls them.
+    """Return a listing of each kernel of the report, in the order of its first call in the program.
 
-    texts: the files of assembly. A kernel that is in none of them is left out.
+    texts: the assembly files. A kernel that is in none of them is left out.
     """
     bodies = {name: (body, text) for text in texts for name, body in bodies_of(text).items()}
     kernels = {kernel.name: kernel for kernel in report.kernels}
@@ -90,13 +89,13 @@ def _head(operations: Sequence[Operation], kernel: Kernel, product: Matmul | Non
 
 
 def _marked(body: str) -> str:
-    """The text of a kernel with its hot loop between two comments."""
+    """Return the text of a kernel with comments before and after its hot loop."""
     loop = hot_loop(body)
     if not loop.is_loop:
         return body
     lines: list[str] = []
     number = 0
-    pending = -1  # where the label of the next instruction stands
+    pending = -1  # index of the label of the next instruction
     for text in body.splitlines():
         if read_line(text) is not None:
             if number == loop.first:

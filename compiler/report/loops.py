@@ -1,8 +1,8 @@
-"""The loops of a kernel, and what the hot one of a GPU is made of.
+"""Loops of a kernel, and the instructions of the hot loop of a GPU kernel.
 
-A loop is what lies between a label and a branch back to it. The hot one of a GPU is, of those that
-hold no other, the one with the most matrix instructions; where no loop has any, the one with the
-most loads. A kernel without a loop is taken as a whole.
+A loop is the range between a label and a branch back to it. The hot loop of a GPU kernel is the
+innermost loop with the most matrix instructions; if no loop has any, the one with the most loads. A
+kernel without a loop counts as a whole.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from dataclasses import dataclass
 _LABEL = re.compile(r"^(\.?\w+):")
 _INSTRUCTION = re.compile(r"^\s+(?:\{\w+\}\s+)?([a-z][\w.]*)(?:\s+(.*))?$")
 _BRANCH = ("s_cbranch", "s_branch")
-#: Branches of x86-64 and of AArch64; their target stands last.
+#: Branches of x86-64 and of AArch64; their target is the last operand.
 _CPU_BRANCH = re.compile(r"j[a-z]+|b|b\.[a-z]+|cbn?z|tbn?z")
 _CPU_COMMENT = re.compile(r"\s#\s.*|//.*")
 
-#: What a line of a GPU kernel does, in the order in which a census lists it.
+#: Kinds of GPU instructions, in the order in which a census lists them.
 KINDS = (
     "matrix", "ds_read", "ds_write", "load_to_lds", "global_load", "global_store", "scratch",
     "v_perm", "convert", "accvgpr", "valu", "scalar_load", "salu", "wait", "barrier", "nop",
@@ -36,13 +36,13 @@ class Line:
 
     @property
     def kind(self) -> str:
-        """One of `KINDS`."""
+        """The kind of the instruction, one of `KINDS`."""
         return _kind(self.mnemonic, self.operands)
 
 
 @dataclass(frozen=True)
 class Loop:
-    """Instructions of a kernel from number `first` on; all of them where there is no loop."""
+    """Instructions of a kernel from number `first` on; all of them if there is no loop."""
 
     lines: tuple[Line, ...]
     first: int = 0
@@ -50,13 +50,13 @@ class Loop:
 
     @property
     def census(self) -> dict[str, int]:
-        """How many of each kind, in the order of `KINDS`; kinds that do not occur are left out."""
+        """Number of instructions of each kind that occurs, in the order of `KINDS`."""
         counts = Counter(line.kind for line in self.lines)
         return {kind: counts[kind] for kind in KINDS if kind in counts}
 
 
 def hot_loop(body: str) -> Loop:
-    """The hot loop of a kernel, given the text from its label to its end."""
+    """Return the hot loop of a GPU kernel, given its text from the label to the end."""
     lines, labels = _read(body)
     ranges = _ranges(lines, labels)
     inner = [r for r in ranges if not any(_within(other, r) for other in ranges)]
@@ -73,7 +73,7 @@ def hot_loop(body: str) -> Loop:
 
 
 def innermost_loops(body: str) -> list[tuple[Line, ...]]:
-    """The loops of a CPU kernel that hold no other, given the text of its function."""
+    """Return the innermost loops of a CPU kernel, given the text of its function."""
     lines, labels = _read(_CPU_COMMENT.sub("", body))
     ends: dict[int, int] = {}
     for number, line in enumerate(lines):
@@ -85,7 +85,7 @@ def innermost_loops(body: str) -> list[tuple[Line, ...]]:
 
 
 def _read(body: str) -> tuple[list[Line], dict[str, int]]:
-    """Instructions in their order, and the number of the one that follows each label."""
+    """Return the instructions in order, and for each label the index of the next instruction."""
     lines: list[Line] = []
     labels: dict[str, int] = {}
     for text in body.splitlines():
@@ -101,13 +101,13 @@ def _read(body: str) -> tuple[list[Line], dict[str, int]]:
 
 
 def read_line(text: str) -> Line | None:
-    """The instruction on a line of assembly, if there is one."""
+    """Return the instruction on a line of assembly, or None."""
     found = _INSTRUCTION.match(text.split(";", 1)[0].rstrip())
     return None if found is None else Line(found[1], found[2] or "")
 
 
 def _ranges(lines: Sequence[Line], labels: dict[str, int]) -> list[tuple[int, int]]:
-    """First and last instruction of each loop; branches back to one label make one loop."""
+    """Return first and last instruction of each loop; branches back to one label make one loop."""
     ends: dict[int, int] = {}
     for number, line in enumerate(lines):
         if line.mnemonic.startswith(_BRANCH):
@@ -116,7 +116,7 @@ def _ranges(lines: Sequence[Line], labels: dict[str, int]) -> list[tuple[int, in
 
 
 def _close(ends: dict[int, int], target: int | None, number: int) -> None:
-    """The branch `number` to `target`: it ends a loop where it goes back."""
+    """Record the loop that branch `number` to instruction `target` closes, if it goes back."""
     if target is not None and target <= number:
         ends[target] = max(number, ends.get(target, number))
 

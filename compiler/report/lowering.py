@@ -1,6 +1,6 @@
-"""Which instruction a contraction became, and one sentence where a better one exists.
+"""The instruction that each contraction was lowered to, and why a better one was not used.
 
-Everything that depends on the machine is asked of the target's record.
+Facts about machines come from the record of the target.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from mxc.dialects.dispatches import Dispatch, tensor_bytes
 from mxc.dialects.kernel_calls import reads_decoded
 from mxc.targets.target import KINDS, Kind, Target
 
-#: Reason of a contraction that no pass has looked at.
+#: Reason of a contraction that no pass gave a reason for.
 NO_REASON = "no pass has said why"
-#: Said of a kernel of ours that has no code.
+#: Fallback of a kernel of ours whose code is missing.
 NO_CODE = "its kernel is not in the assembly"
-#: Said of it where no assembly was asked for.
+#: The same if no assembly was requested.
 UNLISTED = "compiled without a listing: the instructions of its kernel are not known"
 
 
@@ -30,7 +30,7 @@ def best_kind(kernel: Kernel, target: Target) -> Kind | None:
 
 
 def lowering_of(kernel: Kernel, target: Target, *, packed: bool) -> str:
-    """The most frequent instruction of the best kind; for packed operands with their decoder.
+    """Return the most frequent instruction of the best kind; for packed operands also the decoder.
 
     For instance "v_mfma_scale_f32_16x16x128_f8f6f4", "v_cvt_scalef32_pk_f32_fp4 + v_fmac_f32_e32",
     "vfmadd231ps zmm"; "no multiplication" for a kernel without any.
@@ -57,10 +57,11 @@ def explain(
     target: Target,
     reason: str | None,
 ) -> str | None:
-    """Why no kernel of ours computes a contraction of packed operands, and what IREE's lacks.
+    """Return why no kernel of ours computes a contraction of packed operands, and what IREE's
+    lacks.
 
-    None for one of plain operands, unless they were packed and are decoded in an unknown way.
-    `reason`: what the passes have said.
+    None for plain operands, unless they are decoded from packed ones in an unknown way. `reason` is
+    that of the passes.
     """
     packed = any(format.is_packed for format in formats)
     if not packed and not reads_decoded(contraction.op.location):
@@ -77,7 +78,7 @@ def _explain_stock(
     kernel: Kernel | None,
     target: Target,
 ) -> str | None:
-    """What a better kernel than that of IREE's code generator would have; None if it has all."""
+    """Return what the kernel of IREE's code generator lacks; None if nothing."""
     if prepared.widened is not None:
         return (
             f"the dequantized operand goes through memory: @{prepared.widened.entry} writes "
@@ -105,9 +106,9 @@ def _explain_stock(
 
 
 def explain_own(kernels: Sequence[Kernel], target: Target, wanted: Kind) -> str | None:
-    """Why kernels of ours cannot be trusted to compute a contraction; None where they can.
+    """Return why the kernels of ours are not as intended; None if they are.
 
-    `wanted`: the kind of instruction that they multiply by.
+    `wanted`: the kind of instruction that they were made to multiply by.
     """
     if not kernels:
         return NO_CODE
@@ -121,7 +122,7 @@ def explain_own(kernels: Sequence[Kernel], target: Target, wanted: Kind) -> str 
 
 
 def choice_of(call: Contraction, target: Target) -> str | None:
-    """Why a kernel of ours does without an instruction that the CPU has; None where it does not."""
+    """Return why a kernel of ours leaves a CPU instruction unused; None if it uses the best."""
     exact_in_bf16 = "f32" not in (call.lhs.element, call.rhs.element)
     found = [call.choice] if call.choice else []
     if call.kind == "multiply-add" and exact_in_bf16 and target.slow_bf16:
@@ -161,5 +162,5 @@ def _no_scaled_matrix(
 
 
 def _written(dispatch: Dispatch) -> int:
-    """Bytes of the results, dynamic ones not counted."""
+    """Return the bytes of the static results."""
     return sum(tensor_bytes(result.type) or 0 for result in dispatch.op.results)

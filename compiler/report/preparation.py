@@ -1,8 +1,8 @@
-"""What runs before a contraction only to prepare its operands, read from the flow phase.
+"""Finds the dispatches that only prepare operands of a contraction, in the program after "flow".
 
-A weight that one dispatch dequantizes, gathers or reorders, and activations that one dispatch
-quantizes, belong to the cost of the contraction that reads them. Hoisted weights are followed
-through the global that an initialiser writes.
+A dispatch that dequantizes, gathers or reorders a weight, or quantizes activations, is part of the
+cost of the contraction that reads its result. Hoisted weights are followed through the global that
+an initializer writes.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ from mxc.passes.verify_packed_weights import Weights
 
 @dataclass(frozen=True, kw_only=True)
 class Preparation:
-    """Dispatches that prepare, in no order. A side that arrives widened is given in packed form.
+    """Dispatches that prepare operands, in no order. `lhs` and `rhs` are the packed forms of
+    operands that arrive dequantized.
 
-    `widened` is the dispatch that writes a dequantized operand, `block` the elements a scale.
+    `widened` is the dispatch that writes a dequantized operand, `block` the number of elements per
+    scale.
     """
 
     dispatches: tuple[Dispatch, ...] = ()
@@ -37,9 +39,9 @@ class Preparation:
 def preparation(
     dispatch: Dispatch, contraction: Product, weights: Weights, stores: dict[str, ir.Value]
 ) -> Preparation:
-    """Find the dispatches that only prepare operands of `contraction` in `dispatch`.
+    """Return the dispatches that only prepare operands of `contraction` in `dispatch`.
 
-    stores: what the initialisers write, `hoisted_globals(module)`.
+    stores: the values that initializers write to globals, `hoisted_globals(module)`.
     """
     found: dict[Dispatch, None] = {}
     widened: Dispatch | None = None
@@ -77,14 +79,14 @@ def preparation(
 def quantizing(
     dispatch: Dispatch, weights: Weights, stores: dict[str, ir.Value]
 ) -> tuple[Dispatch, ...]:
-    """The dispatches that quantize what a kernel of ours reads, or order it, in no order."""
+    """Return the dispatches that quantize or reorder operands of a kernel of ours, in no order."""
     found: dict[Dispatch, None] = {}
     pending = dispatch.operands
     while pending:
         maker = _maker(pending.pop(), weights, stores)
         if maker is None or maker in found or not _prepares(maker, weights):
             continue
-        # Rows that data choose are no weight in another order: an embedding, for one.
+        # Rows selected by data, as in an embedding, are not a reordered weight.
         if _quantizes(maker) or not any(map(weights.chosen, maker.op.results)):
             found[maker] = None
             pending += maker.operands
@@ -92,7 +94,7 @@ def quantizing(
 
 
 def _maker(value: ir.Value, weights: Weights, stores: dict[str, ir.Value]) -> Dispatch | None:
-    """The dispatch that writes `value`, seen through renames and hoisted globals."""
+    """Return the dispatch that writes `value`, through renames and hoisted globals."""
     value = source(value)
     op = owner(value)
     while op is not None and op.name == "util.global.load":
@@ -105,7 +107,7 @@ def _maker(value: ir.Value, weights: Weights, stores: dict[str, ir.Value]) -> Di
 
 
 def _prepares(dispatch: Dispatch, weights: Weights) -> bool:
-    """Whether a dispatch only writes a weight again, or quantizes."""
+    """Return whether a dispatch only copies or reorders a weight, or quantizes."""
     if _quantizes(dispatch):
         return True
     return dispatch.body is not None and all(map(weights.hold, dispatch.op.results))
@@ -122,7 +124,7 @@ def _quantizes(dispatch: Dispatch) -> bool:
 
 
 def _decodes(dispatch: Dispatch) -> bool:
-    """Whether a dispatch makes floats of narrow elements, and sums nothing."""
+    """Return whether a dispatch only converts narrow elements to floats, without a reduction."""
     if dispatch.body is None:
         return False
     loops = [op for op in walk(dispatch.body) if op.name.startswith("linalg.") and op.regions]
@@ -130,7 +132,7 @@ def _decodes(dispatch: Dispatch) -> bool:
 
 
 def operand(dispatch: Dispatch, value: ir.Value) -> ir.Value | None:
-    """The operand of the dispatch that the body reads as `value`."""
+    """Return the operand of the dispatch that its body reads as `value`."""
     op = owner(_through(value))
     if op is None or op.name != LOAD:
         return None
@@ -142,7 +144,7 @@ def operand(dispatch: Dispatch, value: ir.Value) -> ir.Value | None:
 
 
 def _through(value: ir.Value) -> ir.Value:
-    """`value` seen through renames, gathers and copies inside of a body."""
+    """Return the source of `value` in a body, through renames, gathers and slices."""
     value = source(value)
     op = owner(value)
     while op is not None and op.name in (GATHER, "tensor.extract_slice"):
@@ -152,7 +154,7 @@ def _through(value: ir.Value) -> ir.Value:
 
 
 def _dequantizer(op: ir.Operation | None) -> tuple[Side, int] | None:
-    """The packed form that an elementwise widening generic reads, and its block."""
+    """Return the packed operand and block size that an elementwise dequantizing operation reads."""
     if op is None or not op.name.startswith("linalg.") or not op.regions:
         return None
     if not any(inner.name in ("arith.scaling_extf", "arith.extf") for inner in walk(op)):
@@ -172,7 +174,7 @@ def _dequantizer(op: ir.Operation | None) -> tuple[Side, int] | None:
 
 
 def is_narrow(element: ir.Type) -> bool:
-    """Whether a type is that of packed elements: a float or an integer of at most 8 bits."""
+    """Return whether packed elements have this type: a float or an integer of 2 to 8 bits."""
     if isinstance(element, ir.IntegerType):
         return 1 < int(element.width) <= 8
     return is_element(element)
@@ -184,9 +186,10 @@ def _decoded_by(op: ir.Operation) -> tuple[Side, int] | None:
 
 
 def _decoded(value: ir.Value) -> tuple[Side, int] | None:
-    """The narrow elements of which elementwise operations make floats, in whatever spelling.
+    """Return the narrow elements that elementwise operations convert to the floats `value`.
 
-    What has less than half as many elements, two a byte, is a scale, a table or a mask.
+    A tensor with less than half as many elements (two packed in a byte) is a scale, a table or a
+    mask.
     """
     kind = ir.RankedTensorType(value.type).element_type
     if not isinstance(kind, ir.FloatType) or int(kind.width) <= 8:
@@ -207,7 +210,7 @@ def _decoded(value: ir.Value) -> tuple[Side, int] | None:
 
 
 def _reads(value: ir.Value) -> list[ir.Value]:
-    """What is read to make a tensor element by element, with the tables that it looks up in."""
+    """Return the tensors that an elementwise operation reads, with its lookup tables."""
     op = owner(source(value))
     if op is None or op.name == LOAD:
         return []
@@ -227,7 +230,7 @@ def _count(value: ir.Value) -> int:
 
 
 def hoisted_globals(module: ir.Operation) -> dict[str, ir.Value]:
-    """The value that an initialiser writes to each global, by the global's name."""
+    """Return the value that an initializer writes to each global, by the global's name."""
     return {
         str(ir.FlatSymbolRefAttr(op.attributes["global"]).value): op.operands[0]
         for top in module.regions[0].blocks[0].operations

@@ -1,4 +1,4 @@
-"""What a program sends from device to device, read off its flow."""
+"""Bytes that a program sends between devices, read from the program after IREE's phase "flow"."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from mxc.dialects.dispatches import element_bits, walk
 
 _FUNCTION, _DIM = "util.func", "hal.buffer_view.dim"
 
-#: The argument of `step` whose size is that of the rows whose logits are wanted.
+#: Index of the argument of `step` whose size is the number of rows with logits.
 _WANTED = 3
 
 
 def transfers(flow: ir.Operation) -> tuple[Transfers, ...]:
-    """The transfers of each function of the module after IREE's phase "flow" that has some."""
+    """Return the transfers of each function that has some, in the module after the phase "flow"."""
     return tuple(
         found
         for op in flow.regions[0].blocks[0].operations
@@ -44,7 +44,10 @@ def _of_function(function: ir.Operation) -> Transfers | None:
 
 
 def _counted(op: ir.Operation, kind: ir.RankedTensorType) -> str:
-    """What the first dimension of a tensor counts; tables of integers are of runs."""
+    """Return what the first dimension of a transferred tensor counts: "row", "logits" or "run".
+
+    Tables of integers have one row per run.
+    """
     if kind.rank == 2 and isinstance(kind.element_type, ir.IntegerType):
         return "run"
     size = op.operands[1].owner

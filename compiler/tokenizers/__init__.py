@@ -1,1 +1,1 @@
-"""Tokenizers between the forms in which checkpoints carry them."""
+"""Conversion and checks of tokenizers in checkpoints."""

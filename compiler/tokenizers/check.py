@@ -1,7 +1,7 @@
-"""What turns text into tokens is tried while compiling, so that generation does not find it broken.
+"""Tries tokenizer and chat template while compiling, so that errors appear before generation.
 
-A tokenizer and a chat template are data and a program that somebody else wrote: they are opened and
-used in a process of its own, with limits of time and memory.
+A tokenizer and a chat template are data and a program from elsewhere. They are opened and run in a
+separate process, with limits of time and memory.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from mxc.errors import CheckpointError, MxcError
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-#: Limits of the whole check: seconds and bytes of address space.
+#: Limits of the whole check: seconds, and bytes of address space.
 SECONDS = 120.0
 MEMORY = 8 << 30
 
-#: What is encoded and decoded, alone and as a message of a chat.
+#: The text that is encoded and decoded, alone and as a chat message.
 _TRIED = "Grüße, world! 12 + 3 = 15\n\t你好 🚀"
 
-#: Special tokens without which generation does not begin or end where it should.
+#: Special tokens that generation needs at the start and end.
 _NEEDED = ("bos_token", "eos_token")
 
 
 def check_texts(
     folder: Path, place: Path, *, vocab_size: int, eos_tokens: Sequence[int]
 ) -> list[str]:
-    """Try the tokenizer and the chat template that are in `folder`; notes for the user.
+    """Try the tokenizer and the chat template in `folder`; return notes for the user.
 
-    vocab_size: rows of the model's logits; eos_tokens: the ids after which generation ends.
-    Raises CheckpointError, which calls the checkpoint `place`, where one of them is broken, takes
-    longer or more memory than any needs, or contradicts the model.
+    vocab_size: number of the model's logits; eos_tokens: ids that end generation. Raises
+    CheckpointError, with `place` as the name of the checkpoint, if one of the two is broken,
+    exceeds the limits of time or memory, or contradicts the model.
     """
     if not (folder / TOKENIZER).is_file():
         return []
@@ -65,7 +65,7 @@ def check_texts(
 
 
 def serve(channel: Channel) -> None:
-    """The process: one request, one answer."""
+    """Main function of the process: one request, one answer."""
     limit_processor(SECONDS)
     request = json.loads(channel.receive())
     answer: dict[str, Any]
@@ -107,9 +107,9 @@ def _check(folder: Path, vocab_size: int, eos_tokens: Sequence[int]) -> Iterator
 
 
 def _vocabulary(tokenizer: Tokenizer, vocab_size: int) -> Iterator[str]:
-    """Refuse tokens that the model does not have; those that were added to a vocabulary are noted.
+    """Raise for vocabulary that the model does not have; yield a note for added tokens beyond it.
 
-    Published checkpoints have some of these, which no text needs.
+    Some published checkpoints have such added tokens, which no text needs.
     """
     base = tokenizer.get_vocab(with_added_tokens=False)
     added = tokenizer.get_added_tokens_decoder()
@@ -123,7 +123,7 @@ def _vocabulary(tokenizer: Tokenizer, vocab_size: int) -> Iterator[str]:
 
 
 def _try(tokenizer: Tokenizer, text: str, what: str, vocab_size: int) -> None:
-    """Encode and decode a text."""
+    """Encode and decode a text; raise CheckpointError if that fails."""
     with telling_panics(f"{TOKENIZER}: cannot encode {what}", CheckpointError):
         ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
     with telling_panics(f"{TOKENIZER}: cannot decode {what}", CheckpointError):
@@ -143,7 +143,7 @@ def _within(ids: Iterable[int], vocab_size: int, what: str) -> None:
 def _special_tokens(
     tokenizer: Tokenizer, files: TextFiles, eos_tokens: Sequence[int]
 ) -> Iterator[str]:
-    """Refuse or note special tokens that contradict the tokenizer or the model."""
+    """Raise for, or note, special tokens that contradict the tokenizer or the model."""
     for name, text in files.special_tokens.items():
         if tokenizer.token_to_id(text) is not None:
             continue

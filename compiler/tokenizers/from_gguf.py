@@ -1,7 +1,7 @@
-"""The tokenizer of a GGUF as tokenizer.json, and its chat template.
+"""Converts the tokenizer of a GGUF file to tokenizer.json, and extracts its chat template.
 
-Byte-level BPE ("gpt2"), whose way of splitting text goes by `tokenizer.ggml.pre`, and sentencepiece
-("llama"): of other kinds nothing is made, and a prompt must be given as tokens.
+Supported are byte-level BPE ("gpt2"), with a split pattern named by `tokenizer.ggml.pre`, and
+sentencepiece ("llama"). Other kinds are not converted, and prompts must be given as tokens.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from mxc.errors import CheckpointError
 
 
 def text_files(metadata: Mapping[str, Any], place: str) -> dict[str, bytes]:
-    """Name -> content of the files that transformers would have; none for other tokenizers.
+    """Return name -> content of the files that transformers uses; {} for other kinds of tokenizers.
 
-    Raises CheckpointError for a way of splitting that is not known, for lists that do not go
-    together, and for values of other kinds than the keys have.
+    Raises CheckpointError for an unknown split pattern, for lists that do not match, and for values
+    of the wrong type.
     """
     try:
         return _text_files(metadata, place)
     except CheckpointError:
         raise
-    except Exception as error:  # what tokenizers raises is of no other class
+    except Exception as error:  # the tokenizers library raises plain Exception
         raise CheckpointError(
             f"{place}: tokenizer.ggml is no tokenizer ({error}); fetch the file again"
         ) from error
@@ -91,7 +91,7 @@ def _text_files(metadata: Mapping[str, Any], place: str) -> dict[str, bytes]:
         )
         if type(number := said(f"ggml.{key}_token_id")) is int and 0 <= number < len(words)
     }
-    # llama.cpp begins with it in a sentencepiece vocabulary that does not say otherwise.
+    # By default, llama.cpp adds the begin token to a sentencepiece vocabulary's texts.
     ends = {
         "bos_token": bool(said("ggml.add_bos_token", kind == "llama")),
         "eos_token": bool(said("ggml.add_eos_token", False)),
@@ -105,9 +105,9 @@ def _text_files(metadata: Mapping[str, Any], place: str) -> dict[str, bytes]:
 
 
 def normalizer(metadata: Mapping[str, Any], place: str) -> tuple[str, ...]:
-    """The Unicode forms that text is brought to, in order: as the file says, or as its split has.
+    """Return the Unicode normalization forms in order: as stated, or by the split pattern.
 
-    Raises CheckpointError for a form that is not known.
+    Raises CheckpointError for an unknown form.
     """
     stated = metadata.get(NORMALIZER_KEY)
     if stated is None:
@@ -148,7 +148,7 @@ def _byte_level(said: Any, words: Sequence[str], place: str) -> Tokenizer:
 def _surround(
     tokenizer: Tokenizer, words: Sequence[str], first: str | None, last: str | None
 ) -> None:
-    """What encoding puts before and after a text."""
+    """Set the tokens that encoding adds before and after a text."""
     ends = [end for end in (first, last) if end is not None]
     if ends:
         text = " ".join([*([first] if first else []), "$A", *([last] if last else [])])

@@ -1,10 +1,11 @@
-"""A sentencepiece vocabulary as a tokenizer: pieces that are merged by their scores, and bytes.
+"""Builds a tokenizer from a sentencepiece vocabulary: pieces merged by score, and byte tokens.
 
-GGUF calls it "llama". Spaces are U+2581, one stands before the text and after each control token,
-and a letter without a piece becomes its UTF-8 bytes, which are tokens. Of the neighbours that make
-a piece together those with the best score are merged first: the merges of `tokenizers` in the order
-of the scores of what they make. Source: llama.cpp src/llama-vocab.cpp (llm_tokenizer_spm), and
-transformers 5.23, whose tokenizers of the same vocabulary the tests compare with.
+GGUF calls it "llama". Spaces are U+2581; one is put before the text and after each control token. A
+character without a piece becomes the tokens of its UTF-8 bytes. Among adjacent pieces, the pair
+whose merged piece has the best score is merged first. In `tokenizers` this is BPE with merges in
+the order of the scores of the merged pieces. Source: llama.cpp src/llama-vocab.cpp
+(llm_tokenizer_spm), and transformers 5.23, whose tokenizers of the same vocabulary the tests
+compare with.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from mxc.errors import CheckpointError
 
 SPACE = "\u2581"
 
-#: Types of tokens.
+#: Token types of GGUF.
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 
-#: No vocabulary has longer pieces; to split one takes time with the square of its length.
+#: Longest accepted piece; no vocabulary has longer ones, and splitting takes quadratic time.
 _LONGEST = 256
 
 
@@ -34,7 +35,7 @@ def tokenizer(
     space_before: bool,
     place: str,
 ) -> Tokenizer:
-    """The tokenizer of a vocabulary. Raises CheckpointError for pieces that are too long."""
+    """Return the tokenizer of a vocabulary. Raises CheckpointError for pieces that are too long."""
     numbers = {word: number for number, word in enumerate(words)}
     pieces = {
         word: float(score)
@@ -62,10 +63,9 @@ def tokenizer(
 
 
 def scores_of(numbers: dict[str, int], merges: Sequence[tuple[str, str]]) -> list[float] | None:
-    """The score of each token by its number, such that the merges follow from the scores.
+    """Return the score of each token by its number such that `tokenizer` reproduces the merges.
 
-    Inverse of what `tokenizer` does. None where the merges are no order of the pieces: where two
-    that make the same piece do not follow one another.
+    None if no scores do so: merges that make the same piece have to be adjacent.
     """
     first: dict[str, int] = {}
     for rank, (left, right) in enumerate(merges):
@@ -77,7 +77,7 @@ def scores_of(numbers: dict[str, int], merges: Sequence[tuple[str, str]]) -> lis
         scores[numbers[piece]] = -float(rank)
     pieces = {piece: scores[numbers[piece]] for piece in first}
     wanted = _merges(numbers, pieces, "tokenizer.json")
-    # The order of merges that make the same piece says nothing: their scores are the same.
+    # The order of merges that make the same piece does not matter: their scores are equal.
     made = [left + right for left, right in merges]
     if [left + right for left, right in wanted] != made or {*wanted} != {*merges}:
         return None
@@ -85,7 +85,7 @@ def scores_of(numbers: dict[str, int], merges: Sequence[tuple[str, str]]) -> lis
 
 
 def _merges(numbers: dict[str, int], pieces: dict[str, float], place: str) -> list[tuple[str, str]]:
-    """Every pair of tokens that makes a piece, in the order of the scores of the pieces."""
+    """Return every pair of tokens that makes a piece, in the order of the scores of the pieces."""
     found: list[tuple[str, str]] = []
     for piece in pieces:
         if len(piece) > _LONGEST:
@@ -96,5 +96,5 @@ def _merges(numbers: dict[str, int], pieces: dict[str, float], place: str) -> li
         cuts = ((piece[:cut], piece[cut:]) for cut in range(1, len(piece)))
         pairs = [pair for pair in cuts if pair[0] in numbers and pair[1] in numbers]
         found += sorted(pairs, key=lambda pair: (numbers[pair[0]], numbers[pair[1]]))
-    # Of those that make the same piece transformers has the one with the longest left part first.
+    # Among merges that make the same piece, transformers puts the longest left part first.
     return sorted(found, key=lambda pair: (-pieces[pair[0] + pair[1]], -len(pair[0])))

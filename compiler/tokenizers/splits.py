@@ -1,12 +1,12 @@
-"""How byte-level BPE splits text before it merges: GGUF's names, and the patterns.
+"""Patterns by which byte-level BPE splits text before merging, by GGUF's names.
 
-The patterns are those of the models' own tokenizer.json, as llama.cpp has them
-(src/llama-vocab.cpp) under `tokenizer.ggml.pre`.
+The patterns are those of the models' own tokenizer.json, under the names that llama.cpp
+(src/llama-vocab.cpp) uses for `tokenizer.ggml.pre`.
 """
 
 from __future__ import annotations
 
-#: What the patterns end with: symbols, line ends, spaces.
+#: Common ends of the patterns: symbols, line ends, spaces.
 _SYMBOLS, _SPACES = r" ?[^\s\p{L}\p{N}]+", r"\s*[\r\n]+|\s+(?!\S)|\s+"
 _REST = rf"{_SYMBOLS}[\r\n]*|{_SPACES}"
 _SUFFIX = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -21,7 +21,7 @@ _GPT4O = (
 )
 _TEKKEN = rf"{_BEFORE}{_UPPER}*{_LOWER}+|{_BEFORE}{_UPPER}+{_LOWER}*|\p{{N}}|{_LINES}"
 
-#: tokenizer.ggml.pre -> the pattern; None: as GPT-2 does. The first name of a pattern is written.
+#: tokenizer.ggml.pre -> the pattern; None: that of GPT-2. The first name of a pattern is written.
 SPLITS: dict[str, str | None] = {
     "gpt-2": None,
     "default": None,
@@ -32,20 +32,20 @@ SPLITS: dict[str, str | None] = {
     "tekken": _TEKKEN,
 }
 
-#: Those of which a word that is a token is that token, whatever the merges say.
+#: Names for which a word that is a token becomes that token, whatever the merges are.
 WHOLE_WORDS = ("llama-bpe", "llama3", "tekken")
 
-#: tokenizer.ggml.X_token_id of what a text ends with beside `eos`: of a turn, of a message.
+#: tokenizer.ggml.X_token_id of tokens that end a text beside `eos`: end of turn, of message.
 MORE_ENDS = ("eot", "eom")
 
-#: Where a GGUF of ours says how text is normalized before it is split: Unicode forms, in order.
+#: Key for the Unicode forms by which text is normalized before splitting, in order.
 NORMALIZER_KEY = "mxc.normalizer"
 FORMS = ("NFC", "NFD", "NFKC", "NFKD")
 
-#: tokenizer.ggml.pre -> the forms of the models that split so; GGUF has no key for them.
+#: tokenizer.ggml.pre -> the forms that models with this split use; GGUF has no key for them.
 NORMALIZED: dict[str, tuple[str, ...]] = {"qwen2": ("NFC",)}
 
 
 def name_of(pattern: str | None) -> str | None:
-    """The name that llama.cpp has for a way to split; None where it has none."""
+    """Return llama.cpp's name of a split pattern; None if it has none."""
     return next((name for name, known in SPLITS.items() if known == pattern), None)

@@ -1,7 +1,7 @@
-"""The tokenizer of a checkpoint as metadata of a GGUF: tokens, types, merges or scores, template.
+"""Converts a checkpoint's tokenizer to GGUF metadata: tokens, types, merges or scores, template.
 
-What llama.cpp cannot do as tokenizer.json does it is not written, and the reason is given.
-Source: gguf 0.19.0 (constants.py, vocab.py), llama.cpp src/llama-vocab.cpp.
+A tokenizer that llama.cpp cannot reproduce is not written, and a note has the reason. Source: gguf
+0.19.0 (constants.py, vocab.py), llama.cpp src/llama-vocab.cpp.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from mxc.compiler.tokenizers.sentencepiece import (
 from mxc.compiler.tokenizers.splits import FORMS, MORE_ENDS, NORMALIZER_KEY, name_of
 from mxc.errors import CheckpointError
 
-#: Metadata key -> the field of tokenizer_config.json with the token, of config.json its number.
+#: Metadata key -> (field of the token in tokenizer_config.json, of its number in config.json).
 _NAMED = {
     "bos": ("bos_token", "bos_token_id"),
     "eos": ("eos_token", "eos_token_id"),
@@ -35,22 +35,22 @@ _NAMED = {
 }
 
 
-#: More tokens are in no vocabulary.
+#: Largest number of tokens; no vocabulary has more.
 _MOST = 1 << 24
 
-#: What is to be said where only the first piece of a text gets a space.
+#: Note on tokenizers that put a space before a text, but not after control tokens.
 _FIRST = "the tokenizer puts a space before a text; llama.cpp puts one after each control token too"
 
 
 class NotWrittenError(Exception):
-    """Why the tokenizer has no place in a GGUF."""
+    """The reason why a tokenizer cannot be expressed in a GGUF."""
 
 
 def metadata(folder: Path, config: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The metadata of the tokenizer in `folder`, and what is to be said of it: notes.
+    """Return the metadata of the tokenizer in `folder`, and notes.
 
-    Without a tokenizer it is the numbers of the tokens that have a meaning. Raises CheckpointError
-    for files that are damaged.
+    Without a tokenizer, the metadata are the ids of special tokens. Raises CheckpointError for
+    damaged files.
     """
     notes: list[str] = []
     try:
@@ -81,7 +81,7 @@ def metadata(folder: Path, config: Mapping[str, Any]) -> tuple[dict[str, Any], t
 
 
 def _meanings(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The numbers of the tokens that have a meaning, as the configs have them."""
+    """Return the ids of special tokens from the configs."""
     found = _settings(folder, {}, config, {}).items()
     return {f"tokenizer.{key}": value for key, value in found if key.endswith("_token_id")}
 
@@ -89,7 +89,7 @@ def _meanings(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
 def _ends(
     folder: Path, config: Mapping[str, Any], found: Mapping[str, Any]
 ) -> tuple[dict[str, int], list[str]]:
-    """The tokens that a text ends with beside the first, as far as there are keys; notes."""
+    """Return the end tokens beside the first, as far as GGUF has keys, and notes."""
     ends = _json(folder / GENERATION_CONFIG).get("eos_token_id") or config.get("eos_token_id")
     ends = ends if isinstance(ends, list) else [ends]
     kept = found.get("tokenizer.ggml.eos_token_id")
@@ -124,7 +124,7 @@ def _metadata(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _forms(raw: Mapping[str, Any]) -> list[str]:
-    """The Unicode forms that text is brought to before it is split."""
+    """Return the Unicode forms by which text is normalized before splitting."""
     kinds = [step["type"] for step in _steps(raw.get("normalizer"), "normalizers")]
     if not {*kinds} <= {*FORMS}:
         raise NotWrittenError(f"it changes text by {', '.join(kinds)}")
@@ -145,7 +145,7 @@ def _texts(merges: list[tuple[str, str]]) -> list[str]:
 def _tokens(
     numbers: Mapping[str, int], added: Mapping[str, Any], unknown: Any, size: Any
 ) -> tuple[list[str], list[int]]:
-    """Tokens and types by number; one that no text has stands for each number without a token."""
+    """Return tokens and types by number; numbers without a token get a placeholder."""
     count = max(numbers.values(), default=-1) + 1
     if min(numbers.values(), default=0) < 0 or count > _MOST:
         raise ValueError(f"tokens are numbered up to {count - 1}")
@@ -168,7 +168,7 @@ def _tokens(
 
 
 def _steps(part: Any, inside: str) -> list[dict[str, Any]]:
-    """The steps of a normalizer or pre-tokenizer, taken out of sequences."""
+    """Return the steps of a normalizer or pre-tokenizer, with sequences flattened."""
     if part is None:
         return []
     if part["type"] == "Sequence":
@@ -220,7 +220,7 @@ def _only_first(folder: Path) -> bool:
 def _settings(
     folder: Path, raw: Mapping[str, Any], config: Mapping[str, Any], numbers: Mapping[str, int]
 ) -> dict[str, Any]:
-    """The tokens that have a meaning, what a text begins and ends with, the chat template."""
+    """Return the ids of special tokens, whether they are added to a text, and the chat template."""
     settings = _json(folder / TOKENIZER_CONFIG)
     generation = _json(folder / GENERATION_CONFIG)
     found: dict[str, Any] = {}

@@ -1,1 +1,1 @@
-"""The canonical tensor, and how stored bytes become its rows."""
+"""The canonical tensor, and the decoding of stored bytes into its rows."""

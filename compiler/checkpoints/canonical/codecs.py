@@ -1,8 +1,8 @@
-"""How rows of packed bytes lie in files, and how they become canonical rows.
+"""Codecs: how rows of packed bytes are stored in files, and their decoding into canonical rows.
 
-A canonical row is what formats/packing.py says: elements along the block axis, the even one in
-the low nibble; a row of scales is one byte a block. Rows whose bytes lie apart only together
-(a tile of scales, say) are a group; a codec takes whole groups.
+A canonical row is as in formats/packing.py: elements along the block axis, the even one in the low
+nibble; a row of scales has one byte per block. Rows whose bytes are stored together (those of a
+tile of scales, for instance) are a group, and a codec decodes whole groups.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from mxc.formats.packing import pack_elements
 
-#: Formats of four and of six bits: how codes are packed depends on nothing else.
+#: Formats of four and of six bits: packing depends on the number of bits only.
 _FOUR, _SIX = "mxfp4", "mxfp6e2m3"
 
 Bytes = NDArray[np.uint8]
@@ -25,12 +25,12 @@ Bytes = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Codec:
-    """A way in which rows are stored. `name` is what messages and `mxc inspect` call it.
+    """A way of storing rows. `name` is used in messages and by `mxc inspect`.
 
-    `group` rows lie together; of a canonical row, each `unit` bytes take `stored` bytes there, the
-    last of which may be incomplete.
-    `decode(stored, r)`: uint8 [groups, stored_bytes(r)] -> uint8 [groups * group, r].
-    Codecs pickle: `decode` is a function of a module, or a `partial` of one.
+    `group` rows are stored together. Every `unit` bytes of a canonical row take `stored` bytes in
+    the group; the last unit may be incomplete. `decode(stored, r)`: uint8 [groups, stored_bytes(r)]
+    -> uint8 [groups * group, r]. It is a function of a module or a `partial` of one, so that codecs
+    pickle.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Codec:
     decode: Callable[[Bytes, int], Bytes] = field(repr=False)
 
     def stored_bytes(self, row: int) -> int:
-        """Bytes of a group whose canonical rows have `row` bytes each."""
+        """Return the stored size of a group whose canonical rows have `row` bytes each."""
         return -(-row // self.unit) * self.stored
 
 
@@ -48,7 +48,7 @@ def _as_stored(stored: Bytes, row: int) -> Bytes:
     return stored
 
 
-#: The bytes are canonical as they lie.
+#: The stored bytes are canonical.
 PLAIN = Codec("plain", 1, 1, 1, _as_stored)
 
 
@@ -58,23 +58,23 @@ def _of_tiles(stored: Bytes, row: int, *, rows: int, columns: int) -> Bytes:
 
 
 def tiles(rows: int, columns: int) -> Codec:
-    """Scale bytes of tiles `rows` high, each good for `columns` blocks of a row.
+    """Return the codec of scale bytes for tiles of `rows` rows and `columns` blocks.
 
-    The last tile of a row or column may be cut.
+    Tiles at the end of rows and columns may be partial.
     """
     decode = partial(_of_tiles, rows=rows, columns=columns)
     return Codec(f"tiles {rows}x{columns}", rows, columns, 1, decode)
 
 
 def _blocks(stored: Bytes, size: int) -> Bytes:
-    """Rows of blocks of `size` bytes: uint8 [rows, blocks, size]."""
+    """Return rows of blocks of `size` bytes: uint8 [rows, blocks, size]."""
     return stored.reshape(len(stored), -1, size)
 
 
 def _split_six(three: Bytes) -> Bytes:
-    """Four codes in three bytes, uint8 [rows, .., 3]: their high two bits, then their low four.
+    """Pack four 6-bit codes from three bytes, uint8 [rows, .., 3]: high two bits, then low four.
 
-    Of the high bits the first code has the highest; of the low ones it has the high nibble.
+    The first code has the highest of the high bits, and the high nibble of the second byte.
     """
     high, ab, cd = three[..., 0], three[..., 1], three[..., 2]
     low = (ab >> 4, ab & 15, cd >> 4, cd & 15)
@@ -90,9 +90,10 @@ def _of_quark_mx(stored: Bytes, row: int, *, bits: int, first: int) -> Bytes:
 
 
 def quark_mx(bits: int, *, scale: bool) -> Codec:
-    """Elements of Quark's `dtype: "mx"`, of 4 or 6 bits; with `scale` after a byte of scale each.
+    """Return the codec of 4- or 6-bit elements of Quark's `dtype: "mx"`.
 
-    Four bits lie as they should, of six bits see _split_six.
+    `scale`: a byte of scale precedes each block. 4-bit elements are stored canonically; for 6-bit
+    ones see _split_six.
     """
     size, first = 4 * bits, int(scale)
     name = f"quark mx, {size + first} bytes a block"
@@ -105,23 +106,25 @@ def _of_logarithms(stored: Bytes, row: int, *, every: int) -> Bytes:
 
 
 def quark_log2(every: int) -> Codec:
-    """Scales of Quark's `dtype: "mx"`: int8 logarithms, the first of each `every` bytes.
+    """Return the codec of scales of Quark's `dtype: "mx"`: int8 binary logarithms.
 
-    -128 stands for no power of two that E8M0 has; it becomes NaN, 0xFF, by the same addition.
+    The first of each `every` bytes is a scale. Adding the bias of E8M0 turns -128, which has no
+    E8M0 value, into NaN (0xFF).
     """
     return Codec(f"int8 logarithm in {every} bytes", 1, 1, every,
                  partial(_of_logarithms, every=every))  # fmt: skip
 
 
 def _halves(stored: Bytes, row: int, *, size: int, start: int, block: int) -> Bytes:
-    """Codes of blocks whose first half lies in the low nibbles, the second in the high ones."""
+    """Pack codes of blocks that have their first half in the low nibbles, the second in the high
+    ones."""
     low = _blocks(stored, size)[:, :, start:].reshape(len(stored), -1, block // 2)
     codes = np.concatenate((low & 15, low >> 4), axis=-1)
     return pack_elements(codes.reshape(len(stored), -1), _FOUR)
 
 
 def _slice_of_blocks(stored: Bytes, row: int, *, size: int, start: int, stop: int) -> Bytes:
-    """Bytes [start, stop) of each block of `size` bytes."""
+    """Return bytes [start, stop) of each block of `size` bytes."""
     return _blocks(stored, size)[:, :, start:stop].reshape(len(stored), row)
 
 
@@ -132,13 +135,14 @@ def _ue4m3(stored: Bytes, row: int) -> Bytes:
     return scales
 
 
-#: ggml's block_mxfp4: the scale, then 16 bytes, elements 0..15 low and 16..31 high.
+#: ggml's block_mxfp4: the scale, then 16 bytes with elements 0..15 low and 16..31 high.
 GGML_MXFP4 = Codec("block_mxfp4", 1, 16, 17, partial(_halves, size=17, start=1, block=32))
 GGML_MXFP4_SCALES = Codec(
     "block_mxfp4", 1, 1, 17, partial(_slice_of_blocks, size=17, start=0, stop=1)
 )
 
-#: ggml's block_nvfp4, 64 elements: 4 scales, then 4 times 8 bytes, elements 0..7 low, 8..15 high.
+#: ggml's block_nvfp4 of 64 elements: 4 scales, then 4 times 8 bytes with elements 0..7 low and
+#: 8..15 high.
 GGML_NVFP4 = Codec("block_nvfp4", 1, 32, 36, partial(_halves, size=36, start=4, block=16))
 GGML_NVFP4_SCALES = Codec("block_nvfp4", 1, 4, 36, _ue4m3)
 
@@ -155,8 +159,8 @@ def _swizzled(stored: Bytes, row: int) -> Bytes:
     return wide[:, :row]
 
 
-#: Scales as NVIDIA's matrix instructions read them: tiles of 128 rows and 4 blocks, row r of a
-#: tile at 16 * (r % 32) + 4 * (r // 32); rows and blocks are padded to whole tiles.
+#: Scales in the order of NVIDIA's matrix instructions: tiles of 128 rows and 4 blocks, with row r
+#: of a tile at byte 16 * (r % 32) + 4 * (r // 32). Rows and blocks are padded to whole tiles.
 SWIZZLED = Codec("swizzled 128x4", 128, 4, 512, _swizzled)
 
 
@@ -166,7 +170,7 @@ def _one_a_byte(stored: Bytes, row: int) -> Bytes:
     return pack_elements(stored, _SIX)
 
 
-#: Codes of six bits, one in each byte.
+#: 6-bit codes, one per byte.
 SIX_IN_EIGHT = Codec("six bits a byte", 1, 3, 4, _one_a_byte)
 
 
@@ -179,13 +183,14 @@ def _of_int32(stored: Bytes, row: int, *, bits: int) -> Bytes:
 
 
 def packed_integers(bits: int) -> Codec:
-    """Signed integers of 4 or 8 bits plus half their range, in int32 from the lowest bits on."""
+    """Return the codec of signed 4- or 8-bit integers, offset by half their range, in int32 words
+    from the lowest bits on."""
     return Codec(f"int{bits} in int32", 1, 32 // bits, 4, partial(_of_int32, bits=bits))
 
 
 def _narrow(stored: Bytes, row: int, *, dtype: np.dtype[Any]) -> Bytes:
     wide = stored.reshape(-1).view("<f4")
-    # A number that 16 bits do not hold is seen below, an overflow too.
+    # A number that 16 bits cannot hold is found by the comparison below, also an overflow.
     with np.errstate(over="ignore"):
         narrow = wide.astype(dtype)
     if not np.array_equal(narrow.astype(np.float32), wide, equal_nan=True):
@@ -194,5 +199,5 @@ def _narrow(stored: Bytes, row: int, *, dtype: np.dtype[Any]) -> Bytes:
 
 
 def narrowed(dtype: np.dtype[Any]) -> Codec:
-    """Numbers of 16 bits, `dtype`, that were widened to f32 where they are stored."""
+    """Return the codec of 16-bit numbers `dtype` that are stored widened to f32."""
     return Codec(f"{dtype} in f32", 1, 1, 2, partial(_narrow, dtype=dtype))

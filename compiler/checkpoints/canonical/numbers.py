@@ -1,4 +1,4 @@
-"""The numbers of a weight in blocks, or under float scales, as a plain tensor."""
+"""The values of a block-quantized or float-scaled weight as a plain tensor."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Numbers(InRows):
-    """The numbers of `tensor` in `dtype`: F32, each product rounded once, or BF16, cut off."""
+    """The values of `tensor` in `dtype`: F32, each product rounded once, or BF16, truncated."""
 
     tensor: CanonicalTensor
     shape: tuple[int, ...]
@@ -26,16 +26,16 @@ class Numbers(InRows):
 
     @property
     def record(self) -> TensorRecord:
-        """Where the elements are."""
+        """The file tensor of the elements."""
         return self.tensor.elements.record
 
     @property
     def records(self) -> tuple[TensorRecord, ...]:
-        """The tensors in the files."""
+        """The file tensors that are read."""
         return self.tensor.records
 
     def rows_from(self, raw: Raw, start: int, count: int) -> Bytes:
-        """Rows [start, start + count); not read by `raw`."""
+        """Return rows [start, start + count). They are read from the files, not through `raw`."""
         values = np.ascontiguousarray(self.tensor.values(start, count))
         if self.dtype == "BF16":
             values = np.ascontiguousarray(values.view(np.uint16)[:, 1::2])

@@ -1,6 +1,6 @@
-"""Parts of a weight as weights of their own: one of all experts, gate or up of both projections.
+"""Parts of a weight as weights of their own: one expert of all, gate or up of both projections.
 
-Nothing is read: a slice names the rows of the tensor that it is from.
+Nothing is read: a slice refers to rows of the tensor that it is taken from.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from mxc.formats.formats import FORMATS
 
 
 def entries(part: StoredPart, tensor: CanonicalTensor) -> StoredPart:
-    """The part; of a vector its entries as rows."""
+    """Return the part; for a vector stored as one row, with one row per entry."""
     if len(tensor.shape) > 1 or part.rows == tensor.shape[0]:
         return part
     return Entries(part=part, shape=part.shape, dtype=part.dtype, rows=tensor.shape[0])
 
 
 def leading_slice(tensor: CanonicalTensor, index: int) -> CanonicalTensor:
-    """One of the leading slices: an expert of all that are in one tensor."""
+    """Return one of the leading slices: one expert of a tensor of all experts."""
     count = tensor.shape[0]
 
     def selected(part: StoredPart | None) -> StoredPart | None:
@@ -44,9 +44,9 @@ def leading_slice(tensor: CanonicalTensor, index: int) -> CanonicalTensor:
 
 
 def half_of(tensor: CanonicalTensor, half: int, interleaved: bool) -> CanonicalTensor:
-    """Gate (0) or up (1) of a weight, or of a bias, that is both.
+    """Return gate (`half` 0) or up (1) of a weight or bias that holds both.
 
-    `interleaved`: their rows lie in turn, else those of the one after those of the other.
+    `interleaved`: their rows alternate; otherwise all rows of gate precede those of up.
     """
 
     def selected(part: StoredPart | None) -> StoredPart | None:
@@ -61,9 +61,10 @@ def half_of(tensor: CanonicalTensor, half: int, interleaved: bool) -> CanonicalT
 
 
 def columns_of(tensor: CanonicalTensor) -> CanonicalTensor:
-    """A matrix whose rows are the columns of another; plain numbers where that is in blocks.
+    """Return the transposed matrix; a tensor in blocks becomes plain numbers first.
 
-    Blocks lie along the rows of the other one. Float scales keep what they are for.
+    Blocks along the rows would become blocks along the columns, which products cannot use. Float
+    scales are kept, and their tiles are transposed.
     """
     if tensor.format in FORMATS or tensor.format == "int4":
         tensor = numbers_of(tensor)
@@ -83,9 +84,10 @@ def columns_of(tensor: CanonicalTensor) -> CanonicalTensor:
 
 
 def numbers_of(tensor: CanonicalTensor) -> CanonicalTensor:
-    """The plain numbers of a tensor with scales: bf16 where that has all of their digits, else f32.
+    """Return the values of a tensor with scales as a plain tensor: bf16 if that is exact, else f32.
 
-    It has eight, so that elements of eight bits and fewer under a power of two are exact.
+    bf16 has eight significant bits, so elements of up to eight bits under power-of-two scales are
+    exact.
     """
     format = tensor.block_format
     dtype = "F32" if format is None or format.tensor_scale else "BF16"

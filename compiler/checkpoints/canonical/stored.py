@@ -1,10 +1,10 @@
-"""One part of a weight, elements or scales, as it lies in files, and its rows as they are meant.
+"""Parts of a weight (its elements or its scales), and how their canonical rows are read.
 
-Stored        one tensor, decoded row by row
+Stored        one tensor of a file, decoded row by row
 Interleaved   the rows of several parts alternately
 Concatenated  the rows of several parts one after the other
 Selected      some rows of a part
-Entries       the bytes of a part in other rows
+Entries       the bytes of a part, divided into other rows
 Transposed    the columns of a part (transposed.py)
 Numbers       the values of a weight in blocks (numbers.py)
 """
@@ -23,23 +23,23 @@ from mxc.compiler.checkpoints.canonical.codecs import PLAIN, Bytes, Codec
 from mxc.compiler.checkpoints.files.tensors import DTYPES, TensorRecord, read_bytes
 from mxc.errors import CheckpointError
 
-#: Reads of a tensor of a file: the tensor, offset and size in its bytes.
+#: Function that reads a tensor of a file, given the tensor, offset and size in its bytes.
 Raw = Callable[[TensorRecord, int, int], NDArray[np.uint8]]
 
-#: Reads of what is decoded: offset and size.
+#: Function that reads decoded bytes, given offset and size.
 Decoded = Callable[[int, int], NDArray[np.uint8]]
 
 
 def count_rows(shape: tuple[int, ...]) -> int:
-    """Rows of a tensor, all leading dimensions counted; a vector is one row, nothing is none.
+    """Return the number of rows, leading dimensions flattened; a vector has one row.
 
-    Of a tensor without elements there is no row, whatever the other dimensions claim.
+    A tensor without elements has no rows, whatever its other dimensions are.
     """
     return 0 if 0 in shape else math.prod(shape[:-1])
 
 
 class InRows(ABC):
-    """What every part of a weight has: `shape` in elements of `dtype` after decoding, in `rows`."""
+    """Base of all parts of a weight: `shape` in elements of the decoded `dtype`, and `rows`."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -48,36 +48,36 @@ class InRows(ABC):
     @property
     @abstractmethod
     def records(self) -> tuple[TensorRecord, ...]:
-        """The tensors in the files."""
+        """The file tensors that are read."""
 
     @abstractmethod
     def rows_from(self, raw: Raw, start: int, count: int) -> Bytes:
-        """Rows [start, start + count) of what `raw` reads."""
+        """Return rows [start, start + count), which `raw` reads from the files."""
 
     @property
     def name(self) -> str:
-        """The tensors in the files."""
+        """Names of the file tensors."""
         return " and ".join(record.name for record in self.records)
 
     @property
     def bytes(self) -> int:
-        """Size after decoding."""
+        """Size in bytes after decoding."""
         return math.prod(self.shape) * DTYPES[self.dtype].itemsize
 
     @property
     def row_bytes(self) -> int:
-        """Size of one row after decoding."""
+        """Size of a row in bytes after decoding."""
         return self.bytes // self.rows if self.rows else 0
 
     @property
     def direct(self) -> bool:
-        """Whether the bytes of a file are those of the canonical tensor, in this order."""
+        """Whether the bytes of a file are those of the canonical tensor, in the same order."""
         return False
 
     def read(self, start: int = 0, count: int | None = None) -> Bytes:
-        """Rows [start, start + count), uint8 [count, row_bytes].
+        """Return rows [start, start + count), uint8 [count, row_bytes].
 
-        Raises CheckpointError where the file was cut, IndexError for rows outside.
+        Raises CheckpointError if the file was truncated, IndexError for rows outside the part.
         """
         count = self.rows - start if count is None else count
         if start < 0 or count < 0 or start + count > self.rows:
@@ -85,11 +85,11 @@ class InRows(ABC):
         return self.rows_from(read_bytes, start, count)
 
     def reader(self, raw: Raw) -> Decoded:
-        """Reads of the decoded bytes, made of reads of the files."""
+        """Return a function that reads decoded bytes; `raw` reads the files."""
         return self.flat(lambda start, count: self.rows_from(raw, start, count))
 
     def flat(self, rows: Callable[[int, int], Bytes]) -> Decoded:
-        """Reads of bytes, made of reads of rows."""
+        """Return a function that reads bytes by offset and size from one that reads rows."""
 
         def read(start: int, size: int) -> NDArray[np.uint8]:
             first, last = start // self.row_bytes, -(-(start + size) // self.row_bytes)
@@ -101,11 +101,11 @@ class InRows(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Stored(InRows):
-    """One part of a weight, elements or scales: what it is once decoded, and where it lies.
+    """One tensor of a file: its decoded shape, and the codec that decodes it.
 
-    `shape` is in elements of `dtype` (a key of DTYPES) after decoding; `rows` of them are decoded
-    one by one. `order`, if given, is applied to each len(order) rows after `codec`: row i is
-    stored row order[i]. Raises CheckpointError where the record has another size.
+    `shape` is in elements of `dtype` (a key of DTYPES) after decoding into `rows` rows. `order`, if
+    given, permutes each len(order) rows after `codec`: row i is stored row order[i]. Raises
+    CheckpointError if the record has another size.
     """
 
     record: TensorRecord
@@ -116,7 +116,7 @@ class Stored(InRows):
     order: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check that the stored bytes are as many as the shape asks for."""
+        """Check that the record has as many bytes as the shape needs."""
         wanted = self._groups(self.rows) * self.codec.stored_bytes(self.row_bytes)
         if wanted != self.record.bytes or (self.order and self.rows % len(self.order)):
             raise CheckpointError(
@@ -128,16 +128,16 @@ class Stored(InRows):
 
     @property
     def records(self) -> tuple[TensorRecord, ...]:
-        """The tensor in the file."""
+        """The file tensor that is read."""
         return (self.record,)
 
     @property
     def direct(self) -> bool:
-        """Whether the bytes of the file are those of the canonical tensor, in this order."""
+        """Whether the bytes of the file are those of the canonical tensor, in the same order."""
         return self.codec == PLAIN and not self.order
 
     def reader(self, raw: Raw) -> Decoded:
-        """Reads of the decoded bytes, made of reads of the file."""
+        """Return a function that reads decoded bytes; `raw` reads the file."""
         if self.direct:
             return lambda start, size: raw(self.record, start, size)
         return super().reader(raw)
@@ -146,7 +146,7 @@ class Stored(InRows):
         return -(-rows // self.codec.group)
 
     def rows_from(self, raw: Raw, start: int, count: int) -> Bytes:
-        """Rows [start, start + count) of what `raw` reads."""
+        """Return rows [start, start + count), which `raw` reads from the file."""
         row_bytes = self.row_bytes
         if not count or not row_bytes:
             return np.empty((count, row_bytes), np.uint8)
@@ -171,17 +171,17 @@ class Stored(InRows):
 
 
 class Made(InRows):
-    """A part that is made of others."""
+    """A part that is composed of others."""
 
     @property
     def record(self) -> TensorRecord:
-        """The first tensor in the files."""
+        """The first file tensor."""
         return self.records[0]
 
 
 @dataclass(frozen=True, kw_only=True)
 class OfParts(Made):
-    """A part that is made of several."""
+    """A part that is composed of several."""
 
     parts: tuple[InRows, ...]
     shape: tuple[int, ...]
@@ -190,19 +190,19 @@ class OfParts(Made):
 
     @property
     def records(self) -> tuple[TensorRecord, ...]:
-        """The tensors in the files."""
+        """The file tensors that are read."""
         return tuple(record for part in self.parts for record in part.records)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Interleaved(OfParts):
-    """A part whose rows are those of several parts in turn: row r is row r // n of part r % n.
+    """The rows of several parts alternately: row r is row r // n of part r % n.
 
     All parts have the same number of rows of the same size.
     """
 
     def rows_from(self, raw: Raw, start: int, count: int) -> Bytes:
-        """Rows [start, start + count) of what `raw` reads."""
+        """Return rows [start, start + count), which `raw` reads from the files."""
         rows = np.empty((count, self.row_bytes), np.uint8)
         step = len(self.parts)
         for index, part in enumerate(self.parts):
@@ -215,10 +215,10 @@ class Interleaved(OfParts):
 
 @dataclass(frozen=True, kw_only=True)
 class Concatenated(OfParts):
-    """A part whose rows lie in several parts, those of one after those of the other."""
+    """The rows of several parts, one part after the other."""
 
     def rows_from(self, raw: Raw, start: int, count: int) -> Bytes:
-        """Rows [start, start + count) of what `raw` reads."""
+        """Return rows [start, start + count), which `raw` reads from the files."""
         found, begin = [np.empty((0, self.row_bytes), np.uint8)], 0
         for part in self.parts:
             first, last = max(start - begin, 0), min(start + count - begin, part.rows)
@@ -241,11 +241,11 @@ class Selected(Made):
 
     @property
     def records(self) -> tuple[TensorRecord, ...]:
-        """The tensors in the files."""
+        """The file tensors that are read."""
         return self.part.records
 
     def rows_from(self, raw: Raw, start: int, count: int) -> Bytes:
-        """Rows [start, start + count) of what `raw` reads."""
+        """Return rows [start, start + count), which `raw` reads from the files."""
         if not count:
             return np.empty((0, self.row_bytes), np.uint8)
         whole = self.part.rows_from(
@@ -256,7 +256,7 @@ class Selected(Made):
 
 @dataclass(frozen=True, kw_only=True)
 class Entries(Made):
-    """The bytes of a part in other rows: the entries of a vector, say."""
+    """The bytes of a part, divided into other rows: for instance each entry of a vector."""
 
     part: InRows
     shape: tuple[int, ...]
@@ -265,10 +265,10 @@ class Entries(Made):
 
     @property
     def records(self) -> tuple[TensorRecord, ...]:
-        """The tensors in the files."""
+        """The file tensors that are read."""
         return self.part.records
 
     def rows_from(self, raw: Raw, start: int, count: int) -> Bytes:
-        """Rows [start, start + count) of what `raw` reads."""
+        """Return rows [start, start + count), which `raw` reads from the files."""
         found = self.part.reader(raw)(start * self.row_bytes, count * self.row_bytes)
         return found.reshape(count, self.row_bytes)

@@ -1,10 +1,10 @@
-"""The one form that weights of every checkpoint dialect have here: the canonical tensor.
+"""The canonical tensor: the common form of weights from every checkpoint dialect.
 
-It says what a weight means (format, block, axis, recipe, tensor scale) and where its bytes lie.
-Nothing is read before it is asked for, and then a few rows at a time. Value of an element:
+It has the meaning of a weight (format, block, axis, recipe, tensor scale) and the location of its
+bytes. Bytes are read on request only, a few rows at a time. Value of an element:
 
-    scale of its block * element * tensor scale         (MULTIPLY)
-    (scale of its block / tensor scale) * element       (DIVIDE)
+  scale of its block * element * tensor scale         (MULTIPLY)
+  (scale of its block / tensor scale) * element       (DIVIDE)
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from mxc.errors import CheckpointError
 from mxc.formats.formats import FORMATS, BlockFormat
 from mxc.formats.packing import decode_elements, decode_scales
 
-#: What a recipe is called where the files do not say.
+#: The recipe of a tensor whose files do not state one.
 UNSTATED = "unstated"
 
-#: How elements, or scales, lie in files.
+#: Storage of elements or of scales in files.
 StoredPart = Stored | Interleaved | Concatenated | Selected | Entries | Transposed | Numbers
 
-#: Bytes of elements that are read together where nobody says otherwise.
+#: Default number of bytes of elements that are read together.
 CHUNK = 8 << 20
 
 
 class Convention(StrEnum):
-    """What a tensor scale does to the scales of the blocks."""
+    """How a tensor scale applies to the scales of the blocks."""
 
     MULTIPLY = "multiply"
     DIVIDE = "divide"
@@ -53,23 +53,23 @@ class Convention(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class TensorScale:
-    """A float factor of a whole tensor, or of each of its leading slices (experts), in a file."""
+    """A float factor in a file, of a whole tensor or of each of its leading slices (experts)."""
 
     record: TensorRecord
     convention: Convention = Convention.MULTIPLY
 
     def read(self) -> NDArray[np.float32]:
-        """float32 [slices], as stored: see `convention`."""
+        """Return float32 [slices] as stored: see `convention`."""
         raw = read_bytes(self.record, 0, self.record.bytes)
         return raw.view(DTYPES[self.record.dtype]).astype(np.float32).reshape(-1)
 
     def factors(self) -> NDArray[np.float32]:
-        """float32 [slices] to multiply with; rounded where the convention is DIVIDE."""
+        """Return float32 [slices] to multiply by; for DIVIDE these are rounded reciprocals."""
         values = self.read()
         return values if self.convention is Convention.MULTIPLY else np.float32(1) / values
 
     def of_slice(self, index: int, count: int) -> TensorScale:
-        """The factor of one of `count` leading slices."""
+        """Return the factor of one of `count` leading slices."""
         if prod(self.record.shape) == 1:
             return self
         size = self.record.bytes // count
@@ -88,17 +88,18 @@ class Piece:
 
 @dataclass(frozen=True, kw_only=True)
 class CanonicalTensor:
-    """A weight [.., out, in] (or a plain tensor of any rank), whatever dialect it is from.
+    """A weight [.., out, in] (or a plain tensor of any rank), from any dialect.
 
-    `name` is that of transformers' parameter. `format` is a name of FORMATS; or "bf16", "f16",
-    "f32" or another dtype of DTYPES in lower case; or "q8_0" or "int4": I8 elements under float
-    scales.
-    Blocks of `block` = (rows, elements of a row) share a scale; None without scales.
-    `axis` counts from 0 and is always the last one; None without blocks.
-    MX and nvfp4 elements are U8 [.., out, in / b, bytes of a block] and their scales U8
-    [.., out, in / b]; other elements have the tensor's shape and their scales that of the blocks.
-    `recipe` is a ScaleRecipe's name or UNSTATED; `stated_in` says where recipe and format stand.
-    `input_scale` is the static scale of what this weight is multiplied with.
+    - `name`: that of transformers' parameter.
+    - `format`: a name of FORMATS; "bf16", "f16", "f32" or another dtype of DTYPES in lower case; or
+      "q8_0" or "int4", which are I8 elements with float scales.
+    - `block`: (rows, elements of a row) that share a scale; None without scales.
+    - `axis`: axis of the blocks, which is always the last; None without blocks.
+    - `elements`, `scales`: for MX and nvfp4 U8 [.., out, in / b, bytes of a block] and U8 [.., out,
+      in / b]; otherwise elements have the tensor's shape and scales that of the blocks.
+    - `recipe`: name of a ScaleRecipe or UNSTATED.
+    - `stated_in`: where recipe and format are declared, for messages.
+    - `input_scale`: static scale of the activations that this weight is multiplied by.
     """
 
     name: str
@@ -114,7 +115,7 @@ class CanonicalTensor:
 
     @property
     def axis(self) -> int | None:
-        """Where the blocks lie along."""
+        """The axis of the blocks."""
         return None if self.block is None else len(self.shape) - 1
 
     @property
@@ -129,12 +130,12 @@ class CanonicalTensor:
 
     @property
     def rows(self) -> int:
-        """Rows of the matrix, all leading dimensions counted; a vector is one row."""
+        """Number of rows of the matrix, leading dimensions flattened; a vector is one row."""
         return count_rows(self.shape)
 
     @property
     def records(self) -> tuple[TensorRecord, ...]:
-        """Every tensor of a file that is part of this one."""
+        """The file tensors that this tensor consists of."""
         parts = [p for p in (self.elements, self.scales) if p is not None]
         factors = [s.record for s in (self.tensor_scale, self.input_scale) if s is not None]
         return tuple(dict.fromkeys([*(r for p in parts for r in p.records), *factors]))
@@ -145,11 +146,11 @@ class CanonicalTensor:
         return f"{self.elements.record.file}: tensor {self.elements.record.name}"
 
     def renamed(self, name: str) -> CanonicalTensor:
-        """The same weight under another name."""
+        """Return the same weight under another name."""
         return replace(self, name=name)
 
     def pieces(self, chunk: int = CHUNK) -> Iterator[Piece]:
-        """All rows, about `chunk` bytes of elements at a time, with the scales that they need."""
+        """Yield all rows, about `chunk` bytes of elements at a time, with their scales."""
         row_bytes = self.elements.bytes // max(1, self.rows)
         step = max(1, chunk // max(1, row_bytes))
         height = 1 if self.block is None else self.block[0]
@@ -158,26 +159,26 @@ class CanonicalTensor:
             yield self.piece(start, min(step, self.rows - start))
 
     def piece(self, start: int, count: int) -> Piece:
-        """Rows [start, start + count) and the rows of scales that they need."""
+        """Return rows [start, start + count) and the rows of scales that they need."""
         scales = None
         if self.scales is not None and self.block is not None:
             first, last = self.scale_rows(start, count)
             scales = self.scales.read(first, last - first)
-        # The rows of a vector that is put in order are its elements.
+        # A vector whose entries are permuted has one stored row per entry.
         each = self.elements.rows // self.rows if self.rows else 1
         elements = self.elements.read(start * each, count * each)
         return Piece(start, elements.reshape(count, each * elements.shape[1]), scales)
 
     def scale_rows(self, start: int, count: int) -> tuple[int, int]:
-        """The first row of the scales that rows [start, start + count) need, and the one after."""
+        """Return the range [first, end) of rows of scales for rows [start, start + count)."""
         first = self._scale_row(start)
         return first, self._scale_row(start + count - 1) + 1 if count else first
 
     def factors(self, start: int, count: int, stored: Bytes | None) -> NDArray[np.float32]:
-        """What the elements of rows [start, start + count) are multiplied with, block by block.
+        """Return the factors of the elements in rows [start, start + count), by block.
 
-        float32 [count, blocks]; [count, 1] without blocks. `stored`: the rows of the scales that
-        `scale_rows` names.
+        float32 [count, blocks]; [count, 1] without blocks. `stored` holds the rows of the scales in
+        the range `scale_rows`.
         """
         scales = np.ones((count, 1), np.float32)
         if stored is not None:
@@ -190,7 +191,8 @@ class CanonicalTensor:
             return self._factors(scales, self._tensor_scales(start, count))
 
     def values(self, start: int = 0, count: int | None = None) -> NDArray[np.float32]:
-        """What rows [start, start + count) mean: float32 [count, in], each product rounded once.
+        """Return the values of rows [start, start + count): float32 [count, in], each product
+        rounded once.
 
         Plain tensors are converted to float32.
         """
@@ -198,7 +200,7 @@ class CanonicalTensor:
         return self.decode(self.piece(start, count))
 
     def decode(self, piece: Piece) -> NDArray[np.float32]:
-        """The numbers of a piece: float32 [n, in]."""
+        """Return the values of a piece: float32 [n, in]."""
         numbers = self._element_numbers(piece.elements)
         start, count = piece.start, len(numbers)
         whole = None if self.tensor_scale is None else self._tensor_scales(start, count)
@@ -237,7 +239,7 @@ class CanonicalTensor:
         return scales * whole
 
     def _tensor_scales(self, start: int, count: int) -> NDArray[np.float32]:
-        """float32 [count, 1]: the tensor scale of each of rows [start, start + count)."""
+        """Return float32 [count, 1]: the tensor scale of each of rows [start, start + count)."""
         if self.tensor_scale is None:
             raise AssertionError(f"{self.name} has no tensor scale")
         values = self.tensor_scale.read()
@@ -246,7 +248,7 @@ class CanonicalTensor:
         return values[index][:, None]
 
     def _scale_row(self, row: int) -> int:
-        """The row of scales of a row: tiles begin anew in every leading slice."""
+        """Return the row of scales for a row: tiles start anew in every leading slice."""
         height = 1 if self.block is None else self.block[0]
         if height == 1:
             return row
@@ -275,7 +277,7 @@ def _numbers(raw: Bytes, dtype: np.dtype[Any]) -> NDArray[np.float32]:
 
 
 def plain(record: TensorRecord, name: str | None = None) -> CanonicalTensor:
-    """A tensor without scales, as it lies in its file."""
+    """Return a tensor without scales, as stored in its file."""
     return CanonicalTensor(
         name=record.name if name is None else name,
         shape=record.shape,
@@ -305,9 +307,9 @@ def blocked(
     stated_in: str = "",
     input_scale: TensorScale | None = None,
 ) -> CanonicalTensor:
-    """A weight [.., out, in] in blocks of `format` along its last axis.
+    """Return a weight [.., out, in] in blocks of `format` along its last axis.
 
-    Raises CheckpointError where the files hold another number of bytes, or a block is partial.
+    Raises CheckpointError if the files have another number of bytes, or a block is partial.
     """
     if shape[-1] % format.block:
         raise CheckpointError(

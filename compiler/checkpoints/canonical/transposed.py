@@ -1,4 +1,4 @@
-"""One part of a weight with every matrix transposed: the columns of another part are its rows."""
+"""A part of a weight with every matrix transposed."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from mxc.compiler.checkpoints.files.tensors import DTYPES, TensorRecord
 
 @dataclass(frozen=True, kw_only=True)
 class Transposed(Made):
-    """A part [.., out, row] of one that has matrices [row, out], entry by entry of `dtype`.
+    """A part [.., out, row] with the transposed matrices of `part` [.., row, out].
 
-    `part` has a row for each entry of a row here. `shape` is in elements of `dtype` (a key of
-    DTYPES) after transposition, `rows` of them in all and `outputs` in each matrix. One matrix is
-    in memory at a time.
+    `shape` is in elements of `dtype` (a key of DTYPES) after transposition; it has `rows` rows in
+    total, and `outputs` in each matrix. `part` has a row for each entry of a row here. One matrix
+    is held in memory at a time.
     """
 
     part: InRows
@@ -29,16 +29,16 @@ class Transposed(Made):
 
     @property
     def records(self) -> tuple[TensorRecord, ...]:
-        """The tensors in the files."""
+        """The file tensors that are read."""
         return self.part.records
 
     def reader(self, raw: Raw) -> Decoded:
-        """Reads of the transposed bytes, made of reads of the file; the last matrix is kept."""
+        """Return a function that reads transposed bytes; it keeps the last matrix."""
         matrix = self._matrices(raw)
         return self.flat(lambda start, count: self._rows(matrix, start, count))
 
     def rows_from(self, raw: Raw, start: int, count: int) -> Bytes:
-        """Rows [start, start + count) of what `raw` reads."""
+        """Return rows [start, start + count), which `raw` reads from the files."""
         return self._rows(self._matrices(raw), start, count)
 
     def _rows(self, matrix: Callable[[int], Bytes], start: int, count: int) -> Bytes:
@@ -52,7 +52,7 @@ class Transposed(Made):
         return found
 
     def _matrices(self, raw: Raw) -> Callable[[int], Bytes]:
-        """The rows of a matrix by its number, uint8 [outputs, row_bytes]."""
+        """Return a function from the number of a matrix to its rows, uint8 [outputs, row_bytes]."""
         kept: tuple[int, Bytes] | None = None
         entry = DTYPES[self.dtype].itemsize
         height = self.row_bytes // entry

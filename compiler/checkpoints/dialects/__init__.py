@@ -1,4 +1,4 @@
-"""The dialects that checkpoints are written in, and which one a checkpoint speaks."""
+"""The dialects in which checkpoints are written, and the recognition of a checkpoint's dialect."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ from mxc.compiler.checkpoints.layers.quantization import Quantization
 from mxc.compiler.checkpoints.source import Source, by_name, language_config
 from mxc.errors import CheckpointError
 
-#: Files that hold pickles: to load one is to run the program in it.
+#: Suffixes of pickles, which are refused: loading one runs the program in it.
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
-#: Where files that `mxc quantize` wrote say how they were made: a key of safetensors' metadata.
+#: Key of the safetensors metadata in which `mxc quantize` records how files were made.
 MADE = "mxc.quantize"
-#: The recipes there that no config of a dialect has a name for.
+#: Recipes in this metadata that no dialect's config can express.
 SEARCHES = ("search", "gptq")
 
-#: What a dialect finds: tensors, declarations, and config.json as transformers would have it.
+#: What a dialect returns: tensors, declarations, and config.json as transformers would have it.
 Found = tuple[list[CanonicalTensor], Quantization, Mapping[str, Any]]
 Read = Callable[[Checkpoint], Found]
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """A dialect of safetensors checkpoints: is this one, and what is in it."""
+    """A dialect of safetensors checkpoints: a predicate, and a reader."""
 
     name: str
     recognises: Callable[[Checkpoint], bool]
@@ -62,7 +62,7 @@ def _method(checkpoint: Checkpoint) -> str | None:
 
 
 def quantization_config(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """`quantization_config`, of the model or of the language model inside it."""
+    """Return `quantization_config` of the model, or of the language model inside it; or None."""
     inner = language_config(config)
     for holder in (config, {} if inner is None else inner[1]):
         if isinstance(holder.get("quantization_config"), dict):
@@ -78,7 +78,7 @@ def _config(checkpoint: Checkpoint) -> Mapping[str, Any]:
 def _is_gpt_oss(checkpoint: Checkpoint) -> bool:
     if checkpoint.config:
         return _method(checkpoint) == gpt_oss.METHOD
-    # A file alone, without a config: the pairs speak for themselves.
+    # A file without a config is recognised by its pairs of tensors.
     return any(
         name.endswith(BLOCKS) and name.removesuffix(BLOCKS) + SCALES in checkpoint.tensors
         for name in checkpoint.tensors
@@ -87,7 +87,7 @@ def _is_gpt_oss(checkpoint: Checkpoint) -> bool:
 
 def _read_gpt_oss(checkpoint: Checkpoint) -> Found:
     declared = gpt_oss.quantization(_config(checkpoint))
-    # What is in blocks is turned already.
+    # Tensors in blocks are already [E, out, in].
     tensors = [
         tensor if tensor.block is not None else as_weight(tensor, checkpoint.config)
         for tensor in gpt_oss.read(checkpoint, declared)
@@ -154,7 +154,8 @@ def _by_method(name: str, read: Read) -> Dialect:
     return Dialect(name, lambda checkpoint: _method(checkpoint) == name, read)
 
 
-#: Asked in this order; the first that recognises a checkpoint reads it. GGUF is told by its file.
+#: Tried in this order: the first dialect that recognises a checkpoint reads it. GGUF is recognised
+#: by the suffix.
 DIALECTS: tuple[Dialect, ...] = (
     Dialect("gpt-oss-original", gpt_oss_original.recognises, gpt_oss_original.read_original),
     Dialect("gpt-oss", _is_gpt_oss, _read_gpt_oss),
@@ -171,8 +172,8 @@ DIALECTS: tuple[Dialect, ...] = (
 def open_checkpoint(path: Path) -> Source:
     """Open a checkpoint: a folder with config.json and safetensors, a .safetensors or .gguf file.
 
-    Reads headers and configs only. Raises CheckpointError: none of these, an unknown dialect,
-    damaged files, or a config that contradicts the tensors.
+    Reads headers and configs only. Raises CheckpointError for another kind of path, an unknown
+    dialect, damaged files, or a config that contradicts the tensors.
     """
     if _is_gguf(path):
         return open_gguf(path)
@@ -195,9 +196,10 @@ def open_checkpoint(path: Path) -> Source:
 
 
 def _as_made(tensors: list[CanonicalTensor], checkpoint: Checkpoint) -> list[CanonicalTensor]:
-    """The tensors with the recipe that mxc wrote into the files, where a config has no name for it.
+    """Return the tensors with the recipe that mxc recorded in the files, if no config can express
+    it.
 
-    Raises CheckpointError where it is not JSON.
+    Raises CheckpointError if the record is not JSON.
     """
     try:
         made = json.loads(checkpoint.metadata.get(MADE, "{}"))

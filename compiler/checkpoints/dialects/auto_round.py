@@ -1,12 +1,12 @@
-"""The dialect of Intel's auto-round under its own method name; layers as in other dialects.
+"""The dialect of Intel's auto-round under its own method name; its layers are as in other dialects.
 
-    data_type       layers
-    mx_fp, nv_fp    as compressed-tensors has mxfp4, mxfp8 and nvfp4
-    fp8             `X.weight` F8 with `X.weight_scale`, or of tiles `X.weight_scale_inv`
+  data_type       layers
+  mx_fp, nv_fp    mxfp4, mxfp8 and nvfp4 as in compressed-tensors
+  fp8             `X.weight` F8 with `X.weight_scale`, or with `X.weight_scale_inv` for tiles
 
-What is quantized are the blocks that `block_name_to_quantize` names; `extra_config` has what is
-different for layers, by name or regular expression. Integers packed for GPTQ and AWQ are not read.
-Source: auto-round 0.16, export/export_to_autoround/{export_to_nvfp_mx,export_to_fp8}.py,
+The blocks in `block_name_to_quantize` are quantized; `extra_config` has the exceptions for layers,
+by name or regular expression. Integers packed for GPTQ and AWQ are not supported. Source:
+auto-round 0.16, export/export_to_autoround/{export_to_nvfp_mx,export_to_fp8}.py,
 inference/convert_model.py.
 """
 
@@ -35,7 +35,7 @@ from mxc.formats.recipes import ScaleRecipe
 METHOD = "auto-round"
 METHODS = (METHOD, "auto_round", "intel/auto-round")
 
-#: The beginning of data_type, bits -> format.
+#: (prefix of data_type, bits) -> format.
 _FORMATS = {
     ("mx_fp", 4): "mxfp4",
     ("mx_fp", 8): "mxfp8e4m3",
@@ -44,16 +44,16 @@ _FORMATS = {
     ("fp8", 8): "f8_e4m3",
     ("fp", 8): "f8_e4m3",
 }
-#: Bits from which on a layer is not quantized.
+#: Smallest number of bits that means not quantized.
 _WHOLE = 16
-#: What tells a regular expression from a name.
+#: Characters that distinguish a regular expression from a name.
 _SPECIAL = re.compile(r"[*^$|()\[\]?+\\]")
 
 
 def quantization(raw: Mapping[str, Any], place: str = CONFIG) -> Quantization:
-    """What `quantization_config` of method auto-round says.
+    """Return the declarations of a `quantization_config` of method auto-round.
 
-    Raises CheckpointError for data types that mxc does not read, and for rotated activations.
+    Raises CheckpointError for unsupported data types, and for rotated activations.
     """
     place = f"quantization_config of {place}"
     for key in ("rotation_config", "hadamard_config", "transform_config"):
@@ -78,7 +78,7 @@ def quantization(raw: Mapping[str, Any], place: str = CONFIG) -> Quantization:
 
 
 def read(checkpoint: Checkpoint, declared: Quantization) -> list[CanonicalTensor]:
-    """Every tensor. Raises CheckpointError where config and tensors contradict each other."""
+    """Return every tensor. Raises CheckpointError if config and tensors contradict each other."""
     formats = {rule.scheme.format for rule in declared.rules if rule.scheme is not None}
     if formats & set(FORMATS):
         return compressed_tensors.read(checkpoint, declared)
@@ -90,7 +90,7 @@ def _is_pattern(name: str) -> bool:
 
 
 def _blocks(raw: Mapping[str, Any]) -> list[str]:
-    """Names of what holds the layers that are quantized."""
+    """Return the names of the modules whose layers are quantized."""
     found = raw.get("block_name_to_quantize") or "model.layers"
     names = found.split(",") if isinstance(found, str) else found
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
@@ -101,7 +101,7 @@ def _blocks(raw: Mapping[str, Any]) -> list[str]:
 
 
 def _scheme(raw: Mapping[str, Any], place: str) -> Scheme | None:
-    """How layers are quantized; None where they are not."""
+    """Return the scheme of layers; None if they are not quantized."""
     bits = raw.get("bits")
     if type(bits) is int and bits >= _WHOLE:
         return None

@@ -1,11 +1,11 @@
 """The dialect of compressed-tensors (llm-compressor): mxfp4, mxfp6, mxfp8, nvfp4, fp8, integers.
 
-`X.weight_packed` U8 [out, bytes] (fp4: two a byte, the even one low; fp6 e2m3: four in three
-bytes) or I32 [out, words] (integers of 4 or 8 bits, the first one low) with `X.weight_shape`, or
-`X.weight` F8_E4M3 or I8 [out, in]; `X.weight_scale`: E8M0 U8 [out, in / 32], E4M3 [out, in / 16]
-with `X.weight_global_scale` F32 [1], which divides it, or floats.
-The format stands at the top of the config, in each of its groups, or follows from the arguments.
-Source: compressed-tensors 0.20, compressors/{mxfp4,mxfp6,mxfp8,nvfp4,pack_quantized}/base.py,
+Elements: `X.weight_packed` U8 [out, bytes] (fp4: two per byte, the even one low; fp6 e2m3: four in
+three bytes) or I32 [out, words] (integers of 4 or 8 bits, the first one low) with `X.weight_shape`;
+or `X.weight` F8_E4M3 or I8 [out, in]. Scales: `X.weight_scale`, E8M0 U8 [out, in / 32], floats, or
+E4M3 [out, in / 16]; the last are divided by `X.weight_global_scale` F32 [1]. The format is stated
+at the top of the config, in each of its groups, or follows from the arguments. Source:
+compressed-tensors 0.20, compressors/{mxfp4,mxfp6,mxfp8,nvfp4,pack_quantized}/base.py,
 utils/match.py, quantization/quant_config.py, quantization/quant_scheme.py (presets).
 """
 
@@ -56,16 +56,17 @@ PACKED: Mapping[str, tuple[str, ...]] = {
     "int-quantized": ("i8",),
     "pack-quantized": ("int4", "i8"),
 }
-#: Formats that say nothing of a single group.
+#: Formats of the config that do not determine that of a single group.
 _GENERAL = ("mixed-precision", "dense", "fakequant", None)
 
 #: Formats of integers, by their bits.
 _INTEGERS = {4: "int4", 8: "i8"}
 
-#: num_bits, group_size -> format of a group of floats.
+#: (num_bits, group_size) -> format of a group of floats.
 _BY_ARGUMENTS = {(4, 32): "mxfp4", (6, 32): "mxfp6e2m3", (8, 32): "mxfp8e4m3", (4, 16): "nvfp4"}
 
-#: Groups that name a scheme of the library instead of writing one out; their weights.
+#: Schemes of the library that a group may name instead of writing one out: (bits, group size) of
+#: weights.
 _PRESETS = {
     "NVFP4A16": (4, 16), "NVFP4": (4, 16), "MXFP4A16": (4, 32), "MXFP4": (4, 32),
     "MXFP6A16": (6, 32), "MXFP8A16": (8, 32), "MXFP8": (8, 32),
@@ -73,12 +74,11 @@ _PRESETS = {
 
 
 def quantization(raw: Mapping[str, Any], place: str = CONFIG) -> Quantization:
-    """What `quantization_config` of method compressed-tensors says.
+    """Return the declarations of a `quantization_config` of method compressed-tensors.
 
-    `ignore` goes before the groups; of the groups an exact name goes before a regular expression,
-    and that before a class of layers; regular expressions go in alphabetical order, as in
-    compressed-tensors. Raises CheckpointError for
-    formats that mxc does not read.
+    As in compressed-tensors, `ignore` precedes the groups. Of the groups an exact name precedes a
+    regular expression, and that precedes a class of layers; regular expressions are tried in
+    alphabetical order. Raises CheckpointError for unsupported formats.
     """
     place = f"quantization_config of {place}"
     _require_no_transforms(raw, place)
@@ -114,14 +114,14 @@ def quantization(raw: Mapping[str, Any], place: str = CONFIG) -> Quantization:
 
 
 def _require_no_transforms(raw: Mapping[str, Any], place: str) -> None:
-    """Raise CheckpointError for what changes activations or weights beside quantization."""
+    """Raise CheckpointError for transforms of activations, and for sparse weights."""
     transforms: Mapping[str, Any] = field(raw, "transform_config", dict, place, {})
     schemes: Mapping[str, Any] = field(transforms, "config_groups", dict, place, {})
     for name, scheme in schemes.items():
         applied = scheme.get("apply", []) if isinstance(scheme, dict) else [scheme]
         for each in applied:
             location = each.get("location") if isinstance(each, dict) else each
-            # What is applied to a weight is part of the weight that was written.
+            # A transform of a weight is already applied to the stored weight.
             if location not in ("weight_input", "weight_output"):
                 raise CheckpointError(
                     f"{place}, transform_config.{name}: transforms of activations (location "
@@ -136,7 +136,7 @@ def _require_no_transforms(raw: Mapping[str, Any], place: str) -> None:
 
 
 def read(checkpoint: Checkpoint, declared: Quantization) -> list[CanonicalTensor]:
-    """Every tensor. Raises CheckpointError where config and tensors contradict each other."""
+    """Return every tensor. Raises CheckpointError if config and tensors contradict each other."""
     return read_layers(checkpoint, declared, _mark, _weight)
 
 
@@ -173,7 +173,7 @@ def _weight(module: str, parts: Parts, scheme: Scheme) -> tuple[CanonicalTensor,
 
 
 def _shape(record: TensorRecord, packed: TensorRecord) -> tuple[int, ...]:
-    """`weight_shape`, of the integers that are packed. Raises CheckpointError for another one."""
+    """Return `weight_shape` of packed integers. Raises CheckpointError if it contradicts them."""
     require(record, ("I64", "I32"), (len(packed.shape),), "the shape of packed integers")
     numbers = read_bytes(record, 0, record.bytes).view(DTYPES[record.dtype])
     shape = tuple(int(number) for number in numbers)
@@ -228,7 +228,8 @@ def _scheme(group: Mapping[str, Any], general: Any, place: str) -> Scheme | None
 
 
 def _activations(arguments: Any, place: str) -> Activations | None:
-    """What QuantizationArgs say of activations, in their own words where no format has them."""
+    """Return the activations that QuantizationArgs declare; an unknown format is described in
+    words."""
     if arguments is None:
         return None
     found = _known(arguments, place)
@@ -243,7 +244,7 @@ def _describe(arguments: Mapping[str, Any]) -> str:
 
 
 def _known(arguments: Any, place: str) -> tuple[str, tuple[int, int] | None] | None:
-    """The format of QuantizationArgs, and its blocks if any; None where it is not known."""
+    """Return (format, block or None) of QuantizationArgs; None if the format is unknown."""
     if not isinstance(arguments, dict):
         raise CheckpointError(f"{place}: wanted an object, found {arguments!r}")
     bits: Any = arguments.get("num_bits")

@@ -1,9 +1,9 @@
 """The dialect of DeepSeek: fp8 in tiles of 128 x 128, and experts in fp4.
 
-`X.weight` F8_E4M3 [out, in] with `X.weight_scale_inv` F32 (V3) or `X.scale` F8_E8M0 (V4), one
-number a tile; despite its name the former multiplies. Experts of V4: `X.weight` I8 or U8
-[out, in / 2], the even element in the low nibble, with `X.scale` F8_E8M0 [out, in / 32].
-Source: config.json (`quant_method: "fp8"`, `weight_block_size`, `scale_fmt`, `expert_dtype`) and
+`X.weight` F8_E4M3 [out, in] with one scale per tile, `X.weight_scale_inv` F32 (V3) or `X.scale`
+F8_E8M0 (V4); despite its name the former is multiplied too. Experts of V4: `X.weight` I8 or U8
+[out, in / 2], the even element in the low nibble, with `X.scale` F8_E8M0 [out, in / 32]. Source:
+config.json (`quant_method: "fp8"`, `weight_block_size`, `scale_fmt`, `expert_dtype`) and
 inference/kernel.py of the published models; transformers 5.23 integrations/finegrained_fp8.py.
 """
 
@@ -29,7 +29,7 @@ from mxc.errors import CheckpointError
 
 METHOD = "fp8"
 
-#: What the scales of a layer are called.
+#: Names of the scales of a layer.
 _SCALES = ("weight_scale_inv", "scale", "weight_scale")
 _EXPERTS = ".experts."
 
@@ -37,7 +37,8 @@ _EXPERTS = ".experts."
 def quantization(
     raw: Mapping[str, Any], config: Mapping[str, Any], place: str = CONFIG
 ) -> Quantization:
-    """What `quantization_config` of method fp8 says; `config` is config.json around it."""
+    """Return the declarations of a `quantization_config` of method fp8 in the config.json
+    `config`."""
     there = f"quantization_config of {place}"
     if field(raw, "fmt", str, there, "e4m3") not in ("e4m3", "float8_e4m3fn"):
         raise CheckpointError(f"{there}: fmt {raw['fmt']!r} is not supported; supported: e4m3")
@@ -65,9 +66,9 @@ def quantization(
 def read(
     checkpoint: Checkpoint, declared: Quantization, expert_dtype: str | None = None
 ) -> list[CanonicalTensor]:
-    """Every tensor; `expert_dtype` is that of config.json.
+    """Return every tensor; `expert_dtype` is that of config.json.
 
-    Raises CheckpointError where config and tensors contradict each other.
+    Raises CheckpointError if config and tensors contradict each other.
     """
 
     def weight(
@@ -75,7 +76,7 @@ def read(
     ) -> tuple[CanonicalTensor, Collection[str]]:
         return _weight(module, parts, scheme, expert_dtype)
 
-    # DeepSeek-V3 names no layer that is excluded: its head and its routers are.
+    # DeepSeek-V3 lists no excluded layers, although its head and routers are not quantized.
     unlisted = not declared.excluded
     return read_layers(checkpoint, declared, _mark, weight, unlisted=unlisted)
 
@@ -83,7 +84,7 @@ def read(
 def _mark(parts: Parts) -> str | None:
     weight = parts.get("weight")
     if weight is None or weight.dtype in FLOATS:
-        # `scale` is a word that other layers use too, with weights that are floats.
+        # Other layers, whose weights are floats, have parts called `scale` too.
         return None
     return next((mark for mark in _SCALES if mark in parts), None)
 

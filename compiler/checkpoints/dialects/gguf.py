@@ -1,9 +1,9 @@
 """The dialect of GGUF: MXFP4 and NVFP4 in ggml's blocks, Q8_0, and floats.
 
-Names and the order of rows are made those of transformers: experts that lie in one tensor become
-one tensor each, rows of queries and keys that lie as pairs of a rotation go back to its halves,
-gate and up of gpt-oss are interleaved as in its other dialects. Of an architecture without names
-here the tensors keep GGUF's own.
+Names and the order of rows are converted to those of transformers. Experts in one tensor become one
+tensor each. Rows of queries and keys whose rotary pairs are adjacent are permuted back into two
+halves. Gate and up of gpt-oss are interleaved as in its other dialects. Tensors of an architecture
+without a table here keep GGUF's names.
 
 An MXFP4 scale of 0xFF is NaN here, by OCP MX 1.0; ggml decodes it as 2^128. Source: gguf 0.19.0
 (quants.py), ggml-common.h (block_mxfp4, block_nvfp4, block_q8_0), convert_hf_to_gguf.py.
@@ -44,7 +44,7 @@ from mxc.formats.formats import FORMATS
 
 NAME = "gguf"
 
-#: More are in no model; each becomes a tensor of its own.
+#: No model has more; each expert becomes a tensor of its own.
 _MOST_EXPERTS = 1 << 14
 
 _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
@@ -53,7 +53,7 @@ _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
 def open_gguf(path: Path) -> Source:
     """Open a .gguf file, or all files of a model from the first one. `config` is the metadata.
 
-    Raises CheckpointError as read_gguf, and for shards that are missing or do not go together.
+    Raises CheckpointError as read_gguf, and for shards that are missing or do not belong together.
     """
     files = _shards(path)
     config = files[0].metadata
@@ -111,7 +111,7 @@ def _shards(path: Path) -> list[GgufFile]:
 def _record(path: Path, tensor: GgufTensor) -> TensorRecord:
     kind, shape = tensor.type, tensor.shape
     if kind.block > 1:
-        # What is in blocks has no dtype of safetensors: its bytes have.
+        # safetensors has no dtype for blocks, so the tensor is described as bytes.
         shape = (*shape[:-1], shape[-1] // kind.block * kind.bytes)
     return TensorRecord(
         name=tensor.name,
@@ -191,7 +191,7 @@ def _weight(
 def _named(
     name: str, weight: CanonicalTensor, names: Names, config: Mapping[str, Any]
 ) -> list[CanonicalTensor]:
-    """The weight under transformers' names, its rows in transformers' order."""
+    """Return the weight under transformers' names, with its rows in transformers' order."""
     found = parameter(name, names)
     if found is None:
         return [weight]
@@ -246,7 +246,7 @@ def _halves(weight: CanonicalTensor, name: str, config: Mapping[str, Any]) -> Ca
 
 
 def _slice(weight: CanonicalTensor, index: int) -> CanonicalTensor:
-    """One of the leading slices of a weight, which lie one after the other."""
+    """Return one of the leading slices of a weight, which are stored one after the other."""
     count = weight.shape[0]
 
     def record(of: TensorRecord) -> TensorRecord:
@@ -280,7 +280,7 @@ def _slice(weight: CanonicalTensor, index: int) -> CanonicalTensor:
 
 
 def _weave_experts(tensors: list[CanonicalTensor], path: Path) -> list[CanonicalTensor]:
-    """gpt-oss: `gate_proj` and `up_proj` of all experts are `gate_up_proj`, row by row in turn."""
+    """Interleave the rows of `gate_proj` and `up_proj` of gpt-oss into `gate_up_proj`."""
     found = {tensor.name: tensor for tensor in tensors}
     result = []
     for tensor in tensors:
@@ -289,7 +289,7 @@ def _weave_experts(tensors: list[CanonicalTensor], path: Path) -> list[Canonical
             result.append(tensor)
             continue
         stem, which, kind = match.groups()
-        # transformers has no .weight here, and calls the bias like the weight.
+        # In transformers these names have no .weight, and the bias is named after the weight.
         ending = "" if kind == "weight" else "_bias"
         if which == "down":
             result.append(tensor.renamed(f"{stem}down_proj{ending}"))

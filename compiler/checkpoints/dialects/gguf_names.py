@@ -1,7 +1,7 @@
-"""GGUF's names of tensors and transformers' names of the same parameters, by architecture.
+"""GGUF's and transformers' names of the same parameters, by architecture.
 
-Source: gguf 0.19.0 (tensor_mapping.py) and transformers 5.23 (modeling_gguf_pytorch_utils.py);
-the tests hold both against this.
+Source: gguf 0.19.0 (tensor_mapping.py) and transformers 5.23 (modeling_gguf_pytorch_utils.py); the
+tests compare both with this table.
 """
 
 from __future__ import annotations
@@ -45,12 +45,15 @@ _GEMMA = _ATTENTION | _POST_NORMS | {"ffn_norm": "pre_feedforward_layernorm"} | 
 
 @dataclass(frozen=True, kw_only=True)
 class Names:
-    """The layers of one architecture: `layers` what follows `blk.N.`, without `.weight`.
+    """Names in the layers of one architecture. Keys are the part after `blk.N.`; values that after
+    `model.layers.N.`.
 
-    `experts` are tensors [experts, out, in] and the name of one expert's, with {} for its number.
-    `whole`: what follows `blk.N.` of tensors that transformers calls otherwise than a weight or a
-    bias. `rows`: what follows it of vectors that transformers has as one row [1, n]. `pairs`: rows
-    of queries and keys lie as pairs of a rotation, not as its two halves.
+    - `layers`: without `.weight` or `.bias`.
+    - `experts`: tensors [experts, out, in]; the value is the name of one expert's weight, with {}
+      for its number.
+    - `whole`: full names of tensors that transformers does not call a weight or a bias.
+    - `rows`: vectors that transformers has as one row [1, n].
+    - `pairs`: rows of queries and keys are stored as adjacent rotary pairs, not as two halves.
     """
 
     layers: Mapping[str, str]
@@ -74,11 +77,11 @@ _ROUTER = {"ffn_gate_inp": "mlp.gate"}
 
 
 def _shared(name: str) -> dict[str, str]:
-    """The MLP of all tokens beside the experts."""
+    """Return the names of the shared MLP, which is computed for all tokens beside the experts."""
     return {f"ffn_{part}_shexp": f"mlp.{name}.{part}_proj" for part in ("gate", "up", "down")}
 
 
-#: Layers that predict tokens after the next have these beside the others.
+#: Additional tensors of layers for multi-token prediction.
 _NEXT_TOKENS = {
     "nextn.eh_proj": "eh_proj",
     "nextn.embed_tokens": "embed_tokens",
@@ -88,7 +91,7 @@ _NEXT_TOKENS = {
     "nextn.shared_head_norm": "shared_head.norm",
 }
 
-#: `general.architecture` -> names. Mistral and Mixtral call themselves llama.
+#: `general.architecture` -> names. The architecture of Mistral and Mixtral is "llama".
 ARCHITECTURES: Mapping[str, Names] = MappingProxyType(
     {
         "cohere2": Names(layers=_ATTENTION | _MLP),
@@ -193,7 +196,8 @@ _LAYER = re.compile(r"blk\.(\d{1,6})\.([a-z_.]+)\.(weight|bias|scale|input_scale
 
 
 def parameter(name: str, names: Names) -> str | None:
-    """transformers' name of a tensor; None where it has none. Of experts the name has a {}."""
+    """Return transformers' name of a tensor, with {} for the number of an expert; None if it has
+    none."""
     stem, _, kind = name.rpartition(".")
     if stem in _TOP:
         return f"{_TOP[stem]}.{kind}"
@@ -210,7 +214,7 @@ def parameter(name: str, names: Names) -> str | None:
 
 
 def tensor(name: str, names: Names) -> str | None:
-    """GGUF's name of a parameter `model.layers.N...weight`; None where it has none."""
+    """Return GGUF's name of a parameter `model.layers.N...weight`; None if it has none."""
     stem, _, kind = name.rpartition(".")
     for theirs, ours in _TOP.items():
         if ours == stem:
@@ -230,6 +234,6 @@ def tensor(name: str, names: Names) -> str | None:
 
 
 def is_row(name: str, names: Names) -> bool:
-    """Whether a tensor of a GGUF is a vector that transformers has as one row."""
+    """Return whether a GGUF tensor is a vector that transformers has as one row."""
     match = _LAYER.fullmatch(name)
     return match is not None and f"{match[2]}.{match[3]}" in names.rows

@@ -1,7 +1,7 @@
 """The dialect of gpt-oss in transformers: the experts in mxfp4, everything else dense.
 
-`X_blocks` U8 [E, out, in / 32, 16], the even element in the low nibble, and `X_scales` U8
-[E, out, in / 32] are one weight `X` [E, out, in]. Source: transformers 5.23 integrations/mxfp4.py.
+A weight `X` [E, out, in] is stored as `X_blocks` U8 [E, out, in / 32, 16], the even element in the
+low nibble, and `X_scales` U8 [E, out, in / 32]. Source: transformers 5.23 integrations/mxfp4.py.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MXFP4 = FORMATS["mxfp4"]
 
 
 def quantization(raw: Mapping[str, Any], place: str = CONFIG) -> Quantization:
-    """What `quantization_config` says, of method mxfp4."""
+    """Return the declarations of a `quantization_config` of method mxfp4."""
     excluded = names(raw, "modules_to_not_convert", place)
     return Quantization(
         method=METHOD,
@@ -36,10 +36,10 @@ def quantization(raw: Mapping[str, Any], place: str = CONFIG) -> Quantization:
 def read(
     checkpoint: Checkpoint, declared: Quantization, blocks: str = BLOCKS, scales: str = SCALES
 ) -> list[CanonicalTensor]:
-    """Every tensor; `blocks` and `scales` end the names of the two parts of a weight.
+    """Return every tensor; `blocks` and `scales` are the suffixes of the two parts of a weight.
 
-    Raises CheckpointError: one part without the other, other dtypes or shapes, an excluded layer
-    in blocks.
+    Raises CheckpointError for one part without the other, other dtypes or shapes, and for an
+    excluded layer in blocks.
     """
     tensors = []
     for name, record in checkpoint.tensors.items():

@@ -1,8 +1,8 @@
-"""The dialect of gpt-oss as OpenAI published it: other names, queries, keys and values in one.
+"""The dialect of gpt-oss as OpenAI published it: other names; queries, keys and values fused.
 
-`X.blocks` U8 [E, out, in / 32, 16] and `X.scales` U8 [E, out, in / 32], as in the other dialect;
-`attn.qkv` holds the rows of queries, then keys, then values. config.json has other keys.
-Source: openai/gpt-oss gpt_oss/torch/{model,weights}.py; transformers 5.23
+`X.blocks` U8 [E, out, in / 32, 16] and `X.scales` U8 [E, out, in / 32] are as in the other dialect.
+`attn.qkv` has the rows of queries, then keys, then values. config.json has other keys. Source:
+openai/gpt-oss gpt_oss/torch/{model,weights}.py; transformers 5.23
 models/gpt_oss/convert_gpt_oss_weights_to_hf.py.
 """
 
@@ -44,16 +44,18 @@ _QKV = re.compile(r"attn\.qkv\.(weight|bias)")
 
 
 def recognises(checkpoint: Checkpoint) -> bool:
-    """Whether the names are those of OpenAI's checkpoint."""
+    """Return whether the names are those of OpenAI's checkpoint."""
     return any(name.endswith(".mlp.mlp1_weight.blocks") for name in checkpoint.tensors)
 
 
 def read_original(
     checkpoint: Checkpoint,
 ) -> tuple[list[CanonicalTensor], Quantization, Mapping[str, Any]]:
-    """Every tensor under transformers' names, and config.json as transformers would have it.
+    """Return every tensor under transformers' names, the declarations, and a config.json for
+    transformers.
 
-    Raises CheckpointError for unknown names, and rows of `attn.qkv` that config.json denies.
+    Raises CheckpointError for unknown names, and if `attn.qkv` has another number of rows than
+    config.json says.
     """
     stated = "the names of the tensors"
     declared = Quantization(method=METHOD, default=Scheme(format="mxfp4", stated_in=stated))
@@ -105,7 +107,7 @@ def _split(
 
 
 def _config(raw: Mapping[str, Any]) -> Mapping[str, Any]:
-    """config.json of transformers, from that of OpenAI; what it has already stays."""
+    """Return OpenAI's config.json in transformers' keys; one that has `model_type` is unchanged."""
     if "model_type" in raw:
         return raw
     original = raw.get("initial_context_length", 4096)
@@ -117,7 +119,7 @@ def _config(raw: Mapping[str, Any]) -> Mapping[str, Any]:
         "num_local_experts": raw.get("num_experts"),
         "num_experts_per_tok": raw.get("experts_per_token"),
         "max_position_embeddings": int(original * factor),
-        # Fixed in OpenAI's program: torch/model.py.
+        # A constant in OpenAI's program: torch/model.py.
         "rms_norm_eps": 1e-5,
         "swiglu_limit": raw.get("swiglu_limit", 7.0),
         "attention_bias": True,

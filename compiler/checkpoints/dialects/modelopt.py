@@ -1,10 +1,10 @@
 """The dialect of NVIDIA's Model Optimizer: nvfp4, mxfp4, mxfp8 and fp8.
 
-`X.weight` U8 [out, in / 2], the even element in the low nibble, or F8_E4M3 [out, in];
-`X.weight_scale`: E4M3 [out, in / 16] or [out, in / 32] with `X.weight_scale_2` F32 [], which
-multiplies it (compressed-tensors stores what divides it), E8M0 U8 [out, in / 32], or floats.
-What is quantized stands in hf_quant_config.json, and in newer exports also in config.json.
-Source: nvidia-modelopt 0.47, torch/export/{quant_utils,convert_hf_config}.py,
+Elements: `X.weight` U8 [out, in / 2], the even element in the low nibble, or F8_E4M3 [out, in].
+Scales: `X.weight_scale`, E8M0 U8 [out, in / 32], floats, or E4M3 [out, in / 16] or [out, in / 32];
+the last are multiplied by `X.weight_scale_2` F32 [] (compressed-tensors stores a divisor). The
+quantization is declared in hf_quant_config.json, and in newer exports also in config.json. Source:
+nvidia-modelopt 0.47, torch/export/{quant_utils,convert_hf_config}.py,
 torch/quantization/qtensor/{nvfp4,mxfp4,mxfp8}_tensor.py.
 """
 
@@ -44,9 +44,9 @@ from mxc.formats.recipes import ScaleRecipe
 METHOD = "modelopt"
 QUANT_CONFIG = "hf_quant_config.json"
 
-#: quant_algo -> (format of weights, format of activations, sizes of groups, the usual one first).
-#: The library writes those in lower case that it has no name for (export/quant_utils.py,
-#: process_layer_quant_config).
+#: quant_algo -> (format of weights, format of activations, group sizes with the default first).
+#: Algorithms without a name of their own are written in lower case
+#: (modelopt's export/quant_utils.py, process_layer_quant_config).
 _ALGORITHMS: Mapping[str, tuple[str, str | None, tuple[int, ...]]] = {
     "NVFP4": ("nvfp4", "nvfp4", (16, 32)),
     "W4A16_NVFP4": ("nvfp4", None, (16, 32)),
@@ -58,17 +58,17 @@ _ALGORITHMS: Mapping[str, tuple[str, str | None, tuple[int, ...]]] = {
     "FP8_PER_CHANNEL_PER_TOKEN": ("f8_e4m3", "f8_e4m3", ()),
     "FP8_PB_WO": ("f8_e4m3", None, (128,)),
 }
-#: Algorithms whose scales are of square tiles.
+#: Algorithms with scales of square tiles.
 _TILED = ("FP8_PB_WO",)
 
-#: kv_cache_quant_algo -> format, as far as it is known.
+#: kv_cache_quant_algo -> format, for the known ones.
 _CACHES = {"FP8": "f8_e4m3", "NVFP4": "nvfp4", "INT8": "int8"}
-#: Activations whose scale is found in the program, not in the file.
+#: Algorithms whose activation scales are computed at run time, not stored in the file.
 _DYNAMIC = ("MXFP4", "MXFP8", "FP8_PER_CHANNEL_PER_TOKEN")
 
 
 def quant_config(folder: Path) -> Mapping[str, Any] | None:
-    """`quantization` of hf_quant_config.json; None where there is no such file."""
+    """Return `quantization` of hf_quant_config.json; None if there is no such file."""
     path = folder / QUANT_CONFIG
     if not path.is_file():
         return None
@@ -79,12 +79,12 @@ def quant_config(folder: Path) -> Mapping[str, Any] | None:
 def quantization(
     beside: Mapping[str, Any] | None, inside: Mapping[str, Any] | None
 ) -> Quantization:
-    """What hf_quant_config.json (`beside`) and quantization_config of config.json (`inside`) say.
+    """Return the declarations of hf_quant_config.json (`beside`) and config.json (`inside`).
 
-    Raises CheckpointError for algorithms that mxc does not read, and where the two disagree.
+    Raises CheckpointError for unsupported algorithms, and if the two contradict each other.
     """
     first = _declared(beside, "exclude_modules", f"quantization of {QUANT_CONFIG}")
-    # config.json calls the list as compressed-tensors does.
+    # config.json has the list under the key that compressed-tensors uses.
     second = _declared(inside, "ignore", f"quantization_config of {CONFIG}")
     if first is None or second is None:
         found = first or second
@@ -100,7 +100,7 @@ def quantization(
 
 
 def read(checkpoint: Checkpoint, declared: Quantization) -> list[CanonicalTensor]:
-    """Every tensor. Raises CheckpointError where config and tensors contradict each other."""
+    """Return every tensor. Raises CheckpointError if config and tensors contradict each other."""
 
     def weight(
         module: str, parts: Parts, scheme: Scheme
@@ -136,7 +136,8 @@ def _weight(module: str, parts: Parts, scheme: Scheme) -> tuple[CanonicalTensor,
 
 
 def _turned(module: str, parts: Parts, scheme: Scheme) -> tuple[CanonicalTensor, Collection[str]]:
-    """Experts that were quantized along their inputs, and turned back: U8 [E, in / 2, out]."""
+    """Return experts stored as U8 [E, in / 2, out]: quantized along their inputs, then
+    transposed."""
     format, why = FORMATS["nvfp4"], f"nvfp4 of {module}"
     weight, scales = part(parts, "weight", module), part(parts, "weight_scale", module)
     factor, static = part(parts, "weight_scale_2", module), parts.get("input_scale")
@@ -188,7 +189,7 @@ def _declared(raw: Mapping[str, Any] | None, list_name: str, place: str) -> Quan
 
 
 def _cache(raw: Mapping[str, Any], place: str) -> Activations | None:
-    """What `kv_cache_quant_algo`, or `kv_cache_scheme` of config.json, says of the cache."""
+    """Return the cache format from `kv_cache_quant_algo`, or `kv_cache_scheme` of config.json."""
     algorithm, scheme = field(raw, "kv_cache_quant_algo", str, place), raw.get("kv_cache_scheme")
     if isinstance(scheme, dict):
         kind = "FP" if scheme.get("type") == "float" else str(scheme.get("type")).upper()
@@ -208,7 +209,7 @@ def _scheme(found: Any, group_size: Any, place: str) -> Scheme:
             f"{', '.join(_ALGORITHMS)}, MIXED_PRECISION"
         )
     format, inputs, groups = _ALGORITHMS[algorithm]
-    # Where the library finds no size it writes 0.
+    # The library writes 0 if it finds no size.
     size = group_size or next(iter(groups), None)
     if groups and size not in groups:
         raise CheckpointError(

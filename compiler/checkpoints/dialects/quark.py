@@ -1,13 +1,12 @@
-"""The dialect of AMD Quark: `X.weight` with `X.weight_scale`, or both in one tensor, as it was.
+"""The dialect of AMD Quark: `X.weight` with `X.weight_scale`, or in older files both in one tensor.
 
-Elements U8 [out, bytes] (fp4: two a byte, the even one low; fp6: four in three bytes) or
-F8_E4M3/F8_E5M2 [out, in]; E8M0 scales U8 [out, in / 32], or floats of the tensor or its rows.
-Under `dtype: "mx"` the scales are int8 binary logarithms themselves, without the bias of E8M0, and
-six bits are packed in another way; before version 0.13 the scale lies before each block in
-`X.weight` U8 [out, in / 32 * 17 or 25], since then apart as `X.weight_scale`.
-Source: amd-quark 0.13, torch/utils/pack.py (Pack_fp4, Pack_fp6, Pack_mxfp4, Pack_mxfp6),
-torch/export/utils.py, torch/export/nn/modules/realquantizer.py,
-torch/export/main_export/quant_config_parser.py.
+Elements: U8 [out, bytes] (fp4: two per byte, the even one low; fp6: four in three bytes) or
+F8_E4M3/F8_E5M2 [out, in]. Scales: E8M0 U8 [out, in / 32], or floats per tensor or row. With `dtype:
+"mx"` the scales are int8 binary logarithms, without the bias of E8M0, and six-bit elements are
+packed differently. Before version 0.13 each block has its scale in front, `X.weight` U8 [out, in /
+32 * 17 or 25]; since then `X.weight_scale` is separate. Source: amd-quark 0.13, torch/utils/pack.py
+(Pack_fp4, Pack_fp6, Pack_mxfp4, Pack_mxfp6), torch/export/utils.py,
+torch/export/nn/modules/realquantizer.py, torch/export/main_export/quant_config_parser.py.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from mxc.formats.recipes import ScaleRecipe
 
 METHOD = "quark"
 
-#: The packing of `dtype: "mx"`.
+#: Name of the packing of `dtype: "mx"`.
 LOG2 = "logarithms"
 
 #: Quark's dtypes -> formats in blocks of 32 with E8M0 scales.
@@ -56,18 +55,18 @@ _MX = {
     "fp8_e5m2": "mxfp8e5m2",
     "int8": "mxint8",
 }
-#: A format, the size of its tiles if any, and a packing.
+#: (format, tile or None, packing).
 Known = tuple[str, tuple[int, int] | None, str]
 
-#: Quark's dtypes -> dtypes of elements whose scales are floats.
+#: Quark's dtypes -> formats of elements with float scales.
 _FLOAT_SCALED = {"fp8_e4m3": "f8_e4m3", "fp8_e5m2": "f8_e5m2", "int8": "i8"}
 
 
 def quantization(raw: Mapping[str, Any], place: str = CONFIG) -> Quantization:
-    """What `quantization_config` of method quark says.
+    """Return the declarations of a `quantization_config` of method quark.
 
-    Exclusions go before the configs of layers, the first of those that matches before the global
-    one, as in Quark. Raises CheckpointError for data types that mxc does not read.
+    As in Quark, exclusions precede the configs of layers, and the first of those that matches
+    precedes the global config. Raises CheckpointError for unsupported data types.
     """
     place = f"quantization_config of {place}"
     excluded = names(raw, "exclude", place)
@@ -79,7 +78,7 @@ def quantization(raw: Mapping[str, Any], place: str = CONFIG) -> Quantization:
     types: Mapping[str, Any] = field(raw, "layer_type_quant_config", dict, place, {})
     default = types.get("Linear", raw.get("global_quant_config"))
     caches: Mapping[str, Any] = field(raw, "kv_cache_quant_config", dict, place, {})
-    # Older versions have it among the layers.
+    # Older versions have it in the configs of layers.
     outputs = [_outputs(config, place) for config in (*caches.values(), *layers.values())]
     return Quantization(
         method=METHOD,
@@ -91,20 +90,21 @@ def quantization(raw: Mapping[str, Any], place: str = CONFIG) -> Quantization:
 
 
 def _outputs(config: Any, place: str) -> Activations | None:
-    """What the config of a layer says of its outputs, which Quark quantizes for the cache only."""
+    """Return the declared quantization of a layer's outputs, which Quark uses for the cache
+    only."""
     outputs = config.get("output_tensors") if isinstance(config, dict) else None
     return _activations(outputs, f"{place}, output_tensors")
 
 
 def read(checkpoint: Checkpoint, declared: Quantization) -> list[CanonicalTensor]:
-    """Every tensor. Raises CheckpointError where config and tensors contradict each other."""
+    """Return every tensor. Raises CheckpointError if config and tensors contradict each other."""
     return read_layers(checkpoint, declared, _mark, _weight)
 
 
 def _mark(parts: Parts) -> str | None:
     if "weight_scale" in parts:
         return "weight_scale"
-    # Of the older packing there is no other sign.
+    # The older packing can be recognised by the dtype only.
     weight = parts.get("weight")
     return "weight" if weight is not None and weight.dtype == "U8" else None
 
@@ -155,7 +155,7 @@ def _log2(
 
 
 def _scheme(config: Any, place: str) -> Scheme | None:
-    """The scheme of one QLayerConfig; None where it leaves the weight as it is."""
+    """Return the scheme of one QLayerConfig; None if it does not quantize the weight."""
     if config is None:
         return None
     if not isinstance(config, dict):
@@ -177,7 +177,8 @@ def _scheme(config: Any, place: str) -> Scheme | None:
 
 
 def _activations(spec: Any, place: str) -> Activations | None:
-    """What a QTensorConfig says of activations, in its own words where no format has them."""
+    """Return the activations that a QTensorConfig declares; an unknown format is described in
+    words."""
     if spec is None:
         return None
     if not isinstance(spec, dict):
@@ -192,9 +193,9 @@ def _activations(spec: Any, place: str) -> Activations | None:
 
 
 def _format(spec: Any, place: str) -> Known:
-    """The format of one QTensorConfig, its tiles, and its packing."""
+    """Return format, tile and packing of one QTensorConfig."""
     if not isinstance(spec, dict):
-        # Two stages, as for an fp4 whose scales are quantized again.
+        # Two stages, as for fp4 whose scales are quantized again.
         raise CheckpointError(f"{place}: wanted one specification, found {spec!r}; not supported")
     if (found := _known(spec)) is not None:
         return found
@@ -212,7 +213,7 @@ def _words(spec: Mapping[str, Any], keys: tuple[str, ...]) -> str:
 
 
 def _known(spec: Mapping[str, Any]) -> Known | None:
-    """The same; None where the format is not known."""
+    """Return the same; None if the format is unknown."""
     dtype, group = spec.get("dtype"), spec.get("group_size")
     scheme, scale_format = spec.get("qscheme"), spec.get("scale_format")
     axis: Any = spec.get("ch_axis")
@@ -240,7 +241,7 @@ def _recipe(spec: Mapping[str, Any], place: str) -> str:
     mode = field(spec, "scale_calculation_mode", str, place)
     if mode is None:
         return UNSTATED
-    # Quark's own are even, floor and ceil; `mxc quantize` writes the fourth too.
+    # Quark has even, floor and ceil; `mxc quantize` also writes the fourth recipe.
     if mode not in tuple(ScaleRecipe):
         raise CheckpointError(
             f"{place}: scale_calculation_mode {mode!r} is not supported; supported: "

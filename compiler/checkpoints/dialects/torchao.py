@@ -1,10 +1,10 @@
 """The dialect of torchao in safetensors: MXTensor, NVFP4Tensor, Float8Tensor and Int8Tensor.
 
-A parameter `X.weight` is `X._weight_qdata` and `X._weight_scale`, and the metadata of the file
-has under its name a JSON text with its class and attributes. MXTensor: U8 [out, in / 2] (the even
-element low), U8 [out, in] (six bits a byte), F8_E4M3 or F8_E5M2; scales F8_E8M0 [out, in / 32].
-NVFP4Tensor: scales F8_E4M3 [out, in / 16], `_weight_per_tensor_scale` multiplies. The scales of
-both may be swizzled. Source: torchao 0.18, prototype/safetensors, prototype/mx_formats.
+A parameter `X.weight` is stored as `X._weight_qdata` and `X._weight_scale`; the metadata of the
+file has a JSON text with its class and attributes under its name. MXTensor: U8 [out, in / 2] (the
+even element low), U8 [out, in] (six bits per byte), F8_E4M3 or F8_E5M2, with scales F8_E8M0 [out,
+in / 32]. NVFP4Tensor: scales F8_E4M3 [out, in / 16], multiplied by `_weight_per_tensor_scale`. The
+scales of both may be swizzled. Source: torchao 0.18, prototype/safetensors, prototype/mx_formats.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ ELEMENTS = {
 _QDATA = {"mxfp8e4m3": ("F8_E4M3",), "mxfp8e5m2": ("F8_E5M2",)}
 _TENSOR_NAMES = "tensor_names"
 
-#: Classes of one element a byte under float scales -> format.
+#: Classes with one element per byte and float scales -> format.
 _SCALED = {"Float8Tensor": "f8_e4m3", "Int8Tensor": "i8"}
-#: Parts that say what the weight is, or how activations are quantized.
+#: Known parts: of the weight, and of the quantization of activations.
 _PARTS = ("qdata", "scale", "per_tensor_scale", "zero_point", "act_per_tensor_scale",
           "act_quant_scale", "act_quant_zero_point")  # fmt: skip
 
 
 def recognises(checkpoint: Checkpoint) -> bool:
-    """Whether the metadata of the files describes tensors as torchao does."""
+    """Return whether the metadata of the files describes tensors as torchao does."""
     if _TENSOR_NAMES not in checkpoint.metadata:
         return False
     return any('"_type"' in text for text in checkpoint.metadata.values())
 
 
 def read(checkpoint: Checkpoint) -> tuple[list[CanonicalTensor], Quantization]:
-    """Every tensor. Raises CheckpointError for classes that are not read, or damaged metadata."""
+    """Return every tensor. Raises CheckpointError for unsupported classes or damaged metadata."""
     left = dict(checkpoint.tensors)
     tensors: list[CanonicalTensor] = []
     activations: Activations | None = None
@@ -180,7 +180,7 @@ def _scaled(
     format: str,
     place: str,
 ) -> CanonicalTensor:
-    """Elements [.., out, in] and a float for each block of `block_size`, without a zero point."""
+    """Return a weight [.., out, in] with a float scale per block of `block_size`."""
     data, scales, block = parts["qdata"], parts["scale"], attributes.get("block_size")
     if not isinstance(block, list) or len(block) != len(data.shape) or len(block) < 2:
         raise CheckpointError(
@@ -200,7 +200,7 @@ def _scaled(
 
 
 def _require_known(parts: Mapping[str, TensorRecord], place: str) -> None:
-    """Raise CheckpointError for a part that changes what the weight, or its input, is."""
+    """Raise CheckpointError for an unknown part, which may change the weight or its input."""
     for name in parts.keys() - set(_PARTS):
         record = parts[name]
         raise CheckpointError(
@@ -214,7 +214,7 @@ def _scale_codec(attributes: Mapping[str, Any]) -> Codec:
 
 
 def _activations(attributes: Mapping[str, Any], kind: str) -> Activations | None:
-    """What the weight is to be multiplied with, where its attributes say so."""
+    """Return the activations that the weight's attributes declare, or None."""
     arguments = attributes.get("act_quant_kwargs")
     if not isinstance(arguments, dict):
         return None

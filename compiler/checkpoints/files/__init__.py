@@ -1,1 +1,1 @@
-"""Files on disk: headers checked before anything is believed, and where each tensor lies."""
+"""Files on disk: headers that are checked before use, and the location of each tensor."""

@@ -1,7 +1,7 @@
-"""GGUF on disk: header, metadata and where the tensors lie, checked before anything is believed.
+"""GGUF on disk: header, metadata and tensor list, checked before use.
 
-Read here and not with the gguf package, which goes on for as long as a file claims (an array of
-2^63 elements). Every length is compared with the bytes that are left before it is used.
+The gguf package is not used because it trusts the lengths in a file (an array of 2^63 elements).
+Here every length is compared with the number of bytes left.
 
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md; little endian, versions 2 and 3.
 """
@@ -22,14 +22,14 @@ from mxc.errors import CheckpointError
 MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 
-#: Metadata and tensor list of the largest vocabularies are some ten MiB.
+#: With the largest vocabularies, metadata and tensor list have some ten MiB.
 _MAX_HEADER = 256 << 20
 _MAX_KEY = 65535
 _MAX_NAME = 1024
 _MAX_DIMENSIONS = 4
 _DEFAULT_ALIGNMENT = 32
 
-#: Metadata value types: number -> struct format. 8 is a string, 9 an array.
+#: struct formats of the scalar metadata types. 8 is a string, 9 an array.
 _SCALARS = {
     0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?",
     10: "<Q", 11: "<q", 12: "<d",
@@ -39,14 +39,14 @@ _STRING, _ARRAY = 8, 9
 
 @dataclass(frozen=True)
 class GgmlType:
-    """A type of tensors: `bytes` for each `block` elements of a row."""
+    """A tensor type: `bytes` bytes for each `block` elements of a row."""
 
     name: str
     block: int
     bytes: int
 
 
-#: Types that are read, by their numbers in ggml.h (enum ggml_type).
+#: Supported types by their numbers in ggml.h (enum ggml_type).
 TYPES: Mapping[int, GgmlType] = {
     0: GgmlType("F32", 1, 4),
     1: GgmlType("F16", 1, 2),
@@ -60,7 +60,7 @@ TYPES: Mapping[int, GgmlType] = {
     39: GgmlType("MXFP4", 32, 17),
     40: GgmlType("NVFP4", 64, 36),
 }
-#: Names of the others, for refusals.
+#: Names of the unsupported types, for messages.
 _OTHERS = {
     2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 12: "Q4_K",
     13: "Q5_K", 14: "Q6_K", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S",
@@ -81,7 +81,8 @@ class GgufTensor:
 
 @dataclass(frozen=True, kw_only=True)
 class GgufFile:
-    """What one file says. Arrays of numbers in `metadata` are numpy arrays, of strings lists."""
+    """The content of one file's header. In `metadata`, arrays of numbers are numpy arrays, and
+    arrays of strings are lists."""
 
     path: Path
     metadata: Mapping[str, Any]
@@ -89,10 +90,10 @@ class GgufFile:
 
 
 def read_gguf(path: Path) -> GgufFile:
-    """Header, metadata and tensor list of a .gguf file; reads no tensor.
+    """Return header, metadata and tensor list of a .gguf file; reads no tensor.
 
-    Raises CheckpointError: not GGUF, a version or a type that is not read, truncated, lengths or
-    offsets that the file does not hold, tensors that overlap, names that are there twice.
+    Raises CheckpointError if the file is not GGUF, has an unsupported version or type, is
+    truncated, has lengths or offsets outside the file, overlapping tensors, or duplicate names.
     """
     try:
         with path.open("rb") as file:
@@ -106,7 +107,7 @@ def read_gguf(path: Path) -> GgufFile:
 
 
 class _Reader:
-    """Reads of one file, front to back, none past its end."""
+    """Reads a file from front to back, never past its end."""
 
     def __init__(self, path: Path, file: BinaryIO, size: int) -> None:
         self.path, self.file, self.size = path, file, size
@@ -179,7 +180,7 @@ class _Reader:
             found[name] = self.tensor(name, shape, kind, start + offset)
         end = start
         for tensor in sorted(found.values(), key=lambda t: t.offset):
-            # ggml wants each tensor to begin where the one before ends, aligned.
+            # ggml requires that each tensor begins at the aligned end of the one before.
             if tensor.offset != end:
                 what = "overlaps what lies before it" if tensor.offset < end else "leaves a hole"
                 raise self.refuse(
@@ -218,7 +219,7 @@ class _Reader:
             raise self.refuse(
                 f"{what} claims {length} bytes, wanted at most {min(limit, self.left)}"
             )
-        # Tokens need not be UTF-8; what is not comes back the same when it is encoded again.
+        # Tokens need not be UTF-8; other bytes are preserved when the string is encoded again.
         return self.take(length, what).decode(errors="surrogateescape")
 
     def count(self, count: int, size: int, what: str) -> int:

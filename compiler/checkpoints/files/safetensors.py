@@ -1,11 +1,11 @@
 """safetensors on disk: one file, or shards with an index. Everything is checked before use.
 
-The headers are read here and not through the safetensors package because packing streams byte
-ranges, and `safe_open` does not tell where in the file a tensor lies. The tests hold this reader
-against `safe_open`: same names, dtypes, shapes and bytes.
+Headers are parsed here because packing streams byte ranges, and `safe_open` of the safetensors
+package does not give the offset of a tensor in its file. The tests compare this reader with
+`safe_open`: names, dtypes, shapes and bytes.
 
 Format: https://github.com/huggingface/safetensors#format: u64 little-endian header length, JSON
-header, then the tensors back to back, without holes and in the order of their offsets.
+header, then the tensors back to back in the order of their offsets.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ INDEX = "model.safetensors.index.json"
 CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"
 
-#: The safetensors library refuses longer headers too (MAX_HEADER_SIZE in tensor.rs).
+#: The safetensors library has the same limit (MAX_HEADER_SIZE in tensor.rs).
 _MAX_HEADER = 100_000_000
 
-#: No tensor of a model has more dimensions; the product of very many sizes takes long.
+#: No model has tensors of higher rank; a product of very many sizes would take long.
 _MAX_RANK = 16
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file. Raises CheckpointError: absent, not JSON, not an object."""
+    """Return a JSON object from a file. CheckpointError if it is absent, no JSON or no object."""
     try:
         return _object(path.read_bytes(), str(path))
     except FileNotFoundError as error:
@@ -44,7 +44,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def found_instead(path: Path) -> str:
-    """What is at a path that holds no checkpoint, and what to do about it, for refusals."""
+    """Return what is at a path without a checkpoint, and advice, for messages."""
     if not path.exists():
         return "nothing there; check the path"
     if (path / MANIFEST).is_file():
@@ -58,15 +58,15 @@ def found_instead(path: Path) -> str:
 
 
 def read_header(path: Path) -> dict[str, TensorRecord]:
-    """The tensors of one .safetensors file, in file order. Raises as `read_file`."""
+    """Return the tensors of one .safetensors file, in file order. Raises as `read_file`."""
     return read_file(path)[0]
 
 
 def read_file(path: Path) -> tuple[dict[str, TensorRecord], dict[str, str]]:
-    """The tensors of one .safetensors file, in file order, and its metadata.
+    """Return the tensors of one .safetensors file, in file order, and its metadata.
 
-    Raises CheckpointError: truncated file, header that is not what the format asks for, unknown
-    dtype, offsets that overlap, leave holes or disagree with dtype and shape.
+    Raises CheckpointError for a truncated file, a malformed header, an unknown dtype, and offsets
+    that overlap, leave holes or contradict dtype and shape.
     """
     try:
         with path.open("rb") as file:
@@ -98,9 +98,10 @@ def read_file(path: Path) -> tuple[dict[str, TensorRecord], dict[str, str]]:
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
-    """The checkpoint in `folder`: config.json and model.safetensors, or the shards of its index.
+    """Return the checkpoint in `folder`: config.json and model.safetensors, or the shards of its
+    index.
 
-    Raises CheckpointError for whatever is missing, ambiguous or contradicts itself.
+    Raises CheckpointError for anything that is missing, ambiguous or contradictory.
     """
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: not a folder; give the folder that holds {CONFIG}")
@@ -126,7 +127,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
 
 def _object(text: bytes, place: str) -> dict[str, Any]:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        # json keeps the last of two equal keys without a word; here that would drop a tensor.
+        # json silently keeps the last of two equal keys, which would drop a tensor.
         result = dict(pairs)
         if len(result) != len(pairs):
             counts = Counter(key for key, _ in pairs)
@@ -195,8 +196,8 @@ def _check_extent(path: Path, records: list[TensorRecord], start: int, size: int
 
 
 def _read_shards(folder: Path, index: Path, metadata: dict[str, str]) -> dict[str, TensorRecord]:
-    # metadata.total_size is not compared: published indices are known to state sizes of another
-    # dtype, and every shard is checked against its own header here.
+    # metadata.total_size is not compared: some published indices have the size in another dtype,
+    # and every shard is checked against its own header here.
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(f, str) for f in weight_map.values()):
         raise CheckpointError(f"{index}: wanted `weight_map` from tensor name to file name")
@@ -204,7 +205,7 @@ def _read_shards(folder: Path, index: Path, metadata: dict[str, str]) -> dict[st
     for name in names:
         if Path(name).name != name:
             raise CheckpointError(f"{index}: shard {name!r} lies outside of {folder}")
-    # Not asked of the system by name: one that no file can have is missing like any other.
+    # Compared with the listing: a name that no file can have is reported as missing too.
     present = {path.name for path in folder.iterdir() if path.is_file()}
     missing = [name for name in names if name not in present]
     if missing:

@@ -1,7 +1,7 @@
-"""Tensors as they lie in checkpoint files: where each one is, and how to read a part of it.
+"""Tensors in checkpoint files: their location, and reads of a part of them.
 
-Reads go through `pread` into buffers of the caller's size, never through a mapping: pages of a
-mapped 60 GB checkpoint count as resident memory of the process that touches them.
+Reads use `pread` into buffers of the requested size, not a mapping: touched pages of a mapped 60 GB
+checkpoint would count as resident memory of the process.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from mxc.errors import CheckpointError
 
 #: safetensors dtype name -> numpy dtype. The names are those of the format's own enum:
-#: https://github.com/huggingface/safetensors/blob/main/safetensors/src/tensor.rs (enum Dtype).
-#: Its types narrower than a byte (F4, F6_*) are left out: no checkpoint dialect stores MX so.
+#: https://github.com/huggingface/safetensors/blob/main/safetensors/src/tensor.rs (enum Dtype). Its
+#: types narrower than a byte (F4, F6_*) are left out: no checkpoint dialect uses them for MX.
 DTYPES: dict[str, np.dtype[Any]] = {
     "BOOL": np.dtype(np.bool_),
     "U8": np.dtype(np.uint8),
@@ -44,7 +44,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
 
 
 def dtype_name(dtype: np.dtype[Any]) -> str:
-    """The safetensors name of a numpy dtype. Raises CheckpointError for one that has none."""
+    """Return the safetensors name of a numpy dtype. Raises CheckpointError if it has none."""
     for name, known in DTYPES.items():
         if known == dtype:
             return name
@@ -66,15 +66,15 @@ class TensorRecord:
     bytes: int
 
     def describe(self) -> str:
-        """Dtype and shape as messages print them: "U8 [4, 128, 2, 16]"."""
+        """Return dtype and shape as messages print them: "U8 [4, 128, 2, 16]"."""
         return f"{self.dtype} {list(self.shape)}"
 
 
 def read_exactly(handle: int, offset: int, size: int, place: str) -> NDArray[np.uint8]:
-    """`size` bytes at `offset` of an open file descriptor.
+    """Return `size` bytes at `offset` of an open file descriptor.
 
-    `place` names file and tensor in errors. Raises CheckpointError where the file ends early
-    (it was checked when it was opened, so it has been cut since) or cannot be read.
+    `place` names file and tensor in messages. Raises CheckpointError if the file cannot be read or
+    ends early, which means that it was truncated after its header was checked.
     """
     out = np.empty(size, np.uint8)
     view = out.data
@@ -97,9 +97,9 @@ def read_exactly(handle: int, offset: int, size: int, place: str) -> NDArray[np.
 
 
 def read_bytes(record: TensorRecord, start: int, size: int) -> NDArray[np.uint8]:
-    """`size` bytes of a tensor from its byte `start` on.
+    """Return `size` bytes of a tensor from its byte `start` on.
 
-    Raises CheckpointError for a file that is gone or was cut since it was opened.
+    Raises CheckpointError if the file was removed or truncated since it was opened.
     """
     try:
         handle = os.open(record.file, os.O_RDONLY)
@@ -113,7 +113,7 @@ def read_bytes(record: TensorRecord, start: int, size: int) -> NDArray[np.uint8]
 
 
 def no_tensor(name: str, tensors: Collection[str], place: Path) -> CheckpointError:
-    """The refusal of a name that no tensor of a checkpoint has, with the closest that some have."""
+    """Return the error for a name that no tensor has, with the closest names."""
     near = difflib.get_close_matches(name, tensors, n=3, cutoff=0.5)
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     return CheckpointError(
@@ -123,10 +123,10 @@ def no_tensor(name: str, tensors: Collection[str], place: Path) -> CheckpointErr
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """A folder: config.json parsed, every tensor by name, and the files that hold them in order.
+    """A folder: its parsed config.json, every tensor by name, and the tensor files in order.
 
-    `config` is empty for a bare .safetensors file. `metadata` is what the headers of the files
-    say beside tensors, put together.
+    `config` is empty for a bare .safetensors file. `metadata` is the merged metadata of the files'
+    headers.
     """
 
     folder: Path
@@ -136,7 +136,8 @@ class Checkpoint:
     metadata: dict[str, str] = field(default_factory=dict)
 
     def record(self, name: str) -> TensorRecord:
-        """The record of `name`. Raises CheckpointError naming the closest tensors."""
+        """Return the record of tensor `name`. Raises CheckpointError, which names the
+        closest ones."""
         if name in self.tensors:
             return self.tensors[name]
         raise no_tensor(name, self.tensors, self.folder)
@@ -144,10 +145,11 @@ class Checkpoint:
     def read(
         self, record: TensorRecord, start_row: int = 0, rows: int | None = None
     ) -> NDArray[Any]:
-        """Rows [start_row, start_row + rows) along axis 0, as [rows, *shape[1:]] of the dtype.
+        """Return rows [start_row, start_row + rows) along axis 0, as [rows, *shape[1:]] of the
+        dtype.
 
-        A tensor of rank 0 has one row. Raises CheckpointError for a file cut since it was
-        opened, IndexError for rows outside the tensor.
+        A tensor of rank 0 has one row. Raises CheckpointError if the file was truncated since it
+        was opened, IndexError for rows outside the tensor.
         """
         total = record.shape[0] if record.shape else 1
         count = total - start_row if rows is None else rows

@@ -1,1 +1,1 @@
-"""What the dialects share that write one set of tensors a layer: config, layers, their parts."""
+"""Shared code of the dialects with one set of tensors per layer: config, layers and their parts."""

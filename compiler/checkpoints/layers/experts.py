@@ -1,11 +1,11 @@
-"""Experts that transformers has in one tensor a projection, and that it multiplies from the right.
+"""Experts that transformers' module has transposed, in one tensor per projection.
 
-    X.experts.gate_up_proj [E, in, 2 * out]     y = x @ gate_up_proj[e] + gate_up_proj_bias[e]
+  X.experts.gate_up_proj [E, in, 2 * out]     y = x @ gate_up_proj[e] + gate_up_proj_bias[e]
 
-What is in a file as the module has it, plain or from a library that quantizes it where it is, comes
-out as weights do, [E, out, in]. Shapes do not tell: projections of published models are square.
-Source: transformers 5.23 models/gpt_oss/modeling_gpt_oss.py (GptOssExperts),
-models/llama4/modeling_llama4.py (Llama4TextExperts).
+Files have such tensors as the module does, either plain or quantized in place by a library. They
+are returned as other weights are, [E, out, in]. The shapes do not tell which is the case: published
+models have square projections. Source: transformers 5.23 models/gpt_oss/modeling_gpt_oss.py
+(GptOssExperts), models/llama4/modeling_llama4.py (Llama4TextExperts).
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from mxc.compiler.checkpoints.canonical.transposed import Transposed
 from mxc.compiler.checkpoints.files.tensors import TensorRecord
 from mxc.errors import CheckpointError
 
-#: `model_type` of those that have experts so, and how the tensors are named.
+#: `model_type` of models with such experts, and the names of the tensors.
 _TURNED = ("gpt_oss", "llama4", "llama4_text")
 STACKED = re.compile(r"(.*\.)?experts\.(gate_up|gate|up|down)_proj")
 
 
 def turned(name: str, config: Mapping[str, Any]) -> bool:
-    """Whether transformers' module has the tensor `name` as [E, in, out]."""
+    """Return whether transformers' module has the tensor `name` as [E, in, out]."""
     return config.get("model_type") in _TURNED and STACKED.fullmatch(name) is not None
 
 
 def as_weight(tensor: CanonicalTensor, config: Mapping[str, Any]) -> CanonicalTensor:
-    """The tensor; where the module has it as [E, in, out], as [E, out, in].
+    """Return the tensor; if the module has it as [E, in, out], transposed to [E, out, in].
 
-    Raises CheckpointError for such experts in other than three dimensions, and in blocks: they lie
-    along the outputs, where no product can use them.
+    Raises CheckpointError for such experts with a rank other than three, and in blocks: blocks
+    along the outputs cannot be used by a product over the inputs.
     """
     if not turned(tensor.name, config) or isinstance(tensor.elements, Transposed):
         return tensor
@@ -58,7 +58,7 @@ def as_weight(tensor: CanonicalTensor, config: Mapping[str, Any]) -> CanonicalTe
 
 
 def transposed_part(record: TensorRecord, shape: tuple[int, ...], dtype: str) -> Transposed:
-    """A part [E, out, ..] of which a file has [E, .., out]."""
+    """Return a part [E, out, ..] from a file tensor [E, .., out]."""
     experts, outputs, *row = shape
     height = math.prod(row)
     part = Stored(

@@ -1,4 +1,4 @@
-"""What the dialects that write one set of tensors a layer share: layers, their parts, their checks.
+"""Shared code of the dialects with one set of tensors per layer: layers, their parts, their checks.
 
 `model.layers.0.mlp.down_proj.weight_scale` is the part `weight_scale` of the layer
 `model.layers.0.mlp.down_proj`.
@@ -16,26 +16,27 @@ from mxc.compiler.checkpoints.layers.experts import STACKED, as_weight
 from mxc.compiler.checkpoints.layers.quantization import Quantization, Scheme
 from mxc.errors import CheckpointError
 
-#: Dtypes of numbers that are not quantized.
+#: Dtypes of unquantized numbers.
 FLOATS = ("BF16", "F16", "F32", "F64")
 
-#: A part of experts that lie in one tensor.
+#: Name of a part of experts that are stored in one tensor.
 _STACKED_PART = re.compile(
     rf"(?P<module>{STACKED.pattern})_(?P<part>weight_scale(_2)?|input_scale)"
 )
 
-#: Ends of the names of layers that are no linear layer, which a declaration for all linear layers
-#: does not mean: embeddings, norms, routers of experts, convolutions.
+#: Suffixes of names of layers that a declaration for all linear layers does not include:
+#: embeddings, norms, routers of experts, convolutions.
 _NOT_LINEAR = ("embed_tokens", "embeddings", "norm", "gate", "router", "conv", "conv1d", "wte")
 
 Parts = Mapping[str, TensorRecord]
 
 
 def split(checkpoint: Checkpoint) -> dict[str, dict[str, TensorRecord]]:
-    """The tensors of a checkpoint by layer and part; a name without a dot is a part of "".
+    """Return the tensors of a checkpoint by layer and part; a name without a dot is a part of "".
 
-    Experts in one tensor are a layer by its name, and it is their part `weight`, where they have
-    scales: `X.experts.down_proj_weight_scale` is the part `weight_scale` of `X.experts.down_proj`.
+    Experts in one tensor with scales are a layer of the tensor's name, and the tensor is its part
+    `weight`: `X.experts.down_proj_weight_scale` is the part `weight_scale` of
+    `X.experts.down_proj`.
     """
     layers: dict[str, dict[str, TensorRecord]] = {}
     for name, record in checkpoint.tensors.items():
@@ -58,13 +59,15 @@ def read_layers(
     *,
     unlisted: bool = False,
 ) -> list[CanonicalTensor]:
-    """Every tensor of a checkpoint; `build` makes the weight of a quantized layer.
+    """Return every tensor of a checkpoint; `build` makes the weight of a quantized layer.
 
-    `quantized(parts)` is the part by which a layer is seen to be quantized, None for others.
-    `build(module, parts, scheme)` gives the weight and the parts that it is made of; what is left
-    are plain tensors. `unlisted`: the config does not say which layers are excluded; weights of
-    floats without scales are.
-    Raises CheckpointError where config and tensors contradict each other.
+    - `quantized(parts)`: the part that identifies a quantized layer, None for other layers.
+    - `build(module, parts, scheme)`: the weight and the names of the parts that it consists of; the
+      other parts become plain tensors.
+    - `unlisted`: the config does not list excluded layers; weights of floats without scales are
+      taken as excluded.
+
+    Raises CheckpointError if config and tensors contradict each other.
     """
     tensors: list[CanonicalTensor] = []
     for module, parts in split(checkpoint).items():
@@ -87,7 +90,8 @@ def read_layers(
 
 
 def _require_plain(module: str, parts: Parts, scheme: Scheme, unlisted: bool) -> None:
-    """A layer for which a scheme is declared, without a sign of it: right only if not linear."""
+    """Raise CheckpointError for a layer without scales for which a scheme is declared, if it is
+    linear."""
     weight = parts.get("weight")
     if weight is None or len(weight.shape) < 2:
         return
@@ -102,12 +106,13 @@ def _require_plain(module: str, parts: Parts, scheme: Scheme, unlisted: bool) ->
 
 
 def weight_name(module: str) -> str:
-    """The name of the weight of a layer; experts that lie in one tensor are no module with one."""
+    """Return the name of the weight of a layer; experts in one tensor have no suffix `.weight`."""
     return module if STACKED.fullmatch(module) else f"{module}.weight"
 
 
 def part(parts: Parts, name: str, module: str) -> TensorRecord:
-    """A part that must be there. Raises CheckpointError naming the layer's file."""
+    """Return a required part. Raises CheckpointError, which names the layer's file, if it is
+    missing."""
     if name in parts:
         return parts[name]
     file = next(iter(parts.values())).file
@@ -119,7 +124,8 @@ def part(parts: Parts, name: str, module: str) -> TensorRecord:
 def require(
     record: TensorRecord, dtypes: tuple[str, ...], shape: tuple[int, ...] | None, why: str
 ) -> None:
-    """Raise CheckpointError where a tensor is not what `why` says it is."""
+    """Raise CheckpointError unless a tensor has one of `dtypes` and `shape`; `why` is for the
+    message."""
     if record.dtype in dtypes and (shape is None or record.shape == shape):
         return
     wanted = " or ".join(dtypes) + ("" if shape is None else f" {list(shape)}")
@@ -130,7 +136,7 @@ def require(
 
 
 def matrix(record: TensorRecord, why: str) -> tuple[int, ...]:
-    """The shape of a tensor of at least two dimensions. Raises CheckpointError for others."""
+    """Return the shape of a tensor of rank two or more. Raises CheckpointError for others."""
     if len(record.shape) < 2 or 0 in record.shape:
         raise CheckpointError(
             f"{record.file}: tensor {record.name} is {record.describe()}; {why} wants rows and "
@@ -140,9 +146,9 @@ def matrix(record: TensorRecord, why: str) -> tuple[int, ...]:
 
 
 def field(raw: Mapping[str, Any], key: str, kind: type, place: str, default: Any = None) -> Any:
-    """A field of a config: of `kind`, or `default` where it is absent or null.
+    """Return a field of a config: of type `kind`, or `default` if it is absent or null.
 
-    Raises CheckpointError for another kind.
+    Raises CheckpointError for another type.
     """
     value = raw.get(key)
     if value is None:
@@ -155,7 +161,7 @@ def field(raw: Mapping[str, Any], key: str, kind: type, place: str, default: Any
 
 
 def names(raw: Mapping[str, Any], key: str, place: str) -> list[str]:
-    """A list of names in a config; [] where it is absent or null."""
+    """Return a list of names in a config; [] if it is absent or null."""
     value: list[Any] = field(raw, key, list, place, [])
     if not all(isinstance(name, str) for name in value):
         raise CheckpointError(

@@ -1,11 +1,11 @@
-"""Patterns of a config's lists of layers, and which of them names a layer.
+"""Patterns in a config's lists of layers, and the search for the first one that names a layer.
 
-Dialects write patterns in several syntaxes, and under names that need not be those of the tensors:
-with the prefix of a wrapper that the file lacks, or without one that it has, and with the names
-of layers before or after they were fused. Every spelling is tried.
+Dialects write patterns in several syntaxes. The names in them may differ from those of the tensors:
+with or without the prefix of a wrapper, and before or after layers were fused. Every spelling is
+tried.
 
-Lists of published checkpoints have thousands of names, and so have the checkpoints: a pattern that
-is a plain name is looked up, only the others are matched one by one.
+Published checkpoints have lists of thousands of names, and thousands of layers. A pattern that is a
+plain name is looked up in a table; only other patterns are matched one by one.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from functools import cache
 
 from mxc.errors import CheckpointError
 
-#: What a wrapper model puts before the names of the language model inside it.
+#: Prefixes that wrapper models put before the names of the language model inside them.
 WRAPPERS = ("model.language_model.", "language_model.model.", "language_model.", "model.")
 
-#: Layers that some dialects store, or name in exclusions, as one: the fused name and its parts.
+#: Layers that some dialects store, or exclude, as one: the fused name and its parts.
 FUSED = {
     "qkv_proj": ("q_proj", "k_proj", "v_proj"),
     "gate_up_proj": ("gate_proj", "up_proj"),
@@ -29,28 +29,30 @@ FUSED = {
     "w13": ("w1", "w3"),
 }
 
-#: The longest pattern, and the longest regular expression, that is tried.
+#: Longest pattern, and most repetitions and choices in a regular expression, that are accepted.
 _LONGEST = 1000
 _REPETITIONS = 6
 _OPTIONS = 10
-#: What chooses in a regular expression; escaped characters, sets and the "?" of "(?:" do not.
+#: Operators of a regular expression that repeat or choose; escaped characters and sets are skipped.
 _CHOICE = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[()|*+?{]", re.DOTALL)
 
-#: What begins a regular expression.
+#: Prefix of a regular expression.
 _REGEX = "re:"
 
 
 class Syntax(Enum):
-    """How the patterns of a list are written. In each, "re:" begins a regular expression, which is
-    matched from the start of the name."""
+    """The syntax of a list's patterns. In each, "re:" starts a regular expression, which is matched
+    from the start of the name."""
 
-    #: A name (compressed-tensors).
+    #: A plain name (compressed-tensors).
     REGEX = "re: prefix"
     #: With *, ? and [..] as in file names (Quark, modelopt).
     GLOB = "glob"
-    #: As GLOB; a name is that of a layer or of what holds it (modelopt's quantized_layers).
+    #: As GLOB; a plain name is that of a layer or of a module that contains it (modelopt's
+    #: quantized_layers).
     HOLDER = "glob, or a holder"
-    #: A name, of the layer or of what holds it, or its end; * is any text (transformers).
+    #: A name of the layer or of a module that contains it, or the end of its name; * matches any
+    #: text (transformers).
     PREFIX = "prefix"
 
 
@@ -58,10 +60,11 @@ Pattern = tuple[str, Syntax]
 
 
 class Patterns:
-    """A list of patterns; `first` finds the first of them that names a layer."""
+    """A list of patterns; `first` finds the first that names a layer."""
 
     def __init__(self, patterns: Sequence[Pattern]) -> None:
-        """Put plain names aside. Raises nothing: a bad regular expression is found when tried."""
+        """Put plain names into tables. Regular expressions are checked when they are first
+        tried."""
         self._whole: dict[str, int] = {}
         self._holders: dict[str, int] = {}
         self._ends: dict[str, int] = {}
@@ -77,7 +80,7 @@ class Patterns:
                 self._ends.setdefault(pattern, place)
 
     def first(self, module: str) -> int | None:
-        """The place of the first pattern that names `module` in some spelling; None: none does."""
+        """Return the index of the first pattern that matches `module` in some spelling, or None."""
         names = tuple(dict.fromkeys(spellings(module)))
         found = [place for name in names for place in self._by_name(name)]
         best = min(found, default=None)
@@ -104,7 +107,7 @@ def _found(table: dict[str, int], keys: Iterable[str]) -> Iterator[int]:
 
 
 def spellings(module: str) -> Iterator[str]:
-    """The names that a config may have for a layer: wrapped, unwrapped, fused."""
+    """Yield the names that a config may use for a layer: wrapped, unwrapped, fused."""
     stem, _, last = module.rpartition(".")
     lasts = [last, *(whole for whole, parts in FUSED.items() if last in parts)]
     bare = _bare(module)
@@ -135,7 +138,7 @@ def _matches(pattern: str, syntax: Syntax, name: str) -> bool:
         return _regex(pattern.removeprefix(_REGEX)).match(name) is not None
     if syntax is not Syntax.PREFIX:
         return fnmatch.fnmatchcase(name, pattern)
-    # Only * is special; fnmatch takes time that does not explode with their number.
+    # Only * is special; fnmatch does not take exponential time for several of them.
     glob = pattern.replace("[", "[[]").replace("?", "[?]")
     ends = [*(i for i, letter in enumerate(name) if letter == "."), len(name)]
     return any(fnmatch.fnmatchcase(name[:end], glob) for end in ends)
@@ -158,13 +161,13 @@ def _regex(pattern: str) -> re.Pattern[str]:
 
 
 def _is_quick(pattern: str) -> bool:
-    """Whether no name makes a match of `pattern` take long; no list of layers needs others.
+    """Return whether `pattern` matches every name quickly; no list of layers needs other patterns.
 
-    Choices inside of a repetition can take time exponential in the name, many repetitions a high
-    power of it, and many choices time exponential in their number.
+    Choices inside a repetition can take time exponential in the length of the name, many
+    repetitions a high power of it, and many choices time exponential in their number.
     """
     repetitions = options = 0
-    inside = [0]  # the choices of each group that is open
+    inside = [0]  # the number of choices in each open group
     for token in _CHOICE.finditer(pattern):
         kind = token[0]
         if kind == "(":

@@ -1,4 +1,4 @@
-"""What a checkpoint's config says of quantization, resolved to the single layer."""
+"""The quantization that a checkpoint's config declares, resolved for a single layer."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ __all__ = ["Activations", "Quantization", "Rule", "Scheme", "Syntax", "excluding
 
 @dataclass(frozen=True, kw_only=True)
 class Activations:
-    """What activations are quantized to before they meet a weight, as the config says.
+    """The declared quantization of activations before they are multiplied by a weight.
 
-    `format` and `recipe` as in CanonicalTensor; `dynamic` is False for a scale in the file.
+    `format` and `recipe` are as in CanonicalTensor; `dynamic` is False for a scale in the file.
     """
 
     format: str
@@ -26,10 +26,10 @@ class Activations:
 
 @dataclass(frozen=True, kw_only=True)
 class Scheme:
-    """How the weights of a layer are declared to be, and its activations; None: as they are.
+    """The declared format of a layer's weights, and of its activations (None: not quantized).
 
-    `block`: rows and elements of a row that share a scale, where the config says so. `packing` is
-    the dialect's own word for how their bytes lie, where it has several ways.
+    `block`: rows and elements of a row that share a scale, if the config has it. `packing`: the
+    dialect's name for the layout of the bytes, if it has several.
     """
 
     format: str
@@ -42,7 +42,7 @@ class Scheme:
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """Layers that `pattern` names have `scheme`; None: they are not quantized."""
+    """Layers that match `pattern` have `scheme`; None means not quantized."""
 
     pattern: str
     syntax: Syntax
@@ -51,11 +51,11 @@ class Rule:
 
 @dataclass(frozen=True, kw_only=True)
 class Quantization:
-    """The declarations of a checkpoint: the first of `rules` that names a layer, else `default`.
+    """The declarations of a checkpoint: the first of `rules` that matches a layer, else `default`.
 
-    `method` is the dialect's own word for itself, "none" where there is none. `excluded` are the
-    patterns of layers that stay as they are, as the config writes them. `cache`: what keys and
-    values are quantized to in the cache; None: nothing is said of it.
+    `method` is the dialect's name for itself, or "none". `excluded` are the patterns of layers that
+    are not quantized, as in the config. `cache` is the quantization of cached keys and values; None
+    if nothing is declared.
     """
 
     method: str = "none"
@@ -65,10 +65,10 @@ class Quantization:
     cache: Activations | None = None
 
     def scheme(self, module: str) -> Scheme | None:
-        """What is declared for a layer; None: nothing.
+        """Return the declared scheme of a layer; None if there is none.
 
-        A layer that is stored fused has one scheme only if all its parts have: else
-        CheckpointError.
+        Raises CheckpointError for a layer stored fused of which some parts are excluded and others
+        not.
         """
         if (place := self._patterns.first(module)) is not None:
             return self.rules[place].scheme
@@ -84,7 +84,7 @@ class Quantization:
         return next(iter(found), self.default)
 
     def activations(self, module: str) -> Activations | None:
-        """What is declared for the activations of a layer; None: they stay as they are."""
+        """Return the declared quantization of a layer's activations; None if there is none."""
         scheme = self.scheme(module)
         return None if scheme is None else scheme.activations
 
@@ -98,5 +98,5 @@ class Quantization:
 
 
 def excluding(patterns: list[str], syntax: Syntax) -> tuple[Rule, ...]:
-    """Rules for layers that are not quantized."""
+    """Return rules for layers that are not quantized."""
     return tuple(Rule(pattern=p, syntax=syntax, scheme=None) for p in patterns)

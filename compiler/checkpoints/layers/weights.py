@@ -1,4 +1,4 @@
-"""Weights of a layer from its tensors: MX, nvfp4, fp8 and integers with the scales of files."""
+"""Builds weights from the tensors of a layer: MX, nvfp4, fp8 and integers with their scales."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from mxc.compiler.checkpoints.layers.quantization import Scheme
 from mxc.errors import CheckpointError
 from mxc.formats.formats import FORMATS, BlockFormat
 
-#: How files type bytes of E8M0 scales.
+#: Dtypes of E8M0 scales in files.
 E8M0_DTYPES = ("U8", "F8_E8M0")
 
-#: How files type the elements of a format: 8-bit floats by their name, packed ones as bytes.
+#: Dtypes of elements in files, by format: 8-bit elements have their own, packed ones are bytes.
 _ELEMENTS = {
     "e4m3": ("F8_E4M3", "U8"),
     "e5m2": ("F8_E5M2", "U8"),
@@ -30,12 +30,13 @@ _ELEMENTS = {
 }
 _PACKED = ("U8", "I8")
 
-#: Dtypes of scales that are numbers.
+#: Dtypes of float scales.
 _FLOAT_SCALES = ("F32", "BF16", "F16")
 
 
 def logical_shape(record: TensorRecord, format: BlockFormat) -> tuple[int, ...]:
-    """[.., out, in] of packed elements [.., out, bytes]. Raises CheckpointError for odd bytes."""
+    """Return [.., out, in] for packed elements [.., out, bytes]. CheckpointError for partial
+    blocks."""
     *lead, last = matrix(record, format.name)
     bits = last * 8
     if bits % (format.element.bits * format.block):
@@ -54,9 +55,9 @@ def mx_weight(
     scheme: Scheme,
     input_scale: TensorRecord | None = None,
 ) -> CanonicalTensor:
-    """A weight in an MX format: elements [out, bytes], E8M0 scales [out, in / 32].
+    """Return a weight in an MX format: elements [out, bytes], E8M0 scales [out, in / 32].
 
-    Raises CheckpointError where dtypes or shapes are not those.
+    Raises CheckpointError for other dtypes or shapes.
     """
     format = FORMATS[scheme.format]
     require(elements, _ELEMENTS.get(format.element.name, _PACKED), None, scheme.format)
@@ -84,10 +85,11 @@ def nvfp4_weight(
     scheme: Scheme,
     input_scale: TensorRecord | None = None,
 ) -> CanonicalTensor:
-    """A weight in nvfp4: elements [out, in / 2], E4M3 scales [out, in / 16], one float.
+    """Return a weight in nvfp4: elements [out, in / 2], E4M3 scales [out, in / 16], one float
+    scale.
 
-    A scale of a larger block of the scheme, a multiple of 16, is that of each 16 elements in it.
-    Raises CheckpointError where dtypes or shapes are not those.
+    If the scheme has a larger block, a multiple of 16, its scale is repeated for each 16 elements.
+    Raises CheckpointError for other dtypes or shapes.
     """
     format = FORMATS["nvfp4"]
     require(elements, _PACKED, None, "nvfp4")
@@ -107,7 +109,7 @@ def nvfp4_weight(
 
 
 def scalar(record: TensorRecord, convention: Convention = Convention.MULTIPLY) -> TensorScale:
-    """One float of a whole tensor. Raises CheckpointError for another dtype or more numbers."""
+    """Return the scale of a whole tensor. Raises CheckpointError unless it is one float."""
     if record.dtype not in _FLOAT_SCALES or math.prod(record.shape) != 1:
         raise CheckpointError(
             f"{record.file}: tensor {record.name} is {record.describe()}; a tensor scale is one "
@@ -123,11 +125,11 @@ def scaled_weight(
     scheme: Scheme,
     input_scale: TensorRecord | None = None,
 ) -> CanonicalTensor:
-    """A weight [out, in] one element a byte: fp8 or int8, its scales by their shape.
+    """Return a weight [out, in] of fp8 or int8, one element per byte, with scales by their shape.
 
-    One scale is that of the tensor; [out, 1] or [out] those of its rows; where the scheme has
-    blocks, those of tiles. E8M0 scales of tiles that are whole MX blocks wide make an MX format
-    of it, with no value changed. Raises CheckpointError for other dtypes and shapes.
+    One scale is that of the tensor; [out, 1] or [out] are scales of rows; if the scheme has blocks,
+    scales of tiles. E8M0 scales of tiles whose width is a multiple of the MX block make an MX
+    format, without changing a value. Raises CheckpointError for other dtypes and shapes.
     """
     require(elements, ("F8_E4M3", "F8_E5M2", "I8"), None, scheme.format)
     out, width = matrix(elements, scheme.format)[-2:]
@@ -180,10 +182,10 @@ def integer_weight(
     shape: tuple[int, ...],
     scheme: Scheme,
 ) -> CanonicalTensor:
-    """A weight [out, in] of integers, packed into int32 [out, words], as `scheme.format` says.
+    """Return a weight [out, in] of integers in `scheme.format`, packed into int32 [out, words].
 
-    A float scale for a block of the scheme, or for a row where it has none. Raises CheckpointError
-    for other dtypes and shapes.
+    There is a float scale per block of the scheme, or per row without blocks. Raises
+    CheckpointError for other dtypes and shapes.
     """
     bits = {"int4": 4, "i8": 8}[scheme.format]
     *lead, width = shape

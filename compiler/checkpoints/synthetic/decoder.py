@@ -1,6 +1,6 @@
-"""Random checkpoints of any architecture, from its config: plain weights, one file.
+"""Random checkpoints of any architecture, from its config: plain weights in one file.
 
-For tests and benchmarks of shapes. transformers loads them: the names are its own.
+They are for tests and benchmarks of shapes. transformers can load them: the names are its own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mxc.compiler.models.architectures import read_decoder
 from mxc.compiler.models.blocks.parameters import Rows
 from mxc.compiler.models.decoder import EMBEDDING, Decoder
 
-#: The published shapes: Qwen3-8B and Mixtral-8x7B (config.json).
+#: The published shapes of Qwen3-8B and Mixtral-8x7B (config.json).
 QWEN3_8B: dict[str, Any] = {
     "architectures": ["Qwen3ForCausalLM"],
     "model_type": "qwen3",
@@ -62,9 +62,9 @@ def write_decoder(
 ) -> Decoder:
     """Write a checkpoint of `config` into `folder` (created) and return its model.
 
-    The same config and seed give the same bytes. With `headers_only` it has a true header and a
-    sparse file without data, which reads as zeros: the real shapes at no cost. Raises
-    CheckpointError where the config is refused.
+    The same config and seed give the same bytes. With `headers_only` the file has a valid header
+    and is sparse: the data reads as zeros and takes no space. Raises CheckpointError if the config
+    is refused.
     """
     decoder = read_decoder(config, CONFIG)
     folder.mkdir(parents=True, exist_ok=True)
@@ -80,7 +80,7 @@ def write_decoder(
     random = np.random.default_rng(seed)
     tensors = {}
     for name, shape in shapes.items():
-        # Rows of K elements of size K^-1/2 keep the size of what they multiply.
+        # Rows of K elements with deviation K^-1/2 preserve the magnitude of their input.
         size = 1.0 if name == EMBEDDING else 1.5 * shape[-1] ** -0.5
         draw = random.standard_normal(shape, dtype=np.float32)
         vector = (0.0 if name.endswith("bias") else 1.0) + 0.1 * draw
@@ -90,7 +90,7 @@ def write_decoder(
 
 
 def _stored(rows: Rows, config: dict[str, Any]) -> tuple[int, ...]:
-    """The shape of a tensor in its file, which may have experts as [E, in, out]."""
+    """Return the shape of a tensor in its file, where experts may be [E, in, out]."""
     if len(rows.shape) < 3 or not turned(rows.tensor, config):
         return rows.shape
     *lead, outputs, inputs = rows.shape

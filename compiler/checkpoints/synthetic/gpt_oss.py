@@ -1,7 +1,7 @@
-"""Small random checkpoints in the true format, for the demo, the tests and the benchmarks.
+"""Small random gpt-oss checkpoints in the published format, for the demo, tests and benchmarks.
 
-Written with numpy and safetensors alone; transformers loads them. The weights are drawn so that
-activations keep their size from layer to layer and logits come out of order one.
+They are written with numpy and safetensors alone, and transformers can load them. The weights are
+drawn so that activations keep their magnitude from layer to layer and logits are of order one.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from mxc.compiler.checkpoints.synthetic.headers_only import write_headers
 from mxc.compiler.checkpoints.synthetic.tokenizer import write_tokenizer
 from mxc.compiler.models.configs.gpt_oss import LAYER_TYPES, GptOssConfig, parse
 
-#: Root mean square of the sixteen e2m1 values, each as likely.
+#: Root mean square of the sixteen e2m1 values with equal probability.
 _E2M1_RMS = math.sqrt(sum(v * v for v in (0, 0.5, 1, 1.5, 2, 3, 4, 6)) / 8)
 
-#: Elements drawn at a time, so that a large embedding never exists in f32 as a whole.
+#: Number of elements drawn at a time, so that a large embedding is never held in f32 as a whole.
 _DRAW = 1 << 22
 
 
 @dataclass(frozen=True, kw_only=True)
 class GptOssOptions:
-    """What the checkpoint shall be; names are those of config.json.
+    """Options of the checkpoint; names are those of config.json.
 
-    `dense_dtype` is BF16, F16 or F32. `layer_types` None means sliding and full in turn.
-    `rope_key` chooses the spelling: "rope_scaling" or "rope_parameters" (transformers 5).
+    `dense_dtype` is BF16, F16 or F32. `layer_types` None alternates sliding and full attention.
+    `rope_key` is the key in the config: "rope_scaling" or "rope_parameters" (transformers 5).
     """
 
     hidden_size: int = 64
@@ -88,12 +88,12 @@ def write_gpt_oss(
 ) -> GptOssConfig:
     """Write a checkpoint into `folder` (created) and return its config.
 
-    With `headers_only` it has true headers and sparse files without data, which read as zeros: the
-    real shapes at no cost, for what only looks at shapes.
+    With `headers_only` the files have valid headers and are sparse: the data reads as zeros and
+    takes no space.
 
     The same options and seed give the same bytes. One shard is written as model.safetensors,
-    several with an index. Raises CheckpointError where the options contradict each other, and
-    ValueError where the vocabulary is too small for a tokenizer.
+    several with an index. Raises CheckpointError if the options contradict each other, and
+    ValueError if the vocabulary is too small for a tokenizer.
     """
     options = options or GptOssOptions()
     folder.mkdir(parents=True, exist_ok=True)
@@ -179,7 +179,7 @@ def _write_weights(
     shards: int,
 ) -> None:
     shapes = stored_shapes(config)
-    # Shards are cut between tensors at equal counts: sizes may differ, no shard is empty.
+    # Shards have equal numbers of tensors: sizes may differ, but no shard is empty.
     parts = [part.tolist() for part in np.array_split(np.array(list(shapes)), shards)]
     weight_map: dict[str, str] = {}
     total = 0
@@ -208,7 +208,7 @@ def _draw(
     if name.endswith("_blocks"):
         return rng.integers(0, 256, shape, dtype=np.uint8)
     if name.endswith("_scales"):
-        # Rows of K elements of size K^-1/2 keep the size of what they multiply.
+        # Rows of K elements with deviation K^-1/2 preserve the magnitude of their input.
         middle = round(127 - math.log2(_E2M1_RMS * math.sqrt(shape[-1] * 32)))
         return rng.integers(middle - 1, middle + 2, shape, dtype=np.uint8)
     if name.endswith("norm.weight"):
@@ -219,8 +219,8 @@ def _draw(
         return _normal(rng, shape, 0.0, 1.0, options)
     if name == "model.embed_tokens.weight" and not options.tie_word_embeddings:
         return _normal(rng, shape, 0.0, 1.0, options)
-    # A router that hardly tells its experts apart would choose among near ties, and rounding
-    # would decide; twice the size of the others keeps the choices clear.
+    # Router logits that are nearly equal would let rounding decide between experts; a larger gain
+    # than that of other weights keeps the choices clear.
     gain = 2.0 if ".router." in name else 1.5
     return _normal(rng, shape, 0.0, gain * shape[-1] ** -0.5, options)
 

@@ -1,8 +1,8 @@
-"""The tensors of gpt-oss as Hugging Face stores it: names and shapes, experts in mxfp4.
+"""Names and shapes of the tensors of gpt-oss on Hugging Face, with experts in mxfp4.
 
-Per expert tensor: `X_blocks` U8 [E, N, K/32, 16], two codes a byte, the even element in the low
-nibble; `X_scales` U8 [E, N, K/32], E8M0. Everything else is dense. Source: transformers 5.23
-integrations/mxfp4.py (convert_moe_packed_tensors) and models/gpt_oss/modeling_gpt_oss.py.
+An expert tensor X is `X_blocks` U8 [E, N, K/32, 16], two codes per byte with the even element in
+the low nibble, and `X_scales` U8 [E, N, K/32], E8M0. Everything else is dense. Source: transformers
+5.23 integrations/mxfp4.py (convert_moe_packed_tensors) and models/gpt_oss/modeling_gpt_oss.py.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from mxc.formats.formats import FORMATS
 
 BLOCK = FORMATS["mxfp4"].block
 
-#: A tensor: its name and its shape.
+#: Name and shape of a tensor.
 _Stored = tuple[str, tuple[int, ...]]
 
 
 def stored_shapes(config: GptOssConfig) -> dict[str, tuple[int, ...]]:
-    """Name -> shape of every tensor of a model of this config, in model order."""
+    """Return name -> shape of every tensor of a model with this config, in model order."""
     return dict(_model(config))
 
 

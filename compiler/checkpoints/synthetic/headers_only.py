@@ -1,4 +1,4 @@
-"""Safetensors files with a true header and no data, for what only looks at shapes."""
+"""Safetensors files with a valid header and sparse data, for code that only needs shapes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from mxc.compiler.checkpoints.files.tensors import DTYPES
 
 
 def write_headers(file: Path, tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> int:
-    """A file of `tensors`, name -> dtype and shape, whose data is a hole that reads as zeros.
+    """Write a file of `tensors`, name -> (dtype, shape), whose data is a hole that reads as zeros.
 
-    Returns the bytes that the data would have.
+    Returns the size of the data in bytes.
     """
     header: dict[str, Any] = {}
     end = 0

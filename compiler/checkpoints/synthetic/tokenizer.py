@@ -23,7 +23,7 @@ SPECIAL_TOKENS = (
     "<|call|>",
 )
 
-#: All 256 bytes are tokens, so that any text can be said; then the control tokens.
+#: All 256 bytes are tokens, so that any text can be encoded; then the control tokens.
 SMALLEST_VOCABULARY = 256 + len(SPECIAL_TOKENS)
 
 CHAT_TEMPLATE = """\
@@ -42,7 +42,7 @@ CHAT_TEMPLATE = """\
 {%- endif -%}
 """
 
-# What the merges are learnt from; any text would do.
+# Text for training the merges; any text would do.
 _TEXT = (
     "A block of thirty-two elements shares one scale, and the scale is a power of two.",
     "The elements are small numbers; the scale says how large the block is as a whole.",
@@ -56,11 +56,12 @@ _TEXT = (
 
 
 def write_tokenizer(folder: Path, vocab_size: int) -> dict[str, int]:
-    """Write tokenizer.json, tokenizer_config.json and chat_template.jinja; control tokens by name.
+    """Write tokenizer.json, tokenizer_config.json and chat_template.jinja; return control tokens by
+    name.
 
-    Every id below `vocab_size` is a token with text or a control token, so that whatever a model
-    draws can be shown; those that the text did not teach are words that encoding never gives.
-    Raises ValueError below SMALLEST_VOCABULARY.
+    Every id below `vocab_size` is a token, so that any output of a model can be decoded. Ids beyond
+    the trained tokens get made-up words that encoding never produces. Raises ValueError for a size
+    below SMALLEST_VOCABULARY.
     """
     if vocab_size < SMALLEST_VOCABULARY:
         raise ValueError(f"a byte-level tokenizer needs {SMALLEST_VOCABULARY} tokens")
@@ -73,7 +74,7 @@ def write_tokenizer(folder: Path, vocab_size: int) -> dict[str, int]:
         show_progress=False,
     )
     tokenizer.train_from_iterator(_TEXT, trainer)
-    # Added after training, so that their numbers lie above those of the text, as in gpt-oss.
+    # Added after training, so that their ids follow those of the text, as in gpt-oss.
     tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
     stored = json.loads(tokenizer.to_str())
     stored["model"]["vocab"] = _filled(tokenizer.get_vocab(), vocab_size)
@@ -92,7 +93,7 @@ def write_tokenizer(folder: Path, vocab_size: int) -> dict[str, int]:
 
 
 def _filled(tokens: dict[str, int], vocab_size: int) -> dict[str, int]:
-    """The tokens by text, in the order of their ids, with made-up words up to `vocab_size`."""
+    """Return the tokens in the order of their ids, with made-up words up to `vocab_size`."""
     found = dict(sorted(tokens.items(), key=lambda item: item[1]))
     words = ("".join(word) for word in itertools.product(ascii_lowercase, repeat=4))
     for word in words:
