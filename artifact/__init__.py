@@ -1,1 +1,1 @@
-"""What the folder of an artifact holds, written by the compiler and read by the runtime."""
+"""The contents of an artifact folder, written by the compiler and read by the runtime."""

@@ -1,9 +1,9 @@
-"""A chat template, rendered in a process of its own with limits of time and memory.
+"""Render a chat template in a separate process with limits on time and memory.
 
-It is rendered as transformers does (utils/chat_template_utils.py, `_compile_jinja_template`): the
-same environment, the same functions. A template is a program from a checkpoint. jinja2's sandbox
-keeps it from the machine; that it ends, and what memory it takes, only a process can hold.
-The process is started once, so that a rendering costs an exchange of messages.
+Rendering matches transformers (utils/chat_template_utils.py, `_compile_jinja_template`): the same
+environment, the same functions. A template is a program from a checkpoint. jinja2's sandbox keeps
+it from the machine; only a separate process can bound its time and memory. The process is started
+once, so that a rendering costs one exchange of messages.
 """
 
 from __future__ import annotations
@@ -21,24 +21,25 @@ from mxc.errors import ArtifactError, RequestError
 if TYPE_CHECKING:
     import jinja2
 
-#: Limits of one rendering: seconds, the first one's start included, and bytes of address space.
+#: Limits of one rendering: seconds, including the start of the process for the first one, and bytes
+#: of address space.
 SECONDS = 10.0
 MEMORY = 512 << 20
-#: The longest text that a template may make, in characters.
+#: The longest text that a template may produce, in characters.
 LONGEST = 16 << 20
-#: Characters of a template's own message that are shown.
+#: Most characters of a template's own error message that are shown.
 _SHOWN = 300
 
 
 class TemplateRefusal(RequestError):
-    """The template itself refuses the messages: it called raise_exception."""
+    """The template refuses the messages: it called raise_exception."""
 
 
 class ChatTemplate:
     """A template and the process that renders it."""
 
     def __init__(self, text: str, place: str) -> None:
-        """Start the process; `place` is what errors call the template."""
+        """Start the process. `place` names the template in errors."""
         self.place = place
         self.text = text
         self._lock = threading.Lock()
@@ -51,11 +52,12 @@ class ChatTemplate:
         return child
 
     def render(self, messages: Sequence[dict[str, Any]], **variables: Any) -> str:
-        """The text of a chat, and of the start of the answer. May be called from several threads.
+        """The text of a chat, ending with the start of the answer. May be called from several
+        threads.
 
-        Raises ArtifactError for a template with a syntax error; TemplateRefusal where it refuses
-        the messages; RequestError where it fails on them, takes too long or too much memory, and
-        for messages and variables that are no JSON.
+        Raises ArtifactError for a template with a syntax error; TemplateRefusal where the template
+        refuses the messages; RequestError where it fails on them or takes too much time or memory,
+        and for messages and variables that are not JSON.
         """
         try:
             request = json.dumps({"messages": list(messages), "variables": variables})
@@ -88,7 +90,7 @@ def _outcome(answer: dict[str, str], place: str) -> str:
 
 
 def serve(channel: Channel) -> None:
-    """The process: the template first, then one answer for each request."""
+    """Main function of the child: receive the template, then answer one request after another."""
     limit_processor(SECONDS)
     source = json.loads(channel.receive())
     template: jinja2.Template | dict[str, str]
@@ -137,10 +139,10 @@ def _environment() -> Any:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Generation(Extension):
-        """{% generation %} marks what the assistant says, for training; here it only stands."""
+        """{% generation %} marks the assistant's text for training; here it has no effect."""
 
         def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
-            """Leave the body as it is."""
+            """Return the nodes of the body unchanged."""
             next(parser.stream)
             return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 

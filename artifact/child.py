@@ -1,9 +1,10 @@
-"""A process of Python of its own, with limits of memory and time, that runs one function of ours.
+"""A separate Python process, with limits on memory and time, that runs one function of this
+package.
 
-What may crash, hang or take all memory runs in one: the compiler, a chat template, a tokenizer.
+It runs code that may crash, hang or take all memory: the compiler, a chat template, a tokenizer.
 Parent and child exchange messages of bytes. The child ends when its parent does: at the next
-message that it wants, and while it computes when its processor time is used up.
-Imports no MLIR and no IREE.
+message that it waits for, or, while it computes, when its processor time is used up. Imports no
+MLIR and no IREE.
 """
 
 from __future__ import annotations
@@ -22,30 +23,30 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
 
-#: The child's first words; it looks for modules where its parent does. `-I -S` leaves out what
-#: Python reads at its start, which takes longer than the start itself.
+#: Code that the child starts with; it looks for modules where its parent does. `-I -S` skips site
+#: packages, which take longer to read than the rest of the start.
 _START = "import sys; sys.path[:] = {path!r}; from mxc.artifact.child import serve; serve()"
 
-#: Before each message: the number of its bytes.
+#: Precedes each message: the number of its bytes.
 _LENGTH = struct.Struct("<Q")
 
 
 class Overdue(Exception):
-    """The child did not answer in time. It has been ended."""
+    """The child did not answer in time, and was killed."""
 
 
 class Ended(Exception):
-    """The child ended without an answer: `status` is as subprocess has it."""
+    """The child ended without an answer: `status` is a return code as in subprocess."""
 
     def __init__(self, status: int) -> None:
-        """`how` describes it."""
+        """Describe the status in the message."""
         how = f"exit status {status}" if status >= 0 else f"killed by {_signal_name(-status)}"
         super().__init__(how)
         self.status = status
 
 
 class Child:
-    """A running child. It is ended by `end`, at the latest when this object goes."""
+    """A running child process. `end` kills it, at the latest when this object is collected."""
 
     def __init__(
         self,
@@ -56,10 +57,10 @@ class Child:
     ) -> None:
         """Start `function`, "package.module:name", which is called with a Channel and `arguments`.
 
-        memory: the most bytes of address space. log: receives what the child and its libraries
-        print; by default nothing does.
+        memory: the most bytes of address space. log: receives the output of the child and its
+        libraries, which is dropped by default.
         """
-        # An editable install is found by a hook, which a child without site packages does not have.
+        # An editable install is found by an import hook, which a child without site packages lacks.
         path = [*sys.path, str(Path(__file__).parents[2])]
         command = [sys.executable, "-I", "-S", "-c", _START.format(path=path)]
         self.process = subprocess.Popen(
@@ -67,14 +68,14 @@ class Child:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL if log is None else log,
-            # It leads a group of its own: what it starts ends with it, and an interrupt from the
-            # terminal is the parent's to answer.
+            # A new session and process group: its descendants are killed with it, and an interrupt
+            # from the terminal reaches the parent only.
             start_new_session=True,
         )
         self.end = weakref.finalize(self, _end, self.process)
 
     def send(self, message: bytes) -> None:
-        """Give the child a message. Raises Ended where nobody reads it any more."""
+        """Send the child a message. Raises Ended where the child has ended."""
         assert self.process.stdin is not None
         try:
             self.process.stdin.write(_LENGTH.pack(len(message)) + message)
@@ -83,7 +84,7 @@ class Child:
             raise self._ended() from None
 
     def receive(self, seconds: float | None = None) -> bytes:
-        """The child's next message. Raises Overdue after `seconds`, Ended where the child does."""
+        """The child's next message. Raises Overdue after `seconds`, Ended if the child ended."""
         until = None if seconds is None else time.monotonic() + seconds
         return self._read(_LENGTH.unpack(self._read(_LENGTH.size, until))[0], until)
 
@@ -112,7 +113,7 @@ class Child:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a child and what it started."""
+    """Kill a child and the processes that it started."""
     if process.returncode is None:  # not waited for: its number is still that of its group
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -126,19 +127,19 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 class Channel:
-    """The child's side: messages from the parent, and to it."""
+    """The child's side of the connection: messages from and to the parent."""
 
     def __init__(self) -> None:
-        """Take standard input and output; what a library prints goes where errors go."""
+        """Take standard input and output; output of libraries is redirected to standard error."""
         self._messages = os.fdopen(os.dup(1), "wb", buffering=0)
         os.dup2(2, 1)
 
     def receive(self) -> bytes:
-        """The parent's next message; the process ends here where there is no parent any more."""
+        """The parent's next message; ends the process if the parent has ended."""
         return self._read(_LENGTH.unpack(self._read(_LENGTH.size))[0])
 
     def send(self, message: bytes) -> None:
-        """Answer. Raises BrokenPipeError where nobody listens."""
+        """Send a message to the parent. Raises BrokenPipeError where the parent has ended."""
         data = memoryview(_LENGTH.pack(len(message)) + message)
         while data.nbytes:
             data = data[self._messages.write(data) :]
@@ -155,7 +156,7 @@ class Channel:
 
 
 def serve() -> None:
-    """The life of a child: set its limit, and run the function that the parent names."""
+    """Main function of a child: set its memory limit, and run the function the parent names."""
     name, memory, *arguments = sys.argv[1:]
     channel = Channel()
     limit_memory(int(memory))
@@ -165,7 +166,7 @@ def serve() -> None:
 
 
 def limit_memory(count: int) -> None:
-    """Let this process have no more than `count` bytes of address space; 0 changes nothing."""
+    """Limit the address space of this process to `count` bytes; 0 changes nothing."""
     import resource
 
     if count:
@@ -173,9 +174,9 @@ def limit_memory(count: int) -> None:
 
 
 def limit_processor(seconds: float) -> None:
-    """End this process when it has computed for `seconds` from now, on all its threads together.
+    """End this process once it has used `seconds` more of processor time, over all its threads.
 
-    For a child whose parent was killed, and which nobody else would end.
+    This ends a child whose parent was killed.
     """
     import resource
 

@@ -1,7 +1,7 @@
-"""manifest.json: what an artifact says of itself. Written by the compiler, read by the runtime.
+"""manifest.json: the description of an artifact, written by the compiler and read by the runtime.
 
-Source of every field: the compiled program, the checkpoint and the options; nothing here is a
-wish. Imports no MLIR and no IREE, so that both sides may import it.
+Every field comes from the compiled program, the checkpoint or the options. Imports no MLIR and no
+IREE, so that compiler and runtime may both import it.
 """
 
 from __future__ import annotations
@@ -18,52 +18,52 @@ from mxc.artifact.pages import PAGE_BLOCK, PAGE_FORMATS, stored_positions
 from mxc.artifact.schema import SchemaError, read_record
 from mxc.errors import ArtifactError
 
-#: Bumped when a reader of the old manifest would misread the new one: 1 had no levels, and models
-#: of 1 and 2 had functions of other names.
+#: Increased when a reader of the old manifest would misread the new one: 1 had no levels, and
+#: models of 1 and 2 had functions of other names.
 SCHEMA = 3
 
 MANIFEST = "manifest.json"
 MODULE = "module.vmfb"
 WEIGHTS = "weights.irpa"
-#: How the name of every parameter archive ends.
+#: The suffix of every parameter archive.
 ARCHIVE = ".irpa"
 REPORT = "report.json"
 SCHEDULES = "schedules.json"
 TOKENIZER = "tokenizer.json"
-#: Names the special tokens that a chat template prints, and may hold the template itself.
+#: Names the special tokens that a chat template prints; may hold the template itself.
 TOKENIZER_CONFIG = "tokenizer_config.json"
 CHAT_TEMPLATE = "chat_template.jinja"
 
 #: The scope of the parameters in WEIGHTS: `#flow.parameter.named<"model"::"key">` in a program.
 SCOPE = "model"
 
-#: The function of a language model: see ModelRecord.
+#: The function of a language model, described at ModelRecord.
 STEP = "step"
 
-#: The most elements of a tensor: with 8 bytes each, what 47 bits of a user's address can name.
+#: Most elements of a tensor: at 8 bytes each, they fill the 47 bits of a user-space address.
 LARGEST_TENSOR = 1 << 44
 
-#: Dimensions of a page: entries, positions, heads, elements.
+#: Axes of a page: entries, positions, heads, elements.
 _PAGE_RANK = 4
 
-#: Elements of which two are in a byte at the boundary, the first in its low half.
+#: Element types with two elements per byte at the boundary, the first in the low half.
 NIBBLES = ("f4E2M1FN",)
 
-#: How results are named that are the inputs of linear layers, before the keys of their weights with
-#: ", " between; and the experts, i32, that each row of inputs of a mixture is for.
+#: Prefixes of names of observed results: the input of linear layers, followed by the keys of their
+#: weights, separated by ", "; and the experts, i32, of each row of the inputs of a mixture.
 INPUTS, EXPERTS = "input of ", "experts of "
 
-#: A weight in blocks is two tensors there, whose names are its own and these.
+#: A block-quantized weight is two tensors, named by its own name and these suffixes.
 BLOCKS, SCALES = "_blocks", "_scales"
 
 
 def mxc_version() -> str:
-    """The installed mxc, as the manifest states it."""
+    """The installed version of mxc, as the manifest states it."""
     return metadata.version("mxc")
 
 
 def iree_version() -> str:
-    """The installed IREE, as the manifest states it; compiler and runtime are pinned together."""
+    """The installed version of IREE, as the manifest states it: that of compiler and runtime."""
     return metadata.version("iree-base-runtime")
 
 
@@ -84,7 +84,7 @@ class TensorType:
 
     @property
     def stored(self) -> TensorType:
-        """As it crosses the boundary: 4-bit elements as bytes of two, the rest as it is."""
+        """The type at the boundary: bytes of two elements for 4-bit types, else unchanged."""
         if self.dtype not in NIBBLES:
             return self
         return TensorType(shape=(*self.shape[:-1], self.shape[-1] // 2), dtype="i8")
@@ -92,9 +92,9 @@ class TensorType:
 
 @dataclass(frozen=True, kw_only=True)
 class Function:
-    """One function that a caller may call, as its arguments and results cross the boundary.
+    """One callable function, with its arguments and results as they cross the boundary.
 
-    The names are those of the program, "" for what has none there; empty where nothing has one.
+    The names come from the program, "" for a tensor without one; empty where no tensor has one.
     """
 
     inputs: tuple[TensorType, ...]
@@ -104,13 +104,13 @@ class Function:
 
     @property
     def own_results(self) -> int:
-        """How many of the outputs come before the inputs of linear layers, if it returns those."""
+        """Number of outputs before the inputs of linear layers, if the function returns those."""
         observed = [name.startswith((INPUTS, EXPERTS)) for name in self.output_names]
         return observed.index(True) if True in observed else len(self.outputs)
 
     @property
     def unobserved(self) -> Function:
-        """Without the results that are inputs of linear layers."""
+        """The function without the results that are inputs of linear layers."""
         count = self.own_results
         names = self.output_names[:count]
         return replace(self, outputs=self.outputs[:count], output_names=names if any(names) else ())
@@ -118,10 +118,10 @@ class Function:
 
 @dataclass(frozen=True, kw_only=True)
 class TargetRecord:
-    """What the code was compiled for: "cpu" with LLVM CPU name and features, or a GPU chip.
+    """The machine that the code was compiled for.
 
-    `name` is the mxc target ("cpu", "cpu:znver4", "gfx950"); `device` the IREE runtime driver
-    ("local-task", "hip"); `features` the LLVM feature names that the code may use ("avx512f").
+    `name`: the mxc target ("cpu", "cpu:znver4", "gfx950"). `device`: the IREE runtime driver
+    ("local-task", "hip"). `chip`: LLVM's CPU or GPU name. `features`: LLVM features ("avx512f").
     """
 
     name: str
@@ -132,7 +132,7 @@ class TargetRecord:
 
 
 def level_name(target: str) -> str:
-    """What a level is called: its target without the word "cpu:"."""
+    """The name of a level: its target without "cpu:"."""
     return target.removeprefix("cpu:")
 
 
@@ -140,9 +140,9 @@ def level_name(target: str) -> str:
 class LevelRecord:
     """The program for one level of CPU features, where an artifact holds several.
 
-    `module` and `archives` name files of the artifact: the code, and where its parameters are.
-    `layouts` has the layout and the scale layout of the weights that this level reads in another
-    order than `Manifest.weights` says.
+    `module` and `archives` name files of the artifact with the code and its parameters. `layouts`
+    has the layout and the scale layout of the weights that this level reads in another order than
+    `Manifest.weights` states.
     """
 
     target: TargetRecord
@@ -153,13 +153,13 @@ class LevelRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class WeightRecord:
-    """How one packed tensor is meant: the promise that bytes and recipe are explicit.
+    """How the bytes of one packed tensor are to be read.
 
-    `shape` is the logical shape in elements; `format` a name of `mxc list formats` or a plain
-    dtype ("bf16"); `layout` names how the bytes of `source` were reordered ("identity" if not),
-    `scale_layout` those of its scales, where it has some. `recipe` is the scale recipe, "unstated"
-    where the checkpoint does not say. `sqnr` is signal to noise in dB of what was quantized while
-    it was packed.
+    `shape` is the logical shape in elements; `format` a name of `mxc list formats` or a plain dtype
+    ("bf16"); `layout` names how the bytes of `source` were reordered ("identity" if not),
+    `scale_layout` the same for its scales, if it has any. `recipe` is the scale recipe, "unstated"
+    where the checkpoint does not state it. `sqnr` is the signal-to-noise ratio in dB of a weight
+    that was quantized while it was packed.
     """
 
     source: str
@@ -178,10 +178,10 @@ class WeightRecord:
 class PageRecord:
     """Pages of keys and values of the layers of one kind.
 
-    `window`: how many positions a token sees, itself included; None: all before it. `shape`
-    [E, B, V, D] and `dtype` are of one page: E entries (keys or values of a layer) of each of B
-    positions, for V heads of D elements. `format`: what the elements are packed in, one of
-    PAGE_FORMATS, which `dtype` "i8" has as bytes; None: they are numbers of `dtype`.
+    `window`: number of positions a token attends to, including itself; None: all before it. `shape`
+    [E, B, V, D] and `dtype` describe one page: E entries (keys or values of a layer) for each of B
+    positions, V heads of D elements. `format`: the packed format, one of PAGE_FORMATS, whose bytes
+    have `dtype` "i8"; None for plain numbers of `dtype`.
     """
 
     window: int | None
@@ -191,8 +191,8 @@ class PageRecord:
 
     @property
     def stored(self) -> TensorType:
-        """A page as it lies in memory: in an MX format bytes [E, B + B / 32, V, D], where the
-        scales of an entry, [V, D / 32, B], are after its B positions."""
+        """A page as it lies in memory. In an MX format: bytes [E, B + B / 32, V, D], where the
+        scales of an entry, [V, D / 32, B], follow its B positions."""
         entries, positions, *row = self.shape
         rows = stored_positions(self.format, positions)
         return TensorType(shape=(entries, rows, *row), dtype=self.dtype)
@@ -200,22 +200,22 @@ class PageRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelRecord:
-    """What generation needs to know of a language model.
+    """The facts about a language model that generation needs.
 
-    Its function computes T rows of S runs, of which R logits are wanted; i32 but for the memory:
+    Its function computes T rows of S runs and returns R rows of logits; i32 but for the memory:
     step(tokens [T], positions [T], runs [S, 3], rows [R],
          slots [T], lists [S, P] of each kind of `pages`, places [S] where there are `states`,
          a pool [N, E, B, V, D] of each kind (PageRecord.stored), [M, ..] of each state)
     -> (logits f32 [R, vocab_size], the pools, the states).
-    `mxc.runtime.steps.StepPlan` says what is in them. T, S, R, P, and the numbers N of pages and M
-    of sequences with states, come with the call.
+    `mxc.runtime.steps.StepPlan` describes their contents. T, S, R, P, and the numbers N of pages
+    and M of sequences with states, are known at the call.
 
-    `page_size`: B. `rows`: the most rows T of a call, what a prompt is cut into. `states`: what a
-    sequence keeps beside its pages, by name; it does not grow with the sequence.
-    `bytes_per_token` is what each token takes of the pages, `bytes_per_sequence` what a sequence
-    has whatever its length: the states. `devices`: how many compute the model together. Each has
-    pools of its own, with its share of the heads, and gives logits of its share of the vocabulary,
-    in the order of the devices; `pages` are those of one.
+    `page_size`: B. `rows`: most rows T of a call; longer prompts are split. `states`: tensors that
+    a sequence keeps beside its pages, by name; their size does not grow with the sequence.
+    `bytes_per_token`: bytes of pages per token. `bytes_per_sequence`: bytes of states per sequence.
+    `devices`: number of devices that compute the model together. Each has its own pools, with its
+    share of the heads, and returns logits of its share of the vocabulary, in the order of the
+    devices; `pages` describes the pages of one device.
     """
 
     architecture: str
@@ -235,11 +235,11 @@ class ModelRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """The whole of manifest.json.
+    """The contents of manifest.json.
 
     `activations` is the mode in which activations meet MX weights, `activation_recipe` how their
-    scales are chosen where they are MX. With `levels`, `target` has the names of all of them, and
-    the features that each needs.
+    scales are chosen where they are MX. With `levels`, `target` has the names of all levels and the
+    features that each needs.
     """
 
     mxc_version: str
@@ -260,13 +260,13 @@ class Manifest:
 
     @property
     def every_level(self) -> dict[str, LevelRecord]:
-        """The levels by name; the one that is meant where the artifact lists none."""
+        """The levels by name; an artifact that lists none has one, made from its own target."""
         archives = (WEIGHTS,) if WEIGHTS in self.files else ()
         only = LevelRecord(target=self.target, module=MODULE, archives=archives)
         return self.levels or {level_name(self.target.name): only}
 
     def at(self, level: str) -> Manifest:
-        """What holds of one level: its target, and its layouts of the weights."""
+        """The manifest of one level: with its target, and its layouts of the weights."""
         chosen = self.every_level[level]
         weights = dict(self.weights)
         for name, (layout, scale_layout) in chosen.layouts.items():
@@ -274,15 +274,15 @@ class Manifest:
         return replace(self, target=chosen.target, weights=weights)
 
     def to_json(self) -> str:
-        """Text of manifest.json."""
+        """The text of manifest.json."""
         return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
 
     @staticmethod
     def from_json(text: str, place: str) -> Manifest:
         """Parse manifest.json; `place` names the file in errors.
 
-        Raises ArtifactError where it is not JSON, of another schema, where a key is missing,
-        unknown or of a wrong type, or where what it says contradicts itself.
+        Raises ArtifactError for text that is not JSON, another schema, a key that is missing,
+        unknown or of a wrong type, and fields that contradict each other.
         """
         raw = read_json(text, place)
         found = raw.get("schema") if isinstance(raw, dict) else type(raw).__name__
@@ -364,9 +364,9 @@ def _check_shape(shape: tuple[int, ...], key: str, least: int = 0) -> None:
 
 
 def read_json(text: str, place: str) -> Any:
-    """What the text of a JSON file of an artifact, `place`, holds. Raises ArtifactError.
+    """Parse the text of a JSON file of an artifact. `place` names the file. Raises ArtifactError.
 
-    Half of a surrogate pair, which an escape may say and no file or terminal takes, is refused.
+    Refuses unpaired surrogates, which a JSON escape can hold but no file or terminal accepts.
     """
     try:
         raw = json.loads(text)
@@ -382,9 +382,9 @@ def read_json(text: str, place: str) -> Any:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """manifest.json of the artifact folder `path`.
+    """Read manifest.json of the artifact folder `path`.
 
-    Raises ArtifactError where there is none, or it cannot be read.
+    Raises ArtifactError where the file is missing or cannot be read.
     """
     file = path / MANIFEST
     try:

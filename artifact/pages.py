@@ -1,18 +1,17 @@
-"""What pages of keys and values may be packed in, and how many rows of bytes an entry takes."""
+"""Packed formats of pages of keys and values, and the rows of bytes that an entry takes."""
 
 from __future__ import annotations
 
-#: Elements of a block of an MX format, and what positions and elements of packed pages are
-#: multiples of.
+#: Elements of a block of an MX format. Positions and elements of packed pages are multiples of it.
 PAGE_BLOCK = 32
 
-#: Formats of pages -> whether their scales, a byte per block, are in the page. Of fp8 each layer
-#: has its own, among the weights.
+#: Formats of pages -> whether their scales, one byte per block, are in the page. For fp8, each
+#: layer has its own scales, among the weights.
 PAGE_FORMATS = {"mxint8": True, "mxfp8e4m3": True, "fp8e4m3": False}
 
 
 def stored_positions(format: str | None, positions: int) -> int:
-    """Rows [V, D] of an entry of a page: its positions, and what its scales take after them.
+    """Rows [V, D] of an entry of a page: its positions, followed by the rows that hold its scales.
 
     `format`: a key of PAGE_FORMATS, or None for floats.
     """

@@ -1,12 +1,12 @@
-"""IREE parameter archives (.irpa): lay out, read back.
+"""IREE parameter archives (.irpa): lay out the header, and read archives back.
 
-Written here and not through `iree.runtime.ParameterIndex.create_archive_file`, which wants every
-tensor in memory (or already in a file with its final bytes) before it starts; packing reorders
-tensors on their way, in buffers of a few MiB, and the header can be computed beforehand.
+mxc does not use `iree.runtime.ParameterIndex.create_archive_file`, which needs every tensor in
+memory (or in a file with its final bytes) before it starts. Packing reorders tensors on their way
+to the archive, in buffers of a few MiB, and the header can be computed beforehand.
 
 Format: https://github.com/iree-org/iree/blob/main/runtime/src/iree/schemas/parameter_archive.h,
-version 0.0. All structures are packed and little-endian. The tests compare the bytes
-with those of IREE's own writer, and load every archive with IREE.
+version 0.0. All structures are packed and little-endian. The tests compare the bytes with those of
+IREE's own writer, and load every archive with IREE.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _ENTRY = struct.Struct("<QIQ QQ QQ Q QQ")
 _MAGIC = 0x41505249  # "IRPA"
 _DATA = 2
 _ENTRY_ALIGNMENT = 16
-#: The size of the file is a multiple of this, so that it can be mapped whole.
+#: The size of the file is a multiple of this, so that the whole file can be mapped.
 _PAGE = 4096
 _CURE = "pack it again"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArchiveTensor:
-    """A tensor to be written: its key, its size in bytes and a note kept beside the key."""
+    """A tensor to be written: its key, its size in bytes and a note stored beside the key."""
 
     key: str
     bytes: int
@@ -57,7 +57,7 @@ class ArchiveEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Where everything lies: `head` are the first bytes of the file, `total` its size."""
+    """Layout of an archive: `head` is the first bytes of the file, `total` its size in bytes."""
 
     head: bytes
     entries: tuple[ArchiveEntry, ...]
@@ -65,7 +65,7 @@ class Layout:
 
 
 def lay_out(tensors: Sequence[ArchiveTensor]) -> Layout:
-    """The archive that holds `tensors` in the given order. Keys must differ (ValueError)."""
+    """The layout of an archive of `tensors`, in order. Raises ValueError for a repeated key."""
     if len({t.key for t in tensors}) != len(tensors):
         raise ValueError("two tensors of one key")
     texts = bytearray()
@@ -112,11 +112,12 @@ def lay_out(tensors: Sequence[ArchiveTensor]) -> Layout:
 def read_archive(path: Path, *, canonical: bool = False) -> dict[str, ArchiveEntry]:
     """The tensors of an archive with one header and embedded data, by key.
 
-    `canonical` is for an archive that mxc wrote: its header must be, to the byte, the one that
+    `canonical` is for an archive that mxc wrote: its header must equal, to the byte, the one that
     `lay_out` writes for these tensors, so that damage is found before anything is mapped.
 
-    Raises ArtifactError: not an archive, another version, a kind of entry that mxc never writes
-    (splat, external file), ranges outside of the file, keys that repeat or are no UTF-8.
+    Raises ArtifactError for a file that is not an archive, another version, a kind of entry that
+    mxc never writes (splat, external file), ranges outside of the file, and keys that repeat or are
+    not UTF-8.
     """
     try:
         with path.open("rb") as file:
@@ -132,7 +133,7 @@ def read_archive(path: Path, *, canonical: bool = False) -> dict[str, ArchiveEnt
 
 @dataclass(frozen=True, kw_only=True)
 class _Header:
-    """The number of entries, their table, the texts they refer to, and where storage lies."""
+    """Number of entries, their table, the texts that they refer to, and the location of storage."""
 
     count: int
     table: bytes
@@ -206,7 +207,7 @@ def _entries(header: _Header, path: Path) -> list[ArchiveEntry]:
 def _require_canonical(
     file: BinaryIO, size: int, entries: Sequence[ArchiveEntry], path: Path
 ) -> None:
-    """Raise ArtifactError unless the file begins as mxc writes the archive of these tensors."""
+    """Raise ArtifactError unless the file begins with the header mxc writes for these tensors."""
     wanted = lay_out(
         [ArchiveTensor(key=e.key, bytes=e.bytes, metadata=e.metadata) for e in entries]
     )

@@ -1,8 +1,9 @@
-"""Records read from JSON: the types of a frozen dataclass are the schema of its object.
+"""Read records from JSON: the types of a frozen dataclass are the schema of its object.
 
-A field of a record is a key of the object, and an object has no other keys. Understood are int,
-float (finite), str, bool, None, `Any`, `Literal`, unions of these, tuples (arrays), mappings from
-strings (objects), and records again. Nothing is converted: true is no number, 1.0 no integer.
+A field of a record is a key of the object, and the object may have no other keys. Supported types
+are int, float (finite), str, bool, None, `Any`, `Literal`, unions of these, tuples (arrays),
+mappings with string keys (objects), and nested records. Nothing is converted: true is not a number,
+and 1.0 is not an integer.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ _NAMES: Mapping[Any, str] = {
 
 
 class SchemaError(ValueError):
-    """A value that is not what the schema wants; the message names its key."""
+    """A value does not match the schema; the message names its key."""
 
 
 def read_record(cls: type[_Record], raw: object, key: str = "") -> _Record:
-    """The record of type `cls` that the JSON value `raw` holds; every field must be there.
+    """Read the record of type `cls` from the JSON value `raw`; every field must be present.
 
-    `key` is where the value stands in the file. Raises SchemaError, which names the key, what was
-    wanted and what was found, for a wrong type, a missing key and an unknown one.
+    `key` is the path of the value in the file. Raises SchemaError, which names the key, the
+    expected and the found value, for a wrong type, a missing key and an unknown one.
     """
     if not isinstance(raw, Mapping):
         raise _wrong(key, "an object", raw)
@@ -94,7 +95,7 @@ def _scalar(hint: type, raw: object, key: str) -> Any:
 
 
 def _one_of(kinds: tuple[Any, ...], raw: object, key: str) -> Any:
-    """A value of the first kind that it is of; of a record or null, the record's error is told."""
+    """Read a value as the first matching kind; for a record or null, raise the record's error."""
     others = [kind for kind in kinds if kind is not type(None)]
     if raw is None and len(others) < len(kinds):
         return None

@@ -1,7 +1,7 @@
 """The files of a checkpoint, or of an artifact, that turn text into tokens and back.
 
-tokenizer.json is the tokenizers library's. tokenizer_config.json names the special tokens that a
-chat template prints, and may hold the template itself; chat_template.jinja goes before that.
+tokenizer.json belongs to the tokenizers library. tokenizer_config.json names the special tokens
+that a chat template prints, and may hold the template itself; chat_template.jinja takes precedence.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _CURE = "fetch the tokenizer's files again"
 
 @dataclass(frozen=True, kw_only=True)
 class TextFiles:
-    """What stands beside tokenizer.json.
+    """The contents of the files beside tokenizer.json.
 
     `template` is the chat template, found in the file `template_place`; `special_tokens` are
-    bos_token and its kin, as text. `overridden` says that tokenizer_config.json has another
-    template, which is not used.
+    bos_token and similar tokens, as text. `overridden`: tokenizer_config.json has another template,
+    which is not used.
     """
 
     template: str | None
@@ -38,7 +38,7 @@ class TextFiles:
 
 
 def read_text_files(folder: Path) -> TextFiles:
-    """tokenizer_config.json and chat_template.jinja of a folder, as far as they are there.
+    """Read tokenizer_config.json and chat_template.jinja of a folder; either may be missing.
 
     Raises ArtifactError for a file that is malformed, and for a field of a wrong type.
     """
@@ -59,7 +59,7 @@ def read_text_files(folder: Path) -> TextFiles:
 
 
 def open_tokenizer(file: Path) -> Tokenizer:
-    """The tokenizer in a tokenizer.json. Raises ArtifactError where it is none."""
+    """Open a tokenizer.json. Raises ArtifactError where the file is not a tokenizer."""
     from tokenizers import Tokenizer
 
     with telling_panics(f"{file}: not a tokenizer", ArtifactError, f"; {_CURE}"):
@@ -68,9 +68,9 @@ def open_tokenizer(file: Path) -> Tokenizer:
 
 @contextmanager
 def telling_panics(what: str, kind: type[MxcError], cure: str = "") -> Iterator[None]:
-    """Raise `kind` for whatever the tokenizers library raises.
+    """Raise `kind` for any error of the tokenizers library.
 
-    It raises nothing more precise than Exception, and a panic of it is a BaseException.
+    The library raises nothing more precise than Exception, and its panics are BaseExceptions.
     """
     try:
         yield
@@ -101,7 +101,7 @@ def _config(file: Path) -> dict[str, Any]:
 
 
 def _named_template(found: Any, file: Path) -> str | None:
-    """tokenizer_config.json holds one template, or a list of named ones."""
+    """The template in tokenizer_config.json, which holds one string, or a list of named ones."""
     if found is None or isinstance(found, str):
         return found
     named = {}
@@ -116,7 +116,7 @@ def _named_template(found: Any, file: Path) -> str | None:
 
 
 def _special_tokens(config: dict[str, Any], file: Path) -> dict[str, str]:
-    """bos_token and its kin, as text: each is a string or an object with its content."""
+    """bos_token and similar tokens, as text: each is a string or an object with its content."""
     tokens: dict[str, str] = {}
     extra = config.get("extra_special_tokens")
     for name, value in {**config, **(extra if isinstance(extra, dict) else {})}.items():

@@ -1,1 +1,1 @@
-"""What a program says: the shapes of IR that mxc builds and matches, and MLIR of its targets."""
+"""The IR that mxc builds and matches, and typed builders for target-specific MLIR operations."""

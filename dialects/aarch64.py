@@ -1,6 +1,6 @@
-"""AArch64 instructions that MLIR's vector dialect has no word for, as typed functions.
+"""AArch64 instructions that MLIR's vector dialect lacks, as typed functions.
 
-Each is an LLVM intrinsic: compiling it for a CPU without its feature ends the compiler, so that a
+Each is an LLVM intrinsic. Compiling one for a CPU without its feature ends the compiler, so a
 caller asks the target record first. Source: Arm Architecture Reference Manual, DDI 0487.
 """
 
@@ -21,14 +21,14 @@ def dot_i8(acc: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
 def dot_bf16(acc: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
     """acc[i] + (a[2i] b[2i] + a[2i+1] b[2i+1]): BFDOT; acc f32 [4], a and b bf16 [8].
 
-    Needs bf16. Unless a CPU has FEAT_EBF16 and turns it on, both additions round to odd, and
-    subnormal inputs and results are zero.
+    Needs bf16. Unless a CPU has FEAT_EBF16 and enables it, both additions round to odd, and
+    subnormal inputs and results are flushed to zero.
     """
     return _call("llvm.aarch64.neon.bfdot.v4f32.v8bf16", acc.type, [acc, a, b])
 
 
 def look_up_bytes(tables: list[ir.Value], indices: ir.Value) -> ir.Value:
-    """tables[indices], 0 where an index is beyond them: TBL; i8 [16] each, up to 4 tables."""
+    """tables[indices], 0 for indices past their end: TBL; i8 [16] each, up to 4 tables."""
     name = f"llvm.aarch64.neon.tbl{len(tables)}.v16i8"
     return _call(name, indices.type, [*tables, indices])
 

@@ -1,4 +1,4 @@
-"""AMD GPU words as typed functions: lanes, buffers, shared memory, matrix instructions.
+"""AMD GPU operations as typed functions: lanes, buffers, shared memory, matrix instructions.
 
 Sources: AMD CDNA4 ISA document; LLVM, User Guide for AMDGPU Backend; MLIR's dialects amdgpu and
 rocdl.
@@ -12,43 +12,44 @@ from typing import Literal
 from iree.compiler import ir
 from iree.compiler.dialects import amdgpu, arith, gpu, memref, rocdl, vector
 
-#: Memory of a workgroup.
+#: Shared memory of a workgroup (LDS).
 SHARED = "#gpu.address_space<workgroup>"
-#: A buffer whose loads return zero, and whose stores do nothing, beyond its end.
+#: A buffer with checked bounds: loads past its end return zero, and stores past its end do nothing.
 _BOUNDED = "#amdgpu.address_space<fat_raw_buffer>"
-#: Memory that a dispatch is given.
+#: Global memory that is bound to a dispatch.
 GLOBAL = "#hal.descriptor_type<storage_buffer>"
 
-#: LLVM's name for the waves of one device; its numbers for atomic operations and their orders.
+#: LLVM's sync scope of one device; its numbers for atomic addition and for monotonic ordering.
 _DEVICE, _ADD, _MONOTONIC = "agent", 1, 2
-#: Those of the orders of `fence`.
+#: LLVM's numbers for the orderings of `fence`.
 _ORDERS = {"acquire": 4, "release": 5}
 
-#: An offset that is beyond the end of every buffer: as large as a signed 32-bit offset may be, with
-#: room for the bytes of a load.
+#: An offset past the end of every bounded buffer: almost the largest signed 32-bit offset, so that
+#: adding the bytes of a load does not overflow.
 BEYOND = 0x7FFFFF00
 
-#: Maximum and minimum that keep NaN, as LLVM has them: IREE's code generator computes those of
-#: `arith` by instructions that give the other operand.
+#: LLVM intrinsics of maximum and minimum that propagate NaN. IREE lowers those of `arith` to
+#: instructions that return the other operand.
 KEEPS_NAN = {"arith.maximumf": "llvm.intr.maximum", "arith.minimumf": "llvm.intr.minimum"}
 
 
 def thread() -> ir.Value:
-    """The number of the lane in its workgroup, an index."""
+    """The number of the work-item in its workgroup, as an index."""
     return gpu.thread_id(gpu.Dimension.x)
 
 
 def uniform(value: ir.Value) -> ir.Value:
-    """An index that is the same in all lanes of a wave, as a scalar register: the first lane's."""
+    """An index that is equal in all lanes of a wave, in a scalar register (the first lane's)."""
     i32 = ir.IntegerType.get_signless(32)
     narrow = arith.index_cast(i32, value)
     return arith.index_cast(ir.IndexType.get(), rocdl.readfirstlane(i32, narrow))
 
 
 def in_global_memory(kind: ir.Type) -> ir.Type:
-    """The memref type of a binding: global memory, from an offset on that the dispatch brings.
+    """The memref type of a binding: global memory with a dynamic offset, which the dispatch
+    supplies.
 
-    IREE 3.13 forgets that offset where the type does not say that there is one.
+    IREE 3.13 ignores the offset where the type does not have one.
     """
     memref_type = ir.MemRefType(kind)
     unknown = ir.ShapedType.get_dynamic_stride_or_offset()
@@ -58,7 +59,7 @@ def in_global_memory(kind: ir.Type) -> ir.Type:
 
 
 def _contiguous(kind: ir.MemRefType) -> list[int]:
-    """Strides of rows one after the other."""
+    """Row-major strides of a contiguous memref."""
     unknown = ir.ShapedType.get_dynamic_stride_or_offset()
     strides = [1]
     for size in reversed(kind.shape[1:]):
@@ -68,10 +69,10 @@ def _contiguous(kind: ir.MemRefType) -> list[int]:
 
 
 def bounded(buffer: ir.Value) -> ir.Value:
-    """A memref of global memory as one with checked bounds, of at most 2 GiB."""
+    """Cast a memref of global memory, of at most 2 GiB, to one with checked bounds."""
     kind = ir.MemRefType(buffer.type)
     strides, _ = kind.get_strides_and_offset()
-    # One that is contiguous has no layout.
+    # A contiguous memref has no layout.
     layout = None if strides == _contiguous(kind) else ir.StridedLayoutAttr.get(0, strides)
     wanted = ir.MemRefType.get(kind.shape, kind.element_type, layout, ir.Attribute.parse(_BOUNDED))
     return ir.Operation.create(
@@ -87,21 +88,22 @@ def bounded(buffer: ir.Value) -> ir.Value:
 
 
 def shared(shape: Sequence[int], element: ir.Type) -> ir.Value:
-    """Memory of the workgroup, not initialised."""
+    """Allocate uninitialised shared memory of the workgroup."""
     kind = ir.MemRefType.get(list(shape), element, memory_space=ir.Attribute.parse(SHARED))
     return memref.alloc(kind, [], [])
 
 
 def barrier() -> None:
-    """Wait for all waves of the workgroup, and for what each wrote to shared memory."""
+    """Wait for all waves of the workgroup, and for their writes to shared memory."""
     amdgpu.lds_barrier()
 
 
 def fence(order: Literal["acquire", "release"]) -> None:
-    """Order memory between the waves of a device, beside `added`.
+    """Order memory accesses between the waves of a device. Used with `added`.
 
-    release: what the wave has stored is seen by those that acquire. acquire: the wave sees what was
-    released, loads nothing earlier, and nothing that its caches had.
+    release: stores of this wave become visible to waves that acquire. acquire: this wave sees
+    released stores, and its later loads are not moved before the fence and read no stale cache
+    lines.
     """
     ir.Operation.create(
         "llvm.fence",
@@ -113,10 +115,10 @@ def fence(order: Literal["acquire", "release"]) -> None:
 
 
 def added(counter: ir.Value, at: ir.Value, number: ir.Value) -> ir.Value:
-    """Add an i32 to element `at` of a memref i32 [n] in global memory, as one operation for all
-    waves of the device; what was there.
+    """Atomically add an i32 to element `at` of a memref i32 [n] in global memory, for all waves of
+    the device. Returns the old value.
 
-    It orders nothing. `memref.atomic_rmw` would order all memory of the system.
+    The addition orders no other access. `memref.atomic_rmw` would order all memory of the system.
     """
     i64 = ir.IntegerType.get_signless(64)
     first = memref.ExtractAlignedPointerAsIndexOp(counter).result
@@ -144,24 +146,24 @@ def added(counter: ir.Value, at: ir.Value, number: ir.Value) -> ir.Value:
 def load_to_shared(
     source: ir.Value, at: ir.Value, memory: ir.Value, into: ir.Value, size: int
 ) -> None:
-    """Load `size` bytes a lane (4 or 16) from a bounded memref of bytes to shared memory.
+    """Load `size` bytes per lane (4 or 16) from a bounded memref of bytes to shared memory.
 
-    `at` is each lane's own; the lanes' bytes lie one after the other from `into` on, which is the
-    same in all lanes. Nothing waits for it but `wait_for_loads`.
+    `at` is the offset of each lane; the lanes' bytes are stored contiguously from `into` on, which
+    is equal in all lanes. The load is asynchronous: only `wait_for_loads` waits for it.
     """
     kind = ir.VectorType.get([size], ir.IntegerType.get_signless(8))
     amdgpu.gather_to_lds(source, [at], memory, [into], kind, async_=True)
 
 
 def mark_loads() -> None:
-    """What has been loaded to shared memory since the last mark is a group."""
+    """Close a group of asynchronous loads: those since the last mark."""
     rocdl.asyncmark()
 
 
 def wait_for_loads(groups: int) -> None:
-    """Wait until no more than `groups` groups of this wave's loads are on their way.
+    """Wait until at most `groups` groups of this wave's loads to shared memory are outstanding.
 
-    Then for its own reads and writes of shared memory, and for all waves of the workgroup.
+    Then wait for this wave's reads and writes of shared memory, and for all waves of the workgroup.
     """
     no_reordering()
     rocdl.wait_asyncmark(groups)
@@ -171,16 +173,17 @@ def wait_for_loads(groups: int) -> None:
 
 
 def no_reordering() -> None:
-    """The compiler moves no instruction across this point."""
+    """Keep the compiler from moving any instruction across this point."""
     rocdl.sched_barrier(ir.Attribute.parse("#rocdl.sched_group_mask<none>"))
 
 
 def pinned(values: Sequence[ir.Value], registers: Literal["v", "a"] = "v") -> list[ir.Value]:
-    """The values, computed here: no instruction that uses them is moved before this point, and none
-    that they need after it.
+    """The same values, as results of an empty inline assembly statement: no use of them moves
+    before this point, and no computation that they depend on moves after it.
 
-    What touches no memory is in no order but that of its operands until instructions are selected;
-    so `no_reordering` alone does not hold it. `registers`: vector ones, or those of accumulation.
+    Until instruction selection, operations without memory access are ordered by their operands
+    only, so `no_reordering` alone does not hold them. `registers`: vector ("v") or accumulation
+    ("a") registers.
     """
     kinds = [value.type for value in values]
     many = len(kinds) > 1
@@ -211,7 +214,7 @@ def pinned(values: Sequence[ir.Value], registers: Literal["v", "a"] = "v") -> li
 
 
 def scheduled(kind: str, count: int, group: int) -> None:
-    """So many instructions of a kind come next, of those past the last `no_reordering`."""
+    """Schedule `count` instructions of a kind next, out of those since the last `no_reordering`."""
     mask = ir.Attribute.parse(f"#rocdl.sched_group_mask<{kind}>")
     rocdl.sched_group_barrier(mask, count, group)
 
@@ -226,8 +229,8 @@ def scaled_mfma(
 ) -> ir.Value:
     """v_mfma_scale_f32_{16x16x128,32x32x64}_f8f6f4: c + (a * scale) (b * scale)^T, f32.
 
-    a, b: 32 elements of f4, f6 or f8; `scales`: four f8E8M0FNU each, of which op_sel takes those
-    that are `chosen`.
+    a, b: 32 elements of f4, f6 or f8. `scales`: four f8E8M0FNU per operand, of which op_sel selects
+    the one numbered in `chosen`.
     """
     return amdgpu.scaled_mfma(*shape, a, b, c, *scales, *chosen)
 
@@ -252,16 +255,16 @@ def scaled_wmma(
 ) -> ir.Value:
     """v_wmma_scale_f32_16x16x128_f8f6f4: c + (a * scale) (b * scale)^T, f32, in waves of 32.
 
-    a, b: 64 elements of f4 or f8; `scales`: four f8E8M0FNU each, of the four blocks of a row; those
-    of lanes `first` .. `first` + 15 (0 or 16) count.
+    a, b: 64 elements of f4 or f8. `scales`: four f8E8M0FNU per operand, for the four blocks of a
+    row; the instruction reads those of lanes `first` .. `first` + 15 (0 or 16).
     """
     return amdgpu.scaled_wmma(*shape, a, b, c, scales[0], first, scales[1], first)
 
 
 def permuted_bytes(high: ir.Value, low: ir.Value, selectors: ir.Value | int) -> ir.Value:
-    """v_perm_b32 of two i32: a byte for each byte of the selectors.
+    """v_perm_b32 of two i32: selects one byte for each byte of `selectors`.
 
-    0 to 3 are bytes of `low`, the lowest first, 4 to 7 those of `high`, 12 is zero.
+    0 to 3 select bytes of `low`, the lowest first, 4 to 7 bytes of `high`, and 12 zero.
     """
     i32 = ir.IntegerType.get_signless(32)
     if isinstance(selectors, int):
@@ -285,11 +288,11 @@ def zeros(kind: ir.Type) -> ir.Value:
 
 
 def joined(parts: Sequence[ir.Value]) -> ir.Value:
-    """Vectors of bytes one after the other."""
+    """Concatenate vectors of bytes."""
     whole = parts[0]
     for part in parts[1:]:
         first, second = (ir.VectorType(value.type).shape[0] for value in (whole, part))
-        # Shuffled vectors have one type: the shorter one is widened first.
+        # Operands of a shuffle have one type: the shorter vector is widened first.
         size = max(first, second)
         whole, part = _widened(whole, size), _widened(part, size)
         whole = vector.shuffle(whole, part, [*range(first), *range(size, size + second)])
@@ -297,7 +300,7 @@ def joined(parts: Sequence[ir.Value]) -> ir.Value:
 
 
 def _widened(value: ir.Value, size: int) -> ir.Value:
-    """The vector with its last element repeated."""
+    """The vector widened to `size` by repeating its last element."""
     own = ir.VectorType(value.type).shape[0]
     if own == size:
         return value

@@ -1,13 +1,13 @@
-"""AMD GPU words for narrow elements: conversions of gfx950 under a scale, and lanes that exchange.
+"""AMD GPU operations on narrow elements: scaled conversions of gfx950, and exchange between lanes.
 
-    v_cvt_scalef32_pk_{fp4,fp8,bf8}_f32     two f32, divided by the scale, a part of a register
-    v_cvt_scalef32_2xpk16_{fp6,bf6}_f32     32 f32, divided by the scale, six registers
-    v_cvt_scalef32_pk_f32_{fp4,fp8,bf8}     a part of a register, times the scale, two f32
-    v_cvt_scalef32_pk32_f32_{fp6,bf6}       six registers, times the scale, 32 f32
+    v_cvt_scalef32_pk_{fp4,fp8,bf8}_f32     two f32 / scale -> a part of a register
+    v_cvt_scalef32_2xpk16_{fp6,bf6}_f32     32 f32 / scale -> six registers
+    v_cvt_scalef32_pk_f32_{fp4,fp8,bf8}     a part of a register * scale -> two f32
+    v_cvt_scalef32_pk32_f32_{fp6,bf6}       six registers * scale -> 32 f32
 
-They round once, to nearest even, subnormal inputs and results included, whatever MODE says of
-rounding. Of the scale only the exponent counts. fp4 and fp6 saturate; fp8 and bf8 do under
-MODE.FP16_OVFL alone (`saturate`), Inf too, and else become NaN or Inf.
+They round once, to nearest even, and keep subnormal inputs and results, regardless of the rounding
+mode in MODE. Only the exponent of the scale is used. fp4 and fp6 saturate. fp8 and bf8 saturate,
+also Inf, only under MODE.FP16_OVFL (`saturate`), and otherwise become NaN or Inf.
 
 Sources: AMD CDNA4 ISA document, section 7.3 and VOP3; composable_kernel,
 include/ck/utility/mxf6_utils.hpp, for the order of the 32: its tests run on hardware.
@@ -25,16 +25,16 @@ from mxc.dialects.generic import constant
 from mxc.formats.formats import E2M3, ElementFormat
 from mxc.targets.matrix_unit import MatrixUnit
 
-#: s_setreg's name of MODE[23:23], FP16_OVFL: register 1, first bit 23, one bit.
+#: s_setreg's encoding of MODE[23:23], FP16_OVFL: register 1, first bit 23, one bit.
 _FP16_OVFL = 1 | 23 << 6
-#: f32 that a conversion to 6 bits takes, in two vectors.
+#: f32 values that a conversion to 6 bits takes, in two vectors.
 _SIX = 32
 
 
 def saturate() -> None:
-    """From here on conversions to 8 bits saturate, as do overflows of f16 and matrix sums.
+    """Make later conversions to 8 bits saturate, and overflows of f16 and of matrix sums too.
 
-    For all lanes, where all of them run: it is of the wave.
+    This sets a mode of the wave, so call it where all lanes are active.
     """
     i32 = ir.IntegerType.get_signless(32)
     name, on = (arith.ConstantOp(i32, ir.IntegerAttr.get(i32, n)).result for n in (_FP16_OVFL, 1))
@@ -50,9 +50,10 @@ def saturate() -> None:
 
 
 def narrowed(values: ir.Value, scale: ir.Value, element: ElementFormat) -> ir.Value:
-    """values f32 [n] / scale f32 -> elements, packed: i32 [n * bits / 32], the first one lowest.
+    """values f32 [n] / scale f32 -> packed elements i32 [n * bits / 32], the first element lowest.
 
-    n * bits is a multiple of 32; of 6 bits n is at most 32, and what is left of the last i32 is 0.
+    n * bits is a multiple of 32. For 6-bit elements, n is at most 32, and unused bits of the last
+    i32 are 0.
     """
     if element.bits == 6:
         return _six(values, scale, element)
@@ -71,7 +72,7 @@ def narrowed(values: ir.Value, scale: ir.Value, element: ElementFormat) -> ir.Va
 
 
 def _six(values: ir.Value, scale: ir.Value, element: ElementFormat) -> ir.Value:
-    """The elements of the first vector have the even places, those of the second the odd ones."""
+    """Convert to 6 bits. The first vector goes to even places, the second to odd places."""
     count = ir.VectorType(values.type).shape[0]
     zero = ir.DenseElementsAttr.get_splat(values.type, ir.FloatAttr.get(ir.F32Type.get(), 0.0))
     zeros = arith.ConstantOp(values.type, zero).result
@@ -88,9 +89,9 @@ def _six(values: ir.Value, scale: ir.Value, element: ElementFormat) -> ir.Value:
 
 
 def widened(packed: ir.Value, scale: ir.Value, element: ElementFormat) -> ir.Value:
-    """Packed elements, i32 [n * bits / 32], times the scale f32 -> f32 [n].
+    """Packed elements i32 [n * bits / 32] times the scale f32 -> f32 [n].
 
-    n is at most 32 of 6 bits. Exact, but for what is beyond f32: Inf.
+    For 6-bit elements, n is at most 32. Exact, except that results beyond f32 are Inf.
     """
     words = ir.VectorType(packed.type).shape[0]
     f32 = ir.F32Type.get()
@@ -115,7 +116,7 @@ def widened(packed: ir.Value, scale: ir.Value, element: ElementFormat) -> ir.Val
 
 
 def widened_pair(word: ir.Value, scale: ir.Value, element: ElementFormat, pair: int) -> ir.Value:
-    """Two of the elements of 4 or 8 bits in a register, i32 [1], times the scale f32: f32 [2]."""
+    """Pair `pair` of the 4-bit or 8-bit elements of i32 [1], times the scale f32: f32 [2]."""
     kind = ir.VectorType.get([32 // element.bits], ir.Type.parse(element.mlir))
     two = ir.VectorType.get([2], ir.F32Type.get())
     return amdgpu.scaled_ext_packed(two, vector.bitcast(kind, word), scale, pair)
@@ -131,7 +132,7 @@ def _joined(words: Sequence[ir.Value]) -> ir.Value:
 
 
 def neighbour(value: ir.Value, distance: int) -> ir.Value:
-    """An i32 of the lane whose number differs by 1 or 2, each in the other's stead: DPP."""
+    """The i32 of the lane whose number is this lane's XOR `distance`, 1 or 2: DPP quad_perm."""
     order = [lane ^ distance for lane in range(4)]
     i32 = ir.IntegerType.get_signless(32)
     places = ir.ArrayAttr.get([ir.IntegerAttr.get(i32, lane) for lane in order])
@@ -139,7 +140,7 @@ def neighbour(value: ir.Value, distance: int) -> ir.Value:
 
 
 def mirrored(value: ir.Value, of: int = 8) -> ir.Value:
-    """An i32 of the lane that is as far from the other end of its 8 or 16 lanes: DPP."""
+    """The i32 of the lane at the mirrored position within its group of 8 or 16 lanes: DPP."""
     kind = {8: amdgpu.DPPPerm.row_half_mirror, 16: amdgpu.DPPPerm.row_mirror}[of]
     return amdgpu.dpp(value, value, kind, perm_argument=ir.UnitAttr.get(), bound_ctrl=True)
 
@@ -147,8 +148,8 @@ def mirrored(value: ir.Value, of: int = 8) -> ir.Value:
 def swapped(first: ir.Value, second: ir.Value, rows: int) -> tuple[ir.Value, ir.Value]:
     """v_permlane{16,32}_swap of two i32: lanes in groups of `rows`, 16 or 32, counted from 0.
 
-    Odd groups of `first` and even groups of `second` change places. So `first` is then what both
-    have in even groups, `second` what both have in odd ones:
+    Odd groups of `first` and even groups of `second` change places. The new `first` then holds the
+    even groups of both, and the new `second` the odd groups of both:
 
         first   a0 a1 a2 a3    a0 b0 a2 b2
         second  b0 b1 b2 b3    a1 b1 a3 b3
@@ -170,20 +171,20 @@ def swapped(first: ir.Value, second: ir.Value, rows: int) -> tuple[ir.Value, ir.
 
 
 def exchanged(value: ir.Value, distance: int, unit: MatrixUnit) -> tuple[ir.Value, ir.Value]:
-    """An i32 of this lane and of the one whose number differs by 16 or 32, in either order."""
+    """The i32 of this lane and of the lane `distance` apart, 16 or 32, in either order."""
     i32 = value.type
     if unit.swaps:
         return swapped(value, value, distance)
     if unit.lanes == 2 * distance == 32:
-        # Lane n of either half reads lane n of the other one.
+        # Each half of the lanes reads the same lane of the other half.
         order = (0x76543210, -0x01234568)
         low, high = (arith.ConstantOp(i32, ir.IntegerAttr.get(i32, n)).result for n in order)
         return value, rocdl.permlanex16(i32, value, value, low, high, True, False)
-    # The address is computed here each time: a register for it would be one too many.
+    # The address is recomputed at each use: keeping it would take one register too many.
     (lane,) = pinned([arith.index_cast(i32, thread())])
     return value, of_lane(value, arith.xori(lane, constant(distance, i32)))
 
 
 def of_lane(value: ir.Value, lane: ir.Value) -> ir.Value:
-    """An i32 of another lane of the wave, by its number, i32: ds_bpermute."""
+    """The i32 of another lane of the wave, given by its number, i32: ds_bpermute."""
     return rocdl.ds_bpermute(value.type, arith.muli(lane, constant(4, lane.type)), value)

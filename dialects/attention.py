@@ -1,8 +1,8 @@
 """Attention over pages of keys and values: a named operation.
 
-A pool [N, E, B, V, D] has N pages of B positions; a page has E entries of each of its positions,
-keys of a layer and values of a layer among them, for V heads of D elements. A call has T rows, of S
-runs: consecutive tokens of one sequence. Position p of run s is row p % B of page pages[s, p // B].
+A pool [N, E, B, V, D] has N pages of B positions. A page has E entries for each position (the keys
+or the values of a layer), each for V heads of D elements. A call has T rows in S runs; a run is
+consecutive tokens of one sequence. Position p of run s is row p % B of page lists[s, p // B].
 
     products = queries . keys                                  [T, V, G, J]
     scores   = seen ? scale * products : MASKED
@@ -12,8 +12,8 @@ runs: consecutive tokens of one sequence. Position p of run s is row p % B of pa
     mixed    = sum of weights * values, over weights that are not zero
     result   = mixed / total                                   [T, V, G, D]
 
-G query heads a key/value head, J positions of all pages of a run. Values are the first elements of
-what is kept of them. What a pool may be in, and how it is written to: pages.py.
+G is query heads per key/value head, J the positions of all pages of a run. Values may be the first
+elements of their entry. pages.py describes the formats of a pool, and writing to it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from mxc.dialects.named_operations import PRODUCT, NamedCall
 from mxc.dialects.pages import Pages, element_at, to_f32
 from mxc.dialects.sizes import Size, size_of, value_of
 
-#: The least f32 that a softmax may meet: exp(it - anything finite) is exactly zero.
+#: The score of a masked position: exp(MASKED - any finite score) is exactly zero.
 MASKED = -3.0e38
 
 #: The operation's name.
@@ -41,19 +41,21 @@ _SCORES, _ROWS, _RESULT, _SINKS = "m h g s", "m h g", "m h g d", "h g"
 
 @dataclass(frozen=True, order=True)
 class Chunk:
-    """Positions are cut into chunks of `size`; a query sees the keys of its own (Llama 4)."""
+    """Positions are split into chunks of `size`; a query attends within its own chunk (Llama 4)."""
 
     size: int
 
 
-#: The keys that a query sees of those at or before it: the last so many, those of its chunk, all.
+#: The keys that a query attends to, of those at or before it: the last so many (an int), those of
+#: its chunk, or all (None).
 Reach = int | Chunk | None
 
 
 @dataclass(frozen=True)
 class Runs:
-    """The rows of a call: `positions` i32 [T] of each in its sequence; `runs` i32 [S, 3]: first
-    row, number of rows and positions before them, of each run, in the order of the rows."""
+    """The rows of a call. `positions` i32 [T]: the position of each row in its sequence. `runs` i32
+    [S, 3]: the first row, the number of rows, and the number of earlier positions of each run, in
+    row order."""
 
     positions: ir.Value
     runs: ir.Value
@@ -61,7 +63,7 @@ class Runs:
 
 @dataclass(frozen=True)
 class AttentionCall:
-    """A call of the operation: its operands and options, see `attention`."""
+    """A call of the operation, with its operands and options as `attention` describes them."""
 
     op: ir.Operation
     queries: ir.Value
@@ -88,12 +90,12 @@ def attention(
     scale: float,
     cap: float | None = None,
 ) -> ir.Value:
-    """softmax(scale * q k, with one more logit `sinks` a head) v: f32 [T, V, G, mixed].
+    """softmax(scale * q k, with one more logit `sinks` per head) v: f32 [T, V, G, mixed].
 
-    queries f32 [T, V, G, D]; sinks [V, G], floats; `entries`: those of keys and of values, of which
-    the first `mixed` elements count. A query sees the keys at or before it, and of these what
-    `reach` says. The sink takes part in the maximum and the sum, and has no value. `cap`: scores
-    become cap * tanh(score / cap) before they are masked.
+    queries f32 [T, V, G, D]; sinks [V, G], floats. `entries`: the entries of keys and of values;
+    the first `mixed` elements of a value are used. A query attends to the keys at or before it,
+    restricted by `reach`. The sink takes part in the maximum and the sum, and has no value. `cap`:
+    scores become cap * tanh(score / cap) before they are masked.
     """
     f32, index = ir.F32Type.get(), ir.IndexType.get()
     tokens, heads, group, _ = shape_of(queries)
@@ -122,7 +124,7 @@ def attention(
 
 
 def attention_calls(module: ir.Operation) -> Iterator[AttentionCall]:
-    """The calls of the operation in a program; they may be replaced meanwhile."""
+    """Yield the calls of the operation in a program; the caller may replace each call."""
     for found in named_operations.calls(module, ATTENTION):
         yield _read(found)
 
@@ -174,10 +176,10 @@ def _reference(
     def element(
         owner: ir.Value, entry: ir.Value, position: ir.Value, head: ir.Value, depth: ir.Value
     ) -> ir.Value:
-        """That of a position of the run `owner`."""
+        """An element of an entry at a position of the run `owner`."""
         size = constant(block, index)
-        # Code generators compute whole vectors, and extract what nobody asks for in the last one:
-        # rows of no run, positions of no page.
+        # Code generators compute whole vectors, and also extract for unused places of the last
+        # vector: rows of no run, positions of no page.
         run = arith.minui(arith.index_cast(index, owner), last_run)
         number = arith.minui(arith.divui(position, size), last)
         page = tensor.extract(lists, [run, number])
@@ -223,7 +225,7 @@ def _reference(
         return arith.select(seen, scaled, constant(MASKED, f32))
 
     scores = generic([(products, _SCORES), (positions, "m")], _SCORES, f32, masked)
-    # The tensor is named for its rows alone.
+    # The operand `positions` supplies the number of rows.
     first_maximum = generic([(sinks, _SINKS), (positions, "m")], _ROWS, f32, lambda s, _: to_f32(s))
     maximum = generic(
         [(scores, _SCORES)], _ROWS, f32, lambda x, acc: arith.maxnumf(x, acc),
@@ -248,7 +250,7 @@ def _reference(
 
     def mix(owner: ir.Value) -> ir.Value:
         row, head, member, depth = (loop_index(_RESULT, letter) for letter in "mhgd")
-        # What a query does not see has weight zero, and may be NaN: a later token, or no token.
+        # Keys that a query does not attend to have weight zero, and their values may be NaN.
         zero = constant(0.0, f32)
 
         def step(position: ir.Value, total: ir.Value) -> ir.Value:
@@ -265,10 +267,10 @@ def _reference(
 
 
 def _summed(count: ir.Value, step: Callable[[ir.Value, ir.Value], ir.Value]) -> ir.Value:
-    """What `step` makes of the numbers 0 .. count - 1, one after the other, from zero on.
+    """The sum of `step` over the indices 0 .. count - 1, in order, starting at zero.
 
-    A loop within the body: where a sum looks up what it reads, IREE's code generator for GPUs
-    shares its lanes out in a way that it cannot distribute.
+    It is a loop within the body: where a reduction reads by computed indices, IREE's code generator
+    for GPUs assigns lanes in a way that it then cannot distribute.
     """
     index = ir.IndexType.get()
     zero, one = constant(0, index), constant(1, index)
@@ -279,7 +281,7 @@ def _summed(count: ir.Value, step: Callable[[ir.Value, ir.Value], ir.Value]) -> 
 
 
 def owners_of(rows: Size, runs: ir.Value) -> ir.Value:
-    """i32 [rows]: the run of each row, the last one that begins at or before it."""
+    """i32 [rows]: the run of each row, which is the last run that begins at or before the row."""
     i32 = ir.IntegerType.get_signless(32)
     count = value_of(size_of(runs, 0))
     kind = ir.RankedTensorType.get([ir.ShapedType.get_dynamic_size()], i32)

@@ -1,10 +1,10 @@
-"""The boundary: i8 bytes outside, elements and scales inside.
+"""The boundary of a program: i8 bytes outside, elements and scales inside.
 
-Types of less than 8 bits are not legal in the signature of a program, so packed tensors enter as
-bytes and are renamed inside by `flow.tensor.bitcast`, which moves nothing. This is the one place in
-the IR that knows the packing: byte i of a row holds the elements 2i (low nibble) and 2i + 1 (high
-nibble) of a 4-bit format; 6-bit elements are a little-endian bit stream (OCP MX 1.0 leaves both
-open; this is what IREE's codegen reads).
+Types of less than 8 bits are not legal in the signature of a program. Packed tensors enter as bytes
+and are reinterpreted inside by `flow.tensor.bitcast`, which moves nothing. Only this module knows
+the packing in the IR: byte i of a row holds elements 2i (low nibble) and 2i + 1 (high nibble) of a
+4-bit format; 6-bit elements are a little-endian bit stream. OCP MX 1.0 leaves both open; IREE's
+codegen reads this packing.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from mxc.dialects.sizes import dynamic_sizes
 
 
 def unpack(value: ir.Value, element: ir.Type) -> ir.Value:
-    """Read bytes as `element`: tensor [.., B] i8 -> tensor [.., B * 8 / width] `element`.
+    """Reinterpret bytes as `element`: tensor [.., B] i8 -> tensor [.., B * 8 / width] `element`.
 
-    With 4-bit elements [.., KO, 16] becomes [.., KO, 32]; with 8-bit types, scales among them, the
-    shape stays. Leading dimensions may be dynamic, the last must be static. Raises ValueError
-    where the last dimension is dynamic or does not hold whole elements.
+    With 4-bit elements [.., KO, 16] becomes [.., KO, 32]; with 8-bit types, including scales, the
+    shape stays. Leading dimensions may be dynamic. Raises ValueError where the last dimension is
+    dynamic or does not hold whole elements.
     """
     source = ir.RankedTensorType(value.type)
     if source.element_type != ir.IntegerType.get_signless(8):

@@ -1,14 +1,14 @@
-"""The MLIR context that every tool of ours starts from."""
+"""The MLIR context of all tools of this package."""
 
 from iree.compiler import ir
 
 
 def prepare(context: ir.Context) -> ir.Context:
-    """Load all dialects and turn threads off, in place.
+    """Load all dialects and disable multithreading of a context, in place.
 
-    Dialects load lazily otherwise: a builder would then create unregistered operations, and a
-    frozen pattern would never match, both without an error. A verifier failure deadlocks while
-    context threads are on.
+    Dialects are otherwise loaded lazily: a builder would create unregistered operations, and a
+    frozen pattern would never match, both without an error. A verifier failure deadlocks with
+    multithreading.
     """
     context.load_all_available_dialects()
     context.enable_multithreading(False)

@@ -1,12 +1,12 @@
-"""The contraction: what a product of two tensors is, as one attribute of the operation that has it.
+"""The contraction: a product of two tensors, described by one attribute of the operation.
 
     flow.dispatch @k::@k(%x, %ids, %w, %s) {mxc.contraction = {
         batch = 4, m = 1, n = 5760, k = 2880, experts = 32,
         lhs = {element = bf16}, rhs = {block = 32, element = f4E2M1FN, scale = f8E8M0FNU},
         out = {element = f32}, kind = "dot product"}} : ..
 
-The body of a kernel of ours is vectors and intrinsics: no operation of it says what is computed.
-The attribute survives IREE's phases up to flow, where the report reads it.
+The body of a kernel of mxc is vectors and intrinsics, which do not show what is computed. The
+attribute survives IREE's phases up to flow, where the report reads it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mxc.targets.target import Kind
 
 ATTRIBUTE = "mxc.contraction"
 
-#: Bits of a packed element, at most.
+#: Most bits of a packed element.
 _BITS = 8
 #: (element, scale, block) -> name.
 _NAMES = {(f.element.mlir, f.scale.mlir, f.block): f.name for f in FORMATS.values()}
@@ -32,9 +32,9 @@ _NAMES[("i8", "f32", 32)] = "int8"
 
 @dataclass(frozen=True)
 class OperandFormat:
-    """`element` and `scale`: MLIR types by name; `block`: elements a scale. Plain numbers have no
-    scale. `rounded`: the type to which values are rounded before they are multiplied, "" where they
-    are not."""
+    """`element` and `scale`: MLIR types by name; `block`: elements per scale. Plain numbers have no
+    scale. `rounded`: the type to which values are rounded before they are multiplied, "" for no
+    rounding."""
 
     element: str
     scale: str = ""
@@ -43,19 +43,19 @@ class OperandFormat:
 
     @staticmethod
     def of(format: BlockFormat, rounded: str = "") -> OperandFormat:
-        """That of a block format."""
+        """The operand format of a block format."""
         return OperandFormat(format.element.mlir, format.scale.mlir, format.block, rounded)
 
     @property
     def is_packed(self) -> bool:
-        """Whether elements are of few bits, or under scales."""
+        """Whether elements are scaled, or have 8 bits or fewer."""
         return bool(self.scale) or 1 < self.bits <= _BITS
 
     @property
     def name(self) -> str:
-        """For reports: "mxfp4", "nvfp4", or the plain MLIR type, "f32".
+        """The name for reports: "mxfp4", "nvfp4", or the plain MLIR type, "f32".
 
-        Elements that no scale of a known format goes with have the names of their types.
+        A pair of element and scale that is no known format is named by its types.
         """
         if not self.scale:
             return self.element
@@ -75,15 +75,15 @@ class OperandFormat:
 
 @dataclass(frozen=True, kw_only=True)
 class Contraction:
-    """batch x [m, k] times [n, k], of one of `experts`; 0 where there is one rhs for all groups.
+    """batch x [m, k] times [n, k], with a choice among `experts`; 0 for one rhs for all groups.
 
-    `batch` and `m` are None where they come with the call. `chosen`: ids say which expert a group
-    has; else each has its own. What has been made of it, where a kernel of ours computes it:
-    `out`: its result. `kind`: of the instruction that multiplies. `choice`: why not by a better one
-    that the machine has. `schedule`: the one that the user gave. `unfused`: why the elementwise
-    operation that follows, its subject, is left for another kernel. `clocks`: of a GPU, by the
-    model of time that chose the schedule, and `workgroups`. These are empty, or 0, where there is
-    nothing to say.
+    `batch` and `m` are None where they are known at the call. `chosen`: ids select the expert of
+    each group; otherwise group i uses expert i. The other fields describe the kernel of mxc that
+    computes it, and are empty or 0 without one: `out`: the result. `kind`: the kind of the
+    instruction that multiplies. `choice`: why a better kind that the machine has is not used.
+    `schedule`: the schedule that the user gave. `unfused`: why the elementwise operation that
+    follows, which the text names, is left to another kernel. `clocks`: of a GPU, by the time model
+    that chose the schedule. `workgroups`: their number.
     """
 
     batch: int | None
@@ -104,19 +104,19 @@ class Contraction:
 
     @property
     def weights(self) -> int:
-        """Different rhs that are read, at most."""
+        """Most distinct rhs that a call reads."""
         if not self.experts:
             return 1
         return self.experts if self.batch is None else min(self.batch, self.experts)
 
     @property
     def is_own(self) -> bool:
-        """Whether each group has a rhs of its own."""
+        """Whether group i uses expert i."""
         return self.experts > 0 and not self.chosen
 
     @property
     def symbol(self) -> str:
-        """For symbols: "4x1x96x64_of_8"; D is a size that comes with the call."""
+        """A part of a symbol: "4x1x96x64_of_8"; D stands for a size that is known at the call."""
         sizes = (self.batch, self.m, self.n, self.k)
         name = "x".join("D" if size is None else str(size) for size in sizes)
         if not self.experts:
@@ -124,12 +124,13 @@ class Contraction:
         return f"{name}_of_{self.experts}" if self.chosen else f"{name}_each"
 
     def write(self, op: ir.Operation) -> None:
-        """Put this on an operation, beside what is said there already."""
+        """Add this record to the attribute of an operation, keeping its other entries."""
         say(op, _written(self))
 
 
 def read_contraction(op: ir.Operation) -> Contraction | None:
-    """What stands on an operation; None where nothing does, or only why no kernel takes it."""
+    """The contraction recorded on an operation; None without a record, or with only a reason why no
+    kernel computes it."""
     known = {field.name for field in fields(Contraction)}
     found = {name: each for name, each in _said(op).items() if name in known}
     found = {name: _value(each) for name, each in found.items()}
@@ -139,9 +140,9 @@ def read_contraction(op: ir.Operation) -> Contraction | None:
     return Contraction(**(found | sides)) if sides else None
 
 
-#: A size that comes with the call.
+#: A size that is known at the call.
 _DYNAMIC = -1
-#: Fields of formats that are types; other texts are for people.
+#: Fields of formats that hold type names; other strings are text for people.
 _TYPES = ("element", "scale", "rounded")
 
 
@@ -162,7 +163,7 @@ def _said(op: ir.Operation) -> dict[str, ir.Attribute]:
 
 
 def _written(record: Contraction | OperandFormat) -> dict[str, ir.Attribute]:
-    """The fields of a record that say something."""
+    """The fields of a record that differ from their defaults."""
     found = {field.name: (field.default, getattr(record, field.name)) for field in fields(record)}
     said = {name: value for name, (default, value) in found.items() if value != default}
     return {name: _attribute(name, value) for name, value in said.items()}

@@ -1,10 +1,10 @@
-"""Reading any contraction: which two tensors a linalg operation multiplies and sums.
+"""Recognize any contraction: which two tensors a linalg operation multiplies and sums.
 
     out[b, m, n] += sum over k of lhs[b, m, k] * rhs[b, n, k]
 
-in whatever form IREE has brought it to: generic or named, with scales on either side or none,
-without the loops that it dropped because they ran once. `scaled` builds and matches the one
-canonical form; this module only describes, and returns None for what is no contraction.
+in every form that IREE brings it to: generic or named, with scales on either side or none, without
+the unit loops that IREE dropped. `scaled` builds and matches the one canonical form; this module
+only describes, and returns None for other operations.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _PRODUCTS = ("arith.mulf", "arith.muli")
 _SUMS = ("arith.addf", "arith.addi")
 _CONSTANT = "arith.constant"
 
-# A factor that is looked up by an index is no element of the operand that holds the index.
+# A factor that is looked up by an index is not an element of the operand that holds the index.
 _NO_FACTOR = ("tensor.extract", "linalg.index")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """One factor: its tensor, its scales (None where unscaled), the loops that index each."""
+    """One factor: its tensor, its scales (None if unscaled), and the loops that index each."""
 
     tensor: ir.Value
     dims: tuple[int, ...]
@@ -42,7 +42,7 @@ class Side:
         return ir.RankedTensorType(self.tensor.type).element_type
 
     def format(self, block: int) -> OperandFormat:
-        """With so many elements a scale, where it has one."""
+        """The operand format, with `block` elements per scale if it has scales."""
         if self.scale is None:
             return OperandFormat(str(self.element))
         scale = str(ir.RankedTensorType(self.scale.type).element_type)
@@ -54,8 +54,7 @@ class Product:
     """The two factors that `op` multiplies and sums.
 
     `batch`, `m`, `n`, `k` are products of loop sizes, 1 where there is no loop, -1 if dynamic.
-
-    `block` is the number of elements along k that share a scale, 0 where nothing is scaled.
+    `block` is the number of elements along k that share a scale, 0 for an unscaled product.
     """
 
     op: ir.Operation
@@ -74,7 +73,7 @@ def contractions(root: ir.Operation) -> list[Product]:
 
 
 def read(op: ir.Operation) -> Product | None:
-    """The contraction that `op` is, or None."""
+    """Describe the contraction that `op` computes; None for other operations."""
     if not op.name.startswith("linalg.") or len(op.results) != 1 or len(op.regions) != 1:
         return None
     attribute = linalg.get_indexing_maps(op)
@@ -109,12 +108,12 @@ def read(op: ir.Operation) -> Product | None:
 
 
 def is_contraction(op: ir.Operation) -> bool:
-    """Whether `op` sums products of two tensors, or packed elements, in whatever form."""
+    """Whether `op` sums products of two tensors, or sums packed elements, in any form."""
     return sums_elements(op) or read(op) is not None
 
 
 def is_scaled_reduction(op: ir.Operation) -> bool:
-    """Whether `op` sums scaled elements, in whatever form."""
+    """Whether `op` sums scaled elements, in any form."""
     if not op.name.startswith("linalg.") or "iterator_types" not in op.attributes:
         return False
     loops = str(op.attributes["iterator_types"])
@@ -140,14 +139,14 @@ def sums(op: ir.Operation) -> bool:
 
 
 def _dims(indexing: ir.AffineMap) -> tuple[int, ...] | None:
-    """The loops of a map whose results are loops; None for any other map."""
+    """The loop of each result of a map; None for a map with other results."""
     if not all(isinstance(result, ir.AffineDimExpr) for result in indexing.results):
         return None
     return tuple(ir.AffineDimExpr(result).position for result in indexing.results)
 
 
 def _factors(block: ir.Block) -> list[int] | None:
-    """Argument numbers that `yield(acc + product)` multiplies, or None for another body."""
+    """Argument numbers that `yield(acc + product)` multiplies; None for another body."""
     operations = list(block.operations)
     if not operations or not operations[-1].operation.operands:
         return None
@@ -158,7 +157,7 @@ def _factors(block: ir.Block) -> list[int] | None:
     terms = [value for value in total.operands if value != accumulator]
     product = owner(terms[0]) if len(terms) == 1 else None
     while product is not None and product.name in ("arith.extf", "arith.truncf", "arith.select"):
-        # A masked product is one: the other value of the selection is a constant.
+        # A masked product counts as a product: the other value of the selection is a constant.
         chosen = list(product.operands)[product.name == "arith.select" :]
         product = next((op for op in map(owner, chosen) if op and op.name != _CONSTANT), None)
     if product is None or product.name not in _PRODUCTS:
@@ -182,7 +181,7 @@ def _factors(block: ir.Block) -> list[int] | None:
 def _sides(
     op: ir.Operation, leaves: list[int], dims: list[tuple[int, ...]], reduced: set[int]
 ) -> tuple[Side, Side] | None:
-    """Tell elements from scales: elements are read at every step along k."""
+    """Distinguish elements from scales: elements are read at every step along k."""
     unique = list(dict.fromkeys(leaves))
     types = {i: ir.RankedTensorType(op.operands[i].type).element_type for i in unique}
     depth = max((len(reduced & set(dims[i])) for i in unique), default=0)
@@ -203,12 +202,12 @@ def _sides(
         )
         for i in sorted(elements)
     )
-    # The weight is the scaled side where only one is; otherwise the order is the program's.
+    # The weight is the scaled side where only one is; otherwise the program's order is kept.
     return (second, first) if first.scale is not None and second.scale is None else (first, second)
 
 
 def _scaled_by(scale: int, elements: list[int], dims: list[tuple[int, ...]]) -> int:
-    """Which of two elements a scale goes with: the one with the fewest loops besides its own."""
+    """The element that a scale belongs to: the one with the fewest loops besides the scale's."""
     return min(elements, key=lambda i: (not set(dims[scale]) <= set(dims[i]), len(set(dims[i])), i))
 
 

@@ -1,18 +1,18 @@
-"""Which block format a computation decodes: its values for all codes against those of the format.
+"""Recognize the block format that a computation decodes, by comparing values for all codes.
 
-A program may decode elements by a lookup table, by shifts into the bits of a float, by powers of
-two; the format is the same where the values are. So a tree (scalar_trees.py) over two reads, of at
-most 8 bits each, is evaluated for every code of both, in both nibbles of a byte where its indices
-choose one, and the table is compared with element times scale, bit for bit, after the rounding that
-the type of the result asks for. No form is known by its operations.
+A program may decode elements by a lookup table, by shifts into the bits of a float, or by powers of
+two. A tree (scalar_trees.py) over two reads, of at most 8 bits each, is evaluated for every code of
+both reads, and for both nibbles of a byte where its indices select one. The table is compared with
+element times scale, bit for bit, after the rounding that the type of the result implies. No form is
+recognized by its operations.
 
-Two kinds of difference are no other format, and `Decoding.differs` says them:
+Two differences are accepted, and listed in `Decoding.differs`:
 
     scale 255   NaN in E8M0; a program may compute 2^128, which is Inf, or anything
     scale 0     2^-127 in E8M0; a program that shifts the scale into the exponent of an f32 makes 0
 
-`signed_zeros` is false where a zero of the program has another sign than that of the format (a
-table of integers has one zero): a sum that starts from +0.0 is the same.
+`signed_zeros` is false where a zero of the program has another sign than in the format (a table of
+integers has one zero). A sum that starts at +0.0 is the same.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ from mxc.dialects.scalar_nodes import (
 from mxc.dialects.scalar_operations import Array, bitcast, bits_of, decoded, evaluate, rounded
 from mxc.formats.formats import E8M0, FORMATS, BlockFormat
 
-#: Bits of codes and of scales.
+#: Most bits of a code or a scale.
 _WIDEST = 8
-#: Elements in a byte that an index chooses.
+#: Bits of an element of which an index selects one of two in a byte.
 _NIBBLE = 4
-#: The part of a table that agrees where a format was meant.
+#: A table that agrees in more than this part is reported as nearly a format.
 _MEANT = 0.5
 
 
 @dataclass(frozen=True)
 class Decoding:
-    """Elements and scales of a format that a tree reads; `kind`: the float type of its values.
+    """The elements and scales of a format that a tree reads; `kind`: the float type of its values.
 
-    `second`: 1 where the element is the second of its byte, an expression; None where a read is an
-    element. `swapped`: the first of a byte is in its high bits.
+    `second`: an expression that is 1 where the element is the second of its byte; None where each
+    read is one element. `swapped`: the first element of a byte is in its high bits.
     """
 
     format: BlockFormat
@@ -69,9 +69,9 @@ class Decoding:
 
 
 def decoding_of(tree: Tree, ranges: list[int | None]) -> Decoding | str | None:
-    """The format that a tree decodes; the reason where it seems to decode one, and does not.
+    """The format that a tree decodes, or the reason why it decodes none although it looks similar.
 
-    None for a tree of other reads than codes and their scales.
+    None for a tree whose reads are not codes and their scales.
     """
     found = list(dict.fromkeys(reads(tree)))
     kind = tree.type
@@ -80,7 +80,7 @@ def decoding_of(tree: Tree, ranges: list[int | None]) -> Decoding | str | None:
     if rounded(np.zeros(()), kind) is None:
         return None
     variables = dict.fromkeys(_variables(tree))
-    # A loop of one step adds nothing to a place.
+    # A loop with one iteration does not change a place.
     fixed = [each for each in variables if bound(each, ranges) == 0]
     chosen = [each for each in variables if each not in fixed]
     if len(chosen) > 1 or any(bound(each, ranges) != 1 for each in chosen):
@@ -122,7 +122,7 @@ def decoding_of(tree: Tree, ranges: list[int | None]) -> Decoding | str | None:
 
 
 def constant_value(tree: Tree) -> float | int | None:
-    """The one value of a tree without reads and indices; None for another tree."""
+    """The value of a tree without reads and indices; None for another tree."""
     if next(reads(tree), None) is not None or next(_variables(tree), None) is not None:
         return None
     found = _Table({}, {}).of(tree)
@@ -130,12 +130,12 @@ def constant_value(tree: Tree) -> float | int | None:
 
 
 def is_code(kind: ir.Type) -> bool:
-    """Whether a type has at most 8 bits."""
+    """Whether a type has 2 to 8 bits."""
     return isinstance(kind, (ir.FloatType, ir.IntegerType)) and 1 < bits_of(kind) <= _WIDEST
 
 
 def place_in_row(decoding: Decoding) -> tuple[ir.AffineExpr, ...]:
-    """The indices of the element in a tensor of elements, of which a byte has two."""
+    """The indices of the element in a tensor of elements, where bytes hold two elements."""
     at = decoding.elements.at
     if decoding.second is None:
         return at
@@ -143,8 +143,8 @@ def place_in_row(decoding: Decoding) -> tuple[ir.AffineExpr, ...]:
 
 
 def halved_axis(decoding: Decoding) -> int | None:
-    """The dimension of the bytes along which their halves follow each other; None where the halves
-    have a loop of their own, or there are none."""
+    """The dimension of the bytes along which the two elements of a byte are adjacent. None where
+    the halves of bytes have their own loop, and where a byte holds one element."""
     if decoding.second is None:
         return None
     for axis, byte in enumerate(decoding.elements.at):
@@ -155,9 +155,9 @@ def halved_axis(decoding: Decoding) -> int | None:
 
 @dataclass(frozen=True)
 class Halves:
-    """Bytes of which a stretch of `size` along `axis` has elements 0 .. size - 1 in one half and
-    the next `size` in the other. `at`: the index of an element among those of the axis, of which
-    there are two a byte."""
+    """Bytes whose two elements are not adjacent. In a stretch of `size` bytes along `axis`, one
+    half of the bytes holds the first `size` elements, the other half the next `size`. `at`: the
+    index of an element along the axis, counted in elements."""
 
     axis: int
     size: int
@@ -165,10 +165,11 @@ class Halves:
 
 
 def halves_of(decoding: Decoding) -> Halves | None:
-    """How the elements lie where the second of a byte is not the neighbour of the first.
+    """The order of elements where the two elements of a byte are not adjacent; None for other
+    orders.
 
-    Of elements k of a row of 2 * B, byte k mod B and half k floordiv B; of loops h and b with b
-    inside, byte b and half h.
+    Matches byte k mod B and half k floordiv B for elements k of a row of 2 * B; and loops h and b,
+    b inside, with byte b and half h.
     """
     second = decoding.second
     if isinstance(second, ir.AffineFloorDivExpr):
@@ -190,7 +191,7 @@ def halves_of(decoding: Decoding) -> Halves | None:
 
 
 def _both(byte: ir.AffineExpr, second: ir.AffineExpr) -> ir.AffineExpr:
-    """2 * byte + second, where k floordiv 2 and k mod 2 are k again."""
+    """2 * byte + second, simplified: k floordiv 2 and k mod 2 combine to k."""
     whole = zero = ir.AffineConstantExpr.get(0)
     paired = False
     for term in _summands(byte):
@@ -201,14 +202,14 @@ def _both(byte: ir.AffineExpr, second: ir.AffineExpr) -> ir.AffineExpr:
 
 
 def _joined(term: ir.AffineExpr, second: ir.AffineExpr) -> ir.AffineExpr | None:
-    """2 * term + second as one expression, where they are the parts of one."""
+    """2 * term + second as one expression if they are quotient and remainder of one; else None."""
     if not isinstance(second, ir.AffineModExpr) or second.rhs != ir.AffineConstantExpr.get(2):
         return None
     whole = second.lhs.maybe_downcast()
     half = ir.AffineExpr.get_floor_div(whole, 2)
     if term == half:
         return whole
-    # The byte within a block: (k floordiv 2) mod 16 and k mod 2 are k mod 32.
+    # The byte within a block: (k floordiv 2) mod 16 and k mod 2 combine to k mod 32.
     if isinstance(term, ir.AffineModExpr) and term.lhs == half:
         size = ir.AffineConstantExpr(term.rhs).value
         return ir.AffineExpr.get_mod(whole, 2 * size).maybe_downcast()
@@ -231,7 +232,7 @@ def _codes(read: Read, axis: int) -> Array | None:
 
 
 def _variables(tree: Tree) -> Iterator[ir.AffineExpr]:
-    """The expressions of loops on which a tree depends, beside its reads."""
+    """Yield the expressions of loops on which a tree depends, besides its reads."""
     if isinstance(tree, (Index, Choice)):
         yield from _terms(tree.at)
     for inner in parts(tree):
@@ -256,7 +257,7 @@ class _Table:
         self._known: dict[int, Array | None] = {}
 
     def of(self, tree: Tree) -> Array | None:
-        """None where an operation is not known, or a lookup leaves its table."""
+        """The values of a tree; None for an unknown operation, or a lookup out of bounds."""
         if id(tree) not in self._known:
             self._known[id(tree)] = self._made(tree)
         return self._known[id(tree)]
@@ -307,7 +308,8 @@ def _wanted(
     chosen: list[ir.AffineExpr],
     kind: ir.Type,
 ) -> Array | None:
-    """What the format has where a program reads `elements` and `scale`; None where it cannot."""
+    """The values that the format has for all codes of `elements` and `scale`; None where the types
+    do not fit the format."""
     bits = format.element.bits
     halves = bool(chosen) and bits == _NIBBLE and is_byte(elements.type)
     if not halves and (chosen or str(elements.type) not in _types(format.element.mlir, bits)):
@@ -327,7 +329,7 @@ def _wanted(
 
 
 def _types(name: str, bits: int) -> tuple[str, ...]:
-    """Types that hold a code of so many bits: its own, and an integer of its width."""
+    """Types that hold a code of the format: its own type, and for 8 bits also i8."""
     return (name, f"i{bits}") if bits == _WIDEST else (name,)
 
 

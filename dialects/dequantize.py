@@ -1,22 +1,22 @@
 """The value of a scaled element: its scalar form, built and matched.
 
 A *factor* is one side of the product in a contraction: `arith.scaling_extf element, scale` for
-f8E8M0FNU scales (OCP MX 1.0, 6.1), `mulf(extf(element), extf(scale))` as frontends also write it
-and as nvfp4 must (arith.scaling_extf would read only the exponent of its f8E4M3FN scales), or a
-plain float. All have the value in f32 that these give, rounded nowhere.
+f8E8M0FNU scales (OCP MX 1.0, 6.1), or `mulf(extf(element), extf(scale))`, which frontends also
+write and nvfp4 needs (arith.scaling_extf would read only the exponent of its f8E4M3FN scales), or a
+plain float. All have the f32 value that these forms give without rounding.
 
 arith.scaling_extf takes no integers. i8 elements have two forms, by the type of their scale:
 
-    f8E8M0FNU   mxint8 (OCP MX 1.0, 5.3.4): mulf(mulf(sitofp(i8), 2^-6), extf(scale)). In this order
-                nothing overflows that need not and nothing is rounded: i8 * 2^-6 is within
-                2^-6 .. 2, and only -2 * 2^127, a code that no quantizer of ours writes, is Inf.
-                Products below 2^-126 are exact subnormals. Targets that flush them read zeros
-                there, and all of a block of scale 2^-127, a subnormal itself.
-    f32         int8 a block, which no standard names: mulf(sitofp(i8), scale). It is meant as the
-                real product; a kernel may sum integers before it multiplies and rounds. i4 elements
-                have this form alone.
+    f8E8M0FNU   mxint8 (OCP MX 1.0, 5.3.4): mulf(mulf(sitofp(i8), 2^-6), extf(scale)). This order
+                avoids needless overflow and rounding: i8 * 2^-6 is within 2^-6 .. 2, and only
+                -2 * 2^127, a code that no quantizer of mxc writes, is Inf. Products below 2^-126
+                are exact subnormals. Targets that flush subnormals read zeros there, and for a
+                whole block of scale 2^-127, which is itself subnormal.
+    f32         int8 with a scale per block, which no standard names: mulf(sitofp(i8), scale). It
+                stands for the real product; a kernel may sum integers before it multiplies and
+                rounds. i4 elements have this form only.
 
-A NaN scale makes every element NaN in all forms, zeros too.
+A NaN scale makes every element NaN in all forms, including zeros.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ INT8_STEP = 2.0**-INT8.mantissa
 
 @dataclass(frozen=True)
 class Factor:
-    """Which arguments of a body one factor reads: the element and, if scaled, its scale.
+    """The arguments of a body that one factor reads: the element and, if scaled, its scale.
 
-    `exact` is false where the form in the IR rounds, or may overflow, on its way to f32. `rounded`:
-    the type to which the f32 value is rounded there, once, where nothing else happens to it.
+    `exact` is false where the form in the IR rounds, or may overflow, on the way to f32. `rounded`:
+    the type to which the f32 value is rounded, where that one rounding is the only inexact
+    operation.
     """
 
     element: int
@@ -48,7 +49,7 @@ class Factor:
 
 
 def extend(element: ir.Value, scale: ir.Value | None) -> ir.Value:
-    """The f32 value of one element under its block scale, or of a float, at the insertion point."""
+    """Emit the f32 value of an element times its scale, or of a float, at the insertion point."""
     f32 = ir.F32Type.get()
     if scale is not None and is_integer(element.type):
         value = arith.sitofp(f32, element)
@@ -64,7 +65,7 @@ def extend(element: ir.Value, scale: ir.Value | None) -> ir.Value:
 
 
 def is_element(element: ir.Type) -> bool:
-    """Whether the type is the element of a block format: a float of at most 8 bits, not a scale."""
+    """Whether the type is an element of a block format: a float of at most 8 bits, not E8M0."""
     return (
         isinstance(element, ir.FloatType)
         and element.width <= 8
@@ -73,7 +74,7 @@ def is_element(element: ir.Type) -> bool:
 
 
 def is_byte(element: ir.Type) -> bool:
-    """Whether the type is i8: an element where a scale goes with it, else packed bytes."""
+    """Whether the type is i8: an element where it has a scale, else packed bytes."""
     return bool(element == ir.IntegerType.get_signless(8))
 
 
@@ -83,9 +84,9 @@ def is_integer(element: ir.Type) -> bool:
 
 
 def is_scale_of(scale: ir.Type, element: ir.Type) -> bool:
-    """Whether `scale` is the type of a block scale over `element`.
+    """Whether `scale` is a type of block scales for `element`.
 
-    Elements and i8 (mxint8) have f8E8M0FNU or f32, nvfp4's e2m1 also f8E4M3FN, i4 f32.
+    Element floats and i8 (mxint8) take f8E8M0FNU or f32; f4E2M1FN also f8E4M3FN (nvfp4); i4 f32.
     """
     if isinstance(scale, ir.F32Type):
         return is_element(element) or is_integer(element)
@@ -95,7 +96,7 @@ def is_scale_of(scale: ir.Type, element: ir.Type) -> bool:
 
 
 def read_factor(value: ir.Value) -> Factor | None:
-    """The factor that a value in the body of a linalg operation is, or None if it is another."""
+    """Match a value in the body of a linalg operation as a factor; None for other values."""
     if isinstance(value, ir.BlockArgument):
         return Factor(value.arg_number, None)
     op = value.owner
@@ -108,7 +109,7 @@ def read_factor(value: ir.Value) -> Factor | None:
             return _scaled(sides[0], floats[0], value.type)
         if len(sides) != 2:
             return _read_integer(op)
-        # Both may be 8-bit floats: the type says which of the two is the scale.
+        # Both may be 8-bit floats: the types tell which of the two is the scale.
         element, scale = sides if is_scale_of(sides[1].type, sides[0].type) else reversed(sides)
         return _scaled(element, scale, value.type)
     if op.name in ("arith.extf", "arith.truncf"):
@@ -129,10 +130,10 @@ def is_elementwise(op: ir.Operation) -> bool:
 
 
 def iterators(op: ir.Operation) -> list[ir.Attribute]:
-    """Kinds of the loops of a linalg operation, named operations included."""
+    """Kinds of the loops of a linalg operation, also of a named operation."""
     if "iterator_types" in op.attributes:
         return list(ir.ArrayAttr(op.attributes["iterator_types"]))
-    # A named operation keeps its loops to itself. Those that its result does not have, it reduces.
+    # A named operation has no attribute of its loops. Loops that its result lacks are reductions.
     maps = list(linalg.get_indexing_maps(op))
     written = {str(e) for e in ir.AffineMapAttr(maps[-1]).value.results}
     loops = [str(ir.AffineDimExpr.get(i)) for i in range(ir.AffineMapAttr(maps[-1]).value.n_dims)]
@@ -149,7 +150,7 @@ def _is(value: ir.Value, name: str) -> bool:
 
 
 def _read_integer(product: ir.Operation) -> Factor | None:
-    """The factor that a product with an integer is; see the module for the two forms."""
+    """Match a product with an integer as a factor; the module docstring has the two forms."""
     pair, step = list(product.operands), None
     for outer, inner in (pair, reversed(pair)):
         # A product of a product: one of the three factors must be the step of mxint8.
@@ -167,12 +168,12 @@ def _read_integer(product: ir.Operation) -> Factor | None:
     factor = _scaled(element.owner.operands[0], scale, product.results[0].type)
     if factor is None or not is_integer(element.owner.operands[0].type):
         return None
-    # Multiplied last, the step comes too late for i8 * 2^127, which has overflowed.
+    # The step as the outer factor is applied after i8 * 2^127 has overflowed.
     return Factor(factor.element, factor.scale, factor.exact and step != 0)
 
 
 def is_step(value: ir.Value) -> bool:
-    """Whether a scalar is the constant 2^-6, wherever it is defined."""
+    """Whether a scalar is the constant 2^-6."""
     if not _is(value, "arith.constant"):
         return False
     number = value.owner.attributes["value"]
@@ -186,13 +187,13 @@ def _scaled(element: ir.Value, scale: ir.Value, result: ir.Type) -> Factor | Non
     numbers = [value.arg_number for value in (element, scale)]
     if is_exact(element.type, scale.type, result):
         return Factor(numbers[0], numbers[1])
-    # bf16 holds both, so that their product alone is rounded; f16 lacks most scales.
+    # bf16 holds both factors, so that only their product is rounded; f16 lacks most scales.
     rounded = "bf16" if isinstance(result, ir.BF16Type) else ""
     return Factor(numbers[0], numbers[1], exact=False, rounded=rounded)
 
 
 def _narrowed(value: ir.Value, factor: Factor) -> Factor:
-    """The factor that a conversion of one is."""
+    """The factor after a conversion of its value."""
     block = value.owner.operation.block
     element, scale = block.arguments[factor.element], block.arguments[factor.scale]
     if is_exact(element.type, scale.type, value.type):
@@ -202,7 +203,8 @@ def _narrowed(value: ir.Value, factor: Factor) -> Factor:
     return replace(factor, exact=False, rounded=str(value.type) if once else "")
 
 
-#: Bits of significand and exponent of the least subnormal. OCP MX 1.0, 5.3; IEEE 754; bfloat16.
+#: Bits of the significand, and exponent of the least subnormal. OCP MX 1.0, 5.3; IEEE 754;
+#: bfloat16.
 _PRECISION = {
     "i8": (7, -INT8.mantissa),
     "f4E2M1FN": (2, -1),
@@ -219,7 +221,7 @@ _PRECISION = {
 
 
 def loses_digits(element: ir.Type, scale: ir.Type, result: ir.Type) -> bool:
-    """Whether rounding to `result` changes a product within its range, subnormal numbers aside."""
+    """Whether rounding to `result` changes products of normal numbers within its range."""
     if isinstance(scale, ir.F32Type):
         return not isinstance(result, ir.F32Type)
     digits, (limit, _) = _PRECISION[str(element)][0], _PRECISION[str(result)]
@@ -233,7 +235,7 @@ def is_exact(element: ir.Type, scale: ir.Type, result: ir.Type) -> bool:
 
     Only digits can be lost: bfloat16 and f32 both overflow at 2^128. f16 overflows earlier, but it
     also lacks the small end of every f8E8M0FNU scale, and holds nvfp4's largest, 6 * 448. The
-    product of an element and an f32 is what f32 makes of it.
+    product of an element and an f32 scale is defined as f32 rounds it.
     """
     if isinstance(scale, ir.F32Type):
         return isinstance(result, ir.F32Type)

@@ -1,9 +1,9 @@
-"""Several devices in one program: where a value is, and how it comes to another device.
+"""Several devices in one program: the device of a value, and transfers between devices.
 
     util.global private @"device1.norm" {stream.affinity = #hal.device.promise<@device1>} = ..
     %there = flow.tensor.transfer %x : tensor<?x64xf32>{%n} to #hal.device.promise<@device1>
 
-IREE finds by these on which device each operation is. Devices are globals that it makes of
+IREE derives the device of each operation from these. Devices are globals that IREE makes of
 `--iree-hal-target-device=device0=..`.
 """
 
@@ -13,25 +13,26 @@ from iree.compiler import ir
 
 from mxc.dialects.sizes import dynamic_sizes
 
-#: Attributes with the device: of a `util.global`, and of an argument or a result of a function.
+#: Attributes that hold the device: of a `util.global`, and of an argument or a result of a
+#: function.
 GLOBAL_AFFINITY, ABI_AFFINITY = "stream.affinity", "iree.abi.affinity"
 
-#: What moves a tensor to another device.
+#: The operation that moves a tensor to another device.
 TRANSFER = "flow.tensor.transfer"
 
 
 def device_name(number: int) -> str:
-    """What a program calls a device."""
+    """The name of device `number` in a program."""
     return f"device{number}"
 
 
 def promise(number: int) -> ir.Attribute:
-    """The attribute that means device `number`."""
+    """The attribute that refers to device `number`."""
     return ir.Attribute.parse(f"#hal.device.promise<@{device_name(number)}>")
 
 
 def transfer(value: ir.Value, number: int) -> ir.Value:
-    """A tensor on device `number`."""
+    """Transfer a tensor to device `number`."""
     made = ir.Operation.create(
         TRANSFER,
         results=[value.type],

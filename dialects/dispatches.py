@@ -3,8 +3,8 @@
     %r = flow.dispatch @exe::@entry(%a, %w) : (..) -> ..
     flow.executable @exe { export @entry, module { func.func @entry(%arg0, %arg1, %arg2) } }
 
-The body's arguments are the operands, then the results that are not tied to an operand. Nothing
-is built here: the functions serve passes that verify and the report.
+The arguments of the body are the operands, then the results that are not tied to an operand. This
+module builds nothing: it serves verification passes and the report.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mxc.dialects.samples import STATED, Shape, Sizes
 LOAD, STORE = (f"iree_tensor_ext.dispatch.tensor.{kind}" for kind in ("load", "store"))
 _TIE, _SCATTER = "flow.dispatch.tie_shape", "iree_linalg_ext.scatter"
 
-#: Operations that give the same bytes another type.
+#: Operations that reinterpret the same bytes as another type.
 RENAMES = (
     "flow.tensor.bitcast", "flow.tensor.reshape", "iree_tensor_ext.bitcast",
     "tensor.collapse_shape", "tensor.expand_shape", "tensor.cast", "util.optimization_barrier",
@@ -35,7 +35,7 @@ RENAMES = (
 class Dispatch:
     """One `flow.dispatch`: `function` encloses it, `entry` is the exported symbol, `body` its code.
 
-    `body` is None where the code is not a function of the flow dialect (given as an object file).
+    `body` is None where the code is not a function of the flow dialect (it is an object file).
     """
 
     op: ir.Operation
@@ -45,13 +45,13 @@ class Dispatch:
 
     @property
     def workload(self) -> list[ir.Value]:
-        """The values that its number of workgroups depends on."""
+        """The operands that determine the number of workgroups."""
         count = list(ir.DenseI32ArrayAttr(self.op.attributes["operandSegmentSizes"]))
         return list(self.op.operands)[: count[0]]
 
     @property
     def operands(self) -> list[ir.Value]:
-        """The values that the body's first arguments stand for (without the workload)."""
+        """The operands that correspond to the first arguments of the body, without the workload."""
         workload, arguments = list(ir.DenseI32ArrayAttr(self.op.attributes["operandSegmentSizes"]))[
             :2
         ]
@@ -73,7 +73,7 @@ def walk(root: ir.Operation) -> Iterator[ir.Operation]:
 
 
 def walk_outside_kernels(module: ir.Operation) -> Iterator[ir.Operation]:
-    """All operations of a module, in order, but those in executables."""
+    """Yield all operations of a module, in order, except those in executables."""
     for top in module.regions[0].blocks[0].operations:
         if not top.operation.name.endswith(".executable"):
             yield from walk(top.operation)
@@ -100,7 +100,7 @@ def dispatches(module: ir.Operation) -> list[Dispatch]:
 
 
 def element_bits(element: ir.Type) -> int:
-    """Width of a scalar type in bits; an index counts 64."""
+    """Width of a scalar type in bits; 64 for an index."""
     if isinstance(element, ir.IndexType):
         return 64
     if isinstance(element, ir.FloatType):
@@ -111,7 +111,7 @@ def element_bits(element: ir.Type) -> int:
 
 
 def tensor_bytes(value: ir.Type) -> int | None:
-    """Bytes of a tensor when packed, None where a size is dynamic, 0 for what is no tensor."""
+    """Bytes of a packed tensor; None where a size is dynamic, 0 for other types."""
     if not isinstance(value, ir.RankedTensorType):
         return 0
     if any(value.is_dynamic_dim(axis) for axis in range(value.rank)):
@@ -121,7 +121,7 @@ def tensor_bytes(value: ir.Type) -> int | None:
 
 
 def shaped_bytes(value: ir.Type, shape: Shape) -> int | None:
-    """Bytes of a tensor that has this shape; None where that is not known."""
+    """Bytes of a tensor of this type with this shape; None where the shape is not known."""
     if shape is None:
         return None
     bits: int = math.prod(shape) * element_bits(ir.RankedTensorType(value).element_type)
@@ -129,7 +129,7 @@ def shaped_bytes(value: ir.Type, shape: Shape) -> int | None:
 
 
 def operand_bytes(dispatch: Dispatch, index: int, sizes: Sizes = STATED) -> int | None:
-    """Bytes of a whole operand; 0 of what is no tensor."""
+    """Bytes of a whole operand, 0 if it is not a tensor; None where a size is not known."""
     kind = dispatch.operands[index].type
     if not isinstance(kind, ir.RankedTensorType):
         return 0
@@ -137,17 +137,17 @@ def operand_bytes(dispatch: Dispatch, index: int, sizes: Sizes = STATED) -> int 
 
 
 def result_bytes(dispatch: Dispatch, number: int, sizes: Sizes = STATED) -> int | None:
-    """Bytes of a whole result."""
+    """Bytes of a whole result; None where a size is not known."""
     return shaped_bytes(dispatch.op.results[number].type, sizes.result(dispatch.op, number))
 
 
 def moved_bytes(dispatch: Dispatch, sizes: Sizes = STATED) -> int | None:
     """Bytes that the dispatch reads and writes, each operand and result once; None if dynamic.
 
-    An operand of which only a part is read counts that part: the rows that a gather takes, the
-    slice that a load with offsets takes, the pages that attention sees. A result that is an
-    operand, written where it lies, counts what is stored. A tensor that is several operands counts
-    all of it at most.
+    An operand of which only a part is read counts that part: the rows that a gather reads, the
+    slice that a load with offsets reads, the pages that attention reads. A result that is written
+    in place to an operand counts the bytes stored. A tensor passed as several operands counts at
+    most once.
     """
     written = [
         _written_bytes(dispatch, number, sizes) for number in range(len(dispatch.op.results))
@@ -173,7 +173,7 @@ def loads(dispatch: Dispatch, index: int) -> list[ir.Value]:
 
 
 def source(value: ir.Value) -> ir.Value:
-    """`value` seen through operations that only rename bytes."""
+    """The tensor that `value` is reinterpreted from, through any chain of RENAMES."""
     while (op := owner(value)) is not None and op.name in RENAMES:
         value = op.operands[0]
     return value
@@ -217,7 +217,7 @@ def _written_bytes(dispatch: Dispatch, number: int, sizes: Sizes) -> int | None:
 
 
 def _stored_bytes(value: ir.Value, dispatch: Dispatch, sizes: Sizes) -> int | None:
-    """Bytes of what is stored; of rows that are scattered over a tensor, these rows."""
+    """Bytes that a store writes; for rows scattered over a tensor, the bytes of these rows."""
     op = owner(value)
     written = value if op is None or op.name != _SCATTER else op.operands[0]
     return _inside_bytes(written, dispatch, sizes)
@@ -229,8 +229,8 @@ def _inside_bytes(value: ir.Value, dispatch: Dispatch, sizes: Sizes) -> int | No
 
 
 def _taken_bytes(value: ir.Value, dispatch: Dispatch, sizes: Sizes) -> int | None:
-    """Bytes that are read of a loaded tensor: all, unless every use takes rows or elements, or
-    writes rows over it."""
+    """Bytes that are read of a loaded tensor: all, unless every use reads rows or elements of it,
+    or writes rows to it."""
     whole = _inside_bytes(value, dispatch, sizes)
     total = 0
     for use in value.uses:
@@ -250,7 +250,7 @@ def _taken_bytes(value: ir.Value, dispatch: Dispatch, sizes: Sizes) -> int | Non
 
 
 def _extracted_bytes(extract: ir.Operation, dispatch: Dispatch, sizes: Sizes) -> int | None:
-    """Elements that `tensor.extract` reads: one for each value of the loops that index it."""
+    """Bytes that `tensor.extract` reads: an element per combination of the loops that index it."""
     source_type = ir.RankedTensorType(extract.operands[0].type)
     loop = extract.parent
     if loop is None or not loop.name.startswith("linalg."):
@@ -286,7 +286,7 @@ def _extracted_bytes(extract: ir.Operation, dispatch: Dispatch, sizes: Sizes) ->
 
 
 def _uses(dispatch: Dispatch, index: int) -> list[ir.OpOperand]:
-    """The uses of operand `index` in the body, whose sizes may be tied to it first."""
+    """The uses of operand `index` in the body, also through an operation that ties its sizes."""
     if dispatch.body is None:
         return []
     arguments = dispatch.body.regions[0].blocks[0].arguments
@@ -318,6 +318,6 @@ def _symbol(op: ir.Operation) -> str:
 
 
 def _entry(op: ir.Operation) -> tuple[str, str]:
-    """Executable and export that a dispatch names: `entry_points = [@exe::@entry]`."""
+    """Executable and export that a dispatch refers to: `entry_points = [@exe::@entry]`."""
     path = ir.SymbolRefAttr(ir.ArrayAttr(op.attributes["entry_points"])[0]).value
     return str(path[0]), str(path[-1])

@@ -1,13 +1,14 @@
-"""Rows for experts, sorted into groups of one expert each: a named operation.
+"""Sort rows into groups of one expert each: a named operation.
 
-There are P pairs of a token and an expert that it chose, and E experts. A group has B rows of one
-expert; an expert has as many groups as its pairs fill, the last of them in part:
+There are P pairs of a token and an expert that it chose, and E experts. A group has B slots for
+rows of one expert. An expert has as many groups as its pairs need, and the last may be partly
+empty:
 
     pairs      (t0,e2) (t0,e0) (t1,e2) (t1,e1) ..
     slots      e0: [p1 . . .]  e1: [p3 . . .]  e2: [p0 p2 . .] ..     G groups of B slots
 
-The pairs of an expert are in their order. G is what a call may need at most; the groups that it
-does not need come last. Rows of the tokens may be copied to the slots of their pairs.
+The pairs of an expert keep their order. G is the most groups that a call may need; unused groups
+come last. Rows of the tokens may be copied to the slots of their pairs.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from mxc.dialects import named_operations
 from mxc.dialects.generic import constant, element_of, empty, generic, i32, loop_index, shape_of
 from mxc.dialects.sizes import size_of, value_of
 
-#: The operation's name, and the options that it is built with.
+#: The name of the operation, and the names of its options.
 GROUP_BY_EXPERT, EXPERTS, ROWS = "group_by_expert", "experts", "rows"
-#: Bytes of a row that is copied are a multiple of this.
+#: Bytes of a row that is copied are a multiple of this number.
 COPIED = 16
 
 
 @dataclass(frozen=True)
 class GroupingCall:
-    """A call of the operation: the pairs' experts i32 [P], how large a group is, and what is
-    copied, [T, K], if anything."""
+    """A call of the operation: the expert of each pair, i32 [P], the slots per group (`rows`), and
+    the rows to copy, [T, K], if any."""
 
     op: ir.Operation
     chosen: ir.Value
@@ -43,12 +44,12 @@ class GroupingCall:
 def group_by_expert(
     chosen: ir.Value, experts: int, rows: int, copied: ir.Value | None = None
 ) -> list[ir.Value]:
-    """Sort pairs into groups of `rows` slots: what `chosen` i32 [P] has are the `experts`' numbers.
+    """Sort pairs into groups of `rows` slots. `chosen` i32 [P]: expert numbers, 0 .. experts - 1.
 
-    The expert of each group, i32 [G]; the pair of each slot, i32 [G * rows]; the slot of each pair,
-    i32 [P]. A slot without a pair has pair 0, a group without one the last expert. Where `copied`
-    [T, K] is given, of which P is a multiple of T, also row p / (P / T) of it for the pair p of
-    each slot, [G * rows, K].
+    Returns the expert of each group, i32 [G]; the pair of each slot, i32 [G * rows]; and the slot
+    of each pair, i32 [P]. A slot without a pair has pair 0, a group without pairs the last expert.
+    With `copied` [T, K], where P is a multiple of T, also returns row p / (P / T) of it for the
+    pair p of each slot, [G * rows, K].
     """
     index, kind = ir.IndexType.get(), i32()
     pairs = value_of(size_of(chosen, 0))
@@ -56,7 +57,7 @@ def group_by_expert(
     most = arith.addi(pairs, arith.muli(used, constant(rows - 1, index)))
     groups = arith.divui(most, constant(rows, index))
     slots = arith.muli(groups, constant(rows, index))
-    # They say how large the results are.
+    # Empty operands, which supply the sizes of the results.
     operands = [chosen, empty([groups], kind), empty([slots], kind)]
     whole = ir.IntegerType.get_signless(64)
     options: dict[str, ir.Attribute] = {
@@ -81,7 +82,7 @@ def group_by_expert(
 
 
 def grouping_calls(module: ir.Operation) -> Iterator[GroupingCall]:
-    """The calls of the operation in a program; they may be replaced meanwhile."""
+    """Yield the calls of the operation in a program; the caller may replace each call."""
     for found in named_operations.calls(module, GROUP_BY_EXPERT):
         experts, rows = (ir.IntegerAttr(found.options[name]).value for name in (EXPERTS, ROWS))
         chosen, _, _, *copied = found.op.operands

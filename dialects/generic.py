@@ -25,12 +25,12 @@ Body = Callable[..., ir.Value]
 
 
 def empty(sizes: Sequence[int | ir.Value], element: ir.Type) -> ir.Value:
-    """An uninitialised tensor; sizes that are values are dynamic."""
+    """An uninitialised tensor; sizes given as values are dynamic."""
     return tensor.empty(list(sizes), element)
 
 
 def fill(sizes: Sequence[int | ir.Value], element: ir.Type, value: float | int) -> ir.Value:
-    """A tensor of one repeated value."""
+    """A tensor filled with one value."""
     return linalg.fill(constant(value, element), outs=[empty(sizes, element)])
 
 
@@ -45,11 +45,10 @@ def generic(
 ) -> ir.Value:
     """Build one `linalg.generic` at the current insertion point and return its result.
 
-    `inputs`: tensors with their subscripts. `output`: subscripts of the result, whose elements
-    are `element`. `body` gets the scalars of the inputs, and the accumulator last when there is a
-    reduction; `initial` is then the tensor or the constant that the sum starts from. `sizes`
-    gives the size of a loop that no input has. Raises ValueError when subscripts and shapes
-    contradict each other.
+    `inputs`: tensors with their subscripts. `output`: subscripts of the result, whose elements are
+    `element`. `body` gets the scalars of the inputs, and with a reduction the accumulator last;
+    `initial` is then the tensor or the constant that the sum starts from. `sizes` gives the size of
+    a loop that no input has. Raises ValueError where subscripts and shapes contradict each other.
     """
     extent: dict[str, int | ir.Value] = dict(sizes or {})
     for value, subscripts in inputs:
@@ -99,5 +98,5 @@ def generic(
 
 
 def loop_index(output: str, letter: str) -> ir.Value:
-    """Inside a body: the index of a parallel loop, by its letter in `output`."""
+    """The index of a parallel loop, by its letter in `output`. Call it inside a body."""
     return linalg.IndexOp(output.split().index(letter)).result

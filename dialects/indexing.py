@@ -1,4 +1,4 @@
-"""Where an element of a tensor comes from: index arithmetic through operations that only move.
+"""Trace where an element of a tensor comes from, through operations that only move elements.
 
 Reshapes, transposes, broadcasts and copies are changes of index. `trace` follows them upwards and
 composes them into one affine map, so that a consumer can read the source itself.
@@ -18,24 +18,24 @@ Indices = list[ir.AffineExpr]
 
 
 def indexing_maps(op: ir.Operation) -> list[ir.AffineMap]:
-    """Indexing maps of a linalg operation in operand order, named operations included."""
+    """Indexing maps of a linalg operation in operand order, also of a named operation."""
     return [ir.AffineMapAttr(attribute).value for attribute in linalg.get_indexing_maps(op)]
 
 
 def dim_of(expression: ir.AffineExpr) -> int | None:
-    """Position of the loop that an expression is, or None if it is a compound."""
+    """Position of the loop if the expression is a single loop, else None."""
     if isinstance(expression, ir.AffineDimExpr):
         return int(expression.position)
     return None
 
 
 def dims(affine: ir.AffineMap) -> list[int | None]:
-    """The loop after each result of a map, None where it is a compound."""
+    """The loop of each result of a map, None for a compound result."""
     return [dim_of(expression) for expression in affine.results]
 
 
 def loop_ranges(op: ir.Operation) -> list[int | None]:
-    """Number of iterations of each loop, None where it is dynamic or no operand says."""
+    """Number of iterations of each loop, None if dynamic or not determined by an operand."""
     maps = indexing_maps(op)
     ranges: list[int | None] = [None] * maps[-1].n_dims
     for operand, affine in zip(op.operands, maps, strict=True):
@@ -55,7 +55,7 @@ def read_through(
 ) -> Indices | None:
     """Indices into `operand` of an elementwise linalg `op` when its result is read at `indices`.
 
-    `ranges` are those of the loops in `indices`. None where the map of the result is no
+    `ranges` are those of the loops in `indices`. None where the map of the result is not a
     permutation of the loops of `op`.
     """
     maps = indexing_maps(op)
@@ -70,9 +70,9 @@ def read_through(
 def trace(
     value: ir.Value, indices: Sequence[ir.AffineExpr], ranges: Sequence[int | None]
 ) -> tuple[ir.Value, Indices]:
-    """The farthest source of `value` that is only moved, and the indices that read it there.
+    """The farthest source from which `value` is only moved, and the indices that read it there.
 
-    `ranges` bounds the loops in `indices` and serves to simplify them.
+    `ranges` bounds the loops in `indices`, for simplification.
     """
     at = list(indices)
     while not isinstance(value, ir.BlockArgument):
@@ -86,7 +86,8 @@ def trace(
 def moved(
     op: ir.Operation, at: Indices, ranges: Sequence[int | None]
 ) -> tuple[ir.Value, Indices] | None:
-    """What the result of `op` is at indices, where it only moves elements; None where not."""
+    """The operand, and the indices in it, that the result of `op` has at `at`; None where `op` does
+    more than move elements."""
     if op.name == "tensor.collapse_shape":
         return _through_collapse(op, at, ranges)
     if op.name == "tensor.expand_shape":
@@ -155,7 +156,7 @@ def substitute(expression: ir.AffineExpr, loops: Sequence[ir.AffineExpr]) -> ir.
 def resolve(
     expression: ir.AffineExpr, loops: Sequence[ir.AffineExpr], ranges: Sequence[int | None]
 ) -> ir.AffineExpr:
-    """`substitute`, and divisions are carried out as far as `ranges` of the new loops allow."""
+    """`substitute`, with divisions simplified as far as `ranges` of the new loops allow."""
     loop = dim_of(expression)
     if loop is not None:
         return loops[loop]
@@ -173,12 +174,12 @@ def resolve(
     return plus(left, resolve(expression.rhs, loops, ranges))
 
 
-# The operators of the bindings name the class of their result after the operator, also where it was
-# simplified to another kind; reading the parts of such an object ends the process.
+# The operators of the bindings type their result by the operator, also where it was simplified to
+# another kind; reading the parts of such an object ends the process. Hence `maybe_downcast`.
 
 
 def plus(left: ir.AffineExpr, right: ir.AffineExpr) -> ir.AffineExpr:
-    """`left + right`, simplified, as an object of its own kind."""
+    """`left + right`, simplified, as an object of its actual class."""
     for one, other in ((left, right), (right, left)):
         if (whole := _whole(one, other)) is not None:
             return whole
@@ -186,7 +187,7 @@ def plus(left: ir.AffineExpr, right: ir.AffineExpr) -> ir.AffineExpr:
 
 
 def _whole(quotients: ir.AffineExpr, rest: ir.AffineExpr) -> ir.AffineExpr | None:
-    """What `(e floordiv c) * c` and `e mod c` are together: e. None for other parts."""
+    """e for `(e floordiv c) * c` plus `e mod c`; None for other summands."""
     if not isinstance(rest, ir.AffineModExpr) or not isinstance(quotients, ir.AffineMulExpr):
         return None
     divided = quotients.lhs.maybe_downcast()
@@ -197,7 +198,7 @@ def _whole(quotients: ir.AffineExpr, rest: ir.AffineExpr) -> ir.AffineExpr | Non
 
 
 def times(expression: ir.AffineExpr, factor: int) -> ir.AffineExpr:
-    """`expression * factor`, simplified, a sum term by term, as an object of its own kind."""
+    """`expression * factor`, simplified and multiplied out, as an object of its actual class."""
     if isinstance(expression, ir.AffineAddExpr):
         terms = (expression.lhs.maybe_downcast(), expression.rhs.maybe_downcast())
         return plus(*(times(term, factor) for term in terms))
@@ -207,10 +208,10 @@ def times(expression: ir.AffineExpr, factor: int) -> ir.AffineExpr:
 def quotient(
     expression: ir.AffineExpr, divisor: int, ranges: Sequence[int | None]
 ) -> ir.AffineExpr:
-    """`expression floordiv divisor`, without terms that the ranges of the loops make zero.
+    """`expression floordiv divisor`, without terms that are zero for the ranges of the loops.
 
-    A loop by itself stays divided also where it is a single block: the division says that there
-    are blocks.
+    A single loop stays divided even where it covers one block: the division records that there are
+    blocks.
     """
     whole, rest = _divide(expression, divisor)
     if bound(rest, ranges) <= divisor - 1 and rest != expression:
@@ -237,7 +238,7 @@ def remainder(
 
 
 def _divide(expression: ir.AffineExpr, divisor: int) -> tuple[ir.AffineExpr, ir.AffineExpr]:
-    """(a, b) with expression = a * divisor + b, a as large as the form of the expression shows."""
+    """(a, b) with expression = a * divisor + b, and a as large as the expression shows."""
     zero = ir.AffineConstantExpr.get(0)
     if isinstance(expression, ir.AffineAddExpr):
         (a, b), (c, d) = _divide(expression.lhs, divisor), _divide(expression.rhs, divisor)
@@ -253,12 +254,12 @@ def _divide(expression: ir.AffineExpr, divisor: int) -> tuple[ir.AffineExpr, ir.
     return zero, expression
 
 
-#: Above every size: the bound of a loop whose range is not known.
+#: Larger than every size: the bound of a loop with an unknown range.
 _UNBOUNDED = 1 << 62
 
 
 def bound(expression: ir.AffineExpr, ranges: Sequence[int | None]) -> int:
-    """Largest value of an expression of non-negative terms."""
+    """The largest value of an expression of non-negative terms."""
     if isinstance(expression, ir.AffineConstantExpr):
         return int(expression.value)
     loop = dim_of(expression)
@@ -278,7 +279,7 @@ def bound(expression: ir.AffineExpr, ranges: Sequence[int | None]) -> int:
 
 
 def _highest(expression: ir.AffineExpr) -> int:
-    """Highest loop in an expression, -1 if there is none."""
+    """The highest loop number in an expression, -1 if there is none."""
     loop = dim_of(expression)
     if loop is not None:
         return loop

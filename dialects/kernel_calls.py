@@ -1,12 +1,12 @@
-"""What is said of the operations that our kernels take the place of, beside `Contraction`.
+"""Attributes of operations that kernels of mxc replace, besides `Contraction`.
 
-Of a contraction that no kernel computes the attribute `mxc.contraction` has the reason too:
+A contraction that no kernel computes has the reason in its attribute `mxc.contraction`:
 
     linalg.generic {mxc.contraction = {.., reason = "the accumulator is not zero"}} ..
 
-and so has its location, because IREE builds some operations anew without their attributes.
+and also in its location, because IREE rebuilds some operations without their attributes.
 
-`mxc.quantizes` is on a kernel that makes blocks for contractions, or puts them into their order.
+`mxc.quantizes` marks a kernel that quantizes or reorders blocks for contractions.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _DECODED = "decoded"
 
 
 def write_reason(op: ir.Operation, reason: Reason, *, decoded: bool = False) -> None:
-    """Say why no kernel computes a contraction. The first reason stays.
+    """Record why no kernel computes a contraction. An existing reason is kept.
 
-    `decoded`: it reads floats that were packed, and that another operation has decoded.
+    `decoded`: the contraction reads floats that another operation has decoded from packed elements.
     """
     if not says(op, _REASON):
         said: dict[str, ir.Attribute] = {_REASON: ir.StringAttr.get(reason.text)}
@@ -37,32 +37,32 @@ def write_reason(op: ir.Operation, reason: Reason, *, decoded: bool = False) -> 
 
 
 def read_reasons(location: ir.Location) -> list[str]:
-    """Why no kernel computes the contractions of a location."""
+    """The reasons why no kernel computes the contractions of a location."""
     return [str(ir.DictAttr(each)[_REASON].value) for each in records(location, ATTRIBUTE)]
 
 
 def reads_decoded(location: ir.Location) -> bool:
-    """Whether a contraction of a location reads what was packed, as `write_reason` was told."""
+    """Whether a contraction of a location was recorded as `decoded` by `write_reason`."""
     return any(_DECODED in ir.DictAttr(each) for each in records(location, ATTRIBUTE))
 
 
 def mark_quantizes(dispatch: ir.Operation, format: str) -> None:
-    """Say of a dispatch that it makes or orders blocks of `format` for those that read them."""
+    """Mark a dispatch that quantizes or reorders blocks of `format` for its consumers."""
     dispatch.attributes[QUANTIZES] = ir.StringAttr.get(format)
 
 
 def quantizes(dispatch: ir.Operation) -> bool:
-    """Whether `mark_quantizes` was said of a dispatch."""
+    """Whether a dispatch has the mark of `mark_quantizes`."""
     return QUANTIZES in dispatch.attributes
 
 
 def moved_bytes(dispatch: Dispatch, call: Contraction, sizes: Sizes = STATED) -> int | None:
-    """Bytes that a call reads and writes: of the weights, the experts that are chosen at most.
+    """Bytes that a call reads and writes; of the weights, at most the chosen experts.
 
-    None where its rows are dynamic, and not known by `sizes`.
+    None where its rows are dynamic and not known from `sizes`.
 
-    What has the experts as its first dimension, and what is flat and follows the i32 ids of the
-    chosen ones with a row for each expert at least, is theirs.
+    A tensor belongs to the experts if its first dimension is the experts, or if it is flat, follows
+    the i32 ids of the chosen experts, and has at least a row for each expert.
     """
     op, given = dispatch.op, dispatch.operands
     places = [at for at, v in enumerate(given) if isinstance(v.type, ir.RankedTensorType)]

@@ -1,4 +1,4 @@
-"""Operations of iree_linalg_ext that we build; the dialect has no Python classes.
+"""Operations of iree_linalg_ext that mxc builds; the dialect has no Python classes.
 
 Source: IREE, compiler/src/iree/compiler/Dialect/LinalgExt/IR/LinalgExtOps.td.
 """
@@ -29,8 +29,8 @@ def gather(source: ir.Value, indices: ir.Value) -> ir.Value:
 
 
 def scatter(updates: ir.Value, places: ir.Value, whole: ir.Value) -> ir.Value:
-    """`whole` [N, .., W..] with updates [T, W..] at places i32 [T, R], each of which is once: the
-    indices in its first R dimensions."""
+    """`whole` [N, .., W..] with updates [T, W..] written at `places` i32 [T, R], distinct indices
+    into its first R dimensions."""
     kind = element_of(whole)
     op = ir.Operation.create(
         "iree_linalg_ext.scatter",
@@ -49,7 +49,7 @@ def scatter(updates: ir.Value, places: ir.Value, whole: ir.Value) -> ir.Value:
 
 
 def top_k(scores: ir.Value, k: int) -> tuple[ir.Value, ir.Value]:
-    """The k largest of each row of scores f32 [T, E], falling: values f32, indices i32, [T, k]."""
+    """The k largest of each row of scores f32 [T, E], descending: f32 and i32 indices [T, k]."""
     rows = size_of(scores, 0)
     f32, i32 = ir.F32Type.get(), ir.IntegerType.get_signless(32)
     values = fill([rows, k], f32, float("-inf"))

@@ -1,7 +1,7 @@
-"""What locations say besides a place in a file: the names that builders give, and records.
+"""Locations as carriers of names that builders give, and of records.
 
-A record is an attribute by a name. As the metadata of a fused location it survives where IREE
-builds an operation anew and drops its attributes, and where it forms a dispatch of several.
+A record is a named attribute in the metadata of a fused location. It survives where IREE rebuilds
+an operation and drops its attributes, and where IREE forms a dispatch of several operations.
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ from iree.compiler import ir
 
 
 def names(location: ir.Location) -> tuple[str, ...]:
-    """The names that builders gave (`ir.Location.name`), however deep, in order, without repeats.
+    """The names that builders gave (`ir.Location.name`), at any depth, in order, without repeats.
 
-    Fused locations are looked into; of a call site only the callee counts; files are no names.
+    Fused locations are searched; of a call site only the callee is; file locations have no names.
     """
     found = (each.name_str for each in _inside(location) if isinstance(each, ir.NameLoc))
     return tuple(dict.fromkeys(found))
 
 
 def records(location: ir.Location, name: str) -> list[ir.Attribute]:
-    """The records of this name, as `with_record` has put them there, in order."""
+    """The records of this name in a location, in order."""
     found = [_records(each) for each in _inside(location)]
     return [each[name] for each in found if each is not None and name in each]
 
 
 def with_record(location: ir.Location, name: str, record: ir.Attribute) -> ir.Location:
-    """`location` with a record."""
+    """`location` with a record added."""
     return ir.Location.fused([location], ir.DictAttr.get({name: record}))
 
 
 def plain(location: ir.Location) -> ir.Location:
-    """`location` without records, for people."""
+    """`location` without records, for messages."""
     if isinstance(location, ir.CallSiteLoc):
         return ir.Location.callsite(plain(location.callee), [plain(location.caller)])
     if _records(location) is not None:
@@ -48,7 +48,7 @@ def _records(location: ir.Location) -> ir.DictAttr | None:
 
 
 def _inside(location: ir.Location) -> Iterator[ir.Location]:
-    """A location and those that it consists of."""
+    """Yield a location and the locations that it consists of."""
     yield location
     if isinstance(location, ir.FusedLoc):
         for each in location.locations:

@@ -1,7 +1,8 @@
-"""Two scaled sides whose blocks differ, mxfp8 by nvfp4: in the blocks of the finer one.
+"""Split two scaled operands with different block sizes, such as mxfp8 by nvfp4, to the finer
+blocks.
 
-lhs [M, K / 32, 32], scales [M, K / 32]    ->    [M, K / 32, 2, 16], scales as they are
-rhs [N, K / 16, 16], scales [N, K / 16]    ->    [N, K / 32, 2, 16], scales [N, K / 32, 2]
+    lhs [M, K / 32, 32], scales [M, K / 32]    ->    [M, K / 32, 2, 16], scales as they are
+    rhs [N, K / 16, 16], scales [N, K / 16]    ->    [N, K / 32, 2, 16], scales [N, K / 32, 2]
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from mxc.dialects.sizes import sizes_of, split
 def in_common_blocks(
     lhs: ir.Value, lhs_scale: ir.Value, rhs: ir.Value, rhs_scale: ir.Value
 ) -> tuple[tuple[int, int], ir.Value, ir.Value, ir.Value, ir.Value]:
-    """Scaled sides [.., KO, KB], where one KB is a multiple of the other: both [.., KO, KI, KB].
+    """Reshape scaled operands [.., KO, KB], where one KB is a multiple of the other, to [.., KO,
+    KI, KB].
 
-    The first result is 1 for the side whose scales are finer, [.., KO, KI]. Both 0, and nothing is
-    changed, where the blocks are alike or no multiples.
+    The first result has a 1 for the side with the finer scales, [.., KO, KI]. Where the block sizes
+    are equal, or not multiples, both are 0 and nothing is changed.
     """
     first, second = (int(ir.RankedTensorType(side.type).shape[-1]) for side in (lhs, rhs))
     if first == second or min(first, second) < 1 or max(first, second) % min(first, second):
@@ -32,7 +34,7 @@ def in_common_blocks(
 
 
 def _split(value: ir.Value, axis: int, size: int) -> ir.Value:
-    """A dimension, counted from the end, as two, the inner one of so many."""
+    """Split a dimension, counted from the end, into two, the inner one of `size`."""
     kind = ir.RankedTensorType(value.type)
     axis += kind.rank
     shape = sizes_of(value)

@@ -1,11 +1,11 @@
-"""Named operations: what mxc builds itself is a call of a private function that says what it is.
+"""Named operations: calls of private functions, whose attributes name the operation.
 
     util.func private @mxc.attention(%queries: .., ..) -> .. attributes {
         mxc.operation = "attention", mxc.options = {scale = 0.125, ..}} { reference }
     %y = util.call @mxc.attention(%queries, ..)
 
 The body of the function is the reference: linalg that IREE compiles where no kernel takes the
-operation. A pass that lowers one replaces the call, and never looks at the body.
+operation. A pass that lowers an operation replaces the call, and never reads the body.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from dataclasses import dataclass
 
 from iree.compiler import ir
 
-#: Attributes of the function: the name of the operation, what it was built with, and of each
-#: dynamic size of its results the operand and the axis that have it.
+#: Attributes of the function: the name of the operation, its options, and, for each dynamic size of
+#: its results, the operand and the axis that have this size.
 OPERATION, OPTIONS, SIZES = "mxc.operation", "mxc.options", "mxc.sizes"
-#: On the contractions of a reference.
+#: Marks the contractions of a reference.
 PRODUCT = "mxc.product"
 
-#: What may call: functions of programs of ours, and of programs from elsewhere.
+#: Operations that may contain calls: functions of mxc's own programs, and of imported programs.
 _FUNCTIONS = ("util.func", "func.func")
 
 
 @dataclass(frozen=True)
 class NamedCall:
-    """A call of a named operation: `op`, a util.call; `function` is what it calls."""
+    """A call of a named operation: `op`, a util.call, and the `function` that it calls."""
 
     op: ir.Operation
     function: ir.Operation
 
     @property
     def options(self) -> ir.DictAttr:
-        """What the operation was built with."""
+        """The options of the operation."""
         return ir.DictAttr(self.function.attributes[OPTIONS])
 
 
@@ -47,11 +47,10 @@ def call(
     options: Mapping[str, ir.Attribute],
     sizes: Sequence[tuple[int, int]] = (),
 ) -> list[ir.Value]:
-    """Call the operation `name` here; its results.
+    """Emit a call of the operation `name`, and return its results.
 
     `reference` builds the body from the arguments of the function. `sizes`: for each dynamic
-    dimension of the results, in their order, the number of an operand and its axis that are as
-    large.
+    dimension of the results, in order, the number of an operand and its axis that have this size.
     """
     module = _module_here()
     kinds = [value.type for value in operands]
@@ -73,13 +72,13 @@ def call(
 
 
 def calls(module: ir.Operation, name: str) -> Iterator[NamedCall]:
-    """The calls of the operation `name`; they may be replaced meanwhile."""
+    """Yield the calls of the operation `name`; the caller may replace each call."""
     found = {}
     for op in _functions(module):
         if OPERATION in op.attributes and ir.StringAttr(op.attributes[OPERATION]).value == name:
             found[ir.StringAttr(op.attributes["sym_name"]).value] = op
     made = []
-    # All of them first: what uses a result may be replaced with it.
+    # Calls are collected first, because the users of a result may be replaced with it.
     for function in _functions(module):
         for block in function.regions[0].blocks:
             for each in block.operations:
@@ -92,8 +91,7 @@ def calls(module: ir.Operation, name: str) -> Iterator[NamedCall]:
 
 
 def erase_unused(module: ir.Operation) -> None:
-    """Erase the calls of named operations that nothing reads, and the functions that nothing calls
-    any more."""
+    """Erase calls of named operations with unused results, and functions no longer called."""
     named = {
         ir.StringAttr(op.attributes["sym_name"]).value: op
         for op in _functions(module)
@@ -122,13 +120,13 @@ def is_call(op: ir.Operation, name: str) -> bool:
 
 
 def products(op: ir.Operation) -> tuple[ir.Operation, ...]:
-    """The contractions of the reference of a call, in their order; none of other operations."""
+    """The contractions in the reference of a call, in order; empty for other operations."""
     function = _called(op) if op.name == "util.call" else None
     return () if function is None else tuple(_marked(function))
 
 
 def size_of_result(op: ir.Operation, number: int, axis: int) -> tuple[int, int] | None:
-    """The operand of a call and its axis that are as large as a dynamic dimension of a result."""
+    """Operand of a call, and its axis, that have the size of a dynamic dimension of a result."""
     function = _called(op)
     if function is None or SIZES not in function.attributes:
         return None
@@ -145,7 +143,7 @@ def size_of_result(op: ir.Operation, number: int, axis: int) -> tuple[int, int] 
 
 
 def _called(op: ir.Operation) -> ir.Operation | None:
-    """The function that a call calls, if it has a body."""
+    """The function that a call refers to, if it has a body."""
     symbol = ir.FlatSymbolRefAttr(op.attributes["callee"]).value
     for function in _functions(module_of(op)):
         if ir.StringAttr(function.attributes["sym_name"]).value == symbol:
@@ -159,7 +157,7 @@ def _function(
     said: Mapping[str, ir.Attribute],
     reference: Callable[..., Sequence[ir.Value]],
 ) -> str:
-    """The symbol of the function that is this operation, which is built if there is none yet."""
+    """The symbol of the function of this operation, which is built if it does not exist yet."""
     taken = set()
     for op in _functions(module):
         symbol = str(ir.StringAttr(op.attributes["sym_name"]).value)
@@ -194,7 +192,7 @@ def _functions(module: ir.Operation) -> Iterator[ir.Operation]:
 
 
 def _marked(op: ir.Operation) -> Iterator[ir.Operation]:
-    """The operations inside of `op` that are a product."""
+    """Yield the operations inside `op` that are marked as a product."""
     for region in op.regions:
         for block in region.blocks:
             for each in block.operations:
@@ -209,7 +207,7 @@ def _module_here() -> ir.Operation:
 
 
 def module_of(op: ir.Operation | ir.OpView) -> ir.Operation:
-    """The module that an operation is in."""
+    """The module that contains an operation."""
     found = op.operation
     while found.name != "builtin.module":
         found = found.parent.operation

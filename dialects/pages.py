@@ -1,12 +1,12 @@
-"""Pages of keys and values: writing rows into them, and what an element of them is.
+"""Pages of keys and values: writing rows to a pool, and reading its elements.
 
-A pool [N, E, B, V, D] has N pages of B positions, and is in floats, in fp8 (e4m3), or in an MX
-format. In fp8 it is bytes of the same shape; the scales of a layer are no part of it.
+A pool [N, E, B, V, D] has N pages of B positions, in floats, in fp8 (e4m3), or in an MX format. In
+fp8 it is bytes of the same shape, and the scales belong to the layers, not to the pool.
 
-In an MX format a pool is bytes [N, E, B + B / 32, V, D]: after the B positions of an entry are
-their scales, E8M0 [V, D / 32, B]. So all of an entry begins at a multiple of D bytes, a page is one
-piece of memory, and scales of positions side by side are side by side: a register of them where
-keys are in the lanes.
+In an MX format a pool is bytes [N, E, B + B / 32, V, D]: the B positions of an entry are followed
+by their scales, E8M0 [V, D / 32, B]. An entry thus begins at a multiple of D bytes, a page is
+contiguous, and scales of adjacent positions are adjacent: a register of them fits kernels that have
+keys in the lanes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from mxc.dialects.sizes import size_of, value_of
 from mxc.formats.formats import E4M3, FORMATS, BlockFormat, ElementFormat
 from mxc.formats.recipes import ScaleRecipe
 
-#: Keys and values in fp8: the scales are those of layers, and in no page.
+#: Keys and values in fp8: their scales belong to layers, and are not in pages.
 FP8 = BlockFormat("fp8e4m3", E4M3, unit_scales=True)
 
 #: Recipe of the scales of pages in an MX format: no element saturates under such a scale.
@@ -47,8 +47,8 @@ _ONE = 127
 
 @dataclass(frozen=True)
 class Pages:
-    """A pool of pages, and `lists` i32 [S, P]: the pages of each run's sequence. `format`: what
-    the pool is packed in, see `page_format`; None: it has floats."""
+    """A pool of pages, and `lists` i32 [S, P]: the pages of the sequence of each run. `format`: the
+    packed format of the pool, see `page_format`; None for floats."""
 
     pool: ir.Value
     lists: ir.Value
@@ -66,7 +66,7 @@ def positions_of(pool: ir.Value, format: str | None) -> int:
 
 
 def page_format(name: str) -> BlockFormat | None:
-    """The format of packed pages called `name`; None: it is a type of floats."""
+    """The packed format of pages called `name`; None for a name of a float type."""
     if name not in PAGE_FORMATS:
         return None
     return FP8 if name == FP8.name else FORMATS[name]
@@ -164,7 +164,7 @@ def _write_blocks(
     written = _write(pool, range(entry, entry + count), block, slots, several)
 
     def place(slot: ir.Value) -> ir.Value:
-        """The entry of all, and the byte in it."""
+        """The number of the entry in the pool, and the byte offset within the entry."""
         each, head, part, which = (
             arith.index_cast(i32, loop_index("m e h k c", loop)) for loop in "ehkc"
         )
@@ -191,7 +191,7 @@ def _write_blocks(
 
 
 def element_at(pages: Pages, at: Sequence[ir.Value]) -> ir.Value:
-    """The f32 of an element of the pool, by its five indices."""
+    """The f32 value of an element of the pool, by its five indices."""
     found = tensor.extract(pages.pool, at)
     format = None if pages.format is None else page_format(pages.format)
     if format is None:
@@ -251,7 +251,7 @@ def place_of_scale(
 
 
 def _element(code: ir.Value, element: ElementFormat) -> ir.Value:
-    """The f32 that a byte of a format is without its scale."""
+    """The f32 value of a byte of a format, without its scale."""
     f32 = ir.F32Type.get()
     if not element.exponent:
         return arith.mulf(arith.sitofp(f32, code), constant(element.min_positive, f32))
@@ -259,8 +259,8 @@ def _element(code: ir.Value, element: ElementFormat) -> ir.Value:
 
 
 def _scale(byte: ir.Value) -> ir.Value:
-    """The f32 that a byte of E8M0 is: two to the power of it - 127, 255 is NaN. The least, which is
-    subnormal, is zero, as CPUs and IREE read it."""
+    """The f32 value of an E8M0 byte: 2^(byte - 127), NaN for 255. The byte 0, a subnormal, is zero,
+    as CPUs and IREE read it."""
     i32, f32 = ir.IntegerType.get_signless(32), ir.F32Type.get()
     bits = arith.shli(arith.extui(i32, byte), constant(23, i32))
     none = arith.cmpi(arith.CmpIPredicate.eq, byte, constant(-1, byte.type))

@@ -3,7 +3,7 @@
     util.global private @"norm" = #flow.parameter.named<"model"::"norm"> : tensor<64xbf16>
     %w = util.global.load immutable @"norm" : tensor<64xbf16>
 
-The bytes live in weights.irpa under the same name; nothing of them is in the program.
+The bytes are in weights.irpa under the same name, and not in the program.
 """
 
 from collections.abc import Sequence
@@ -13,16 +13,16 @@ from iree.compiler import ir
 from mxc.artifact.manifest import SCOPE
 from mxc.dialects.devices import GLOBAL_AFFINITY
 
-#: On a `util.global`: the layout that the bytes of its parameter shall have, a StringAttr.
+#: On a `util.global`: the layout that the bytes of its parameter must have, a StringAttr.
 LAYOUT = "mxc.layout"
 
-#: On an argument or a result of a function: what a caller knows it as, and the type of the elements
-#: whose bytes it has. StringAttrs.
+#: On an argument or a result of a function: its name for callers, and the type of the elements that
+#: its bytes hold. StringAttrs.
 NAME, ELEMENT = "mxc.name", "mxc.element"
 
 
 def take_layouts(module: ir.Module) -> dict[str, str]:
-    """Parameter -> layout, where a pass asked for one; the attributes are removed."""
+    """Remove the layout attributes that passes have set, and return them: parameter -> layout."""
     found: dict[str, str] = {}
     for view in module.body.operations:
         op = view.operation
@@ -34,7 +34,7 @@ def take_layouts(module: ir.Module) -> dict[str, str]:
 
 
 def initial_value(name: str, kind: ir.Type) -> ir.Attribute:
-    """What a `util.global` begins with that is the parameter `name`."""
+    """The initial value of a `util.global` that is the parameter `name`."""
     return ir.Attribute.parse(f'#flow.parameter.named<"{SCOPE}"::"{name}"> : {kind}')
 
 
@@ -42,15 +42,15 @@ class Parameters:
     """The named parameters of one module, each declared once, at the top of the module."""
 
     def __init__(self, module: ir.Module, affinity: ir.Attribute | None = None) -> None:
-        """Declare them in `module`. `affinity`: their device, where there are several."""
+        """Declare parameters in `module`. `affinity`: their device, where there are several."""
         self._body = module.body
         self._affinity = affinity
         self._declared: dict[str, ir.Type] = {}
 
     def load(self, name: str, shape: Sequence[int], element: ir.Type) -> ir.Value:
-        """Value of parameter `name` at the insertion point, declaring it at its first use.
+        """Load the parameter `name` at the insertion point; the first load declares it.
 
-        Raises ValueError when `name` was declared with another type: one name is one tensor.
+        Raises ValueError where `name` was declared with another type: one name is one tensor.
         """
         kind = ir.RankedTensorType.get(list(shape), element)
         if name not in self._declared:

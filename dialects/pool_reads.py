@@ -1,10 +1,10 @@
-"""What a kernel of ours reads of a pool: the pages or states of its runs, of one layer.
+"""The part of a pool that a kernel reads: the pages or states of its runs, of one layer.
 
     flow.dispatch @mxc_attention_..(%queries, %pool, %sinks, %runs, %lists, ..)
         {mxc.pool = {operand = 1, part = 2, of = 48, runs = 3, lists = 4, page = 64, reach = 128,
                      queries = 0, mixed = 64}}
 
-The body of such a kernel says nothing of it, and the operand is the whole pool.
+The body of such a kernel does not show this, and the operand is the whole pool.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ ATTRIBUTE = "mxc.pool"
 
 @dataclass(frozen=True, kw_only=True)
 class PoolRead:
-    """`operand`: the pool [items, ..]; `part` of each item's `of` equal parts is read. `runs`: the
-    operand [S, ..] with the runs, each of which has one item, a state; or, by its list of pages in
-    the operand `lists` [S, P], the pages of `page` positions that its rows see: those that the last
-    `reach` positions of each are in, or all (0). `queries` [T, V, G, D]: the operand, and `mixed`
-    the elements of a value; attention alone has these.
+    """`operand`: the pool [items, ..]. The kernel reads `part` of the `of` equal parts of an item.
+
+    `runs`: the operand [S, ..] with the runs. Without `lists`, each run reads one item, its state.
+    With `lists` [S, P], the operand with the pages of each run, it reads pages of `page` positions:
+    those with the last `reach` positions of each row, or all (0). `queries`: the operand [T, V, G,
+    D], and `mixed`: elements of a value; only attention has these.
     """
 
     operand: int
@@ -39,7 +40,7 @@ class PoolRead:
     mixed: int = 0
 
     def write(self, op: ir.Operation) -> None:
-        """Put this on a dispatch."""
+        """Write this record to a dispatch."""
         i64 = ir.IntegerType.get_signless(64)
         op.attributes[ATTRIBUTE] = ir.DictAttr.get(
             {each.name: ir.IntegerAttr.get(i64, getattr(self, each.name)) for each in fields(self)}
@@ -56,7 +57,8 @@ class PoolRead:
         return items * math.prod(pool[1:]) * self.part // self.of * width // 8
 
     def flops(self, op: ir.Operation, sizes: Sizes) -> int | None:
-        """Twice the products of attention, of the keys that queries see; 0 of anything else."""
+        """Twice the multiplications of attention, over the keys that queries attend to; 0 for other
+        kernels, None where sizes are not known."""
         if self.queries < 0:
             return 0
         queries, lists = sizes.operand(op, self.queries), sizes.operand(op, self.lists)
@@ -83,7 +85,7 @@ class PoolRead:
 
 
 def read_pool(op: ir.Operation) -> PoolRead | None:
-    """What stands on a dispatch; None where nothing does."""
+    """The record on a dispatch; None where there is none."""
     if ATTRIBUTE not in op.attributes:
         return None
     said = ir.DictAttr(op.attributes[ATTRIBUTE])

@@ -1,7 +1,7 @@
 """The body of a contraction: one product of two factors, added to the accumulator in f32.
 
-`read_product` accepts every order of operands and sums; `is_canonical_body` the one that
-scaled.py builds.
+`read_product` accepts every order of operands; `is_canonical_body` only the one that scaled.py
+builds.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from mxc.dialects.scalar_nodes import loops_of
 
 
 def read_product(op: ir.Operation, *, rounded: bool = False) -> tuple[Factor, Factor] | Reason:
-    """The two factors of a multiply-accumulate body in f32, or the reason why it is none.
+    """The two factors of a multiply-accumulate body in f32, or the reason why the body is not one.
 
-    `rounded`: a factor may be rounded to another type first, once, which it says.
+    `rounded`: accept factors that are rounded once to another type, which `Factor.rounded` names.
     """
     block = op.regions[0].blocks[0]
     total = list(block.operations)[-1].operands[0]
@@ -42,19 +42,19 @@ def read_product(op: ir.Operation, *, rounded: bool = False) -> tuple[Factor, Fa
 
 
 def _no_sum(total: ir.Value) -> Reason:
-    """Why what a body leaves is no f32 addition."""
+    """The reason why the result of a body is not an f32 addition."""
     value = total
     if not isinstance(value, ir.BlockArgument) and value.owner.name == "arith.truncf":
         value = value.owner.operands[0]
     added = not isinstance(value, ir.BlockArgument) and value.owner.name == "arith.addf"
-    # What a loop leaves is what its next step adds to.
+    # The accumulator has the type that the body yields.
     if added and not isinstance(total.type, ir.F32Type):
         return Reason(f"it sums in {total.type}; kernels sum in f32")
     return Reason("its body does not end in an f32 addition")
 
 
 def _is_of_each_element(op: ir.Operation, factor: Factor) -> bool:
-    """Whether what is read as a float scale differs along K as the elements do."""
+    """Whether a float scale varies along K like the elements, so that blocks do not share it."""
     maps = indexing_maps(op)
     if factor.scale is None or not isinstance(_argument(op, factor.scale).type, ir.F32Type):
         return False
@@ -68,21 +68,22 @@ def _argument(op: ir.Operation, number: int) -> ir.Value:
 
 
 def is_canonical_body(op: ir.Operation, lhs: Factor, rhs: Factor) -> bool:
-    """Whether the body of `op` is written as the builder writes it for these factors."""
+    """Whether the body of `op` equals the one that the builder writes for these factors."""
     return _text(op) == _canonical_text(op, lhs, rhs)
 
 
 def f32_operands(value: ir.Value, name: str) -> list[ir.Value] | None:
-    """The operands of the f32 operation `name` that computes a value, None where another does."""
+    """The operands of the f32 operation `name` that defines a value; else None."""
     if isinstance(value, ir.BlockArgument) or value.owner.name != name:
         return None
     return list(value.owner.operands) if isinstance(value.type, ir.F32Type) else None
 
 
 def _text(op: ir.Operation) -> list[tuple[str, ...]]:
-    """The body as (operation, operands..), where %i is an argument and i a result.
+    """The body as a list of (operation, operands..), where %i is an argument and i the result of
+    line i.
 
-    A constant is no line, since IREE moves constants out of bodies: where used it is "step" or "?".
+    Constants have no line, since IREE moves them out of bodies; as operands they are "step" or "?".
     """
     block = op.regions[0].blocks[0]
     names = {argument: f"%{i}" for i, argument in enumerate(block.arguments)}
@@ -97,7 +98,7 @@ def _text(op: ir.Operation) -> list[tuple[str, ...]]:
 
 
 def _canonical_text(op: ir.Operation, lhs: Factor, rhs: Factor) -> list[tuple[str, ...]]:
-    """What `_text` gives for the body that `contraction_into` builds."""
+    """The `_text` of the body that `contraction_into` builds."""
     arguments = op.regions[0].blocks[0].arguments
     lines: list[tuple[str, ...]] = []
     sides = []

@@ -1,7 +1,7 @@
-"""Quantization found in a program: what quantize.py builds, recognised by its computation.
+"""Recognize quantization in a program, as built by quantize.py, by the computation.
 
-A signature of what makes the elements, from the floats on, is compared with that of what the
-builders make of a tensor of as many dimensions. Sizes do not count, nor where constants stand.
+The signature of the computation, from the floats to the elements, is compared with the signature of
+what the builders emit for a tensor of the same rank. Sizes, and places of constants, are ignored.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ from mxc.formats.recipes import ScaleRecipe
 
 @dataclass(frozen=True, kw_only=True)
 class Quantization:
-    """What `quantize_mx` builds, found in a program.
+    """An instance in a program of what `quantize_mx` builds.
 
-    `x`: the floats, f32, bf16 or f16, of any shape with blocks of 32 in a row; `codes`: elements as
-    integers [.., KO, 32], or as bytes i8 [.., KO, 8, 3]; `scales`: i8 [.., KO].
+    `x`: the floats, f32, bf16 or f16, of any shape whose rows hold whole blocks of 32; `codes`:
+    elements as integers [.., KO, 32], or as bytes i8 [.., KO, 8, 3] for 6 bits; `scales`: i8 [..,
+    KO].
     """
 
     x: ir.Value
@@ -42,7 +43,7 @@ class Quantization:
 
 
 def match_quantization(op: ir.Operation) -> Quantization | None:
-    """The quantization whose codes `op` computes, or None where it computes something else."""
+    """The quantization whose codes `op` computes; None for other operations."""
     if op.name != "linalg.generic" or len(op.results) != 1:
         return None
     if str(element_of(op.results[0])) not in ("i4", "i8"):
@@ -52,7 +53,7 @@ def match_quantization(op: ir.Operation) -> Quantization | None:
     sources = [source_of(leaf) for leaf in leaves]
     if not sources or any(source != sources[0] for source in sources):
         return None
-    # The last leaf are the blocks whose amax is taken: x, with one axis more.
+    # The last leaf is the blocks whose amax is computed: x, with one more axis.
     known = _known(len(shape_of(leaves[-1])) - 1).get(found)
     if known is None or shape_of(leaves[-1])[-1] != BLOCK:
         return None
@@ -68,7 +69,7 @@ def match_quantization(op: ir.Operation) -> Quantization | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Int8Quantization:
-    """What `quantize_int8` builds, found in a program: its x, and the operations of its results."""
+    """An instance of what `quantize_int8` builds: its input, and the operations of its results."""
 
     x: ir.Value
     codes: ir.Operation
@@ -76,7 +77,7 @@ class Int8Quantization:
 
 
 def match_int8_quantization(op: ir.Operation) -> Int8Quantization | None:
-    """The quantization to int8 whose elements `op` computes, or None."""
+    """The quantization to int8 whose elements `op` computes; None for other operations."""
     if op.name != "linalg.generic" or len(op.results) != 1:
         return None
     leaves: list[ir.Value] = []
@@ -90,25 +91,26 @@ def match_int8_quantization(op: ir.Operation) -> Int8Quantization | None:
 
 @cache
 def _known_int8(rank: int) -> str:
-    """The signature of int8 of x of `rank` dimensions."""
+    """The signature of the quantization to int8 of a tensor of `rank` dimensions."""
     with ir.Location.unknown(), ir.InsertionPoint(ir.Module.create().body):
         elements, _ = quantize_int8(tensor.empty([1] * (rank - 1) + [BLOCK], ir.F32Type.get()))
         return _int8_signature(elements, [])
 
 
 def _int8_signature(elements: ir.Value, leaves: list[ir.Value]) -> str:
-    """Signature for elements [.., KO, 32]; leaves: the blocks, the scales, the blocks behind the
-    scales."""
+    """The signature of elements [.., KO, 32]. Appends to `leaves`: the blocks, the scales, and the
+    blocks that the scales are computed from."""
     found = _computation(elements, leaves)
     return f"{found}; {_computation(leaves[1], leaves)}" if len(leaves) == 2 else found
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowQuantization:
-    """What `quantize_nvfp4` builds, found in a program: its x, and the operations of its results.
+    """An instance in a program of what `quantize_nvfp4` builds: its input and the operations of its
+    results.
 
     `codes`: elements i4 [.., K / 16, 16]; `scales`: bytes i8 [.., K / 16]; `rows`: f32 [..]. `x`
-    has the same elements in their order, of any shape.
+    has the same elements in the same order, in any shape.
     """
 
     x: ir.Value
@@ -118,7 +120,7 @@ class RowQuantization:
 
 
 def match_row_quantization(op: ir.Operation) -> RowQuantization | None:
-    """The quantization to nvfp4 whose elements `op` computes, or None."""
+    """The quantization to nvfp4 whose elements `op` computes; None for other operations."""
     if op.name != "linalg.generic" or len(op.results) != 1:
         return None
     if str(element_of(op.results[0])) != "i4" or len(op.operands) != 4:
@@ -136,7 +138,7 @@ def match_row_quantization(op: ir.Operation) -> RowQuantization | None:
 
 @cache
 def _known_rows(rank: int) -> str:
-    """The signature of nvfp4 of x of `rank` dimensions."""
+    """The signature of the quantization to nvfp4 of a tensor of `rank` dimensions."""
     with ir.Location.unknown(), ir.InsertionPoint(ir.Module.create().body):
         x = tensor.empty([1] * (rank - 1) + [FORMATS["nvfp4"].block], ir.F32Type.get())
         elements, _, _ = quantize_nvfp4(x)
@@ -144,8 +146,8 @@ def _known_rows(rank: int) -> str:
 
 
 def _row_signature(elements: ir.Value, leaves: list[ir.Value]) -> str:
-    """Signature for elements [.., KO, 16]; leaves: blocks, scales, rows, then what is behind the
-    scales (the blocks and rows) and behind the rows (the blocks)."""
+    """The signature of elements [.., KO, 16]. Appends to `leaves`: blocks, scales, rows, then the
+    inputs of the scales (blocks and rows) and of the rows (blocks)."""
     found = [_computation(elements, leaves)]
     if len(leaves) == 3:
         _, scales, rows = leaves
@@ -154,7 +156,7 @@ def _row_signature(elements: ir.Value, leaves: list[ir.Value]) -> str:
 
 
 def _behind_name(value: ir.Value) -> ir.Value:
-    """The integers that a tensor of narrow floats is another name for."""
+    """The integers that a tensor of narrow floats is bitcast from."""
     while not isinstance(value, ir.BlockArgument) and value.owner.name == "flow.tensor.bitcast":
         value = value.owner.operands[0]
     return value
@@ -162,7 +164,7 @@ def _behind_name(value: ir.Value) -> ir.Value:
 
 @cache
 def _known(rank: int) -> dict[str, tuple[BlockFormat, ScaleRecipe]]:
-    """The signatures of the codes of x of `rank` dimensions, in every format and recipe."""
+    """The signatures of the codes of a tensor of `rank` dimensions, for every format and recipe."""
     found = {}
     module = ir.Module.create(ir.Location.unknown())
     with ir.InsertionPoint(module.body), ir.Location.unknown():
@@ -175,8 +177,8 @@ def _known(rank: int) -> dict[str, tuple[BlockFormat, ScaleRecipe]]:
 
 
 def _signature(value: ir.Value, leaves: list[ir.Value]) -> str:
-    """What computes a tensor of integers, from floats on, which go to `leaves`: equal for equal
-    computations, wherever their constants stand and however large they are."""
+    """The computation of a tensor of integers from floats, which are appended to `leaves`. Equal
+    for equal computations, wherever their constants are and whatever the sizes."""
     if isinstance(element_of(value), ir.FloatType):
         leaves.append(value)
         return "x"
@@ -184,7 +186,7 @@ def _signature(value: ir.Value, leaves: list[ir.Value]) -> str:
 
 
 def _computation(value: ir.Value, leaves: list[ir.Value]) -> str:
-    """What makes a tensor of `_signature`s."""
+    """The signature of the operation that makes a tensor, with those of its inputs."""
     op = None if isinstance(value, ir.BlockArgument) else value.owner
     if op is None or op.name != "linalg.generic":
         return "unknown"
@@ -207,13 +209,13 @@ def _computation(value: ir.Value, leaves: list[ir.Value]) -> str:
 
 
 def _constant(value: ir.Value) -> str:
-    """The number that a value is, if it is a constant."""
+    """The number of a constant, else "unknown"."""
     constant = not isinstance(value, ir.BlockArgument) and value.owner.name == "arith.constant"
     return str(value.owner.attributes["value"]) if constant else "unknown"
 
 
 def source_of(value: ir.Value) -> ir.Value:
-    """The floats after reshapes and what widens them: elements in the same order."""
+    """The floats before reshapes and extensions to f32: the same elements in the same order."""
     while not isinstance(value, ir.BlockArgument):
         op = value.owner
         if op.name not in ("tensor.expand_shape", "tensor.collapse_shape") and not _widens(op):
@@ -223,7 +225,7 @@ def source_of(value: ir.Value) -> ir.Value:
 
 
 def _widens(op: ir.Operation) -> bool:
-    """Whether `op` is bf16 or f16 -> f32, each element in its place."""
+    """Whether `op` extends bf16 or f16 to f32 elementwise, without moving elements."""
     if op.name != "linalg.generic" or len(op.operands) != 2:
         return False
     source, result = indexing_maps(op)

@@ -1,18 +1,18 @@
-"""Activations to blocks of 32 at run time: amax of a block, its scale, its elements, in linalg.
+"""Quantize activations to blocks at run time: amax of a block, its scale, its elements, in linalg.
 
     amax      = largest magnitude of a block, as the integer of its bits: NaN orders above Inf
-    scales    = f(amax), one a block
+    scales    = f(amax), one per block
     elements  = g(x, scales)
 
-The first two become one dispatch, the third another, where no kernel of ours takes them all: those
-are found by quantizations.py. Elements of 6 bits are made as bytes, four elements in three: IREE
-stores them wrongly on CPUs.
+Without a kernel of mxc for all three, the first two become one dispatch and the third another;
+quantizations.py finds the operations for a kernel. 6-bit elements are made as bytes, four elements
+in three, because IREE stores them wrongly on CPUs.
 
-All roundings are spelled out in integer operations and additions: `arith.scaling_truncf` rounds
-wrongly on CPUs, and IREE's workers read subnormal numbers as zero. So what is computed is, bit for
-bit, what reference.py says for MX formats, subnormal inputs included; for int8 see `quantize_int8`.
+All roundings are written as integer operations and additions: `arith.scaling_truncf` rounds wrongly
+on CPUs, and IREE's workers flush subnormal numbers. The result is, bit for bit, what reference.py
+computes for MX formats, including subnormal inputs; for int8 see `quantize_int8`.
 
-What a block with a NaN becomes has a NaN scale, and makes every product with it NaN.
+A block with a NaN gets a NaN scale, which makes every product with it NaN.
 """
 
 from __future__ import annotations
@@ -41,25 +41,25 @@ from mxc.errors import FormatError
 from mxc.formats.formats import E8M0, FORMATS, BlockFormat, block_format
 from mxc.formats.recipes import ScaleRecipe, scale_recipe
 
-#: Elements of a block of int8, as of every MX format.
+#: Elements per block of int8 and of every MX format.
 BLOCK = 32
 
-#: What `quantize_mx` writes.
+#: The formats that `quantize_mx` writes.
 MX_FORMATS = tuple(name for name, format in FORMATS.items() if format.scale == E8M0)
 
-#: What the operations of `quantize_nvfp4` are called, for which CPUs have no kernel of ours.
+#: The name of the operations of `quantize_nvfp4`, for which there is no CPU kernel.
 QUANTIZING = "mxc.quantize"
 
-#: Floats that are quantized as the f32 that they are exactly.
+#: Float types that are extended, exactly, to f32 before they are quantized.
 NARROW = ("bf16", "f16")
 
 
 def quantize_int8(x: ir.Value, block: int = BLOCK) -> tuple[ir.Value, ir.Value]:
     """x f32 [.., K] -> elements i8 [.., K / block, block] and scales f32 [.., K / block].
 
-    scale = amax / 127 and element = x * (1 / scale), to nearest, ties to even, within +-127; both
-    quotients and the product are f32. Where amax / 127 is below 2^-125, the block is zeros under
-    the scale 0. Where amax is Inf or NaN, the scale is NaN and the elements are zeros.
+    scale = amax / 127 and element = x * (1 / scale), rounded to nearest, ties to even, within
+    +-127; both quotients and the product are f32. Where amax / 127 is below 2^-125, the block is
+    zeros with the scale 0. Where amax is Inf or NaN, the scale is NaN and the elements are zeros.
 
     Raises ValueError where x is not f32 or K not a static multiple of the block.
     """
@@ -81,9 +81,9 @@ def quantize_mx(
 ) -> tuple[ir.Value, ir.Value]:
     """x [.., K] -> elements [.., K / 32, 32] of the MX `format` and f8E8M0FNU [.., K / 32].
 
-    x is f32, or bf16 or f16, which are widened. Equal to `reference.quantize` in every bit. Raises
-    ValueError where x is none of them, or K not a static multiple of 32, FormatError for an unknown
-    format or recipe, or a format that is not in `MX_FORMATS`.
+    x is f32, or bf16 or f16, which are extended. The result equals `reference.quantize` in every
+    bit. Raises ValueError for another type of x, or where K is not a static multiple of 32;
+    FormatError for an unknown format or recipe, or a format that is not in `MX_FORMATS`.
     """
     format, recipe = block_format(format), scale_recipe(recipe)
     if format.name not in MX_FORMATS:
@@ -102,8 +102,8 @@ def quantize_mx(
 
 
 def mx_integers(x: ir.Value, format: BlockFormat, recipe: ScaleRecipe) -> tuple[ir.Value, ir.Value]:
-    """What `quantize_mx` gives, as integers: elements i8 [.., K / 32, 32], i4 where they have 4
-    bits, where they have 6 bytes [.., K / 32, 8, 3]; and scales i8 [.., K / 32]."""
+    """The result of `quantize_mx` as integers: elements i8 [.., K / 32, 32], i4 for 4-bit elements,
+    bytes i8 [.., K / 32, 8, 3] for 6-bit ones; and scales i8 [.., K / 32]."""
     return _codes(_widened(x), format, recipe)
 
 
@@ -112,10 +112,10 @@ def quantize_nvfp4(
 ) -> tuple[ir.Value, ir.Value, ir.Value]:
     """x f32 [.., K] -> f4E2M1FN [.., K / 16, 16], f8E4M3FN [.., K / 16] and f32 [..].
 
-    The second level of scales is `whole` f32 [], or it is of each row and not of the tensor: what a
-    row becomes does not depend on the rows beside it. Each row is, bit for bit, what nvfp4.py makes
-    of it as a tensor; the scale of one with a NaN or an Inf is NaN. Raises ValueError where x is
-    not f32 or K not a static multiple of 16.
+    The second level of scales is `whole` f32 [], or by default a scale per row rather than per
+    tensor, so that a row does not depend on other rows. Each row equals, bit for bit, what nvfp4.py
+    makes of the row as a tensor; the scale of a row with a NaN or an Inf is NaN. Raises ValueError
+    where x is not f32 or K not a static multiple of 16.
     """
     format, f32, byte = FORMATS["nvfp4"], ir.F32Type.get(), _integer(8)
     blocks = _blocks(x, [format.block])
@@ -147,7 +147,7 @@ def quantize_nvfp4(
 
 
 def _codes(x: ir.Value, format: BlockFormat, recipe: ScaleRecipe) -> tuple[ir.Value, ir.Value]:
-    """Codes and scale bytes of x f32: integers [.., KO, 32], bytes i8 [.., KO, 8, 3] of 6 bits."""
+    """Codes and scale bytes of x f32: integers [.., KO, 32]; for 6 bits i8 [.., KO, 8, 3]."""
     element, byte = format.element, _integer(8)
     blocks = _blocks(x, [format.block])
     amax = _amax(blocks)
@@ -180,7 +180,7 @@ def _codes(x: ir.Value, format: BlockFormat, recipe: ScaleRecipe) -> tuple[ir.Va
 
 
 def _widened(x: ir.Value) -> ir.Value:
-    """f32 of bf16 and f16; anything else as it is."""
+    """bf16 and f16 extended to f32; other types unchanged."""
     if str(element_of(x)) not in NARROW:
         return x
     loops, f32 = _loops(x), ir.F32Type.get()
@@ -188,7 +188,7 @@ def _widened(x: ir.Value) -> ir.Value:
 
 
 def _blocks(x: ir.Value, inner: Sequence[int]) -> ir.Value:
-    """x f32 [.., K] as [.., KO, inner..]."""
+    """Reshape x f32 [.., K] to [.., KO, inner..]."""
     *lead, depth = shape_of(x)
     block = int(np.prod(inner))
     if element_of(x) != ir.F32Type.get() or depth < 0 or depth % block:
@@ -212,7 +212,7 @@ def _amax(blocks: ir.Value) -> ir.Value:
 
 
 def _renamed(value: ir.Value, element: str) -> ir.Value:
-    """The tensor with integers read as another type of their width."""
+    """Bitcast a tensor of integers to another type of the same width."""
     kind = ir.Type.parse(element)
     if kind == element_of(value):
         return value

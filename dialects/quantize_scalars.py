@@ -1,8 +1,8 @@
-"""The arithmetic of a quantized block on scalars, or on vectors of them.
+"""The arithmetic of a quantized block, on scalars or on vectors.
 
-Integers and additions alone: `arith.scaling_truncf` rounds wrongly on CPUs, and IREE's workers read
-subnormal numbers as zero. So what is computed is, bit for bit, what recipes.py and rounding.py say,
-subnormal inputs included. A float is given as its bits, i32.
+It uses integers and additions only: `arith.scaling_truncf` rounds wrongly on CPUs, and IREE's
+workers flush subnormal numbers. The result is, bit for bit, what recipes.py and rounding.py
+compute, including subnormal inputs. A float is passed as its bits, i32.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mxc.formats.formats import E8M0, BlockFormat, ElementFormat
 from mxc.formats.nvfp4 import MIN_TENSOR_SCALE
 from mxc.formats.recipes import MANTISSA, NAN_BYTE, ScaleRecipe, addend
 
-#: Bits of float32: Inf, all but the sign, a NaN.
+#: Bits of float32: Inf, mask of all but the sign, a NaN.
 INFINITY = 0xFF << MANTISSA
 MAGNITUDE = 0x7FFFFFFF
 NAN = INFINITY | 1 << (MANTISSA - 1)
@@ -25,20 +25,21 @@ _BIAS = 127
 #: The largest int8 element; -128 is not used.
 INT8_MAX = 127
 
-#: The smallest scale of int8. A subnormal number is less than half of it, and rounds to zero where
-#: targets read it as one and where they do not.
+#: The smallest scale of int8. A subnormal number is less than half of it, and so rounds to zero
+#: whether or not a target flushes it.
 INT8_LEAST_SCALE = 2.0**-125
 _LEAST_INT8 = int(np.float32(INT8_MAX * INT8_LEAST_SCALE).view(np.int32))
 
 
 def scale_byte(amax: ir.Value, element: ElementFormat, recipe: ScaleRecipe) -> ir.Value:
-    """recipes.scale_bytes of the bits of one magnitude, i32, at the insertion point: i32."""
+    """Emit recipes.scale_bytes for one magnitude, given as its bits, i32. Returns i32."""
     ordered = amax
     if not element.emax:
-        # Of the other elements, a subnormal amax has the byte 0 either way.
+        # For the other elements, a subnormal amax has the byte 0 either way.
         twice = arith.subi(arith.addi(amax, amax), like(amax, 1 << MANTISSA))
         ordered = arith.select(below(amax, 1 << MANTISSA), twice, amax)
-    # Zeros are left out, as a compiler would: what is built is recognised by its form later.
+    # Additions of zero are left out, as a compiler would: quantizations.py matches the resulting
+    # form.
     added = addend(element, recipe)
     raised = arith.addi(ordered, like(amax, added)) if added else ordered
     byte = arith.shrsi(raised, like(amax, MANTISSA))
@@ -50,15 +51,17 @@ def scale_byte(amax: ir.Value, element: ElementFormat, recipe: ScaleRecipe) -> i
 
 
 def element_code(bits: ir.Value, byte: ir.Value | None, element: ElementFormat) -> ir.Value:
-    """rounding.encode of a float32 (its bits), over the scale `byte` if there is one: i32."""
+    """Emit rounding.encode of a float32 (its bits), divided by the scale `byte` if given: i32."""
     magnitude = arith.andi(bits, like(bits, MAGNITUDE))
-    # The bits of a subnormal as if exponents below 1 were ordinary ones: bits(m) of m * 2^-149. No
-    # element is smaller than 2^-22 of it, so that zero may be any number far below.
+    # A subnormal m * 2^-149 as bits with exponents extended below 1: the bits of f32(m), minus 149
+    # in the exponent. Zero is clamped to exponent -23: under the smallest scale, 2^-127, it becomes
+    # 2^-23, which rounds to zero in every format.
     small = as_bits(arith.sitofp(shaped_as(ir.F32Type.get(), bits), magnitude))
     small = arith.subi(small, like(bits, 149 << MANTISSA))
     small = arith.maxsi(small, like(bits, -(23 << MANTISSA)))
     wide = arith.select(below(magnitude, 1 << MANTISSA), small, magnitude)
-    # Divided by the scale in the exponent. Below 1 << MANTISSA it rounds to zero everywhere.
+    # Divide by the scale in the exponent. A result below 1 << MANTISSA rounds to zero in every
+    # format.
     if byte is not None:
         shift = arith.shli(arith.subi(like(bits, _BIAS), byte), like(bits, MANTISSA))
         wide = arith.addi(wide, shift)
@@ -76,7 +79,7 @@ def element_code(bits: ir.Value, byte: ir.Value | None, element: ElementFormat) 
 
 
 def _nearest(magnitude: ir.Value, element: ElementFormat) -> ir.Value:
-    """The code nearest to a float32 >= 0 (its bits), ties to even; beyond the largest, above it."""
+    """Code nearest to a float32 >= 0 (its bits), ties to even; above max_code for larger values."""
     least = steps(magnitude, element.min_positive)
     if not element.exponent:
         return least
@@ -89,12 +92,13 @@ def _nearest(magnitude: ir.Value, element: ElementFormat) -> ir.Value:
 
 
 def cast_code(bits: ir.Value, element: ElementFormat) -> ir.Value:
-    """The code, i32, of a float32 (its bits) in an element of FNUZ kind, as casts have it.
+    """The code, i32, of a float32 (its bits) in a FNUZ element, as casts compute it.
 
-    To nearest, ties to even; NaN and what is beyond the largest are NaN, and no zero is negative.
+    Rounds to nearest, ties to even. NaN, and values beyond the largest, become NaN. No zero is
+    negative.
     """
     magnitude = arith.minsi(arith.andi(bits, like(bits, MAGNITUDE)), like(bits, INFINITY))
-    # A subnormal float32 rounds to zero, whether it is read as one or not.
+    # A subnormal float32 rounds to zero, whether or not it is flushed.
     code = _nearest(magnitude, element)
     sign = arith.andi(
         arith.shrui(bits, like(bits, 32 - element.bits)), like(bits, element.sign_bit)
@@ -106,7 +110,7 @@ def cast_code(bits: ir.Value, element: ElementFormat) -> ir.Value:
 
 
 def cast_value(code: ir.Value, element: ElementFormat) -> ir.Value:
-    """The float32 of a code, i32, of an element of FNUZ kind."""
+    """The float32 of a code, i32, of a FNUZ element."""
     magnitude = arith.andi(code, like(code, element.magnitude_mask))
     places = MANTISSA - element.mantissa
     normal = arith.shli(magnitude, like(code, places))
@@ -121,8 +125,8 @@ def cast_value(code: ir.Value, element: ElementFormat) -> ir.Value:
 
 
 def steps(magnitude: ir.Value, step: float) -> ir.Value:
-    """A float32 >= 0 (its bits) in multiples of a power of two, to nearest, ties to even: i32."""
-    # A sum whose last place is the step: the addition rounds.
+    """A float32 >= 0 (its bits) divided by a power of two, to nearest, ties to even: i32."""
+    # The sum has `step` as its last place, so that the addition rounds.
     magic = step * (1 << MANTISSA)
     value = as_float(magnitude)
     rounded = arith.addf(value, like(value, magic))
@@ -130,12 +134,12 @@ def steps(magnitude: ir.Value, step: float) -> ir.Value:
 
 
 def signed(magnitude: ir.Value, bits: ir.Value) -> ir.Value:
-    """An i32 with the sign of the float32 whose bits these are."""
+    """An i32 with the sign of the float32 with these bits."""
     return arith.select(below(bits, 0), arith.subi(like(magnitude, 0), magnitude), magnitude)
 
 
 def int8_scale(amax: ir.Value) -> ir.Value:
-    """The scale f32 of a block of int8, of the bits of its largest magnitude."""
+    """The f32 scale of a block of int8, from the bits of its amax."""
     largest = as_float(amax)
     scale = arith.divf(largest, like(largest, INT8_MAX))
     scale = arith.select(below(amax, _LEAST_INT8), like(scale, 0.0), scale)
@@ -143,37 +147,37 @@ def int8_scale(amax: ir.Value) -> ir.Value:
 
 
 def int8_element(value: ir.Value, scale: ir.Value) -> ir.Value:
-    """The int8 of an f32 under the scale f32 of its block, as i32."""
+    """The int8 element of an f32 under the f32 scale of its block, as i32."""
     zero = like(value, 0.0)
     quotient = arith.mulf(value, arith.divf(like(value, 1.0), scale))
-    # False for a NaN too.
+    # False also for a NaN.
     ordinary = arith.cmpf(arith.CmpFPredicate.OGT, scale, zero)
     bits = as_bits(arith.select(ordinary, quotient, zero))
-    # As integers, so that no compiler makes one fused operation of the product and the sum in
-    # `steps`: a product that is rounded first may be a tie that it was not.
+    # Clamped as integers, so that no compiler fuses the product with the addition in `steps`: the
+    # product has to be rounded first, and may then be a tie.
     magnitude = arith.andi(bits, like(bits, MAGNITUDE))
     magnitude = arith.minsi(magnitude, like(bits, bits_of(INT8_MAX)))
-    # Once more: else a compiler would take the subtraction in `steps` and the sign's for one, and
-    # what is built would not be recognised by its form.
+    # Clamped again: otherwise a compiler would combine the subtraction in `steps` with the
+    # negation, and quantizations.py would not match the form.
     return signed(arith.minsi(steps(magnitude, 1.0), like(bits, INT8_MAX)), bits)
 
 
 def row_scale(amax: ir.Value, format: BlockFormat) -> ir.Value:
-    """The scale f32 of a row of a format with two levels of scales, of the bits of its amax.
+    """The f32 scale of a row of a format with two levels of scales, from the bits of its amax.
 
-    nvfp4.tensor_scale of the row; NaN where the row has an Inf or a NaN.
+    Equals nvfp4.tensor_scale of the row; NaN where the row has an Inf or a NaN.
     """
     largest = float(format.scale.max * format.element.max)
     least = like(amax, bits_of(MIN_TENSOR_SCALE))
     peak = as_float(amax)
     scale = as_bits(arith.divf(peak, like(peak, largest)))
-    # Numbers above zero have the order of their bits.
+    # Positive floats are ordered like their bits.
     scale = as_float(arith.maxsi(scale, least))
     return arith.select(below(amax, INFINITY), scale, like(scale, np.nan))
 
 
 def block_scale(amax: ir.Value, whole: ir.Value, format: BlockFormat) -> ir.Value:
-    """The code of the scale of a block, of the bits of its amax and the f32 of its row: i32."""
+    """The code, i32, of the scale of a block, from the bits of its amax and its row's scale."""
     peak = as_float(amax)
     wanted = as_bits(arith.divf(arith.divf(peak, like(peak, format.element.max)), whole))
     least, largest = (bits_of(float(n)) for n in (format.scale.min_normal, format.scale.max))
@@ -192,17 +196,17 @@ def i32(value: int) -> ir.Value:
 
 
 def like(sample: ir.Value, value: float) -> ir.Value:
-    """A constant of the type of `sample`, a scalar or a vector, whose every element it is."""
+    """Constant of the type of `sample`, a scalar or a vector, with this value in every element."""
     return constant(value, sample.type)
 
 
 def as_float(bits: ir.Value) -> ir.Value:
-    """The f32 of these bits."""
+    """Bitcast i32 to f32."""
     return arith.bitcast(shaped_as(ir.F32Type.get(), bits), bits)
 
 
 def as_bits(value: ir.Value) -> ir.Value:
-    """The bits of an f32."""
+    """Bitcast f32 to i32."""
     return arith.bitcast(shaped_as(ir.IntegerType.get_signless(32), value), value)
 
 
@@ -217,7 +221,7 @@ def below(left: ir.Value, right: int) -> ir.Value:
 
 
 def shaped_as(element: ir.Type, sample: ir.Value) -> ir.Type:
-    """`element`, or a vector of as many as `sample` has."""
+    """`element`, or a vector of it with the shape of `sample`."""
     if not isinstance(sample.type, ir.VectorType):
         return element
     return ir.VectorType.get(ir.VectorType(sample.type).shape, element)

@@ -1,10 +1,10 @@
-"""MX blocks to MX blocks: in another format or by another recipe, or along the other axis.
+"""Requantize MX blocks: to another format or recipe, or along the other axis.
 
     x        = elements * scales                   f32: exact, as `reference.dequantize`
     mx_cast: x quantized again, along the same axis
     transpose_requantize: x transposed, then quantized, along what were the rows
 
-Between the two x is a tensor of the program, but where a kernel computes all, of no memory.
+x is a tensor in the program, but a kernel that computes all of it does not store it.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from mxc.formats.recipes import ScaleRecipe
 def mx_cast(
     elements: ir.Value, scales: ir.Value, to: BlockFormat | str, recipe: ScaleRecipe | str
 ) -> tuple[ir.Value, ir.Value]:
-    """elements [.., KO, 32] and f8E8M0FNU scales [.., KO] in the format `to`, of the same shapes.
+    """Requantize elements [.., KO, 32] with f8E8M0FNU scales [.., KO] to the format `to`, in the
+    same shape.
 
-    Raises ValueError where the two do not fit together, or KO is dynamic; FormatError for an
+    Raises ValueError where elements and scales do not match, or KO is dynamic; FormatError for an
     unknown format or recipe.
     """
     return quantize_mx(_rows(_dequantized(elements, scales)), to, recipe)
@@ -36,9 +37,10 @@ def mx_cast(
 def transpose_requantize(
     elements: ir.Value, scales: ir.Value, to: BlockFormat | str, recipe: ScaleRecipe | str
 ) -> tuple[ir.Value, ir.Value]:
-    """elements [M, KO, 32] with scales [M, KO] as [K, M / 32, 32] with [K, M / 32], K = 32 KO.
+    """Requantize elements [M, KO, 32], scales [M, KO], to [K, M / 32, 32], scales [K, M / 32]; K =
+    32 KO.
 
-    Raises as `mx_cast`, and ValueError where M is no static multiple of 32.
+    Raises as `mx_cast`, and ValueError where M is not a static multiple of 32.
     """
     if len(shape_of(elements)) != 3:
         raise ValueError(f"wanted elements [M, KO, 32] to transpose, got {elements.type}")
@@ -49,7 +51,7 @@ def transpose_requantize(
 
 
 def _dequantized(elements: ir.Value, scales: ir.Value) -> ir.Value:
-    """f32 [.., KO, 32]."""
+    """The values of the blocks, f32 [.., KO, 32]."""
     *blocks, size = shape_of(elements)
     if size < 0 or shape_of(scales) != blocks or str(element_of(scales)) != E8M0.mlir:
         raise ValueError(
@@ -62,7 +64,7 @@ def _dequantized(elements: ir.Value, scales: ir.Value) -> ir.Value:
 
 
 def _rows(x: ir.Value) -> ir.Value:
-    """[.., KO, 32] as [.., K]."""
+    """Reshape [.., KO, 32] to [.., K]."""
     *lead, blocks, size = shape_of(x)
     if blocks < 0:
         raise ValueError(f"wanted a static number of blocks, got {x.type}")
@@ -73,7 +75,7 @@ def _rows(x: ir.Value) -> ir.Value:
 
 @dataclass(frozen=True, kw_only=True)
 class Dequantized:
-    """What a tensor of floats is the values of: `elements` [.., KO, 32] and `scales` [.., KO]."""
+    """The blocks whose values a tensor holds: `elements` [.., KO, 32] and `scales` [.., KO]."""
 
     elements: ir.Value
     scales: ir.Value
@@ -81,7 +83,7 @@ class Dequantized:
 
 
 def match_dequantized(value: ir.Value, kind: str = "f32") -> Dequantized | None:
-    """The blocks whose values, rounded once to `kind`, a tensor [.., KO, 32] holds, or None."""
+    """The blocks whose values, rounded once to `kind`, are `value` [.., KO, 32]; else None."""
     if isinstance(value, ir.BlockArgument) or str(element_of(value)) != kind:
         return None
     op = value.owner
@@ -105,7 +107,7 @@ def match_dequantized(value: ir.Value, kind: str = "f32") -> Dequantized | None:
 
 
 def match_transposed(value: ir.Value) -> ir.Value | None:
-    """The matrix [M, K] that a tensor [K, M] is the transpose of, or None."""
+    """The matrix [M, K] whose transpose is the tensor `value` [K, M]; else None."""
     op = None if isinstance(value, ir.BlockArgument) else value.owner
     if op is None or op.name != "linalg.generic" or len(op.operands) != 2:
         return None

@@ -1,4 +1,5 @@
-"""What the named operations of recurrence.py are: linalg that IREE compiles, however slow."""
+"""References of the named operations of recurrence.py: linalg that IREE compiles, not made for
+speed."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ _DYNAMIC = ir.ShapedType.get_dynamic_size()
 
 @dataclass(frozen=True)
 class _Slots:
-    """The last operands of an operation: the runs, and where the state of each is in the pool."""
+    """Last operands of an operation: the layer, the runs, and the slot of each run in the pool."""
 
     layer: ir.Value
     runs: ir.Value
@@ -33,21 +34,21 @@ class _Slots:
         return _number(self.runs, [run, _index(0)])
 
     def rows(self, run: ir.Value) -> ir.Value:
-        """The number of its rows."""
+        """The number of rows of a run."""
         return _number(self.runs, [run, _index(1)])
 
     def before(self, run: ir.Value) -> ir.Value:
-        """The positions before them."""
+        """The number of positions before a run."""
         return _number(self.runs, [run, _index(2)])
 
     def state(self, run: ir.Value) -> list[ir.Value]:
-        """The slot and the layer of its state."""
+        """The slot and the layer of the state of a run."""
         return [_number(self.places, [run]), self.layer]
 
     def written(
         self, pool: ir.Value, updates: ir.Value, run_of: Callable[[ir.Value], ir.Value]
     ) -> ir.Value:
-        """`pool` with updates [n, ..] as states, update i that of run `run_of(i)`."""
+        """`pool` with updates [n, ..] written as states; update i belongs to run `run_of(i)`."""
         i32, f32 = ir.IntegerType.get_signless(32), ir.F32Type.get()
         layers, *sizes = shape_of(pool)[1:]
         count, axes = math.prod(sizes), list(range(2, 2 + len(sizes)))
@@ -70,7 +71,7 @@ class _Slots:
 
 
 def delta_rule(*given: ir.Value) -> list[ir.Value]:
-    """Result and pool of the operation's operands: some dispatches per row."""
+    """Build result and pool from the operands of the operation: several dispatches per row."""
     queries, keys, values, decay, beta, pool, *rest = given
     slots, f32 = _Slots(*rest), ir.F32Type.get()
     count = _size(values)
@@ -118,14 +119,14 @@ def delta_rule(*given: ir.Value) -> list[ir.Value]:
 
 
 def convolution(*given: ir.Value) -> list[ir.Value]:
-    """Result and pool of the operation's operands: a gather of rows, and a scatter of states."""
+    """Build result and pool from the operands: a gather of rows and a scatter of states."""
     x, weights, pool, *rest = given
     slots, f32 = _Slots(*rest), ir.F32Type.get()
     count, (columns, width) = _size(x), shape_of(weights)
     owners = owners_of(count, slots.runs)
 
     def source(run: ir.Value, place: ir.Value, column: ir.Value) -> ir.Value:
-        """x of a run at `place` from its first row on, an index that is -W + 1 at least."""
+        """x of a run at `place` from its first row; places from -W + 1 to -1 are in the state."""
         row = arith.maxsi(arith.addi(slots.first(run), place), _index(0))
         old = arith.minsi(arith.addi(place, _index(width - 1)), _index(width - 2))
         value = tensor.extract(pool, [*slots.state(run), old, column])
@@ -135,7 +136,8 @@ def convolution(*given: ir.Value) -> list[ir.Value]:
 
     def convolved() -> ir.Value:
         row, column = _loops(2)
-        # Not an operand: IREE has no code for GPUs of this after the sum that the owners are.
+        # Read by index rather than as an operand: IREE has no GPU code for this operation after the
+        # reduction that computes the owners.
         run = _number(owners, [row])
         place = arith.subi(row, slots.first(run))
         total = constant(0.0, f32)
@@ -156,7 +158,7 @@ def convolution(*given: ir.Value) -> list[ir.Value]:
 
 
 def _row(x: ir.Value, row: ir.Value) -> ir.Value:
-    """x[row] of x [T, ..]."""
+    """Row `row` of x [T, ..]."""
     _, *sizes = shape_of(x)
     kind = ir.RankedTensorType.get(sizes, element_of(x))
     offsets, ones = [_DYNAMIC, *[0] * len(sizes)], [1] * (1 + len(sizes))
@@ -164,7 +166,7 @@ def _row(x: ir.Value, row: ir.Value) -> ir.Value:
 
 
 def _of_values(x: ir.Value, heads: int) -> ir.Value:
-    """x [G, K] as [H, K]: the row of each head of values."""
+    """Repeat the heads of x [G, K] to [H, K], one row per head of the values."""
     group = heads // shape_of(x)[0]
 
     def element() -> ir.Value:
@@ -180,13 +182,13 @@ def _number(x: ir.Value, at: Sequence[ir.Value]) -> ir.Value:
 
 
 def _or_zero(value: ir.Value, before: ir.Value) -> ir.Value:
-    """The f32, or zero where no position comes before."""
+    """`value`, an f32, or zero where no position comes before."""
     fresh = arith.cmpi(arith.CmpIPredicate.eq, before, _index(0))
     return arith.select(fresh, constant(0.0, ir.F32Type.get()), value)
 
 
 def _product(row: ir.Value, state: ir.Value) -> ir.Value:
-    """row [H, K] times state [H, K, V]: [H, V]."""
+    """row [H, K] times state [H, K, V], f32 [H, V]."""
 
     def dot(a: ir.Value, b: ir.Value, total: ir.Value) -> ir.Value:
         return arith.addf(total, arith.mulf(a, b))

@@ -106,7 +106,7 @@ def rotary_write(
 
 
 def rotary_writes(module: ir.Operation) -> Iterator[RotaryWrite]:
-    """The calls of the operation in a program; they may be replaced meanwhile."""
+    """Yield the calls of the operation in a program; the caller may replace each call."""
     for found in named_operations.calls(module, ROTARY_WRITE):
         entry, distance = (ir.IntegerAttr(found.options[key]).value for key in (ENTRY, DISTANCE))
         format = ir.StringAttr(found.options[FORMAT]).value or None

@@ -1,7 +1,7 @@
-"""The router of experts whose shares are a softmax over the chosen: a named operation.
+"""The router of experts, with a softmax over the chosen experts: a named operation.
 
 logits[t, e] = sum over k of x[t, k] * weight[e, k] + bias[e]
-experts[t]   = places of the J greatest logits of row t, falling; values v[t, j]
+experts[t]   = indices of the J largest logits of row t, in descending order; values v[t, j]
 shares[t, j] = exp(v[t, j]) / sum over i of exp(v[t, i])
 """
 
@@ -15,7 +15,7 @@ from iree.compiler import ir
 from mxc.dialects import named_operations
 from mxc.dialects.generic import i32, shape_of
 
-#: The operation's name; bytes of weights at most that a kernel reads for each row.
+#: The name of the operation; most bytes of weights that a kernel reads for each row.
 ROUTE, MOST_BYTES = "route", 1 << 18
 
 
@@ -36,7 +36,7 @@ def route(
     choices: int,
     reference: Callable[..., Sequence[ir.Value]],
 ) -> tuple[ir.Value, ir.Value]:
-    """Shares f32 [T, J] and experts i32 [T, J] of x [T, N], by weight [E, N] and bias [E]."""
+    """Shares f32 [T, J] and experts i32 [T, J] of x [T, N], for weight [E, N] and bias [E]."""
     shape = [shape_of(x)[0], choices]
     kinds = [ir.RankedTensorType.get(shape, kind) for kind in (ir.F32Type.get(), i32())]
     operands = [x, weight, *([] if bias is None else [bias])]
@@ -52,12 +52,12 @@ def route(
 
 
 def route_calls(module: ir.Operation) -> Iterator[RouteCall]:
-    """The calls of the operation in a program; they may be replaced meanwhile."""
+    """Yield the calls of the operation in a program; the caller may replace each call."""
     for found in named_operations.calls(module, ROUTE):
         yield route_call(found.op)
 
 
 def route_call(op: ir.Operation) -> RouteCall:
-    """A call by its operation."""
+    """The call that `op` is."""
     x, weight, *bias = op.operands
     return RouteCall(op, x, weight, bias[0] if bias else None)

@@ -1,7 +1,6 @@
-"""Samples of a function's arguments, and what sizes are at them.
+"""Samples of a function's arguments, and the sizes of tensors at a sample.
 
-Sizes that come with each call have no number in a report; at a sample they have:
-
+Sizes that are known only at the call have no number in a report; at a sample they have:
     module attributes {mxc.samples = [{name = "token", function = "step", rows = 1, positions = 64,
         sizes = [array<i64: 1>, array<i64: 1>, array<i64: 1, 3>, ..]}]}
 
@@ -18,10 +17,10 @@ from typing import TypeAlias
 from iree.compiler import ir
 
 ATTRIBUTE = "mxc.samples"
-#: On dispatches.
+#: The attribute of dispatches with the estimates of `write_estimates`.
 ESTIMATES = "mxc.estimates"
 
-#: Sizes of a tensor along its axes; None where they are not known.
+#: Sizes of a tensor along its axes; None if one is not known.
 Shape: TypeAlias = "list[int] | None"
 
 _FIELDS = ("rows", "positions")
@@ -47,7 +46,7 @@ _ORDER: tuple[Callable[[int, int], bool], ...] = (
     operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge,
     operator.lt, operator.le, operator.gt, operator.ge,
 )  # fmt: skip
-#: Operations whose result is their first operand, as far as numbers go.
+#: Operations whose result has the value of their first operand.
 _SAME = (
     "arith.index_cast",
     "arith.index_castui",
@@ -60,8 +59,8 @@ _LOAD = "iree_tensor_ext.dispatch.tensor.load"
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """One call of `function`: `rows` of a sequence that has `positions` with them. `sizes`: the
-    shapes of the arguments."""
+    """One call of `function` with `rows` of a sequence, which has `positions` including these rows.
+    `sizes`: the shapes of the arguments."""
 
     name: str
     function: str
@@ -71,7 +70,7 @@ class Sample:
 
 
 def write_samples(module: ir.Operation, samples: Sequence[Sample]) -> None:
-    """Put samples on a module."""
+    """Write samples to a module."""
     i64 = ir.IntegerType.get_signless(64)
     module.attributes[ATTRIBUTE] = ir.ArrayAttr.get(
         [
@@ -91,7 +90,7 @@ def write_samples(module: ir.Operation, samples: Sequence[Sample]) -> None:
 
 
 def read_samples(module: ir.Operation) -> tuple[Sample, ...]:
-    """What stands on a module."""
+    """The samples of a module."""
     if ATTRIBUTE not in module.attributes:
         return ()
     found = []
@@ -113,14 +112,14 @@ def read_samples(module: ir.Operation) -> tuple[Sample, ...]:
 
 
 def write_estimates(op: ir.Operation, estimates: Sequence[tuple[int, int]]) -> None:
-    """Say of a dispatch how many clocks of a GPU it takes, and how many workgroups it has, at each
-    sample of its program, in their order; 0: not known."""
+    """Write to a dispatch its clocks on a GPU and its number of workgroups, for each sample of its
+    program in order; 0 where not known."""
     numbers = [number for pair in estimates for number in pair]
     op.attributes[ESTIMATES] = ir.DenseI64ArrayAttr.get(numbers)
 
 
 def read_estimates(op: ir.Operation) -> list[tuple[int, int]]:
-    """What `write_estimates` said; nothing where it did not."""
+    """The estimates of a dispatch; empty where there are none."""
     if ESTIMATES not in op.attributes:
         return []
     numbers = list(ir.DenseI64ArrayAttr(op.attributes[ESTIMATES]))
@@ -128,14 +127,14 @@ def read_estimates(op: ir.Operation) -> list[tuple[int, int]]:
 
 
 class Sizes:
-    """Sizes at a sample; without one, those that types state."""
+    """Sizes at a sample; without a sample, sizes that types state."""
 
     def __init__(self, sample: Sample | None = None) -> None:
-        """`sample`: of the function that the values are in."""
+        """`sample`: a sample of the function that contains the values."""
         self._sample = sample
 
     def number(self, value: ir.Value, call: ir.Operation | None = None) -> int | None:
-        """An integer; in the body of a dispatch, that of the dispatch `call`. None: not known."""
+        """The value of an integer, also in the body of the dispatch `call`; None if not known."""
         if isinstance(value, ir.BlockArgument):
             return None if call is None else self._argument(value.arg_number, call)
         op = value.owner
@@ -163,14 +162,14 @@ class Sizes:
         return None
 
     def operand(self, call: ir.Operation, number: int) -> Shape:
-        """The shape of an argument of a dispatch, by its number among them."""
+        """The shape of an argument of a dispatch, by its number."""
         workload, arguments, dims, _ = _segments(call)
         given = list(call.operands)
         sizes = given[workload + arguments : workload + arguments + dims]
         return self._typed(given[workload : workload + arguments], number, sizes)
 
     def result(self, call: ir.Operation, number: int) -> Shape:
-        """The shape of a result of a dispatch."""
+        """The shape of a result of a dispatch, by its number."""
         *_, dims = _segments(call)
         given = list(call.operands)
         sizes = given[len(given) - dims :] if dims else []
@@ -218,7 +217,7 @@ class Sizes:
     def _filled(
         self, kind: ir.RankedTensorType, sizes: Sequence[ir.Value], call: ir.Operation | None
     ) -> Shape:
-        """The shape of a type, of whose dynamic sizes these are the values."""
+        """The shape of a type, with its dynamic sizes taken from these values."""
         given = iter(sizes)
         found = []
         for axis in range(kind.rank):
@@ -265,7 +264,7 @@ def _is_integer(value: ir.Value) -> bool:
 
 
 def _unknown(kind: ir.Type) -> int:
-    """How many sizes a type does not state."""
+    """Number of dynamic sizes of a type."""
     if not isinstance(kind, ir.RankedTensorType):
         return 0
     return sum(kind.is_dynamic_dim(axis) for axis in range(kind.rank))

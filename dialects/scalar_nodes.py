@@ -1,4 +1,4 @@
-"""Expressions of which the elements of tensors are made: the nodes that scalar_trees.py builds."""
+"""Nodes of the expressions that scalar_trees.py builds for the elements of tensors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Read:
 
 @dataclass(frozen=True)
 class Number:
-    """A constant: bits of an integer, or the value of a float."""
+    """A constant: the bits of an integer, or the value of a float."""
 
     number: float | int
     type: ir.Type
@@ -34,7 +34,7 @@ class Number:
 
 @dataclass(frozen=True)
 class Index:
-    """An integer that is an affine expression of the loops."""
+    """An integer that is an affine expression of loops."""
 
     at: ir.AffineExpr
     type: ir.Type
@@ -51,7 +51,7 @@ class Lookup:
 
 @dataclass(frozen=True)
 class Apply:
-    """What a scalar operation makes of its inputs."""
+    """The result of a scalar operation on its inputs."""
 
     op: ir.Operation
     inputs: tuple[Tree, ...]
@@ -77,7 +77,7 @@ class Product:
 
 @dataclass(frozen=True)
 class Cast:
-    """The bits of an element as another type of the same width."""
+    """The bits of an element, bitcast to another type of the same width."""
 
     inner: Tree
     type: ir.Type
@@ -85,7 +85,7 @@ class Cast:
 
 @dataclass(frozen=True)
 class Choice:
-    """The case of which the number is that of an affine expression, else the last."""
+    """The case whose number equals an affine expression, else `otherwise`."""
 
     at: ir.AffineExpr
     cases: tuple[tuple[int, Tree], ...]
@@ -101,7 +101,7 @@ Tree: TypeAlias = Read | Number | Index | Lookup | Apply | Product | Cast | Choi
 
 
 def reads(tree: Tree) -> Iterator[Read]:
-    """All reads in a tree, repeated as they stand."""
+    """Yield all reads in a tree, with repetitions."""
     if isinstance(tree, Read):
         yield tree
     for inner in parts(tree):
@@ -109,7 +109,7 @@ def reads(tree: Tree) -> Iterator[Read]:
 
 
 def parts(tree: Tree) -> tuple[Tree, ...]:
-    """The trees that one is made of."""
+    """The operands of a tree."""
     if isinstance(tree, Apply):
         return tree.inputs
     if isinstance(tree, Product):
@@ -124,7 +124,7 @@ def parts(tree: Tree) -> tuple[Tree, ...]:
 
 
 def loops_of(expressions: Iterable[ir.AffineExpr]) -> list[int]:
-    """The loops that expressions depend on, in order."""
+    """The sorted numbers of the loops that expressions depend on."""
     found: set[int] = set()
     pending = list(expressions)
     while pending:

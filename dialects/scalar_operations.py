@@ -1,12 +1,12 @@
-"""What operations of arith and math on scalars compute, on numpy arrays.
+"""Evaluate scalar operations of arith and math on numpy arrays.
 
-A pass that wants to know what a body computes for every code evaluates it here. Integers are uint64
-arrays of the bits, floats float64 arrays of the values. A result is rounded once to its type: for
-f32, bf16 and f16 the operation in float64 and a rounding give what the operation in that type does,
-since float64 has more than twice the digits and two.
+A pass uses this to find what a body computes for every code. Integers are uint64 arrays of their
+bits, floats float64 arrays of their values. A result is rounded once to its type: for f32, bf16 and
+f16, the operation in float64 followed by a rounding equals the operation in that type, since
+float64 has more than twice the digits plus two.
 
-`evaluate` returns None for what it does not know, or what has no one value (math.exp is as exact as
-a library makes it; 2 to an integer is exact everywhere).
+`evaluate` returns None for unknown operations and for those without a unique value (math.exp
+depends on the library; 2 to an integer power is exact everywhere).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mxc.formats.rounding import round_to_odd
 
 Array: TypeAlias = npt.NDArray[Any]
 
-#: numpy's types of MLIR's floats, by name.
+#: The numpy types of MLIR's floats, by name.
 FLOATS: Mapping[str, type] = {
     "f64": np.float64,
     "f32": np.float32,
@@ -43,14 +43,14 @@ _INDEX_BITS = 64
 
 
 def bits_of(kind: ir.Type) -> int:
-    """Width of a scalar type; of an index 64."""
+    """Width of a scalar type in bits; 64 for an index."""
     if isinstance(kind, ir.IndexType):
         return _INDEX_BITS
     return int(ir.FloatType(kind).width if isinstance(kind, ir.FloatType) else kind.width)
 
 
 def decoded(bits: Array, kind: ir.Type) -> Array | None:
-    """The values that bits have as a scalar type; None for a float that numpy lacks."""
+    """The values of bits of a scalar type; None for a float type that numpy lacks."""
     if not isinstance(kind, ir.FloatType):
         return bits & _mask(bits_of(kind))
     name = str(kind)
@@ -62,7 +62,7 @@ def decoded(bits: Array, kind: ir.Type) -> Array | None:
 
 
 def evaluate(op: ir.Operation, inputs: Sequence[Array]) -> Array | None:
-    """What a scalar operation with one result makes of its inputs, None where it is not known."""
+    """The result of a scalar operation with one result; None for an unknown operation."""
     result = op.results[0].type
     kinds = [value.type for value in op.operands]
     with np.errstate(all="ignore"):
@@ -83,7 +83,7 @@ def evaluate(op: ir.Operation, inputs: Sequence[Array]) -> Array | None:
         if op.name == "arith.bitcast":
             return bitcast(inputs[0], kinds[0], result)
         if op.name == "arith.scaling_extf":
-            # In f16 most scales are rounded before they multiply.
+            # In f16, most scales are rounded before the multiplication.
             return None if str(result) == "f16" else rounded(inputs[0] * inputs[1], result)
         if op.name == "arith.select":
             return np.where(inputs[0].astype(bool), inputs[1], inputs[2])
@@ -119,7 +119,7 @@ def _mask(width: int) -> np.uint64:
 
 
 def _signed(width: int, bits: Array) -> Array:
-    """Bits as two's complement, int64."""
+    """Bits as two's complement integers, int64."""
     shift = np.int64(64 - width)
     whole: Array = np.asarray(bits).astype(np.uint64).view(np.int64)
     return np.asarray((whole << shift) >> shift)
@@ -128,7 +128,7 @@ def _signed(width: int, bits: Array) -> Array:
 def _shift(
     width: int, x: Array, by: Array, shifted: Callable[[Array, Array], Array], over: Array
 ) -> Array:
-    """A shift; by the width or more it is poison in MLIR, `over` here."""
+    """A shift. Shifting by the width or more is poison in MLIR, and `over` here."""
     within = shifted(x, np.minimum(by, np.uint64(width - 1)))
     return np.asarray(np.where(by < np.uint64(width), within, over))
 
@@ -139,7 +139,7 @@ def _shift_signed(width: int, x: Array, by: Array) -> Array:
 
 
 def _whole(width: int, divide: Callable[[Array, Array], Array], x: Array, y: Array) -> Array:
-    """A signed division: by zero it is undefined in MLIR, zero here."""
+    """A signed division. Division by zero is undefined in MLIR, and zero here."""
     a, b = _signed(width, x), _signed(width, y)
     return np.where(b == 0, 0, divide(a, np.where(b == 0, 1, b))).astype(np.int64)
 
@@ -199,7 +199,7 @@ _FLOAT: dict[str, Callable[..., Array]] = {
 
 
 def bitcast(values: Array, source: ir.Type, result: ir.Type) -> Array | None:
-    """The bits of one scalar type as another; None for a float that numpy lacks."""
+    """The bits of one scalar type as values of another; None for a float type that numpy lacks."""
     if isinstance(source, ir.FloatType):
         if str(source) not in FLOATS:
             return None
@@ -215,7 +215,7 @@ def _compare_integers(predicate: int, width: int, x: Array, y: Array) -> Array:
 
 
 def _compare_floats(predicate: int, x: Array, y: Array) -> Array:
-    """Predicates 1 to 6 are ordered, 8 to 13 the same unordered, 7 and 14 whether either is."""
+    """Evaluate a predicate: 1 to 6 ordered, 8 to 13 the same unordered, 7 ordered, 14 unordered."""
     either = np.isnan(x) | np.isnan(y)
     if predicate in (0, 15):
         return np.full(np.broadcast(x, y).shape, predicate == 15)

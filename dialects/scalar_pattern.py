@@ -1,9 +1,9 @@
-"""Whether the body of a linalg.generic computes a given expression.
+"""Match the body of a linalg.generic with an expression.
 
     match_scalar(op, ("arith.addf", "%1", ("arith.mulf", "%0", "?scale")))
 
-is {"scale": value} where the body of `op` yields argument 1 plus argument 0 times something that
-does not come from the body: a value from outside, or a constant wherever it stands.
+returns {"scale": value} where the body of `op` yields argument 1 plus argument 0 times a value that
+is defined outside the body, or a constant defined anywhere.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TypeAlias
 from iree.compiler import ir
 
 #: "%i" is an argument, "~%i" one that may be extended to f32, "linalg.index d" the index of loop d,
-#: "?name" what is bound (to one value); a tuple is an operation, with its predicate, over patterns.
+#: "?name" binds a name to one value; a tuple is an operation, with its predicate, and its operands.
 Pattern: TypeAlias = "str | tuple[str | Pattern, ...]"
 Found: TypeAlias = dict[str, ir.Value]
 
@@ -22,7 +22,7 @@ _INTEGER_PREDICATES = {0: "eq", 1: "ne", 2: "slt", 3: "sle", 4: "sgt", 5: "sge"}
 
 
 def match_scalar(op: ir.Operation, pattern: Pattern) -> Found | None:
-    """What `pattern` binds in what the body of `op` yields, or None where it does not fit."""
+    """The values that `pattern` binds in the result of the body of `op`; None for no match."""
     block = op.regions[0].blocks[0]
     *_, end = block.operations
     found: Found = {}
@@ -30,7 +30,7 @@ def match_scalar(op: ir.Operation, pattern: Pattern) -> Found | None:
 
 
 def number_of(value: ir.Value) -> float | int | None:
-    """The number that a constant is, None for anything else."""
+    """The number of a constant; None for other values."""
     if isinstance(value.owner, ir.Block) or value.owner.name != "arith.constant":
         return None
     attribute = value.owner.attributes["value"]
@@ -70,7 +70,7 @@ def _fits(value: ir.Value, pattern: Pattern, block: ir.Block, found: Found) -> b
 
 
 def _name(op: ir.Operation) -> str:
-    """The operation with its predicate, or the loop that its index is of."""
+    """Name of an operation with its predicate, or with the number of its loop for linalg.index."""
     if op.name == "linalg.index":
         return f"linalg.index {ir.IntegerAttr(op.attributes['dim']).value}"
     if op.name in ("arith.cmpf", "arith.cmpi"):

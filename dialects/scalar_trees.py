@@ -1,15 +1,15 @@
-"""One element of a tensor as an expression over the elements that it is computed from.
+"""Express one element of a tensor by the elements that it is computed from.
 
 `tree_of` follows a tensor upwards, through operations that move elements (reshapes, transposes,
-broadcasts, slices, concatenations) and those that compute each element from others (linalg over
-parallel loops, lookups in constant tables). What is left is a tree over `Read`s, the elements of
-tensors at affine indices:
+broadcasts, slices, concatenations) and operations that compute each element from others (linalg
+over parallel loops, lookups in constant tables). The result is a tree over `Read`s, which are
+elements of tensors at affine indices:
 
     %lo = linalg.generic(%bytes) { andi %b, 15 }                 [N, K / 2]
     %w = linalg.generic(%lo) { extract %values[%lo] }
     %w at (n, k)    is    Lookup(values, Apply(andi, Read(%bytes, (n, k)), Number(15)))
 
-Arithmetic on indices stays affine where it is: `remui (linalg.index 1), 2` is Index(d1 mod 2).
+Arithmetic on indices stays affine where possible: `remui (linalg.index 1), 2` is Index(d1 mod 2).
 """
 
 from __future__ import annotations
@@ -37,32 +37,32 @@ from mxc.dialects.scalar_nodes import Apply, Cast, Choice, Index, Lookup, Number
 from mxc.dialects.scalar_operations import Array, bits_of
 from mxc.dialects.tensor_constants import constant_of, splat_number
 
-#: Bits of the widest codes of elements and scales.
+#: Most bits of codes of elements and scales.
 _CODE_BITS = 8
 
-#: Whether elements of a tensor are to be looked into: else they are reads.
+#: Whether to follow the elements of a tensor; otherwise they are reads.
 Enter = Callable[[ir.Value], bool]
 
 
 def tree_of(
     value: ir.Value, at: Sequence[ir.AffineExpr], ranges: Sequence[int | None], enter: Enter
 ) -> Tree:
-    """The element of the tensor `value` at indices over loops of `ranges`."""
+    """The tree of the element of the tensor `value` at indices over loops of `ranges`."""
     return _Walk(ranges, enter).element(value, list(at))
 
 
 def body_tree(
     op: ir.Operation, value: ir.Value, ranges: Sequence[int | None], enter: Enter
 ) -> Tree | None:
-    """A scalar in the body of a linalg operation, over its loops; None where it is not known."""
+    """The tree of a scalar in the body of a linalg operation, over its loops; else None."""
     loops = [ir.AffineDimExpr.get(i) for i in range(len(ranges))]
     return _Walk(ranges, enter).body(op, value, loops)
 
 
 def inputs_of(op: ir.Operation) -> list[ir.Value] | None:
-    """The tensors whose elements the elements of the result of `op` are made of, or moved from.
+    """The tensors from which the elements of the result of `op` are computed or moved.
 
-    None where `op` does anything else.
+    None for an operation that does anything else.
     """
     if op.name in _MOVES:
         return [op.operands[0]]
@@ -98,7 +98,7 @@ class _Walk:
         self._ranges, self._enter = ranges, enter
 
     def element(self, value: ir.Value, at: Indices) -> Tree:
-        """The element of a tensor at affine indices."""
+        """The tree of the element of a tensor at affine indices."""
         here = Read(value, tuple(at))
         table = constant_of(value)
         if table is not None and not self._is_weight(here):
@@ -109,7 +109,7 @@ class _Walk:
         return here if found is None else found
 
     def _is_weight(self, read: Read) -> bool:
-        """Whether an element of a constant is a code of its place, and not of a choice of two."""
+        """Whether a read of a constant is of codes over many places, not of one of two entries."""
         narrow = bits_of(read.type) <= _CODE_BITS
         return narrow and any(bound(index, self._ranges) > 1 for index in read.at)
 
@@ -118,7 +118,7 @@ class _Walk:
         if step is not None:
             return self.element(*step)
         if op.name == "tensor.empty":
-            # What nothing has written: no number of any format.
+            # The content of an unwritten tensor: not a number of any format.
             return Number(math.nan if isinstance(kind, ir.FloatType) else 0, kind)
         if op.name == "tensor.bitcast":
             return Cast(self.element(op.operands[0], at), kind)
@@ -140,7 +140,7 @@ class _Walk:
         return None
 
     def body(self, op: ir.Operation, value: ir.Value, loops: Indices) -> Tree | None:
-        """A scalar in the body of `op` where its loops are `loops`; None where it is not known."""
+        """The tree of a scalar in the body of `op` at these loops; None where it is unknown."""
         block = op.regions[0].blocks[0]
         known: dict[ir.Value, Tree | None] = {}
 
@@ -177,7 +177,7 @@ class _Walk:
         return scalar(value)
 
     def _extracted(self, op: ir.Operation, at: Sequence[Tree]) -> Tree | None:
-        """An element of a constant, or of any tensor at affine indices."""
+        """An element of a constant table, or of any tensor at affine indices."""
         table = constant_of(op.operands[0])
         if table is not None:
             return _constant(table, op.results[0].type, at)
@@ -186,7 +186,7 @@ class _Walk:
         return self.element(op.operands[0], known) if len(known) == len(places) else None
 
     def _gathered(self, op: ir.Operation, at: Indices) -> Tree | None:
-        """An element of a constant table, by a number that is read."""
+        """An element of a constant table at an index that is read."""
         source, numbers = op.operands[0], op.operands[1]
         table, rank = constant_of(source), ir.RankedTensorType(numbers.type).rank
         along = ir.DenseI64ArrayAttr(op.attributes["dimension_map"])
@@ -197,7 +197,7 @@ class _Walk:
         return _constant(table, kind, [self.element(numbers, at[:rank]), *rest])
 
     def _concatenated(self, op: ir.Operation, at: Indices) -> Tree | None:
-        """One of several tensors of one size."""
+        """An element of a concatenation of tensors of equal size, as a choice among them."""
         axis = ir.IntegerAttr(op.attributes["dim"]).value
         sizes = {int(ir.RankedTensorType(value.type).shape[axis]) for value in op.operands}
         if len(sizes) != 1 or min(sizes) < 1:
@@ -210,7 +210,7 @@ class _Walk:
         return Choice(number, tuple(enumerate(cases[:-1])), cases[-1])
 
     def _inserted(self, op: ir.Operation, at: Indices) -> Tree | None:
-        """A slice along one axis in place of what was there: every s-th, or a part of one size."""
+        """An element after an insertion of a slice along one axis: strided, or an equal part."""
         whole = list(ir.RankedTensorType(op.operands[1].type).shape)
         offsets, sizes, strides = (
             list(ir.DenseI64ArrayAttr(op.attributes[f"static_{name}"]))
@@ -240,7 +240,7 @@ class _Walk:
         return Choice(number, ((case, self.element(op.operands[0], inside)),), before)
 
     def _affine(self, op: ir.Operation, inputs: Sequence[Tree]) -> Tree | None:
-        """Arithmetic on indices that stays affine: with constants that are not negative."""
+        """Arithmetic of an index with constants that are not negative, as an affine expression."""
         if not inputs or not isinstance(inputs[0], Index):
             return None
         kind, left = op.results[0].type, inputs[0].at
@@ -275,7 +275,7 @@ _CASTS = frozenset((
 
 
 def _constant(table: Array, kind: ir.Type, at: Sequence[Tree]) -> Tree:
-    """An element of a table: a number where all are the same."""
+    """An element of a table; a number where all elements are equal."""
     if table.size and not any(table.strides):
         first = table.reshape(-1)[0]
         return Number(float(first) if isinstance(kind, ir.FloatType) else int(first), kind)

@@ -1,4 +1,4 @@
-"""The scaled contraction: one shape of IR, built here and matched here.
+"""The scaled contraction: the builder and the matcher of one form of IR.
 
     result[b, m, n] = acc[b, m, n]
                     + sum over ko, kb of (lhs[b, m, ko, kb] * lhs_scale[b, m, ko])
@@ -6,18 +6,17 @@
 
 It is one `linalg.generic` over the loops (batch.., m, n, ko, kb) with the operands in the order
 lhs, rhs, lhs_scale (if any), rhs_scale (if any), acc. A scale is read without kb, so that no tensor
-ever holds it once per element. The order is the one under which IREE selects scaled matrix
-instructions; another order of the same operands gives none.
+holds it once per element. IREE selects scaled matrix instructions only for this order of operands.
 
-Meaning of a scaled element: see dequantize.py. Products and sums are f32.
+dequantize.py defines the value of a scaled element. Products and sums are f32.
 
 A map may leave out a batch loop along which its operand does not change, and may read the
-dimensions of its operand in another order (weights given as [KO, KB, N]); the order of operands
-and of loops is fixed.
+dimensions of its operand in another order (weights given as [KO, KB, N]); the order of operands and
+of loops is fixed.
 
-Where a scale of one side is for several blocks of the other, there is a loop more, over (batch..,
-m, n, ko, ki, kb): mxfp8 by nvfp4 reads lhs [M, KO, 2, 16] with scales [M, KO], and rhs
-[N, KO, 2, 16] with scales [N, KO, 2]. Passes leave that as it is; a kernel may read it.
+Where a scale of one side covers several blocks of the other, there is one more loop, over (batch..,
+m, n, ko, ki, kb): mxfp8 by nvfp4 reads lhs [M, KO, 2, 16] with scales [M, KO], and rhs [N, KO, 2,
+16] with scales [N, KO, 2]. Passes do not change this form; kernels may read it.
 """
 
 from __future__ import annotations
@@ -49,15 +48,16 @@ def scaled_contraction(
     batch: int = 0,
     name: str | None = None,
 ) -> ir.Value:
-    """Contract the last two dimensions of `lhs` and `rhs`, from zero, at the insertion point.
+    """Contract the last two dimensions of `lhs` and `rhs`, starting at zero, at the insertion
+    point.
 
-    lhs: tensor [batch.., M, KO, KB]; rhs: tensor [batch.., N, KO, KB]; a scale: the same without
-    KB, f8E8M0FNU, f8E4M3FN (nvfp4) or f32. i8 elements are mxint8 under f8E8M0FNU, and int8 a block
-    under f32. A side without scale is f32, bf16 or f16. Of two scaled sides one may have a KB that
-    is a multiple of the other's. `batch` is the number of leading dimensions that both sides share.
-    Returns f32 [batch.., M, N]; M, N and the batch may be dynamic. `name` becomes the location of
-    the operation, which is how reports call it. Raises ValueError where the types cannot be
-    contracted so.
+    lhs: tensor [batch.., M, KO, KB]; rhs: tensor [batch.., N, KO, KB]. A scale has the same shape
+    without KB, and is f8E8M0FNU, f8E4M3FN (nvfp4) or f32. i8 elements are mxint8 with f8E8M0FNU
+    scales, and int8 blocks with f32 scales. A side without scale is f32, bf16 or f16. Of two scaled
+    sides, one may have a KB that is a multiple of the other's. `batch` is the number of leading
+    dimensions that both sides share. Returns f32 [batch.., M, N]; M, N and the batch may be
+    dynamic. `name` becomes the location of the operation, by which reports name it. Raises
+    ValueError for types that do not fit.
     """
     location = ir.Location.name(name) if name is not None else ir.Location.current
     inner = (0, 0)
@@ -77,9 +77,9 @@ def scaled_contraction(
 def contraction_maps(
     batch: int, lhs_scaled: bool, rhs_scaled: bool, inner: tuple[int, int] = (0, 0)
 ) -> list[ir.AffineMap]:
-    """Indexing maps of the canonical operands, in their order, over (batch.., m, n, ko, kb).
+    """Indexing maps of the canonical operands, in order, over (batch.., m, n, ko, kb).
 
-    `inner`: 1 for the side whose scales are read along ki too, where there is such a loop.
+    `inner`: 1 for the side whose scales are also read along ki, if there is such a loop.
     """
     d = [ir.AffineDimExpr.get(i) for i in range(batch + 4 + max(inner))]
     b, (m, n, ko, *ki, kb) = d[:batch], d[batch:]
@@ -97,7 +97,7 @@ def contraction_into(
     acc: ir.Value,
     maps: Sequence[ir.AffineMap],
 ) -> ir.Value:
-    """The generic itself, added to `acc`; `maps` in operand order over (batch.., m, n, ko, kb)."""
+    """Build the generic, added to `acc`; `maps` in operand order over (batch.., m, n, ko, kb)."""
     scales = [scale for scale in (lhs_scale, rhs_scale) if scale is not None]
     parallel = len(maps[-1].results)
     loops = [_PARALLEL] * parallel + [_REDUCTION] * (maps[0].n_dims - parallel)
@@ -119,7 +119,7 @@ def _check(
     batch: int,
     inner: tuple[int, int],
 ) -> None:
-    """Refuse types that the shape cannot hold. A wrong call is a bug of the caller: ValueError."""
+    """Raise ValueError for types that do not fit the form; a wrong call is a bug of the caller."""
     if lhs_scale is None and rhs_scale is None:
         raise ValueError("a scaled contraction needs lhs_scale or rhs_scale, got neither")
     shapes = [list(ir.RankedTensorType(side.type).shape) for side in (lhs, rhs)]
@@ -144,13 +144,13 @@ def _check(
             raise ValueError(f"scale of {side.type} must have shape {blocks}, got {scale.type}")
 
 
-#: Why a contraction of a vector is not scaled; mxc-expand-vectors gives it a row.
+#: The reason for a contraction of a vector; mxc-expand-vectors adds a row.
 NO_ROWS = Reason("a side has no row loop of its own")
 
 
 @dataclass(frozen=True)
 class Loops:
-    """Which loop of the generic plays which part. `ki`: of sides whose blocks differ."""
+    """Roles of the loops of the generic. `ki`: the loop between scales of different block sizes."""
 
     batch: tuple[int, ...]
     m: int
@@ -167,14 +167,14 @@ class Loops:
 
 @dataclass(frozen=True)
 class ScaledContraction:
-    """A generic that means a scaled contraction, in whatever order it is written.
+    """A generic that computes a scaled contraction, in whatever order it is written.
 
-    `maps` are those of lhs, rhs, lhs_scale, rhs_scale (where present) and acc, `numbers` those of
-    these operands but acc in the operation. Sizes are -1 where
-    dynamic; `batch` has one for each batch loop; `k` counts elements, `block` those of one scale.
-    `rounded`: the types to which the values of lhs and of rhs are rounded before they are
-    multiplied, "" where they are not. `blocks`: elements a scale of lhs and of rhs, `block` the
-    lesser; without a scale those of the other side.
+    `maps` are those of lhs, rhs, lhs_scale, rhs_scale (where present) and acc; `numbers` are the
+    operand numbers of these except acc. Sizes are -1 where dynamic; `batch` has one for each batch
+    loop; `k` counts elements, `block` the elements per scale. `rounded`: the types to which the
+    values of lhs and of rhs are rounded before the multiplication, "" for none. `blocks`: elements
+    per scale of lhs and of rhs, of which `block` is the smaller; a side without scale has that of
+    the other.
     """
 
     op: ir.Operation
@@ -207,7 +207,7 @@ class ScaledContraction:
 
     @property
     def is_row_major(self) -> bool:
-        """Whether each operand has its dimensions in the order of the loops."""
+        """Whether the dimensions of each operand are in the order of the loops."""
         places = [[self.loops.order.index(i) for i in _known(dims(a))] for a in self.maps]
         return all(place == sorted(place) for place in places)
 
@@ -215,10 +215,10 @@ class ScaledContraction:
 def match_scaled_contraction(
     op: ir.Operation, *, rounded: bool = False, mixed: bool = False
 ) -> ScaledContraction | Reason:
-    """The scaled contraction that `op` means, or why it is none.
+    """The scaled contraction that `op` computes, or the reason why it computes none.
 
-    `rounded`: also one of sides that are dequantized to a type that does not hold all their values;
-    `mixed`: of sides whose blocks differ.
+    `rounded`: also accept sides that are dequantized to a type that does not hold all their values;
+    `mixed`: also accept sides with different block sizes.
     """
     if op.name != "linalg.generic" or len(op.results) != 1:
         return Reason("it is no linalg.generic with one result")
@@ -239,7 +239,7 @@ def match_scaled_contraction(
     if len(reduced) not in (2, 2 + mixed) or any(not set(reduced) <= read for read in reads):
         return Reason(f"it reduces {len(reduced)} loops where (ko, kb) are wanted on both sides")
     blocks = [set(_known(dims(maps[f.scale]))) for f in factors if f.scale is not None]
-    # From the outermost on: read by all scales, by those of lesser blocks, by none.
+    # From the outermost: read by all scales, by scales of smaller blocks only, by none.
     depth = {loop: sum(loop in block for block in blocks) for loop in reduced}
     ko, *ki, kb = sorted(reduced, key=lambda loop: -depth[loop])
     if depth[ko] != len(blocks) or depth[kb] or any(depth[loop] != 1 for loop in ki):
@@ -263,7 +263,7 @@ def _assign_sides(
     own = [[i for i in written if i in reads[s] and i not in reads[1 - s]] for s in (0, 1)]
     if not own[0] or not own[1]:
         return NO_ROWS
-    # The rows of rhs are the columns of the result; a lone scale belongs to rhs.
+    # The rows of rhs are the columns of the result; if only one side has a scale, it is rhs.
     right = 1 if written.index(own[1][-1]) > written.index(own[0][-1]) else 0
     if (factors[0].scale is None) != (factors[1].scale is None):
         right = 1 if factors[0].scale is None else 0

@@ -1,12 +1,12 @@
-"""A scaled product whose result is MX blocks again: a contraction, then its quantization.
+"""A scaled product with an MX result: a contraction, followed by its quantization.
 
     y        = lhs [.., M, KO, KB] x rhs [.., N, KO, KB]       f32 [.., M, N]
     axis -1: elements [.., M, N / 32, 32], scales [.., M, N / 32]
     axis -2: elements [.., N, M / 32, 32], scales [.., N, M / 32], of y transposed
 
-The first is what the next product reads as rows, the second what reads the columns, as a backward
-pass does: it is the product with its sides exchanged. Where a kernel computes both, y itself is in
-no memory.
+The next product reads the first form as rows. A backward pass, which reads columns, needs the
+second, which is the product with its sides exchanged. A kernel that computes both steps does not
+store y.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ def scaled_matmul(
 ) -> tuple[ir.Value, ir.Value]:
     """The elements and f8E8M0FNU scales of the product, quantized to `out` by `recipe`.
 
-    lhs, rhs, their scales, `batch` and `name` as of `scaled.scaled_contraction`, which gives f32.
-    `axis`: the blocks lie along the columns, -1, or the rows, -2. Raises ValueError where it is
-    neither, where that axis is no static multiple of 32, and as the contraction does; FormatError
-    for an unknown format or recipe.
+    lhs, rhs, their scales, `batch` and `name` as for `scaled.scaled_contraction`, which returns
+    f32. `axis`: blocks lie along the columns, -1, or along the rows, -2. Raises ValueError for
+    another axis, where that axis is not a static multiple of 32, and as the contraction does;
+    FormatError for an unknown format or recipe.
     """
     if axis not in (-1, -2):
         raise ValueError(f"blocks of a product lie along axis -1, its columns, or -2, got {axis}")

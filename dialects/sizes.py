@@ -1,7 +1,7 @@
-"""Sizes of tensors that come with each call, followed to what they come from.
+"""Dynamic sizes of tensors, traced to the tensors that they come from.
 
-A `tensor.dim` of a tensor that is computed would be one more use of it, and passes that take the
-place of operations would find it read twice. So a size is that of an argument of the function.
+A `tensor.dim` of a computed tensor would be one more use of it, and passes that replace operations
+would find the tensor used twice. A size is therefore taken from an argument of the function.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from iree.compiler.dialects import arith, flow, tensor
 
 from mxc.dialects import named_operations
 
-#: A number, or an index value where it comes with each call.
+#: A number, or an index value if dynamic.
 Size: TypeAlias = int | ir.Value
 
-#: Operations whose results are as large as what they update: the place of that among the operands.
+#: Operations whose result has the shape of an operand: the number of that operand.
 _UPDATES = {"tensor.insert_slice": 1, "iree_linalg_ext.scatter": 2, "iree_linalg_ext.gather": 2}
 
 
@@ -37,10 +37,10 @@ def i32() -> ir.Type:
 
 
 def constant(value: float | int, kind: ir.Type) -> ir.Value:
-    """A constant of a scalar type, or of a vector type with that value in every element.
+    """A constant of a scalar type, or of a vector type with this value in every element.
 
-    The attribute is built here: `arith.constant` finds out by a failed C++ cast that 0 is no
-    float, which takes it half a second.
+    The attribute is built here, because `arith.constant` finds by a failed C++ cast that 0 is not a
+    float, which takes half a second.
     """
     is_vector = isinstance(kind, ir.VectorType)
     element = ir.VectorType(kind).element_type if is_vector else kind
@@ -103,7 +103,7 @@ def size_of(value: ir.Value, axis: int) -> Size:
 
 
 def as_long_as(value: ir.Value, other: ir.Value) -> ir.Value:
-    """A vector whose dynamic size is said to be that of `other`, which it is as long as."""
+    """A vector reshaped so that its dynamic size is that of `other`, which has the same length."""
     sizes = [dynamic_sizes(each) for each in (value, other)]
     return flow.TensorReshapeOp(value.type, value, *sizes).result
 
@@ -114,7 +114,7 @@ def sizes_of(value: ir.Value) -> list[Size]:
 
 
 def dynamic_sizes(value: ir.Value) -> list[ir.Value]:
-    """The sizes that the type of a tensor does not say, in their order."""
+    """The sizes that are dynamic in the type of a tensor, in order."""
     return [size for size in sizes_of(value) if not isinstance(size, int)]
 
 
@@ -133,7 +133,7 @@ def product(sizes: Sequence[Size]) -> Size:
 
 
 def quotient(size: Size, by: int) -> Size:
-    """size / by, which it is a multiple of."""
+    """size / by, where size is a multiple of `by`."""
     if isinstance(size, int):
         return size // by
     return size if by == 1 else arith.divui(size, constant(by, ir.IndexType.get()))
@@ -145,14 +145,14 @@ def value_of(size: Size) -> ir.Value:
 
 
 def split(sizes: Sequence[Size]) -> tuple[list[int], list[ir.Value]]:
-    """The sizes as a type has them, and the values of those that are dynamic."""
+    """The sizes in the form that a type takes, and the values of the dynamic ones."""
     dynamic = ir.ShapedType.get_dynamic_size()
     given = [size for size in sizes if not isinstance(size, int)]
     return [size if isinstance(size, int) else dynamic for size in sizes], given
 
 
 def _size_of_argument(value: ir.BlockArgument, axis: int) -> ir.Value:
-    """One `tensor.dim` at the beginning of its block, for all that ask."""
+    """A single `tensor.dim` at the start of the block, reused by later calls."""
     block = value.owner
     for each in block.operations:
         op = each.operation
@@ -175,7 +175,7 @@ def _segments(op: ir.Operation) -> list[list[ir.Value]]:
 
 
 def _kept(static: Sequence[int], shape: Sequence[int]) -> list[int]:
-    """The axes of a slice that its result has: those of size one may be dropped."""
+    """The axes of a slice that its result keeps; axes of size one may be dropped."""
     dropped = len(static) - len(shape)
     kept: list[int] = []
     for axis, size in enumerate(static):

@@ -1,4 +1,4 @@
-"""Parts of a tensor that are read where they lie: a `tensor.extract_slice`, built and matched."""
+"""Slices of a tensor that are read in place: a `tensor.extract_slice`, built and matched."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from mxc.dialects.sizes import element_of, shape_of, size_of, value_of
 def slice_of(
     x: ir.Value, offsets: Sequence[int], sizes: Sequence[int], kept: Sequence[int]
 ) -> ir.Value:
-    """x from `offsets` on; `sizes` may be dynamic where all of x is taken. `kept`: the axes that
-    the result has."""
+    """The slice of x at `offsets`; a size may be dynamic where the slice covers the whole axis.
+    `kept`: the axes of the result."""
     kind = ir.RankedTensorType.get([sizes[axis] for axis in kept], element_of(x))
     dynamic = [value_of(size_of(x, axis)) for axis, size in enumerate(sizes) if size < 0]
     ones = [1] * len(sizes)
@@ -22,7 +22,7 @@ def slice_of(
 
 
 def columns_of(x: ir.Value, start: int, width: int) -> ir.Value:
-    """x[.., start : start + width] of x [.., N]; x itself where that is all."""
+    """x[.., start : start + width] of x [.., N]; x itself if that is all of it."""
     *lead, whole = shape_of(x)
     if width == whole:
         return x
@@ -30,8 +30,8 @@ def columns_of(x: ir.Value, start: int, width: int) -> ir.Value:
 
 
 def columns_in(x: ir.Value) -> tuple[ir.Value, int]:
-    """The tensor [T, N] that x [T, W] is columns of, and the first of them; x itself and 0 where it
-    is of no other."""
+    """The tensor [T, N] of which x [T, W] is a slice of columns, and its first column; x itself and
+    0 where x is no such slice."""
     if isinstance(x, ir.BlockArgument) or x.owner.name != "tensor.extract_slice":
         return x, 0
     op, source = x.owner, x.owner.operands[0]

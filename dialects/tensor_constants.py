@@ -1,4 +1,4 @@
-"""Constant tensors as numpy arrays: what they hold as numbers, or the codes that they hold it in.
+"""Constant tensors as numpy arrays, of numbers or of codes.
 
 Numbers are the bits of integers as uint64 and the values of floats as float64.
 """
@@ -20,22 +20,22 @@ from mxc.dialects.scalar_operations import FLOATS, Array, bits_of
 
 Codes = NDArray[Any]
 
-#: Elements up to which a constant is read: above, it is a weight and no table.
+#: Most elements of a constant that is read: a larger one is a weight, not a table.
 _MOST = 1 << 16
-#: A dense attribute of many elements is printed as its bytes.
+#: The printed form of a dense attribute of many elements: its bytes.
 _AS_BYTES = re.compile(r'dense<"0x([0-9A-Fa-f]*)">')
 _RESHAPES = ("tensor.expand_shape", "tensor.collapse_shape")
 _BITCAST = "flow.tensor.bitcast"
 _BYTE, _NIBBLE = 8, 4
-#: Types of which the bindings show the memory.
+#: Types whose memory the bindings expose.
 _WITH_A_BUFFER = ("f64", "f32", "f16", "i64", "i32", "i16", "i8")
 _NUMBERS = re.compile(r"0x[0-9A-Fa-f]+|-?[0-9][0-9.]*(?:[eE][-+]?[0-9]+)?")
 
 
 def constant_of(value: ir.Value) -> Array | None:
-    """The elements of a constant tensor, in its shape; None where it is none, or a large one.
+    """The elements of a constant tensor, in its shape; None for other tensors and large constants.
 
-    A tensor of one repeated element has any size.
+    A tensor of one repeated element may have any size.
     """
     kind = value.type
     if isinstance(value, ir.BlockArgument) or not isinstance(kind, ir.RankedTensorType):
@@ -66,7 +66,7 @@ def constant_of(value: ir.Value) -> Array | None:
 
 
 def is_constant(value: ir.Value) -> bool:
-    """Whether `codes_of` reads a tensor."""
+    """Whether `codes_of` can read a tensor."""
     if isinstance(value, ir.BlockArgument) or not isinstance(value.type, ir.RankedTensorType):
         return False
     op, bits = value.owner, bits_of(element_of(value))
@@ -83,8 +83,8 @@ def is_constant(value: ir.Value) -> bool:
 
 
 def codes_of(value: ir.Value) -> Codes:
-    """The bits of each element of a tensor for which `is_constant` holds, in its shape: bytes of
-    elements of 4 bits, else an integer of the width of the element."""
+    """The bits of each element of a tensor for which `is_constant` holds, in its shape: a byte per
+    4-bit element, else an unsigned integer of the width of the element."""
     op, shape = value.owner, shape_of(value)
     if op.name in _RESHAPES:
         return codes_of(op.operands[0]).reshape(shape)
@@ -98,8 +98,8 @@ def codes_of(value: ir.Value) -> Codes:
 
 
 def codes_of_attribute(attribute: ir.DenseElementsAttr) -> Codes:
-    """The same of a dense attribute of elements of 4, 8, 16, 32 or 64 bits; one code for a
-    repeated element, else one dimension."""
+    """The codes of a dense attribute of elements of 4, 8, 16, 32 or 64 bits, in one dimension; a
+    single code for a repeated element."""
     element = ir.RankedTensorType(attribute.type).element_type
     bits = bits_of(element)
     kind = np.dtype(f"u{max(bits, _BYTE) // _BYTE}")
@@ -117,8 +117,8 @@ def codes_of_attribute(attribute: ir.DenseElementsAttr) -> Codes:
 
 
 def constant_tensor(codes: Codes, element: ir.Type) -> ir.Value:
-    """A constant at the insertion point, of codes as `codes_of` gives them: of packed floats their
-    bytes, which are renamed."""
+    """Build a constant of codes in the form of `codes_of`; floats of at most 8 bits are stored as
+    bytes and bitcast."""
     bits = bits_of(element)
     packed = isinstance(element, ir.FloatType) and bits <= _BYTE
     if packed and bits == _NIBBLE:
@@ -143,7 +143,7 @@ def splat_number(attribute: ir.Attribute) -> float | int | None:
 def floats_of(attribute: ir.DenseElementsAttr) -> Array | None:
     """The numbers of a dense attribute of floats, in one dimension; None for an unknown type.
 
-    The bindings read three float types alone.
+    The bindings can read three float types only.
     """
     element = str(ir.RankedTensorType(attribute.type).element_type)
     if element not in FLOATS:
@@ -166,7 +166,7 @@ def floats_of(attribute: ir.DenseElementsAttr) -> Array | None:
 
 
 def _initial_value(load: ir.Operation) -> ir.Attribute | None:
-    """What an immutable global begins with."""
+    """The initial value of the immutable global that `load` reads; None for a mutable one."""
     module = load
     while module.parent is not None:
         module = module.parent.operation

@@ -1,6 +1,6 @@
-"""x86 instructions that MLIR's vector dialect has no word for, as typed functions.
+"""x86 instructions that MLIR's vector dialect lacks, as typed functions.
 
-Each is an LLVM intrinsic: compiling it for a CPU without its feature ends the compiler, so that a
+Each is an LLVM intrinsic. Compiling one for a CPU without its feature ends the compiler, so a
 caller asks the target record first. Source: Intel SDM volume 2; AMD64 APM volume 4.
 """
 
@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from iree.compiler import ir
 from iree.compiler.dialects import arith, llvm
 
-#: The target feature that gives dot products of pairs of bf16.
+#: The target feature of dot products of bf16 pairs.
 BF16 = "avx512bf16"
 
-#: Bytes of a register -> how names of intrinsics begin.
+#: Bytes of a register -> prefix of the names of its intrinsics.
 _YMM, _ZMM = 32, 64
 _FAMILY = {_YMM: "avx2", _ZMM: "avx512"}
 
@@ -22,7 +22,7 @@ _FAMILY = {_YMM: "avx2", _ZMM: "avx512"}
 def dot_bf16(acc: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
     """acc[i] + a[2i] b[2i] + a[2i+1] b[2i+1]: vdpbf16ps; acc f32 [16], a and b bf16 [32].
 
-    Needs avx512bf16. Subnormal inputs and results are zero (SDM, VDPBF16PS).
+    Needs avx512bf16. Subnormal inputs and results are flushed to zero (SDM, VDPBF16PS).
     """
     return _call("llvm.x86.avx512bf16.dpbf16ps.512", acc.type, [acc, a, b])
 
@@ -59,9 +59,9 @@ def multiply_pairs_i16(a: ir.Value, b: ir.Value) -> ir.Value:
 
 
 def shuffle_bytes(table: ir.Value, indices: ir.Value) -> ir.Value:
-    """In each 16 bytes, table[indices & 15], or 0 where bit 7 of the index is set: vpshufb.
+    """Per 16 bytes, table[indices & 15], or 0 where bit 7 of the index is set: vpshufb.
 
-    Both i8 [32], which needs avx2, or i8 [64], avx512bw.
+    Both are i8 [32], which needs avx2, or i8 [64], which needs avx512bw.
     """
     size = _size(table)
     name = "pshuf.b" if size == _YMM else "pshuf.b.512"
@@ -105,7 +105,7 @@ def tile_zero() -> ir.Value:
 def tile_load(pointer: ir.Value, stride: ir.Value, *, streamed: bool = False) -> ir.Value:
     """16 rows of 64 bytes from !llvm.ptr on, `stride` (i64) bytes apart: tileloadd.
 
-    `streamed`: tileloaddt1, for what is read once and would push other data out of the cache.
+    `streamed`: tileloaddt1, for data that is read once and would evict other data from the cache.
     """
     name = "llvm.x86.tileloaddt164.internal" if streamed else "llvm.x86.tileloadd64.internal"
     return _call(name, tile(), [*_whole_tile(), pointer, stride])
@@ -120,8 +120,8 @@ def tile_store(value: ir.Value, pointer: ir.Value, stride: ir.Value) -> None:
 def tile_dot_bf16(acc: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
     """acc[m, n] += sum over pairs p of a[m, 2p] b[p, 2n] + a[m, 2p + 1] b[p, 2n + 1]: tdpbf16ps.
 
-    Needs amx-bf16. Three different tiles, else it is an invalid instruction. Subnormal inputs and
-    results are zero (SDM, TDPBF16PS).
+    Needs amx-bf16. The three tiles must differ, else the instruction is invalid. Subnormal inputs
+    and results are flushed to zero (SDM, TDPBF16PS).
     """
     rows, bytes_ = _whole_tile()
     return _call("llvm.x86.tdpbf16ps.internal", tile(), [rows, bytes_, bytes_, acc, a, b])
@@ -133,7 +133,7 @@ def tile() -> ir.Type:
 
 
 def _whole_tile() -> list[ir.Value]:
-    """Rows, and bytes of each."""
+    """Number of rows, and bytes per row, of a full tile."""
     i16 = ir.IntegerType.get_signless(16)
     return [arith.ConstantOp(i16, number).result for number in (16, 64)]
 

@@ -1,8 +1,8 @@
 """Arrays that numpy reads by their values: float32 numbers, computed from codes and scales.
 
-np.sum(q), q * 2, q[0], np.asarray(q)    of the values, which are computed for each call
+np.sum(q), q * 2, q[0], np.asarray(q)    use the values, which are computed for each call
 q @ w, np.matmul(q, w)                   `matmul`: summed in float64
-q += 1, np.add(q, 1, out=q), q[0] = 1    refused: a value has no code before it is quantized
+q += 1, np.add(q, 1, out=q), q[0] = 1    refused: a new value has no code
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Floats = npt.NDArray[np.float32]
 class ArrayOfValues(NDArrayOperatorsMixin, ABC):
     """A read-only array of float32 values that is stored in another form.
 
-    A subclass has `shape` and says its values, and what it is in an error.
+    A subclass has `shape`, computes its values, and describes itself for errors.
     """
 
     __slots__ = ()
@@ -36,7 +36,7 @@ class ArrayOfValues(NDArrayOperatorsMixin, ABC):
 
     @abstractmethod
     def describe(self) -> str:
-        """The format and shape, as an error names them."""
+        """The format and shape, for error messages."""
 
     @property
     def ndim(self) -> int:
@@ -54,13 +54,14 @@ class ArrayOfValues(NDArrayOperatorsMixin, ABC):
         return np.dtype(np.float32)
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Any:
-        """The values. Raises ValueError where `copy` is False: they are always computed."""
+        """The values. Raises ValueError if `copy` is False: the values are always computed."""
         if copy is False:
             raise ValueError(f"{self.describe()} has no values in memory to share; leave copy out")
         return self.values() if dtype is None else self.values().astype(dtype)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
-        """What `ufunc` makes of the values. Raises FormatError where one of these is written."""
+        """The result of `ufunc` on the values. Raises FormatError where `ufunc` would write to one
+        of these arrays."""
         written = (*options.get("out", ()), *(inputs[:1] if method == "at" else ()))
         for each in written:
             if isinstance(each, ArrayOfValues):
@@ -73,7 +74,7 @@ class ArrayOfValues(NDArrayOperatorsMixin, ABC):
         return getattr(ufunc, method)(*map(_plain, inputs), **options)
 
     def __getattr__(self, name: str) -> Any:
-        """Raises AttributeError: what numpy's own arrays have beyond this, their values have."""
+        """Raise AttributeError; for numpy's attributes, refer to numpy.asarray() of the array."""
         if name.startswith("_") or not hasattr(np.ndarray, name):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         raise AttributeError(
@@ -93,18 +94,18 @@ class ArrayOfValues(NDArrayOperatorsMixin, ABC):
         return iter(self.values())
 
     def __len__(self) -> int:
-        """Size of the first axis. Raises TypeError where there is none."""
+        """Size of the first axis. Raises TypeError for an array without axes."""
         return len(np.empty(self.shape, np.bool_))
 
     def __bool__(self) -> bool:
-        """Truth of a single value; ValueError for others, as in numpy."""
+        """Truth of a single value. Raises ValueError for more than one, as numpy does."""
         return bool(self.values())
 
 
 def matmul(a: npt.ArrayLike, b: npt.ArrayLike) -> Floats:
-    """a [.., M, K] times b [.., K, N]: float32, summed in float64. Scales may have any scope.
+    """a [.., M, K] times b [.., K, N] as float32, summed in float64. Scales may have any scope.
 
-    Axes are those of numpy.matmul. Raises FormatError, naming both operands, where they do not fit.
+    Axes follow numpy.matmul. Raises FormatError, naming both operands, where shapes do not match.
     """
     left, right = _plain(a), _plain(b)
     try:

@@ -65,19 +65,19 @@ class ElementFormat:
 
     @property
     def bias(self) -> int:
-        """Subtracted from the exponent field; with 1, fixed point is all subnormals."""
+        """The exponent bias. Fixed point has bias 1, which makes every number a subnormal."""
         if not self.exponent:
             return 1
         return (1 << (self.exponent - 1)) - (self.specials is not Specials.FNUZ)
 
     @property
     def sign_bit(self) -> int:
-        """The sign's place in a code; 0 for an unsigned type."""
+        """Mask of the sign bit of a code; 0 for an unsigned type."""
         return 1 << (self.bits - 1) if self.signed else 0
 
     @property
     def magnitude_mask(self) -> int:
-        """All bits of a code but the sign."""
+        """Mask of all bits of a code except the sign."""
         return (1 << (self.bits - self.signed)) - 1
 
     @property
@@ -98,12 +98,12 @@ class ElementFormat:
 
     @property
     def min_normal(self) -> float:
-        """The smallest normal number (fixed point: the weight of its integer bit)."""
+        """The smallest normal number; for fixed point, the weight of the integer bit."""
         return math.ldexp(1.0, (1 if self.mantissa else 0) - self.bias)
 
     @property
     def min_positive(self) -> float:
-        """The smallest positive number: the smallest subnormal where there are subnormals."""
+        """The smallest positive number: the smallest subnormal, if the type has subnormals."""
         return math.ldexp(self.min_normal, -self.mantissa)
 
     @property
@@ -158,14 +158,14 @@ E3M2 = ElementFormat("e3m2", 3, 2)
 E4M3 = ElementFormat("e4m3", 4, 3, Specials.NAN)
 E5M2 = ElementFormat("e5m2", 5, 2, Specials.IEEE)
 INT8 = ElementFormat("int8", 0, 6)
-# As weight-only checkpoints have it: what a one is worth is up to the scale.
+# Integers of weight-only checkpoints; the scale includes the value of a unit.
 INT4 = ElementFormat("int4", 0, 2)
-# The 8-bit types of gfx942, with one exponent more on either side of OCP's: LLVM Float8E4M3FNUZ and
+# The 8-bit types of gfx942, whose exponent bias is one more than OCP's: LLVM Float8E4M3FNUZ and
 # Float8E5M2FNUZ. https://arxiv.org/abs/2206.02915, section 3.2.
 E4M3FNUZ = ElementFormat("e4m3fnuz", 4, 3, Specials.FNUZ)
 E5M2FNUZ = ElementFormat("e5m2fnuz", 5, 2, Specials.FNUZ)
 E8M0 = ElementFormat("e8m0", 8, 0, Specials.NAN, signed=False)
-#: The scales of formats that no standard names (binary32 of IEEE 754).
+#: The scale type of formats that no standard defines (binary32 of IEEE 754).
 F32 = ElementFormat("f32", 8, 23, Specials.IEEE)
 
 
@@ -173,8 +173,8 @@ F32 = ElementFormat("f32", 8, 23, Specials.IEEE)
 class BlockFormat:
     """`block` elements along one axis share one scale: value = scale * element.
 
-    With `tensor_scale` a float32 of the whole tensor is a further factor. With `unit_scales` the
-    scale of every block is one, and in no memory: the further factor is the only one.
+    With `tensor_scale`, a float32 of the whole tensor is a further factor. With `unit_scales`,
+    every block scale is 1 and is not stored; the further factor is the only one.
     """
 
     name: str
@@ -201,7 +201,7 @@ class BlockFormat:
         return self.blocks(elements) * self.block_bytes
 
     def blocks(self, elements: int) -> int:
-        """Blocks of `elements` along the block axis; FormatError where one would be partial."""
+        """Blocks of `elements` along the block axis. Raises FormatError for a partial block."""
         if elements % self.block:
             raise FormatError(
                 f"{self.name} wants a block axis that is a multiple of {self.block} elements, "
@@ -211,9 +211,9 @@ class BlockFormat:
         return elements // self.block
 
 
-#: Every format that mxc knows, by name. The MX names are those of OCP MX 1.0 table 1 in lower
-#: case. nvfp4: E4M3 scale a block of 16 and a float32 tensor scale; NVIDIA, and the layout
-#: `nvfp4-pack-quantized` of compressed-tensors (which keeps the reciprocal tensor scale).
+#: Every format that mxc knows, by name. The MX names are those of OCP MX 1.0 table 1 in lower case.
+#: nvfp4: an E4M3 scale per block of 16 and a float32 tensor scale; NVIDIA, and the layout
+#: `nvfp4-pack-quantized` of compressed-tensors (which stores the reciprocal of the tensor scale).
 FORMATS: Mapping[str, BlockFormat] = MappingProxyType(
     {
         format.name: format
@@ -231,16 +231,16 @@ FORMATS: Mapping[str, BlockFormat] = MappingProxyType(
 
 
 def with_block(format: BlockFormat, block: int) -> BlockFormat:
-    """The format with another number of elements a scale: "mxfp4x64"."""
+    """The format with `block` elements per scale, named like "mxfp4x64"."""
     if block == format.block:
         return format
     return replace(format, name=f"{format.name}x{block}", block=block)
 
 
 def block_format(format: BlockFormat | str) -> BlockFormat:
-    """The format called `format` (a format is returned as it is).
+    """The format called `format`; a BlockFormat is returned unchanged.
 
-    Raises FormatError, listing the known names.
+    Raises FormatError for an unknown name, listing the known ones.
     """
     if isinstance(format, BlockFormat):
         return format

@@ -1,11 +1,11 @@
-"""Codes of elements <-> packed bytes, and packed bytes -> numbers without their scales.
+"""Pack codes of elements to bytes, unpack them, and decode packed bytes to numbers without scales.
 
 Along the last axis of every array here:
-    4-bit  two codes a byte, the even index in the low nibble;
+    4-bit  two codes per byte, the even index in the low nibble;
     6-bit  four codes in three bytes, little endian: code i at bits 6i .. 6i+5;
-    8-bit  one code a byte.
-These are the layouts of gpt-oss, Quark, compressed-tensors and torchao. Sources with another
-order (GGUF splits a block into halves) are put into this one where they are read.
+    8-bit  one code per byte.
+These are the layouts of gpt-oss, Quark, compressed-tensors and torchao. Readers of sources with
+another order (GGUF splits a block into halves) convert to this one.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def _require_groups(length: int, group: int, what: str, format: BlockFormat) -> 
 def pack_elements(codes: Bytes, format: BlockFormat | str) -> Bytes:
     """Pack codes, uint8 [..., n] -> uint8 [..., n * bits / 8].
 
-    Bits above the element's width must be zero. Raises FormatError where n does not fill bytes
-    or a code is too wide.
+    Bits above the element's width must be zero. Raises FormatError where n codes do not fill whole
+    bytes, or where a code is too wide.
     """
     format = block_format(format)
     bits = format.element.bits
@@ -63,7 +63,7 @@ def _pack(codes: Bytes, bits: int) -> Bytes:
         return codes[..., 0::2] | codes[..., 1::2] << np.uint8(4)
     packed = np.empty((*codes.shape[:-1], codes.shape[-1] // 4, 3), np.uint8)
     a, b, c, d = (codes[..., i::4] for i in range(4))
-    # The shifts drop what belongs to the next byte: uint8 keeps the low eight bits.
+    # uint8 shifts drop the high bits, which belong to the next byte.
     packed[..., 0] = a | b << np.uint8(6)
     packed[..., 1] = b >> np.uint8(2) | c << np.uint8(4)
     packed[..., 2] = c >> np.uint8(4) | d << np.uint8(2)
@@ -71,7 +71,7 @@ def _pack(codes: Bytes, bits: int) -> Bytes:
 
 
 def unpack_elements(packed: Bytes, format: BlockFormat | str) -> Bytes:
-    """Unpack bytes, uint8 [..., m] -> one code a byte, uint8 [..., m * 8 / bits].
+    """Unpack bytes, uint8 [..., m] -> one code per byte, uint8 [..., m * 8 / bits].
 
     Raises FormatError where the bytes do not hold a whole number of groups.
     """
@@ -96,16 +96,16 @@ def unpack_elements(packed: Bytes, format: BlockFormat | str) -> Bytes:
 
 
 def decode_elements(packed: Bytes, format: BlockFormat | str) -> npt.NDArray[np.float32]:
-    """Numbers of packed elements without their scales: uint8 [..., m] -> float32 [..., n].
+    """Values of packed elements without their scales: uint8 [..., m] -> float32 [..., n].
 
-    Exact. NaN and Inf codes (mxfp8) come out as NaN and Inf. Raises as `unpack_elements`.
+    Exact. NaN and Inf codes (mxfp8) decode to NaN and Inf. Raises FormatError as `unpack_elements`.
     """
     format = block_format(format)
     return format.element.values.take(unpack_elements(packed, format))
 
 
 def decode_scales(scales: Bytes, format: BlockFormat | str) -> npt.NDArray[np.float32]:
-    """Numbers of scale bytes, uint8 [...] -> float32 [...] of the same shape; exact.
+    """Values of scale bytes, uint8 [...] -> float32 [...] of the same shape; exact.
 
     E8M0: 0x00 is 2^-127, a float32 subnormal; 0xFF is NaN. nvfp4: E4M3, without the tensor scale.
     """

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from mxc.formats.formats import BlockFormat
 
-#: Elements of a piece: 1 MiB of float32. A power of two, so a multiple of every block.
+#: Elements of a piece: 1 MiB of float32. It is a power of two, and so a multiple of every block.
 PIECE = 1 << 18
 
 Index = tuple[slice, ...]
@@ -16,7 +16,7 @@ Index = tuple[slice, ...]
 
 @dataclass(frozen=True)
 class Piece:
-    """One piece: where its values, its packed elements and its scales are."""
+    """The indices of one piece: in the values, in the packed elements and in the scales."""
 
     values: Index
     elements: Index
@@ -24,10 +24,10 @@ class Piece:
 
 
 def pieces(shape: tuple[int, ...], format: BlockFormat) -> list[Piece]:
-    """Pieces that cover an array of `shape` once; blocks lie along its last axis.
+    """Pieces that together cover an array of `shape` once; blocks lie along its last axis.
 
-    `shape` has at least one axis and its last is a multiple of the block. An empty array has no
-    piece.
+    `shape` has at least one axis, and its last is a multiple of the block. An empty array has no
+    pieces.
     """
     found = []
     for index in _indices(shape, PIECE) if math.prod(shape) else ():

@@ -5,11 +5,11 @@ constant, the addend:
 
     byte = clamp(((bits(amax) + addend) >> 23) - emax, 0, 254)
 
-Adding to the bits carries into the exponent exactly when the mantissa reaches a threshold, so a
-recipe is the choice of that threshold. No float is ever converted to E8M0: that conversion
-means truncation in one MLIR path and rounding in another.
+The addition carries into the exponent exactly when the mantissa reaches a threshold, so a recipe is
+the choice of that threshold. No float is ever converted to E8M0: that conversion truncates in one
+MLIR path and rounds in another.
 
-Edges, equal for all recipes unless said:
+Edge cases, equal for all recipes unless stated:
     NaN  -> 0xFF (NaN), as torchao and aiter.
     zero -> 0x00 (2^-127), by the same expression; as ggml, torchao and aiter. Quark writes 1.
     scales below 2^-127 -> 0x00, so every subnormal amax but INT8's largest; above 2^127 -> 0xFE.
@@ -27,7 +27,7 @@ import numpy.typing as npt
 from mxc.errors import FormatError
 from mxc.formats.formats import E8M0, ElementFormat
 
-#: Bits of a float32's mantissa field.
+#: Bits of the mantissa of a float32.
 MANTISSA = 23
 NAN_BYTE = E8M0.nan_codes[0]
 _MAX_BYTE = E8M0.max_code
@@ -35,14 +35,14 @@ _INFINITY = 0xFF << MANTISSA
 
 
 class ScaleRecipe(StrEnum):
-    """How the scale X is chosen from amax; max and emax are those of the element type."""
+    """How the scale X is chosen from amax; max and emax belong to the element type."""
 
     #: X = 2^(floor(log2 amax) - emax). OCP MX 1.0 section 6.3; microxcaling, ggml, torchao FLOOR.
     #: A magnitude between max * X and 2^(emax + 1) * X saturates.
     FLOOR = "floor"
-    #: X = 2^(floor(log2 round(amax)) - emax), round() being to the element's mantissa width, ties
-    #: up. Quark `even`, aiter's Triton kernels, torchao EVEN. compressed-tensors agrees for fp4
-    #: but keeps the fp4 threshold 1.75 for 8-bit elements.
+    #: X = 2^(floor(log2 round(amax)) - emax), where round() rounds to the element's mantissa width,
+    #: ties up. Quark `even`, aiter's Triton kernels, torchao EVEN. compressed-tensors agrees for
+    #: fp4 but keeps the fp4 threshold 1.75 for 8-bit elements.
     EVEN = "even"
     #: X = 2^ceil(log2(amax / max)): the smallest power of two with which nothing saturates.
     #: cuBLAS "D block quantization", torchao RCEIL, triton_kernels ROUND_UP, modelopt.
@@ -65,12 +65,12 @@ def scale_recipe(name: str) -> ScaleRecipe:
 
 
 def addend(element: ElementFormat, recipe: ScaleRecipe) -> int:
-    """What `recipe` adds to the float32 bits of amax before the exponent is taken."""
+    """The constant that `recipe` adds to the float32 bits of amax before the exponent is taken."""
     ones = (1 << MANTISSA) - 1
     if recipe is ScaleRecipe.FLOOR:
         return 0
     if recipe is ScaleRecipe.EVEN:
-        # Half of the last place that the element keeps.
+        # Half of the last mantissa bit that the element keeps.
         return 1 << (MANTISSA - 1 - element.mantissa)
     if recipe is ScaleRecipe.RCEIL:
         # Carries exactly when the mantissa of amax is greater than the mantissa of max.
@@ -81,13 +81,13 @@ def addend(element: ElementFormat, recipe: ScaleRecipe) -> int:
 def scale_bytes(
     amax: npt.NDArray[np.float32], element: ElementFormat, recipe: ScaleRecipe
 ) -> npt.NDArray[np.uint8]:
-    """E8M0 bytes, uint8, of blocks whose largest magnitudes are `amax`, float32, any shape.
+    """The E8M0 bytes, uint8, of blocks whose largest magnitudes are `amax`, float32 of any shape.
 
-    The sign of `amax` is ignored. Edges: see the module. Never raises for a value.
+    The sign of `amax` is ignored. The module docstring lists edge cases. Never raises for a value.
     """
     bits = (np.asarray(amax, np.float32).view(np.uint32) & 0x7FFFFFFF).astype(np.int64)
-    # A subnormal's bits, written with the leading one that its field lacks, as if the exponent 0
-    # were an ordinary one. Only INT8 can see it: with emax > 0 the byte is 0 either way.
+    # Subnormals, extended to bits as if exponent 0 were an ordinary exponent with a leading one.
+    # This matters for INT8 only: with emax > 0 the byte is 0 either way.
     ordered = np.where(bits < 1 << MANTISSA, 2 * bits - (1 << MANTISSA), bits)
     byte = ((ordered + addend(element, recipe)) >> MANTISSA) - element.emax
     byte = np.clip(byte, 0, _MAX_BYTE)

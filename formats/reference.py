@@ -1,12 +1,12 @@
 """Quantize and dequantize in numpy, bit for bit as OCP MX 1.0 says: the reference of all targets.
 
     scale byte   from the largest magnitude of a block, by a recipe (recipes.py)
-    element      value / scale, to nearest, ties to even unless it is asked otherwise, saturating
+    element      value / scale, rounded to nearest, ties to even by default, saturating
                  (rounding.py, section 6.3)
-    value        scale * element in float32: exact, subnormals kept. Above float32's range it is
-                 Inf (section 5.1 leaves that open); a NaN scale makes the whole block NaN.
+    value        scale * element in float32: exact, subnormals kept. Above float32's range the value
+                 is Inf (section 5.1 leaves that open); a NaN scale makes the whole block NaN.
 
-A NaN in a block makes its scale NaN; its element codes then mean nothing and are 0.
+A NaN in a block makes its scale NaN; its element codes then have no meaning and are 0.
 
 nvfp4 has other scales: nvfp4.py.
 """
@@ -29,7 +29,8 @@ from mxc.formats.rounding import Ties, encode, round_to_odd, tie_rule
 
 Bytes = npt.NDArray[np.uint8]
 
-#: 1 / scale for every E8M0 byte. For the NaN byte 0: finite, and the codes are cleared anyway.
+#: 1 / scale for every E8M0 byte; 0 for the NaN byte, because it is finite and the codes are
+#: cleared.
 _RECIPROCAL = np.append(np.ldexp(np.float32(1), np.arange(127, -128, -1)), 0).astype(np.float32)
 
 
@@ -37,12 +38,11 @@ _RECIPROCAL = np.append(np.ldexp(np.float32(1), np.arange(127, -128, -1)), 0).as
 class Quantized(ArrayOfValues):
     """A quantized tensor of logical `shape`, blocks along `axis` (0 <= axis < len(shape)).
 
-    numpy reads its values (array_values.py).
-    With `axis` moved last, others in order, and k elements on it:
-    `elements` uint8 [..., k * bits / 8], packed as packing.py says;
-    `scales` uint8 [..., k / block].
-    `recipe` is None where nothing states it, and for nvfp4, which has no E8M0 scale.
-    `tensor_scale` holds a float32 for nvfp4 (value = tensor_scale * scale * element), else None.
+    numpy reads its values (array_values.py). With `axis` moved last, the other axes in order, and k
+    elements along it: `elements` uint8 [..., k * bits / 8], packed as packing.py says; `scales`
+    uint8 [..., k / block]. `recipe` is None where nothing states it, and for nvfp4, which has no
+    E8M0 scale. `tensor_scale` holds a float32 for nvfp4 (value = tensor_scale * scale * element),
+    else None.
 
     Raises FormatError where the parts contradict each other.
     """
@@ -56,7 +56,7 @@ class Quantized(ArrayOfValues):
     tensor_scale: float | None = None
 
     def __post_init__(self) -> None:
-        """Check that dtypes and shapes fit together."""
+        """Check that dtypes and shapes agree."""
         if not 0 <= self.axis < len(self.shape):
             raise FormatError(f"axis {self.axis} is outside of shape {list(self.shape)}")
         lead = self.shape[: self.axis] + self.shape[self.axis + 1 :]
@@ -97,10 +97,10 @@ def quantize(
 ) -> Quantized:
     """Quantize `x`, float16, bfloat16, float32 or float64 of any shape, in blocks along `axis`.
 
-    Without `recipe` it is FLOOR, the one of OCP MX 1.0; nvfp4 takes none. `ties` is for elements;
-    the E4M3 scales of nvfp4 round to even always. Without `negative_zero` all that rounds to zero
-    has the code 0, as ggml writes it. float64 is not rounded twice. Memory beyond the result: a
-    few MiB.
+    `recipe` defaults to FLOOR, the recipe of OCP MX 1.0; nvfp4 takes none. `ties` applies to
+    elements; the E4M3 scales of nvfp4 always round to even. Without `negative_zero`, every value
+    that rounds to zero has the code 0, as ggml writes it. float64 is rounded once. Memory beyond
+    the result: a few MiB.
 
     Raises FormatError for an unknown format, recipe, ties or dtype, an axis that is not a multiple
     of the block, a float64 beyond float32, and, for nvfp4 alone, NaN or Inf in `x`.
@@ -139,14 +139,14 @@ def dequantize(q: Quantized) -> Floats:
             scales = np.float32(q.tensor_scale) * scales
         elements = decode_elements(q.elements[part.elements], q.format)
         blocks = elements.reshape(*scales.shape, q.format.block)
-        # Inf is what IEEE gives above float32's range; Inf elements times a scale stay Inf.
+        # Above float32's range IEEE gives Inf; Inf elements times a scale stay Inf.
         with np.errstate(over="ignore", invalid="ignore"):
             moved[part.values] = (blocks * scales[..., None]).reshape(elements.shape)
     return out
 
 
 def chosen_recipe(format: BlockFormat, recipe: ScaleRecipe | str | None) -> ScaleRecipe | None:
-    """The recipe that `quantize` takes: FLOOR unless said, None for nvfp4. Raises FormatError."""
+    """The recipe that `quantize` uses: FLOOR by default, None for nvfp4. Raises FormatError."""
     if format.scale == E8M0:
         return ScaleRecipe.FLOOR if recipe is None else scale_recipe(recipe)
     if recipe is not None:
@@ -173,16 +173,16 @@ def _float32(x: npt.NDArray[np.generic]) -> Floats:
 
 
 def _amax(blocks: Floats) -> Floats:
-    """Largest magnitude along the last axis; NaN where there is one.
+    """Largest magnitude along the last axis; NaN where a value is NaN.
 
-    As integers, magnitudes order as the numbers do, with NaN above Inf.
+    As integers, magnitudes are ordered like the numbers, with NaN above Inf.
     """
     bits = blocks.view(np.uint32) & np.uint32(0x7FFFFFFF)
     return np.ascontiguousarray(bits.max(axis=-1)).view(np.float32)
 
 
 def _tensor_amax(moved: npt.NDArray[np.generic], parts: list[Piece]) -> np.float32:
-    """Largest magnitude of the whole tensor, NaN if there is one; 0 for an empty tensor."""
+    """Largest magnitude of the whole tensor, NaN if a value is NaN; 0 for an empty tensor."""
     found = [_amax(_float32(moved[part.values]).reshape(1, -1)) for part in parts]
     return np.float32(_amax(np.reshape([*found, np.zeros(1, np.float32)], (1, -1)))[0])
 
@@ -201,8 +201,9 @@ def _quantize_blocks(
     if recipe is None:
         raise AssertionError(f"{format} has neither recipe nor tensor scale")
     scales = scale_bytes(amax, format.element, recipe)
-    # A power of two: exact, save that a product below 2^-126 may round, which is far below half
-    # of any type's smallest number before and after. Inf and NaN have their meaning from encode.
+    # The reciprocal is a power of two and the product exact, except that a product below 2^-126 may
+    # round, which is far below half of the smallest number of any type. `encode` handles Inf and
+    # NaN.
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         codes = encode(blocks * _RECIPROCAL[scales][..., None], format.element, ties)
     codes[np.isnan(amax)] = 0

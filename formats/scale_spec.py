@@ -1,4 +1,5 @@
-"""What is scaled and how, as a string: `e2m1:e8m0_t32` is mxfp4, `e4m3:float32` an fp8 tensor.
+"""Parse strings that say what is scaled and how: `e2m1:e8m0_t32` is mxfp4, `e4m3:float32` an fp8
+tensor.
 
     spec    := data ":" scaling | data           or a name of FORMATS: "mxfp4", "nvfp4"
     scaling := numbers tile{0,2}                 segments are joined by "_"
@@ -10,20 +11,21 @@
     tile    := "t" [size] ["s" subtile] ["n" N "m" M] ["d" axis]
     number  := float32 | float16 | bfloat16 | e8m0 | e4m3 | e5m2 | e4m3fnuz | .. | intK | uintK
 
-Scope: no tile is the whole tensor; one tile lies along the last axis; two along the last two, or
-each along its `d`. The size 0, or none, is the whole axis: `float32_t0` is a channel's scale. All
-axes without a tile have one scale for each index.
+Scope: without tiles, one scale covers the whole tensor. One tile lies along the last axis; two lie
+along the last two axes, or each along its `d`. Size 0, or no size, is the whole axis: `float32_t0`
+is one scale per channel. Along an axis without a tile, every index has its own scale.
 
-A second number is a tensor scale where the first has 8 bits or fewer and it is a float
+A second number is a tensor scale if the first has 8 bits or fewer and the second is a float
 (`e4m3_float32_t16_t16`), else a zero point (`bfloat16_bfloat16_t0_t32`, `e4m3_int8_t16`).
 
-Data alone is unscaled: a float. "_" serves as ":" too, as in TensorCast's names (`e2m1_e8m0_t32`).
+Data without a scaling is an unscaled float. "_" may replace ":", as in TensorCast's names
+(`e2m1_e8m0_t32`).
 
-These are TensorCast's strings, and mean what its documentation says of them: docs/scale.md and
-docs/number.md of github.com/ROCm/tensorcast, branch triton. `d` is of its branch main. Subtiles,
-N:M sparsity and codebooks are parsed, so that they are refused by their names. Some numbers have
-other names here: "e2m1fnuz", "e2m3fnuz", "e3m2fnuz" are e2m1, e2m3, e3m2; "e4m3fn" is e4m3; and
-"e4m3b8fnuz", "e5m2b16fnuz" are e4m3fnuz and e5m2fnuz, the types of that name in torch and LLVM.
+These are TensorCast's strings, with the meaning of its documentation: docs/scale.md and
+docs/number.md of github.com/ROCm/tensorcast, branch triton. `d` is from its branch main. Subtiles,
+N:M sparsity and codebooks are parsed so that errors can name them. Some numbers have other names
+here: "e2m1fnuz", "e2m3fnuz", "e3m2fnuz" are e2m1, e2m3, e3m2; "e4m3fn" is e4m3; and "e4m3b8fnuz",
+"e5m2b16fnuz" are e4m3fnuz and e5m2fnuz, the types of that name in torch and LLVM.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ from mxc.formats.formats import (
 
 
 class Kind(Enum):
-    """What a number is."""
+    """The kind of a number."""
 
     FLOAT = "float"
     EXPONENT = "exponent"
@@ -60,7 +62,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Number:
-    """A number of `bits`. `element` for floats of 8 bits or fewer and exponents: their codes."""
+    """A number type of `bits`. `element`: codes of floats of 8 bits or fewer, and of exponents."""
 
     name: str
     kind: Kind
@@ -74,7 +76,7 @@ class Number:
 
 _SMALL = (E2M1, E2M3, E3M2, E4M3, E5M2, E4M3FNUZ, E5M2FNUZ)
 
-#: Numbers that have names of their own; integers have a rule.
+#: Numbers with their own names; integers are parsed by a rule.
 NUMBERS: Mapping[str, Number] = {
     number.name: number
     for number in (
@@ -104,13 +106,13 @@ _OTHER_NAMES = {
 _INTEGER = re.compile(r"(u?)int(\d{1,2})")
 _TILE = re.compile(r"t(\d{0,6})(?:s(\d{1,6}))?(?:n(\d{1,3})m(\d{1,3}))?(?:d(-?\d{1,2}))?")
 _CODEBOOK = re.compile(r"(i?cb|l)\d\d.*")
-#: Longest string that is read.
+#: Longest string that is parsed.
 _LONGEST = 200
 
 
 @dataclass(frozen=True)
 class Tile:
-    """Elements along one axis that share a scale: `size` of them, 0 for all. `axis` as numpy's."""
+    """`size` elements along `axis` that share a scale, 0 for all. `axis` may be negative."""
 
     size: int
     axis: int
@@ -120,12 +122,12 @@ class Tile:
 
 @dataclass(frozen=True)
 class Scaling:
-    """Which elements share a scale, and what the scales are.
+    """Which elements share a scale, and which types the scales have.
 
-    `tiles` are by axis; none is the whole tensor. `zero`: a zero point beside each scale; a float
-    is added to the scaled value, an integer subtracted from the code. `tensor`: a second factor,
-    one for the whole tensor.
-    Raises FormatError where the parts do not go together.
+    `tiles` are by axis; no tile is the whole tensor. `zero`: the type of a zero point beside each
+    scale; a float is added to the scaled value, an integer subtracted from the code. `tensor`: the
+    type of a second factor, one for the whole tensor. Raises FormatError where the parts are
+    incompatible.
     """
 
     scale: Number
@@ -134,7 +136,7 @@ class Scaling:
     tensor: Number | None = None
 
     def __post_init__(self) -> None:
-        """Check the parts."""
+        """Check that the parts are compatible."""
         place = f"scaling {str(self)!r}"
         if self.scale.kind not in (Kind.FLOAT, Kind.EXPONENT):
             raise FormatError(f"{place}: a scale is a float or e8m0, found {self.scale}")
@@ -160,7 +162,7 @@ class Scaling:
             raise FormatError(f"{place}: of two tiles one has a size; for both axes give no tile")
 
     def __str__(self) -> str:
-        """The string that parses to this: canonical, one for each meaning."""
+        """The canonical string that parses to this scaling: one string for each meaning."""
         numbers = [self.scale]
         if self.tensor is not None and self.zero is not None:
             numbers = [self.tensor, self.scale, self.zero]
@@ -180,7 +182,7 @@ class Scaling:
         )
 
     def require_compiled(self) -> None:
-        """Raises FormatError, by name, for what is parsed but computed nowhere here."""
+        """Raise FormatError for subtiles and sparsity, which are parsed but not computed."""
         for tile in self.tiles:
             if tile.subtile is not None:
                 raise FormatError(
@@ -196,13 +198,13 @@ class Scaling:
 
 @dataclass(frozen=True)
 class ScaleSpec:
-    """Data of one number with its scaling; None: as it is. Raises FormatError as Scaling."""
+    """Data of one number type with its scaling, None if unscaled. Raises FormatError as Scaling."""
 
     data: Number
     scaling: Scaling | None = None
 
     def __post_init__(self) -> None:
-        """Check that data and scaling go together."""
+        """Check that data and scaling are compatible."""
         if self.scaling is None:
             if self.data.kind is not Kind.FLOAT:
                 raise FormatError(f"{self.data} data wants a scaling: {self.data}:float32, or so")
@@ -224,9 +226,9 @@ class ScaleSpec:
 
 
 def parse(text: str) -> ScaleSpec:
-    """The meaning of `data:scaling`, of data alone, or of a name of FORMATS.
+    """Parse `data:scaling`, data alone, or a name of FORMATS.
 
-    Raises FormatError: what is no number or tile, and parts that do not go together.
+    Raises FormatError for an unknown number or tile, and for incompatible parts.
     """
     text = text.strip().lower()
     if text in FORMATS:
@@ -236,14 +238,14 @@ def parse(text: str) -> ScaleSpec:
 
 
 def of_format(format: BlockFormat) -> ScaleSpec:
-    """The spec of a block format: "e2m1:e8m0_t32" of mxfp4."""
+    """The spec of a block format; "e2m1:e8m0_t32" for mxfp4."""
     data = format.element.name
     tensor = "_float32" if format.tensor_scale else ""
     return parse(f"{data}:{format.scale.name}{tensor}_t{format.block}")
 
 
 def parse_scaling(text: str) -> Scaling:
-    """The meaning of a scaling: "e8m0_t32". Raises FormatError."""
+    """Parse a scaling such as "e8m0_t32". Raises FormatError."""
     text = text.strip().lower()
     if len(text) > _LONGEST:
         raise FormatError(f"a scaling has at most {_LONGEST} characters, found {len(text)}")
@@ -280,7 +282,7 @@ def parse_scaling(text: str) -> Scaling:
 
 
 def parse_number(text: str, place: str = "") -> Number:
-    """The number of that name. Raises FormatError, listing the known ones."""
+    """Number type called `text`. Raises FormatError for an unknown name, listing the known ones."""
     name = text.strip().removeprefix("torch.").removeprefix("float8_")
     name = _OTHER_NAMES.get(name, name)
     if name in NUMBERS:
@@ -298,7 +300,7 @@ def parse_number(text: str, place: str = "") -> Number:
 
 
 def _is_two_level(scale: Number, second: Number) -> bool:
-    """Whether the number after a scale is a tensor scale, and not a zero point."""
+    """Whether the number after a scale is a tensor scale rather than a zero point."""
     return scale.bits <= 8 and second.kind is Kind.FLOAT
 
 

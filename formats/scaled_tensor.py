@@ -5,11 +5,11 @@
     value = tensor scale * scale * (code - zero)         uintK with a zero point that is a code
     value = code                                         unscaled floats
 
-In float32; the scales are multiplied first. Under an e8m0 scale intK is fixed point with K - 2 bits
-after the point (MXINT8).
+All in float32; scales are multiplied first. Under an e8m0 scale, intK is fixed point with K - 2
+bits after the point (MXINT8).
 
-The shape of the scales says which elements share one: an axis has one entry for each tile, the last
-tile perhaps partial, and 1 where a tile is the whole axis.
+The shape of the scales tells which elements share one: an axis has one entry per tile, where the
+last tile may be partial, and 1 entry where a tile is the whole axis.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class Scaled(ArrayOfValues):
-    """A tensor as `spec` says, not packed; numpy reads its values (array_values.py).
+    """A tensor quantized as `spec` says, not packed; numpy reads its values (array_values.py).
 
     `codes` have the tensor's shape: uint8 codes of floats of 8 bits or fewer, integers of 8 or 16
-    bits, or float32, float16 and bfloat16 themselves. `scales` (and `zeros`) have a shape of as
-    many axes: uint8 codes or floats; None for unscaled data. `tensor_scale` is None without one.
+    bits, or plain float32, float16 and bfloat16. `scales` (and `zeros`) have the same number of
+    axes: uint8 codes or floats; None for unscaled data. `tensor_scale` is None without one.
     """
 
     codes: Array
@@ -76,14 +76,14 @@ class Scaled(ArrayOfValues):
 
 
 def dequantize_scaled(q: Scaled) -> Floats:
-    """The values of `q`: float32 of its shape."""
+    """The values of `q`: float32 of shape `q.shape`."""
     return q.values()
 
 
 def tile_sizes(scaling: Scaling, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Number of elements along each axis that share a scale.
 
-    Raises FormatError for axes that `shape` does not have.
+    Raises FormatError for tiles on axes that `shape` does not have.
     """
     if not scaling.tiles:
         return shape
@@ -106,7 +106,7 @@ def scale_shape(scaling: Scaling | str, shape: tuple[int, ...]) -> tuple[int, ..
 
 
 def spread(scales: Array, tiles: tuple[int, ...], shape: tuple[int, ...]) -> Array:
-    """Scales, one for each tile, in a form that broadcasts to `shape`."""
+    """Repeat scales, one per tile, to an array that broadcasts to `shape`."""
     for axis, (size, count) in enumerate(zip(tiles, shape, strict=True)):
         if size > 1 and scales.shape[axis] > 1:
             scales = np.repeat(scales, size, axis).take(np.arange(count), axis)
@@ -114,14 +114,14 @@ def spread(scales: Array, tiles: tuple[int, ...], shape: tuple[int, ...]) -> Arr
 
 
 def unit_of(spec: ScaleSpec) -> float:
-    """The value of the code 1 of an integer: fixed point under an exponent, else 1."""
+    """The value of the integer 1: 2^(2 - K) for intK with exponent scales (fixed point), else 1."""
     exponent = spec.scaling is not None and spec.scaling.scale.kind is Kind.EXPONENT
     integer = spec.data.kind is Kind.SIGNED
     return 2.0 ** (2 - spec.data.bits) if integer and exponent else 1.0
 
 
 def numbers_of(stored: Array, number: Number) -> Floats:
-    """The float32 values of numbers as a `Scaled` stores them."""
+    """The float32 values of numbers that a `Scaled` stores."""
     if number.element is not None:
         return number.element.values.take(stored)
     return stored.astype(np.float32)

@@ -1,4 +1,4 @@
-"""Quantize numpy arrays to any scaling of scale_spec.py; scaled_tensor.py has their values.
+"""Quantize numpy arrays to any scaling of scale_spec.py; scaled_tensor.py computes their values.
 
     scale e8m0, data float or intK    X by a recipe of recipes.py from the largest of a tile
     scale float, data float           scale = amax / max, data = value / scale
@@ -8,9 +8,9 @@
     and a tensor scale                as nvfp4.py: tiles' scales fill the range of their type
     no scaling, data float            data = value
 
-All in float32. Scales and zero points are rounded to their types before values are divided by them;
-a tile of zeros has the scale 1 (with e8m0 the byte 0; in types of 8 bits and with a tensor scale,
-the smallest normal number). What is beyond the largest code saturates.
+All in float32. Scales and zero points are rounded to their types before values are divided by them.
+A tile of zeros has the scale 1 (with e8m0 the byte 0; in types of 8 bits and with a tensor scale,
+the smallest normal number). Values beyond the largest code saturate.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _DTYPES: dict[str, np.dtype[Any]] = {
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
 }
 
-#: The largest numbers of data of 16 bits.
+#: The largest numbers of 16-bit float data.
 _LARGEST = {"float16": 65504.0, "bfloat16": 2.0**128 - 2.0**120}
 
 
@@ -50,13 +50,12 @@ def quantize_scaled(
 ) -> Scaled:
     """Quantize `x`, of any float type and shape with at least the axes of the tiles.
 
-    `x` may be a `Scaled` or `Quantized` too: its values are quantized, so that this casts from one
-    scope, or one format, to another. `recipe` is for e8m0 scales, `ties` for data. `scale` makes it
-    static: those numbers are the scales, of their shape or one that is broadcast to it; they must
-    be numbers of the scale's type.
+    `x` may also be a `Scaled` or `Quantized`, whose values are quantized: this casts from one scope
+    or format to another. `recipe` applies to e8m0 scales, `ties` to data. `scale` gives static
+    scales: numbers of the scale's type, of the shape of the scales or one that broadcasts to it.
 
     Raises FormatError for a spec that is not computed, axes that `x` lacks, NaN or Inf, and scales
-    that are not of their type, or not positive.
+    that are not positive numbers of their type.
     """
     spec = parse(spec) if isinstance(spec, str) else spec
     scaling = spec.scaling
@@ -80,7 +79,7 @@ def quantize_scaled(
     scales, whole = _scales(amax, spec, scaling, chosen)
     if scale is not None:
         scales = _static(np.asarray(scale), amax.shape, spec, scaling)
-    # The order of nvfp4.py: with a tensor scale the reciprocal, else the quotient.
+    # The order of operations of nvfp4.py: the reciprocal with a tensor scale, else the quotient.
     numbers = numbers_of(scales, scaling.scale)
     with np.errstate(over="ignore"):
         if whole is not None:
@@ -94,7 +93,7 @@ def quantize_scaled(
 
 
 def _over_tiles(values: Floats, tiles: tuple[int, ...], operation: np.ufunc) -> Floats:
-    """What `operation` makes of each tile: one number each, all axes kept."""
+    """Reduce each tile to one number with `operation`; all axes are kept."""
     for axis, size in enumerate(tiles):
         count = values.shape[axis]
         if size == count:
@@ -115,9 +114,10 @@ def _largest(spec: ScaleSpec) -> float:
 def _scales(
     span: Floats, spec: ScaleSpec, scaling: Scaling, recipe: ScaleRecipe
 ) -> tuple[Array, np.float32 | None]:
-    """Scales and the tensor scale from the `span` of each tile: what its codes have to reach.
+    """The scales of tiles, and the tensor scale if there is one, from the `span` of each tile.
 
-    It is the largest magnitude, or for unsigned data the difference of highest and lowest value.
+    The span is the range that codes must cover: the largest magnitude, or for unsigned data the
+    difference of the highest and the lowest value.
     """
     largest, number = np.float32(_largest(spec)), scaling.scale
     whole = None
@@ -176,7 +176,7 @@ def _reciprocals(scales: Array) -> Floats:
 
 
 def _stored(values: Floats, number: Number, ties: Ties) -> Array:
-    """Floats as a `Scaled` stores them: codes of small ones, else themselves; saturating."""
+    """Floats as a `Scaled` stores them, saturating: codes up to 8 bits, else plain floats."""
     if number.element is not None:
         return encode(np.ascontiguousarray(values), number.element, ties)
     limit = np.float32(_LARGEST.get(number.name, np.inf))

@@ -1,1 +1,2 @@
-"""The kernel language: what a kernel computes, how it is cut up, printed, interpreted, lowered."""
+"""The kernel language: kernels, their schedules, their text, a numpy interpreter, and lowering to
+MLIR."""

@@ -1,8 +1,9 @@
 """The contraction on the tile unit of AMX (Intel): a schedule, step by step.
 
 A workgroup decodes a chunk of K of two panels of weights to bf16, once for all of its rows, into
-scratch that stays in the nearest cache. Then it multiplies tiles of 32 rows by 32 columns: two of
-A, two of B, four of sums, which wait in scratch while the next chunk is decoded.
+scratch that stays in the nearest cache. It then multiplies tiles of 32 rows by 32 columns with two
+tile registers for A, two for B and four for sums. The sums wait in scratch while the next chunk is
+decoded.
 """
 
 from __future__ import annotations
@@ -18,23 +19,24 @@ from mxc.kernels.tiles import TILE_C, tdpbf16ps, tile_a
 
 #: Rows and columns of a tile.
 TILE = 16
-#: Elements along K that are decoded at once: two panels of 256 are 16 KiB of bf16.
+#: Elements along K that are decoded at once: two panels of 256 elements are 16 KiB of bf16.
 CHUNK = 256
-#: Rows of a workgroup, at most: their sums are 16 KiB, and they stay in L2 while columns go by.
+#: Most rows of a workgroup: their sums are 16 KiB, and stay in L2 while the loop goes over columns.
 ROWS = 128
-#: Bytes of activations of a workgroup that stay in L2, of 2 MiB, while columns go by.
+#: Bytes of activations of a workgroup, of 2 MiB of L2, that stay there while the loop goes over
+#: columns.
 ACTIVATIONS = 1280 << 10
 #: Columns of a workgroup.
 COLUMNS = 64
-#: Elements along K that weights are asked for ahead of their use.
+#: Prefetch distance of weights, in elements along K.
 AHEAD = 512
 
 
 def steps(
     contraction: Contraction, rows: int | None = None, pitch: int | None = None
 ) -> Iterator[tuple[str, Kernel]]:
-    """The kernel after each step, with what the step does. `rows`: of a workgroup; `pitch`: steps
-    of K of a row of A in memory."""
+    """Yield a description and the kernel after each step of the schedule. `rows`: rows of a
+    workgroup; `pitch`: K steps of a row of A in memory."""
     kernel = contraction.kernel
     yield "what is computed", kernel
     scales = "SB" if contraction.scales is not None else None
@@ -50,7 +52,7 @@ def steps(
     kernel = stage(kernel, "W", "w", "T+=", "tile", weights)
     yield "operands in tile registers", kernel
     few = contraction.rows is not None and TILE < contraction.rows <= 2 * TILE
-    # Four sums stay in tiles while weights are decoded; for one row of tiles that gains nothing.
+    # Four sums stay in tiles while weights are decoded; with one row of tiles, this gains nothing.
     all_chunks = few and contraction.choice != "sorted" and _tiles_across(contraction) == 2
     by = _chunk(contraction) if all_chunks else STEP
     kernel = keep(kernel, "T", "t", ("k", by), "tile", TILE_C)
@@ -90,24 +92,24 @@ def _tiles(contraction: Contraction, kernel: Kernel, rows: int) -> Kernel:
 
 
 def _width(contraction: Contraction) -> int:
-    """Columns of the result that are computed at once: two panels of weights, or what is finished
-    together."""
+    """Columns of the result that are computed at once: two panels of weights, or the columns that
+    are finished together if these are more."""
     return max(2 * TILE // contraction.halves, contraction.together)
 
 
 def _tiles_across(contraction: Contraction) -> int:
-    """Tiles of weights, of both halves, that are multiplied for a result of that width."""
+    """Number of tiles of weights, over both halves of a gate, for `_width` result columns."""
     return _width(contraction) * contraction.halves // TILE
 
 
 def _chunk(contraction: Contraction) -> int:
-    """Elements along K that are decoded at once, for scratch of the same size."""
+    """Elements along K that are decoded at once; the size of scratch is the same for all."""
     return CHUNK * 2 // _tiles_across(contraction)
 
 
 def most_rows(contraction: Contraction) -> int:
-    """Rows of a workgroup, for scratch of the same size: 32 KiB with the weights. Where columns are
-    finished together, they need some of that."""
+    """Most rows of a workgroup whose scratch, with the weights, is 32 KiB. Columns that are
+    finished together need a part of it. Activations are also kept within `ACTIVATIONS` bytes."""
     rows = ROWS * 2 // _tiles_across(contraction)
     rows = rows if contraction.together == TILE else rows - TILE
     fitting = ACTIVATIONS // (2 * contraction.planes * contraction.depth) // TILE * TILE
@@ -116,7 +118,7 @@ def most_rows(contraction: Contraction) -> int:
 
 def _places(contraction: Contraction, kernel: Kernel, raw: Layout, pitch: int | None) -> Kernel:
     weights = raw.paired()
-    # What lies in memory is padded to whole tiles, and has no part in results.
+    # Memory is padded to whole tiles, and the padding does not reach results.
     kernel = place(kernel, "B", "global", raw.in_memory())
     if contraction.scales is not None:
         kernel = place(kernel, "SB", "global", layout("n0 n1 n2 n3"))

@@ -2,17 +2,17 @@
 
     Y[y, n] = finish(sum over k of A[r, k] SA[r, k / step] * B[e, n, k] SB[e, n, k / block])
 
-Groups g of m rows each; e is the expert of a group. Four ways for the rows:
+Rows come in groups g of m rows each; e is the expert whose weights a group uses. Four choices:
 
     all      one group, one weight
-    own      `rows` rows a group, by expert g
-    chosen   `rows` rows a group, by expert IDS[g]
-    sorted   group g are the rows ROUTES[g] to ROUTES[g + 1]; after those numbers ROUTES has the
-             expert of each group, then the rows of the result that they are; A has rows in this
-             order where they are `copied`
+    own      `rows` rows per group; group g uses expert g
+    chosen   `rows` rows per group; group g uses expert IDS[g]
+    sorted   group g has rows ROUTES[g] to ROUTES[g + 1]; then ROUTES holds the expert of each
+             group, then the row of the result for each sorted row; A itself is in sorted order
+             where it was `copied`
 
-A gated result has columns n of two halves h of the weights. On tiles, activations in f32 are three
-planes p of bf16, whose sum they are. Integers are counted in units, which SA brings in.
+A gated result has columns n of two halves h of the weights. On tiles, f32 activations are the sum
+of three planes p of bf16. Sums of integers are in units, and SA includes the unit.
 """
 
 from __future__ import annotations
@@ -25,16 +25,19 @@ from mxc.kernels.language import Array, Derived, Do, Element, Kernel
 
 Choice: TypeAlias = Literal["all", "own", "chosen", "sorted"]
 
-#: bf16 that are an f32 together: 8 significant bits each.
+#: Number of bf16 that sum to an f32: each has 8 significant bits.
 PLANES = 3
 
 
 @dataclass(frozen=True)
 class Contraction:
-    """Sizes and types of a contraction. `columns`: of the result; `rows`, `groups`: None where they
-    come with the call; `block`: elements of a scale; `halves`: 2 for a gate; `together`: columns of
-    the result that are finished at once; `step`: elements of a scale of activations, where they are
-    `scaled`; `share`: consecutive rows of the result with the same activations."""
+    """Sizes and types of a contraction.
+
+    `columns`: columns of the result. `rows`, `groups`: None where they are known at the call.
+    `block`: elements per scale of weights. `halves`: 2 for a gate. `together`: columns of the
+    result that are finished at once. `step`: elements per scale of activations, where they are
+    `scaled`. `share`: number of consecutive rows of the result with the same activations.
+    """
 
     columns: int
     depth: int
@@ -57,7 +60,7 @@ class Contraction:
 
     @property
     def kernel(self) -> Kernel:
-        """The definition: no loop, everything by coordinates."""
+        """The definition of the result: no loops, every array addressed by coordinates."""
         expert = ("e",) if self.experts else ()
         half = ("h",) if self.halves > 1 else ()
         plane = ("p",) if self.planes > 1 else ()
@@ -74,7 +77,7 @@ class Contraction:
             arrays.append(
                 Array("SB", self.scales, (*expert, *half, "n", "k"), "global", grain=grain)
             )
-        # Of one expert there is one group, which its weights are still chosen by.
+        # One expert means one group, and its weights still have the expert axis.
         group = ("g",) if self.groups != 1 or self.experts else ()
         arrays += [
             Array("T", F32, (*group, "m", *half, "n")),

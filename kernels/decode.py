@@ -1,16 +1,17 @@
-"""Atoms that turn codes of weights into bf16 under their scales, in numpy as AVX-512 does it.
+"""Atoms that decode weights to scaled bf16, in numpy, with the arithmetic that AVX-512 code uses.
 
-A block of 32 elements of 16 columns is one tile of weights. The scale is a power of two (E8M0): it
-is subtracted from the exponent. The table of a lookup holds value * 2^top as the bits of a bf16,
-and 0x8000 for both zeros; a saturating subtraction of (most - scale byte) << 7 then gives
+A tile of weights is a block of 32 elements of 16 columns. A scale that is a power of two (E8M0) is
+applied by subtracting from the exponent. The lookup table holds the bits of value * 2^top as bf16,
+and 0x8000 for both zeros. A saturating i16 subtraction of (most - scale byte) << 7 then gives
 
-    positive   the exponent goes down
-    negative   0x8000 + magnitude - difference: the same
-    zero       0x8000 is the least integer, and stays: -0, which adds nothing
+    positive   a smaller exponent
+    negative   a smaller exponent too: the bits are 0x8000 + magnitude
+    zero       0x8000, the least integer, saturates and stays -0, which adds nothing
 
-That is exact while no exponent leaves its range (`exact_scales`). Blocks with a scale byte outside
-of it, weights with codes of NaN, and scales of another type are multiplied as f32, whose upper half
-is the bf16: exact too, since a product of such a code and scale has at most 8 significant bits.
+The subtraction is exact while no exponent leaves its range (`exact_scales`). Blocks with a scale
+byte outside the range, weights with NaN codes, and other types of scales are multiplied as f32, and
+the upper half is the bf16. This is exact too: the product of such a code and scale has at most 8
+significant bits.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from mxc.kernels.layout import Layout, layout
 #: Elements along K of a tile of weights.
 STEP = 32
 
-#: Bits of a bf16 below its exponent, and the exponent of its largest numbers.
+#: Mantissa bits of a bf16; the biased exponent of its largest numbers; its bias.
 _MANTISSA = 7
 _LARGEST = 254
 _BIAS = 127
@@ -41,8 +42,9 @@ I32 = Element("i32", 32, np.int32)
 
 @dataclass(frozen=True)
 class ExponentTable:
-    """How codes are looked up whose scale is subtracted from the exponent. `bits`: i16 of each
-    code; `most`: the scale byte at which nothing is subtracted; `least`: the least exact one."""
+    """A lookup table for codes whose scale is subtracted from the exponent. `bits`: i16 per code;
+    `most`: the scale byte at which nothing is subtracted; `least`: the least scale byte that is
+    exact."""
 
     bits: Numbers
     least: int
@@ -50,7 +52,7 @@ class ExponentTable:
 
     @staticmethod
     def of(values: Numbers) -> ExponentTable | None:
-        """The table of values of codes; None where some are infinite or NaN."""
+        """The table for the values of codes; None if a value is infinite or NaN."""
         if not np.isfinite(values).all():
             return None
         magnitudes = np.abs(values[values != 0]).astype(np.float64)
@@ -63,20 +65,20 @@ class ExponentTable:
 
 
 def takes_exponents(scales: str, block: int) -> bool:
-    """Whether scales of this type, for so many elements, can be subtracted from exponents: powers
-    of two, the same for a whole step."""
+    """Whether scales of this type, each for `block` elements, can be subtracted from exponents:
+    they are powers of two, and one scale covers a whole step."""
     return scales == _F8E8M0 and block % STEP == 0
 
 
 def exact_scales(values: Numbers) -> range:
-    """The E8M0 bytes under which every value of a code is a normal bf16, by the exponent alone."""
+    """The E8M0 bytes for which subtracting from the exponent keeps every value a normal bf16."""
     found = ExponentTable.of(values)
     return range(0) if found is None else range(found.least, found.most + 1)
 
 
 def panel_layout(bits: int) -> Layout:
-    """Layout in memory of the codes of 32 elements of 16 columns ("panel16x4", 6 bits in planes):
-    dwords of a column, those of 16 columns side by side."""
+    """Layout in memory of the codes of 32 elements of 16 columns ("panel16x4"; 6-bit codes in
+    planes): dwords hold codes of one column, and the dwords of 16 columns are adjacent."""
     inside = {4: 3, 6: 3, 8: 2, 16: 1, 32: 0}[bits]
     low = " ".join(f"k{bit}" for bit in range(inside))
     high = " ".join(f"k{bit}" for bit in range(inside, 5))
@@ -84,19 +86,19 @@ def panel_layout(bits: int) -> Layout:
 
 
 def element_of(format: ElementFormat | None, unit: float = 1.0) -> Element:
-    """Codes of a format of weights, which count a unit; bf16 for None."""
+    """The codes of a format of weights as an `Element`, with values / `unit`; bf16 for None."""
     if format is None:
         return BF16
     return Element(format.mlir, format.bits, np.uint8, format.values / np.float32(unit))
 
 
 def scale_element(type: str) -> Element:
-    """Scales by the name of their MLIR type."""
+    """The `Element` of a type of scales, by its MLIR name. Raises ValueError for other types."""
     if type == "f32":
         return F32
     every = np.arange(256, dtype=np.uint8)
     if type == _F8E8M0:
-        # 2^-127 is subnormal, which the machine takes for zero.
+        # 2^-127 is subnormal, and the machine flushes it to zero.
         values = (every.astype(np.uint32) << 23).view(np.float32)
         values[255] = np.nan
     elif type == _F8E4M3:
@@ -107,8 +109,8 @@ def scale_element(type: str) -> Element:
 
 
 def decoder(codes: Element, scales: Element | None, block: int = STEP) -> Atom:
-    """Codes [registers, 16, items] in dwords, scales of each block of the step [blocks, 16, 1] ->
-    bf16 [16, 16, 2]."""
+    """The atom from codes [dwords, 16, items] and the scales of each block of the step [blocks, 16,
+    1] to bf16 [16, 16, 2]."""
     raw = panel_layout(codes.bits)
     table, parts = None, max(1, STEP // block)
     if codes.values is not None and scales is not None and takes_exponents(scales.name, block):
@@ -141,7 +143,7 @@ def decoder(codes: Element, scales: Element | None, block: int = STEP) -> Atom:
 
 
 def paired(raw: Numbers) -> Numbers:
-    """[dwords, 16, elements of a dword] -> [registers, 16, 2], by `Layout.paired`."""
+    """Reorder [dwords, 16, elements per dword] to [registers, 16, 2], by `Layout.paired`."""
     dwords, lanes, items = raw.shape
     shifts = items // 2
     bits = shifts.bit_length() - 1
@@ -151,7 +153,7 @@ def paired(raw: Numbers) -> Numbers:
 
 
 def _upper_half(values: Numbers) -> Numbers:
-    """f32 of at most 8 significant bits as bf16; subnormal numbers are zero."""
+    """bf16 from f32 with at most 8 significant bits; subnormal numbers become zero."""
     tiny = np.abs(values) < np.finfo(np.float32).tiny
     values = np.where(tiny, np.copysign(np.float32(0), values), values)
     return (values.view(np.uint32) >> 16).astype(np.uint16).view(ml_dtypes.bfloat16)

@@ -1,9 +1,9 @@
-"""A kernel in numpy, at any stage of its schedule.
+"""A numpy interpreter of kernels, at any stage of their schedule.
 
-Statements without an atom are computed by coordinates, in float64. Those with one are computed as
-the machine does it: an operand is [registers, lanes, items], read from memory through the layout of
-the atom, or as it lies in a register. A wrong layout gives wrong numbers. Scratch begins as NaN, so
-that what is read before it is written, or past the end of an axis, shows where it matters.
+Statements without an atom are computed by coordinates, in float64. Statements with an atom are
+computed as the machine does: an operand is [registers, lanes, items], read from memory through the
+layout of the atom, or taken as it lies in a register. A wrong layout gives wrong numbers. Scratch
+starts as NaN, so that a read before a write or past the end of an axis shows in the result.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from mxc.kernels.language import Array, Body, Do, For, Kernel, Numbers
 from mxc.kernels.layout import Layout
 
-#: Makes results of totals (of each part of the columns) at coordinates by axis.
+#: Computes results from the totals (one array per half of a gate) at coordinates by axis.
 Finish = Callable[[list[Numbers], Mapping[str, Any]], Numbers]
 
 
@@ -28,13 +28,13 @@ def interpret(
     sizes: Mapping[str, int] | None = None,
     finish: Finish | None = None,
 ) -> None:
-    """Run a kernel on flat arrays, which are written in place. `sizes`: those of the call."""
+    """Run a kernel on flat arrays, which are written in place. `sizes`: sizes known at the call."""
     run = _Run(kernel, memory, {**kernel.sizes, **(sizes or {})}, finish)
     run.block(kernel.body, dict.fromkeys(kernel.sizes, 0), dict(run.sizes))
 
 
 def pack(array: Array, numbers: Numbers, sizes: Mapping[str, int]) -> Numbers:
-    """Numbers, or codes, by the entries of each axis, as they lie in memory."""
+    """Numbers or codes, indexed by the entries of each axis, as the array lies in memory."""
     grid = np.ogrid[tuple(slice(count) for count in numbers.shape)]
     at = {a: g * array.grain.get(a, 1) for a, g in zip(array.axes, grid, strict=True)}
     flat = np.zeros(array.count(sizes), array.element.numpy)
@@ -43,8 +43,9 @@ def pack(array: Array, numbers: Numbers, sizes: Mapping[str, int]) -> Numbers:
 
 
 def atom_offsets(kernel: Kernel, do: Do, tile: Mapping[str, int]) -> dict[str, list[int]]:
-    """The offsets along each axis at which an atom, or a copy of a fragment, is used. K comes
-    first: in the order of the registers of the operand that has some, its offsets are steps."""
+    """The offsets along each axis, within a tile, at which an atom or a copy of a fragment is
+    applied. K comes first; its offsets are steps, in the order of the registers of the operand that
+    has several."""
     step: dict[str, int] = {}
     orders: dict[str, list[int]] = {}
     for name, layout in _operands(kernel, do):
@@ -57,7 +58,7 @@ def atom_offsets(kernel: Kernel, do: Do, tile: Mapping[str, int]) -> dict[str, l
             step[axis] = max(step.get(axis, 1), wide)
             behind = array.layout.register[len(layout.register) :]
             if array.space != "global" and do.op == "dot" and behind:
-                # An atom takes one of the registers of a fragment.
+                # An atom takes one of the registers of a fragment at a time.
                 orders[axis] = [bit for own, bit in behind if own == axis]
     found = {}
     for axis in sorted(step, key=lambda axis: axis != "k"):
@@ -76,19 +77,19 @@ def atom_offsets(kernel: Kernel, do: Do, tile: Mapping[str, int]) -> dict[str, l
 
 
 def pieces(kernel: Kernel, do: Do, tile: Mapping[str, int]) -> Iterator[dict[str, int]]:
-    """The offsets in a tile at which an atom, or a copy of a fragment, is used."""
+    """Yield the offsets, by axis, at which an atom or a copy of a fragment is applied."""
     found = atom_offsets(kernel, do, tile)
     for offsets in itertools.product(*found.values()):
         yield dict(zip(found, offsets, strict=True))
 
 
 def _operands(kernel: Kernel, do: Do) -> Iterator[tuple[str, Layout]]:
-    """Result and inputs of a statement, each with the layout in which it is taken."""
+    """Yield result and inputs of a statement, each with the layout the statement uses."""
     names = (do.out, *do.ins)
     if do.atom is not None:
         yield from zip(names, do.atom.layouts, strict=True)
         return
-    # A copy moves what a register holds; in registers an array lies as it does.
+    # A copy moves the content of a register; an array in registers keeps its own layout.
     tiles = [n for n in names if kernel.arrays[n].space in ("tile", "register")]
     layout = kernel.arrays[(tiles or [do.out])[0]].layout
     yield from ((name, layout) for name in names)
@@ -108,27 +109,27 @@ class _Run:
             self.sizes[axis] = int(np.diff(self.memory[table]).max(initial=0))
         whole = dict.fromkeys(self.sizes, 0)
         self.region = {name: (whole, self._whole(a)) for name, a in kernel.arrays.items()}
-        #: Chains of sums, and the elements of one.
+        #: For each array, the number of chains of sums and the elements of one chain.
         self.chains: dict[str, tuple[int, int]] = {}
 
     def _whole(self, array: Array) -> dict[str, int]:
-        """The sizes of an array of the program; what a derived axis ends at does not matter."""
+        """Sizes of an array of the program; the size along a derived axis is not used, and is 1."""
         return {**dict.fromkeys(array.axes, 1), **self.sizes}
 
     def end(self, axis: str, at: Mapping[str, Any]) -> Any:
-        """Where an axis ends, of each of several groups."""
+        """The end of an axis; for an axis in `spans`, of each group in `at`."""
         if axis not in self.kernel.spans:
             return self.sizes[axis]
         table, group = self.kernel.spans[axis]
         return self.memory[table][np.add(at[group], 1)] - self.memory[table][at[group]]
 
     def block(self, body: Body, at: dict[str, int], tile: dict[str, int]) -> None:
-        """Everything in a body, for the tile that begins at `at`."""
+        """Run every statement of a body on the tile that begins at `at`."""
         for array in self.kernel.held(body):
             self.region[array.name] = dict(at), dict(tile)
             chains = self.chains[array.name] = array.copies(tile), array.count(tile)
             kind = array.element.numpy
-            # Integers have no NaN.
+            # Integers have no NaN; their greatest number takes its place.
             nothing = np.iinfo(kind).max if np.issubdtype(kind, np.integer) else np.nan
             self.memory[array.name] = np.full(int(np.prod(chains)), nothing, kind)
         for each in body:
@@ -160,7 +161,7 @@ class _Run:
         return np.asarray(array.address(found, tile))
 
     def _coordinate(self, axis: str, at: Mapping[str, Any]) -> Any:
-        """A coordinate, derived or not."""
+        """A coordinate of an array, computed if it is derived."""
         derived = self.kernel.derived.get(axis)
         if derived is None:
             return at[axis]
@@ -182,7 +183,7 @@ class _Run:
         return found.astype(np.float64) if values is None else values[found].astype(np.float64)
 
     def _sum(self, name: str, place: Numbers) -> Numbers:
-        """What is at a place, of sums in chains all of them."""
+        """The elements at `place`; for sums in chains, added over all chains."""
         memory = self.memory[name]
         found = memory[place]
         chains, count = self.chains.get(name, (1, 0))
@@ -191,7 +192,7 @@ class _Run:
         return found
 
     def _put(self, name: str, place: Numbers, found: Any) -> None:
-        """Write there: the other chains begin with nothing."""
+        """Write `found` to the first chain at `place`, and zero to the others."""
         chains, count = self.chains.get(name, (1, 0))
         for chain in range(1, chains):
             self.memory[name][place + chain * count] = 0
@@ -200,7 +201,7 @@ class _Run:
     def _plain(self, do: Do, at: dict[str, int], tile: dict[str, int]) -> None:
         kernel, out = self.kernel, self.kernel.arrays[do.out]
         for axis in {group for _, group in kernel.spans.values() if tile[group] > 1}:
-            # An axis whose size differs by group: one group after the other.
+            # An axis whose size differs by group: run one group at a time.
             for group in range(at[axis], at[axis] + tile[axis]):
                 self._plain(do, {**at, axis: group}, {**tile, axis: 1})
             return
@@ -209,7 +210,7 @@ class _Run:
         own = [axis for axis in kernel.sizes if axis in out.axes or axis in named]
         parts = [a for a in kernel.summed(do) if a not in own] if do.op in ("dot", "map") else []
         axes = own + parts
-        # In registers what is past the end of an axis is the last one again.
+        # In registers, coordinates past the end of a clamped axis hold the last one again.
         again = {
             axis
             for array in kernel.arrays.values()
@@ -217,7 +218,7 @@ class _Run:
             if guard == "clamped" and out.space == "register"
         }
         if out.guards and out.space == "global":
-            # Where nothing guards a result, tiles are stored whole.
+            # Along axes where the result has no guard, tiles are stored whole.
             again |= {axis for axis in axes if axis not in out.guards}
         ends = {
             a: at[a] + tile[a] if a in again else min(at[a] + tile[a], self.end(a, at))
@@ -244,7 +245,7 @@ class _Run:
         self._put(do.out, place, (kept + out.element.excess).astype(out.element.numpy))
 
     def _finished(self, do: Do, here: Mapping[str, Any], own: int) -> Numbers:
-        """The result of totals; several parts of the columns are given as a list."""
+        """The results of totals; the halves of a gate are passed to `finish` as a list."""
         found = self._read(do.ins[0], here)
         totals = [found]
         if found.ndim > own:
@@ -272,7 +273,7 @@ class _Run:
             self.memory[do.out][places[0]] = do.atom.run(self.memory[do.out][places[0]], *given)
 
     def _copy(self, do: Do, at: Mapping[str, int], places: list[Numbers]) -> None:
-        """A fragment; of masked memory what there is, and zeros."""
+        """Copy a fragment; past the end of masked memory, load zeros and store nothing."""
         there = np.ones(places[0].shape, bool)
         for name in (do.out, *do.ins):
             array = self.kernel.arrays[name]
@@ -289,7 +290,8 @@ class _Run:
             self._put(do.out, places[0], found)
 
     def _fragment(self, name: str, layout: Layout, at: Mapping[str, int]) -> Numbers:
-        """Addresses [registers, lanes, items]: of registers as they lie, of memory by `layout`."""
+        """Addresses [registers, lanes, items] of a fragment: by the own layout of an array in
+        registers, by `layout` in memory."""
         array = self.kernel.arrays[name]
         if array.space in ("tile", "register"):
             own = array.layout

@@ -1,21 +1,25 @@
-"""A kernel: statements on tiles, in loops that cut the tiles.
+"""A kernel: statements on tiles, inside loops that cut the tiles.
 
     Array     element type, axes, space, layout
-    Do        out = op(ins) on the current tile; with an atom, a machine instruction at a time
-    For       cuts the current tile along an axis; an array knows its coordinates, so that no index
-              is written down
-    Kernel    sizes, arrays, derived coordinates, the nest
+    Do        out = op(ins) on the current tile; a Do with an atom runs one machine instruction
+              per fragment of the tile
+    For       cuts the current tile along an axis; arrays are addressed by coordinates, so that
+              no index is written down
+    Kernel    sizes, arrays, derived coordinates, the loop nest
 
-Without a loop a kernel is the definition of what it computes. Schedule steps (schedule.py) keep it
-runnable (interpret.py) and printable (printer.py); a kernel whose statements have atoms is lowered
-(lowering/). A local array lives in the innermost loop that holds all of its uses.
+A kernel without loops defines the result. Schedule steps (schedule.py) keep a kernel runnable
+(interpret.py) and printable (printer.py). A kernel whose statements have atoms can be lowered to
+MLIR (lowering/). A local array lives in the innermost loop that contains all of its uses.
 
-A size may be no multiple of the steps of its loops, and may come with the call (None). Loops begin
-no iteration past the end of an axis. What an iteration has too much is the guard of an array:
+The size of an axis need not be a multiple of the steps of its loops, and may be known only at the
+call (None). A loop starts no iteration past the end of its axis. The guard of an array says what
+happens to the part of the last iteration that is past the end:
 
-    padded    memory goes on; what is read there is any number, and must not matter
+    padded    the memory extends past the end; values read there are arbitrary and must not
+              influence a result
     masked    nothing is stored there
-    clamped   what is there is the last one again, and equal where it is stored
+    clamped   coordinates stop at the last one, which is read again and stored again with an
+              equal value
 """
 
 from __future__ import annotations
@@ -28,9 +32,10 @@ from numpy.typing import NDArray
 
 from mxc.kernels.layout import Layout
 
-#: The layout of what is not in an order of bits yet.
+#: The layout of an array whose order of bits is not chosen yet.
 NOWHERE = Layout()
-#: Where an array is: memory of the program, scratch of a workgroup, tile or vector registers.
+#: Where an array is: memory of the program, scratch of a workgroup, tile registers, vector
+#: registers.
 Space = Literal["global", "stack", "tile", "register"]
 Guard = Literal["padded", "masked", "clamped"]
 Op = Literal["zero", "decode", "copy", "dot", "scale", "map", "round"]
@@ -39,8 +44,8 @@ Numbers: TypeAlias = NDArray[Any]
 
 @dataclass(frozen=True)
 class Element:
-    """A type of elements. `values`: of each code, where they are codes; None for numbers. `excess`:
-    what is added to numbers that become such elements, where these have no sign."""
+    """An element type. `values`: the value of each code, None for a type of plain numbers.
+    `excess`: the bias added to signed numbers to store them as elements of this unsigned type."""
 
     name: str
     bits: int
@@ -51,24 +56,29 @@ class Element:
 
 @dataclass(frozen=True)
 class Chains:
-    """Copies of sums that dot products take alternately, so that they need not wait for each other:
-    `wanted` registers of sums in all, and no more than `room`."""
+    """Accumulators that dot products add to in turn, so that consecutive dot products do not depend
+    on each other: `wanted` registers of sums in all, but no more than `room`; at most `most`
+    copies."""
 
     wanted: int
     room: int
     most: int = 4
 
     def of(self, registers: int) -> int:
-        """How many of so many registers."""
+        """Number of copies of an accumulator that takes `registers` registers."""
         room = max(1, self.room // registers)
         return min(self.most, -(-self.wanted // registers), room)
 
 
 @dataclass(frozen=True)
 class Array:
-    """`grain`: coordinates along an axis that share an entry. `pitch`: fragments along an axis in
-    memory, where there are more than the size asks for. `slots`: coordinates along an axis after
-    which scratch is used again. `guards`: by axis. `chains`: copies of sums in registers."""
+    """An array of a kernel.
+
+    `grain`: number of coordinates along an axis that share an entry. `pitch`: number of fragments
+    along an axis in memory, where memory holds more than the size needs. `slots`: number of
+    coordinates along an axis after which scratch is reused. `guards`: by axis. `chains`: copies of
+    sums in registers.
+    """
 
     name: str
     element: Element
@@ -82,31 +92,32 @@ class Array:
     chains: Chains | None = None
 
     def copies(self, sizes: Mapping[str, int]) -> int:
-        """Chains of sums of a region."""
+        """Number of copies of the sums of a region of these sizes."""
         if self.chains is None:
             return 1
         return self.chains.of(self.count(sizes) >> len(self.layout.item + self.layout.lane))
 
     def extent(self, axis: str) -> int:
-        """Coordinates of a fragment along an axis."""
+        """Number of coordinates along an axis that a fragment covers."""
         return self.layout.extent(axis) * self.grain.get(axis, 1)
 
     def fragments(self, axis: str, size: int) -> int:
-        """How many there are along an axis in a region of `size` coordinates."""
+        """Number of fragments along an axis in a region of `size` coordinates."""
         size = min(size, self.slots.get(axis, size))
         return self.pitch.get(axis, -(-size // self.extent(axis)))
 
     def count(self, sizes: Mapping[str, int]) -> int:
-        """Elements in memory of a region."""
+        """Number of elements in memory for a region of these sizes."""
         total = 1 << len(self.layout.bits)
         for axis in self.axes:
             total *= self.fragments(axis, sizes[axis])
         return total
 
     def address(self, at: Mapping[str, Any], sizes: Mapping[str, int]) -> Any:
-        """The place, in elements, of coordinates in a region: numbers, arrays of them, or `Index`.
+        """The offset, in elements, of coordinates within a region: ints, numpy arrays, or `Index`
+        values.
 
-        Fragments lie row-major by `axes`, an element of one as its layout says.
+        Fragments lie row-major by `axes`; elements within a fragment lie as the layout says.
         """
         again = {a: by for a, by in self.slots.items() if sizes[a] > by}
         at = {**at, **{axis: at[axis] % by for axis, by in again.items()}}
@@ -123,9 +134,9 @@ class Array:
 
 @dataclass(frozen=True)
 class Atom:
-    """A machine instruction, or the few that make one step. `layouts`: of the result, then of each
-    operand. `run` computes it on numpy arrays [registers, lanes, items] as the machine does; it
-    sees no coordinate. A lowering knows what to emit by its name."""
+    """A machine instruction, or the few that make one step. `layouts`: the layout of the result,
+    then of each operand. `run` computes the result as the machine does, on numpy arrays [registers,
+    lanes, items], and sees no coordinates. A lowering chooses what to emit by `name`."""
 
     name: str
     layouts: tuple[Layout, ...]
@@ -134,7 +145,7 @@ class Atom:
 
 @dataclass(frozen=True)
 class Do:
-    """One statement. `ahead`: elements along k that the input is asked for before its use."""
+    """One statement. `ahead`: distance, in elements along K, at which the input is prefetched."""
 
     op: Op
     out: str
@@ -144,19 +155,20 @@ class Do:
 
     @property
     def adds(self) -> bool:
-        """Whether it adds to its result."""
+        """Whether the statement adds to its result."""
         return self.op in ("dot", "scale")
 
     @property
     def label(self) -> str:
-        """What a schedule calls it."""
+        """The name of the statement in schedule steps: the result and `=0`, `=` or `+=`."""
         return self.out + ("+=" if self.adds else "=0" if self.op == "zero" else "=")
 
 
 @dataclass(frozen=True)
 class For:
-    """`kind`: serial, or a workgroup per iteration. `rest`: where no more than so much is left, the
-    last iteration is only this wide; several, the widest first."""
+    """A loop. `kind`: serial, or one workgroup per iteration ("grid"). `rest`: narrower widths
+    for the last iteration, widest first; a width is used where no more coordinates than that are
+    left."""
 
     axis: str
     by: int
@@ -165,7 +177,7 @@ class For:
     rest: tuple[int, ...] = ()
 
     def width(self, left: int) -> int:
-        """Width of an iteration where so much is left."""
+        """Width of an iteration that has `left` coordinates before the end of the axis."""
         return min([self.by, *(rest for rest in self.rest if left <= rest)])
 
 
@@ -174,9 +186,12 @@ Body: TypeAlias = tuple[Do | For, ...]
 
 @dataclass(frozen=True)
 class Derived:
-    """A coordinate that follows from others: `table[group]` or `group * times`, plus `plus`, and
-    the entry of the array `through` at that place, `behind` entries later; at most `below` - 1.
-    `share`: so many consecutive ones are the same."""
+    """A coordinate computed from others: `table[group]` or `group * times`, plus `plus`.
+
+    `times` None stands for the size of m. With `through`, the result is the entry of that array at
+    this place plus `behind`. `below` clamps the result to at most `below` - 1. `share`: number of
+    consecutive values that map to the same coordinate.
+    """
 
     group: str
     times: int | None = 1
@@ -188,7 +203,7 @@ class Derived:
     share: int = 1
 
     def __str__(self) -> str:
-        """As an expression."""
+        """The coordinate as an expression."""
         times = "size of m" if self.times is None else str(self.times)
         start = f"{self.table}[{self.group}]" if self.table else f"{self.group} * {times}"
         if self.times == 1 and not self.table:
@@ -203,8 +218,8 @@ class Derived:
 
 @dataclass(frozen=True)
 class Kernel:
-    """`sizes` of axes; None comes with the call, or, of an axis in `spans`, differs by group: it is
-    table[group + 1] - table[group]."""
+    """A kernel. `sizes`: size of each axis; None is known at the call, or, for an axis in `spans`,
+    differs by group and is table[group + 1] - table[group]."""
 
     name: str
     sizes: Mapping[str, int | None]
@@ -251,7 +266,7 @@ def statements(body: Body) -> Iterator[Do]:
 
 
 def labels(body: Body) -> set[str]:
-    """What schedules call them."""
+    """The labels of all statements, by which schedule steps name them."""
     return {do.label for do in statements(body)}
 
 
@@ -261,5 +276,5 @@ def used(body: Body) -> set[str]:
 
 
 def uses(body: Body, name: str) -> int:
-    """How many statements read or write an array."""
+    """Number of statements that read or write an array."""
     return sum(name in (do.out, *do.ins) for do in statements(body))

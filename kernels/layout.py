@@ -1,10 +1,11 @@
-"""Where the bits of coordinates stand: a layout is three lists of bit names, the least first.
+"""Layouts: which bit of a coordinate each bit of a place holds, least significant first.
 
     "k2 | n0 n1 n2 n3 | k1 k0 k3 k4"      item | lane | register
 
-Elements side by side in a lane differ in k2, the lanes are n0 to n3, the next register differs in
-k1. In memory a fragment lies in this order too: items, then lanes, then registers. This is the
-permutation subset of linear layouts (Triton): each bit of a place is one bit of one coordinate.
+Here, adjacent elements of a lane differ in bit 2 of k, the lane number is bits 0 to 3 of n, and
+adjacent registers differ in bit 1 of k. A fragment lies in memory in the same order: items, then
+lanes, then registers. This is the permutation subset of linear layouts (Triton): each bit of a
+place is one bit of one coordinate.
 """
 
 from __future__ import annotations
@@ -15,28 +16,28 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-#: An axis and the number of one of its bits.
+#: The name of an axis, and the number of one of the bits of its coordinate.
 Bit = tuple[str, int]
 
-#: How operands of a dot product stand in a lane: two bf16, four bytes, or one f32.
+#: Operands of a dot product in a lane of 32 bits: two bf16 (pairs), four bytes (quads), or one f32.
 Kind: TypeAlias = Literal["pairs", "quads", "floats"]
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The coordinate bits of items, lanes and registers."""
+    """The coordinate bits of the item number, the lane number and the register number."""
 
     item: tuple[Bit, ...] = ()
     lane: tuple[Bit, ...] = ()
     register: tuple[Bit, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse a layout in which a bit stands twice."""
+        """Raise ValueError where a bit occurs twice."""
         if len(set(self.bits)) != len(self.bits):
             raise ValueError(f"a bit stands twice in {self}")
 
     def __str__(self) -> str:
-        """As `layout` reads it."""
+        """The layout in the syntax that `layout` reads."""
         parts = (self.item, self.lane, self.register)
         found = [" ".join(f"{axis}{bit}" for axis, bit in part) for part in parts]
         while found and not found[-1]:
@@ -44,25 +45,25 @@ class Layout:
         return " | ".join(found)
 
     def __bool__(self) -> bool:
-        """Whether it says anything."""
+        """Whether the layout has any bits."""
         return bool(self.bits)
 
     @property
     def bits(self) -> tuple[Bit, ...]:
-        """All bits in the order of memory."""
+        """All bits in the order of memory: items, lanes, registers."""
         return self.item + self.lane + self.register
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Registers, lanes, items."""
+        """Number of registers, lanes per register, and items per lane."""
         return 1 << len(self.register), 1 << len(self.lane), 1 << len(self.item)
 
     def extent(self, axis: str) -> int:
-        """Coordinates of a fragment along an axis."""
+        """Number of coordinates along an axis that a fragment covers."""
         return 1 << sum(name == axis for name, _ in self.bits)
 
     def coordinates(self) -> dict[str, NDArray[np.int64]]:
-        """The coordinates in the fragment of each place [registers, lanes, items], by axis."""
+        """By axis, the coordinates in the fragment of each place: [registers, lanes, items]."""
         register, lane, item = np.ogrid[tuple(slice(count) for count in self.shape)]
         found = {name: np.zeros(self.shape, np.int64) for name, _ in self.bits}
         for place, part in ((item, self.item), (lane, self.lane), (register, self.register)):
@@ -71,15 +72,15 @@ class Layout:
         return found
 
     def in_memory(self) -> Layout:
-        """The same order without lanes and registers: a fragment as it lies in memory."""
+        """The same order of bits as items only: a fragment as it lies in memory."""
         return Layout(item=self.bits)
 
     def taken(self, kind: Kind) -> Layout:
-        """The layout of dwords of codes as operands of a dot product."""
+        """The layout of dwords of codes once they are unpacked to operands of a dot product."""
         if kind == "pairs":
             return self.paired()
         if kind == "quads":
-            # Bytes stay where they are; what is below them are shifts.
+            # Bytes keep their place in the dword; the lower bits of the place become shifts.
             return Layout(self.item[-2:], self.lane, (*self.item[:-2], *self.register))
         if not self.item:
             return self
@@ -87,21 +88,21 @@ class Layout:
         return Layout((), self.lane, (*pairs.item, *pairs.register))
 
     def of_lanes(self, axis: str, lanes: int) -> Layout:
-        """The part of the first `lanes` lanes, which go along an axis."""
+        """The part of the layout that covers the first `lanes` lanes along an axis."""
         kept = tuple((a, bit) for a, bit in self.lane if a != axis or 1 << bit < lanes)
         return Layout(self.item, kept, self.register)
 
     def paired(self) -> Layout:
-        """The layout of dwords of codes once they are looked up, two elements a dword.
+        """The layout of dwords of codes after the lookup, with two elements per dword.
 
-        The highest bit of an element's place in its dword chooses the half of the dword. The others
-        are shifts, one register each, in bit-reversed order.
+        The highest bit of an element's place in its dword selects the half of the dword. The other
+        bits are shifts, one register per shift, in bit-reversed order.
         """
         *shifts, half = self.item
         return Layout((half,), self.lane, (*reversed(shifts), *self.register))
 
 
 def layout(text: str) -> Layout:
-    """The layout that is printed as `text`."""
+    """Parse the text form of a layout, such as "k0 | n0 n1 | k1"."""
     parts = [tuple((word[0], int(word[1:])) for word in part.split()) for part in text.split("|")]
     return Layout(*parts)

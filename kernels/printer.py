@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from mxc.kernels.language import Array, Body, Do, For, Kernel
 
-#: The attribute of an executable that has the text of its kernel.
+#: The attribute of an executable that holds the text of its kernel.
 NEST = "mxc.nest"
 
 
 def printed(kernel: Kernel) -> str:
-    """The lines of a kernel."""
+    """The text of a kernel."""
     sizes = ", ".join(f"{axis} {_size(kernel, axis)}" for axis in kernel.sizes)
     lines = [f"kernel {kernel.name} ({sizes})"]
     lines += [f"  {_array(each)}" for each in kernel.arrays.values()]
@@ -54,7 +54,7 @@ def _head(loop: For) -> str:
 
 
 def statement(do: Do) -> str:
-    """One statement as it is printed."""
+    """The text of one statement."""
     what = {"zero": "0", "copy": " ".join(do.ins)}.get(do.op, f"{do.op} {', '.join(do.ins)}")
     text = f"{do.out} {'+=' if do.adds else '='} {what}"
     text += f" (asked for {do.ahead} k ahead)" if do.ahead else ""

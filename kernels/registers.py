@@ -1,10 +1,10 @@
-"""Products of vector registers in numpy: lanes are columns, and an activation is in all of them.
+"""Atoms of vector registers in numpy: a lane is a column, and an activation is broadcast to all
+lanes.
 
-floats    f32, one a lane: a fused multiply-add
-pairs     bf16, two a lane, summed in f32
-quads     bytes, four a lane, summed in i32; the weights have no sign where an instruction asks
-          for that: they are `excess` too large, and the sum begins with -excess * the sum of
-          the activations
+floats    f32, one per lane: a fused multiply-add
+pairs     bf16, two per lane, summed in f32
+quads     bytes, four per lane, summed in i32; where the instruction needs unsigned weights, they
+          are stored `excess` too large, and the sum starts at -excess * the sum of the activations
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mxc.kernels.decode import F32, I32, paired, panel_layout
 from mxc.kernels.language import Atom, Element, Numbers
 from mxc.kernels.layout import Kind, Layout
 
-#: What such a product is called where no other name is given.
+#: Name of the atom of a dot product of each kind.
 NAMES: dict[Kind, str] = {
     "floats": "multiply-add",
     "pairs": "dot product of pairs",
@@ -24,17 +24,17 @@ NAMES: dict[Kind, str] = {
 
 
 def sums_of(kind: Kind) -> Element:
-    """The type of a sum."""
+    """The element type of sums: i32 for quads, f32 for the other kinds."""
     return I32 if kind == "quads" else F32
 
 
 def columns(lanes: int) -> Layout:
-    """Sums of as many columns as there are lanes."""
+    """Layout of a register of sums, with one column per lane."""
     return Layout(lane=tuple(("n", bit) for bit in range(lanes.bit_length() - 1)))
 
 
 def weights_of(bits: int, kind: Kind, lanes: int, step: int) -> Layout:
-    """Layout of decoded weights of a step of K: a register after the other."""
+    """Layout of the decoded weights of a K step of `step` elements, register after register."""
     return _codes(bits, lanes, step).taken(kind)
 
 
@@ -63,7 +63,7 @@ def dot(kind: Kind, lanes: int, weights: Layout) -> Atom:
 
 
 def scale(lanes: int, by_row: bool, scales: Element | None) -> Atom:
-    """totals += sums * the scale of the row's block * those of the columns, the last one fused."""
+    """totals += sums * scale of the row's block * scales of the columns; the last is fused."""
     operands = (*([Layout()] * by_row), *([columns(lanes)] if scales is not None else []))
 
     def run(totals: Numbers, sums: Numbers, *by: Numbers) -> Numbers:
@@ -81,7 +81,7 @@ def scale(lanes: int, by_row: bool, scales: Element | None) -> Atom:
 
 
 def factors(lanes: int, scales: Element) -> Atom:
-    """Scales of a block as f32."""
+    """The atom that converts the scales of a block to f32."""
 
     def run(out: Numbers, raw: Numbers) -> Numbers:
         return (raw if scales.values is None else scales.values[raw]).astype(np.float32)
@@ -92,8 +92,8 @@ def factors(lanes: int, scales: Element) -> Atom:
 def decoder(
     codes: Element, into: Element, kind: Kind, lanes: int, step: int, scales: Element | None = None
 ) -> Atom:
-    """Codes [dwords, lanes, items] -> operands of a dot product, under scales where each element is
-    rounded under its own."""
+    """The atom that turns codes [dwords, lanes, items] into operands of a dot product. With
+    `scales`, each element is multiplied by its scale and rounded."""
     raw = _codes(codes.bits, lanes, step)
 
     def run(out: Numbers, given: Numbers, *by: Numbers) -> Numbers:

@@ -1,4 +1,4 @@
-"""Schedule steps: functions from kernel to kernel. Each keeps what is computed, or refuses."""
+"""Schedule steps: functions from kernel to kernel that keep the result, or raise `Refused`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mxc.kernels.layout import Layout
 
 
 class Refused(ValueError):
-    """A step that would change what is computed, or that names what is not there."""
+    """A step would change the result, or names a statement or loop that does not exist."""
 
 
 def over(
@@ -62,7 +62,7 @@ def over(
 
 
 def _require_whole_sums(kernel: Kernel, axis: str, run: Body) -> None:
-    """Refuse a loop over an axis of a sum around what begins or reads that sum."""
+    """Raise `Refused` for a loop over a summed axis around a start or a read of the sum."""
     summed = {do.out for do in statements(run) if do.adds and axis in kernel.summed(do)}
     for do in statements(run):
         if not do.adds and (do.out in summed or summed & set(do.ins)):
@@ -70,12 +70,12 @@ def _require_whole_sums(kernel: Kernel, axis: str, run: Body) -> None:
 
 
 def of_type(kernel: Kernel, name: str, element: Element) -> Kernel:
-    """Say in which type an array has its numbers."""
+    """Set the element type of an array."""
     return kernel.with_arrays(replace(kernel.arrays[name], element=element))
 
 
 def chained(kernel: Kernel, name: str, chains: Chains) -> Kernel:
-    """Say in how many chains sums are made."""
+    """Set the chains of the sums in an array."""
     return kernel.with_arrays(replace(kernel.arrays[name], chains=chains))
 
 
@@ -88,13 +88,13 @@ def place(
     guards: Mapping[str, Guard] | None = None,
     slots: Mapping[str, int] | None = None,
 ) -> Kernel:
-    """Say where an array is and how it lies there."""
+    """Set the space of an array, its layout, and its pitch, guards and slots."""
     array = replace(kernel.arrays[name], space=space, layout=layout, pitch=pitch or {})
     return kernel.with_arrays(replace(array, guards=guards or {}, slots=slots or {}))
 
 
 def use(kernel: Kernel, label: str, atom: Atom, ahead: int = 0) -> Kernel:
-    """The atom computes the statement."""
+    """Let the atom compute the statements with this label, with a prefetch distance of `ahead`."""
     if label not in labels(kernel.body):
         raise Refused(f"no statement {label}")
 
@@ -105,7 +105,8 @@ def use(kernel: Kernel, label: str, atom: Atom, ahead: int = 0) -> Kernel:
 
 
 def decode(kernel: Kernel, codes: str, scales: str | None, into: str, element: Element) -> Kernel:
-    """The product reads `into`, which is made of codes, under their scales if there are any."""
+    """Insert a statement that decodes `codes` to `into`, multiplied by `scales` if given, before
+    each product; the product reads `into`."""
     ins = (codes, *([scales] if scales else []))
 
     def change(do: Do) -> Body:
@@ -122,9 +123,9 @@ def decode(kernel: Kernel, codes: str, scales: str | None, into: str, element: E
 def block_sums(
     kernel: Kernel, into: str, element: Element, scales: tuple[str, ...], start: str = ""
 ) -> Kernel:
-    """Products are summed in `into` for each iteration of the loop around them, which goes over the
-    elements under one scale, and those sums are scaled. They begin with what the array `start` has
-    for that block, or with zero."""
+    """Sum products in `into` within each iteration of the loop over k around them, and add the
+    scaled sum to the result. An iteration must lie under one scale, else `Refused`. A sum starts at
+    the entry of the array `start` for the block, or at zero."""
 
     def change(do: Do) -> Body:
         if do.op != "dot":
@@ -152,7 +153,7 @@ def block_sums(
 
 
 def wait(kernel: Kernel, name: str, into: str) -> Kernel:
-    """Results wait in `into` until columns of a block are together, and are rounded then."""
+    """Keep results in `into` until the columns of a block are complete, then round the block."""
 
     def change(do: Do) -> Body:
         if do.op != "map" or do.out != name:
@@ -165,7 +166,7 @@ def wait(kernel: Kernel, name: str, into: str) -> Kernel:
 
 
 def stage(kernel: Kernel, name: str, into: str, label: str, space: Space, layout: Layout) -> Kernel:
-    """Before the statement `label`, what it reads of `name` is copied to `into`."""
+    """Before the statement `label`, copy the part of `name` that it reads to `into`."""
 
     def change(do: Do) -> Body:
         if do.label != label:
@@ -181,7 +182,7 @@ def stage(kernel: Kernel, name: str, into: str, label: str, space: Space, layout
 def keep(
     kernel: Kernel, name: str, into: str, loop: tuple[str, int], space: Space, layout: Layout
 ) -> Kernel:
-    """Sums of the array `name` are in `into` while the loop (axis, by) runs."""
+    """Hold sums of the array `name` in `into` while the loop (axis, step) runs."""
     found = 0
 
     def go(body: Body) -> Body:
@@ -207,8 +208,8 @@ def keep(
 
 
 def _local(kernel: Kernel, name: str) -> tuple[str, ...]:
-    """The axes of a local array for parts of another: a coordinate that is derived of one is that
-    one, and of a group alone the group."""
+    """The axes of a local array that holds part of the array `name`. A derived axis becomes the
+    axis that it adds (`plus`), or its group where it adds none."""
     derived = (kernel.derived.get(axis) for axis in kernel.arrays[name].axes)
     return tuple(
         axis if found is None else found.plus or found.group
@@ -217,7 +218,7 @@ def _local(kernel: Kernel, name: str) -> tuple[str, ...]:
 
 
 def _renamed(loop: For, name: str, into: str) -> Body:
-    """The loop with sums in another array."""
+    """The loop with its sums in another array."""
 
     def change(do: Do) -> Body:
         return (replace(do, out=into) if do.adds and do.out == name else do,)

@@ -16,8 +16,8 @@ TILE_C = layout("| n0 n1 n2 n3 | m0 m1 m2 m3")
 
 
 def tile_a(weights: Layout) -> Layout:
-    """Layout of activations that meet weights of this layout: what stands at a place of a row of A
-    meets what stands at this place of a column of B."""
+    """Layout of a tile of A that matches weights of this layout: position i of a row of A is
+    multiplied by position i of a column of B."""
     rows = layout("|| m0 m1 m2 m3").register
     return Layout(weights.item, weights.register, rows)
 

@@ -1,9 +1,9 @@
 """The contraction on vector registers: a schedule, step by step, for every instruction set.
 
-A register has as many columns as it has lanes. A tile of rows by registers of columns keeps its
-sums in registers, and goes along K block by block: weights are decoded once, and multiplied by
-every row. Where decoding is costly, a chunk of K is decoded to scratch first, once for all tiles of
-rows, whose sums wait in scratch.
+A register holds one column per lane. A tile of rows by registers of columns keeps its sums in
+registers and advances along K block by block: weights are decoded once and multiplied by every row.
+Where decoding is expensive, a chunk of K is first decoded to scratch, once for all tiles of rows,
+and the sums of these tiles wait in scratch.
 """
 
 from __future__ import annotations
@@ -32,21 +32,24 @@ from mxc.kernels.schedule import (
 
 #: Columns of a panel of weights.
 _PANEL = 16
-#: Bits of an element that lies in two planes in panels, and in a stream of bits elsewhere.
+#: Bits of a code that panels store in two planes, and other packings as a stream of bits.
 _PLANES = 6
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Tiles of a machine. `kind`, `lanes`: of its products; `rows`, `columns`: of a tile, of the
-    result; `rests`: rows of the tiles at the end; `rows_a_workgroup`: those whose activations stay
-    in the cache, and whose sums wait in scratch, None where sorted rows need no such loop; `ahead`:
-    elements along K that weights are asked for before their use; `staged`: elements along K that
-    are decoded at once to scratch, 0 where each tile decodes for itself; `chains`: of sums;
-    `weights`: what codes become; `rounded`: under their scales; `blocks`: the result is blocks of
-    `Contraction.together` columns; `packed`: weights lie in panels; `alone`: the
-    plan of workgroups that have one row, where how many they have comes with the call. It adds up
-    in the same order: the bits of a row do not depend on other rows."""
+    """The tile sizes and choices of a schedule for one machine.
+
+    `kind`, `lanes`: of the dot product. `rows`, `columns`: of a tile of the result. `rests`: rows
+    of the narrower tiles at the end. `rows_a_workgroup`: rows whose activations stay in the cache
+    and whose sums wait in scratch; None where sorted rows need no such loop. `ahead`: prefetch
+    distance of weights, in elements along K. `staged`: elements along K that are decoded to scratch
+    at once, 0 where each tile decodes for itself. `chains`: copies of sums. `weights`: the type
+    that codes are decoded to. `rounded`: weights are multiplied by their scales and rounded.
+    `blocks`: the result is blocks of `Contraction.together` columns. `packed`: weights lie in
+    panels. `alone`: the plan of workgroups with one row, where the number of rows is known at the
+    call; it adds in the same order, so that the bits of a row do not depend on other rows.
+    """
 
     kind: Kind
     lanes: int
@@ -65,13 +68,13 @@ class Plan:
     alone: Plan | None = None
 
     def __str__(self) -> str:
-        """What tells it from other plans of the same product."""
+        """A short text that distinguishes this plan from other plans of the same dot product."""
         text = f"tiles of {self.rows} x {self.columns} in {self.columns_a_workgroup} columns"
         return text + (f", {self.staged} k decoded at once" if self.staged else "")
 
 
 def steps(contraction: Contraction, plan: Plan) -> Iterator[tuple[str, Kernel]]:
-    """The kernel after each step, with what the step does."""
+    """Yield a description and the kernel after each step of the schedule."""
     kernel = contraction.kernel
     yield "what is computed", kernel
     own = _scales(contraction, plan)
@@ -81,7 +84,7 @@ def steps(contraction: Contraction, plan: Plan) -> Iterator[tuple[str, Kernel]]:
     kernel = decode(kernel, "B", "SB" if plan.rounded else None, "W", element)
     if plan.staged and "SB" in own:
         kernel = decode(kernel, "SB", None, "SW", F32)
-        # One for each step, wherever a chunk begins.
+        # One entry per K step, wherever a chunk begins.
         scales = replace(kernel.arrays["SW"], grain={"k": contraction.step})
         kernel = kernel.with_arrays(scales)
         own = tuple("SW" if name == "SB" else name for name in own)
@@ -108,7 +111,7 @@ def scheduled(contraction: Contraction, plan: Plan) -> Kernel:
 
 
 def _scales(contraction: Contraction, plan: Plan) -> tuple[str, ...]:
-    """What multiplies the sums of blocks."""
+    """The names of the arrays of scales that multiply the sums of a block."""
     by_column = contraction.scales is not None and not plan.rounded
     return (*(["SA"] * contraction.scaled), *(["SB"] * by_column))
 
@@ -129,7 +132,7 @@ def _tiles(contraction: Contraction, plan: Plan, kernel: Kernel) -> Kernel:
         kernel = over(kernel, "m", plan.rows, every, rest=rests)
         kernel = over(kernel, "n", plan.columns, tile)
         return over(kernel, "k", step, products)
-    # After the columns a panel is padded.
+    # A panel is padded past the last column.
     odd = -(-contraction.columns // _PANEL) * _PANEL % plan.columns
     kernel = over(kernel, "n", plan.columns, every, rest=(plan.lanes,) if odd else ())
     if not plan.staged:
@@ -146,7 +149,7 @@ def _tiles(contraction: Contraction, plan: Plan, kernel: Kernel) -> Kernel:
 def _blocks(
     contraction: Contraction, plan: Plan, kernel: Kernel, scales: tuple[str, ...]
 ) -> Kernel:
-    """Sums of integers begin with what weights without a sign have too much."""
+    """Sum and scale block by block. Sums with unsigned weights start at the correction "OA"."""
     start = "OA" if plan.weights.excess else ""
     if start:
         grain = {"k": contraction.step}
@@ -156,7 +159,7 @@ def _blocks(
 
 
 def _codes(contraction: Contraction, plan: Plan) -> Element:
-    """The codes as they are looked up: a stream of 6 bits is spread to bytes first."""
+    """The codes as they are looked up; a stream of 6-bit codes is first spread to bytes."""
     codes = contraction.weights
     return codes if plan.packed or codes.bits != _PLANES else replace(codes, bits=8)
 

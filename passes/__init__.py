@@ -1,4 +1,4 @@
-"""The rewrites, as a library: docs/passes.md. PASSES has ours, in alphabetical order."""
+"""The rewrites, as a library: docs/passes.md. PASSES lists all passes in alphabetical order."""
 
 from mxc.passes.base import Pass, Pipeline, Stage, Timing, run
 from mxc.passes.canonical_accumulators import CanonicalAccumulators

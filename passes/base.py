@@ -1,8 +1,8 @@
-"""Passes as values, pipelines as tuples of them, and the one place that runs them.
+"""Passes as values, pipelines as tuples of passes, and the function that runs them.
 
-A pass of ours is a frozen dataclass: `name`, options as fields, `run`. A `str` in a pipeline is a
-pass of MLIR or of IREE. `run` verifies after each pass, ours included, and turns what went wrong
-into a refusal with its place, or lets a bug of ours through with its trace.
+A pass of mxc is a frozen dataclass: `name`, options as fields, `run`. A `str` in a pipeline is a
+pass of MLIR or IREE. `run` verifies after every pass. It reports a failure as a refusal with its
+place, or, for a bug in a pass of mxc, re-raises the exception with its trace.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from mxc.passes.rewriting import sanitizer
 #: Attribute of an operation that could not be given its intended form: a StringAttr, one sentence.
 FALLBACK = "mxc.fallback"
 
-#: Attribute of a module: what its reader should know of how it was compiled, sentences.
+#: Attribute of a module: sentences for users about how it was compiled.
 NOTES = "mxc.notes"
 
 #: Constants with more elements are elided in dumps.
 _DUMP_ELEMENTS = 16
 
 
-#: The key of a field's metadata that says the least number that an option takes.
+#: The key of a field's metadata that holds the smallest value of an option.
 LEAST = "least"
 
 
@@ -50,7 +50,7 @@ class Pass(ABC):
         """Rewrite `module` (builtin.module) in place. Raises PassError with a location."""
 
     def __str__(self) -> str:
-        """The spec: options that differ from their default, in the order of the fields."""
+        """The spec: options that differ from their defaults, in the order of the fields."""
         options = [
             f"{f.name.replace('_', '-')}={option_text(getattr(self, f.name))}"
             for f in fields(self)
@@ -60,15 +60,15 @@ class Pass(ABC):
 
 
 def option_text(value: object) -> str:
-    """An option's value as it stands in a spec."""
+    """The value of an option in the syntax of a spec."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A group of passes and the sentence that is true of the program after them.
+    """A group of passes, and the sentence that is true of the program after them.
 
-    `phase` is the phase of IREE after which the group runs; None: on the input of IREE.
+    `phase` is the phase of IREE after which the group runs; None for the input of IREE.
     """
 
     name: str
@@ -90,11 +90,11 @@ class Pipeline:
         return tuple(p for stage in self.stages for p in stage.passes)
 
     def after(self, phase: str | None) -> tuple[Pass | str, ...]:
-        """The passes that run after a phase of IREE; None: those that run on its input."""
+        """The passes that run after a phase of IREE; None selects those that run on its input."""
         return tuple(p for stage in self.stages if stage.phase == phase for p in stage.passes)
 
     def until(self, name: str) -> Pipeline:
-        """The pipeline up to and with the stage `name`. Raises PassError on an unknown stage."""
+        """Pipeline up to and including the stage `name`. Raises PassError on an unknown stage."""
         names = [stage.name for stage in self.stages]
         if name not in names:
             raise PassError(f"no stage {name!r} for {self.target}; its stages: {', '.join(names)}")
@@ -103,7 +103,7 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class Timing:
-    """Wall time of one pass, in seconds, with its place in the run (from 0)."""
+    """Wall time of one pass, in seconds, with its index in the run, from 0."""
 
     index: int
     spec: str
@@ -120,13 +120,12 @@ def run(
 ) -> list[Timing]:
     """Run `passes` over `module` in place and return how long each took.
 
-    Any context will do: all dialects are loaded into it, and its threads are turned off, which a
-    pass in Python cannot run beside.
-    `dump_dir` receives one file a pass, `NN-name.mlir`, with large constants elided. `before_pass`
-    is called with the spec of each pass before it runs, `on_pass` is
-    called after each pass. Raises PassError where a pass refuses the program, or where one of
-    MLIR's or IREE's fails; then the module as it was before that pass is kept in a file, and the
-    message says which, with the command that repeats the failure.
+    The module may have any context: `run` loads all dialects into it and disables its
+    multithreading, with which a Python pass cannot run. `dump_dir` receives one file per pass,
+    `NN-name.mlir`, with large constants elided. `before_pass` is called with the spec of each pass
+    before it runs, `on_pass` after each pass. Raises PassError where a pass refuses the program, or
+    where a pass of MLIR or IREE fails. For a failure, the module before that pass is written to a
+    file, and the message names the file and the command that repeats the failure.
     """
     timings: list[Timing] = []
     prepare(module.context)
@@ -152,7 +151,7 @@ def run(
 
 
 def add_note(module: ir.Operation, note: str) -> None:
-    """Add a sentence to the notes of a module, once."""
+    """Add a sentence to the notes of a module, unless it is there already."""
     said = notes(module)
     if note not in said:
         every = [ir.StringAttr.get(each) for each in (*said, note)]
@@ -189,7 +188,7 @@ def _run_one(item: Pass | str, module: ir.Module) -> None:
 def _explain(
     error: Exception, item: Pass | str, index: int, before: ir.Operation, dump_dir: Path | None
 ) -> None:
-    """Keep the module and raise: a refusal for a foreign pass, the same bug for one of ours."""
+    """Write the module to a file and raise: PassError for a foreign pass, else the same error."""
     folder = dump_dir if dump_dir is not None else Path(tempfile.mkdtemp(prefix="mxc-"))
     folder.mkdir(parents=True, exist_ok=True)
     kept = folder / f"{_file_stem(index, item)}.failed.mlir"

@@ -1,9 +1,10 @@
-"""mxc-canonical-accumulators: every sum starts from a zero that a kernel knows.
+"""mxc-canonical-accumulators: every sum starts from a fill of zero, as kernels need.
 
-A frontend writes the zero from which a contraction sums as a fill, as a constant of the whole
-tensor, as a reshape or a bitcast of one. All become a fill. What is not zero, a bias or an earlier
-sum, is added afterwards: kernels start from zero, and compute what follows element by element
-before they store. A bias that was broadcast to the shape of the result is read as it is.
+Frontends write the zero that a contraction starts from as a fill, as a constant of the whole
+tensor, or as a reshape or a bitcast of one. All become a fill. Another start value, a bias or an
+earlier sum, is added after the contraction: kernels start from zero, and compute elementwise
+operations that follow before they store. A bias that was broadcast to the shape of the result is
+read without the broadcast.
 
 before:
     %big = linalg.broadcast ins(%bias : tensor<Nxf32>) outs(..) dimensions = [0]
@@ -13,12 +14,12 @@ after:
     %p = linalg.generic ins(%x, %w, %ws) outs(%zero) { scaling_extf, mulf, addf }
     %y = linalg.generic {[(m, n) -> (m, n), (m, n) -> (n)]} ins(%p, %bias) { addf }
 
-The sum of a row is rounded in another order than if it started from the addend, as it is by any
-kernel. From -0.0 a sum of nothing but negative zeros keeps its sign; a kernel's starts from 0.0
-then too, and the attribute mxc.notes of the module says so, which the report prints.
+The sum of a row is rounded in another order than if it started from the addend, as with any kernel.
+A sum that starts from -0.0 and adds only negative zeros is -0.0; after this pass it starts from
+0.0. The attribute mxc.notes of the module then says so, and the report prints it.
 
-Leaves alone: contractions without scaled sides that start from anything but zero, and accumulators
-that are not f32.
+Leaves alone: contractions without scaled sides that start from another value than zero, and
+accumulators that are not f32.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _NEGATIVE_ZERO = "sums from -0.0 start from 0.0: where all products are -0.0 the
 
 @dataclass(frozen=True)
 class CanonicalAccumulators(Pass):
-    """Sum from a fill of zero, and add what is not zero afterwards."""
+    """Start sums from a fill of zero, and add other start values after the contraction."""
 
     name = "mxc-canonical-accumulators"
 
@@ -71,7 +72,7 @@ class CanonicalAccumulators(Pass):
 
 
 def _constant(value: ir.Value, codes: Codes) -> float | int | None:
-    """The number that a whole tensor holds, None where it is none."""
+    """The number that fills a whole tensor; None for other tensors."""
     shape = shape_of(value)
     ranges = [size if size >= 0 else None for size in shape]
     loops = [ir.AffineDimExpr.get(i) for i in range(len(shape))]
@@ -79,7 +80,7 @@ def _constant(value: ir.Value, codes: Codes) -> float | int | None:
 
 
 def _fill(op: ir.Operation) -> None:
-    """Sum from a fill of zero."""
+    """Start the sum from a fill of zero."""
     last = len(op.operands) - 1
     value = op.operands[last]
     if not is_zero(value):
@@ -88,7 +89,7 @@ def _fill(op: ir.Operation) -> None:
 
 
 def _add(op: ir.Operation, addend: ir.Value) -> None:
-    """Sum from zero, and add `addend` to the result."""
+    """Start the sum from zero, and add `addend` to the result."""
     result = op.results[0]
     shape = shape_of(result)
     identity = [ir.AffineDimExpr.get(i) for i in range(len(shape))]

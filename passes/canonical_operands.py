@@ -1,7 +1,7 @@
-"""mxc-canonical-operands: write each scaled contraction in the one order of dialects/scaled.py.
+"""mxc-canonical-operands: write each scaled contraction in the order of dialects/scaled.py.
 
-The order of operands decides which instruction IREE selects: with (a, a_scale, b, b_scale) there is
-no scaled matrix instruction on gfx950, with (a, b, a_scale, b_scale) there is.
+The order of operands decides which instruction IREE selects: for (a, a_scale, b, b_scale) there is
+no scaled matrix instruction on gfx950, for (a, b, a_scale, b_scale) there is.
 
 before:
     linalg.generic {iterator_types = ["reduction", "parallel", "parallel", "reduction"]}
@@ -12,16 +12,16 @@ after:
       ins(%x, %w, %w_scale) outs(%acc)
       { scaling_extf(%w, %w_scale), mulf(%x, _), addf(%acc, _) }
 
-An operand whose dimensions are in another order than the loops, weights [K, N] or scales
-[K / 32, N], is transposed before: kernels read rows. The attribute mxc.notes of the module says so,
-but of a constant, which becomes a constant by rows.
-A result in another order, of weights that stand first, [N, M], is transposed after.
+An operand whose dimensions are in another order than the loops, weights [K, N] or scales [K / 32,
+N], is transposed before the contraction, because kernels read rows. The attribute mxc.notes of the
+module says so, except for a constant, which is transposed at compile time. A result in another
+order, such as [N, M] for weights as the first operand, is transposed after the contraction.
 
-Where the program rounds what it dequantizes, or blocks of the two sides differ, the body stays as
-it is.
+Where the program rounds what it dequantizes, or the blocks of the two sides differ in size, the
+body is not changed.
 
-Leaves alone: a generic that is no scaled contraction; operands of 6 bits an element in another
-order, and those of 4 bits with an odd number along a dimension that would be the last.
+Leaves alone: a generic that is not a scaled contraction; operands with 6-bit elements in another
+order, and operands with 4-bit elements whose new last dimension would be odd.
 """
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ class CanonicalOperands(Pass):
 
 
 def _orders(found: ScaledContraction) -> list[list[int]]:
-    """Dimensions of each operand and of the result, in the order of the loops.
+    """For each operand and the result, the dimensions sorted by the order of the loops.
 
-    The order that they have where they cannot be moved.
+    Where an operand cannot be transposed, its current order.
     """
     orders = []
     for value, affine in zip([*_operands(found), found.acc], found.maps, strict=True):
@@ -125,7 +125,7 @@ def _rewrite(found: ScaledContraction, orders: list[list[int]], *, own_body: boo
 
 
 def _start(acc: ir.Value, order: list[int]) -> ir.Value:
-    """The accumulator with its dimensions in another order."""
+    """The accumulator with its dimensions transposed."""
     if order == sorted(order):
         return acc
     if is_zero(acc):
@@ -145,7 +145,7 @@ def _canonical(
 def _as_it_is(
     found: ScaledContraction, values: list[ir.Value], acc: ir.Value, maps: list[ir.AffineMap]
 ) -> ir.Value:
-    """The same body over operands in another order."""
+    """Build a generic with the same body over operands in another order."""
     old = found.op.regions[0].blocks[0].arguments
     numbers = [*found.numbers, len(old) - 1]
     parallel = len(maps[-1].results)

@@ -1,10 +1,10 @@
-"""mxc-check-contractions: the invariant of *normalise*, checked and not assumed.
+"""mxc-check-contractions: check the invariant of *normalise*.
 
-No tensor that a contraction reads holds a dequantized weight or a broadcast scale: such a program
-is refused, with the place of the contraction. What a contraction is gets written on it, once, if it
-is of elements under scales or has a parameter for weights (passes/kernels/described.py). One that
-kernels cannot take is not refused, since its bytes are packed and its meaning is right; it carries
-the reason, for the report.
+No tensor that a contraction reads may hold a dequantized weight or a broadcast scale: such a
+program is refused, with the place of the contraction. Contractions of elements with scales, and
+those whose weights are a parameter, get a description as an attribute
+(passes/kernels/described.py). A contraction that kernels cannot take is not refused, since its
+bytes are packed and its result is right; it gets the reason, for the report.
 
 before:
     linalg.generic ins(%x, %w, %s) outs(%acc : tensor<MxNxbf16>) { scaling_extf, .., addf : bf16 }
@@ -37,12 +37,12 @@ from mxc.passes.rewriting.rebuild import has_reduction, linalg_operations, sums_
 
 @dataclass(frozen=True)
 class CheckContractions(Pass):
-    """Refuse materialised weights and scales; write on contractions what they are."""
+    """Refuse materialised weights and scales; describe each contraction in an attribute."""
 
     name = "mxc-check-contractions"
 
     def run(self, module: ir.Operation) -> None:
-        """Raise PassError at the first contraction that reads what should not exist."""
+        """Raise PassError at the first read of a dequantized weight or a broadcast scale."""
         for op in linalg_operations(module):
             if is_decoding(op):
                 _refuse_readers(op)
@@ -63,7 +63,7 @@ def _contracts_elements(op: ir.Operation) -> bool:
 
 
 def _refuse_readers(decoding: ir.Operation) -> None:
-    """Follow the dequantized tensor through everything that keeps its elements."""
+    """Raise PassError if a sum reads a dequantized tensor, directly or moved."""
     element = decoding.results[0].type.element_type
     pending, seen = [decoding.results[0]], []
     while pending:
@@ -93,7 +93,7 @@ def _refuse_readers(decoding: ir.Operation) -> None:
 
 
 def _refuse_broadcast(op: ir.Operation) -> None:
-    """Refuse a scale that a copy has given the size of the elements."""
+    """Raise PassError for a scale that a copy has expanded to the size of the elements."""
     for value in list(op.operands)[:-1]:
         if not isinstance(value.type, ir.RankedTensorType):
             continue

@@ -1,16 +1,16 @@
-"""mxc-check-operations: what reads packed elements has a meaning for them, or is refused by name.
+"""mxc-check-operations: refuse operations that are not defined on packed elements, by name.
 
-A tensor of f4 or f6 elements means something together with its scales alone. Operations that move
-elements, decode them, contract them or make them are known; an addition of codes, a pooling, a
-sort, a convolution is not, whether IREE would compile it or not. The refusal names the operation,
-its operands with their types and the place.
+f4 and f6 elements have a value only together with their scales. Operations that move, decode,
+contract or make elements are known. An addition of codes, a pooling, a sort or a convolution has no
+meaning, whether or not IREE would compile it. The refusal names the operation, the types of its
+operands and the place.
 
 before:
     linalg.pooling_nhwc_max ins(%x, %window : tensor<1x8x8x32xf4E2M1FN>, ..)
 after:
     a refusal that names linalg.pooling_nhwc_max and the types
 
-Leaves alone: 8-bit floats, which are numbers without scales too, and every operation on them.
+Leaves alone: 8-bit floats, which are numbers also without scales, and every operation on them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from iree.compiler import ir
 from mxc.errors import PassError
 from mxc.passes.base import Pass
 
-#: Operations, or dialects of them, that carry tensors without a look at their elements.
+#: Operations, or dialects, that pass tensors on without reading their elements.
 _CARRY = ("builtin.", "cf.", "flow.", "func.", "hal.", "iree_tensor_ext.", "scf.", "util.")
 #: Operations that move elements as a whole.
 _MOVE = frozenset((
@@ -33,25 +33,25 @@ _MOVE = frozenset((
     "tensor.dim", "tensor.empty", "tensor.expand_shape", "tensor.extract", "tensor.extract_slice",
     "tensor.from_elements", "tensor.insert_slice", "tensor.reshape", "tensor.splat",
 ))  # fmt: skip
-#: Operations that decode elements, or make them.
+#: Operations that decode elements or make them.
 _CONVERT = frozenset(("arith.extf", "arith.scaling_extf", "arith.scaling_truncf", "arith.truncf"))
-#: Operations that contract: their elements are decoded inside.
+#: Operations that contract, and decode elements inside.
 _CONTRACT = frozenset((
     "linalg.batch_matmul", "linalg.batch_matvec", "linalg.batch_vecmat", "linalg.contract",
     "linalg.dot", "linalg.matmul", "linalg.matvec", "linalg.vecmat",
 ))  # fmt: skip
-#: Operations whose bodies say what is done to each element.
+#: Operations whose bodies define what is done with each element.
 _BODIES = frozenset(("linalg.generic", "linalg.map", "linalg.reduce"))
 
 
 @dataclass(frozen=True)
 class CheckOperations(Pass):
-    """Refuse operations that have no meaning for packed elements, by name."""
+    """Refuse operations that are not defined on packed elements, by name."""
 
     name = "mxc-check-operations"
 
     def run(self, module: ir.Operation) -> None:
-        """Raise PassError at the first operation that is not known to work on elements."""
+        """Raise PassError at the first operation on packed elements that is not known."""
         for op in _operations(module):
             values = [*op.operands, *op.results]
             if any(_is_packed(value.type) for value in values) and not _is_known(op.name):
@@ -59,7 +59,7 @@ class CheckOperations(Pass):
 
 
 def _operations(op: ir.Operation) -> Iterator[ir.Operation]:
-    """All operations inside one, those of bodies after the operation that they are in."""
+    """Yield all operations inside an operation; each is followed by the operations of its body."""
     for region in op.regions:
         for block in region.blocks:
             for inner in block.operations:

@@ -1,14 +1,15 @@
-"""mxc-choose-gpu-schedule: how each contraction is cut up that a kernel of ours computes.
+"""mxc-choose-gpu-schedule: choose a schedule for each contraction that a kernel computes.
 
-The cheapest schedule by a model of time (passes/kernels/gpu/cost.py) is written on it, where
-mxc-lower-to-gpu-kernels reads it. `file` names a file of schedules of one's own, which go before
-(passes/kernels/given_schedules.py):
+The schedule that is cheapest by a time model (passes/kernels/gpu/cost.py) is written on the
+contraction as an attribute, which mxc-lower-to-gpu-kernels reads. `file` names a file with
+schedules of the user, which take precedence (passes/kernels/given_schedules.py):
 
     [{"m": 16, "rhs": "mxfp4",
       "schedule": {"instruction": 16, "tiles": [1, 1], "waves": [1, 1, 4]}}]
 
-Where the rows come with each call there are several schedules. Of one's own too `schedule` may be a
-list, in which all but the last have `below`, the number of rows from which on the next one goes.
+Where the number of rows is known only at the call, there are several schedules. `schedule` in the
+file may also be a list, in which all but the last have `below`: the number of rows from which on
+the next one is used.
 
 before:
     %y = linalg.generic ins(%x, %w, %p, %s) outs(%zero) { scaling_extf, scaling_extf, mulf, addf }
@@ -52,10 +53,10 @@ from mxc.targets.gpu import Gpu
 
 @dataclass(frozen=True)
 class ChooseGpuSchedule(Pass):
-    """Write a schedule on each contraction that a kernel for GPUs computes.
+    """Write a schedule on each contraction that a GPU kernel computes.
 
-    `file`: schedules of one's own, which go before the model's. `target`: the GPU, which must have
-    a record (targets/amd/).
+    `file`: schedules of the user, which take precedence over the model's. `target`: the GPU, which
+    must have a record (targets/amd/).
     """
 
     name = "mxc-choose-gpu-schedule"
@@ -63,7 +64,7 @@ class ChooseGpuSchedule(Pass):
     target: str = "gfx950"
 
     def run(self, module: ir.Operation) -> None:
-        """Choose for every contraction that has no schedule. PassError for an unknown target."""
+        """Choose for every contraction without a schedule. PassError for an unknown target."""
         gpu = known_gpu(self.target)
         given = GivenSchedules(self.file)
         for op in linalg_operations(module):
@@ -85,14 +86,14 @@ class ChooseGpuSchedule(Pass):
 
 
 def _chosen(call: Call, gpu: Gpu) -> Schedules:
-    """The cheapest schedules that can compute the call with what follows it."""
+    """The cheapest schedules that can compute the call together with its epilogue."""
     after = epilogue(call.op, 16, keeps=True)
     last = after.last(call.op)
     halves = 2 if after.gated else 1
     quantizes = gpu.matrix.converts and after.stores == "f32" and after.kept is None
     quantized = quantizes and quantized_result(last.results[0]) is not None
     transports: tuple[Transport, ...] = ("stream", "ring")
-    # A ring of a dense product has tiles of half a block of the result.
+    # A ring of a dense product has tiles of half a block of the result, which cannot be quantized.
     if not _may_stage(call) or (call.is_dense and quantized):
         transports = ("stream",)
     problem = problem_of(call, halves)
@@ -106,7 +107,7 @@ def _chosen(call: Call, gpu: Gpu) -> Schedules:
 
 
 def _may_stage(call: Call) -> bool:
-    """Whether there is a ring for such operands."""
+    """Whether a kernel with a ring of stages exists for such operands."""
     if call.sums_blocks:
         return False
     if call.is_dense:

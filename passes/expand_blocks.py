@@ -1,8 +1,8 @@
-"""mxc-expand-blocks: give each block of a reduction a loop of its own.
+"""mxc-expand-blocks: give each block of a reduction its own loop.
 
-A contraction over rank-2 operands finds its scale by a division. Loops that are divided become two
-loops, the block number and the place in the block, and operands that were indexed by the whole loop
-are reshaped. No data moves.
+A contraction over rank-2 operands finds its scale by a division. Each loop that is divided becomes
+two loops, over blocks and within a block, and operands that were indexed by the whole loop are
+reshaped. No data moves.
 
 before:
     linalg.generic {indexing_maps = [(m, n, k) -> (m, k), (m, n, k) -> (n, k),
@@ -14,11 +14,11 @@ after:
     linalg.generic {indexing_maps = [(m, n, ko, kb) -> (m, ko, kb), (m, n, ko, kb) -> (n, ko, kb),
                     (m, n, ko, kb) -> (n, ko), (m, n, ko, kb) -> (m, n)]} ins(%x4, %w4, %s)
 
-Scales for 32 elements of one side and for 16 of the other make three loops of one.
+Scales for 32 elements of one side and for 16 of the other split one loop into three.
 
 Leaves alone: operations that read no elements of a block format, and integers without scales.
 Refuses a loop that is not a whole number of blocks, is dynamic, or is divided by two sizes of which
-none is a multiple of the other.
+neither is a multiple of the other.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ExpandBlocks(Pass):
     name = "mxc-expand-blocks"
 
     def run(self, module: ir.Operation) -> None:
-        """Rewrite every generic that reads elements with an index that is no plain loop."""
+        """Rewrite every generic that reads elements with a compound index."""
         for op in linalg_operations(module):
             tensors = [v for v in op.operands if isinstance(v.type, ir.RankedTensorType)]
             if op.name != "linalg.generic":
@@ -59,6 +59,6 @@ class ExpandBlocks(Pass):
 
 
 def _sums_integers(op: ir.Operation) -> bool:
-    """Whether it sums products with integers under a scale."""
+    """Whether the operation sums products with scaled integers."""
     found = read_product(op)
     return not isinstance(found, Reason) and any(side.scale is not None for side in found)

@@ -1,9 +1,9 @@
-"""mxc-expand-fnuz: conversions from and to 8-bit floats of FNUZ kind are written out as integers.
+"""mxc-expand-fnuz: write conversions from and to 8-bit FNUZ floats as integer arithmetic.
 
-On GPUs IREE has no code for f8E4M3FNUZ and f8E5M2FNUZ but on gfx942, where a number beyond the
-largest saturates or becomes NaN as a mode of the machine says. Here each is what LLVM's APFloat and
-ml_dtypes make of it: to nearest, ties to even, NaN beyond the largest and for NaN, no zero below
-zero.
+On GPUs, IREE can convert f8E4M3FNUZ and f8E5M2FNUZ only for gfx942, where a number beyond the
+largest saturates or becomes NaN depending on a mode of the machine. The expansion computes the same
+as LLVM's APFloat and ml_dtypes: to nearest, ties to even, NaN for NaN and for numbers beyond the
+largest, and no negative zero.
 
 before:
     %e = arith.truncf %x : f32 to f8E4M3FNUZ
@@ -16,10 +16,10 @@ after:
     ..
     %y = arith.bitcast %bits : i32 to f32
 
-Under a scale (`arith.scaling_truncf`, `arith.scaling_extf`) it is the quotient, or the product, in
-f32.
+With a scale (`arith.scaling_truncf`, `arith.scaling_extf`), the conversion is of the quotient, or
+gives the product, in f32.
 
-Leaves alone: kernels of ours, all other elements.
+Leaves alone: kernels of mxc, and all other elements.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _FROM = ("arith.extf", "arith.scaling_extf")
 
 @dataclass(frozen=True)
 class ExpandFnuz(Pass):
-    """Convert scalars from and to FNUZ elements by integers."""
+    """Convert scalars from and to FNUZ elements by integer arithmetic."""
 
     name = "mxc-expand-fnuz"
 
@@ -62,7 +62,7 @@ class ExpandFnuz(Pass):
 
 
 def _narrowed(op: ir.Operation) -> ir.Value:
-    """The element of the float that `op` rounds."""
+    """The element that `op` rounds a float to."""
     value, *scale = op.operands
     value = _as_f32(value)
     if scale:
@@ -73,7 +73,7 @@ def _narrowed(op: ir.Operation) -> ir.Value:
 
 
 def _widened(op: ir.Operation) -> ir.Value:
-    """The float of the element that `op` reads."""
+    """The float that `op` converts an element to."""
     element, *scale = op.operands
     code = arith.bitcast(ir.IntegerType.get_signless(8), element)
     code = arith.extui(ir.IntegerType.get_signless(32), code)

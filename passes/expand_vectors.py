@@ -1,7 +1,7 @@
-"""mxc-expand-vectors: contract a vector as a matrix of one row.
+"""mxc-expand-vectors: contract a vector as a matrix with one row.
 
 Decoding one token multiplies a vector by a matrix, and a frontend may write it so. The canonical
-form has rows on both sides. The row that is added has one iteration and moves no data.
+form has rows on both sides. The added row loop has one iteration and moves no data.
 
 before:
     linalg.generic {indexing_maps = [(n, ko, kb) -> (ko, kb), (n, ko, kb) -> (n, ko, kb),
@@ -35,7 +35,7 @@ from mxc.passes.rewriting.split_loops import Plan, reassociation, reshape
 
 @dataclass(frozen=True)
 class ExpandVectors(Pass):
-    """Contract a vector as a matrix of one row."""
+    """Contract a vector as a matrix with one row."""
 
     name = "mxc-expand-vectors"
 
@@ -59,7 +59,7 @@ def _expand(op: ir.Operation) -> None:
         return
     vector = factors[0] if not own[0] else factors[1]
     row = maps[-1].n_dims
-    # The row stands after the batch, before what the side or the result has of its own.
+    # The row is placed after the batch, before the loops that only this side or the result has.
     rows_of_matrix = own[0] or own[1]
     batch = [loop for loop in written if loop not in rows_of_matrix]
     digits = []

@@ -1,8 +1,8 @@
-"""mxc-float-scales: float scales of blocks are f32, one for each row and block.
+"""mxc-float-scales: make float scales of blocks f32, one for each row and block.
 
-A format of fp8 has a float scale for a square of 128 x 128 elements: rows share it. It may be bf16
-or f16 as well. A kernel reads scales by row and block; they are repeated for the rows, which costs
-four bytes for a block of a row, and widened, which is exact. The elements are not copied.
+Some fp8 formats have a float scale per square of 128 x 128 elements, shared by its rows, which may
+be bf16 or f16. A kernel reads scales by row and block: scales are repeated for the rows, which
+costs four bytes per block of a row, and extended, which is exact. The elements are not copied.
 
 before:
     linalg.generic {indexing_maps = [(m, n, k) -> (m, k), (m, n, k) -> (n, k),
@@ -15,8 +15,8 @@ after:
     linalg.generic {indexing_maps = [.., (m, n, k) -> (n, k floordiv 128), (m, n, k) -> (m, n)]}
       ins(%x, %w, %r) outs(%acc) { mulf(extf(%w), %r), mulf, addf }
 
-Leaves alone: scales of 8 bits, those of a dynamic number of rows, and floats that do not multiply
-an element of 8 bits or fewer.
+Leaves alone: 8-bit scales, scales with a dynamic number of rows, and floats that do not multiply an
+element of 8 bits or fewer.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class FloatScales(Pass):
     name = "mxc-float-scales"
 
     def run(self, module: ir.Operation) -> None:
-        """Rewrite every contraction with a scale that is narrower or that rows share."""
+        """Rewrite every contraction with a float scale narrower than f32 or shared by rows."""
         for op in sums_of_elements(module):
             if op.name == "linalg.generic":
                 _rewrite(op)
@@ -52,7 +52,7 @@ class FloatScales(Pass):
 
 @dataclass(frozen=True)
 class _Pair:
-    """An element and the float that scales it: arguments of a body; `wide`: the scale in f32."""
+    """An element and the float that scales it, as arguments of a body; `wide`: the scale in f32."""
 
     element: ir.Value
     scale: ir.Value
@@ -96,7 +96,7 @@ def _pairs(op: ir.Operation) -> list[_Pair]:
 
 
 def _widened(value: ir.Value) -> ir.Value | None:
-    """The argument that a scalar is, or that it extends to f32; None where it is another."""
+    """The argument that a scalar is, or is extended to f32 from; None for other scalars."""
     if not isinstance(value, ir.BlockArgument) and value.owner.name in (
         "arith.extf",
         "arith.sitofp",
@@ -110,14 +110,14 @@ def _is_code(kind: ir.Type) -> bool:
 
 
 def _read(op: ir.Operation, pair: _Pair) -> Read | None:
-    """The scale in f32, by row and block; None where it is so already or cannot be."""
+    """The scale in f32, by row and block; None where it has that form already or cannot get it."""
     kinds, ranges = iterators(op), loop_ranges(op)
     reduced = {i for i, kind in enumerate(kinds) if "reduction" in str(kind)}
     of_element, of_scale = read_map(op, pair.element), read_map(op, pair.scale)
     used = [set(loops_of([e])) for e in of_scale.results]
     along = [e for e in of_element.results if reduced.intersection(loops_of([e]))]
     if all(e in of_scale.results for e in along):
-        return None  # one for each element: the other side of the contraction
+        return None  # a number per element: the other side of the contraction
     if not set().union(*used) & reduced or any(s & reduced and s - reduced for s in used):
         return None
     rows = [loop for e in of_element.results for loop in loops_of([e]) if loop not in reduced]
@@ -147,7 +147,7 @@ def _read(op: ir.Operation, pair: _Pair) -> Read | None:
 
 
 def _copied(source: ir.Value, reads: Sequence[ir.AffineExpr], sizes: Sequence[int]) -> ir.Value:
-    """f32 of these sizes, of what `source` has at `reads`."""
+    """An f32 tensor of these sizes with the elements of `source` at `reads`."""
     rank, f32 = len(sizes), ir.F32Type.get()
     maps = [ir.AffineMap.get(rank, 0, list(reads)), ir.AffineMap.get_identity(rank)]
 

@@ -1,8 +1,8 @@
 """mxc-fold-scale-broadcast: read block scales through the indexing map.
 
-A frontend that has no block dimension copies each scale to every element of its block. The copy
-costs as much memory as the elements. This pass lets the reader of the copy read the scale itself.
-The copy may be a linalg.broadcast or a generic, and reshapes may lie before and after it.
+A frontend without a block dimension copies each scale to every element of its block. The copy takes
+as much memory as the elements. This pass lets the reader of the copy read the scale itself. The
+copy may be a linalg.broadcast or a generic, with reshapes before and after it.
 
 before:
     %big = linalg.broadcast ins(%s : tensor<NxKOxf8E8M0FNU>) outs(..) dimensions = [2]
@@ -10,9 +10,9 @@ before:
 after:
     linalg.generic {indexing_maps = [.., (n, ko, kb) -> (n, ko), ..]} ins(.., %s ..)
 
-Leaves alone: a broadcast of anything but a float of 8 bits or less, or a wider float beside
-elements of such a type that is the same for several steps of the sum, and one whose reader is no
-linalg operation.
+Leaves alone: a broadcast whose reader is not a linalg operation, and a broadcast of other types
+than floats of 8 bits or fewer. A wider float is folded only beside elements of such a type, and
+only if it is the same for several steps of the sum.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class FoldScaleBroadcast(Pass):
     name = "mxc-fold-scale-broadcast"
 
     def run(self, module: ir.Operation) -> None:
-        """Fold in every linalg operation, readers first, so that a folded copy is dead."""
+        """Fold into every linalg.generic, readers first, so that a folded copy is dead."""
         for op in reversed(linalg_operations(module)):
             if op.name != "linalg.generic":
                 continue
@@ -67,14 +67,14 @@ def _fold(op: ir.Operation, read: Read) -> Read:
 
 
 def _decodes(op: ir.Operation) -> bool:
-    """Whether what `op` reads beside a float may be elements that the float scales."""
+    """Whether `op` reads elements that a float beside them may scale."""
     return any(is_element(argument.type) for argument in op.regions[0].blocks[0].arguments)
 
 
 def _is_of_each_element(
     op: ir.Operation, source: ir.Value, indices: Sequence[ir.AffineExpr]
 ) -> bool:
-    """Whether what `op` reads of `source` differs with each step of its sum: no scale does."""
+    """Whether the reads of `source` differ at each step of the sum, unlike those of a scale."""
     summed = {n for n, kind in enumerate(iterators(op)) if "reduction" in str(kind)}
     ranges = loop_ranges(op)
     steps = [ranges[number] for number in summed]
@@ -92,5 +92,5 @@ def _is_of_each_element(
 
 
 def _elements(value: ir.Value) -> int:
-    """Product of the static sizes: copies keep the dynamic ones."""
+    """The product of the static sizes; copies keep the dynamic ones."""
     return math.prod(size for size in value.type.shape if size >= 0)

@@ -1,9 +1,9 @@
-"""mxc-form-contraction-dispatches: each scaled contraction is one dispatch with what belongs to it.
+"""mxc-form-contraction-dispatches: put each scaled contraction with its neighbours in one dispatch.
 
-A dispatch region is put around the contraction, its zero accumulator, the gathers that feed it
-(the weights, scales and bias of chosen experts) and its elementwise epilogue (bias, activation).
-Left to itself IREE makes a dispatch of each gather: the packed weights of every chosen expert are
-then copied before they are read. Gathers inside a region are fused into the reads.
+A dispatch region encloses the contraction, its zero accumulator, the gathers that feed it (weights,
+scales and bias of chosen experts) and its elementwise epilogue (bias, activation). Without it, IREE
+makes a dispatch of each gather, which copies the packed weights of every chosen expert before they
+are read. Gathers inside a region are fused into the reads.
 
 before:
     %w = iree_linalg_ext.gather dimension_map = [0] ins(%weights, %experts) ..
@@ -21,9 +21,9 @@ after:
       flow.return %z
     }
 
-Leaves alone: contractions that are in a region already; producers of the unscaled side; an
-epilogue that is not elementwise over the result, or whose input is also read elsewhere; what is in
-another block.
+Leaves alone: contractions that are in a region already; producers of the unscaled side; an epilogue
+that is not elementwise over the result, or whose input has other readers; operations in another
+block.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from mxc.passes.rewriting.worklist import erase
 
 REGION = "flow.dispatch.region"
 
-#: Producers that are cheaper to have in the dispatch than to store before it.
+#: Producers that are cheaper to recompute in the dispatch than to store before it.
 _PROLOGUE = (GATHER, "linalg.fill", "tensor.empty", "arith.constant")
 
 
@@ -125,7 +125,7 @@ def _epilogue(op: ir.Operation) -> ir.Operation | None:
     if not uses or any(use.owner != uses[0].owner for use in uses):
         return None
     user = uses[0].owner.operation
-    # In another block it may be computed many times, or not at all.
+    # In another block, the operation may run many times, or not at all.
     if user.block != op.block or user.name != "linalg.generic" or len(user.results) != 1:
         return None
     rank = ir.RankedTensorType(op.results[0].type).rank
@@ -140,7 +140,7 @@ def _epilogue(op: ir.Operation) -> ir.Operation | None:
 def _dynamic_sizes(contraction: ir.Operation, result: ir.Value) -> list[ir.Value]:
     """Sizes of the dynamic dimensions of `result`, from the operands of the contraction.
 
-    An epilogue is elementwise: its result has the sizes of the contraction's.
+    The epilogue is elementwise, so its result has the sizes of the contraction's result.
     """
     found = match_scaled_contraction(contraction)
     assert not isinstance(found, Reason)

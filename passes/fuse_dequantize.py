@@ -1,10 +1,10 @@
 """mxc-fuse-dequantize: dequantize inside the contraction that reads the elements.
 
-A weight that is dequantized by an operation of its own is written to memory at 8 times its size
-and read back. This pass puts the body of the dequantize, or of the chain of them, into each
-contraction that reads its result: every user has a copy of its own, so that a weight used twice is
-dequantized in registers twice. Reshapes, transposes and broadcasts between become the order of the
-loops; where they divide a loop it is split. What the program computes does not change by a bit.
+A weight that is dequantized by a separate operation is written to memory at 8 times its size and
+read back. This pass puts the body of the dequantize operation, or of a chain of them, into each
+contraction that reads its result. Every user gets its own copy, so a weight that is used twice is
+dequantized twice, in registers. Reshapes, transposes and broadcasts in between become indexing
+maps; where they divide a loop, the loop is split. Results do not change by a bit.
 
 before:
     %d = linalg.generic ins(%w, %s) { scaling_extf } -> tensor<NxKOx32xf32>
@@ -16,10 +16,10 @@ after:
                     (m, n, ko, kb) -> (n, ko), (m, n, ko, kb) -> (m, n)]}
       ins(%x3, %w, %s) outs(%acc) { scaling_extf, mulf, addf }
 
-A scale may be a float too, of a tensor, a row or a block.
+A scale may also be a float, of a tensor, a row or a block.
 
-Leaves alone: a dequantized tensor that no reduction reads, and one after an operation that does
-more than move elements (mxc-check-contractions refuses it).
+Leaves alone: a dequantized tensor that no reduction reads, and one that passes through an operation
+that does more than move elements (mxc-check-contractions refuses it).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class FuseDequantize(Pass):
     name = "mxc-fuse-dequantize"
 
     def run(self, module: ir.Operation) -> None:
-        """Inline what is decoded into every linalg operation that sums it."""
+        """Inline dequantization into every linalg operation that sums the decoded values."""
         for op in reversed(linalg_operations(module)):
             if not sums_floats(op):
                 continue
@@ -83,9 +83,10 @@ class FuseDequantize(Pass):
 
 
 def _has_float_quotients(inputs: Sequence[Scalar]) -> bool:
-    """Whether each index is a loop or a quotient of one, and a float scale is read by one.
+    """Whether every index is a loop or a quotient of a loop, and a float scale is read by a
+    quotient.
 
-    mxc-float-scales reads those: the rows that share it need not be whole blocks.
+    mxc-float-scales handles these: the rows that share a scale need not be whole blocks.
     """
     reads = [read for item in inputs for read in reads_of(item)]
     floats = (
@@ -103,7 +104,7 @@ def _has_float_quotients(inputs: Sequence[Scalar]) -> bool:
 
 
 def is_decoding(op: ir.Operation) -> bool:
-    """Whether `op` makes floats of elements and scales and of nothing else.
+    """Whether `op` computes floats from elements and scales only.
 
     A scale may be a float that several elements share.
     """
@@ -125,7 +126,7 @@ def is_decoding(op: ir.Operation) -> bool:
 
 
 def _decodes_bytes(block: ir.Block) -> bool:
-    """Whether a body is the value of an mxint8 element under its scale."""
+    """Whether a body computes the value of an mxint8 element with its scale."""
     factor = read_factor(list(block.operations)[-1].operands[0])
     if factor is None or factor.scale is None:
         return False
@@ -134,7 +135,7 @@ def _decodes_bytes(block: ir.Block) -> bool:
 
 
 def _is_float_scale(value: ir.Value, result: ir.Value) -> bool:
-    """Whether a tensor is of floats, and of fewer than the result has: several share one."""
+    """Whether a tensor holds floats, and fewer than the result: several elements share one."""
     if not isinstance(value.type, ir.RankedTensorType):
         return isinstance(value.type, ir.FloatType)
     if not isinstance(value.type.element_type, (ir.F32Type, ir.BF16Type, ir.F16Type)):
@@ -165,16 +166,18 @@ def _resolve(
     *,
     decoded: bool = False,
 ) -> Read | Inlined:
-    """How the scalar at `indices` of `value` is had from packed data, or by reading `value`.
+    """The scalar at `indices` of `value`, computed from packed data if possible, else read from
+    `value`.
 
-    `decoded`: it is part of what is decoded, where a copy of a scale for each element is not read.
+    `decoded`: the scalar is an input of a decoding, where the source of a scale is read instead of
+    a copy for each element.
     """
     here = Read(value, ir.AffineMap.get(len(ranges), 0, list(indices)))
     if not isinstance(value.type, ir.RankedTensorType):
         return here
     source, at = trace(value, indices, ranges)
     if isinstance(source, ir.BlockArgument) or not is_decoding(source.owner.operation):
-        # A dimension of one element that a reshape has added has no loop.
+        # A unit dimension that a reshape has added has no loop.
         added = any(isinstance(index, ir.AffineConstantExpr) for index in indices)
         copied = decoded and _elements(source) < _elements(value)
         moves = added or copied

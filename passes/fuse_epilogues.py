@@ -1,9 +1,9 @@
-"""mxc-fuse-epilogues: what follows a contraction element by element is a chain, not a graph.
+"""mxc-fuse-epilogues: make a chain of the elementwise operations after each contraction.
 
-Frontends write an activation as one operation for each step, of which several read the same
-result, and constants as tensors of one repeated number. A kernel takes a chain of operations of
-which each alone reads the one before. So an operation whose result one operation alone reads goes
-into the body of that one, where both read the same result; repeated numbers become scalars.
+Frontends write an activation as one operation per step, several of which read the same result, and
+write constants as tensors of one repeated number. A kernel takes a chain, in which each operation
+is the only reader of the one before. An operation with a single reader is inlined into this reader
+where both read the same result. Repeated numbers become scalars.
 
 before:
     %y = linalg.generic ins(%x, %w, %s) { scaling_extf, mulf, addf }
@@ -13,13 +13,13 @@ after:
     %y = linalg.generic ins(%x, %w, %s) { scaling_extf, mulf, addf }
     %r = linalg.generic ins(%y, %y) { mulf %y, (divf 1, (addf 1, (exp (negf %y)))) }
 
-What follows a transpose of a product is computed before the transpose; scalars that a body has from
-outside are read as tensors.
+Operations after a transpose of a product are computed before the transpose. Scalars that a body
+captures from outside are read as tensors.
 
-What is computed does not change by a bit.
+Results do not change by a bit.
 
-Leaves alone: results that something else than an elementwise operation of the same loops reads too,
-and chains.
+Leaves alone: results that are also read by other operations than elementwise ones over the same
+loops, and existing chains.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class FuseEpilogues(Pass):
     name = "mxc-fuse-epilogues"
 
     def run(self, module: ir.Operation) -> None:
-        """Fold constants and join branches, from each contraction on."""
+        """Fold constants and join branches after each contraction."""
         for op in linalg_operations(module):
             if read(op) is not None:
                 _follow(op.results[0])
@@ -75,7 +75,7 @@ class FuseEpilogues(Pass):
 
 
 def _follow(value: ir.Value) -> None:
-    """Bring what reads `value` to a chain, as far as it is elementwise."""
+    """Turn the elementwise readers of `value` into a chain, as far as they go."""
     while (users := _users(_before_transpose(value))) is not None:
         for user in users:
             _detach(user)
@@ -89,7 +89,7 @@ def _follow(value: ir.Value) -> None:
 
 
 def _before_transpose(value: ir.Value) -> ir.Value:
-    """`value`; what follows a transpose of it element by element is computed before that."""
+    """Return `value`, after moving elementwise readers of its transpose before the transpose."""
     users = [use.owner.operation for use in value.uses]
     if len(users) != 1 or users[0].name != "linalg.transpose":
         return value
@@ -109,7 +109,7 @@ def _before_transpose(value: ir.Value) -> ir.Value:
 
 
 def _move(op: ir.Operation, result: ir.Value, value: ir.Value, order: list[int]) -> None:
-    """Let `op` read `value` instead of `result`, its transpose, and transpose what it gives."""
+    """Let `op` read `value` instead of its transpose `result`, and transpose the result of `op`."""
     loops = [ir.AffineDimExpr.get(axis) for axis in order]
     reads = []
     for operand, affine in zip(list(op.operands)[:-1], indexing_maps(op), strict=False):
@@ -134,9 +134,9 @@ def _move(op: ir.Operation, result: ir.Value, value: ir.Value, order: list[int])
 
 
 def _users(value: ir.Value) -> list[ir.Operation] | None:
-    """The operations that read `value`, where all are elementwise over its loops; else None.
+    """The operations that read `value`, if all are elementwise over its loops; else None.
 
-    Scalars that their bodies have from outside are read as tensors from then on.
+    Scalars that their bodies capture are changed to tensors that they read.
     """
     found = list(dict.fromkeys(use.owner.operation for use in value.uses))
     if not found or not all(_is_stage(op, value) for op in found):
@@ -145,7 +145,7 @@ def _users(value: ir.Value) -> list[ir.Operation] | None:
 
 
 def _detach(op: ir.Operation) -> None:
-    """Give `op` a result of its own to write, where it is given the shape of another value."""
+    """Give `op` its own output tensor, where it uses another value as the shape of its output."""
     last = len(op.operands) - 1
     value = op.operands[last]
     if isinstance(value, ir.BlockArgument) or value.owner.name != "tensor.empty":
@@ -175,7 +175,7 @@ def _is_stage(op: ir.Operation, value: ir.Value) -> bool:
 
 
 def _only_user(op: ir.Operation) -> ir.Operation | None:
-    """The one operation that reads the result of `op`, where it could take in its body."""
+    """The only reader of the result of `op`, if `op` can be inlined into it; else None."""
     users = _users(op.results[0])
     if users is None or len(users) != 1:
         return None
@@ -184,7 +184,7 @@ def _only_user(op: ir.Operation) -> ir.Operation | None:
 
 
 def _inline(op: ir.Operation) -> None:
-    """Put the body of `op` into the one operation that reads its result."""
+    """Inline `op` into the body of the one operation that reads its result."""
     user = _only_user(op)
     assert user is not None
     into = Inlined(op, tuple(_inputs(op)))
@@ -197,7 +197,7 @@ def _inline(op: ir.Operation) -> None:
 
 
 def _rebuilt(op: ir.Operation) -> ir.Value:
-    """The result of `op`, which reads its operands as `_inputs` has them."""
+    """The result of `op`, rebuilt if `_inputs` differ from its operands."""
     inputs = _inputs(op)
     same = [Read(v, a) for v, a in zip(op.operands, indexing_maps(op), strict=True)][:-1]
     if op.name == "linalg.generic" and inputs == same:
@@ -208,8 +208,8 @@ def _rebuilt(op: ir.Operation) -> ir.Value:
 
 
 def _inputs(op: ir.Operation) -> list[Scalar]:
-    """What the body of `op` reads: numbers that are repeated in a tensor as such, other tensors
-    where they come from before they were broadcast or widened."""
+    """The inputs of the body of `op`: constants for tensors of one repeated number, and other
+    tensors read from before they were broadcast or extended."""
     found: list[Scalar] = []
     ranges = loop_ranges(op)
     for value, affine in zip(list(op.operands)[:-1], indexing_maps(op), strict=False):
@@ -222,7 +222,7 @@ def _inputs(op: ir.Operation) -> list[Scalar]:
 
 
 def _source(value: ir.Value, affine: ir.AffineMap, ranges: list[int | None]) -> Scalar:
-    """A read of a tensor, where it is narrower or smaller."""
+    """A read of a tensor from the narrower or smaller tensor that it comes from."""
     here = Read(value, affine)
     if not isinstance(value.type, ir.RankedTensorType):
         return here
@@ -239,7 +239,7 @@ def _source(value: ir.Value, affine: ir.AffineMap, ranges: list[int | None]) -> 
 
 
 def _widens(op: ir.Operation) -> bool:
-    """Whether `op` extends each element of one tensor, and does nothing else."""
+    """Whether `op` only extends each element of one tensor."""
     if not op.name.startswith("linalg.") or len(op.operands) != 2 or not is_elementwise(op):
         return False
     names = [view.operation.name for view in op.regions[0].blocks[0].operations]

@@ -1,10 +1,10 @@
-"""mxc-gather-packed: gather elements and scales, and dequantize what was gathered.
+"""mxc-gather-packed: gather packed elements and scales, and dequantize the result.
 
-A mixture of experts chooses its weights by number. A frontend that dequantizes all experts and
+A mixture of experts chooses its weights by number. A frontend that dequantizes all experts and then
 gathers the chosen ones writes all of them to memory for each token. Gathering the packed tensors
-reads only what was chosen, and leaves the dequantize beside the contraction that can take it in.
-An embedding is the same for rows; where it is written as an element of the table for each element
-of the result (tensor.extract), it becomes a gather first.
+reads only the chosen ones, and leaves the dequantize operation next to the contraction, which can
+absorb it. Rows of an embedding are treated alike; where they are read element by element
+(tensor.extract), the reads first become a gather.
 
 before:
     %d = linalg.generic ins(%w, %s) { scaling_extf } -> tensor<ExNxKOx32xf32>
@@ -14,8 +14,8 @@ after:
     %st = iree_linalg_ext.gather dimension_map = [0] ins(%s, %ids)
     linalg.generic ins(%wt, %st) { scaling_extf } -> tensor<TxNxKOx32xf32>
 
-Leaves alone: gathers of anything that is not dequantized, along other dimensions than the first,
-and by index tensors of rank other than 1; lookups by several dimensions of dynamic size.
+Leaves alone: gathers of tensors that are not dequantized, along other dimensions than the first,
+and by index tensors of rank other than 1; lookups with several dynamic dimensions.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class GatherPacked(Pass):
     name = "mxc-gather-packed"
 
     def run(self, module: ir.Operation) -> None:
-        """Move every gather of a dequantized tensor to the packed tensors that it is made of."""
+        """Replace every gather of a dequantized tensor by gathers of its packed tensors."""
         for op in linalg_operations(module):
             found = lookup_of(op)
             if found is not None and _is_decoded(found.table):
@@ -61,7 +61,7 @@ class GatherPacked(Pass):
 
 
 def operations_named(root: ir.Operation, name: str) -> Worklist:
-    """All operations of that name under `root`, in program order."""
+    """All operations with this name under `root`, in program order."""
     found: list[ir.Operation] = []
 
     def visit(op: ir.Operation) -> ir.WalkResult:
@@ -82,7 +82,7 @@ def chooses_rows(op: ir.Operation) -> bool:
 
 
 def _gather(value: ir.Value, ids: ir.Value) -> ir.Value | None:
-    """`value` at `ids`, gathered where it is packed; None where it is not made of packed data."""
+    """`value` at `ids`, gathered from packed tensors; None if it does not come from these."""
     return _move(value, ids, _source(value)) if _is_decoded(value) else None
 
 
@@ -91,13 +91,13 @@ def _source(value: ir.Value) -> ir.Value:
 
 
 def _is_decoded(value: ir.Value) -> bool:
-    """Whether a tensor is made of packed data."""
+    """Whether a tensor comes from packed data."""
     source = _source(value)
     return not isinstance(source, ir.BlockArgument) and is_decoding(source.owner.operation)
 
 
 def _move(value: ir.Value, ids: ir.Value, decoded: ir.Value) -> ir.Value | None:
-    """Rebuild what lies between `decoded` and `value`, over the chosen rows."""
+    """Rebuild the operations between `decoded` and `value`, over the chosen rows."""
     op = value.owner.operation
     if op.name == "tensor.collapse_shape":
         inner = _move(op.operands[0], ids, decoded) if _keeps_rows(op) else None
@@ -131,7 +131,7 @@ def _keeps_rows(op: ir.Operation) -> bool:
 def _again(
     op: ir.Operation, inputs: Sequence[ir.Value], init: ir.Value, maps: Sequence[ir.AffineMap]
 ) -> ir.Value:
-    """The same operation as a generic over other tensors of the same ranks."""
+    """Rebuild an operation as a generic over other tensors of the same ranks."""
     new = linalg.GenericOp(
         [init.type],
         list(inputs),
@@ -139,7 +139,7 @@ def _again(
         ir.ArrayAttr.get([ir.AffineMapAttr.get(affine) for affine in maps]),
         ir.ArrayAttr.get(iterators(op)),
     )
-    # A clone lends its body: others may still read the original.
+    # The body comes from a clone, since others may still read the original.
     op.clone().regions[0].blocks[0].append_to(new.regions[0])
     for name in discardable(op):
         new.attributes[name] = op.attributes[name]
@@ -158,7 +158,7 @@ def gather_rows(source: ir.Value, ids: ir.Value) -> ir.Value:
 
 
 def _chosen(value: ir.Value, ids: ir.Value) -> ir.RankedTensorType:
-    """The type of `value` with as many rows as there are `ids`."""
+    """The type of `value` with one row per element of `ids`."""
     source = ir.RankedTensorType(value.type)
     shape = [*list(ids.type.shape), *list(source.shape)[1:]]
     return ir.RankedTensorType.get(shape, source.element_type)

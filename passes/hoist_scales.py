@@ -1,9 +1,9 @@
-"""mxc-hoist-scales: a scale that is constant along the reduction multiplies the result.
+"""mxc-hoist-scales: multiply the result of a contraction by scales that are constant along K.
 
 A scale of a tensor, of a row of lhs or of a row of rhs is the same for all terms of a sum. Outside
-of the sum it multiplies each result once, in the epilogue of the contraction, and the contraction
-is one of elements, as matrix instructions and dot products take them. The real product is the same;
-it is rounded in another order: the terms, and sums of them, not before they are scaled.
+of the sum it multiplies each result once, in the epilogue, and the contraction is then one of plain
+elements, as matrix instructions and dot products take. The exact product is the same, but rounding
+differs: terms and partial sums are rounded before they are scaled.
 
 before:
     linalg.generic {indexing_maps = [(m, n, k) -> (m, k), .. -> (n, k), .. -> (n), .. -> (m, n)]}
@@ -15,8 +15,8 @@ after:
     linalg.generic {indexing_maps = [(m, n) -> (m, n), (m, n) -> (n), (m, n) -> (m, n), ..]}
       ins(%r, %s, %acc) { addf(%acc, mulf(%r, %s)) }
 
-Leaves alone: contractions that read no elements of 8 bits or fewer; scales that differ along the
-reduction; products in another type than f32, whose rounding the program asks for.
+Leaves alone: contractions that read no elements of 8 bits or fewer; scales that vary along the
+reduction; products in other types than f32, whose rounding the program asks for.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class HoistScales(Pass):
     name = "mxc-hoist-scales"
 
     def run(self, module: ir.Operation) -> None:
-        """Rewrite every sum of products with a factor that is the same for all of its terms."""
+        """Rewrite every sum of products with a factor that is the same for all terms."""
         for op in sums_of_elements(module):
             _hoist(op)
         sweep(module)
@@ -92,14 +92,14 @@ def _hoist(op: ir.Operation) -> None:
 
 
 def _factors(op: ir.Operation, value: ir.Value) -> list[ir.Value]:
-    """What an f32 product multiplies; a factor that is constant along the reduction is one."""
+    """The factors of an f32 product; one that is constant along the reduction stays whole."""
     if not is_product(value) or _is_constant_along(op, value):
         return [value]
     return [factor for side in value.owner.operands for factor in _factors(op, side)]
 
 
 def _is_constant_along(op: ir.Operation, value: ir.Value) -> bool:
-    """Whether a scalar of the body is the same for all terms of a sum."""
+    """Whether a scalar of the body is the same for all terms of the sum."""
     if not isinstance(value.type, ir.F32Type):
         return False
     if is_step(value) and _reads_bytes(op):
@@ -116,7 +116,7 @@ def _reads_bytes(op: ir.Operation) -> bool:
 def _without(
     value: ir.Value, hoisted: Sequence[ir.Value], at: dict[ir.Value, ir.Value]
 ) -> ir.Value:
-    """A product at the insertion point, without the factors that are hoisted."""
+    """Emit a product without the hoisted factors."""
     if not is_product(value):
         return clone_scalar(value, at)
     left, right = value.owner.operands

@@ -1,8 +1,8 @@
-"""mxc-lower-dequantize-to-gpu-kernels: tensors of 6-bit elements that become floats in memory.
+"""mxc-lower-dequantize-to-gpu-kernels: dequantize tensors of 6-bit elements in a kernel.
 
-IREE's code generators cannot load elements of 6 bits. Those that a contraction reads are decoded in
-its kernel; what is left, a tensor that the program returns or computes with, becomes floats in a
-kernel of its own. f32 holds all values of MX blocks; bf16 and f16 are rounded to once, to nearest
+IREE's code generators cannot load 6-bit elements. A kernel decodes those that a contraction reads.
+Other tensors, which the program returns or computes with, are converted to floats by a kernel of
+their own. f32 holds all values of MX blocks; for bf16 and f16, values are rounded once, to nearest
 even.
 
 before:
@@ -11,8 +11,8 @@ after:
     stream.executable private @mxc_dequantize_mxfp6e2m3_bf16_512 { .. v_cvt_scalef32_pk32 .. }
     %y = flow.dispatch @mxc_dequantize_mxfp6e2m3_bf16_512(%x, %s)
 
-Leaves alone: elements of 4 and 8 bits, which IREE loads and computes with at once, and all that is
-read or written in another order.
+Leaves alone: elements of 4 and 8 bits, which IREE can load, and tensors that are read or written in
+another order.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from mxc.passes.kernels.gpu.blocks.dequantize import Dequantize
 from mxc.passes.kernels.reshapes import packed_as
 from mxc.passes.rewriting.rebuild import linalg_operations, sweep
 
-#: Bits of elements that IREE cannot load.
+#: Width in bits of elements that IREE cannot load.
 _BITS = 6
 _FLOATS = ("f32", "bf16", "f16")
 
 
 @dataclass(frozen=True)
 class LowerDequantizeToGpuKernels(Pass):
-    """Give what dequantizes elements of 6 bits to a kernel of scaled conversions."""
+    """Dequantize 6-bit elements in kernels of scaled conversions."""
 
     name = "mxc-lower-dequantize-to-gpu-kernels"
 
     def run(self, module: ir.Operation) -> None:
-        """Lower every tensor that IREE could not make."""
+        """Lower every dequantized tensor that IREE cannot compute."""
         calls = Calls(module)
         for op in linalg_operations(module):
             kind = str(element_of(op.results[0]))

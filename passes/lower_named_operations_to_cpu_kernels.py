@@ -1,16 +1,16 @@
 """mxc-lower-named-operations-to-cpu-kernels: calls of named operations become kernels for a CPU.
 
-Each operation has a lowering, which chooses a kernel for a call or says why there is none:
+Each operation has a lowering, which chooses a kernel for a call or gives the reason for none:
 
 - attention over pages: scores, softmax and values of all heads are one dispatch of a hand-scheduled
   body (passes/kernels/attention/), for any number of rows, runs and pages. Where there are too few
-  rows for many workgroups the keys are shared out in pieces, and a second dispatch adds them up.
-  The bits of a row are the same either way. Products and sums are f32; packed keys and values are
-  decoded in registers. Exponentials are within 1 ulp.
-- recurrences: the rows of a run are gone over in their order, with a part of its state in the L1
-  cache or in registers (passes/kernels/cpu/recurrences/). The state is read once from the pool and
-  written once, where it lies. A workgroup is a run and some columns of a state.
-- rotary positions and the writing of keys and values to pages: a workgroup has a row
+  rows for many workgroups, the keys are split into pieces, and a second dispatch combines the
+  pieces. The bits of a row are the same either way. Products and sums are f32; packed keys and
+  values are decoded in registers. Exponentials are within 1 ulp.
+- recurrences: the rows of a run are processed in order, with a part of its state in the L1 cache or
+  in registers (passes/kernels/cpu/recurrences/). The state is read from the pool once and written
+  once, in place. A workgroup computes some columns of the state of a run.
+- rotary embeddings, with keys and values written to pages: one row per workgroup
   (passes/kernels/rotary_writes.py).
 
 before:
@@ -26,14 +26,14 @@ after:
         -> %result
 
 Leaves alone: attention with queries that are not f32, keys, values or sinks of other types than
-bf16, f16 and f32, keys and values in other formats than mxint8, mxfp8e4m3 and fp8e4m3, keys and
-values of sizes that are no multiple of 16, packed ones of 32, keys of more than 576 elements, 1152
-with 4 lanes, pages whose positions are no multiple of the keys of a block: 32 with 16 lanes, else
-16 or 8 (keys of more than 144 elements have 8 lanes at most, and half as many in a block from 288
-on); states whose rows are no multiple of `lanes`, or that have no multiple of 8 rows; convolutions
-of columns that are no multiple of `lanes`, of one token or more than 8, or with weights that are
-not bf16, f16 or f32; rotary writes to pages of other types, or of heads whose half is no multiple
-of `lanes`.
+bf16, f16 and f32, packed keys and values in other formats than mxint8, mxfp8e4m3 and fp8e4m3, keys
+and values whose size is not a multiple of 16 (of 32 if packed), keys of more than 576 elements
+(1152 with 4 lanes), pages whose positions are not a multiple of the keys of a block, which are 32
+with 16 lanes, else 16 or 8 (keys of more than 144 elements have 8 lanes at most, and half as many
+keys in a block from 288 elements on); states whose rows are not a multiple of `lanes`, or that do
+not have a multiple of 8 rows; convolutions whose columns are not a multiple of `lanes`, of one
+token or more than 8, or with weights that are not bf16, f16 or f32; rotary writes to pages of other
+types, or of heads whose half is not a multiple of `lanes`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from mxc.passes.kernels.rotary_writes import rotary_lowering
 
 @dataclass(frozen=True)
 class LowerNamedOperationsToCpuKernels(Pass):
-    """Give named operations to kernels of registers of `lanes` f32: 16 AVX-512, 8 AVX2, 4 NEON."""
+    """Lower named operations to kernels of registers of `lanes` f32: 16 AVX-512, 8 AVX2, 4 NEON."""
 
     name = "mxc-lower-named-operations-to-cpu-kernels"
     lanes: int = 16

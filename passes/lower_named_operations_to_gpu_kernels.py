@@ -1,25 +1,25 @@
 """mxc-lower-named-operations-to-gpu-kernels: calls of named operations become kernels for a GPU.
 
-Each operation has a lowering, which chooses a kernel for a call or says why there is none:
+Each operation has a lowering, which chooses a kernel for a call or gives the reason for none:
 
-- recurrences: the rows of a run are gone over in their order, with its state in registers from the
-  first to the last (passes/kernels/gpu/recurrences/). The state is read once from the pool and
-  written once, where it lies. A workgroup is a run and some columns of a state.
-- rotary positions and the writing of keys and values to pages: a workgroup has a row
+- recurrences: the rows of a run are processed in order, with its state in registers
+  (passes/kernels/gpu/recurrences/). The state is read from the pool once and written once, in
+  place. A workgroup computes some columns of the state of a run.
+- rotary embeddings, with keys and values written to pages: one row per workgroup
   (passes/kernels/rotary_writes.py).
-- the largest elements of rows: a workgroup has a row, a lane an element
-  (passes/kernels/gpu/top_k.py). IREE gives a row to one lane.
-- rows sorted by expert: one workgroup does all (passes/kernels/gpu/grouping.py). IREE makes a
-  kernel of each sum of the reference, and two of these go over all pairs for each pair or slot.
-- norms of rows: a workgroup has a row (passes/kernels/gpu/row_norm.py). The sum of experts and
-  residual before a norm, and after it roundings to bf16 and a router of few weights, are in its
-  kernel (passes/kernels/gpu/route.py).
+- the largest elements of rows: one row per workgroup, one element per lane
+  (passes/kernels/gpu/top_k.py). IREE would give a whole row to one lane.
+- rows sorted by expert: one workgroup does all (passes/kernels/gpu/grouping.py). IREE would make a
+  kernel of each sum of the reference, and two of these loop over all pairs for each pair or slot.
+- norms of rows: one row per workgroup (passes/kernels/gpu/row_norm.py). The kernel includes the sum
+  of experts and residual before a norm, roundings to bf16 after it, and a router with few weights
+  (passes/kernels/gpu/route.py).
 - attention over pages: scores, softmax and values of all heads are one dispatch of matrix
-  instructions (passes/kernels/gpu/attention/), which reads the pool by the page numbers of the
-  lists. Where tokens are decoded their keys are shared out in pieces, which the wave adds up that
-  is done last. It finds out by counters, which the kernel of rotary positions sets to zero; where
-  that has not written the keys, a second dispatch adds the pieces up. Queries and weights are the
-  sum of three bf16. A result that is only rounded to bf16 is stored so. Packed keys and values are
+  instructions (passes/kernels/gpu/attention/), which reads the pool by the page numbers in the
+  lists. For decoded tokens, the keys are split into pieces, which the last wave to finish combines.
+  It is found by counters, which the kernel of rotary embeddings sets to zero; where that kernel has
+  not written the keys, a second dispatch combines the pieces. Queries and weights are split into
+  three bf16. A result that is only rounded to bf16 is stored as bf16. Packed keys and values are
   decoded in registers.
 
 before:
@@ -32,22 +32,21 @@ after:
     stream.executable private @mxc_top_8_of_Dx128 { .. }
     %values, %indices = flow.dispatch @mxc_top_8_of_Dx128(%x)
 
-Leaves alone:
-states whose rows are no multiple of an eighth of a wave, or that have no multiple of 8 rows, or
-more than 256; convolutions of one token or more than 8, or with weights that are not bf16, f16 or
-f32; rotary writes to pages of other types, or of heads whose half is no multiple of 4; the largest
-of rows of more than 1024 elements or of a number that comes with the call, of other elements than
-f32, in another order than falling, with given indices, or with results that begin with others than
--inf and 0; more than 1024 experts; norms of rows of more than 32768 elements, or of no multiple of
-4, or by weights that are not bf16, f16 or f32; routers that read no such norm, or whose weights
-have more than 256 KiB.
+Leaves alone: states whose rows are not a multiple of an eighth of a wave, or that do not have a
+multiple of 8 rows, or have more than 256; convolutions of one token or more than 8, or with weights
+that are not bf16, f16 or f32; rotary writes to pages of other types, or of heads whose half is not
+a multiple of 4; the largest elements of rows of more than 1024 elements or of a dynamic number of
+elements, of other types than f32, in another order than descending, with given indices, or with
+results that do not start from -inf and 0; more than 1024 experts; norms of rows of more than 32768
+elements or not a multiple of 4, or with weights that are not bf16, f16 or f32; routers that read no
+such norm, or whose weights have more than 256 KiB.
 
-Refuses: attention with queries that are not f32, keys, values or sinks of other types than bf16,
-f16 and f32, keys and values in other formats than mxint8, mxfp8e4m3 and fp8e4m3, of these values of
-which a lane has an odd number of elements, of MX formats elements of two blocks (96), keys and
-values of sizes that are no multiple of 16, keys of more than 512 bytes, 1152 of bf16 and of what
-becomes bf16, pages of positions that are no multiple of 32, scales and caps far from 1. Values may
-be the first elements of the rows that keys are.
+Refuses: attention with queries that are not f32; keys, values or sinks of other types than bf16,
+f16 and f32; packed keys and values in other formats than mxint8, mxfp8e4m3 and fp8e4m3, of which a
+lane would have an odd number of elements, or, in MX formats, elements of two blocks (96); keys and
+values whose size is not a multiple of 16; keys of more than 512 bytes, or 1152 for bf16 and formats
+that are decoded to bf16; pages whose positions are not a multiple of 32; scales and caps far from
+1. Values may be the first elements of the rows that hold the keys.
 """
 
 from __future__ import annotations
@@ -67,20 +66,20 @@ from mxc.passes.kernels.lowerings import lower_named
 from mxc.passes.kernels.rotary_writes import rotary_lowering
 from mxc.targets.amd import known_gpu
 
-#: f32 that a lane loads at once.
+#: f32 elements that a lane loads at once.
 _LOADED = 4
 
 
 @dataclass(frozen=True)
 class LowerNamedOperationsToGpuKernels(Pass):
-    """Give named operations to kernels for the waves and matrix instructions of `target`."""
+    """Lower named operations to kernels for the waves and matrix instructions of `target`."""
 
     name = "mxc-lower-named-operations-to-gpu-kernels"
     target: str = "gfx950"
 
     def run(self, module: ir.Operation) -> None:
-        """Lower every call that a kernel takes. PassError for an unknown target, and for attention
-        that no kernel takes."""
+        """Lower every call that a kernel takes. Raises PassError for an unknown target, and for
+        attention that no kernel takes."""
         matrix = known_gpu(self.target).matrix
         lowerings = (
             recurrence_kernels(matrix.lanes),

@@ -1,10 +1,10 @@
-"""mxc-lower-quantize-to-cpu-kernels: dynamic quantization to MX blocks is one kernel of our own.
+"""mxc-lower-quantize-to-cpu-kernels: dynamic quantization to MX blocks becomes one kernel.
 
-The largest magnitude of a block, its scale and its elements are three operations, two dispatches
-that each read the floats. Here they are one, which reads them once (kernels/cpu/quantize/): a block
-is rounded by one addition an element, and by integers where that would not be exact. Where the
-floats are the values of other MX blocks, it reads these; where they are a matrix transposed, the
-matrix.
+The largest magnitude of a block, its scale and its elements are three operations and two
+dispatches, each of which reads the floats. The kernel reads them once
+(passes/kernels/cpu/quantize/). It rounds a block with one addition per element, and with integers
+where that would not be exact. Where the floats are the values of other MX blocks, it reads these
+blocks; where they are a transposed matrix, the matrix.
 
 before:
     %amax = linalg.generic ins(%x) { bitcast, andi, maxsi }           f32 [.., KO, 32] -> i32
@@ -14,7 +14,7 @@ after:
     stream.executable private @mxc_quantize_f32_mxfp4_even_512 { .. }
     %codes, %scales = flow.dispatch @mxc_quantize_f32_mxfp4_even_512(%x)
 
-Leaves alone: all else.
+Leaves alone: all other operations.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from mxc.passes.rewriting.rebuild import linalg_operations, sweep
 
 @dataclass(frozen=True)
 class LowerQuantizeToCpuKernels(Pass):
-    """Give dynamic quantization to kernels for `isa`, a name of kernels/cpu/isa."""
+    """Lower dynamic quantization to kernels for `isa`, a name in passes/kernels/cpu/isa."""
 
     name = "mxc-lower-quantize-to-cpu-kernels"
     isa: str = "avx512-bf16"
 
     def run(self, module: ir.Operation) -> None:
-        """Lower every quantization."""
+        """Lower every quantization. Raises PassError for an unknown isa."""
         if self.isa not in ISAS:
             raise PassError(f"{self.name}: unknown isa {self.isa!r}; known: {', '.join(ISAS)}")
         calls = Calls(module)
@@ -61,7 +61,7 @@ class LowerQuantizeToCpuKernels(Pass):
 def _kernel(
     isa: Isa, found: Quantization
 ) -> tuple[Quantize | TransposeQuantize, tuple[ir.Value, ...]]:
-    """What quantizes, and the tensors that it reads."""
+    """The kernel that quantizes, and the tensors that it reads."""
     rounding, shape = Rounding(found.format, found.recipe), shape_of(found.x)
     matrix = match_transposed(found.x)
     if matrix is not None and min(shape) >= 0:
@@ -75,7 +75,7 @@ def _kernel(
 
 
 def _read(x: ir.Value) -> tuple[Source, tuple[ir.Value, ...]]:
-    """What a kernel reads where it wants these floats, and the tensors."""
+    """The source that a kernel reads to get these floats, and its tensors."""
     packed = match_dequantized(x)
     if packed is not None:
         return Source(packed.format.name), (packed.elements, packed.scales)

@@ -1,11 +1,12 @@
-"""mxc-lower-quantize-to-gpu-kernels: dynamic quantization to MX blocks is one kernel of our own.
+"""mxc-lower-quantize-to-gpu-kernels: dynamic quantization to MX blocks becomes one kernel.
 
-The largest magnitude of a block, its scale and its elements are three operations, and as many
-kernels or one less, each of which reads the floats again. Here they are one: a wave reads blocks
-into its lanes, finds their largest magnitudes among them, and converts what it holds. Where the
-floats are the values of other MX blocks, it reads these; where they are a matrix transposed, the
-matrix. Rows of nvfp4 have a scale each, and a workgroup has a row. A `target` without conversions
-does it by integers, and reads floats alone; mxint8 is made by integers everywhere.
+The largest magnitude of a block, its scale and its elements are three operations in two or three
+dispatches, each of which reads the floats. Here they are one kernel: a wave reads blocks into its
+lanes, finds their largest magnitudes by exchange between lanes, and converts the values that it
+holds. Where the floats are the values of other MX blocks, it reads these blocks; where they are a
+transposed matrix, the matrix. Rows of nvfp4 have one scale each, and one workgroup per row. On a
+`target` without conversion instructions the kernel uses integers, and reads only floats; mxint8 is
+made by integers everywhere.
 
 before:
     %amax = linalg.generic ins(%x) { bitcast, andi, maxsi }           f32 [.., KO, 32] -> i32
@@ -15,9 +16,9 @@ after:
     stream.executable private @mxc_quantize_f32_mxfp4_even_512 { .. amdgpu.packed_scaled_trunc .. }
     %codes, %scales = flow.dispatch @mxc_quantize_f32_mxfp4_even_512(%x)
 
-The number of rows may come with each call.
+The number of rows may be dynamic.
 
-Leaves alone: rows of nvfp4 that no workgroup holds, all else.
+Leaves alone: rows of nvfp4 that do not fit into a workgroup, and all other operations.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ from mxc.targets.matrix_unit import MatrixUnit
 
 @dataclass(frozen=True)
 class LowerQuantizeToGpuKernels(Pass):
-    """Give dynamic quantization to a kernel of the conversions of `target`, or of integers."""
+    """Lower dynamic quantization to kernels of the conversions of `target`, or of integers."""
 
     name = "mxc-lower-quantize-to-gpu-kernels"
     target: str = "gfx950"
@@ -79,8 +80,8 @@ class LowerQuantizeToGpuKernels(Pass):
 
 
 def _rows(calls: Calls, found: RowQuantization, op: ir.Operation, unit: MatrixUnit) -> None:
-    """Call a kernel for a quantization to nvfp4, or say why there is none."""
-    # The floats may be cut into rows otherwise where they come from.
+    """Call a kernel for a quantization to nvfp4, or record why there is none."""
+    # The source of the floats may have other rows.
     *lead, blocks, block = shape_of(op.results[0])
     rows, depth = math.prod(lead) if min(lead, default=1) >= 0 else None, blocks * block
     kernel = QuantizeRows(rows, depth, str(element_of(found.x)), unit.lanes, unit.converts)
@@ -103,7 +104,7 @@ def _call(found: Quantization, unit: MatrixUnit) -> _Call | Reason:
         return Reason(f"{found.x.type} has no elements")
     conversion = Conversion.of(found, unit.converts)
     matrix = match_transposed(found.x) if unit.converts else None
-    # What was packed is read as it is where conversions unpack it.
+    # Packed values are read directly where conversions can decode them.
     source, operands = str(element_of(found.x)), (found.x,)
     if unit.converts:
         source, operands = _read(found.x if matrix is None else source_of(matrix))
@@ -113,14 +114,14 @@ def _call(found: Quantization, unit: MatrixUnit) -> _Call | Reason:
     if matrix is not None:
         rows, depth = shape_of(matrix)
         turned = TransposeQuantize(conversion, rows, depth, source)
-        # What it does not take is transposed first.
+        # A matrix that this kernel does not take is transposed first.
         kernel = turned if turned.fits else replace(kernel, source=str(element_of(found.x)))
         operands = operands if turned.fits else (found.x,)
     return _Call(kernel, operands)
 
 
 def _read(x: ir.Value) -> tuple[str, tuple[ir.Value, ...]]:
-    """What a kernel reads where it wants these floats: its name, and the tensors."""
+    """The source that a kernel reads to get these floats: its name, and its tensors."""
     packed = match_dequantized(x)
     if packed is not None and packed.format.element.exponent:
         return packed.format.name, (packed.elements, packed.scales)

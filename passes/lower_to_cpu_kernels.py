@@ -1,14 +1,14 @@
-"""mxc-lower-to-cpu-kernels: contractions with weights become kernels of our own, on packed panels.
+"""mxc-lower-to-cpu-kernels: contractions with weights become kernels of mxc, on packed panels.
 
-A contraction whose weights are a parameter, MX or dense, becomes one dispatch of a nest of the
-kernel language, on vector registers (kernels/cpu/gemm.py) or on tiles (tiles.py), after one that
-puts its activations in the order of the dot products (activations.py), which all contractions of
-the same activations share. Where the program quantizes them, that one does. The parameter takes the
-layout that the body reads, which the compiler writes when it packs: nothing is reordered when the
-program loads or runs. Where the experts' weights were gathered, the body reads them in place, by
-the ids; where there are many rows of one expert each, it takes them expert by expert (routes.py).
-What follows element by element (bias, gate, residual, row weights) is computed on its totals
-(epilogues.py), and where only MX blocks become of the result, these are what is stored.
+A contraction whose weights are a parameter, MX or dense, becomes one dispatch of a loop nest of the
+kernel language, on vector registers (passes/kernels/cpu/gemm.py) or on tiles (tiles.py). It follows
+a dispatch that puts its activations in the order of the dot products (activations.py), and
+quantizes them if the program does; all contractions of the same activations share it. The parameter
+gets the layout that the kernel reads, which the compiler writes when it packs: nothing is reordered
+when the program loads or runs. Where the weights of experts were gathered, the kernel reads them in
+place, by the ids; with many rows of one expert each, it processes them expert by expert
+(routes.py). An elementwise epilogue (bias, gate, residual, row weights) is computed on the totals
+(epilogues.py). If the result is only quantized to MX blocks, the kernel stores the blocks.
 
 before:
     util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<8x96x2x16xi8>
@@ -21,24 +21,26 @@ after:
     %p = flow.dispatch @mxc_prepare_..(%x)
     %y = flow.dispatch @mxc_mxfp4_bf16_..(%p, %ids, %w, %scales) {mxc.contraction = {..}}
 
-The number of rows, and of groups with experts of their choice, may come with each call: it is the
-workload of the dispatch and a scalar of the kernel.
+The number of rows, and of groups that choose their experts, may be dynamic: it is then the workload
+of the dispatch and a scalar of the kernel.
 
-Weights in blocks that are no parameter lie in rows, and are read there (row_weights.py): slower
-where there are few rows of activations. So are parameters that something else reads too, a product
-in other panels or what is no lookup: an embedding is looked up in the panels (panel_lookups.py).
+Block-quantized weights that are not a parameter lie in rows, and are read from there
+(row_weights.py), which is slower with few rows of activations. Parameters with other readers are
+treated the same, if a reader is a product that needs other panels or an operation that is not a
+lookup. An embedding is looked up in the panels (panel_lookups.py).
 
-Leaves alone: plain weights that are no parameter, or that are read otherwise too; blocks that are
-neither 16 nor a multiple of 32, and 16 elements of 6 bits; K that is no multiple of 16;
-accumulators other than zero; one gathered expert, which MLIR makes a slice; pairs of formats that
-the instruction set has no dot product for.
+Leaves alone: plain weights that are not a parameter, or that have other readers; blocks that are
+neither 16 nor a multiple of 32, and blocks of 16 elements of 6 bits; K that is not a multiple of
+16; accumulators other than zero; one gathered expert, which MLIR turns into a slice; pairs of
+formats for which the instruction set has no dot product.
 
-Where the program rounds what it dequantizes to f16, elements are rounded so in registers, and
-multiplied as f32.
+Where the program rounds dequantized values to f16, the kernel rounds elements to f16 in registers
+too, and multiplies them as f32.
 
-A product on vector registers has up to eight schedules (kernels/cpu/schedule.py), of which it takes
-the first, or the one that `file` gives it (kernels/given_schedules.py): by its text, or by its
-number from 0; where a product has fewer, it takes the first. All of them give the same bits.
+A product on vector registers has up to eight schedules (passes/kernels/cpu/schedule.py), of which
+it uses the first, or the one that `file` gives it (passes/kernels/given_schedules.py), by its text
+or by its number from 0. An entry for all products falls back to the first schedule where a product
+has fewer. All schedules give the same bits.
 
     [{"m": 16, "rhs": "mxfp4", "schedule": "tiles of 8 x 32 in 64 columns"}]
 """
@@ -86,25 +88,26 @@ from mxc.passes.rewriting.rebuild import linalg_operations, sweep
 from mxc.passes.rewriting.worklist import Worklist
 from mxc.targets.target import Kind as InstructionKind
 
-#: What cannot be part of a symbol.
+#: Characters that cannot be part of a symbol.
 _NO_NAME = r"\W+"
 
-#: How registers are multiplied.
+#: The kind of instruction for each kind of product of registers.
 _KINDS: dict[Kind, InstructionKind] = {
     "floats": "multiply-add",
     "pairs": "dot product",
     "quads": "dot product",
 }
 
-#: Rows of one expert each from which on they are taken expert by expert: fewer mostly differ.
+#: Least rows of one expert each that are processed expert by expert; fewer rows mostly have
+#: different experts.
 SORTED_ROWS = 8
 
 
 @dataclass(frozen=True)
 class LowerToCpuKernels(Pass):
-    """Give contractions with parameters to kernels for `isa`, a name of kernels/isa.
+    """Lower contractions with parameters to kernels for `isa`, a name in passes/kernels/cpu/isa.
 
-    `file`: schedules of one's own, which go before those of the tables.
+    `file`: schedules of the user, which take precedence over the tables.
     """
 
     name = "mxc-lower-to-cpu-kernels"
@@ -112,7 +115,7 @@ class LowerToCpuKernels(Pass):
     file: str = ""
 
     def run(self, module: ir.Operation) -> None:
-        """Lower every contraction whose weights no other operation reads."""
+        """Lower every contraction that a kernel computes. Raises PassError for an unknown isa."""
         if self.isa not in ISAS:
             raise PassError(f"{self.name}: unknown isa {self.isa!r}; known: {', '.join(ISAS)}")
         isa = ISAS[self.isa]
@@ -120,7 +123,8 @@ class LowerToCpuKernels(Pass):
         given = GivenSchedules(self.file)
         kernels = _Kernels(module, isa, given)
         for op in Worklist(call.op for call in calls):
-            # Matched anew: what an earlier kernel has computed is no longer where it was.
+            # Matched again: an earlier kernel may have replaced operations that the first match
+            # found.
             again = match(op)
             assert not isinstance(again, Reason)
             kernels.lower(in_rows(again, shared))
@@ -132,7 +136,7 @@ class LowerToCpuKernels(Pass):
 
 
 def _calls(module: ir.Operation, isa: Isa) -> list[Call]:
-    """Every contraction that a kernel computes; the others get the reason."""
+    """The contractions that a kernel computes; the others get the reason."""
     found: list[Call] = []
     for op in linalg_operations(module):
         call = match(op)
@@ -156,8 +160,8 @@ def _calls(module: ir.Operation, isa: Isa) -> list[Call]:
 
 
 def _kind(isa: Isa, call: Call) -> Kind | Reason:
-    """How the activations of a call meet its weights: integers where both sides are, pairs of bf16
-    where both are exact in it, else f32."""
+    """The kind of product of a call: integers where both sides are integers, pairs of bf16 where
+    bf16 holds both sides exactly, else f32."""
     source, elements = call.lhs.source, call.elements
     possible: list[Kind] = []
     whole = not source.to and not call.of.rhs.rounded
@@ -174,7 +178,7 @@ def _kind(isa: Isa, call: Call) -> Kind | Reason:
 
 
 class _Kernels:
-    """The kernels of a module, each built once, and the calls of them."""
+    """The kernels of a module, each built once, and the calls of the kernels."""
 
     def __init__(self, module: ir.Operation, isa: Isa, given: GivenSchedules) -> None:
         self._given = given
@@ -195,7 +199,7 @@ class _Kernels:
             self._lower_to_tiles(call, prepared, routed)
 
     def _lower_to_vectors(self, call: Call, routed: bool, choice: str) -> None:
-        """On vector registers: gemm.py. `choice`: why not by tiles that there are."""
+        """Lower to vector registers: gemm.py. `choice`: why tiles of the CPU are not used."""
         kind = _kind(self._isa, call)
         assert not isinstance(kind, Reason)
         source = call.lhs.source
@@ -208,12 +212,13 @@ class _Kernels:
                 elements, kind, call.scales, call.of.rhs.rounded, rows=call.of.n, blocks=blocks
             )
         scaled = source.scale is not None and not source.to
-        # Elements that are rounded under their scales may be large before the others' make the
-        # product small: these are in the activations then, as f32.
+        # Elements that are rounded with their scales may be large before the scales of the
+        # activations make the product small. The latter are then multiplied into the activations,
+        # as f32.
         folded = scaled and bool(call.of.rhs.rounded)
         prepared = Prepared(
             kind,
-            # The scale of a row brings in what integers are worth.
+            # The scale of a row includes the unit of integers.
             scaled=(scaled and not folded) or quads,
             order=elements.order(kind),
             unit=source.unit if quads else 1.0,
@@ -247,13 +252,13 @@ class _Kernels:
         self._dispatch(call, gemm, scalars, operands, name, made, choice, schedule)
 
     def _plan(self, call: Call, plans: Sequence[Plan]) -> tuple[Plan, str]:
-        """The first plan, or the one that is given, and what the report says of that."""
+        """First plan, or the one that is given, and the text of the report about a given plan."""
         entry = self._given.take(call.of)
         if entry is None:
             return plans[0], ""
         wanted, device = entry["schedule"], entry.get("device")
         if isinstance(wanted, int):
-            # An entry for all products is a number that some of them do not reach.
+            # An entry for all products may have a number that some of them do not reach.
             if not 0 <= wanted < len(plans) and any(key in entry for key in KEYS):
                 raise PassError(
                     f"{self._given.file}: wanted schedule {wanted} of {call.of.symbol}, which has "
@@ -269,7 +274,7 @@ class _Kernels:
         return found, f"{wanted}, measured on {device}" if device else wanted
 
     def _lower_to_tiles(self, call: Call, prepared: Prepared, routed: bool) -> None:
-        """By tiles: tiles.py."""
+        """Lower to tile registers: tiles.py."""
         steps = call.of.k // prepared.block
         rows, after = _rows(call, routed), epilogue(call.op, PANEL)
         made, out = _blocks_of(call, after)
@@ -300,8 +305,9 @@ class _Kernels:
         choice: str = "",
         schedule: str = "",
     ) -> None:
-        """The call of a kernel on its first operands, its weights and what its epilogue reads,
-        instead of the contraction and all that it computes. `made`: blocks are its results."""
+        """Replace the contraction and its epilogue by a call of a kernel. `operands`: its first
+        operands, to which weights and operands of the epilogue are added. `made`: the call returns
+        these blocks."""
         after = kernel.epilogue
         with ir.InsertionPoint(after.last(call.op)), call.op.location:
             tensors = kernel.buffers[len(operands) :]
@@ -319,7 +325,7 @@ class _Kernels:
             take_over(found, of, call.op, after, made, kind=kind, choice=choice)
 
     def _prepare(self, call: Call, kernel: Prepare, rows: Rows) -> ir.Value:
-        """The prepared activations."""
+        """The activations in the order of the kernel."""
         tensors = call.lhs.tensors
         read = call.lhs.source
         own = not read.is_float and read.scales == "own" and not read.to
@@ -334,8 +340,8 @@ class _Kernels:
     def _once(
         self, name: str, kernel: Kernel, tensors: Sequence[ir.Value], size: Size
     ) -> ir.Operation:
-        """The call of a kernel whose scalar, if it has one, is a size; an earlier one where there
-        is one."""
+        """The call of a kernel with at most one scalar, which is a size; an earlier call with the
+        same operands is reused."""
         key = (name, tuple(tensors))
         if key not in self._made:
             scalars = [value_of(size)] if kernel.scalars else []
@@ -343,7 +349,7 @@ class _Kernels:
         return self._made[key]
 
     def _route(self, call: Call, rows: Rows) -> ir.Value:
-        """The rows by expert."""
+        """The rows sorted by expert."""
         kernel = Routes(call.of.batch, call.of.experts)
         return self._once(kernel.name, kernel, [call.ids], rows.groups).results[0]
 
@@ -361,14 +367,14 @@ def _rows(call: Call, routed: bool) -> Rows:
 
 
 def _blocks_of(call: Call, after: Epilogue) -> tuple[Quantization | None, Rounding | None]:
-    """What becomes of a result that is only quantized, and how."""
+    """The quantization and its rounding, for a result that is only quantized; else None twice."""
     last = after.last(call.op)
     made = quantized_result(last.results[0]) if after.stores == "f32" else None
     return made, None if made is None else Rounding(made.format, made.recipe)
 
 
 def _scalars(call: Call) -> list[ir.Value]:
-    """Groups and rows that come with the call, at the insertion point."""
+    """The dynamic numbers of groups and rows of a call, at the insertion point."""
     return scalars_of(call.op.results[0], call.of.batch, call.of.m)
 
 

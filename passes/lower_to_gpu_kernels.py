@@ -1,21 +1,22 @@
-"""mxc-lower-to-gpu-kernels: contractions become kernels of our own on matrix instructions.
+"""mxc-lower-to-gpu-kernels: contractions become kernels of mxc on matrix instructions.
 
-Both sides scaled: scaled MFMA on elements and scales as they are (passes/kernels/gpu/stream.py),
-for every pair of elements. Where activations are floats, a scale is for 16 elements, the program
-rounds what it dequantizes, or the `target` has no such instruction, elements become bf16 or f16 in
-registers first.
-Nothing is packed beforehand, and no tensor holds a dequantized weight or a gathered one. What
-follows element by element (bias, gate, residual, row weights) is computed on the totals, and a
-result that becomes bf16 or f16 is stored so. Totals that others read too are a result of their own.
+With scales on both sides, the kernel uses scaled MFMA directly on elements and scales
+(passes/kernels/gpu/stream.py), for every pair of elements. It first decodes elements to bf16 or f16
+in registers where activations are floats, a scale is for 16 elements, the program rounds
+dequantized values, or the `target` has no scaled instruction. Nothing is packed beforehand, and no
+tensor holds a dequantized or a gathered weight. An elementwise epilogue (bias, gate, residual, row
+weights) is computed on the totals, and a result that is rounded to bf16 or f16 is stored so. Totals
+with other readers are returned as a second result.
 
-8-bit floats and integers of 8 or 4 bits under f32 scales, for 32 elements or a multiple, are
-multiplied without them; each sum under one scale of both sides is multiplied by these before it is
-added to the total.
+8-bit floats, and integers of 8 or 4 bits, with f32 scales for 32 elements or a multiple are
+multiplied without scales; each sum under one scale of both sides is multiplied by these scales
+before it is added to the total.
 
-Plain bf16 and f16 weights of a parameter are multiplied as they are (passes/kernels/gpu/dense/).
+Plain bf16 and f16 weights of a parameter are multiplied directly (passes/kernels/gpu/dense/).
 
-The schedule (mxc-choose-gpu-schedule) says whether operands come straight from memory or through a
-ring of stages in shared memory (passes/kernels/gpu/ring/kernel.py), and how much a wave computes.
+The schedule (mxc-choose-gpu-schedule) determines whether operands are loaded straight from memory
+or through a ring of stages in shared memory (passes/kernels/gpu/ring/kernel.py), and how much a
+wave computes.
 
 before:
     %y = linalg.generic {mxc.schedule = {..}} ins(%x, %w, %p, %s) outs(%zero) { scaling_extf, .. }
@@ -23,15 +24,16 @@ after:
     stream.executable private @mxc_mxfp4_mxfp4_1x16x96x64 { .. amdgpu.scaled_mfma .. }
     %y = flow.dispatch @mxc_mxfp4_mxfp4_1x16x96x64(%x, %p, %w, %s) {mxc.contraction = {..}}
 
-The number of rows, and of groups with experts of their choice, may come with each call: it is the
-workload of the dispatch and a scalar of the kernel. With several schedules the kernel is a switch
-on the rows, of which mxc-split-kernels makes a kernel for each.
+The number of rows, and of groups that choose their experts, may be dynamic: it is then the workload
+of the dispatch and a scalar of the kernel. With several schedules the kernel is a switch on the
+rows, from which mxc-split-kernels makes a kernel for each case.
 
-Leaves alone: contractions without a schedule, which are those with other dynamic sizes; blocks that
-are no power of two from 16 on, under f32 no multiple of 32; other elements under f32 than floats of
-8 bits and integers; K that is no multiple of 32; sides rounded to f16 beside others; accumulators
-other than zero; operands whose dimensions are in another order; weights of 2 GiB or more an expert;
-plain f32 weights, f16 ones beside other activations, and those that are no parameter.
+Leaves alone: contractions without a schedule, which are those with other dynamic sizes; blocks
+whose size is not a power of two from 16 on, or with f32 scales not a multiple of 32; elements with
+f32 scales that are neither 8-bit floats nor integers; K that is not a multiple of 32; sides rounded
+to f16 beside others; accumulators other than zero; operands whose dimensions are in another order;
+weights of 2 GiB or more per expert; plain f32 weights, f16 weights beside other activations, and
+weights that are not a parameter.
 """
 
 from __future__ import annotations
@@ -67,13 +69,13 @@ from mxc.targets.amd import known_gpu
 from mxc.targets.gpu import Gpu
 from mxc.targets.target import Kind
 
-#: What to do about a schedule that does not fit.
+#: Advice for a schedule that does not fit.
 _CURE = "leave the schedule to mxc-choose-gpu-schedule, or give another one"
 
 
 @dataclass(frozen=True)
 class LowerToGpuKernels(Pass):
-    """Give contractions to kernels of the matrix instructions of `target`."""
+    """Lower contractions to kernels of the matrix instructions of `target`."""
 
     name = "mxc-lower-to-gpu-kernels"
     target: str = "gfx950"
@@ -100,7 +102,7 @@ class _Kernels:
         self._epilogues: dict[str, int] = {}
 
     def lower(self, call: Call, chosen: Schedules) -> None:
-        """Replace the contraction by a dispatch. Raises PassError for a schedule that cannot be."""
+        """Replace the contraction by a dispatch. PassError for a schedule that does not fit."""
         chosen = chosen if call.of.m is None else chosen.only(call.of.m)
         after = epilogue(call.op, 16, keeps=True)
         last = after.last(call.op)
@@ -132,7 +134,7 @@ class _Kernels:
     def _at(
         self, sample: Sample, call: Call, chosen: Schedules, after: Epilogue
     ) -> tuple[int, int]:
-        """The estimate of the rows and groups of a sample; 0 where these are not known."""
+        """The estimate for the rows and groups of a sample; 0 where these are not known."""
         known = iter([Sizes(sample).number(scalar) for scalar in call.scalars()])
         batch, m = (
             next(known, None) if size is None else size for size in (call.of.batch, call.of.m)
@@ -142,7 +144,7 @@ class _Kernels:
         return self._estimate(dataclasses.replace(call, of=of), chosen, after)
 
     def _estimate(self, call: Call, chosen: Schedules, after: Epilogue) -> tuple[int, int]:
-        """Clocks by the model of time, and workgroups; 0 where sizes come with each call."""
+        """Clocks by the time model, and number of workgroups; 0 where sizes are dynamic."""
         if call.of.m is None or call.of.batch is None:
             return 0, 0
         (schedule,) = chosen.schedules
@@ -184,7 +186,7 @@ class _Kernels:
 
 
 def _kind(call: Call, schedule: Schedule) -> type[Contraction]:
-    """What computes a call by a schedule."""
+    """The class of kernel that computes a call by a schedule."""
     if call.is_dense:
         return DenseStream if schedule.transport == "stream" else DenseRing
     if schedule.transport == "stream":

@@ -1,9 +1,9 @@
-"""mxc-merge-loops: loops that index every operand together become one.
+"""mxc-merge-loops: merge loops that always index operands together.
 
-A weight whose scales are for squares of 128 x 128 elements is written [N / 128, 128, ..]. Where the
-scales are one for each row (mxc-float-scales), nothing needs the two loops of the rows, and the
-canonical form has one. No data moves. Of reductions so are those of which one has a single
-iteration: a vector [1, K] that was reshaped to [K] leaves it.
+A weight with scales for squares of 128 x 128 elements is written [N / 128, 128, ..]. After
+mxc-float-scales each row has its own scale, so the two row loops are not needed, and the canonical
+form has one. No data moves. Two reductions are merged only if one has a single iteration: a vector
+[1, K] that was reshaped to [K] leaves such a loop.
 
 before:
     linalg.generic {indexing_maps = [(m, no, nb, k) -> (m, k), (m, no, nb, k) -> (no, nb, k),
@@ -16,7 +16,7 @@ after:
     tensor.expand_shape %r [[0], [1, 2]]
 
 Leaves alone: operations that sum no elements of 8 bits or fewer, loops of dynamic size, and loops
-that some operand has in another order or without the other.
+that some operand has in another order, or of which it has only one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from mxc.passes.rewriting.split_loops import is_plain, reassociation, reshape
 
 @dataclass(frozen=True)
 class MergeLoops(Pass):
-    """Make one loop of loops that index every operand together."""
+    """Merge loops that always index operands together."""
 
     name = "mxc-merge-loops"
 
@@ -53,7 +53,7 @@ class MergeLoops(Pass):
 
 
 def _groups(op: ir.Operation) -> list[list[int]]:
-    """All loops, those together that become one; in the order of their first loop."""
+    """All loops in groups to be merged, in the order of the first loop of each group."""
     kinds, ranges = iterators(op), loop_ranges(op)
     reads = [dims(affine) for affine in indexing_maps(op)]
     groups: list[list[int]] = []
@@ -70,14 +70,14 @@ def _groups(op: ir.Operation) -> list[list[int]]:
 def _may_merge(
     before: int, loop: int, kinds: Sequence[ir.Attribute], ranges: Sequence[int | None]
 ) -> bool:
-    """Whether both are parallel, or both reductions of which one has a single iteration."""
+    """Whether both loops are parallel, or both are reductions and one has a single iteration."""
     if kinds[before] != kinds[loop]:
         return False
     return "parallel" in str(kinds[loop]) or 1 in (ranges[before], ranges[loop])
 
 
 def _follows(loop: int, before: int, reads: Sequence[Sequence[int | None]]) -> bool:
-    """Whether every operand that is indexed by one of two loops is indexed by both in turn."""
+    """Whether every operand indexed by one of two loops is indexed by both, consecutively."""
     for places in reads:
         if (loop in places) != (before in places):
             return False
@@ -113,7 +113,7 @@ def _merge(op: ir.Operation, groups: Sequence[Sequence[int]]) -> None:
 
 
 def _collapsed(value: ir.Value, digits: list[list[int]]) -> ir.Value:
-    """`value` with one dimension for each group of loops."""
+    """`value` with one dimension per group of loops."""
     if all(len(group) == 1 for group in digits):
         return value
     shape, sizes = [], iter(shape_of(value))

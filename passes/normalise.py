@@ -1,4 +1,4 @@
-"""*normalise*: every scaled contraction is canonical, nothing is dequantized or broadcast."""
+"""The stage *normalise*: contractions become canonical, and nothing is dequantized or broadcast."""
 
 from mxc.passes.base import Pass
 from mxc.passes.canonical_accumulators import CanonicalAccumulators
@@ -20,14 +20,14 @@ from mxc.passes.unpack_before_gather import UnpackBeforeGather
 
 NORMALISE: tuple[Pass | str, ...] = (
     CheckOperations(),
-    # Arithmetic on whole tensors becomes generic operations, as what follows reads it.
+    # Arithmetic on whole tensors becomes generic operations, which later passes read.
     "convert-elementwise-to-linalg",
     RaiseDequantize(),
     FoldScaleBroadcast(),
     GatherPacked(),
     UnpackBeforeGather(),
     FuseDequantize(),
-    # Scales leave a sum that starts from zero.
+    # Move scales out of sums that start from zero.
     CanonicalAccumulators(),
     HoistScales(),
     FloatScales(),
@@ -38,9 +38,9 @@ NORMALISE: tuple[Pass | str, ...] = (
     CanonicalOperands(),
     CanonicalAccumulators(),
     FuseEpilogues(),
-    # Sizes of results become those of what they are computed from.
+    # Sizes of results become sizes of the operands that they come from.
     "resolve-ranked-shaped-type-result-dims",
-    # A reshape of what a frontend had reshaped the other way cancels.
+    # Cancel reshapes that undo reshapes of the frontend.
     "canonicalize",
     CheckContractions(),
 )

@@ -1,10 +1,10 @@
-"""mxc-propagate-nan: maximum and minimum that keep NaN where the code generator drops it.
+"""mxc-propagate-nan: keep NaN in maximum and minimum where the code generator drops it.
 
-On GPUs IREE computes `arith.maximumf` and `arith.minimumf` as `maxnumf` and `minnumf`, which give
-the other operand where one is NaN (its pass iree-codegen-replace-slow-min-max-ops). Here they
-become operations that it computes as they are: a comparison chooses NaN. A maximum over a loop
-becomes that of integers in the order of the floats, in which NaN is the greatest, or the least for
-a minimum: code generators want one operation on what they accumulate.
+On GPUs IREE lowers `arith.maximumf` and `arith.minimumf` to `maxnumf` and `minnumf`, which return
+the other operand where one is NaN (its pass iree-codegen-replace-slow-min-max-ops). This pass
+replaces them by operations that IREE lowers faithfully: a comparison selects NaN. A maximum over a
+loop becomes a maximum of integers that are ordered like the floats, with NaN as the greatest (or
+the least, for a minimum), because code generators need a single operation on the accumulator.
 
 before:
     linalg.generic ins(%x, %y) { %m = arith.maximumf %a, %b : f32 }
@@ -20,8 +20,8 @@ after:
       %m = arith.maxsi %k, %acc : i32 }
     linalg.generic (the float of the greater of these bits and those of what %acc began with)
 
-Leaves alone: `maxnumf` and `minnumf`; kernels of ours, which bring their own; softmax and attention
-of the dialects of MLIR and IREE, where NaN comes through the sum of the exponentials.
+Leaves alone: `maxnumf` and `minnumf`; kernels of mxc, which handle NaN themselves; softmax and
+attention of the dialects of MLIR and IREE, where NaN propagates through the sum of exponentials.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ from mxc.passes.base import Pass
 from mxc.passes.rewriting.rebuild import clone_over, discardable
 from mxc.passes.rewriting.worklist import Worklist, erase
 
-#: Operations that keep NaN, with those that do not.
+#: Operations that propagate NaN -> those that do not.
 _QUIET = {"arith.maximumf": arith.maxnumf, "arith.minimumf": arith.minnumf}
-#: linalg operations whose body is in the text of the program.
+#: linalg operations whose body is part of the text of the program.
 _WITH_BODY = ("linalg.generic", "linalg.reduce", "linalg.map")
-#: Element types that have an integer of the same order.
+#: Element types with an integer type of the same width, whose order matches.
 _ORDERED = (ir.F16Type, ir.BF16Type, ir.F32Type, ir.F64Type)
 
 
 @dataclass(frozen=True)
 class PropagateNan(Pass):
-    """Rewrite maxima and minima so that NaN comes through the code generator for GPUs."""
+    """Rewrite maxima and minima so that NaN propagates through the code generator for GPUs."""
 
     name = "mxc-propagate-nan"
 
     def run(self, module: ir.Operation) -> None:
-        """Rewrite all of them outside of kernels."""
+        """Rewrite every maximum and minimum outside of kernels."""
         found = [op for op in _outside_of_kernels(module) if op.name in _QUIET]
         for op in Worklist(found):
             parent = op.parent.operation
@@ -78,7 +78,7 @@ def _outside_of_kernels(module: ir.Operation) -> list[ir.Operation]:
 
 
 def _select(op: ir.Operation) -> None:
-    """NaN where an operand is, else what loses NaN."""
+    """Replace `op` by NaN where an operand is NaN, else by the operation that drops NaN."""
     with ir.InsertionPoint(op), op.location:
         either = arith.cmpf(arith.CmpFPredicate.UNO, *op.operands)
         number = _QUIET[op.name](*op.operands)
@@ -88,7 +88,7 @@ def _select(op: ir.Operation) -> None:
 
 
 def _is_reduction(op: ir.Operation, parent: ir.Operation) -> bool:
-    """Whether `op` alone combines what `parent`, a linalg operation, accumulates in one tensor."""
+    """Whether `op` is the only operation on the accumulator of `parent`, a linalg operation."""
     if not parent.name.startswith("linalg.") or len(parent.results) != 1:
         return False
     if not any("reduction" in str(kind) for kind in iterators(parent)):
@@ -107,7 +107,7 @@ def _is_reduction(op: ir.Operation, parent: ir.Operation) -> bool:
 
 
 def _reduce_integers(op: ir.Operation, parent: ir.Operation) -> None:
-    """Replace a reduction by floats by one of integers in their order."""
+    """Replace a reduction of floats by a reduction of integers that are ordered like the floats."""
     kind = op.results[0].type
     integer = ir.IntegerType.get_signless(kind.width)
     largest = op.name == "arith.maximumf"
@@ -131,7 +131,7 @@ def _reduce_integers(op: ir.Operation, parent: ir.Operation) -> None:
                     linalg.YieldOp([combine(number, block.arguments[len(types)])])
                     break
                 clone_over(inner, known)
-        # What it started from comes last: code generators want a constant to start from.
+        # The initial value is combined last: code generators need a constant to start from.
         letters = " ".join(f"d{axis}" for axis in range(len(sizes)))
         result = generic(
             [(new.results[0], letters), (start, letters)],
@@ -144,7 +144,7 @@ def _reduce_integers(op: ir.Operation, parent: ir.Operation) -> None:
 
 
 def _generalised(op: ir.Operation, parent: ir.Operation) -> ir.Operation:
-    """The operation `op` in a generic that replaces `parent`, a linalg operation with a name."""
+    """Replace `parent`, a named linalg operation, by a generic, and return `op` in it."""
     number = [inner.operation for inner in parent.regions[0].blocks[0].operations].index(op)
     with ir.InsertionPoint(parent), parent.location:
         *inputs, start = parent.operands
@@ -156,7 +156,7 @@ def _generalised(op: ir.Operation, parent: ir.Operation) -> ir.Operation:
 
 
 def _generic(parent: ir.Operation, inputs: Sequence[ir.Value], start: ir.Value) -> linalg.GenericOp:
-    """A generic without a body, with the loops of `parent`."""
+    """A generic with the loops of `parent`, and without a body."""
     new = linalg.GenericOp(
         [start.type],
         inputs,
@@ -170,7 +170,7 @@ def _generic(parent: ir.Operation, inputs: Sequence[ir.Value], start: ir.Value) 
 
 
 def _order(x: ir.Value, *, largest: bool) -> ir.Value:
-    """A float as an integer of the same order; NaN is beyond all, or below all."""
+    """A float as an integer with the same order; NaN is above all numbers, or below all."""
     integer = ir.IntegerType.get_signless(x.type.width)
     nan = arith.bitcast(integer, constant(float("nan") if largest else -float("nan"), x.type))
     other = arith.cmpf(arith.CmpFPredicate.UNO, x, x)
@@ -178,7 +178,7 @@ def _order(x: ir.Value, *, largest: bool) -> ir.Value:
 
 
 def _mirrored(bits: ir.Value) -> ir.Value:
-    """All bits but the sign inverted where it is set: its own inverse."""
+    """Invert all bits but the sign where the sign is set. This function is its own inverse."""
     width = bits.type.width
     last, rest = (constant(n, bits.type) for n in (width - 1, (1 << width - 1) - 1))
     return arith.xori(bits, arith.andi(arith.shrsi(bits, last), rest))

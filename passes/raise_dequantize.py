@@ -1,10 +1,10 @@
-"""mxc-raise-dequantize: a weight that is decoded in any way is decoded by its format.
+"""mxc-raise-dequantize: recognize decoded weights by their values, and decode them in one form.
 
-Frontends write the decoding of a block format as lookups in a table, shifts into the bits of a
-float, powers of two, interleaved halves of bytes. This pass evaluates what is computed for every
-code and every scale, and compares the table with those of the formats
-(dialects/decoded_formats.py). Where it is one, the tensor becomes the one form that the other
-passes know. So does a side of a contraction that is decoded in the body of the contraction.
+Frontends write the decoding of a block format as table lookups, shifts into the bits of a float,
+powers of two, and interleaved halves of bytes. This pass evaluates the computation for every code
+and every scale, and compares the values with those of the formats (dialects/decoded_formats.py).
+Where they match, the tensor gets the one form that the other passes recognize. Sides of a
+contraction that are decoded in the body of the contraction are handled the same.
 
 before:
     %lo = linalg.generic ins(%bytes) { andi %b, 15 }        %hi = linalg.generic { shrui %b, 4 }
@@ -16,16 +16,16 @@ after:
     %s = flow.tensor.bitcast %exponents : tensor<NxKOxi8> -> tensor<NxKOxf8E8M0FNU>
     %w = linalg.generic ins(%e, %s) { scaling_extf }
 
-Where the low nibbles of a row, or of a block, are its first half and the high ones its second, the
-nibbles are put in order before.
+Where the low nibbles of a row, or of a block, are its first half and the high nibbles its second,
+the nibbles are first put in order.
 
-Scale bytes 0 and 255 mean 2^-127 and NaN afterwards. Where the program computes something else for
+Scale bytes 0 and 255 mean 2^-127 and NaN afterwards. Where the program computes other values for
 them, the attribute mxc.notes of the module says so, and the report prints it. A zero may change its
-sign where all that is done with the values is a sum.
+sign where the values are only summed.
 
-Leaves alone: what is computed from other tensors too, a scale of a whole tensor among them, and
-values of which some code differs from the format; what sums these has the difference as its
-fallback.
+Leaves alone: tensors that are also computed from other tensors, such as a scale of the whole
+tensor, and values that differ from the format for some code; a sum of the latter gets the
+difference as its reason.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _HALVES = "nibbles of which one half of a byte continues the other are put in or
 
 @dataclass(frozen=True)
 class RaiseDequantize(Pass):
-    """Decode what is decoded in any way by the form of its format."""
+    """Rewrite decoded tensors to the form of their format, however they are decoded."""
 
     name = "mxc-raise-dequantize"
 
@@ -76,7 +76,8 @@ class RaiseDequantize(Pass):
                 decoding.signed_zeros or all(_sums(reader) for reader in readers)
             ):
                 with ir.InsertionPoint.after(op), op.location:
-                    # What is built anew may ask for the sizes of the value.
+                    # The new operations may use the sizes of the value, so its uses are collected
+                    # first.
                     uses = [(use.owner, use.operand_number) for use in value.uses]
                     decoded = decoded_tensor(decoding, value)
                 for user, number in uses:
@@ -108,14 +109,15 @@ def _is_float(value: ir.Value) -> bool:
 
 
 def _is_known(op: ir.Operation) -> bool:
-    """Whether what a contraction multiplies is read as it stands."""
+    """Whether the factors of a contraction are recognized without rewriting."""
     return not isinstance(read_product(op, rounded=True), Reason)
 
 
 def _reads_decoded_floats(op: ir.Operation, codes: Codes) -> bool:
-    """Whether an operand holds floats that are computed from codes: scales that are decoded.
+    """Whether an operand holds floats that are computed from codes, which are decoded scales.
 
-    An operation may know them as float scales; where they are those of a format, its codes are.
+    An operation may read them as float scales; where they are scales of a format, their codes are
+    used.
     """
     for value in list(op.operands)[:-1]:
         if not isinstance(value.type, ir.RankedTensorType):
@@ -133,7 +135,7 @@ def _only_moves(op: ir.Operation) -> bool:
 
 
 def _readers(value: ir.Value, codes: Codes) -> Iterator[ir.Operation]:
-    """What reads a tensor, after what only moves it, and decodes nothing further."""
+    """Yield the operations that read a tensor, also through moves, and do not decode further."""
     for use in value.uses:
         user = use.owner.operation
         if len(user.results) == 1 and user.results[0] in codes:
@@ -148,7 +150,7 @@ def _sums(op: ir.Operation) -> bool:
 
 
 def _mark(op: ir.Operation, reasons: dict[ir.Value, str]) -> None:
-    """Say on a sum why what it reads is decoded as no format."""
+    """Record on a sum why the decoding of its operand matches no format."""
     if not sums_floats(op):
         return
     for value in list(op.operands)[:-1]:

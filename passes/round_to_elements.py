@@ -1,10 +1,10 @@
-"""mxc-round-to-elements: what rounds up to the least normal number of 4 to 8 bits stays one.
+"""mxc-round-to-elements: fix rounding to the smallest normal number of 4-bit to 8-bit elements.
 
-On CPUs IREE computes `arith.truncf` to elements of 4 and 8 bits in integers, and loses a carry:
-what lies between the largest subnormal number and the least normal one, and is nearer to the
-latter, becomes zero (of f8E4M3FN 0.0151, where 0.015625 is right). Here it becomes that number
-before. So it does in `arith.scaling_truncf`, which is written out as the truncation of a quotient.
-For f16, which goes through f32, IREE has no code at all.
+On CPUs IREE computes `arith.truncf` to elements of 4 and 8 bits in integers, and loses a carry: a
+value between the largest subnormal number and the smallest normal one, nearer to the latter,
+becomes zero (for f8E4M3FN, 0.0151 instead of 0.015625). This pass replaces such a value by the
+smallest normal number before the truncation. `arith.scaling_truncf` is written as the truncation of
+a quotient, and fixed the same way. f16 is extended to f32 first, because IREE cannot truncate it.
 
 before:
     %e = arith.truncf %x : f32 to f8E4M3FN
@@ -15,7 +15,7 @@ after:
     %s = arith.select %b, %n, %x
     %e = arith.truncf %s : f32 to f8E4M3FN
 
-Leaves alone: kernels of ours, which round by themselves; scales, which have no subnormal numbers.
+Leaves alone: kernels of mxc, which do their own rounding; scales, which have no subnormal numbers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ELEMENTS = {each.mlir: each for each in (E2M1, E2M3, E3M2, E4M3, E5M2, E4M3FNUZ
 
 @dataclass(frozen=True)
 class RoundToElements(Pass):
-    """Truncate floats to elements as the code generator for CPUs does not."""
+    """Truncate floats to elements with the carry that the code generator for CPUs loses."""
 
     name = "mxc-round-to-elements"
 
@@ -58,7 +58,7 @@ class RoundToElements(Pass):
 
 
 def _quotient(value: ir.Value, scale: ir.Value | None = None) -> ir.Value:
-    """A scalar, divided by its scale if it has one; f32 where it is f16 or is divided."""
+    """A scalar, divided by its scale if given; extended to f32 if it is f16 or divided."""
     f32 = ir.F32Type.get()
     if value.type != f32 and (scale is not None or isinstance(value.type, ir.F16Type)):
         value = arith.extf(f32, value)
@@ -66,7 +66,7 @@ def _quotient(value: ir.Value, scale: ir.Value | None = None) -> ir.Value:
 
 
 def _carried(value: ir.Value, element: ElementFormat) -> ir.Value:
-    """A scalar, or the least normal number where it is the nearest to a lesser one."""
+    """A scalar; the smallest normal number in place of a smaller scalar that rounds to it."""
     least = element.min_normal
     from_, to = (
         constant(number, value.type) for number in (least - element.min_positive / 2, least)

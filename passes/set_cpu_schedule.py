@@ -1,13 +1,13 @@
-"""mxc-set-cpu-schedule: tile sizes of scaled contractions, and of reductions along rows.
+"""mxc-set-cpu-schedule: set tile sizes of scaled contractions, and of reductions along rows.
 
-IREE chooses tiles for a contraction alone. With gathers or an epilogue in the same dispatch it
-chooses none for the block loops, and refuses its own vectors ("large vector sizes"). The schedule
-is written on the operation: a workgroup's tile, the register tile, the step of the reduction. One
-block of one row of weights is decoded at a time, in registers.
+IREE chooses tile sizes only for a contraction alone. With gathers or an epilogue in the same
+dispatch it chooses none for the block loops, and then refuses its own vectors ("large vector
+sizes"). This pass writes the schedule on the operation: the tile of a workgroup, the register tile,
+and the step of the reduction. One block of one row of weights is decoded at a time, in registers.
 
-Where the number of rows comes with the call, IREE reduces eight rows at a time, and masks those
-that there are not. Masked loads and stores of memory that is not mapped are slow: the norm of one
-row of 2880 elements took 170 to 400 us on a Zen 5. One row at a time it takes 5.
+Where the number of rows is dynamic, IREE reduces eight rows at a time, with masks for missing rows.
+Masked loads and stores of unmapped memory are slow: the norm of one row of 2880 elements took 170
+to 400 us on a Zen 5. Reducing one row at a time takes 5 us.
 
 before:
     linalg.generic {..} ins(%x, %w, %s) outs(%zero) { scaling_extf, mulf, addf }
@@ -20,8 +20,8 @@ after:
 and of a reduction of `?x2880` along rows
     distribution = [8, 0], vector_common_parallel = [1, 0], vector_reduction = [0, 16]
 
-Leaves alone: operations that carry a `compilation_info` already. Refuses 6-bit elements: no tile
-size lets IREE load a vector of them.
+Leaves alone: operations that have a `compilation_info` already. Refuses 6-bit elements: with no
+tile size can IREE load a vector of them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from mxc.passes.rewriting.rebuild import linalg_operations
 ATTRIBUTE = "compilation_info"
 
 _REDUCTION = "#linalg.iterator_type<reduction>"
-#: Elements of a row that are loaded together; instruction sets with shorter registers split them.
+#: Elements of a row that are loaded at once; instruction sets with shorter registers split them.
 _LANES = 16
 
 
@@ -52,8 +52,8 @@ class SetCpuSchedule(Pass):
     """Write tile sizes for llvm-cpu on each scaled contraction.
 
     `rows` x `columns` is the tile of a workgroup, `register_rows` x `register_columns` that of the
-    inner loop; each is cut to the size of its loop. `reduced_rows`: rows of a workgroup that
-    reduces along rows.
+    inner loop; each is clamped to the size of its loop. `reduced_rows`: rows per workgroup of a
+    reduction along rows.
     """
 
     name = "mxc-set-cpu-schedule"
@@ -109,8 +109,7 @@ def _tiles(workgroup: list[int], register: list[int], reduction: list[int]) -> i
 
 
 def _is_reduction_of_rows(op: ir.Operation) -> bool:
-    """Whether it reduces a tensor along the last loop, and the size of the first loop alone comes
-    with the call."""
+    """Whether the operation reduces along its last loop, and only its first loop is dynamic."""
     if op.name != "linalg.generic":
         return False
     reduced = [str(each) == _REDUCTION for each in iterators(op)]
@@ -129,8 +128,8 @@ def _is_reduction_of_rows(op: ir.Operation) -> bool:
 def refuse_elements(op: ir.Operation, *, f8: bool = True) -> None:
     """Raise PassError where `op` reads elements that IREE cannot load or extend.
 
-    Those of 6 bits nowhere, those of 8 bits not on every GPU (`f8` false), but for FNUZ kinds:
-    mxc-expand-fnuz leaves integers of them.
+    6-bit elements are refused everywhere, 8-bit elements on some GPUs (`f8` false). FNUZ types are
+    not refused: mxc-expand-fnuz replaces their conversions by integers.
     """
     for value in op.operands:
         if not isinstance(value.type, ir.RankedTensorType):

@@ -1,13 +1,14 @@
-"""mxc-set-gpu-schedule: tiles for contractions that get no scaled matrix instruction from IREE.
+"""mxc-set-gpu-schedule: set tiles of contractions without a scaled matrix instruction from IREE.
 
 A weight-only contraction, one of mixed formats, or one with few rows gets no matrix instruction
-from IREE; its default tiles then promote whole rows of decoded weights to shared memory, which
-does not fit at real sizes, and use scratch memory. Here a lane takes one column and some rows: it
-decodes a block of its own row of weights in registers, once for all those rows.
+from IREE. Its default tiles then promote whole rows of decoded weights to shared memory, which do
+not fit at real sizes, and use scratch memory. This pass gives each lane one column and some rows:
+the lane decodes a block of its row of weights in registers, once for all these rows.
 
-One row of f32 times bf16 or f16 weights gets a schedule too, because IREE's own gives wrong
-numbers, and one of 16 bits where its own spills (rewriting/row_products.py); so do two to eight
-rows of 16 bits where IREE dies of choosing one (rewriting/few_rows.py).
+One row of f32 times bf16 or f16 weights also gets a schedule, because IREE's own gives wrong
+numbers, and so does one row of 16-bit elements where IREE's own spills (rewriting/row_products.py).
+So do two to eight rows of 16-bit elements where IREE crashes while choosing a schedule
+(rewriting/few_rows.py).
 
 before:
     linalg.generic {..} ins(%x, %w, %s) outs(%zero) { scaling_extf, mulf, addf }
@@ -18,12 +19,12 @@ after:
         translation_info = <pipeline = #iree_gpu.pipeline<TileAndFuse>
           workgroup_size = [64, 1, 1] subgroup_size = 64>>}
 
-Leaves alone: operations that carry a `compilation_info`; contractions of mxfp4 on both sides, in
-blocks of 32 or more, with at least `matrix-rows` rows, which IREE gives to the scaled matrix
-instruction itself. Those of 8-bit elements it would give to it too, with the scales of other rows
-(tests/simulator shows it): they are decoded here, and say so.
-Refuses 6-bit elements, which IREE cannot load on any target, and without `f8` those of 8 bits but
-FNUZ ones, of which mxc-expand-fnuz leaves integers.
+Leaves alone: operations that have a `compilation_info`; contractions of mxfp4 on both sides, in
+blocks of 32 or more, with at least `matrix-rows` rows, for which IREE selects the scaled matrix
+instruction itself. IREE would select it for 8-bit elements too, but with the scales of other rows
+(tests/simulator shows it): these are decoded here, and the report says so. Refuses 6-bit elements,
+which IREE cannot load on any target, and without `f8` 8-bit elements, except FNUZ elements, whose
+conversions mxc-expand-fnuz replaces by integers.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ from mxc.passes.rewriting.rebuild import linalg_operations
 from mxc.passes.rewriting.row_products import schedule_row_product
 from mxc.passes.set_cpu_schedule import ATTRIBUTE, refuse_elements
 
-#: Elements that a scale of the instruction is for: IREE takes shorter blocks to it, and fails.
+#: Elements per scale of the instruction; IREE selects it for shorter blocks too, and fails.
 BLOCK = 32
-#: Why 8-bit elements get no matrix instruction.
+#: Why 8-bit elements are computed without a matrix instruction.
 WRONG_SCALES = Reason(
     "IREE 3.13 gives the scaled matrix instruction the scales of other rows where elements have 8 "
     "bits; they are decoded in registers"
@@ -52,11 +53,11 @@ WRONG_SCALES = Reason(
 
 @dataclass(frozen=True)
 class SetGpuSchedule(Pass):
-    """Write tile sizes for GPUs on each contraction that has no matrix instruction.
+    """Write tile sizes for GPUs on each contraction without a matrix instruction.
 
-    `rows` is what a lane accumulates, `subgroup` the lanes of a workgroup, `matrix_rows` the least
-    M of the scaled matrix instruction that IREE selects, 0 where it selects none. `f8`: IREE can
-    extend 8-bit elements there.
+    `rows`: rows that a lane accumulates. `subgroup`: lanes of a workgroup. `matrix_rows`: the
+    smallest M of the scaled matrix instruction that IREE selects, 0 where it selects none. `f8`:
+    IREE can extend 8-bit elements on the target.
     """
 
     name = "mxc-set-gpu-schedule"

@@ -1,7 +1,7 @@
 """The text of a pipeline: `mxc-a,mxc-b{option=value other=2},canonicalize,util.func(cse)`.
 
-A name that starts with `mxc-`, or was given to `register`, is a pass in Python; anything else is
-handed to MLIR as it stands. Parsing is the inverse of `str` on passes.
+A name that starts with `mxc-`, or was given to `register`, is a pass in Python; other text is
+passed to MLIR unchanged. Parsing is the inverse of `str` on passes.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _NAMED = re.compile(r"([a-z][a-z0-9-]*)(?:\{(.*)\})?", re.DOTALL)
 _OURS = "mxc-"
 _OPEN, _CLOSE = "({[<", ")}]>"
 
-#: What `register` was given, by name.
+#: The passes given to `register`, by name.
 _registered: dict[str, type[Pass]] = {}
 
 AnyPass = TypeVar("AnyPass", bound=type[Pass])
 
 
 def register(kind: AnyPass) -> AnyPass:
-    """Let specs of this process name a pass of one's own: a decorator of its class.
+    """Class decorator: let specs in this process name a pass of the user.
 
-    Raises PassError for a name that is taken, here or in MLIR, or that no spec can have.
+    Raises PassError for a name that is taken, here or in MLIR, or that is no valid name in a spec.
     """
     from mxc.passes import PASSES
 
@@ -45,10 +45,10 @@ def register(kind: AnyPass) -> AnyPass:
 
 
 def parse(text: str, known: Sequence[type[Pass]] | None = None) -> tuple[Pass | str, ...]:
-    """The passes that `text` names. `known`: the table of `mxc.passes`, and what was registered.
+    """The passes that `text` names. `known`: the table of `mxc.passes`, and registered passes.
 
-    Raises PassError on an unknown pass or option, a value of the wrong type, or a bracket without
-    its partner; the message lists what is known and the nearest name.
+    Raises PassError on an unknown pass or option, a value of the wrong type, or an unbalanced
+    bracket; the message lists the known names and the nearest one.
     """
     if known is None:
         from mxc.passes import PASSES
@@ -59,7 +59,7 @@ def parse(text: str, known: Sequence[type[Pass]] | None = None) -> tuple[Pass | 
 
 
 def _split(text: str) -> Iterator[str]:
-    """The elements between the commas that are outside of all brackets."""
+    """Yield the elements between the commas that are outside of all brackets."""
     depth, start = 0, 0
     for position, character in enumerate(text + ","):
         if character in _OPEN:
@@ -113,7 +113,7 @@ def _is_native(name: str) -> bool:
 
 
 def _require_options_once(item: str) -> None:
-    """Raise PassError where a pass of MLIR gets an option twice: the last one would count."""
+    """Raise PassError where a pass of MLIR gets an option twice; MLIR would use the last one."""
     for options in re.findall(r"\{([^{}]*)\}", item):
         keys = [word.partition("=")[0] for word in options.split()]
         for key in keys:
@@ -153,7 +153,7 @@ def _build(cls: type[Pass], text: str) -> Pass:
 
 
 def _value(cls: type[Pass], key: str, text: str, wanted: type, least: int) -> bool | int | str:
-    """The value of an option; a number is at least `least`."""
+    """Parse the value of an option; a number is at least `least`."""
     if wanted is bool:
         if text in ("true", "false"):
             return text == "true"

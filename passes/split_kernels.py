@@ -1,11 +1,11 @@
-"""mxc-split-kernels: a kernel whose body is a switch on its workload becomes one for each case.
+"""mxc-split-kernels: split a kernel that is a switch on its workload into one kernel per case.
 
-Such a kernel would take the registers and the shared memory of its largest case, and has one size
-of workgroups. Here each case becomes a function and an export of its own; the host program goes
-through their conditions when it records the dispatch, which costs it some comparisons.
+Such a kernel would use the registers and the shared memory of its largest case, and has one
+workgroup size. After this pass each case is a function with its own export. The host program
+evaluates the conditions of the cases when it records the dispatch, at the cost of some comparisons.
 
-Runs after IREE's phase executable-sources: before it, what a dispatch brings is still moved about
-in the signature of the one function; after it, functions become code.
+Runs after IREE's phase executable-sources. Earlier, IREE still changes the signature of the one
+function; later, functions become code.
 
 before:
     hal.executable.export public @k ordinal(0) layout(..) count(%d, %rows) -> (..) { .. }
@@ -42,7 +42,7 @@ _SYMBOL = "sym_name"
 
 @dataclass(frozen=True)
 class SplitKernels(Pass):
-    """Give each case of a kernel a function of its own."""
+    """Make a function of each case of a kernel."""
 
     name = "mxc-split-kernels"
 
@@ -60,8 +60,8 @@ class SplitKernels(Pass):
 
 @dataclass(frozen=True)
 class _Case:
-    """One part of a kernel: its symbol, how code is made of it, its place in the switch (None: the
-    default); it is for numbers less than `bound`, for others the case `next`."""
+    """One case of a kernel: its symbol, its translation info, and its index in the switch (None:
+    the default). It applies to workloads below `bound`; larger ones use the case `next`."""
 
     symbol: str
     translation: ir.Attribute
@@ -97,7 +97,7 @@ def _cases(symbol: str, given: ir.DictAttr) -> list[_Case]:
 
 
 def _become(export: ir.Operation, function: ir.Operation, case: _Case, workload: int) -> None:
-    """Make one case of a copy of the kernel."""
+    """Turn a copy of the kernel into one case."""
     function.attributes[TRANSLATION] = case.translation
     _choose(function, case.place)
     if case.bound is None:
@@ -107,13 +107,13 @@ def _become(export: ir.Operation, function: ir.Operation, case: _Case, workload:
     with export.location:
         block = condition.blocks.append(*(value.type for value in count.blocks[0].arguments))
         with ir.InsertionPoint(block):
-            # The device comes first.
+            # The device is the first argument.
             fits = below(block.arguments[1 + workload], case.bound)
             ir.Operation.create("hal.return", operands=[fits])
 
 
 def _choose(function: ir.Operation, place: int | None) -> None:
-    """Put one part of the switch in its place, None: the default."""
+    """Replace the switch by one of its parts; None selects the default."""
     block = function.regions[0].blocks[0]
     (switch,) = (op.operation for op in block.operations if op.operation.name == _SWITCH)
     default, *regions = switch.regions

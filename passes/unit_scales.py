@@ -1,8 +1,8 @@
-"""mxc-unit-scales: elements without a scale have the scale one.
+"""mxc-unit-scales: give elements without a scale the scale one.
 
 A product of 8-bit floats, or of integers, whose scales multiply the result is a scaled contraction
-in which every block has the scale 1. So it has the kernels of those. A kernel of a CPU does not
-read scales that are filled with one.
+in which every block has the scale 1, so kernels of scaled contractions can compute it. CPU kernels
+do not read scales that are filled with one.
 
 before:
     linalg.generic {indexing_maps = [(m, n, k) -> (m, k), (m, n, k) -> (n, k), (m, n, k) -> (m, n)]}
@@ -12,10 +12,10 @@ after:
     linalg.generic {indexing_maps = [.., (m, n, k) -> (n, k floordiv 32), (m, n, k) -> (m, n)]}
       ins(%x, %w, %one) outs(%acc) { mulf(%x, scaling_extf(%w, %one)), addf }
 
-Beside a side with scales the blocks are those of that side, else they are of 32 elements.
+Where the other side has scales, the blocks are those of that side; otherwise they have 32 elements.
 
-Leaves alone: elements under a scale; a K that is dynamic or no multiple of 32; a product in another
-type than f32.
+Leaves alone: elements with a scale; a K that is dynamic or not a multiple of 32; products in other
+types than f32.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class UnitScales(Pass):
     name = "mxc-unit-scales"
 
     def run(self, module: ir.Operation) -> None:
-        """Rewrite every product of which a side is an element that is only extended."""
+        """Rewrite every product with a side that is an element, only extended to f32."""
         for op in sums_of_elements(module):
             if op.name == "linalg.generic":
                 _rewrite(op)
@@ -90,7 +90,7 @@ def _rewrite(op: ir.Operation) -> None:
 
 
 def _bare(side: ir.Value) -> ir.Value | None:
-    """The element that a side extends to f32, None where it is anything else."""
+    """The element that a side extends to f32; None for other sides."""
     if isinstance(side, ir.BlockArgument) or side.owner.name not in ("arith.extf", "arith.sitofp"):
         return None
     element = side.owner.operands[0]
@@ -99,7 +99,7 @@ def _bare(side: ir.Value) -> ir.Value | None:
 
 
 def _blocks(op: ir.Operation, arguments: Sequence[ir.Value]) -> list[ir.AffineExpr] | None:
-    """How the blocks of a scale are found: as those of a scale that is there, or 32 elements."""
+    """The index expressions of blocks: those of an existing scale, or blocks of 32 elements."""
     kinds, ranges = iterators(op), loop_ranges(op)
     reduced = [i for i, kind in enumerate(kinds) if "reduction" in str(kind)]
     found: list[list[ir.AffineExpr]] = []
@@ -145,7 +145,7 @@ def _is_reduced(op: ir.Operation, expression: ir.AffineExpr) -> bool:
 
 
 def _extent(expression: ir.AffineExpr, ranges: Sequence[int | None]) -> int:
-    """Number of values of a loop, or of a loop that is divided."""
+    """Number of values of a loop or of a quotient of a loop."""
     if isinstance(expression, ir.AffineFloorDivExpr):
         return _extent(expression.lhs.maybe_downcast(), ranges) // int(expression.rhs.value)
     loop = dim_of(expression)

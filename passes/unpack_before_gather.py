@@ -1,8 +1,8 @@
 """mxc-unpack-before-gather: gather elements and scales, not the bytes that hold them.
 
-Bytes are renamed to elements by a bitcast that moves nothing, but a bitcast between a gather and
-its reader keeps the two in different dispatches: the chosen bytes would be copied. The bitcast
-moves to the whole tensor, where the program receives it.
+A bitcast reinterprets bytes as elements and moves nothing, but a bitcast between a gather and its
+reader keeps the two in different dispatches, so that the chosen bytes would be copied. This pass
+moves the bitcast to the whole tensor, where the program receives it.
 
 before:
     %g = iree_linalg_ext.gather dimension_map = [0] ins(%bytes, %ids) -> tensor<TxNxKOx16xi8>
@@ -54,7 +54,7 @@ class UnpackBeforeGather(Pass):
 
 
 def _only_renames(op: ir.Operation) -> bool:
-    """Whether a bitcast from i8 keeps every dimension but the last, which is not the gathered."""
+    """Whether a bitcast from i8 keeps all dimensions but the last, which is not gathered."""
     source = ir.RankedTensorType(op.operands[0].type)
     result = ir.RankedTensorType(op.results[0].type)
     return (

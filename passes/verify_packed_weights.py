@@ -1,9 +1,9 @@
-"""mxc-verify-packed-weights: no tensor in memory holds a weight another time.
+"""mxc-verify-packed-weights: no tensor in memory holds a second copy of a weight.
 
 Runs at IREE's flow phase, where every tensor that crosses a dispatch is a buffer. A dispatch that
-reads only parameters and writes them wider, repeated or reordered does at run time what packing
-has to do once. A dispatch that gathers or widens the weights of experts for a later contraction
-does it for every token.
+reads only parameters and writes them wider, repeated or reordered does at run time what packing has
+to do once. A dispatch that gathers or widens the weights of experts for a later contraction does so
+for every token.
 
 before:
     %w = flow.dispatch @dequantize(%elements, %scales) -> tensor<256x16x32xf32>
@@ -12,8 +12,8 @@ after:
     refused with the place of the dispatch; with strict=false the dispatch gets the attribute
     mxc.fallback = "writes a dequantized weight of 524288 bytes ..."
 
-Leaves alone: results that depend on a reduction over, or a sum with, anything that is no weight;
-rows of an embedding, which no contraction reads as they are; copies of less than `min-bytes`.
+Leaves alone: results that depend on a reduction over, or a sum with, data other than weights; rows
+of an embedding that no contraction reads directly; copies of less than `min-bytes`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _COPIES = ("flow.tensor.clone", "flow.tensor.slice", "flow.tensor.transfer")
 
 @dataclass(frozen=True)
 class Finding:
-    """A weight that `dispatch` writes to memory: what it is, in one sentence, and its bytes."""
+    """A weight that `dispatch` writes to memory: a sentence about it, and its size in bytes."""
 
     dispatch: Dispatch
     message: str
@@ -58,14 +58,14 @@ class Finding:
 
 @dataclass(frozen=True)
 class VerifyPackedWeights(Pass):
-    """`strict` refuses; otherwise the dispatch is marked. Copies below `min_bytes` are ignored."""
+    """Refuse (`strict`) or mark dispatches that write a weight, from `min_bytes` on."""
 
     name: ClassVar[str] = "mxc-verify-packed-weights"
     strict: bool = True
     min_bytes: int = field(default=65536, metadata={LEAST: 0})
 
     def run(self, module: ir.Operation) -> None:
-        """Refuse, or mark, each dispatch that writes a weight."""
+        """Refuse or mark each dispatch that writes a weight."""
         found = findings(module, min_bytes=self.min_bytes)
         if found and self.strict:
             first, *others = found
@@ -90,11 +90,11 @@ def findings(module: ir.Operation, *, min_bytes: int = 65536) -> list[Finding]:
 
 
 class Weights:
-    """Which values of a module at the flow phase hold nothing but weights.
+    """Which values of a module at the flow phase hold only weights.
 
-    A value that only parameters and constants make is one. So are rows of one that data choose,
-    as long as they are only copied or widened: the rows of an embedding cease to be a weight with
-    the first arithmetic on them.
+    A value that is computed only from parameters and constants is a weight. Rows of a weight that
+    data select are too, as long as they are only copied or widened: the rows of an embedding cease
+    to be a weight at the first arithmetic on them.
     """
 
     def __init__(self, every: list[Dispatch]) -> None:
@@ -103,11 +103,11 @@ class Weights:
         self._known: dict[ir.Operation, tuple[bool, bool]] = {}
 
     def hold(self, value: ir.Value) -> bool:
-        """Whether `value` holds a weight, or chosen rows of one."""
+        """Whether `value` holds a weight, or selected rows of one."""
         return self._judge(value)[0]
 
     def chosen(self, value: ir.Value) -> bool:
-        """Whether data choose which rows of a weight `value` holds."""
+        """Whether data select which rows of a weight `value` holds."""
         return self._judge(value)[1]
 
     def _judge(self, value: ir.Value) -> tuple[bool, bool]:
@@ -190,7 +190,7 @@ def _what(dispatch: Dispatch, result: ir.Value) -> str | None:
 
 
 def _only_moves(body: ir.Operation) -> bool:
-    """Whether the body only copies and widens: no arithmetic on floats but the scale's product."""
+    """Whether the body only copies and widens, with no float arithmetic but the scale's product."""
     for op in walk(body):
         if op.name.startswith("math.") or op.name in _ARITHMETIC:
             return False
@@ -209,7 +209,7 @@ def _is_data(operand: ir.Value) -> bool:
 
 
 def _only_chooses(dispatch: Dispatch, index: int) -> bool:
-    """Whether an operand only says which rows are taken: the index of a gather or an extract."""
+    """Whether an operand only selects rows: it is the index of a gather or an extract."""
     parts = loads(dispatch, index)
     return bool(parts) and all(
         isinstance(part.type, ir.RankedTensorType)
@@ -243,7 +243,7 @@ def _reaches_only_extract(value: ir.Value) -> bool:
 
 
 def _is_contracted(value: ir.Value, by_op: dict[ir.Operation, Dispatch]) -> bool:
-    """Whether a later dispatch multiplies and sums the value as it is."""
+    """Whether a later dispatch multiplies and sums the value directly."""
     for use in value.uses:
         op = use.owner
         if op.name in RENAMES or op.name in _COPIES:
@@ -269,7 +269,7 @@ def _is_factor(dispatch: Dispatch, index: int) -> bool:
 
 
 def _origin(value: ir.Value) -> ir.Value:
-    """The loaded tensor after a factor, through renames and one-input elementwise operations."""
+    """The loaded tensor behind a factor, through bitcasts, reshapes and elementwise operations."""
     while True:
         value = source(value)
         op = owner(value)

@@ -1,8 +1,8 @@
-"""mxc-verify-transients: nothing is prepared when the program loads, no weight is copied.
+"""mxc-verify-transients: nothing is prepared when the program loads, and no weight is copied.
 
 Runs at IREE's stream phase, where parameters are loaded by initialisers, every buffer has its size
-and every copy is an operation. It sees what constant hoisting, layout changes and copy insertion
-have added after the dispatches were formed.
+and every copy is an operation. It sees the results of constant hoisting, layout changes and copy
+insertion, which happen after dispatches are formed.
 
 before:
     util.initializer { %w = stream.cmd.parameter.load ..; stream.cmd.dispatch @dequantize(%w) }
@@ -11,8 +11,8 @@ before:
 after:
     refused with the place; with strict=false the operation gets the attribute mxc.fallback
 
-Leaves alone: initialisers that only load parameters; copies of less than `min-bytes`; transients
-of at most `max-transient-bytes` (0: of any size).
+Leaves alone: initialisers that only load parameters; copies of less than `min-bytes`; transients of
+at most `max-transient-bytes` (0: of any size).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _WORK = ("stream.cmd.dispatch", "stream.async.dispatch", *_COPIES)
 
 @dataclass(frozen=True)
 class VerifyTransients(Pass):
-    """`strict` refuses, otherwise operations are marked; the other fields are sizes in bytes."""
+    """Refuse (`strict`) or mark operations; the other fields are sizes in bytes."""
 
     name: ClassVar[str] = "mxc-verify-transients"
     strict: bool = True
@@ -42,7 +42,7 @@ class VerifyTransients(Pass):
     max_transient_bytes: int = 0
 
     def run(self, module: ir.Operation) -> None:
-        """Refuse, or mark, each operation that prepares or copies a weight."""
+        """Refuse or mark each operation that prepares or copies a weight."""
         found = findings(
             module, min_bytes=self.min_bytes, max_transient_bytes=self.max_transient_bytes
         )
@@ -57,7 +57,8 @@ class VerifyTransients(Pass):
 def findings(
     module: ir.Operation, *, min_bytes: int = 65536, max_transient_bytes: int = 0
 ) -> list[tuple[ir.Operation, str]]:
-    """Each operation of a module at the stream phase that breaks the promise, with a sentence."""
+    """Each operation of a module at the stream phase that prepares or copies a weight, or allocates
+    a transient that is too large, with a sentence."""
     found: list[tuple[ir.Operation, str]] = []
     for top in module.regions[0].blocks[0].operations:
         operation = top.operation
@@ -72,7 +73,7 @@ def findings(
 
 
 def transients(function: ir.Operation) -> tuple[int, int]:
-    """Transient buffers of one call: bytes of those of constant size, number of the others."""
+    """Transient buffers of a call: bytes of those of constant size, and number of the others."""
     total, dynamic = 0, 0
     for op in walk(function):
         if op.name == ALLOCATE and _lifetime(op.results[0]) == "transient":
@@ -127,7 +128,7 @@ def _allocation(op: ir.Operation, limit: int) -> str | None:
 
 
 def _lifetime(value: ir.Value) -> str:
-    """ "constant", "transient", "external", ... of a stream resource; "" for another type."""
+    """The lifetime of a stream resource, such as "constant" or "transient"; "" for another type."""
     text = str(value.type)
     prefix = "!stream.resource<"
     return text[len(prefix) : -1] if text.startswith(prefix) else ""

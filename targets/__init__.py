@@ -1,1 +1,1 @@
-"""Machines as frozen records: what one holds, its instructions, rates and their sources."""
+"""Machines as frozen records: their resources, instructions and rates, each with its source."""

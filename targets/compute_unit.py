@@ -1,7 +1,7 @@
-"""What a compute unit holds and how fast its pipes are.
+"""The resources of a compute unit, and the rates of its pipes.
 
-Sizes are in bytes, times in clocks of the unit, registers are counted per lane. Where the sources
-disagree the record has the slower figure, and says so.
+Sizes are in bytes, times in clocks of the unit, registers are counted per lane. Where sources
+disagree, the record has the slower figure and says so.
 """
 
 from __future__ import annotations
@@ -15,15 +15,14 @@ Limit = Literal["registers", "LDS", "waves"]
 
 @dataclass(frozen=True, kw_only=True)
 class Rates:
-    """How fast the pipes of one compute unit are.
+    """Rates of the pipes of one compute unit.
 
-    issue: clocks between two instructions of one wave, and of one kind on one SIMD;
-    transcendental: clocks that a SIMD needs for a wave of v_exp, v_rcp, ..;
-    lds_bytes_per_clock, memory_bytes_per_clock: between LDS, or the L1 path, and the registers of
-    all SIMDs;
-    lds_latency, memory_latency: clocks from the end of the transfer to the data being there;
-    lds_queue, memory_queue: clocks by which a pipe may lag before issuing to it stalls;
-    barrier: clocks from the last wave's arrival to the first wave's going on;
+    issue: clocks between two instructions of one wave, and of one kind on one SIMD; transcendental:
+    clocks that a SIMD needs for a wave of v_exp, v_rcp, ..; lds_bytes_per_clock,
+    memory_bytes_per_clock: bandwidth between LDS, or the L1 path, and the registers of all SIMDs;
+    lds_latency, memory_latency: clocks from the end of a transfer until its data can be used;
+    lds_queue, memory_queue: clocks by which a pipe may lag before an instruction for it stalls;
+    barrier: clocks from the last wave's arrival until the first wave continues.
     """
 
     issue: int = 4
@@ -39,7 +38,7 @@ class Rates:
 
 @dataclass(frozen=True, kw_only=True)
 class Occupancy:
-    """How many waves of a kernel one SIMD holds, how many workgroups the unit, and what limits."""
+    """Waves of a kernel per SIMD, workgroups per compute unit, and the limiting resource."""
 
     waves_per_simd: int
     workgroups: int
@@ -48,12 +47,13 @@ class Occupancy:
 
 @dataclass(frozen=True, kw_only=True)
 class ComputeUnit:
-    """What the workgroups that share an LDS share: a compute unit, on RDNA a work-group processor.
+    """The resources that workgroups on one LDS share: a compute unit, on RDNA a work-group
+    processor.
 
     wave: lanes per wave. registers: vector registers per lane that the waves of one SIMD share,
-    accumulation registers among them; a wave gets whole groups of `register_granule`. lds_bytes:
-    what its workgroups share, given out in pieces of `lds_granule`. `rates` is None where nothing
-    is known well enough.
+    including accumulation registers; a wave gets whole groups of `register_granule`. lds_bytes: LDS
+    that workgroups share, allocated in pieces of `lds_granule`. `rates` is None where too little is
+    known.
     """
 
     wave: int
@@ -66,10 +66,10 @@ class ComputeUnit:
     rates: Rates | None = None
 
     def occupancy(self, *, registers: int, lds_bytes: int, workgroup_size: int) -> Occupancy:
-        """Occupancy of a kernel with so many registers a lane, LDS bytes a workgroup, and
-        work-items.
+        """Occupancy of a kernel with these registers per lane, LDS bytes and work-items per
+        workgroup.
 
-        A part of a workgroup does not run. A kernel that fits once always runs once.
+        Only whole workgroups run. At least one workgroup is always assumed to fit.
         """
         waves = max(1, math.ceil(workgroup_size / self.wave))
         granted = _up(max(1, registers), self.register_granule)

@@ -1,9 +1,9 @@
-"""The CPU names that the pinned LLVM knows, the features of each that a kernel looks at, and rates.
+"""CPU names that the pinned LLVM knows, the features of each that kernels use, and measured rates.
 
-Data for target.py. The list is the gate: given an unknown name LLVM ends the process (x86-64) or
-silently compiles for the oldest CPU (aarch64). A test asks the pinned compiler for every name.
+Data for target.py, which refuses other names: given an unknown name, LLVM ends the process (x86-64)
+or silently compiles for the oldest CPU (aarch64). A test asks the pinned compiler for every name.
 
-A feature says that an instruction exists, not that it is fast: `RATES` has what was measured.
+A feature states that an instruction exists, not that it is fast: `RATES` has measured rates.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
-# The features that a kernel of ours looks at, in the order that records list them.
+# The features that kernels of this repository use, in the order in which records list them.
 _V3 = ("avx2", "fma")
 _V4 = (*_V3, "avx512f", "avx512bw", "avx512vl")
 _NEON = ("neon",)
@@ -48,7 +48,7 @@ CPUS: dict[Literal["x86_64", "aarch64"], dict[str, tuple[str, ...]]] = {
         "znver5": (*_ZEN4, "avxvnni"), "znver6": (*_ZEN4, "avxvnni"),
     },
     "aarch64": {
-        # LLVM lists no feature for "generic"; Armv8-A without any option has NEON all the same.
+        # LLVM lists no feature for "generic", although Armv8-A without any option has NEON.
         "generic": (),
         "cortex-a72": _NEON, "cortex-a76": _DOT, "cortex-a710": _SVE2, "cortex-x925": _SVE2,
         "neoverse-n1": _DOT, "neoverse-n2": _SVE2, "neoverse-n3": _SVE2,
@@ -64,8 +64,8 @@ CPUS: dict[Literal["x86_64", "aarch64"], dict[str, tuple[str, ...]]] = {
 class Rates:
     """Products per clock of one core: f32 by multiply-add, and bf16 by dot product (`vdpbf16ps`).
 
-    `cpus`: LLVM names of the CPUs. `features`: those that together tell such a CPU where LLVM
-    takes it for another one; empty where nothing does.
+    `cpus`: LLVM names of the CPUs. `features`: a set that identifies such a CPU where LLVM takes it
+    for another one; empty where no set does.
     """
 
     cpus: tuple[str, ...]
@@ -75,16 +75,17 @@ class Rates:
     source: str
 
     def __post_init__(self) -> None:
-        """Refuse a record that could not be meant."""
+        """Raise ValueError for rates below 1, or without CPUs or a source."""
         if min(self.fma, self.bf16) < 1 or not self.source or not self.cpus:
             raise ValueError(f"malformed {self}")
 
 
-#: What was measured, 512-bit registers, twelve independent chains of one instruction.
+#: Measured with 512-bit registers and twelve independent chains of one instruction.
 RATES = (
     Rates(
         cpus=("sapphirerapids", "emeraldrapids", "graniterapids"),
-        # Only Intel has AMX; virtual machines hide the model, which LLVM goes by.
+        # Only Intel has AMX. Virtual machines hide the model number, by which LLVM identifies the
+        # CPU.
         features=("avx512bf16", "amx-bf16"),
         fma=32,
         bf16=16,
@@ -100,10 +101,10 @@ RATES = (
 
 
 def rates_of(chip: str, features: Collection[str]) -> Rates | None:
-    """What was measured on the x86-64 CPU that LLVM calls `chip`; None where nothing was.
+    """Measured rates of the x86-64 CPU that LLVM calls `chip`; None without a measurement.
 
-    features: what it really has. Where the CPU of that name has no dot product of bf16 and this
-    one has, the name is wrong, and the features decide.
+    features: the features that the CPU really has. If they include a bf16 dot product that the CPU
+    of that name lacks, the name is wrong, and the features identify the CPU.
     """
     named = next((each for each in RATES if chip in each.cpus), None)
     if named is not None or "avx512bf16" in CPUS["x86_64"].get(chip, ()):

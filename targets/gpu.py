@@ -1,7 +1,7 @@
 """An AMD GPU as one record: its memory, its compute units and its matrix instructions.
 
-The choice of schedules, the lowering, the report's models of time, and the simulator read it; a
-schedule may be chosen without MLIR. Each GPU has its file in targets/amd/.
+The choice of schedules, the lowering, the time models of the report, and the simulator read the
+record. A schedule can be chosen without MLIR. Each GPU has its file in targets/amd/.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from mxc.targets.matrix_unit import MatrixUnit
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
-    """The GPU that LLVM calls `name`, as in the product for which schedules are chosen.
+    """The GPU that LLVM calls `name`, with the figures of the product for which schedules are
+    chosen.
 
-    `units` compute units at a `clock` in Hz. `workgroup_lds_bytes`: of LDS that one workgroup may
-    hold. `memory_bandwidth`: bytes per second of all memory. `memory_latency`: seconds from a
-    load's issue to the data being there when memory is busy; what is asked for within it must keep
-    memory busy. `decoders`: mnemonic prefixes that turn packed MX elements into wider ones.
-    `extends_f8`: IREE can turn 8-bit elements into wider ones there. `elf_machine`: EF_AMDGPU_MACH
-    of its code objects. `unverified`: what of its code nothing has executed, a sentence for
-    reports; empty where all has been.
+    `units` compute units at a `clock` in Hz. `workgroup_lds_bytes`: LDS that one workgroup may
+    hold. `memory_bandwidth`: bytes per second of all memory. `memory_latency`: seconds from issuing
+    a load until its data can be used, when memory is busy; loads in flight must cover it.
+    `decoders`: prefixes of mnemonics that convert packed MX elements to wider ones. `extends_f8`:
+    IREE can convert 8-bit elements to wider ones there. `elf_machine`: EF_AMDGPU_MACH of its code
+    objects. `unverified`: a sentence for reports about code for it that nothing has executed; empty
+    where all has been executed.
     """
 
     name: str
@@ -41,7 +42,7 @@ class Gpu:
     unverified: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse parts that contradict each other."""
+        """Raise ValueError for parts that contradict each other."""
         if self.unit.wave != self.matrix.lanes:
             raise ValueError(f"{self.name}: waves of {self.unit.wave} or {self.matrix.lanes}")
         if not 0 < self.workgroup_lds_bytes <= self.unit.lds_bytes:
@@ -51,7 +52,7 @@ class Gpu:
 
     @property
     def rates(self) -> Rates:
-        """Rates of a unit; where too little is known those of CDNA, to rank schedules by."""
+        """Rates of a compute unit; if not known, those of CDNA, for ranking schedules."""
         return self.unit.rates or Rates()
 
     @property
@@ -61,20 +62,20 @@ class Gpu:
 
     @property
     def latency_clocks(self) -> float:
-        """Clocks of memory_latency."""
+        """The memory latency in clocks."""
         return self.memory_latency * self.clock
 
     @property
     def bytes_in_flight(self) -> float:
-        """What a unit must have asked for at any time, if all are to keep memory busy.
+        """Bytes that each unit must have in flight to keep memory busy.
 
-        Little's law: what is on its way is bandwidth times latency.
+        Little's law: bytes in flight are bandwidth times latency.
         """
         return self.memory_bandwidth * self.memory_latency / self.units
 
     def flops(self, widths: tuple[int, int] | None = None) -> float:
-        """Operations a second of the fastest matrix instruction on all units; 0 where no source
-        says. widths: bits of the elements of both sides, under their scales; None for bf16."""
+        """Operations per second of the fastest matrix instruction on all units; 0 where no source
+        states it. widths: bits of the scaled elements of both operands; None for bf16."""
         forms = self.matrix.forms if widths is None else self.matrix.scaled
         slower = 2 if widths is not None and max(widths) >= 8 else 1
         rates = [2 * f.m * f.n * f.k / (f.clocks * slower) for f in forms if f.clocks]

@@ -1,17 +1,17 @@
 """The matrix instructions of an AMD GPU: shapes, operands, clocks, and the place of every sum.
 
-All of them multiply a tile of `rows` rows by one of as many columns and hold it alike. Lane l of
-the wave has row l % rows of either operand, in group g = l / rows along K, and column l % rows of
-the result. What differs between GPUs:
+All of them multiply a tile of `rows` rows by one of as many columns, with one layout. Lane l of the
+wave has row l % rows of either operand, in group g = l / rows along K, and column l % rows of the
+result. GPUs differ in:
 
     lanes       lanes per wave: 64 or 32
     k           elements along K per instruction: a lane holds k / groups elements of its row
     replicated  lanes of all groups hold the same k elements of their row instead
     run         sum e of a lane is row  run groups (e / run) + run g + e % run  of the result
 
-Which elements along K a group has does not matter where each operand is read by the same map,
-because a sum may take them in any order. So a bf16 instruction needs no more than what is here; a
-scaled one needs the place of its scales too (passes/kernels/gpu/fragments.py).
+Which elements along K a group has does not matter if both operands use the same map, because a sum
+may take its terms in any order. A bf16 instruction therefore needs no more than this record; a
+scaled instruction also needs the place of its scales (passes/kernels/gpu/fragments.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-#: MLIR names of the MX element types; one f8f6f4 instruction takes any pair of them.
+#: MLIR names of the MX element types; an f8f6f4 instruction takes any pair of them.
 F8F6F4 = ("f4E2M1FN", "f6E2M3FN", "f6E3M2FN", "f8E4M3FN", "f8E5M2")
 
 _SHAPE = re.compile(r"_(\d+)x(\d+)x(\d+)_")
@@ -29,13 +29,13 @@ _SHAPE = re.compile(r"_(\d+)x(\d+)x(\d+)_")
 
 @dataclass(frozen=True)
 class MatrixInstruction:
-    """D[m, n] += sum over k of A[m, k] B[k, n] in f32; its mnemonic has the shape.
+    """D[m, n] += sum over k of A[m, k] B[k, n] in f32; the mnemonic includes the shape.
 
-    `clocks`: for which it occupies the matrix core, with 4-bit elements on both sides where wider
-    ones take longer; 0 where no source says. `block`: elements along K per E8M0 scale, 0 where
-    there are no scales. `lhs`, `rhs`: element types (MLIR names) of each operand, independently of
-    the other. `selected`: IREE chooses it by itself, where both sides are of one format and there
-    are at least m rows.
+    `clocks`: clocks for which it occupies the matrix core, with 4-bit elements on both sides where
+    wider ones take longer; 0 where no source states it. `block`: elements along K per E8M0 scale, 0
+    without scales. `lhs`, `rhs`: possible element types (MLIR names) of each operand, independent
+    of the other. `selected`: IREE selects the instruction by itself, where both operands have one
+    format and there are at least m rows.
     """
 
     mnemonic: str
@@ -46,7 +46,7 @@ class MatrixInstruction:
     selected: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse a mnemonic without a shape, and types that do not fit the scales."""
+        """Raise ValueError for a mnemonic without a shape, partial blocks, or unknown types."""
         if _SHAPE.search(self.mnemonic) is None:
             raise ValueError(f"the mnemonic has no shape in {self}")
         if self.block < 0 or (self.block and self.k % self.block):
@@ -87,7 +87,7 @@ def scaled(
     elements: tuple[str, ...] = F8F6F4,
     selected: bool = False,
 ) -> MatrixInstruction:
-    """A scaled instruction whose operands may be any of `elements`, independently."""
+    """A scaled instruction whose operands may each have any type of `elements`."""
     return MatrixInstruction(mnemonic, clocks, block, elements, elements, selected)
 
 
@@ -95,11 +95,11 @@ def scaled(
 class MatrixUnit:
     """The matrix instructions of one GPU.
 
-    `family`: the operation of MLIR's dialect amdgpu. `scaled_bits`: widths of the elements for
-    which the place of the scales in a square instruction is known; other widths are decoded.
-    `converts`: v_cvt_scalef32_* turn scaled elements into bf16. `swaps`: v_permlane16_swap and
-    v_permlane32_swap exchange groups of lanes. `dma`: bytes per lane that a load straight to LDS
-    may have, 0 where it is not used.
+    `family`: the operation of MLIR's dialect amdgpu. `scaled_bits`: element widths for which the
+    place of the scales in a square instruction is known; other widths are decoded. `converts`: the
+    GPU has v_cvt_scalef32_*, which convert scaled elements to bf16. `swaps`: it has
+    v_permlane16_swap and v_permlane32_swap, which exchange groups of lanes. `dma`: bytes per lane
+    of a load straight to LDS, 0 where such loads are not used.
     """
 
     family: Literal["mfma", "wmma"]
@@ -114,7 +114,7 @@ class MatrixUnit:
     dma: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse an instruction that does not fill a wave."""
+        """Raise ValueError for an instruction whose result does not fill a wave."""
         for each in self.instructions:
             if each.m * each.n % self.lanes:
                 raise ValueError(f"{each.mnemonic} does not fill a wave of {self.lanes} lanes")
@@ -130,16 +130,16 @@ class MatrixUnit:
         return tuple(each for each in self.instructions if not each.block)
 
     def form(self, rows: int) -> MatrixInstruction:
-        """The bf16 instruction of so many rows. Raises ValueError where there is none."""
+        """The bf16 instruction with this number of rows. Raises ValueError where there is none."""
         return self._of(rows, self.forms)
 
     def scaled_form(self, rows: int) -> MatrixInstruction:
-        """The square instruction of so many rows with a scale per 32 elements, else ValueError."""
+        """The square instruction with `rows` rows and a scale per 32 elements, else ValueError."""
         forms = (each for each in self.scaled if each.m == each.n and each.block == 32)
         return self._of(rows, tuple(forms) if self.scaled_bits else ())
 
     def takes(self, *bits: int) -> bool:
-        """Whether scaled instructions take elements of so many bits as they are."""
+        """Whether scaled instructions take elements of all these widths without decoding."""
         return all(each in self.scaled_bits for each in bits)
 
     def _of(self, rows: int, forms: tuple[MatrixInstruction, ...]) -> MatrixInstruction:

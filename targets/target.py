@@ -1,8 +1,8 @@
-"""What can be compiled for: one frozen record a target, its source beside it.
+"""Compilation targets: one frozen record per target, with its source.
 
 Imports no MLIR and no IREE. A pass or a report asks the record ("is there a scaled matrix
 instruction for this pair?") and never compares names. The CPU is a target too. An unknown name is
-refused here because LLVM does not refuse it: for x86-64 it ends the process, for aarch64 it
+refused here because LLVM does not refuse it: for x86-64 LLVM ends the process, for aarch64 it
 silently compiles for the oldest CPU.
 """
 
@@ -19,7 +19,7 @@ from mxc.targets.cpus import CPUS, KERNEL_FEATURES, Rates, rates_of
 from mxc.targets.gpu import Gpu
 from mxc.targets.matrix_unit import MatrixInstruction
 
-#: The chip of the target "cpu" to LLVM: this machine's, whatever it is.
+#: The LLVM chip of the target "cpu": the machine that runs mxc.
 HOST = "host"
 
 #: How an instruction multiplies, best first: with block scales, as a matrix, as a dot product of
@@ -30,26 +30,25 @@ KINDS: tuple[Kind, ...] = ("scaled matrix", "matrix", "dot product", "multiply-a
 
 @dataclass(frozen=True, kw_only=True)
 class Multiplier:
-    """Instructions whose mnemonic starts with `prefix`."""
+    """The kind of multiplication of instructions whose mnemonic starts with `prefix`."""
 
     prefix: str
     kind: Kind
 
     def __post_init__(self) -> None:
-        """Refuse a record that could not be meant."""
+        """Raise ValueError for an empty prefix or an unknown kind."""
         if not self.prefix or self.kind not in KINDS:
             raise ValueError(f"malformed {self}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """What a pass, the driver, the report and the runtime need to know of one machine.
+    """The facts about one machine that passes, the driver, the report and the runtime need.
 
-    `device` is the IREE runtime driver; `chip` the CPU or GPU name for LLVM ("host": this
-    machine's); `triple` what IREE must be told when the architecture is not the compiler's own.
-    `features` are the LLVM features, of those that a kernel of ours looks at, that the chip has.
-    `decoders` are mnemonic prefixes that turn packed MX elements into wider ones. `gpu`: the
-    record of a GPU.
+    `device` is the IREE runtime driver. `chip` is the CPU or GPU name for LLVM ("host": this
+    machine). `triple` is passed to IREE when the architecture is not the compiler's own. `features`
+    are the LLVM features of the chip, of those that kernels of this repository use. `decoders` are
+    prefixes of mnemonics that convert packed MX elements to wider ones. `gpu`: the record of a GPU.
     """
 
     name: str
@@ -64,7 +63,7 @@ class Target:
     gpu: Gpu | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a record whose fields contradict each other."""
+        """Raise ValueError for a record whose fields contradict each other."""
         if self.is_gpu != (self.architecture == "amdgcn") or self.is_gpu != (self.gpu is not None):
             raise ValueError(f"{self.name}: device, architecture and the record of a GPU disagree")
         order = [KINDS.index(multiplier.kind) for multiplier in self.multipliers]
@@ -85,17 +84,17 @@ class Target:
 
     @property
     def is_gpu(self) -> bool:
-        """Whether the code runs after a GPU driver."""
+        """Whether the code runs on a GPU."""
         return self.device == "hip"
 
     @property
     def rates(self) -> Rates | None:
-        """Measured products per clock of a core; None where nothing was measured."""
+        """Measured products per clock of a core; None without a measurement."""
         return rates_of(self.chip, self.features) if self.architecture == "x86_64" else None
 
     @property
     def slow_bf16(self) -> str:
-        """Why dot products of bf16, which the CPU has, are not used; empty where they are."""
+        """Why bf16 dot products, which the CPU has, are not used; empty where they are used."""
         found = self.rates
         if found is None or found.bf16 > found.fma:
             return ""
@@ -105,11 +104,11 @@ class Target:
         )
 
     def has_any(self, features: tuple[str, ...]) -> bool:
-        """Whether the chip has one of the LLVM features; asking for none is met by all."""
+        """Whether the chip has at least one of these LLVM features; True for an empty tuple."""
         return not features or not set(features).isdisjoint(self.features)
 
     def multiplier(self, mnemonic: str) -> Multiplier | None:
-        """What kind of multiplication `mnemonic` is, or None where it is none."""
+        """The kind of multiplication of a mnemonic, by its longest matching prefix; else None."""
         matches = (m for m in self.multipliers if mnemonic.startswith(m.prefix))
         return max(matches, key=lambda m: len(m.prefix), default=None)
 
@@ -122,7 +121,8 @@ class Target:
         )
 
     def resolved(self, chip: str, features: tuple[str, ...]) -> Target:
-        """The record of target "cpu" once LLVM has said what the host is; features it may ignore.
+        """The record of target "cpu" with the host's chip and features; features no kernel uses are
+        dropped.
 
         chip: LLVM's CPU name; features: LLVM feature names without sign.
         """
@@ -130,7 +130,7 @@ class Target:
         return replace(self, chip=chip, features=tuple(f for f in known if f in features))
 
 
-#: Mnemonics of matrix instructions by the family of a GPU: with block scales, and without.
+#: Prefixes of the mnemonics of matrix instructions, by family: with block scales, and without.
 _SCALED = {
     "mfma": ("v_mfma_scale_", "v_mfma_ld_scale_"),
     "wmma": ("v_wmma_scale", "v_wmma_ld_scale"),
@@ -176,7 +176,7 @@ _AARCH64 = (
     *_all(("bfdot", "sdot", "udot", "usdot"), "dot product"),
     *_all(("fmla", "fmad", "fmul"), "multiply-add"),
 )
-# Byte and word permutes are table look-ups: how a kernel without an MX instruction decodes.
+# Byte and word permutes are table lookups, with which kernels decode without an MX instruction.
 _X86_DECODERS = ("vpermw", "vpermps", "vpermb", "vpermi2", "vpermt2", "vpshufb", "pshufb")
 _AARCH64_DECODERS = ("tbl", "tbx")
 
@@ -216,7 +216,7 @@ TARGETS: dict[str, Target] = {
 
 
 def target(name: str) -> Target:
-    """The record called `name`; TargetError lists the known names and the nearest one."""
+    """The record called `name`. Raises TargetError with the known names and the nearest one."""
     if name in TARGETS:
         return TARGETS[name]
     near = difflib.get_close_matches(name, TARGETS, n=1, cutoff=0.6)

@@ -1,8 +1,7 @@
-"""Permission for the tile registers of AMX: Linux gives them to a process that asks.
+"""Permission for the tile registers of AMX: Linux grants them to a process that asks.
 
-Without it the first instruction on a tile ends the process with SIGILL. The permission is that of
-the whole process, threads that exist already included; children of fork have it too, a program
-that is executed has not.
+Without permission, the first tile instruction ends the process with SIGILL. The permission covers
+the whole process, including threads that already exist. It is inherited over fork and lost at exec.
 """
 
 from __future__ import annotations
@@ -25,8 +24,7 @@ TILES = "amx-tile"
 
 @functools.cache
 def refusal() -> str | None:
-    """Ask for tiles, once in a process: why they are refused, as a clause; None where they are
-    given."""
+    """Ask for tiles, once per process. Why they are refused, as a clause; None if granted."""
     if sys.platform != "linux" or platform.machine().lower() not in ("x86_64", "amd64"):
         return f"{sys.platform} on {platform.machine()} has no tiles to give"
     library = ctypes.CDLL(None, use_errno=True)

@@ -1,4 +1,4 @@
-"""ELF files as far as code objects are ELF files: sections, symbols and notes.
+"""The parts of ELF that code objects use: sections, symbols and notes.
 
 Every size and offset is checked against the file before it is used. Source: System V ABI, ELF-64.
 """
@@ -13,13 +13,13 @@ from mxc.errors import CodeObjectError
 _EM_AMDGPU = 224
 _SHT_SYMTAB, _SHT_NOTE, _SHT_NOBITS, _SHT_DYNSYM = 2, 7, 8, 11
 _SHF_WRITE, _SHF_ALLOC = 1, 2
-#: Bytes of address space that a code object may take; those that we know take less than 1 MiB.
+#: Most bytes of address space of a code object; known code objects take less than 1 MiB.
 _LARGEST_IMAGE = 1 << 28
 _NOTE_METADATA = 32
 
 
 class Section(NamedTuple):
-    """A section; `kind` is its sh_type, `flags` sh_flags, `link` the section with its names."""
+    """A section. `kind` is sh_type, `flags` sh_flags, `link` the section with its names."""
 
     name: str
     kind: int
@@ -71,7 +71,7 @@ def _text(data: bytes, at: int) -> str:
 
 
 def note(data: bytes, sections: list[Section]) -> bytes:
-    """The note with the metadata of the kernels."""
+    """The note with the metadata of the kernels. Raises CodeObjectError where there is none."""
     for section in sections:
         at, end = section.offset, section.offset + section.size
         while section.kind == _SHT_NOTE and at + 12 <= end:
@@ -87,7 +87,7 @@ def note(data: bytes, sections: list[Section]) -> bytes:
 
 
 def symbols(data: bytes, sections: list[Section]) -> dict[str, int]:
-    """The values of all symbols, by name."""
+    """The values of all symbols, by name. Raises CodeObjectError for a malformed table."""
     found = {}
     for section in sections:
         if section.kind not in (_SHT_SYMTAB, _SHT_DYNSYM):
@@ -102,7 +102,7 @@ def symbols(data: bytes, sections: list[Section]) -> dict[str, int]:
 
 
 def section_of(sections: list[Section], address: int, name: str) -> Section:
-    """The section that is loaded where `address` is; name: the kernel that wants it."""
+    """The section loaded at `address`; `name`: the kernel, for errors. Raises CodeObjectError."""
     for section in sections:
         inside = section.address <= address < section.address + section.size
         if section.address and inside and section.kind != _SHT_NOBITS:
@@ -111,7 +111,7 @@ def section_of(sections: list[Section], address: int, name: str) -> Section:
 
 
 def bytes_at(data: bytes, sections: list[Section], at: int, count: int, name: str) -> bytes:
-    """`count` bytes at an address."""
+    """`count` bytes at the address `at`; `name`: the kernel, for errors. Raises CodeObjectError."""
     section = section_of(sections, at, name)
     start = section.offset + at - section.address
     if at + count > section.address + section.size:
@@ -121,7 +121,7 @@ def bytes_at(data: bytes, sections: list[Section], at: int, count: int, name: st
 
 def image(data: bytes, sections: list[Section]) -> bytes:
     """Code and constants as they are loaded: the bytes from address 0 to the end of the last
-    section that a kernel may read and not write."""
+    section that is loaded read-only."""
     loaded = [
         s
         for s in sections
@@ -137,7 +137,7 @@ def image(data: bytes, sections: list[Section]) -> bytes:
 
 
 def contents(data: bytes, sections: list[Section], name: str) -> bytes:
-    """The bytes of a section, b"" where there is none of that name."""
+    """The bytes of the section `name`, b"" where there is none."""
     for section in sections:
         if section.name == name and section.kind != _SHT_NOBITS:
             return data[section.offset : section.offset + section.size]

@@ -1,4 +1,4 @@
-"""What the metadata of a code object says of its kernels: what the loader reads of each.
+"""The metadata of the kernels in a code object.
 
 Source: the LLVM documentation "User Guide for AMDGPU Backend", section Code Object Metadata.
 """
@@ -14,10 +14,10 @@ from mxc.errors import CodeObjectError
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
-    """What a kernel takes: registers of a lane (`vgpr`, `agpr`) and of a wave (`sgpr`), registers
-    that are spilled, bytes, and the most work items of a workgroup.
+    """Resources of a kernel: registers per lane (`vgpr`, `agpr`) and per wave (`sgpr`), spilled
+    registers, bytes of scratch and LDS, and the most work-items of a workgroup.
 
-    `vgpr` has accumulation registers in it where both are one file (gfx942, gfx950).
+    `vgpr` includes accumulation registers where both are one register file (gfx942, gfx950).
     """
 
     vgpr: int
@@ -30,17 +30,17 @@ class Resources:
 
 
 def read_resources(data: bytes) -> dict[str, Resources]:
-    """What each kernel of a code object takes. Raises CodeObjectError for any other file."""
+    """The resources of each kernel of a code object. Raises CodeObjectError for any other file."""
     return resources(unpack(elf.note(data, elf.read_sections(data))))
 
 
 def resources(metadata: Value) -> dict[str, Resources]:
-    """What each kernel takes, from the metadata of a code object or of assembly text."""
+    """The resources of each kernel, from the metadata of a code object or of assembly text."""
     return {name: _resources(entry) for name, entry in kernel_entries(metadata).items()}
 
 
 def kernel_entries(metadata: Value) -> dict[str, Value]:
-    """The entry of each kernel, by name."""
+    """The metadata of each kernel, by name. Raises CodeObjectError for none, or a repeated name."""
     kernels: dict[str, Value] = {}
     for entry in items(metadata, "amdhsa.kernels"):
         name = string(entry, ".name")
@@ -66,14 +66,14 @@ def _resources(entry: Value) -> Resources:
 
 
 def value_of(value: Value, key: str, *, optional: bool = False) -> Value:
-    """The value of a key, None where it is optional and not there."""
+    """The value of a key; if it is missing, None if optional, else raises CodeObjectError."""
     if not isinstance(value, dict) or (key not in value and not optional):
         raise CodeObjectError(f"metadata: no {key!r} where one was wanted")
     return value.get(key)
 
 
 def items(value: Value, key: str, *, optional: bool = False) -> list[Value]:
-    """The list of a key, empty where it is optional and not there."""
+    """The list at a key, empty if optional and missing. Raises CodeObjectError for other values."""
     found = value_of(value, key, optional=optional)
     if found is None and optional:
         return []
@@ -83,7 +83,7 @@ def items(value: Value, key: str, *, optional: bool = False) -> list[Value]:
 
 
 def string(value: Value, key: str) -> str:
-    """The string of a key."""
+    """The string at a key. Raises CodeObjectError for other values."""
     found = value_of(value, key)
     if not isinstance(found, str):
         raise CodeObjectError(f"metadata: {key} is {found!r}, wanted a string")
@@ -91,7 +91,7 @@ def string(value: Value, key: str) -> str:
 
 
 def integer(value: Value, key: str) -> int:
-    """The number of a key."""
+    """The integer at a key. Raises CodeObjectError for other values."""
     found = value_of(value, key)
     if not isinstance(found, int):
         raise CodeObjectError(f"metadata: {key} is {found!r}, wanted a number")

@@ -1,7 +1,7 @@
-"""The part of MessagePack in which code objects keep their metadata.
+"""A reader for the part of MessagePack that the metadata of code objects uses.
 
-Maps, arrays, strings, integers, booleans and nil (https://github.com/msgpack/msgpack spec.md);
-anything else, or a text that ends too soon, is a CodeObjectError.
+Maps, arrays, strings, integers, booleans and nil (https://github.com/msgpack/msgpack spec.md).
+Other types, and truncated data, raise CodeObjectError.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _LENGTHS = {
     0xDF: ("map", ">I"),
 }
 _CONSTANTS: dict[int, bool | None] = {0xC0: None, 0xC2: False, 0xC3: True}
-#: Real metadata is nested four deep.
+#: Deepest nesting that is read; metadata of kernels is nested four deep.
 _DEEPEST = 32
 
 
 def unpack(data: bytes) -> Value:
-    """The one value that `data` holds."""
+    """Read `data`, which holds one value. Raises CodeObjectError."""
     value, end = _value(data, 0, 0)
     if any(data[end:]):
         raise CodeObjectError(f"metadata: {len(data) - end} bytes after the end of the value")

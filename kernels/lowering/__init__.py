@@ -1,1 +1,2 @@
-"""Kernels as MLIR: index arithmetic, the nest, tile registers."""
+"""Lowering of scheduled kernels to MLIR: index arithmetic, the loop nest, tile and vector
+registers."""

@@ -1,4 +1,4 @@
-"""Sums of index values with integer factors: coordinates and addresses while a nest is lowered."""
+"""Sums of index values with integer factors, for coordinates and addresses during lowering."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from mxc.dialects.generic import constant
 
 @dataclass(frozen=True)
 class Index:
-    """`number` + the sum of factor * value. Folds constants; emits operations only where a value
-    is asked for, or where `//` does not come out even."""
+    """`number` + the sum of factor * value. Folds constants; emits operations only when a value is
+    asked for, or when `//` does not divide evenly."""
 
     number: int = 0
     terms: Mapping[ir.Value, int] = field(default_factory=dict)
 
     @property
     def key(self) -> Hashable:
-        """Equal for equal sums."""
+        """A key that is equal for equal sums."""
         return self.number, frozenset(self.terms.items())
 
     def __add__(self, other: Number) -> Index:
@@ -42,7 +42,7 @@ class Index:
         return self + other * -1
 
     def __rsub__(self, other: int) -> Index:
-        """The difference of a number and this."""
+        """`other` minus this sum."""
         return self * -1 + other
 
     def __mul__(self, by: int) -> Index:
@@ -54,7 +54,7 @@ class Index:
     __rmul__ = __mul__
 
     def __floordiv__(self, by: int) -> Index:
-        """The quotient, of what is not below zero."""
+        """The quotient; the sum must not be negative."""
         if by == 1:
             return self
         if any(factor % by for factor in self.terms.values()):
@@ -63,7 +63,7 @@ class Index:
         return Index(self.number // by, terms)
 
     def __mod__(self, by: int) -> int:
-        """The rest of the division, where it is known; ValueError where it is not."""
+        """The remainder. Raises ValueError where it depends on a value."""
         if any(factor % by for factor in self.terms.values()):
             raise ValueError(f"a tile that begins inside of a fragment of {by}")
         return self.number % by
@@ -73,24 +73,24 @@ Number: TypeAlias = int | Index
 
 
 def of(value: int | ir.Value) -> Index:
-    """A number or an index value."""
+    """An `Index` from an int or an index value."""
     return Index(value) if isinstance(value, int) else Index(0, {value: 1})
 
 
 def known(number: Number) -> int | None:
-    """The number, where it does not depend on values."""
+    """The number if it is constant, else None."""
     if isinstance(number, int):
         return number
     return None if number.terms else number.number
 
 
 def key_of(number: Number) -> Hashable:
-    """Equal for equal numbers."""
+    """A key that is equal for equal numbers."""
     return number if isinstance(number, int) else number.key if number.terms else number.number
 
 
 def value_of(number: Number) -> ir.Value:
-    """An index value, at the insertion point."""
+    """Emit the number as an index value at the insertion point."""
     index = ir.IndexType.get()
     if isinstance(number, int):
         return constant(number, index)
@@ -104,7 +104,7 @@ def value_of(number: Number) -> ir.Value:
 
 
 def least(first: Number, second: Number) -> Number:
-    """The lesser of two, neither below zero."""
+    """The minimum of two numbers that are not negative."""
     pair = [known(first), known(second)]
     if pair[0] is not None and pair[1] is not None:
         return min(pair[0], pair[1])

@@ -1,4 +1,4 @@
-"""Memory of a kernel while it is lowered: scratch, pointers, tiles from and to memory."""
+"""Memory during lowering: scratch, pointers, and tiles loaded from and stored to memory."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from mxc.kernels.language import Array, Kernel
 from mxc.kernels.layout import Layout
 from mxc.kernels.lowering.index import Number, value_of
 
-#: Bytes of a cache line, with which scratch begins, and of a row of a tile.
+#: Bytes of a cache line, to which scratch is aligned; also bytes of a row of a tile.
 LINE = 64
-#: What stands for the dynamic index among the constant indices of a GEP.
+#: Marks the dynamic index among the constant indices of a GEP.
 _DYNAMIC = -(2**31)
 
 
 def scratch(array: Array, tile: Mapping[str, int]) -> ir.Value:
-    """Memory of a workgroup for a tile of an array: bytes."""
+    """Allocate scratch of a workgroup for a tile of an array, as a memref of bytes."""
     count = array.count(tile) * array.element.bits // 8
     kind = ir.MemRefType.get([count], ir.IntegerType.get_signless(8))
     alignment = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), LINE)
@@ -28,14 +28,14 @@ def scratch(array: Array, tile: Mapping[str, int]) -> ir.Value:
 
 
 def pointer(memory: ir.Value) -> ir.Value:
-    """!llvm.ptr to the beginning of a memref."""
+    """The start of a memref as !llvm.ptr."""
     place = memref.ExtractAlignedPointerAsIndexOp(memory).result
     number = arith.index_cast(ir.IntegerType.get_signless(64), place)
     return llvm.IntToPtrOp(_pointer(), number).result
 
 
 def _moved(start: ir.Value, offset: Number) -> ir.Value:
-    """`start` plus so many bytes."""
+    """`start` plus `offset` bytes."""
     i64, i8 = ir.IntegerType.get_signless(64), ir.IntegerType.get_signless(8)
     number = arith.index_cast(i64, value_of(offset))
     places = ir.DenseI32ArrayAttr.get([_DYNAMIC])
@@ -47,21 +47,21 @@ def _pointer() -> ir.Type:
 
 
 def load_tile(start: ir.Value, offset: Number, stride: int, *, streamed: bool) -> ir.Value:
-    """A tile whose rows are `stride` bytes apart, `offset` bytes after a pointer."""
+    """Load a tile `offset` bytes after a pointer, with rows `stride` bytes apart."""
     apart = constant(stride, ir.IntegerType.get_signless(64))
     return x86.tile_load(_moved(start, offset), apart, streamed=streamed)
 
 
 def store_tile(value: ir.Value, start: ir.Value, offset: Number, stride: int) -> None:
-    """Write it there."""
+    """Store a tile `offset` bytes after a pointer, with rows `stride` bytes apart."""
     apart = constant(stride, ir.IntegerType.get_signless(64))
     x86.tile_store(value, _moved(start, offset), apart)
 
 
 def row_stride(kernel: Kernel, array: Array, tile: Mapping[str, int], how: Layout) -> int:
-    """Bytes between the rows of a tile that lies in an array, where each is 64 bytes side by side.
+    """Bytes between the rows of a tile in an array whose rows are each 64 contiguous bytes.
 
-    Raises ValueError where it does not lie so.
+    Raises ValueError where rows are not contiguous, or not equally far apart.
     """
     sizes = {**dict.fromkeys(array.axes, 1), **tile}
 

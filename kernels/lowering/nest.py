@@ -1,7 +1,8 @@
-"""A scheduled kernel as MLIR, at the insertion point: one walk over its nest.
+"""Lower a scheduled kernel to MLIR at the insertion point, in one walk over its loop nest.
 
-Loops in a grid are workgroups. Serial loops carry the registers that are written within and live
-outside; a loop of one iteration is gone. Statements are emitted for tiles or for vectors.
+Grid loops become workgroups. A serial loop carries, as iteration arguments, the registers that are
+written inside and live outside; a loop with one iteration is inlined. Statements are emitted for
+tile registers or for vector registers.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ from mxc.kernels.language import Array, Body, Do, For, Kernel, statements
 from mxc.kernels.lowering.index import Number, known, of, value_of
 from mxc.kernels.lowering.places import At, Places, Tile
 
-#: The dimension of the workgroups along an axis.
+#: The dimension of the workgroup number along each axis.
 GRID = {"n": 0, "m": 1, "g": 2}
 
 
 class Statements(Protocol):
-    """Emits statements, for a kind of registers."""
+    """Emits statements for one kind of registers."""
 
     def enter(self, held: Sequence[Array], tile: Tile) -> None:
-        """Arrays begin to live in a tile."""
+        """Prepare for arrays whose lifetime begins in a tile."""
         ...
 
     def emit(self, do: Do, tile: Tile) -> None:
-        """One statement on a tile."""
+        """Emit one statement on a tile."""
         ...
 
 
@@ -40,8 +41,8 @@ def lower(
     sizes: Mapping[str, int | ir.Value],
     statements: Callable[[Kernel, Places], Statements],
 ) -> None:
-    """Build the body. `memory`: the memrefs of arrays of the program; `sizes`: of every axis, of
-    one in `spans` any number."""
+    """Build the body of a kernel. `memory`: the memrefs of arrays of the program; `sizes`: of every
+    axis; the size of an axis in `spans` is not read."""
     places = Places(kernel, memory, sizes)
     walk = _Walk(kernel, places, statements(kernel, places))
     at: At = dict.fromkeys(kernel.sizes, 0)
@@ -52,7 +53,7 @@ def lower(
 
 
 def workgroups(kernel: Kernel) -> dict[int, tuple[str, int]]:
-    """The loops in a grid: dimension -> axis and step."""
+    """The grid loops: dimension -> axis and step."""
     found = {}
 
     def visit(body: Body) -> None:
@@ -68,14 +69,14 @@ def workgroups(kernel: Kernel) -> dict[int, tuple[str, int]]:
 
 @dataclass
 class _Walk:
-    """One lowering."""
+    """The lowering of one kernel."""
 
     kernel: Kernel
     places: Places
     statements: Statements
 
     def block(self, body: Body, tile: Tile) -> None:
-        """Everything in a body."""
+        """Emit every statement and loop of a body."""
         held = self.kernel.held(body)
         for array in held:
             self.places.hold(array, tile)
@@ -97,7 +98,7 @@ class _Walk:
         start: Number = 0 if one else of(workgroup(GRID[loop.axis])) * loop.by
         cut = tile.cut(loop.axis, start, loop.by, self._even(loop))
         for axis, derived in self.kernel.derived.items():
-            # Read once: the compiler does not know that nothing is stored there.
+            # Read once: the compiler does not know that nothing is stored to the table.
             if derived.group == loop.axis and derived.table:
                 self.places.start(derived, cut.at)
             if derived.group == loop.axis and not derived.plus:
@@ -105,7 +106,7 @@ class _Walk:
         self.block(loop.body, cut)
 
     def _even(self, loop: For) -> bool:
-        """Whether no iteration of a loop is ragged, wherever it begins."""
+        """Whether every iteration of a loop is a full step, wherever the loop begins."""
         size = self.places.static(loop.axis)
         return size is not None and size % loop.by == 0
 
@@ -116,8 +117,8 @@ class _Walk:
         even = self._even(loop) or (whole is not None and whole % loop.by == 0)
         widths = (loop.by, *loop.rest)
         for by, rest in zip(widths, loop.rest, strict=False):
-            # Iterations of this width, while more than the rest is left; wider ones may have gone
-            # beyond the end.
+            # Iterations of this width run while more coordinates than the rest are left; wider
+            # iterations may have gone past the end.
             over = stop - start if by == loop.by else _at_least_zero(stop - start)
             behind = (over + (by - rest - 1)) // by * by + start
             self._turns(loop, tile, (start, behind, by), even, once=by != loop.by)
@@ -133,8 +134,8 @@ class _Walk:
         *,
         once: bool = False,
     ) -> None:
-        """The body from one coordinate to another, in steps; carries registers. `once`: there is
-        one iteration, or none where the first coordinate is after the other."""
+        """Emit the body for coordinates from start to stop in steps, and carry its registers.
+        `once`: there is at most one iteration, and none where start is not below stop."""
         start, stop, by = span
         length = known(stop - start)
         if length is not None and length <= by:
@@ -154,7 +155,7 @@ class _Walk:
 
         op: scf.IfOp | scf.ForOp
         if once:
-            # No loop: LLVM would move what it reads before it, into more registers than there are.
+            # Not a loop: LLVM would hoist its loads, and need more registers than there are.
             some = arith.cmpi(arith.CmpIPredicate.slt, value_of(start), value_of(stop))
             op = scf.IfOp(some, [value.type for value in begun], has_else=bool(begun))
             with ir.InsertionPoint(op.then_block):
@@ -163,7 +164,7 @@ class _Walk:
                 with ir.InsertionPoint(op.else_block):
                     scf.YieldOp(begun)
         else:
-            # Iterations are counted: a coordinate is then surely a multiple of the step.
+            # Iterations are counted, so that a coordinate is provably a multiple of the step.
             count = (stop - start + (by - 1)) // by
             zero, one = (constant(each, ir.IndexType.get()) for each in range(2))
             op = scf.ForOp(zero, value_of(count), one, begun)
@@ -182,7 +183,7 @@ def _at_least_zero(number: Number) -> Number:
 
 
 def workgroup(dimension: int) -> ir.Value:
-    """The number of the workgroup that runs, along a dimension."""
+    """The number of the running workgroup along a dimension."""
     return ir.Operation.create(
         "stream.dispatch.workgroup.id",
         results=[ir.IndexType.get()],

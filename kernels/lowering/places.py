@@ -1,4 +1,4 @@
-"""Where things are while a nest is lowered: tiles, coordinates, addresses, registers, scratch."""
+"""State of a lowering: the current tile, coordinates, addresses, registers and scratch."""
 
 from __future__ import annotations
 
@@ -23,15 +23,14 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True)
 class Tile:
-    """The current tile: where it begins, its sizes, and the axes along which it surely ends within
-    the array."""
+    """The current tile: its start, sizes, and the axes along which it is known to be in bounds."""
 
     at: At
     sizes: dict[str, int]
     full: frozenset[str]
 
     def cut(self, axis: str, start: Number, by: int, full: bool) -> Tile:
-        """A part of it along an axis."""
+        """The part of the tile that begins at `start` along an axis and is `by` wide."""
         others = self.full - {axis}
         return replace(
             self,
@@ -41,13 +40,13 @@ class Tile:
         )
 
     def moved(self, offsets: Mapping[str, int]) -> At:
-        """Coordinates in it."""
+        """The coordinates at these offsets from the start of the tile."""
         return {axis: place + offsets.get(axis, 0) for axis, place in self.at.items()}
 
 
 class Places:
-    """The arrays of a kernel. `memory`: memrefs by name; `registers`: tile registers by name and
-    place."""
+    """The arrays of a kernel during lowering. `memory`: memrefs by name; `registers`: register
+    values by name and byte offset within the array."""
 
     def __init__(
         self,
@@ -55,7 +54,7 @@ class Places:
         memory: Mapping[str, ir.Value],
         sizes: Mapping[str, int | ir.Value],
     ) -> None:
-        """Arrays of the program have their memory."""
+        """Register the arrays of the program with their memrefs."""
         self.kernel, self._sizes = kernel, sizes
         self.memory = dict(memory)
         self.registers: dict[str, dict[int, ir.Value]] = {}
@@ -72,7 +71,8 @@ class Places:
                     self._pointers[array.name] = pointer(memory[array.name])
 
     def hold(self, array: Array, tile: Tile) -> None:
-        """An array lives in this tile: registers, or scratch where the function begins."""
+        """Begin the lifetime of an array in this tile: in registers, or in scratch that is
+        allocated at the start of the function."""
         self._regions[array.name] = tile
         if array.space in ("tile", "register"):
             self.registers[array.name] = {}
@@ -82,26 +82,26 @@ class Places:
                 self._pointers[array.name] = pointer(self.memory[array.name])
 
     def region(self, name: str) -> dict[str, int]:
-        """The sizes of what there is of an array."""
+        """The sizes of the region of an array that exists."""
         return self._regions[name].sizes
 
     def begin(self, name: str) -> At:
-        """Where that begins."""
+        """The coordinates at which the region of an array begins."""
         return self._regions[name].at
 
     def pointer(self, name: str) -> ir.Value:
-        """To the beginning of an array."""
+        """A pointer to the start of an array."""
         return self._pointers[name]
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
-        """What is remembered within is forgotten after: it was made in a loop."""
+        """Forget values remembered inside on exit: they may not dominate later operations."""
         before = dict(self._known)
         yield
         self._known = before
 
     def remembered(self, key: Hashable, make: Callable[[], Made]) -> Made:
-        """What is made once in a scope."""
+        """The value for `key`, made at most once in a scope."""
         if key not in self._known:
             self._known[key] = make()
         found: Made = self._known[key]
@@ -110,12 +110,12 @@ class Places:
     # sizes
 
     def static(self, axis: str) -> int | None:
-        """The size of an axis, where it is known."""
+        """The size of an axis if it is a constant, else None."""
         size = self._sizes[axis]
         return size if isinstance(size, int) and axis not in self.kernel.spans else None
 
     def left(self, axis: str, tile: Tile) -> Number:
-        """Coordinates of a tile along an axis that are within the array."""
+        """Number of coordinates of a tile along an axis that are within the array."""
         if axis in tile.full:
             return tile.sizes[axis]
         left = self._end(axis, tile.at) - tile.at[axis]
@@ -134,7 +134,7 @@ class Places:
     # coordinates
 
     def coordinate(self, axis: str, at: At) -> Number:
-        """A coordinate of an array of the program, derived or not."""
+        """A coordinate of an array of the program, computed if it is derived."""
         derived = self.kernel.derived.get(axis)
         if derived is None:
             return at[axis]
@@ -160,14 +160,14 @@ class Places:
         return found // derived.share
 
     def start(self, derived: Derived, at: At) -> Number:
-        """The entry of a group in a table."""
+        """The entry of a group in the table of a derived coordinate."""
         group = at[derived.group]
         key = (derived.table, key_of(group))
         return self.remembered(key, lambda: self._read(derived.table, group))
 
     def rows(self, axis: str, tile: Tile, *, clamped: bool) -> list[Number]:
-        """The coordinates of a derived axis of each row of a tile; of those past the last one,
-        the last one's."""
+        """The coordinates along a derived axis of each row of a tile. With `clamped`, rows past the
+        last one get the coordinate of the last one."""
         derived = self.kernel.derived[axis]
         found = []
         for number in range(tile.sizes[derived.plus]):
@@ -183,12 +183,12 @@ class Places:
         return found if known(found) is not None else of(value_of(found))
 
     def _read(self, table: str, place: Number) -> Index:
-        """A number in a table of the program."""
+        """Load a number from a table of the program."""
         found = memref.LoadOp(self.memory[table], [value_of(place)]).result
         return of(arith.index_cast(ir.IndexType.get(), found))
 
     def address(self, name: str, at: At) -> Number:
-        """The place of an element, in bytes."""
+        """The offset of an element, in bytes."""
         array, region = self.kernel.arrays[name], self._regions[name]
         if array.space == "global":
             here = {axis: self.coordinate(axis, at) for axis in array.axes}
@@ -198,7 +198,8 @@ class Places:
         return (found * array.element.bits) // 8
 
     def key(self, name: str, at: At) -> int:
-        """Which register of an array has an element."""
+        """The key, in `registers`, of the register that holds an element. Raises ValueError where
+        it is not known at compile time."""
         found = known(self.address(name, at))
         if found is None:
             raise ValueError(f"{name} is in registers, and which of them is not known: unroll")
@@ -206,7 +207,7 @@ class Places:
 
 
 def _entry() -> ir.Block:
-    """The first block of the function that is built: the nest may be in a branch."""
+    """The first block of the function being built, also from within a branch or loop."""
     block = ir.InsertionPoint.current.block
     while (owner := block.owner.operation).name.startswith("scf."):
         block = owner.block
@@ -214,7 +215,7 @@ def _entry() -> ir.Block:
 
 
 def _tiles(kernel: Kernel) -> set[str]:
-    """Arrays of the program that tiles are loaded from."""
+    """The arrays of the program that tiles are loaded from."""
     return {
         name
         for do in statements(kernel.body)

@@ -1,4 +1,4 @@
-"""Statements of a nest on tiles as MLIR: moved, multiplied, decoded, finished."""
+"""Emit the statements of a kernel on tile registers: copy, dot product, decode and finish."""
 
 from __future__ import annotations
 
@@ -24,10 +24,13 @@ Store: TypeAlias = Callable[[Sequence[Sequence[ir.Value]], ir.Value, ir.Value], 
 
 @dataclass(frozen=True)
 class Tiles:
-    """Emits the statements of a kernel. `decode`: puts the registers of the tile of weights at
-    coordinates, 64 bytes each, by their numbers; so many elements along k after them are asked
-    for. `store`: finish and store sums f32 [lanes] of one row, from a column on: for each register
-    of columns one of each half."""
+    """Emits the statements of a kernel on tile registers.
+
+    `decode`: called with coordinates, a prefetch distance in elements along K, and a callback that
+    takes the number and the value of each register (64 bytes) of the decoded tile of weights.
+    `store`: finishes and stores f32 sums [lanes] of one row, from a column on; per register of
+    columns it gets one value for each half of a gate.
+    """
 
     kernel: Kernel
     places: Places
@@ -35,10 +38,10 @@ class Tiles:
     store: Store
 
     def enter(self, held: Sequence[Array], tile: Tile) -> None:
-        """Nothing is to be done before."""
+        """Do nothing: tiles need no preparation."""
 
     def emit(self, do: Do, tile: Tile) -> None:
-        """One statement on a tile."""
+        """Emit one statement on a tile."""
         if do.op == "map":
             self._map(do, tile)
             return
@@ -58,7 +61,7 @@ class Tiles:
         places.registers[do.out][places.key(do.out, at)] = x86.tile_dot_bf16(sums, a, b)
 
     def _decode(self, do: Do, at: At) -> None:
-        """The registers of a tile lie side by side, as the atom has them."""
+        """Store the registers of a decoded tile next to each other, in the layout of the atom."""
         array, places = self.kernel.arrays[do.out], self.places
         if do.atom is None or array.layout != do.atom.layouts[0]:
             raise ValueError(f"{do.out} does not lie as what decodes it writes it")
@@ -73,7 +76,7 @@ class Tiles:
         self.decode(here, do.ahead, put)
 
     def _copy(self, do: Do, at: At) -> None:
-        """Zeros, or tiles, between memory and registers."""
+        """Copy tiles between memory and registers, or zero them."""
         out, places = self.kernel.arrays[do.out], self.places
         how = out.layout
         if not do.ins:
@@ -88,7 +91,7 @@ class Tiles:
                     places.pointer(source.name),
                     places.address(source.name, at),
                     self._stride(source.name, how),
-                    # What is in scratch is to stay in the nearest cache.
+                    # Tiles in scratch are to stay in the nearest cache.
                     streamed=source.space == "global",
                 )
         if out.space == "tile":
@@ -101,7 +104,7 @@ class Tiles:
         return row_stride(self.kernel, self.kernel.arrays[name], self.places.region(name), how)
 
     def _map(self, do: Do, tile: Tile) -> None:
-        """Row by row, of as many as there are: the registers of columns, one of each part."""
+        """Finish and store each row: its registers of columns, one per half of a gate."""
         (name,) = do.ins
         array, places, at = self.kernel.arrays[name], self.places, tile.at
         lanes = 1 << len(array.layout.lane)

@@ -1,7 +1,4 @@
-"""Statements of a nest on vector registers as MLIR.
-
-A register has columns, one a lane.
-"""
+"""Emit the statements of a kernel on vector registers, which hold one column per lane."""
 
 from __future__ import annotations
 
@@ -19,15 +16,18 @@ from mxc.kernels.language import Array, Do, Kernel
 from mxc.kernels.lowering.index import Number, key_of, value_of
 from mxc.kernels.lowering.places import Places, Tile
 
-#: Bytes of a lane.
+#: Bytes per lane.
 _LANE = 4
 
 
 @dataclass(frozen=True)
 class Vectors(ABC):
-    """Emits the statements of a kernel. What is special to an instruction set, to weights and to
-    where activations lie is left to subclasses: `k` is where a block begins, and a column is what
-    `column` says of a register of weights."""
+    """Emits the statements of a kernel on vector registers.
+
+    Subclasses supply what depends on the instruction set, on the weights and on where activations
+    lie. In their methods, `k` is the start of a block along K, and `column` is the value that the
+    method `column` returned for a register of weights.
+    """
 
     kernel: Kernel
     places: Places
@@ -36,23 +36,24 @@ class Vectors(ABC):
     @property
     @abstractmethod
     def lanes(self) -> int:
-        """Columns of a register."""
+        """Number of columns of a register."""
 
     @abstractmethod
     def column(self, e: Number | None, h: Number, n: Number) -> Any:
-        """A register of columns: the expert, if there are any, the half, the first column."""
+        """Describe a register of columns by its expert (None without experts), its half and its
+        first column."""
 
     @abstractmethod
     def ask(self, columns: Sequence[Any], k: Number, ahead: int) -> None:
-        """Ask for weights that many elements ahead, past the end of K for the next columns."""
+        """Prefetch weights `ahead` elements along K; past its end, those of the next columns."""
 
     @abstractmethod
     def decode(self, column: Any, k: Number) -> Iterator[ir.Value]:
-        """The operands of each step of a block, each built when it is asked for."""
+        """Yield the operands of each step of a block; each is built when it is requested."""
 
     @abstractmethod
     def operand(self, dwords: ir.Value) -> ir.Value:
-        """The bits of dwords as an operand."""
+        """Convert dwords to an operand of the dot product, without changing bits."""
 
     @abstractmethod
     def factor(self, column: Any, k: Number) -> ir.Value:
@@ -60,34 +61,34 @@ class Vectors(ABC):
 
     @abstractmethod
     def activations(self, name: str, row: Number, k: Number, step: int = 0) -> ir.Value:
-        """What the array `name` has for a row and a block, or for a step of it, in every lane."""
+        """The entry of array `name` for a row and a block, or a step of it, in every lane."""
 
     @abstractmethod
     def dot(self, sums: ir.Value, weights: ir.Value, activations: ir.Value) -> ir.Value:
-        """sums + the products."""
+        """`sums` plus the dot product."""
 
     @abstractmethod
     def scaled(self, total: ir.Value, sums: ir.Value, factors: Sequence[ir.Value]) -> ir.Value:
-        """total + sums * factors, from the first on."""
+        """`total` + `sums` * `factors`, multiplied in order."""
 
     @abstractmethod
     def put(self, value: ir.Value, row: Number, n: Number) -> None:
-        """Store a result."""
+        """Store a register of results."""
 
     @abstractmethod
     def finish(self, totals: Sequence[ir.Value], row: Number, n: Number) -> ir.Value:
-        """The result of totals, of a gate of both halves."""
+        """The result of totals; a gate has the totals of both halves."""
 
     @abstractmethod
     def wait(self, value: ir.Value, number: int, n: Number) -> None:
-        """Keep a result of a row of the tile, at a column of a block, until there are all."""
+        """Keep a result of row `number` of the tile, at column `n` of an incomplete block."""
 
     @abstractmethod
     def round(self, rows: Sequence[Number], n: Number) -> None:
-        """Store the blocks of the rows of a tile."""
+        """Round and store the complete blocks of the rows of a tile."""
 
     def enter(self, held: Sequence[Array], tile: Tile) -> None:
-        """Coordinates of what lives in registers are computed where it begins to."""
+        """Compute the coordinates of rows and columns where arrays that use them begin to live."""
         if any(array.space == "register" and "m" in array.axes for array in held):
             for axis in ("r", "y"):
                 self._rows(axis, tile)
@@ -95,7 +96,7 @@ class Vectors(ABC):
             self._columns(tile)
 
     def emit(self, do: Do, tile: Tile) -> None:
-        """One statement on a tile."""
+        """Emit one statement on a tile."""
         makes = {
             "zero": self._zero, "copy": self._copy, "decode": self._decode, "dot": self._dot,
             "scale": self._scale, "map": self._map, "round": self._round,
@@ -109,7 +110,7 @@ class Vectors(ABC):
         return self.places.rows(axis, tile, clamped=clamped)
 
     def _cells(self, tile: Tile) -> list[tuple[int, int]]:
-        """Halves and columns of registers of a tile."""
+        """The half and the first column of each register of a tile."""
         columns = range(0, tile.sizes["n"], self.lanes)
         return [(h, n) for h in range(tile.sizes.get("h", 1)) for n in columns]
 
@@ -127,14 +128,14 @@ class Vectors(ABC):
     # registers
 
     def _keys(self, name: str, tile: Tile, m: int, h: int, n: int) -> list[int]:
-        """Keys of the chains of a register."""
+        """The keys of the chains of one accumulator."""
         array, region = self.kernel.arrays[name], self.places.region(name)
         first = self.places.key(name, tile.moved({"m": m, "h": h, "n": n}))
         apart = array.count(region) * array.element.bits // 8
         return [first + chain * apart for chain in range(array.copies(region))]
 
     def _set(self, name: str, tile: Tile, value: ir.Value, *at: int) -> None:
-        """Sums begin with a value: the first chain does, and the others with nothing."""
+        """Start sums at a value: the first chain takes the value, the others zero."""
         if self.kernel.arrays[name].space != "register":
             m, h, n = at
             self._keep(name, tile, 0, value, m=m, h=h, n=n)
@@ -151,7 +152,7 @@ class Vectors(ABC):
         return constant(0 if integer else 0.0, ir.VectorType.get([self.lanes], kind))
 
     def _total(self, name: str, tile: Tile, *at: int) -> ir.Value:
-        """The sum of all chains; of sums that wait in scratch there is one."""
+        """The sum of all chains; sums that wait in scratch have one chain."""
         if self.kernel.arrays[name].space != "register":
             m, h, n = at
             place = self._place(name, tile, 0, m=m, h=h, n=n)
@@ -178,7 +179,7 @@ class Vectors(ABC):
                 self._set(do.out, tile, self._nothing(do.out), m, *at)
 
     def _copy(self, do: Do, tile: Tile) -> None:
-        """What sums begin with; sums from scratch and to it."""
+        """Start sums at an array of the program, or move sums to and from scratch."""
         (name,) = do.ins
         rows = self._rows("r", tile) if self.kernel.arrays[name].space == "global" else []
         starts = [self.activations(name, row, tile.at["k"]) for row in rows]
@@ -188,7 +189,7 @@ class Vectors(ABC):
                 self._set(do.out, tile, value, m, *at)
 
     def _decode(self, do: Do, tile: Tile) -> None:
-        """Operands to registers, one when it is asked for; operands, or scales, to scratch."""
+        """Decode operands to registers on demand, or decode operands or scales to scratch."""
         array, columns, k = self.kernel.arrays[do.out], self._columns(tile), tile.at["k"]
         if "k" in array.grain:
             for (h, n), column in zip(self._cells(tile), columns, strict=True):
@@ -213,7 +214,7 @@ class Vectors(ABC):
         return value_of(start + number * _LANE * self.lanes)
 
     def _steps(self, do: Do, tile: Tile) -> Iterator[Sequence[ir.Value]]:
-        """The operands of each step, for every register of columns."""
+        """Yield the operands of each step, one per register of columns."""
         name = do.ins[1]
         if name in self._decoding:
             yield from zip(*self._decoding.pop(name), strict=True)
@@ -222,7 +223,7 @@ class Vectors(ABC):
             yield [self.operand(each) for each in self._kept(name, tile, number)]
 
     def _kept(self, name: str, tile: Tile, number: int) -> list[ir.Value]:
-        """What is in scratch for each register of columns, in bytes."""
+        """The bytes in scratch for each register of columns."""
         memory, raw = self.places.memory[name], self._bytes
         places = [self._place(name, tile, number, h=h, n=n) for h, n in self._cells(tile)]
         return [vector.load(raw, memory, [place]) for place in places]

@@ -1,1 +1,1 @@
-"""Kernel bodies that the lowering passes emit, from small pieces."""
+"""Kernels that the lowering passes emit, and what these passes share."""

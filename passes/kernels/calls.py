@@ -1,4 +1,4 @@
-"""Kernels of a program: each is built once, where the first call of it is made."""
+"""Build the kernels of a program, each once, at its first call, and the calls."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ from mxc.targets.target import Kind
 
 
 class Kernel(Protocol):
-    """What is dispatched. Sizes that come with each call are None until they are given."""
+    """A kernel that can be dispatched. Sizes known at the call are None until they are given."""
 
     @property
     def scalars(self) -> int:
-        """How many come with each call."""
+        """Number of sizes that are known at the call."""
         ...
 
     def given(self, scalars: Sequence[ir.Value]) -> Kernel:
-        """The kernel of one call."""
+        """The kernel of one call, with its sizes given."""
         ...
 
     @property
     def buffers(self) -> list[Buffer]:
-        """What is read, then what is written."""
+        """The buffers that are read, then those that are written."""
         ...
 
     @property
     def workgroups(self) -> list[Size]:
-        """Along columns, rows and groups."""
+        """Number of workgroups along columns, rows and groups."""
         ...
 
     def body(self, *buffers: ir.Value) -> None:
@@ -59,16 +59,16 @@ class Nested(Protocol):
 
     @property
     def nests(self) -> Sequence[Nest]:
-        """Its nest; several, where it chooses among them."""
+        """Its loop nest; several where the kernel chooses among them."""
         ...
 
 
 class Calls:
-    """The kernels of `module`."""
+    """The kernels of `module` that have been built."""
 
     def __init__(self, module: ir.Operation) -> None:
-        """None yet."""
-        # Before all that there is: nothing is built for a program that has nothing.
+        """Start without kernels."""
+        # Kernels are inserted before this operation; a program without operations has no calls.
         self._first = next(iter(module.regions[0].blocks[0].operations), None)
         self._built: set[str] = set()
 
@@ -82,9 +82,12 @@ class Calls:
         cases: Cases | None = None,
         updated: int | None = None,
     ) -> ir.Operation:
-        """The call of @name on `tensors`, in any shape of as many elements, here. `threads`,
-        `cases`: of a kernel for a GPU. `updated`: the tensor that it writes to where it lies, which
-        is the last result."""
+        """Call @name on `tensors`, in any shape with the same number of elements, at the insertion
+        point.
+
+        `threads`, `cases`: of a GPU kernel. `updated`: number of the tensor that the kernel updates
+        in place; this tensor is the last result.
+        """
         self.once(name, lambda: build(name, kernel, threads, cases))
         given = kernel.given(scalars)
         buffers, made = given.buffers, given.buffers[len(tensors) :]
@@ -102,7 +105,7 @@ class Calls:
         )
 
     def once(self, name: str, make: Callable[[], None]) -> None:
-        """Build @name before all that there is, if there is none yet."""
+        """Build @name at the start of the module, unless it is built already."""
         if name not in self._built:
             self._built.add(name)
             assert self._first is not None
@@ -113,7 +116,7 @@ class Calls:
 def build(
     name: str, kernel: Kernel, threads: Threads | None = None, cases: Cases | None = None
 ) -> None:
-    """The executable @name. One of the kernel language has its nest as text."""
+    """Build the executable @name. A kernel of the kernel language has its nest as an attribute."""
 
     def body(*given: ir.Value) -> None:
         count = len(given) - kernel.scalars
@@ -144,8 +147,9 @@ def take_over(
     kind: Kind,
     choice: str = "",
 ) -> None:
-    """The call `made` computes the contraction `of` of `op`, what follows it, and `blocks` of the
-    result if any: it says so, and its results take the place of theirs, of what is kept first."""
+    """Let the call `made` replace the contraction `of` of `op`, its epilogue, and the quantization
+    `blocks` of the result, if any. The call gets the description of the contraction. Where a total
+    is kept, it is the first result of the call."""
     last = after.last(op)
     replace(
         of,
@@ -168,7 +172,7 @@ def take_over(
 
 
 def replace_blocks(found: Quantization, made: ir.Operation, sizes: Sequence[ir.Value]) -> None:
-    """The results of a call take the place of the elements and scales of a quantization."""
+    """Replace the elements and scales of a quantization by the results of a call."""
     for op, result in zip((found.codes, found.scales), made.results, strict=True):
         wanted = op.results[0]
         wanted.replace_all_uses_with(packed_as(result, wanted.type, sizes))
@@ -182,9 +186,8 @@ def quantize(
     tensors: Sequence[ir.Value],
     threads: Threads | None = None,
 ) -> None:
-    """Call the kernel @name of `tensors` for a quantization; its scalar, if it has one, is the
-    number of blocks."""
-    # Where the scales are computed: before all that reads them or the elements.
+    """Call @name on `tensors` for a quantization; its scalar, if any, is the number of blocks."""
+    # Inserted where the scales are computed, before all readers of scales and elements.
     with ir.InsertionPoint(found.scales), found.codes.location:
         sizes = dynamic_sizes(found.x)
         scalars = [blocks_of(found.x, sizes)] if kernel.scalars else []
@@ -196,9 +199,8 @@ def quantize(
 def quantize_rows(
     calls: Calls, found: RowQuantization, kernel: Kernel, name: str, threads: Threads | None = None
 ) -> None:
-    """Call the kernel @name for a quantization to nvfp4; its scalar, if any, is the number of
-    rows."""
-    # Where the scales of rows are computed: before all that reads a result.
+    """Call @name for a quantization to nvfp4; its scalar, if any, is the number of rows."""
+    # Inserted where the scales of rows are computed, before all readers of a result.
     with ir.InsertionPoint(found.rows), found.codes.location:
         sizes = dynamic_sizes(found.rows.results[0])
         scalars = [_elements_of(found.rows.results[0], sizes)] if kernel.scalars else []
@@ -210,12 +212,12 @@ def quantize_rows(
 
 
 def blocks_of(value: ir.Value, sizes: Sequence[ir.Value]) -> ir.Value:
-    """Blocks of a tensor of floats, in its last dimension. `sizes`: its dynamic ones."""
+    """Number of blocks of a tensor along its last dimension. `sizes`: its dynamic sizes."""
     return _elements_of(value, sizes, BLOCK)
 
 
 def _elements_of(value: ir.Value, sizes: Sequence[ir.Value], together: int = 1) -> ir.Value:
-    """Elements of a tensor, counted in so many, of which the known dimensions are a multiple."""
+    """Number of elements of a tensor / `together`, which divides the product of static sizes."""
     count: Size = math.prod(size for size in shape_of(value) if size >= 0) // together
     for size in sizes:
         count = product(count, size)

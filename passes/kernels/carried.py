@@ -1,4 +1,4 @@
-"""What a loop carries, in the structure in which a kernel holds it.
+"""Flatten the values that a loop carries out of the nested structure in which a kernel holds them.
 
 A structure is a value, None, or a list, tuple, dict or dataclass of structures.
 """
@@ -22,7 +22,7 @@ def values_of(structure: Any) -> list[ir.Value]:
 
 
 def with_values(structure: Structure, values: Iterable[ir.Value]) -> Structure:
-    """The same structure of other values, in the order of `values_of`."""
+    """The same structure with other values, in the order of `values_of`."""
     left = iter(values)
     found: Structure = _filled(structure, left)
     assert next(left, None) is None, "more values than the structure has"
@@ -30,7 +30,7 @@ def with_values(structure: Structure, values: Iterable[ir.Value]) -> Structure:
 
 
 def _parts(structure: Any) -> Iterable[Any]:
-    """What a structure is made of."""
+    """The parts of a structure."""
     if structure is None:
         return ()
     if isinstance(structure, dict):

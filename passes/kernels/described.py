@@ -1,9 +1,11 @@
-"""The contraction of an operation, read once: its attribute `mxc.contraction`.
+"""The contraction of an operation, matched once and stored as its attribute `mxc.contraction`.
 
-That of scaled elements is in canonical form; that of plain numbers has a parameter for weights.
+A contraction of scaled elements has to be in canonical form; one of plain numbers has to have a
+parameter as its weights.
 
-mxc-check-contractions reads it at the end of *normalise*. Choice of schedule, lowering and report
-go by the attribute; an operation without one, as where a pass runs alone, is read there.
+mxc-check-contractions writes the attribute at the end of *normalise*. The choice of schedules, the
+lowering and the report use it. An operation without the attribute, such as in a pass that runs
+alone, is matched there.
 
     %y = linalg.generic {..} ins(%x, %w, %p, %s) outs(%zero) attrs = {mxc.contraction = {
         batch = 1, m = 16, n = 96, k = 64, out = {element = f32},
@@ -25,13 +27,14 @@ from mxc.dialects.reasons import Reason
 from mxc.dialects.scaled import ScaledContraction, match_scaled_contraction
 from mxc.passes.kernels.values import is_zero, producer
 
-#: Dimensions of rows of blocks, without a batch; of plain rows with one; operands of a product.
+#: Rank of rows of blocks without a batch, and of plain rows with one; number of operands of a
+#: product.
 _RANK = 3
 
 
 @dataclass(frozen=True)
 class Described:
-    """What an operation computes, and its operands."""
+    """The contraction that an operation computes, and its operands."""
 
     op: ir.Operation
     of: Contraction
@@ -42,9 +45,10 @@ class Described:
 
 
 def described(op: ir.Operation, *, plain: bool = True) -> Described | Reason:
-    """The contraction of `op` that kernels may compute, which its attribute then has.
+    """The contraction of `op` that kernels may compute, which is also written as its attribute;
+    else the reason.
 
-    `plain`: products of plain numbers with parameters are wanted too.
+    `plain`: also accept products of plain numbers with parameters.
     """
     of = read_contraction(op)
     if of is None:
@@ -84,7 +88,7 @@ def _scaled(found: ScaledContraction) -> Contraction | Reason:
 
 
 def _plain(op: ir.Operation) -> Contraction | Reason:
-    """A contraction of plain numbers."""
+    """Match a contraction of plain numbers."""
     found = read(op)
     if found is None or found.block:
         return Reason(f"it is a {op.name} that is no product of two tensors, summed")
@@ -92,7 +96,7 @@ def _plain(op: ir.Operation) -> Contraction | Reason:
     if isinstance(weights, Reason):
         return weights
     if weights.parameter is None:
-        # Of plain numbers that are no parameter IREE's own code is good.
+        # For plain numbers that are not a parameter, IREE's own code is good.
         return Reason("its weights are plain numbers and no parameter")
     if op.name != "linalg.generic":
         return Reason(f"it is a {op.name} of a parameter; kernels take it as a linalg.generic")
@@ -102,7 +106,7 @@ def _plain(op: ir.Operation) -> Contraction | Reason:
     wanted = ((0, 2), (1, 2)) if shared else ((0, 1, 3), (0, 2, 3))
     if (found.lhs.dims, found.rhs.dims) != wanted:
         return Reason("an operand has its dimensions in another order than batch, row, K")
-    # `read` describes any product of two factors; here it must be the plain one, summed in f32.
+    # `read` accepts any product of two factors; here it must be the plain product, summed in f32.
     if isinstance(body := read_product(op), Reason):
         return body
     if len(op.operands) != _RANK:
@@ -119,7 +123,7 @@ def _sized(
     *,
     shared: bool,
 ) -> Contraction | Reason:
-    """The contraction of batch, m, n and k, negative where dynamic; `shared`: rhs has no batch."""
+    """Contraction of these batch, m, n and k, negative if dynamic; `shared`: rhs has no batch."""
     batch, m, n, k = sizes
     if min(n, k) <= 0 or 0 in (m, batch):
         text = "x".join("?" if size < 0 else str(size) for size in (m, n, k))
@@ -132,7 +136,7 @@ def _sized(
     if shared:
         if weights.ids is not None:
             return Reason("its weights are gathered, and it has no batch")
-        # One weight for all: their rows are those of one product.
+        # All groups share one weight: their rows are the rows of one product.
         rows = None if groups is None or rows is None else groups * rows
         groups = 1
     elif weights.ids is None:
@@ -162,8 +166,8 @@ def _format(
 
 @dataclass(frozen=True)
 class Gathered:
-    """A tensor of all experts, or of one; `chain`: the operations between it and what reads it.
-    `parameter`: the global that it is loaded from, None where it was not looked for."""
+    """A tensor of all experts, or of one; `chain`: the operations from its reader back to it.
+    `parameter`: the global that it is loaded from, None where this was not determined."""
 
     tensor: ir.Value
     ids: ir.Value | None = None
@@ -173,7 +177,8 @@ class Gathered:
 
 
 def gathered(value: ir.Value) -> Gathered:
-    """What `value` is read from: by the i32 ids of experts, and in smaller blocks, or as it is."""
+    """The tensor that `value` is gathered from by i32 ids of experts, also through a reshape of
+    blocks; else `value` itself."""
     chain: tuple[ir.Operation, ...] = ()
     op = producer(value)
     if op is not None and op.name == "tensor.expand_shape":
@@ -189,8 +194,8 @@ def gathered(value: ir.Value) -> Gathered:
 
 
 def stored(value: ir.Value) -> Gathered | Reason:
-    """Follow blocks that are split, gather and bitcast back to what `value` is read from: a
-    parameter, or a tensor."""
+    """Follow reshapes of blocks, a gather and a bitcast back to the tensor or parameter that
+    `value` is read from."""
     read = gathered(value)
     chain, value = read.chain, read.tensor
     op = producer(value)

@@ -1,16 +1,16 @@
-"""What follows a contraction, element by element, computed on its totals before they are stored.
+"""Epilogues: elementwise operations after a contraction, computed before its totals are stored.
 
     %y = contraction            f32 [P, 1, N]
     %b = linalg.generic(%y, %ids) { y + extract %bias[id, n] }
     %g = linalg.generic(%b[.., : N / 2], %b[.., N / 2 :]) { swiglu }
 
-becomes one kernel with the operands ids and bias, whose result is %g. A stage is one such generic;
-it may read, beside the totals, tensors of the result's shape (a residual), of its columns (a bias),
-of its rows (router weights) or of groups of them, one number (a scale), and rows of a table by a
-number of the row or the group (a bias an expert). A gated stage takes two columns half the width
-apart. Between stages the result may be reshaped; one that reads more than the result and numbers
-needs its columns. The last stage may leave bf16 or f16, which is then stored. Where the next
-operation is elementwise too and no stage, the epilogue has the reason.
+becomes one kernel with the operands ids and bias, whose result is %g. A stage is one such generic.
+Besides the totals it may read tensors of the result's shape (a residual), of its columns (a bias),
+of its rows (router weights) or of groups of rows, a single number (a scale), and rows of a table
+selected by a number per row or group (a bias per expert). A gated stage reads two columns that are
+half the width apart. The result may be reshaped between stages; a stage that reads more than the
+result and numbers needs its columns. The last stage may yield bf16 or f16, which is then stored.
+Where the next operation is elementwise but cannot be a stage, the epilogue has the reason.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from mxc.passes.kernels.values import is_argument, is_before, is_constant
 #: table of rows.
 Reach = Literal["total", "second", "cell", "column", "row", "group", "scalar", "table"]
 
-#: Operations of a body that mean the same on vectors.
+#: Dialects whose operations have the same meaning on vectors.
 _ELEMENTWISE = ("arith.", "math.")
 
-#: Element types that an operand may have, and floats that a body may compute with.
+#: Element types of operands, and float types that a body may compute with.
 _TYPES = ("f32", "bf16", "f16", "i32")
 _FLOATS = ("f32", "bf16", "f16")
-#: Operands of which all columns of a row have the same element.
+#: Operands that have the same element for all columns of a row.
 _OF_ROWS = ("row", "group")
-#: What moves nothing.
+#: Operations that move nothing.
 _RESHAPES = ("tensor.collapse_shape", "tensor.expand_shape")
 
 
@@ -56,8 +56,8 @@ class Input:
 class Stage:
     """One elementwise generic over the totals; `gated`: over two columns half the width apart.
 
-    `inputs`: one for each argument of its body but the last. `tables`: those that it takes rows of.
-    `together`: rows of a group.
+    `inputs`: one for each argument of its body except the last. `tables`: the tensors whose rows it
+    extracts. `together`: rows per group.
     """
 
     op: ir.Operation
@@ -69,15 +69,15 @@ class Stage:
 
 @dataclass(frozen=True)
 class End:
-    """No elementwise operation follows, or others read the result too."""
+    """No elementwise operation follows, or the result has other readers."""
 
 
 @dataclass(frozen=True)
 class Epilogue:
-    """The stages after a contraction, in their order. At most one is gated.
+    """The stages after a contraction, in order. At most one is gated.
 
-    `unfused`: why the elementwise operation that follows them, its subject, is not one; None where
-    none follows. `kept`: after so many stages, which are not gated, the totals are a result too.
+    `unfused`: the reason why the elementwise operation that follows is not a stage; None where none
+    follows. `kept`: after this many stages, none of them gated, the totals are also a result.
     """
 
     stages: tuple[Stage, ...]
@@ -86,15 +86,15 @@ class Epilogue:
 
     @property
     def gated(self) -> bool:
-        """Whether the result has half of the columns."""
+        """Whether the result has half as many columns as the contraction."""
         return any(stage.gated for stage in self.stages)
 
     def last(self, op: ir.Operation) -> ir.Operation:
-        """The last operation that is computed, of those after the contraction `op` and itself."""
+        """Last operation that the kernel computes: of the last stage, or the contraction `op`."""
         return self.stages[-1].op if self.stages else op
 
     def keeper(self, op: ir.Operation) -> ir.Operation | None:
-        """The one of them whose result is kept beside that of the last, or None."""
+        """The operation whose result is kept besides that of the last one, or None."""
         if self.kept is None:
             return None
         return self.stages[self.kept - 1].op if self.kept else op
@@ -106,7 +106,7 @@ class Epilogue:
 
     @property
     def kept_result(self) -> ir.Type | None:
-        """The element type of what is kept beside it, or None."""
+        """The element type of the kept result, or None."""
         if self.kept is None:
             return None
         before = self.stages[: self.kept]
@@ -114,12 +114,12 @@ class Epilogue:
 
     @property
     def stores(self) -> str:
-        """The name of that type."""
+        """The name of the element type of the result."""
         return str(self.result)
 
     @property
     def signature(self) -> str:
-        """Equal for epilogues that are the same code over operands of the same shapes."""
+        """Text that is equal for epilogues with the same code over operands of the same shapes."""
         places = {value: number for number, (_, value) in enumerate(self.operands)}
         lines = [f"{reach} {value.type}" for reach, value in self.operands]
         lines += [] if self.kept is None else [f"kept {self.kept}"]
@@ -140,7 +140,7 @@ class Epilogue:
 
     @property
     def operands(self) -> tuple[tuple[Reach, ir.Value], ...]:
-        """Every tensor that the stages read beside the totals, once, with its reach."""
+        """Every tensor that the stages read besides the totals, once, with its reach."""
         found: dict[tuple[Reach, ir.Value], None] = {}
         for stage in self.stages:
             for given in stage.inputs:
@@ -151,7 +151,7 @@ class Epilogue:
         return tuple(found)
 
     def buffers(self, rows: Size) -> list[Buffer]:
-        """The operands as a kernel with so many rows of results reads them."""
+        """The operands as buffers of a kernel whose result has `rows` rows."""
         return [
             Buffer(self._flat(reach, value, rows), element_of(value))
             for reach, value in self.operands
@@ -173,10 +173,10 @@ NOTHING = Epilogue(())
 
 
 def epilogue(op: ir.Operation, panel: int, *, keeps: bool = False) -> Epilogue:
-    """The stages that can be computed with the contraction `op`; none where nothing fits.
+    """The stages that can be computed together with the contraction `op`; maybe none.
 
-    `panel`: halves of a gated stage are whole panels of so many columns. `keeps`: the kernel stores
-    totals that others read too, once, beside what a stage makes of them.
+    `panel`: halves of a gated stage must be whole panels of this many columns. `keeps`: the kernel
+    can store totals with other readers once, besides the result of a stage on them.
     """
     stages: list[Stage] = []
     last, width, gated = op, shape_of(op.results[0])[-1], False
@@ -191,7 +191,7 @@ def epilogue(op: ir.Operation, panel: int, *, keeps: bool = False) -> Epilogue:
         if not isinstance(stage, Stage):
             return Epilogue(tuple(stages), stage if isinstance(stage, Reason) else None, kept)
         if not all(is_before(stage.op, other) for other in others):
-            # It may read what others make of the totals that are kept.
+            # It may read a result that the other readers compute from the kept totals.
             return Epilogue(tuple(stages), None, kept)
         stages.append(stage)
         last = stage.op
@@ -200,7 +200,7 @@ def epilogue(op: ir.Operation, panel: int, *, keeps: bool = False) -> Epilogue:
 
 
 def _beside(value: ir.Value, width: int) -> tuple[Stage | None, list[ir.Operation]]:
-    """The stage that reads `value` before all else that does, and those others."""
+    """The stage that reads `value` before all other readers, and those readers."""
     users = list(dict.fromkeys(use.owner.operation for use in value.uses))
     for user in users:
         others = [other for other in users if other != user]
@@ -211,9 +211,9 @@ def _beside(value: ir.Value, width: int) -> tuple[Stage | None, list[ir.Operatio
 
 
 def _next(value: ir.Value, width: int, panel: int) -> Stage | End | Reason:
-    """The stage that alone reads `value`, of `width` columns; `panel`: 0 where none may gate.
+    """The stage that is the only reader of `value`, of `width` columns; `panel`: 0 allows no gate.
 
-    The reason is that of an elementwise operation which is none.
+    A reason is returned for an elementwise operation that cannot be a stage.
     """
     users = list(dict.fromkeys(use.owner.operation for use in value.uses))
     if len(users) == 1 and users[0].name in _RESHAPES:
@@ -255,10 +255,11 @@ def _gated(value: ir.Value, slices: Sequence[ir.Operation], panel: int) -> Stage
 def _stage(
     op: ir.Operation, width: int, first: ir.Value, second: ir.Value | None = None
 ) -> Stage | End | Reason:
-    """The generic `op` as a stage over `first` (and `second`), or why it is none.
+    """The generic `op` as a stage over `first` (and `second`), or the reason why it cannot be one.
 
     `End` where it does not compute each element from the same element. `width`: columns of the
-    result. Of a tensor of another last dimension, each element depends on the same element alone.
+    result. In a tensor with another last dimension, each element must depend only on the same
+    element.
     """
     if op.name != "linalg.generic" or len(op.results) != 1 or not is_elementwise(op):
         return End()
@@ -292,7 +293,7 @@ def _stage(
 def _input(
     value: ir.Value, read: ir.AffineMap, shape: list[int], width: int, totals: Sequence[ir.Value]
 ) -> Input | Reason:
-    """What a stage over tensors of `shape` reads so, or why it cannot."""
+    """Input that a stage over tensors of `shape` reads with the map `read`, or why it cannot."""
     if value in totals:
         return Input("total" if value == totals[0] else "second", None)
     if not isinstance(value.type, ir.RankedTensorType):
@@ -310,14 +311,14 @@ def _input(
 
 
 def _together(inputs: Sequence[Input], shape: list[int]) -> int:
-    """Rows of a group, where an operand varies with groups."""
+    """Rows per group, where an operand varies with groups; else 1."""
     return next((shape[-2] for given in inputs if given.reach == "group"), 1)
 
 
 def _reach(value: ir.Value, read: ir.AffineMap, shape: list[int]) -> Reach | None:
-    """How an operand that is read so for each element of the result varies."""
+    """How an operand varies that is read with the map `read` for each element of the result."""
     rank, zero = len(shape), ir.AffineConstantExpr.get(0)
-    # A dimension of one element that is read at 0 is none.
+    # A unit dimension that is read at 0 does not count.
     places = [
         dim_of(at)
         for at, size in zip(read.results, shape_of(value), strict=True)
@@ -333,17 +334,16 @@ def _reach(value: ir.Value, read: ir.AffineMap, shape: list[int]) -> Reach | Non
     left_out = [axis for axis in range(rank - 1) if axis not in places]
     if places == rows and all(shape[axis] == 1 for axis in left_out):
         return "row"
-    # The last dimension before the columns are the rows of a group.
+    # The last dimension before the columns is the rows of a group.
     others = [axis for axis in left_out if shape[axis] != 1]
     return "group" if places == rows and others == [rank - 2] and shape[-2] > 1 else None
 
 
 def _tables(op: ir.Operation, rank: int, rows: set[ir.Value]) -> tuple[ir.Value, ...] | Reason:
-    """The tensors that a body takes rows of, or what of it is not known on vectors.
+    """The tensors whose rows a body extracts, or why the body cannot be computed on vectors.
 
-    `rows`: what it has of the row alone.
-
-    Columns are numbered, and rows of tables chosen, only to extract from tables.
+    `rows`: arguments of the body that depend on the row only. Indices of columns, and row numbers,
+    may only be used to extract from tables.
     """
     body = op.regions[0].blocks[0]
     found: dict[ir.Value, None] = {}
@@ -371,7 +371,7 @@ def _tables(op: ir.Operation, rank: int, rows: set[ir.Value]) -> tuple[ir.Value,
 
 
 def _is_row_of_table(extract: ir.Operation, rows: set[ir.Value]) -> bool:
-    """Whether a lookup takes the column's element of a row whose number the result's row has."""
+    """Whether an extract reads the column's element of a table row chosen by the row only."""
     table, *at = extract.operands
     if len(at) != 2 or str(element_of(table)) not in _TYPES or min(shape_of(table)) < 0:
         return False
@@ -384,7 +384,7 @@ def _is_row_of_table(extract: ir.Operation, rows: set[ir.Value]) -> bool:
 
 
 def _is_known(op: ir.Operation) -> bool:
-    """Whether a scalar operation is computed on vectors: with f32, and integers as they are."""
+    """Whether a scalar operation can run on vectors, with floats as f32 and plain integers."""
     if not op.name.startswith(_ELEMENTWISE) or len(op.results) != 1 or len(op.regions):
         return False
     kinds = [value.type for value in (*op.operands, *op.results)]
@@ -393,7 +393,7 @@ def _is_known(op: ir.Operation) -> bool:
         [kind for kind in kinds if not isinstance(kind, (ir.IntegerType, ir.IndexType))]
     ):
         return False
-    # Narrow floats are computed as f32, which has other bits, and rounds an integer first.
+    # As f32, narrow floats have other bits, and integers are rounded differently.
     return op.name not in _BITS or set(floats) <= {"f32"}
 
 

@@ -1,4 +1,4 @@
-"""An executable around a kernel body, and the dispatch that calls it.
+"""Build an executable around a kernel body, and the dispatch that calls it.
 
     stream.executable private @NAME {
       stream.executable.export public @NAME workgroups() -> (index, index, index) { .. }
@@ -6,7 +6,7 @@
     }
     %result = flow.dispatch @NAME::@NAME(%operands..)
 
-IREE's code generator takes such a body as it is (`no_pipeline`): vectors, loops, intrinsics.
+IREE's code generator does not transform such a body (`no_pipeline`): vectors, loops, intrinsics.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _NO_PIPELINE = "#iree_codegen.no_pipeline"
 
 #: Builds a body from the memrefs of the operands and the result, in this order.
 Body = Callable[..., None]
-#: What follows from the scalars of a call, at the insertion point.
+#: Computes sizes from the scalars of a call, at the insertion point.
 Sizes = Callable[[Sequence[ir.Value]], Sequence[Size]]
 
 
 @dataclass(frozen=True)
 class Threads:
-    """Lanes of a workgroup, `subgroup` of them a wave; `attributes` of the function for LLVM."""
+    """Work-items of a workgroup, in waves of `subgroup`; `attributes` of the function for LLVM."""
 
     count: int
     subgroup: int
@@ -45,7 +45,7 @@ class Threads:
 
     @property
     def text(self) -> str:
-        """As it stands in a translation info."""
+        """The part of a translation info that states them."""
         size = f" workgroup_size = [{self.count}, 1, 1] subgroup_size = {self.subgroup}"
         listed = ", ".join(f'"{name}" = "{value}"' for name, value in self.attributes.items())
         return f"{size}, {{llvm_func_attrs = {{{listed}}}}}" if listed else size
@@ -53,9 +53,9 @@ class Threads:
 
 @dataclass(frozen=True)
 class Cases:
-    """A body that is a switch on operand `workload` of the workload: what its parts are to become.
+    """The cases of a body that is a switch on operand `workload` of the workload.
 
-    Part n, of `threads[n]`, is for numbers less than `bounds[n]`, the last one for all others.
+    Case n, with `threads[n]`, is for numbers below `bounds[n]`, the last case for all others.
     """
 
     workload: int
@@ -64,7 +64,7 @@ class Cases:
 
     @property
     def attribute(self) -> ir.Attribute:
-        """The attribute of the function that has the switch."""
+        """The attribute of the function with the switch."""
         translations = [translation(threads) for threads in self.threads]
         i64 = ir.IntegerType.get_signless(64)
         return ir.DictAttr.get(
@@ -76,12 +76,12 @@ class Cases:
         )
 
 
-#: Attribute of a function: what its cases become.
+#: Attribute of a function: its cases, for mxc-split-kernels.
 CASES = "mxc.cases"
 
 
 def set_cases(made: ir.Operation, cases: Cases) -> None:
-    """Say what the cases of the one function of an executable are to become."""
+    """Write the cases of the one function of an executable as its attribute."""
     _, module, _ = made.regions[0].blocks[0].operations
     (function,) = module.operation.regions[0].blocks[0].operations
     function.operation.attributes[CASES] = cases.attribute
@@ -90,7 +90,7 @@ def set_cases(made: ir.Operation, cases: Cases) -> None:
 def switch_below(
     number: ir.Value, bounds: Sequence[int], parts: Sequence[Callable[[], None]]
 ) -> None:
-    """A switch: part n is for numbers less than bound n, the last one for all others."""
+    """Emit a switch: part n runs for numbers below bound n, the last part for all others."""
     case = index(len(bounds))
     for place, bound in reversed(list(enumerate(bounds))):
         fits = arith.cmpi(arith.CmpIPredicate.ult, number, index(bound))
@@ -109,8 +109,8 @@ def switch_below(
 
 
 def cases_of(module: ir.Operation) -> dict[str, tuple[str, int]]:
-    """What mxc-split-kernels makes of the kernels of a program: of each new symbol the kernel that
-    is called where it runs, and the number of rows from which on it does."""
+    """The symbols that mxc-split-kernels makes of the kernels of a program: for each new symbol,
+    the kernel that is called, and the least number of rows for which the new symbol runs."""
     found = {}
     for made in module.regions[0].blocks[0].operations:
         inside = made.operation.regions[0].blocks[0].operations if made.name == _EXECUTABLE else ()
@@ -135,11 +135,11 @@ def executable(
 ) -> ir.Operation:
     """Build @name at the insertion point. `buffers`: the memref type of each binding.
 
-    `workgroups`: up to three counts; one that is None is given with each dispatch, as its workload.
-    Where they follow from the scalars, these are the workload. `scalars`: index operands after the
-    tensors, which the body gets after the memrefs. `threads`: of a workgroup, on a GPU, where the
-    memrefs of the body are in global memory. `sizes`: of the dynamic dimensions of the buffers, in
-    their order.
+    `workgroups`: up to three counts; a count of None is given with each dispatch, as its workload.
+    Where the counts are computed from the scalars, the scalars are the workload. `scalars`: number
+    of index operands after the tensors, which the body gets after the memrefs. `threads`: of a
+    workgroup on a GPU, where the memrefs of the body are in global memory. `sizes`: computes the
+    dynamic sizes of the buffers, in order.
     """
     executable = ir.Operation.create(
         _EXECUTABLE,
@@ -216,19 +216,19 @@ def _function(
 
 
 def taken(sizes: Iterator[ir.Value], shaped: ir.Type) -> list[ir.Value]:
-    """The next sizes, one for each dynamic dimension of a memref or tensor."""
+    """Take the next sizes, one for each dynamic dimension of a memref or tensor."""
     kind = ir.ShapedType(shaped)
     return [next(sizes) for axis in range(kind.rank) if kind.is_dynamic_dim(axis)]
 
 
 def translation(threads: Threads | None) -> ir.Attribute:
-    """How IREE is to make code of a body: as it is."""
+    """The translation info with which IREE leaves a body unchanged."""
     given = "" if threads is None else threads.text
     return ir.Attribute.parse(f"#iree_codegen.translation_info<pipeline = {_NO_PIPELINE}{given}>")
 
 
 def is_finished(translation: ir.Attribute) -> bool:
-    """Whether a body with this translation info is one of ours, to be taken as it is."""
+    """Whether a body with this translation info is a finished kernel of mxc."""
     return f"pipeline = {_NO_PIPELINE}" in str(translation)
 
 
@@ -237,7 +237,7 @@ def dispatch(
 ) -> ir.Value:
     """Call @name::@name with tensors, then scalars, and return its result.
 
-    `workload`: a number of workgroups for each that the executable leaves open.
+    `workload`: the numbers of workgroups that the executable leaves open.
     """
     return dispatch_all(name, operands, [result], workload).results[0]
 
@@ -250,10 +250,10 @@ def dispatch_all(
     sizes: Sequence[ir.Value] = (),
     tied: Sequence[int] = (),
 ) -> ir.Operation:
-    """`dispatch` of a kernel with several results: the call.
+    """Call a kernel with several results. Returns the dispatch.
 
-    `sizes`: of the dynamic dimensions of operands and results, in their order. `tied`: for the
-    first results the operand that each is, written where it lies; -1: it is memory of its own.
+    `sizes`: dynamic sizes of operands and results, in order. `tied`: for the first results, the
+    operand that each updates in place, or -1 for new memory.
     """
     entry = ir.SymbolRefAttr.get([name, name])
     operand_of = [*tied, *[-1] * (len(results) - len(tied))]

@@ -1,4 +1,4 @@
-"""exp(x) and tanh(x) of vectors, for any number of lanes."""
+"""exp(x) and tanh(x) of f32 vectors, for any number of lanes."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from iree.compiler.dialects import arith, math
 
 from mxc.passes.kernels.vectors import bitcast, i32, splat
 
-#: exp(x) = 2^n exp(r), n = round(x / ln 2). Added to x / ln 2 this rounds it: the low bits of the
-#: sum are n + 127, which is the exponent field of 2^n.
+#: exp(x) = 2^n exp(r), n = round(x / ln 2). Adding this constant to x / ln 2 rounds it: the low
+#: bits of the sum are n + 127, which is the exponent field of 2^n.
 _ROUND = 1.5 * 2.0**23 + 127
 _LOG2_E = 1.4426950408889634
 #: ln 2 in two parts; the first has 9 bits, so that its product with n is exact.
 _LN_2_HIGH = 0.693359375
 _LN_2_LOW = -2.12194440054690583e-4
-#: exp(r) - 1 - r over r^2, r within half of ln 2: S. L. Moshier, Cephes, single/expf.c.
+#: (exp(r) - 1 - r) / r^2 for r within half of ln 2: S. L. Moshier, Cephes, single/expf.c.
 _POLYNOMIAL = (
     1.9875691500e-4,
     1.3981999507e-3,
@@ -25,7 +25,7 @@ _POLYNOMIAL = (
     1.0,
     1.0,
 )
-#: tanh(x) / x - 1 over x^2 up to the bound: S. L. Moshier, Cephes, single/tanhf.c.
+#: (tanh(x) / x - 1) / x^2 up to the bound: S. L. Moshier, Cephes, single/tanhf.c.
 _TANH = (
     -5.70498872745e-3,
     2.06390887954e-2,
@@ -34,26 +34,26 @@ _TANH = (
     -3.33332819422e-1,
 )
 _TANH_BOUND = 0.625
-#: Below it the exponent field is zero: 2^n is zero and so is the result.
+#: At and below this the exponent field is zero: 2^n is zero, and so is the result.
 _LOWEST = -88.0
 
 
 def lanes_of(value: ir.Value) -> int:
-    """Lanes of a vector."""
+    """Number of lanes of a vector."""
     return int(ir.VectorType(value.type).shape[0])
 
 
 def exponential(x: ir.Value) -> ir.Value:
     """exp(x) of an f32 vector, x at most 88: within 1 ulp where the result is a normal number.
 
-    Zero from -88 down, -inf included; what is subnormal may be zero. NaN stays NaN.
+    Zero from -88 down, including -inf; subnormal results may be zero. NaN stays NaN.
     """
     lanes = lanes_of(x)
 
     def same(value: float) -> ir.Value:
         return splat(value, ir.F32Type.get(), lanes)
 
-    # In this order NaN is kept: the comparison with it is false.
+    # This order of operands keeps NaN: a comparison with NaN is false.
     x = greater(same(_LOWEST), x)
     rounded = math.fma(x, same(_LOG2_E), same(_ROUND))
     n = arith.subf(rounded, same(_ROUND))
@@ -67,7 +67,7 @@ def exponential(x: ir.Value) -> ir.Value:
 
 
 def tanh(x: ir.Value) -> ir.Value:
-    """tanh(x) of an f32 vector, within 2 ulp; of -0 it may be 0. NaN stays NaN."""
+    """tanh(x) of an f32 vector, within 2 ulp; the result for -0 may be 0. NaN stays NaN."""
     lanes = lanes_of(x)
 
     def same(value: float) -> ir.Value:

@@ -1,4 +1,4 @@
-"""How many rows a product has: numbers, or index values that come with each call."""
+"""Sizes of a product: numbers, or index values that are known at the call."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from iree.compiler.dialects import arith
 
 from mxc.passes.kernels.vectors import index
 
-#: A number; where it comes with each call an index value, and None where there is no call.
+#: A number, an index value that is known at the call, or None where there is no call yet.
 Size: TypeAlias = int | ir.Value | None
 
 
 def value_of(size: Size) -> ir.Value:
-    """An index value."""
+    """The size as an index value."""
     assert size is not None
     return index(size) if isinstance(size, int) else size
 
 
 def named(size: Size) -> str:
-    """For symbols: D where it comes with each call."""
+    """The size as part of a symbol: D if it is known at the call only."""
     return str(size) if isinstance(size, int) else "D"
 
 
@@ -36,7 +36,7 @@ def plus(first: Size, second: Size) -> Size:
 
 
 def least(size: Size, most: int) -> Size:
-    """The lesser of the two."""
+    """The minimum of a size and a number."""
     if isinstance(size, int):
         return min(size, most)
     return size if size is None else arith.minui(size, index(most))
@@ -71,16 +71,15 @@ def quotient_up(size: Size, by: int) -> Size:
 
 @dataclass(frozen=True)
 class Sized:
-    """What has sizes that come with each call: those of its fields of the type `Size` that are
-    None, in their order."""
+    """Base of dataclasses with sizes known at the call: fields of the type `Size` that are None."""
 
     @property
     def scalars(self) -> int:
-        """How many index values come with each call."""
+        """Number of index values that a call supplies."""
         return len(self._unknown)
 
     def given(self, scalars: Sequence[ir.Value]) -> Self:
-        """This with those values."""
+        """A copy with these values."""
         return replace(self, **dict(zip(self._unknown, scalars, strict=True)))
 
     @property
@@ -98,14 +97,14 @@ class Buffer:
 
     @property
     def memref(self) -> ir.Type:
-        """Its type."""
+        """The memref type."""
         dynamic = ir.ShapedType.get_dynamic_size()
         shape = [size if isinstance(size, int) else dynamic for size in self.sizes]
         return ir.MemRefType.get(shape, self.element)
 
 
 def dynamic_of(buffers: Sequence[Buffer]) -> list[ir.Value]:
-    """The sizes that the types of buffers do not say, in their order."""
+    """The dynamic sizes of buffers, in order."""
     return [
         value_of(size) for buffer in buffers for size in buffer.sizes if not isinstance(size, int)
     ]

@@ -1,4 +1,4 @@
-"""The stages of an epilogue on registers: a body of scalars, built once more on vectors."""
+"""Compute the stages of an epilogue on registers: scalar bodies are rebuilt on vectors."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from mxc.passes.kernels.exponential import exponential
 from mxc.passes.kernels.narrow_floats import extreme, rounded, widened
 from mxc.passes.kernels.vectors import f32, index, of, splat
 
-#: Up to here exp is taken at once.
+#: Largest argument of exp that is computed directly.
 _HIGH = 87.0
 _EXTREMES = ("arith.maximumf", "arith.minimumf")
 
 
 @dataclass(frozen=True)
 class Place:
-    """Some columns of one row; `mask`: which of the lanes are columns of the result."""
+    """Some columns of one row; `mask`: the lanes that are columns of the result."""
 
     row: ir.Value
     column: ir.Value
@@ -32,7 +32,7 @@ class Place:
 class Finish:
     """An epilogue with the memrefs of its operands.
 
-    `operations`: names of operations that stand for those of the program, and take no attributes.
+    `operations`: names of operations that replace those of the program, and take no attributes.
     """
 
     epilogue: Epilogue
@@ -43,7 +43,7 @@ class Finish:
     def apply(
         self, totals: list[ir.Value], places: list[Place], first: int = 0, last: int | None = None
     ) -> ir.Value:
-        """The result of one total, or of the two of a gated epilogue, at their places: after the
+        """The result of one total, or of the two of a gated epilogue, at their places, after the
         stages from `first` to before `last`."""
         for stage in self.epilogue.stages[first:last]:
             if stage.gated:
@@ -58,7 +58,7 @@ class Finish:
         return result
 
     def _stage(self, stage: Stage, totals: list[ir.Value], place: Place) -> ir.Value:
-        """What a stage makes of totals, f32 [lanes]. Narrower floats are f32 with their values."""
+        """The result of a stage on totals, f32 [lanes]. Narrower floats are held as f32."""
         body = stage.op.regions[0].blocks[0]
         known: dict[ir.Value, ir.Value] = {}
         for argument, given in zip(body.arguments, stage.inputs, strict=False):
@@ -77,7 +77,7 @@ class Finish:
             elif op.name == "tensor.extract":
                 table = self.memrefs["table", op.operands[0]]
                 last = index(ir.MemRefType(table.type).shape[0] - 1)
-                # As the kernel takes an expert that is none: the last one.
+                # Clamped, as the kernel clamps the number of an expert that does not exist.
                 at = [arith.minui(known[op.operands[1]], last), place.column]
                 known[op.results[0]] = widened(self._load(table, at, place))
             elif (
@@ -85,7 +85,7 @@ class Finish:
                 and len(list(op.results[0].uses)) == 1
                 and next(iter(op.results[0].uses)).owner.operation.name == "linalg.yield"
             ):
-                # What stores rounds, as does what reads totals of this type.
+                # Left to the store, or the next reader of the totals, which rounds.
                 known[op.results[0]] = self._known(op.operands[0], known)
             else:
                 found = self._compute(op, [self._known(v, known) for v in op.operands])
@@ -111,7 +111,7 @@ class Finish:
         return vector.maskedload(kind, source, at, place.mask, splat(0, element, self.lanes))
 
     def _compute(self, op: ir.Operation, operands: list[ir.Value]) -> ir.Value:
-        """The operation on vectors where an operand is one, on scalars where none is."""
+        """Emit the operation on vectors if an operand is a vector, else on scalars."""
         wide = any(_is_vector(value) for value in operands)
         if wide:
             operands = [self._spread(value) for value in operands]
@@ -131,14 +131,14 @@ class Finish:
         ).result
 
     def _spread(self, value: ir.Value) -> ir.Value:
-        """A scalar in every lane; vectors as they are."""
+        """Broadcast a scalar to all lanes; vectors are unchanged."""
         if _is_vector(value):
             return value
         return vector.broadcast(of(value.type, self.lanes), value)
 
 
 def _constant(value: ir.Value) -> ir.Value:
-    """A constant of the program, built again in the kernel."""
+    """A constant of the program, rebuilt in the kernel."""
     if isinstance(value.type, ir.FloatType):
         return constant(ir.FloatAttr(value.owner.attributes["value"]).value, f32())
     return arith.ConstantOp(value.type, value.owner.attributes["value"]).result
@@ -149,7 +149,7 @@ def _is_vector(value: ir.Value) -> bool:
 
 
 def _exponential(x: ir.Value, lanes: int) -> ir.Value:
-    """exp of any f32: where it may be infinite, the square of the exp of half of it."""
+    """exp of any f32: where it may be infinite, the square of the exp of half the argument."""
     high = arith.cmpf(arith.CmpFPredicate.OGT, x, splat(_HIGH, f32(), lanes))
     half = arith.mulf(x, splat(0.5, f32(), lanes))
     half = arith.minimumf(half, splat(_HIGH, f32(), lanes))

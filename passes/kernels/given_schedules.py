@@ -1,11 +1,12 @@
-"""Schedules that a user gives: a JSON file, which goes before what the compiler would choose.
+"""Schedules of the user: a JSON file, which takes precedence over the choice of the compiler.
 
     [{"m": 16, "rhs": "mxfp4", "schedule": ..}]
 
-An entry has a `schedule` and any of `KEYS`, which a contraction must have: m or batch null where it
-comes with the call. The first entry that fits is taken; one that fits nothing is refused, and so is
-a number that its product does not have; an entry without keys is the first schedule there. `device`
-says on which machine the schedule was measured. What a schedule is, the pass says that reads it.
+An entry has a `schedule` and any of `KEYS`, which must equal those of the contraction; m or batch
+is null if it is known at the call only. The first matching entry is used. An entry that matches
+nothing is an error, and so is the number of a schedule that its product does not have; for an entry
+without keys, such a number selects the first schedule. `device` names the machine on which the
+schedule was measured. The form of a schedule depends on the pass that reads it.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ from typing import Any
 from mxc.dialects.contraction import Contraction
 from mxc.errors import PassError
 
-#: What an entry may say of a contraction.
+#: The properties of a contraction that an entry may specify.
 KEYS = ("batch", "m", "n", "k", "lhs", "rhs")
 
 
 def key_of(of: Contraction) -> dict[str, Any]:
-    """What an entry says of this contraction alone."""
+    """The properties that select exactly this contraction."""
     sizes = {"batch": of.batch, "m": of.m, "n": of.n, "k": of.k}
     return {**sizes, "lhs": of.lhs.name, "rhs": of.rhs.name}
 
 
 class GivenSchedules:
-    """The entries of `file`, and which were taken; none of no file."""
+    """The entries of `file`, and which of them were used; "" has no entries."""
 
     def __init__(self, file: str) -> None:
         """Read the file. Raises PassError where it cannot be read or has another form."""
@@ -38,7 +39,7 @@ class GivenSchedules:
         self._taken = [False] * len(self._entries)
 
     def take(self, of: Contraction) -> Mapping[str, Any] | None:
-        """The first entry that fits a contraction."""
+        """The first entry that matches a contraction, or None; the entry counts as used."""
         known = key_of(of)
         for number, entry in enumerate(self._entries):
             if all(entry[key] == known[key] for key in KEYS if key in entry):
@@ -47,7 +48,7 @@ class GivenSchedules:
         return None
 
     def require_taken(self) -> None:
-        """Raise PassError where an entry fitted nothing."""
+        """Raise PassError where an entry was not used."""
         for entry, was in zip(self._entries, self._taken, strict=True):
             if not was:
                 wanted = ", ".join(f"{key} {entry[key]}" for key in KEYS if key in entry)

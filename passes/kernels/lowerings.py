@@ -1,4 +1,4 @@
-"""Lowerings of named operations: the calls of one, a kernel for each, the dispatch in its place."""
+"""Lower named operations: choose a kernel for each call, and replace the call by a dispatch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Call(Protocol):
 
     @property
     def op(self) -> ir.Operation:
-        """The call itself."""
+        """The operation of the call."""
         ...
 
 
@@ -35,10 +35,10 @@ K = TypeVar("K")
 class Lowering(Generic[C, K]):
     """How the calls of an operation become dispatches.
 
-    `calls`: those of a module. `choose`: the kernel of one, or why there is none. `dispatch` builds
-    the kernel, if there is none yet, and calls it at the insertion point; its results are those of
-    `last`: the call, or what follows it and is computed by the kernel too. None: it has replaced
-    all that reads the call.
+    `calls`: yields the calls in a module. `choose`: the kernel of a call, or the reason for none.
+    `dispatch` builds the kernel at its first call, and calls it at the insertion point. It returns
+    the new results of `last`, which is the call, or a later operation that the kernel also
+    computes. It returns None where it has already replaced all readers of the call.
     """
 
     calls: Callable[[ir.Operation], Iterator[C]]
@@ -48,12 +48,12 @@ class Lowering(Generic[C, K]):
 
 
 def lower_named(module: ir.Operation, lowerings: Sequence[Lowering[Any, Any]]) -> None:
-    """Replace the calls of each operation. Where a call has no kernel the reason is written on it
-    and on the contractions of its reference. These are in no report where IREE fuses them, so that
-    there is a note too."""
+    """Replace the calls of each operation. Where a call has no kernel, the reason is written on the
+    call and on the contractions of its reference, and added to the notes of the module, because
+    IREE may fuse these contractions so that no report shows them."""
     built = Calls(module)
     for lowering in lowerings:
-        # A call is read when its turn comes: the pool of one may be the result of the one before.
+        # Calls are matched lazily: the pool of a call may be the result of the previous one.
         for call in lowering.calls(module):
             kernel = lowering.choose(call)
             if isinstance(kernel, Reason):

@@ -1,6 +1,7 @@
-"""Floats of 16 bits in kernels that compute with f32, on scalars and vectors; the larger of two.
+"""16-bit floats in kernels that compute with f32, on scalars and vectors; maximum and minimum.
 
-An operation in bf16 or f16 is that operation in f32, rounded: f32 has more than twice their digits.
+An operation in bf16 or f16 equals the operation in f32 followed by a rounding, because f32 has more
+than twice their digits.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ from iree.compiler.dialects import arith
 
 from mxc.dialects.generic import constant
 
-#: Half of the last bit of a bf16 in the bits of an f32, and a bit that a quiet NaN has.
+#: Half of the last bit of a bf16 in the bits of an f32; the quiet bit of a NaN; bits to shift.
 _HALF, _QUIET, _SHIFT = 0x7FFF, 0x400000, 16
 
 
 def widened(value: ir.Value) -> ir.Value:
-    """A float as f32, anything else as it is."""
+    """bf16 or f16 extended to f32; other values unchanged."""
     kind = _element(value)
     if not isinstance(kind, (ir.BF16Type, ir.F16Type)):
         return value
@@ -23,7 +24,7 @@ def widened(value: ir.Value) -> ir.Value:
 
 
 def rounded(value: ir.Value, kind: ir.Type) -> ir.Value:
-    """f32 rounded to the values of a float type, still f32; of another type as it is."""
+    """f32 rounded to the values of bf16 or f16, still as f32; unchanged for other types."""
     if isinstance(kind, ir.BF16Type):
         bits = arith.andi(_rounded_bits(value), _number(value, -1 << _SHIFT))
         return arith.bitcast(value.type, bits)
@@ -33,9 +34,9 @@ def rounded(value: ir.Value, kind: ir.Type) -> ir.Value:
 
 
 def narrowed(value: ir.Value, kind: ir.Type) -> ir.Value:
-    """f32 as a float of 16 bits, rounded to the nearest, ties to even; as it is where f32 is asked.
+    """f32 converted to a 16-bit float, rounded to nearest, ties to even; unchanged for f32.
 
-    In integers, because conversions of processors take subnormal numbers for zeros.
+    bf16 is rounded by integer operations, because conversion instructions flush subnormal numbers.
     """
     if not isinstance(kind, ir.BF16Type):
         return arith.truncf(_like(value, kind), value) if _element(value) != kind else value
@@ -45,9 +46,9 @@ def narrowed(value: ir.Value, kind: ir.Type) -> ir.Value:
 
 
 def extreme(a: ir.Value, b: ir.Value, *, largest: bool) -> ir.Value:
-    """arith.maximumf or arith.minimumf: NaN where one is, and -0.0 below 0.0.
+    """arith.maximumf or arith.minimumf: NaN where an operand is NaN, and -0.0 below 0.0.
 
-    Written out, because v_max_f32 and vmaxps forget one NaN or the other.
+    It is expanded, because v_max_f32 and vmaxps do not propagate NaN from both operands.
     """
     predicate = arith.CmpFPredicate.OGT if largest else arith.CmpFPredicate.OLT
     found = arith.select(arith.cmpf(predicate, a, b), a, b)
@@ -61,7 +62,7 @@ def extreme(a: ir.Value, b: ir.Value, *, largest: bool) -> ir.Value:
 
 
 def _rounded_bits(value: ir.Value) -> ir.Value:
-    """The bits of an f32 of which the upper half is the nearest bf16."""
+    """The bits of an f32, adjusted so that their upper half is the nearest bf16."""
     bits = arith.bitcast(_like(value, ir.IntegerType.get_signless(32)), value)
     odd = arith.andi(arith.shrui(bits, _number(value, _SHIFT)), _number(value, 1))
     near = arith.addi(bits, arith.addi(odd, _number(value, _HALF)))
@@ -79,7 +80,7 @@ def _element(value: ir.Value) -> ir.Type:
 
 
 def _like(value: ir.Value, element: ir.Type) -> ir.Type:
-    """A type of as many elements as `value` has."""
+    """`element`, or a vector of it with the shape of `value`."""
     if isinstance(value.type, ir.VectorType):
         return ir.VectorType.get(value.type.shape, element)
     return element

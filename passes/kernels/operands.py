@@ -1,7 +1,7 @@
-"""The activations of a contraction: where they come from, in whatever shape they were written.
+"""The activations of a contraction: the tensors that they come from, in whatever shape.
 
-The kernel that prepares activations reads f32, rounds and repeats by itself. So what the program
-does between the tensor and the contraction is looked through:
+The kernel that prepares activations reads f32, rounds and repeats by itself. Operations between the
+tensor and the contraction are therefore looked through:
 
     %r = tensor.expand_shape %x       [4, 2880] -> [4, 90, 32]
     %b = linalg.generic truncf %r     f32 -> bf16
@@ -25,10 +25,11 @@ from mxc.formats.formats import E2M1, E4M3, E8M0, FORMATS
 from mxc.passes.kernels.sources import BLOCK, Format, Source
 from mxc.passes.kernels.values import is_filled
 
-#: What moves nothing. So does a bitcast: elements of 4 bits are bytes outside of contractions.
+#: Operations that move nothing. A bitcast is one too: outside of contractions, 4-bit elements are
+#: bytes.
 _RESHAPES = ("tensor.expand_shape", "tensor.collapse_shape")
 
-#: Formats of OCP MX, by their elements.
+#: OCP MX formats by their elements.
 _MX: dict[str, Format] = {
     FORMATS[name].element.mlir: name
     for name in get_args(Format)
@@ -36,7 +37,7 @@ _MX: dict[str, Format] = {
 }
 _FNUZ: tuple[Format, ...] = ("f8E4M3FNUZ", "f8E5M2FNUZ")
 
-#: Types of quantized activations and of their scales -> format. A float scale goes with any.
+#: Types of quantized activations and of their scales -> format. f32 scales go with every element.
 _FORMATS: dict[tuple[str, str], Format] = (
     {(element, E8M0.mlir): name for element, name in _MX.items()}
     | {(element, "f32"): name for element, name in _MX.items()}
@@ -47,9 +48,9 @@ _FORMATS: dict[tuple[str, str], Format] = (
 
 @dataclass(frozen=True)
 class Operand:
-    """`tensors`: elements, and scales if any, in any shape of as many elements.
+    """`tensors`: elements, and scales if any, in any shape with the same number of elements.
 
-    `share`: so many consecutive rows of the contraction have the same activations.
+    `share`: number of consecutive rows of the contraction that have the same activations.
     """
 
     source: Source
@@ -71,10 +72,10 @@ def operand(
 ) -> Operand | Reason:
     """The activations of a contraction over `depth`, or why no kernel takes them.
 
-    `formats`: those that a kernel takes, by the types of their elements and scales. `floats`: those
-    without scales that it takes. `block`: elements that share a scale, where they have one. `ones`:
-    scales that are all one need not be in memory. `to`: the type to which the program rounds their
-    values, "" where it does not. `rounds`: kernels may round f32 to bf16 themselves.
+    `formats`: formats that a kernel takes, by the types of their elements and scales. `floats`:
+    float types that it takes. `block`: elements per scale. `ones`: scales that are all one need not
+    be in memory. `to`: the type to which the program rounds the values, "" for none. `rounds`:
+    kernels may round f32 to bf16 themselves.
     """
     kind = str(element_of(elements))
     row_bits = depth * _width(elements)
@@ -104,9 +105,10 @@ def operand(
 
 
 def has_scales_of_one(scales: ir.Value) -> bool:
-    """Whether E8M0 scales are filled with 1: elements without a scale, as mxc-unit-scales has them.
+    """Whether E8M0 scales are filled with 1, as mxc-unit-scales adds them to elements without a
+    scale.
 
-    Those of i8 are f32 and stay: they tell it from mxint8.
+    f32 scales of i8 are not: they distinguish int8 from mxint8.
     """
     return isinstance(element_of(scales), ir.Float8E8M0FNUType) and is_filled(scales, 1.0)
 
@@ -114,10 +116,11 @@ def has_scales_of_one(scales: ir.Value) -> bool:
 def _look_through(
     value: ir.Value, row_bits: int, *, as_bytes: bool, rounds: bool = False
 ) -> tuple[ir.Value, bool, int]:
-    """The tensor after reshapes, a rounding of f32 to bf16 and a repetition of rows.
+    """The tensor before reshapes, a rounding of f32 to bf16 and a repetition of rows; whether it is
+    rounded; and the number of repetitions.
 
-    `row_bits`: of a row, which is what may be repeated. `as_bytes`: the kernel reads bytes of any
-    type; else it reads floats.
+    `row_bits`: bits of a row, which may be repeated. `as_bytes`: the kernel reads bytes of any
+    type, otherwise it reads floats.
     """
     rounded, share = False, 1
     while not isinstance(value, ir.BlockArgument):
@@ -139,7 +142,7 @@ def _width(value: ir.Value) -> int:
 
 
 def _is_rounding(op: ir.Operation) -> bool:
-    """Whether `op` rounds each f32 of its one input to bf16, and does nothing else."""
+    """Whether `op` only rounds each f32 of its one input to bf16."""
     if op.name != "linalg.generic" or len(op.operands) != 2 or not is_elementwise(op):
         return False
     maps = indexing_maps(op)
@@ -153,7 +156,7 @@ def _is_rounding(op: ir.Operation) -> bool:
 
 
 def _repeats(op: ir.Operation, row_bits: int) -> int:
-    """How often a copy [m, k..] -> [m, j, k..] repeats each row; 1 for any other operation."""
+    """How often a copy [m, k..] -> [m, j, k..] repeats each row; 1 for other operations."""
     if op.name != "linalg.generic" or len(op.operands) != 2 or not is_elementwise(op):
         return 1
     names = [inner.operation.name for inner in op.regions[0].blocks[0].operations]

@@ -1,14 +1,14 @@
-"""Attention over pages: the kernels of a program, and their calls. What they share is here.
+"""The parts of paged attention that CPU and GPU kernels share: buffers, executables and calls.
 
-Rows of a run, R = count * G query heads of its tokens, are cut into blocks of rows, and positions
-into pieces of `piece_keys` at absolute places: [0, n), [n, 2n), .. Where a call has few rows and
-many keys each piece has a workgroup of its own, which writes what it comes to in `parts`, and a
-second kernel, NAME_joined, adds them up. Where it has many rows a workgroup goes over all pieces
-and writes the result; NAME_joined has nothing to do then. Or the kernel counts the workgroups that
-are done with a row, and the last one adds the pieces up: there is no second kernel.
+The rows of a run, R = count * G query heads of its tokens, are split into blocks of rows, and
+positions into pieces of `piece_keys` at absolute places: [0, n), [n, 2n), .. Where a call has few
+rows and many keys, each piece has its own workgroup, which writes its partial result to `parts`,
+and a second kernel, NAME_joined, combines them. Where a call has many rows, a workgroup loops over
+all pieces and writes the result, and NAME_joined does nothing. Alternatively the kernel counts the
+workgroups that are done with a row, and the last one combines the pieces, without a second kernel.
 
-Either way a row's result is the sum of its pieces, in their order, by the same formula. So its bits
-depend on its own position alone.
+Either way, the result of a row is the sum of its pieces, in order, by the same formula. The bits of
+a row thus depend only on its own position.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ from mxc.passes.kernels.vectors import f32, i8, i32
 
 @dataclass(frozen=True)
 class Scalars:
-    """What comes with each call: T tokens, S runs, P pages of the longest list, N pages of the
-    pool, the entries of keys and of values, and how many pieces are computed apart: 1 for none.
-    """
+    """The scalars of a call: T tokens, S runs, P pages of the longest list, N pages of the pool,
+    the entries of keys and of values, and the number of pieces with a workgroup of their own, 1 for
+    none."""
 
     tokens: Size
     runs: Size
@@ -61,32 +61,32 @@ class Scalars:
 
     @property
     def all(self) -> list[ir.Value]:
-        """In the order in which they are given."""
+        """The values in the order in which a call passes them."""
         return [value_of(getattr(self, each.name)) for each in fields(self)]
 
 
-#: Before there is a call.
+#: The scalars before there is a call.
 _UNKNOWN = Scalars(*[None] * len(fields(Scalars)))
 
 
 class Kernel(Protocol):
-    """What a kernel is, as far as its name, its calls and its memory need it. Hashable."""
+    """The properties of a kernel that determine its name, its calls and its memory. Hashable."""
 
     @property
     def heads(self) -> int:
-        """Key/value heads V."""
+        """Number of key/value heads V."""
 
     @property
     def group(self) -> int:
-        """Query heads of each, G."""
+        """Number of query heads per key/value head, G."""
 
     @property
     def depth(self) -> int:
-        """Elements of a key, D."""
+        """Number of elements of a key, D."""
 
     @property
     def mixed(self) -> int:
-        """Elements of a value."""
+        """Number of elements of a value."""
 
     @property
     def pool(self) -> tuple[int, int]:
@@ -94,7 +94,7 @@ class Kernel(Protocol):
 
     @property
     def element(self) -> str:
-        """Type of keys and values, or the format that they are packed in."""
+        """Type of keys and values, or their packed format."""
 
     @property
     def sinks(self) -> str:
@@ -106,33 +106,33 @@ class Kernel(Protocol):
 
     @property
     def reach(self) -> Reach:
-        """The sliding window, in tokens, or the chunks."""
+        """The sliding window in tokens, the chunks, or None."""
 
     @property
     def cap(self) -> float | None:
-        """Bound of the scores."""
+        """Bound of the scores, or None."""
 
     @property
     def counts(self) -> bool:
         """Whether the kernel counts its workgroups, so that the last one combines pieces."""
 
     def pieces(self, call: Scalars) -> Size:
-        """How many pieces are computed apart, 1 for none; `pieces` of the call is not known."""
+        """Number of pieces with their own workgroup, 1 for none; does not use `call.pieces`."""
 
     def parts(self, call: Scalars) -> Sequence[Size]:
-        """Sizes of the f32 memory in which pieces are left, none of them zero."""
+        """Sizes of the f32 memory for partial results, none of them zero."""
 
     def workgroups(self, call: Scalars) -> Sequence[Size]:
-        """Workgroups of the kernel, up to three counts."""
+        """Up to three counts of workgroups of the kernel."""
 
     def joined_workgroups(self, call: Scalars) -> Sequence[Size]:
-        """Workgroups of the kernel that combines pieces."""
+        """Up to three counts of workgroups of the kernel that combines pieces."""
 
 
 K = TypeVar("K", bound=Kernel)
 
 
-#: The counters of a call: zeros i32 [T, V * G] that nothing else uses, if there are any.
+#: Returns unused zeros i32 [T, V * G] to serve as the counters of a call, or None.
 Counters = Callable[[AttentionCall], ir.Value | None]
 
 
@@ -141,10 +141,10 @@ def attention_lowering(
     build: Callable[[str, K], None],
     counters: Counters = lambda call: None,
 ) -> Lowering[AttentionCall, K]:
-    """Attention over pages becomes calls of the kernel for it.
+    """The lowering of attention over pages.
 
-    `build`: the executables of a kernel, once, at the insertion point: see `executables_of`. A
-    kernel whose result is no f32 stands for the rounding after the attention too.
+    `build`: builds the executables of a kernel at the insertion point, once: see `executables_of`.
+    A kernel whose result is not f32 also replaces the rounding after the attention.
     """
     names: dict[K, str] = {}
 
@@ -177,8 +177,9 @@ def _name(shape: Kernel, taken: set[str]) -> str:
 
 
 def buffers_of(shape: Kernel, call: Scalars) -> list[Buffer]:
-    """Queries, pool, sinks, runs, lists, and where the kernel counts, counters, of which it uses
-    that of the first row of each tile; then parts and result, which the kernel writes."""
+    """The buffers of a kernel: queries, pool, sinks, runs, lists, and, if it counts, counters, of
+    which it uses the one of the first row of each tile; then parts and result, which the kernel
+    writes."""
     integer = i32()
     counters = [Buffer([call.tokens, shape.heads * shape.group], integer)]
     entries, block = shape.pool
@@ -198,12 +199,12 @@ def buffers_of(shape: Kernel, call: Scalars) -> list[Buffer]:
 
 
 def pool_type(element: str) -> ir.Type:
-    """Type of a pool that has keys and values of this type, or packed in this format."""
+    """Element type of a pool with keys and values of this type or packed format."""
     return ir.Type.parse(element) if page_format(element) is None else i8()
 
 
 def joined_buffers_of(shape: Kernel, call: Scalars) -> list[Buffer]:
-    """Parts, sinks, runs; then the result, which @name_joined completes where it lies."""
+    """Buffers of @name_joined: parts, sinks, runs, and the result, which it completes in place."""
     return [
         Buffer(shape.parts(call), f32()),
         Buffer([shape.heads, shape.group], ir.Type.parse(shape.sinks)),
@@ -218,7 +219,7 @@ Build = Callable[[Sequence[ir.Value], Scalars], None]
 
 @dataclass(frozen=True)
 class Case:
-    """A body for calls of fewer than `pieces` pieces, of `threads`."""
+    """A body with `threads` for calls with fewer than `pieces` pieces."""
 
     pieces: int
     body: Build
@@ -234,10 +235,10 @@ def executables_of(
     join_threads: Threads | None = None,
     cases: Sequence[Case] = (),
 ) -> None:
-    """Build @name and, where it does not count, @name_joined at the insertion point, of the memrefs
-    of `buffers_of` and of `joined_buffers_of`.
+    """Build @name and, if it does not count, @name_joined, with the memrefs of `buffers_of` and of
+    `joined_buffers_of`, at the insertion point.
 
-    `cases`: bodies for calls of fewer pieces than `body` is for, in their order, on a GPU.
+    `cases`: on a GPU, bodies for calls with fewer pieces than `body` is for, in order.
     """
     made = _executable(
         name,
@@ -264,7 +265,7 @@ def executables_of(
 
 
 def _choice(body: Build, cases: Sequence[Case]) -> Build:
-    """A switch on the pieces of a call."""
+    """A body that is a switch on the pieces of a call."""
 
     def build(buffers: Sequence[ir.Value], call: Scalars) -> None:
         pieces = value_of(call.pieces)
@@ -304,7 +305,7 @@ def _executable(
 def _call(
     name: str, shape: Kernel, call: AttentionCall, counters: ir.Value | None, wanted: ir.Type
 ) -> ir.Value:
-    """Dispatch @name and, where it does not count, @name_joined; the result, of type `wanted`."""
+    """Dispatch @name and, if it does not count, @name_joined; the result, of type `wanted`."""
     queries, pool, runs, lists = call.queries, call.pages.pool, call.rows.runs, call.pages.lists
     given = Scalars(
         tokens=value_of(size_of(queries, 0)),
@@ -364,8 +365,8 @@ def _call(
 
 
 def _as(value: ir.Value, attention: ir.Type, wanted: ir.Type, tokens: ir.Value) -> ir.Value:
-    """A result as the type of the attention, then in the shape `wanted`, whose dynamic size, if
-    any, is the number of tokens."""
+    """A result cast to the shape of the attention, then reshaped to `wanted`, whose dynamic size,
+    if any, is the number of tokens."""
     shape = list(ir.RankedTensorType(attention).shape)
     whole = tensor.CastOp(ir.RankedTensorType.get(shape, element_of(value)), value).result
     sizes = list(ir.RankedTensorType(wanted).shape)

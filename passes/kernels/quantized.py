@@ -1,4 +1,4 @@
-"""What becomes of the result of a product: MX blocks, and nothing else."""
+"""Find results of a product that are only quantized to MX blocks."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _RESHAPES = ("tensor.expand_shape", "tensor.collapse_shape")
 
 
 def quantized_result(value: ir.Value) -> Quantization | None:
-    """The quantization that is all that becomes of a tensor, or None.
+    """The quantization that is the only use of a tensor, or None.
 
-    Blocks are runs of the last dimension.
+    Blocks are contiguous along the last dimension.
     """
     reads, todo = [], [value]
     while todo:

@@ -1,7 +1,6 @@
-"""Reshapes of tensors, for what goes into a kernel and comes out of it.
+"""Reshape tensors on their way into a kernel and out of it.
 
-A size that is known at run time alone is negative in a shape, as in its type; its value is in
-`dynamic`, in order.
+A dynamic size is negative in a shape, as in its type; its value is in `dynamic`, in order.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from mxc.passes.kernels.extents import Buffer, Size, dynamic_of, product, value_
 
 
 def scalars_of(value: ir.Value, groups: int | None, rows: int | None) -> list[ir.Value]:
-    """The index values of `groups` and `rows` of a product, of those that are None.
+    """The index values of `groups` and `rows` of a product, for those that are None.
 
-    value: its result, [rows, columns] or [groups, rows, columns]; of one group these are its rows.
+    value: its result, [rows, columns] or [groups, rows, columns]; for one group, all are its rows.
     """
     sizes = iter(dynamic_sizes(value))
     *given, own, _ = [next(sizes) if size < 0 else size for size in shape_of(value)]
@@ -32,7 +31,7 @@ def scalars_of(value: ir.Value, groups: int | None, rows: int | None) -> list[ir
 
 
 def reshape(value: ir.Value, sizes: Sequence[int], dynamic: Sequence[ir.Value] = ()) -> ir.Value:
-    """The elements of `value`, in their order, as a tensor of `sizes`. Moves nothing."""
+    """The elements of `value`, in order, as a tensor of `sizes`. Moves nothing."""
     if list(sizes) == shape_of(value):
         return value
     element, rank = element_of(value), len(shape_of(value))
@@ -50,12 +49,12 @@ def reshape(value: ir.Value, sizes: Sequence[int], dynamic: Sequence[ir.Value] =
 
 
 def flat_size(shape: Sequence[int]) -> int:
-    """Elements of a shape; a size that is not known makes it unknown."""
+    """Number of elements of a shape; dynamic if a size is dynamic."""
     return math.prod(shape) if min(shape, default=1) >= 0 else ir.ShapedType.get_dynamic_size()
 
 
 def as_bytes(value: ir.Value) -> ir.Value:
-    """The same memory as i8, the last dimension counted in bytes."""
+    """Bitcast a tensor to i8, with the last dimension counted in bytes."""
     element = element_of(value)
     width: int = element.width
     if isinstance(element, ir.IntegerType) and width == 8:
@@ -69,7 +68,7 @@ def as_bytes(value: ir.Value) -> ir.Value:
 def _byte_sizes(
     shape: Sequence[int], dynamic: Sequence[ir.Value], width: int
 ) -> tuple[list[int], list[ir.Value]]:
-    """Shape and dynamic sizes of the bytes of elements of so many bits."""
+    """Shape and dynamic sizes in bytes of a tensor of elements of `width` bits."""
     *lead, last = shape
     if last >= 0:
         return [*lead, last * width // 8], list(dynamic)
@@ -79,19 +78,19 @@ def _byte_sizes(
 
 
 def as_memref(value: ir.Value, memref: ir.Type, dynamic: Sequence[ir.Value] = ()) -> ir.Value:
-    """A tensor as the one that a memref of this type is."""
+    """Reinterpret a tensor as the tensor that corresponds to a memref type."""
     return packed_as(value, as_tensor(memref), dynamic)
 
 
 def as_buffer(value: ir.Value, buffer: Buffer) -> ir.Value:
-    """A tensor as the one that a kernel is given."""
+    """Reinterpret a tensor as the tensor that a kernel is given for a buffer."""
     return as_memref(value, buffer.memref, dynamic_of([buffer]))
 
 
 def packed_as(
     value: ir.Value, wanted: ir.RankedTensorType, dynamic: Sequence[ir.Value] = ()
 ) -> ir.Value:
-    """The same memory as a tensor of another shape, and elements of another width."""
+    """Reinterpret a tensor as one of another shape, and of elements of another width."""
     element = wanted.element_type
     if element == element_of(value):
         return reshape(value, list(wanted.shape), dynamic)
@@ -103,6 +102,6 @@ def packed_as(
 
 
 def as_tensor(memref: ir.Type) -> ir.Type:
-    """The type of the tensor that a memref of this type is."""
+    """The tensor type that corresponds to a memref type."""
     kind = ir.MemRefType(memref)
     return ir.RankedTensorType.get(kind.shape, kind.element_type)

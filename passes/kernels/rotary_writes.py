@@ -38,14 +38,14 @@ _FLOATS, _THREADS = ("bf16", "f16", "f32"), 256
 _LEAST = 8
 #: A buffer of rows, and the first of the columns that are meant.
 _Columns = tuple[ir.Value, ir.Value]
-#: Places of the slots and of the pool among the operands of a kernel.
+#: Numbers of the slots and of the pool among the operands of a kernel.
 _SLOTS, _POOL = 5, 6
 #: Attribute of a call: the result that has zeros, for kernels that count their workgroups.
 _ZEROS = "mxc.zeros"
 
 
 def rotary_lowering(lanes: int, wave: int | None = None) -> Lowering[RotaryWrite, RotaryKernel]:
-    """Calls of `rotary_write` become kernels of registers of `lanes` f32."""
+    """The lowering of `rotary_write` to kernels for registers of `lanes` f32."""
     return Lowering(rotary_writes, lambda call: RotaryKernel.of(call, lanes, wave), _dispatch)
 
 
@@ -65,8 +65,8 @@ def _dispatch(calls: Calls, call: RotaryWrite, kernel: RotaryKernel) -> Sequence
 
 
 def zeros_beside(pool: ir.Value) -> ir.Value | None:
-    """The zeros, i32 [T, Q], that the kernel of T rows of Q queries wrote which wrote to `pool`, if
-    nothing has used them yet."""
+    """The zeros, i32 [T, Q] for T rows of Q queries, of the kernel that wrote `pool`, if they are
+    unused; else None."""
     made = pool.owner
     while isinstance(made, ir.Operation | ir.OpView) and made.operation.name == "tensor.cast":
         made = made.operation.operands[0].owner
@@ -165,7 +165,10 @@ class RotaryKernel(Sized):
     query of each row too, for the attention that follows. `columns`: of queries, keys and values,
     how wide the rows are that they are part of, and where they begin.
 
-    With each call come the `entry` of keys, the number of rows, and the pages of the pool.
+    `lanes`: elements of a register. `wave`: lanes of a wave, None on a CPU. On a GPU the kernel
+    also writes a zero for each query of each row, for the attention that follows. `columns`: for
+    queries, keys and values, the width of the rows that they are part of, and their first column.
+    The `entry` of keys, the number of rows, and the pages of the pool are known at the call.
     """
 
     queries: int
@@ -234,7 +237,7 @@ class RotaryKernel(Sized):
 
     @property
     def workgroups(self) -> list[Size]:
-        """Along the rows."""
+        """One workgroup per row."""
         return [self.rows]
 
     @property

@@ -1,4 +1,4 @@
-"""Results that are only rounded: a kernel stores them as the bf16 that they become."""
+"""Find results that are only rounded to bf16, which a kernel can store directly."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from mxc.dialects.generic import element_of
 from mxc.dialects.indexing import indexing_maps
 from mxc.dialects.scalar_pattern import match_scalar
 
-#: What moves nothing.
+#: Operations that move nothing.
 _RESHAPES = ("tensor.collapse_shape", "tensor.expand_shape")
 
 
 def rounding_of(op: ir.Operation) -> ir.Operation | None:
-    """What rounds all of the f32 result of `op` to bf16, if nothing else reads it."""
+    """The operation that alone reads the f32 result of `op` and rounds it to bf16; else None."""
     user, value = op, op.results[0]
     while user is op or user.name in _RESHAPES:
         users = [use.owner for use in value.uses]
@@ -25,12 +25,12 @@ def rounding_of(op: ir.Operation) -> ir.Operation | None:
 
 
 def is_rounding(op: ir.Operation) -> bool:
-    """Whether an operation rounds a tensor to bf16, and nothing else."""
+    """Whether an operation only rounds a tensor to bf16."""
     if op.name != "linalg.generic" or match_scalar(op, ("arith.truncf", "%0")) is None:
         return False
     return str(element_of(op.results[0])) == "bf16" and is_plain(op)
 
 
 def is_plain(op: ir.Operation) -> bool:
-    """Whether each element of a linalg.generic is one of the same place in all operands."""
+    """Whether a linalg.generic reads and writes all operands at the same place."""
     return all(each == ir.AffineMap.get_identity(each.n_dims) for each in indexing_maps(op))

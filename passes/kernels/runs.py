@@ -1,8 +1,8 @@
-"""Which rows and which keys a workgroup of attention over pages has.
+"""Assign rows and keys to the workgroups of paged attention.
 
-`runs` is the memref i32 [S, 3] of a call: first token, number of tokens and positions before them,
-of each run. A token has G rows, its query heads: row r of a run is head r % G of token r // G.
-Blocks of rows never mix runs.
+`runs` is the memref i32 [S, 3] of a call: first token, number of tokens, and number of earlier
+positions of each run. A token has G rows, its query heads: row r of a run is head r % G of token r
+// G. A block of rows belongs to one run.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from mxc.passes.kernels.vectors import i1, index, loop
 
 
 def reach_size(reach: int | Chunk) -> int:
-    """Tokens of the window, or of a chunk."""
+    """Number of tokens of the window, or of a chunk."""
     return reach.size if isinstance(reach, Chunk) else reach
 
 
 def first_seen(reach: Reach, position: ir.Value) -> ir.Value:
-    """The first key that a token at `position` sees, of its type; the last one is its own."""
+    """The first key that a token at `position` attends to, in its type; the last is its own."""
 
     def number(value: int) -> ir.Value:
         return constant(value, position.type)
@@ -37,9 +37,9 @@ def first_seen(reach: Reach, position: ir.Value) -> ir.Value:
 
 
 def most_blocks(tokens: ir.Value, runs: ir.Value, *, group: int, rows: int) -> ir.Value:
-    """Blocks of `rows` rows of all runs, at most; one a run where each has one token.
+    """Most blocks of `rows` rows over all runs; one per run where each run has one token.
 
-    A run of c tokens has at most (c * G + rows - g) / rows, where g divides both rows and G.
+    A run of c tokens has at most (c * G + rows - g) / rows blocks, where g divides both rows and G.
     """
     ragged = arith.muli(runs, index(rows - math.gcd(group, rows)))
     return arith.divui(arith.addi(arith.muli(tokens, index(group)), ragged), index(rows))
@@ -48,20 +48,20 @@ def most_blocks(tokens: ir.Value, runs: ir.Value, *, group: int, rows: int) -> i
 def most_pieces(
     positions: ir.Value, *, reach: Reach, group: int, rows: int, piece_keys: int
 ) -> ir.Value:
-    """Pieces of `piece_keys` keys that a block of `rows` rows sees some of, at most, where no run
-    has more than so many positions."""
+    """Most pieces of `piece_keys` keys that a block of `rows` rows attends to, where no run has
+    more than `positions` positions."""
     found = arith.ceildivui(positions, index(piece_keys))
     if reach is None:
         return found
     tokens = -(-rows // group) + 1
-    # The first token of a block sees so many keys before it, which begin anywhere in a piece.
+    # A block attends to this many keys, which may begin anywhere in a piece.
     keys = reach_size(reach) + tokens
     return arith.minui(found, index(-(-keys // piece_keys) + 1))
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run of a call: its `number`, `first` token and number of `tokens`, positions `before`."""
+    """A run: its `number`, `first` token, number of `tokens`, and of positions `before`."""
 
     number: ir.Value
     first: ir.Value
@@ -72,9 +72,10 @@ class Run:
 def block_of_rows(
     runs: ir.Value, count: ir.Value, number: ir.Value, *, group: int, rows: int
 ) -> tuple[Run, ir.Value, ir.Value]:
-    """Block `number` of all blocks of rows: its run, its number in the run, whether there is one.
+    """The run of block `number` of all blocks of rows, its number in the run, and whether it
+    exists.
 
-    `count`: runs of the call. Where there is no such block the run is the first one.
+    `count`: number of runs of the call. Where the block does not exist, the run is the first one.
     """
     no = constant(0, i1())
     with loop(index(0), count, index(1), [index(0), index(0), index(0), no]) as (each, carried, op):
@@ -90,14 +91,14 @@ def block_of_rows(
 
 
 def run_of_token(runs: ir.Value, count: ir.Value, token: ir.Value) -> Run:
-    """The run of a token of the call: the last that begins at or before it."""
+    """The run of a token of the call: the last run that begins at or before it."""
     with loop(index(1), count, index(1), [index(0)]) as (each, (run,), op):
         scf.YieldOp([arith.select(_at_most(_number(runs, each, 0), token), each, run)])
     return read_run(runs, op.results[0])
 
 
 def read_run(runs: ir.Value, number: ir.Value) -> Run:
-    """Run `number` of the call."""
+    """Load run `number` of the call."""
     first, tokens, before = (_number(runs, number, column) for column in range(3))
     return Run(number, first, tokens, before)
 

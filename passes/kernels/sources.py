@@ -1,4 +1,4 @@
-"""What activations are in the program, before they are prepared for a kernel."""
+"""The form of activations in the program, before they are prepared for a kernel."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ from mxc.formats.formats import (
 )
 from mxc.passes.kernels.vectors import f32
 
-#: Elements along K of one pass of a kernel's inner loop.
+#: Elements along K per iteration of the inner loop of a kernel.
 BLOCK = 32
 
 #: The MLIR type of a scale.
 ScaleType = Literal["f8E8M0FNU", "f8E4M3FN", "f32"]
 
-#: Activations by name: floats, int8 under an f32 scale a block, MX blocks, nvfp4, and elements that
-#: only AMD GPUs have.
+#: Activations by name: floats, int8 blocks with f32 scales, MX blocks, nvfp4, and FNUZ elements.
 Format = Literal[
     "f32",
     "bf16",
@@ -44,7 +43,7 @@ Format = Literal[
     "f8E5M2FNUZ",
 ]
 
-#: Elements of what is no format of `mxc list formats`.
+#: Elements of formats that `mxc list formats` does not have.
 _ELEMENTS: Mapping[Format, ElementFormat] = {
     "int8": INT8,
     "f8E4M3FNUZ": E4M3FNUZ,
@@ -54,11 +53,10 @@ _ELEMENTS: Mapping[Format, ElementFormat] = {
 
 @dataclass(frozen=True)
 class Source:
-    """`format` of the activations. `rounded`: they are f32 in memory, and bf16 by meaning.
+    """`format` of the activations. `rounded`: they are f32 in memory, and to be rounded to bf16.
 
-    `block`: elements that share a scale, where they have one. `scales`: of the type that the format
-    has, f32, or all one and not in memory. `to`: the type to which elements under their scales are
-    rounded, "" where they are not.
+    `block`: elements per scale. `scales`: of the type of the format ("own"), f32, or all one and
+    not in memory. `to`: the type to which scaled elements are rounded, "" for none.
     """
 
     format: Format
@@ -69,7 +67,7 @@ class Source:
 
     @property
     def name(self) -> str:
-        """For symbols."""
+        """The name as a part of symbols."""
         if self.rounded:
             return f"{self.format}r"
         known = FORMATS.get(self.format)
@@ -80,12 +78,12 @@ class Source:
 
     @property
     def is_float(self) -> bool:
-        """Whether they are floats of 16 bits or more, without a scale."""
+        """Whether they are floats of 16 bits or more, which have no scale."""
         return self.format in ("f32", "bf16", "f16")
 
     @property
     def scale(self) -> ScaleType | None:
-        """The type of their scales in memory, None where there are none."""
+        """The type of the scales in memory; None where there are none."""
         if self.is_float or self.scales == "one":
             return None
         if self.scales == "f32" or self.format == "int8":
@@ -95,7 +93,7 @@ class Source:
 
     @property
     def operand_format(self) -> OperandFormat:
-        """As the contraction has it."""
+        """The operand format in a contraction."""
         if self.is_float:
             return OperandFormat(self.format, rounded=self.to)
         scaled = ("", 0) if self.scale is None else (self.scale, self.block)
@@ -103,21 +101,21 @@ class Source:
 
     @property
     def is_integer(self) -> bool:
-        """Whether the elements are integers of few bits, times a unit."""
+        """Whether the elements are small integers times a unit."""
         return self.format in ("int8", "mxint8", "mxfp4", "mxfp6e2m3", "nvfp4")
 
     @property
     def memory(self) -> ir.Type:
-        """The element type of floats in memory."""
+        """The element type in memory of floats."""
         return f32() if self.rounded else ir.Type.parse(self.format)
 
     @property
     def element(self) -> ElementFormat:
-        """The element of a block."""
+        """The element format of a block."""
         known = _ELEMENTS.get(self.format)
         return block_format(self.format).element if known is None else known
 
     @property
     def unit(self) -> float:
-        """What the integer one of a quad is worth."""
+        """The value of the integer one in a dot product of quads."""
         return 1.0 if self.format == "int8" else self.element.min_positive

@@ -1,4 +1,4 @@
-"""Small questions about the values that a kernel takes the place of."""
+"""Predicates on values that kernels replace."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from mxc.dialects.linalg_ext import GATHER
 
 
 def producer(value: ir.Value) -> ir.Operation | None:
-    """The operation that computes a value, None for an argument."""
+    """The operation that defines a value; None for an argument."""
     return None if isinstance(value, ir.BlockArgument) else value.owner
 
 
 def is_zero(value: ir.Value) -> bool:
     """Whether a tensor is filled with the constant 0.0, and not -0.0.
 
-    Constants of whole tensors and what is made of them: see passes/canonical_accumulators.py.
+    passes/canonical_accumulators.py turns other forms of zero into a fill.
     """
     return is_filled(value, 0.0)
 
 
 def is_filled(value: ir.Value, wanted: float) -> bool:
-    """Whether every element of a tensor is the constant `wanted`, of its sign."""
+    """Whether every element of a tensor is the constant `wanted`, including its sign."""
     fill = producer(value)
     if fill is not None and fill.name == GATHER:
         fill = producer(fill.operands[0])
@@ -40,7 +40,7 @@ def is_filled(value: ir.Value, wanted: float) -> bool:
 
 
 def is_constant(value: ir.Value) -> bool:
-    """Whether what makes a value, an operation, is a constant."""
+    """Whether the operation that defines a value is a constant."""
     return bool(value.owner.name == "arith.constant")
 
 
@@ -50,5 +50,5 @@ def is_argument(value: ir.Value) -> bool:
 
 
 def is_before(first: ir.Operation, second: ir.Operation) -> bool:
-    """Whether both are in a block, in this order."""
+    """Whether both operations are in the same block, in this order."""
     return first.block == second.block and bool(first.is_before_in_block(second))

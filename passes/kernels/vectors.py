@@ -1,4 +1,4 @@
-"""Operations of kernel bodies by short names: vectors, memory by index, loops and branches."""
+"""Short names for operations of kernel bodies: vectors, memory, loops and branches."""
 
 from __future__ import annotations
 
@@ -57,28 +57,28 @@ def splat(value: float | int, element: ir.Type, lanes: int) -> ir.Value:
 
 
 def load(source: ir.Value, at: Sequence[ir.Value], element: ir.Type, lanes: int) -> ir.Value:
-    """`lanes` contiguous elements of a memref."""
+    """Load `lanes` contiguous elements of a memref."""
     return vector.load(of(element, lanes), source, list(at))
 
 
 def broadcast(source: ir.Value, at: Sequence[ir.Value], lanes: int) -> ir.Value:
-    """One element of a memref in every lane."""
+    """Load one element of a memref to all lanes."""
     scalar = memref.LoadOp(source, list(at)).result
     return vector.broadcast(of(scalar.type, lanes), scalar)
 
 
 def bitcast(value: ir.Value, element: ir.Type, lanes: int) -> ir.Value:
-    """The bits of a vector seen as other elements."""
+    """The bits of a vector as `lanes` elements of another type."""
     return vector.bitcast(of(element, lanes), value)
 
 
 def prefetch(source: ir.Value, at: Sequence[ir.Value]) -> None:
-    """Ask for the cache line that holds an element. May lie past the end."""
+    """Prefetch the cache line of an element, which may lie past the end of the memref."""
     memref.PrefetchOp(source, list(at), False, 3, True)
 
 
 def scratch(sizes: Sequence[int], element: ir.Type) -> ir.Value:
-    """Memory of a workgroup, that begins with a cache line."""
+    """Allocate memory of a workgroup, aligned to a cache line."""
     alignment = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 64)
     kind = ir.MemRefType.get(list(sizes), element)
     return memref.AllocaOp(kind, [], [], alignment=alignment).result
@@ -88,9 +88,9 @@ def scratch(sizes: Sequence[int], element: ir.Type) -> ir.Value:
 def loop(
     start: ir.Value, stop: ir.Value, step: ir.Value, carried: Sequence[ir.Value] = ()
 ) -> Iterator[tuple[ir.Value, list[ir.Value], scf.ForOp]]:
-    """scf.for: gives (induction value, carried values, the operation).
+    """Emit an scf.for; yields (induction variable, carried values, the operation).
 
-    The body ends with the scf.yield of what it carries, where it carries anything.
+    If the loop carries values, the body has to end with their scf.yield.
     """
     op = scf.ForOp(start, stop, step, list(carried))
     with ir.InsertionPoint(op.body):
@@ -101,21 +101,21 @@ def loop(
 
 @contextlib.contextmanager
 def when(condition: ir.Value) -> Iterator[None]:
-    """scf.if without results or else."""
+    """Emit an scf.if without results and without else."""
     with ir.InsertionPoint(scf.IfOp(condition).then_block):
         yield
         scf.YieldOp([])
 
 
 def as_integers(element: ir.Type, value: ir.Value) -> ir.Value:
-    """The same bits as integers of another width."""
+    """The bits of a vector of integers as integers of another width."""
     kind = ir.VectorType(value.type)
     bits = kind.shape[0] * ir.IntegerType(kind.element_type).width
     return bitcast(value, element, bits // ir.IntegerType(element).width)
 
 
 def shifted(value: ir.Value, bits: int) -> ir.Value:
-    """Shifted right by `bits`, to the left where they are negative."""
+    """Shift right by `bits`, or left if `bits` is negative."""
     if not bits:
         return value
     kind = ir.VectorType(value.type)

@@ -1,1 +1,2 @@
-"""What passes share: linalg operations built anew, loops split, a vector product for GPUs."""
+"""Code that passes share: rebuilding linalg operations, splitting loops, and schedules for IREE on
+GPUs."""

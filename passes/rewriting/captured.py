@@ -1,11 +1,11 @@
-"""Scalars that the body of an elementwise operation has from outside: reads of tensors instead.
+"""Turn scalars that the body of an elementwise operation captures into tensors that it reads.
 
     %f = tensor.extract %t[]        linalg.generic ins(%y) { mulf %a, %f }
 becomes
     linalg.generic ins(%y, %t) { mulf %a, %b }
 
-What is computed of such scalars is computed in the body, so that nothing waits for the host to have
-read a tensor.
+Computations on such scalars move into the body, so that nothing waits for the host to read a
+tensor.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _COMPUTED = ("arith.", "math.")
 
 
 def read_captured(op: ir.Operation) -> ir.Operation:
-    """`op`, or what stands for it where its body has scalars from outside that are no constants."""
+    """`op`, or its replacement if its body captures scalars other than constants."""
     found = _captured(op)
     if op.name != "linalg.generic" or not found:
         return op
@@ -57,7 +57,7 @@ def read_captured(op: ir.Operation) -> ir.Operation:
 
 
 def _captured(op: ir.Operation) -> list[ir.Value]:
-    """The scalars from outside in a body, but for constants; none where one is no number."""
+    """The scalars that a body captures, without constants; empty if one is not a number."""
     found: dict[ir.Value, None] = {}
     body = op.regions[0].blocks[0]
     for view in body.operations:
@@ -74,7 +74,7 @@ def _captured(op: ir.Operation) -> list[ir.Value]:
 
 
 def _leaves(value: ir.Value) -> Sequence[ir.Value]:
-    """What a scalar is computed of: elements of tensors, and scalars as they are."""
+    """The scalars that a scalar is computed from, which are not themselves computed."""
     if _is_constant(value):
         return []
     if not _is_computed(value):
@@ -83,7 +83,7 @@ def _leaves(value: ir.Value) -> Sequence[ir.Value]:
 
 
 def _compute(value: ir.Value, at: dict[ir.Value, ir.Value]) -> ir.Value:
-    """A scalar at the insertion point, of the leaves in `at`."""
+    """Emit a scalar, computed from the leaves in `at`."""
     if value in at or _is_constant(value):
         return at.get(value, value)
     copy = value.owner.clone()
@@ -98,7 +98,7 @@ def _is_constant(value: ir.Value) -> bool:
 
 
 def _is_computed(value: ir.Value) -> bool:
-    """Whether a scalar is computed of other numbers."""
+    """Whether a scalar is computed from other numbers."""
     if isinstance(value, ir.BlockArgument) or not value.owner.name.startswith(_COMPUTED):
         return False
     kinds = [operand.type for operand in value.owner.operands]
@@ -106,7 +106,7 @@ def _is_computed(value: ir.Value) -> bool:
 
 
 def _tensor(value: ir.Value) -> ir.Value:
-    """The tensor of no dimensions that holds a scalar."""
+    """The rank-0 tensor that holds a scalar."""
     kind = ir.RankedTensorType.get([], value.type)
     if isinstance(value, ir.BlockArgument) or value.owner.name != "tensor.extract":
         return tensor.FromElementsOp(kind, [value]).result

@@ -1,6 +1,6 @@
-"""Which tensors are computed from codes alone: elements and scales of at most 8 bits, constants.
+"""Find tensors that are computed only from codes: elements and scales of at most 8 bits, constants.
 
-What a program decodes is computed from them; activations that it quantizes are not.
+The decoded values of a program are computed from codes; activations that it quantizes are not.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ class Codes:
     """The tensors under `root` that are computed from codes or from constants."""
 
     def __init__(self, root: ir.Operation) -> None:
-        """Find them in one walk."""
-        #: What computes them, producers first.
+        """Find the tensors in one walk."""
+        #: The operations that compute them, producers first.
         self.operations: list[ir.Operation] = []
         self._values: set[ir.Value] = set()
         root.walk(self._visit, ir.WalkOrder.PRE_ORDER)
@@ -27,7 +27,7 @@ class Codes:
         return value in self._values
 
     def enter(self, value: ir.Value) -> bool:
-        """Whether to look into how a tensor is computed, for `tree_of`."""
+        """Whether `tree_of` should follow how a tensor is computed."""
         return value in self._values
 
     def _visit(self, op: ir.Operation) -> ir.WalkResult:

@@ -1,4 +1,4 @@
-"""Tensors, and sides of contractions, that are decoded: built anew from elements and scales."""
+"""Rebuild decoded tensors, and decoded sides of contractions, from elements and scales."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from mxc.passes.rewriting.rebuild import clone_scalar, discardable, replace
 from mxc.passes.rewriting.split_loops import reassociation, reshape
 from mxc.passes.rewriting.transposes import transposed
 
-#: Factors of a product that are looked at: two of each side.
+#: Most factors of a product that are examined: two for each side.
 _MOST = 4
 
 
 def decoded_tensor(decoding: Decoding, like: ir.Value) -> ir.Value:
-    """The tensor of the shape of `like` that a decoding over its dimensions is."""
+    """The tensor of the shape of `like` that a decoding over its dimensions describes."""
     sizes = [size_of(like, axis) for axis in range(len(shape_of(like)))]
     return _decoded(decoding, list(range(len(sizes))), sizes)
 
 
 def _decoded(decoding: Decoding, loops: list[int], sizes: Sequence[int | ir.Value]) -> ir.Value:
-    """A tensor with a dimension for each of `loops`, at the insertion point."""
+    """Build a decoded tensor with one dimension per loop of `loops`."""
     format, kind = decoding.format, decoding.kind
     decoding = _in_order(_with_halves_last(decoding))
     elements = _typed(decoding.elements.value, ir.Type.parse(format.element.mlir), decoding.swapped)
@@ -63,9 +63,9 @@ def _decoded(decoding: Decoding, loops: list[int], sizes: Sequence[int | ir.Valu
 
 
 def _with_halves_last(decoding: Decoding) -> Decoding:
-    """The decoding of bytes whose halves follow each other along their last dimension.
+    """The decoding with adjacent elements of a byte along the last dimension of the bytes.
 
-    Where they do so along another, as of weights [K / 2, N], the bytes are transposed.
+    Where they are along another dimension, as for weights [K / 2, N], the bytes are transposed.
     """
     axis, read = halved_axis(decoding), decoding.elements
     last = len(read.at) - 1
@@ -79,8 +79,8 @@ def _with_halves_last(decoding: Decoding) -> Decoding:
 
 
 def _in_order(decoding: Decoding) -> Decoding:
-    """The decoding of elements in their order, where those of one half of the bytes follow each
-    other: their nibbles are put together anew."""
+    """The decoding of elements in order: where the elements of one half of the bytes are adjacent,
+    nibbles are rearranged."""
     halves = halves_of(decoding)
     if halves is None:
         return decoding
@@ -108,7 +108,7 @@ def _in_order(decoding: Decoding) -> Decoding:
 
 
 def _typed(value: ir.Value, kind: ir.Type, swapped: bool) -> ir.Value:
-    """A tensor of codes as one of elements or scales; `swapped`: the first of a byte is high."""
+    """A tensor of codes as elements or scales; `swapped`: the first code of a byte is high."""
     if element_of(value) == kind or is_byte(kind):
         return value
     if swapped:
@@ -117,7 +117,7 @@ def _typed(value: ir.Value, kind: ir.Type, swapped: bool) -> ir.Value:
 
 
 def _exchanged(value: ir.Value) -> ir.Value:
-    """Bytes with their halves exchanged."""
+    """Bytes with their nibbles exchanged."""
     i8 = ir.IntegerType.get_signless(8)
     letters = " ".join("abcdefgh"[: len(shape_of(value))])
 
@@ -129,9 +129,10 @@ def _exchanged(value: ir.Value) -> ir.Value:
 
 
 def decode_sides(op: ir.Operation, codes: Codes) -> list[Decoding]:
-    """Rewrite a contraction that decodes in its body: its sides become decoded tensors.
+    """Rewrite a contraction that decodes in its body to read decoded tensors. Return their
+    decodings.
 
-    Empty, and nothing is changed, where the body decodes no format.
+    Returns an empty list, and changes nothing, where the body decodes no format.
     """
     factors = _factors(op)
     ranges = loop_ranges(op)
@@ -156,7 +157,7 @@ def decode_sides(op: ir.Operation, codes: Codes) -> list[Decoding]:
 
 
 def _factors(op: ir.Operation) -> list[ir.Value] | None:
-    """What the body multiplies in f32, before it adds that to the accumulator."""
+    """The factors of the f32 product that the body adds to the accumulator; else None."""
     block = op.regions[0].blocks[0]
     acc = block.arguments[len(block.arguments) - 1]
     added = f32_operands(list(block.operations)[-1].operands[0], "arith.addf")
@@ -187,7 +188,7 @@ def _product(trees: Sequence[Tree]) -> Tree:
 
 
 def _partitions(trees: Sequence[Tree], count: int) -> Iterator[list[list[Tree]]]:
-    """All ways to put trees into so many groups, none of them empty."""
+    """Yield all ways to split trees into `count` groups, none of them empty."""
     if count == 1 or not trees:
         if bool(trees) == (count == 1):
             yield [list(trees)]
@@ -246,7 +247,7 @@ def _depends(values: Sequence[ir.Value], on: ir.Value) -> bool:
 
 
 def _extent(op: ir.Operation, loop: int) -> int | ir.Value:
-    """The number of iterations of a loop, of an operand that it indexes."""
+    """The number of iterations of a loop, from an operand that it indexes."""
     for value, affine in zip(op.operands, indexing_maps(op), strict=True):
         if loop in (places := dims(affine)):
             return size_of(value, places.index(loop))

@@ -1,8 +1,8 @@
-"""Two to eight rows times a matrix of 16-bit weights on a GPU: a schedule that can be compiled.
+"""Two to eight rows times a matrix of 16-bit weights on a GPU: a schedule that compiles.
 
-IREE 3.13 divides by zero where it chooses one for such products of a depth that is a multiple of
-128, if the rows are more than four or the columns few, and dies of it (tests/sentinels). This is
-the schedule that it has itself for four rows and many columns: a workgroup adds up one column.
+IREE 3.13 divides by zero and crashes when it chooses a schedule for such products with a depth that
+is a multiple of 128, if there are more than four rows or few columns (tests/sentinels). This module
+sets the schedule that IREE uses for four rows and many columns: a workgroup sums one column.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from mxc.dialects.dequantize import iterators
 from mxc.dialects.indexing import dims, indexing_maps, loop_ranges
 
 ATTRIBUTE = "compilation_info"
-#: Rows with which IREE takes its faulty way; more of them get a matrix instruction.
+#: Numbers of rows for which IREE crashes; with more rows it uses a matrix instruction.
 _ROWS = range(2, 9)
-#: The depth that leads there.
+#: The depth whose multiples are affected.
 _DEPTH = 128
-#: Lanes of the targets that it happens on.
+#: Lanes per wave of the affected targets.
 _SUBGROUP = 64
-#: Elements that a lane loads at once at most.
+#: Most elements that a lane loads at once.
 _AT_ONCE = 8
 _NARROW = ("bf16", "f16")
 
 
 def schedule_few_rows(op: ir.Operation, subgroup: int) -> bool:
-    """Set a schedule on `op` if it is such a product; False, and nothing changes, if not."""
+    """Set a schedule on `op` and return True if it is such a product; otherwise return False."""
     if (
         subgroup != _SUBGROUP
         or op.name != "linalg.generic"

@@ -1,4 +1,4 @@
-"""Build a linalg.generic from parts of another one: its loops, scalars of its body."""
+"""Build a linalg.generic from parts of another: its loops, and scalars of its body."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def generic_like(
     init: ir.Value,
     body: Callable[[Sequence[ir.Value]], ir.Value],
 ) -> ir.Value:
-    """A linalg.generic before `op` with its loops and attributes, over `inputs` and `init`.
+    """Build a linalg.generic before `op` with its loops and attributes, over `inputs` and `init`.
 
-    `body` gets the scalars of the inputs and the accumulator, and returns the one that is yielded.
+    `body` gets the scalars of the inputs and the accumulator, and returns the scalar to yield.
     """
     values = [*(read.value for read in inputs), init]
     maps = [*(read.map for read in inputs), indexing_maps(op)[-1]]
@@ -42,7 +42,7 @@ def generic_like(
 
 
 def arguments_of(value: ir.Value) -> set[ir.Value]:
-    """The arguments of a body that a scalar of it is computed from."""
+    """The arguments of a body that a scalar in it is computed from."""
     if isinstance(value, ir.BlockArgument):
         return {value}
     found: set[ir.Value] = set()
@@ -64,5 +64,5 @@ def is_product(value: ir.Value) -> bool:
 
 
 def read_map(op: ir.Operation, argument: ir.Value) -> ir.AffineMap:
-    """The indexing map of the operand that an argument of the body is an element of."""
+    """The indexing map of the operand that an argument of the body belongs to."""
     return indexing_maps(op)[argument.arg_number]

@@ -1,4 +1,5 @@
-"""Lookups of rows as frontends write them: an element of a table, by a number and by loops.
+"""Recognize lookups of rows as frontends write them: an element of a table per element of the
+result.
 
     linalg.generic ins(%ids [T]) -> [T, K] { tensor.extract %table[index_cast %id, linalg.index 1] }
 
@@ -27,14 +28,14 @@ _CASTS = ("arith.index_cast", "arith.index_castui")
 
 @dataclass(frozen=True)
 class Lookup:
-    """Rows of `table` by `number`, a scalar of the body of `op` that is computed of its input."""
+    """Rows of `table` by `number`, a scalar in the body of `op` that is computed from its input."""
 
     op: ir.Operation
     table: ir.Value
     number: ir.Value
 
     def gathered(self) -> ir.Value:
-        """The same by a gather, at the insertion point."""
+        """Build the gather that is equivalent to the lookup."""
         ids = self._ids()
         lead, row = shape_of(ids), shape_of(self.table)[1:]
         if len(lead) == 1:
@@ -54,7 +55,7 @@ class Lookup:
         ).result
 
     def _ids(self) -> ir.Value:
-        """The numbers of the rows, of which a program may compute each from an id."""
+        """The numbers of the rows, which the body may compute from the input."""
         ids = self.op.operands[0]
         argument = self.op.regions[0].blocks[0].arguments[0]
         if self.number == argument:
@@ -69,7 +70,7 @@ class Lookup:
 
 
 def lookup_of(op: ir.Operation) -> Lookup | None:
-    """The lookup of rows that a linalg.generic is, or None where it is another."""
+    """The lookup of rows that a linalg.generic computes; None for other operations."""
     if op.name != "linalg.generic" or len(op.operands) != 2 or not is_elementwise(op):
         return None
     value, (read, written) = yielded(op), indexing_maps(op)
@@ -94,14 +95,14 @@ def lookup_of(op: ir.Operation) -> Lookup | None:
 
 
 def _loop(value: ir.Value) -> int | None:
-    """The loop of which a scalar is the index."""
+    """The loop whose index a scalar is; None for other scalars."""
     if isinstance(value, ir.BlockArgument) or value.owner.name != "linalg.index":
         return None
     return int(ir.IntegerAttr(value.owner.attributes["dim"]).value)
 
 
 def _is_computed(value: ir.Value, op: ir.Operation) -> bool:
-    """Whether an integer is computed of the first argument of a body and of constants."""
+    """Whether an integer is computed from the first argument of a body and constants only."""
     if isinstance(value, ir.BlockArgument):
         return bool(value == op.regions[0].blocks[0].arguments[0])
     inner = value.owner

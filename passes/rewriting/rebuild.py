@@ -1,4 +1,4 @@
-"""Build a linalg operation anew with other operands: what the passes on contractions share."""
+"""Rebuild a linalg operation with other operands, and helpers that passes on contractions share."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from mxc.dialects.linalg_ext import GATHER
 from mxc.passes.rewriting.split_loops import can_reshape, plan_split, reassociation, reshape
 from mxc.passes.rewriting.worklist import Worklist, erase
 
-#: Prefixes of operations that do nothing but make their results.
+#: Prefixes of operations without side effects.
 _PURE = ("linalg.", "tensor.", "flow.tensor.bitcast", "util.global.load", GATHER)
 
 
 @dataclass(frozen=True)
 class Read:
-    """A scalar of the new body: an operand read through a map."""
+    """A scalar of the new body: an element of an operand, read through a map."""
 
     value: ir.Value
     map: ir.AffineMap
@@ -30,7 +30,7 @@ class Read:
 
 @dataclass(frozen=True)
 class Inlined:
-    """A scalar of the new body: what the body of an elementwise `op` makes of its `inputs`."""
+    """A scalar of the new body: the result of the body of an elementwise `op` on `inputs`."""
 
     op: ir.Operation
     inputs: tuple[Scalar, ...]
@@ -38,7 +38,7 @@ class Inlined:
 
 @dataclass(frozen=True)
 class Constant:
-    """A scalar of the new body: a constant of a float or an integer type."""
+    """A scalar of the new body: a constant of a float or integer type."""
 
     number: float | int
     type: ir.Type
@@ -71,13 +71,13 @@ def has_reduction(op: ir.Operation) -> bool:
 
 
 def sums_floats(op: ir.Operation) -> bool:
-    """Whether `op` sums floats over a loop: the largest bits of blocks are integers."""
+    """Whether `op` sums floats over a loop; maxima of the bits of a block are integers."""
     return has_reduction(op) and isinstance(op.results[0].type.element_type, ir.FloatType)
 
 
 def sums_of_elements(root: ir.Operation) -> Iterator[ir.Operation]:
-    """The linalg operations under `root` that sum floats over elements of at most 8 bits, or bytes,
-    that are no scales."""
+    """Yield the linalg operations under `root` that sum floats and read elements of at most 8 bits:
+    floats other than E8M0, i8 or i4."""
     for op in linalg_operations(root):
         kinds = [v.type for v in list(op.operands)[:-1] if isinstance(v.type, ir.RankedTensorType)]
         elements = (kind.element_type for kind in kinds)
@@ -86,11 +86,11 @@ def sums_of_elements(root: ir.Operation) -> Iterator[ir.Operation]:
 
 
 def rebuild(op: ir.Operation, inputs: Sequence[Scalar], *, split: bool = False) -> ir.Value | None:
-    """Replace `op` by a linalg.generic over `inputs`, one for each input of `op`, with its body.
+    """Replace `op` by a linalg.generic with its body over `inputs`, one for each input of `op`.
 
-    Returns what stands for the result. With `split`, loops that an index divides become two, and
-    operands and result are reshaped to match; None, and nothing is changed, where no split makes
-    every index plain.
+    Returns the replacement of the result. With `split`, loops that an index divides are split, and
+    operands and result are reshaped to match; returns None and changes nothing where no split makes
+    every index a plain loop.
     """
     reads = [read for item in inputs for read in reads_of(item)]
     values = [*(read.value for read in reads), op.operands[len(op.operands) - 1]]
@@ -130,18 +130,18 @@ def rebuild(op: ir.Operation, inputs: Sequence[Scalar], *, split: bool = False) 
 
 
 def discardable(op: ir.Operation) -> Iterator[str]:
-    """Names of the attributes that belong to nobody's definition of the operation."""
+    """Yield the names of attributes that are not part of the definition of the operation."""
     return (name for name in list(op.attributes.keys()) if "." in name)
 
 
 def replace(op: ir.Operation, value: ir.Value) -> None:
-    """Give the users of `op` the `value` instead and erase it. Its producers stay: see `sweep`."""
+    """Replace the result of `op` by `value` and erase `op`. Its producers stay until `sweep`."""
     op.results[0].replace_all_uses_with(value)
     erase(op)
 
 
 def sweep(root: ir.Operation) -> None:
-    """Erase the operations under `root` that only make a value which nobody reads any more."""
+    """Erase the operations under `root` without side effects whose results are unused."""
     found: list[ir.Operation] = []
 
     def visit(op: ir.Operation) -> ir.WalkResult:
@@ -156,7 +156,7 @@ def sweep(root: ir.Operation) -> None:
 
 
 def reads_of(item: Scalar) -> Iterator[Read]:
-    """What a scalar of a new body reads, in order."""
+    """Yield the reads of a scalar of a new body, in order."""
     if isinstance(item, Read):
         yield item
     elif isinstance(item, Inlined):
@@ -165,7 +165,7 @@ def reads_of(item: Scalar) -> Iterator[Read]:
 
 
 def _emit(item: Scalar, arguments: Iterator[ir.Value]) -> ir.Value:
-    """The scalar of `item`; `arguments` stand in the order of `reads_of`."""
+    """Emit the scalar of `item`; `arguments` are in the order of `reads_of`."""
     if isinstance(item, Read):
         return next(arguments)
     if isinstance(item, Constant):
@@ -176,10 +176,10 @@ def _emit(item: Scalar, arguments: Iterator[ir.Value]) -> ir.Value:
 
 
 def clone_scalar(value: ir.Value, at: dict[ir.Value, ir.Value]) -> ir.Value:
-    """A scalar of a body at the insertion point, where values of `at` stand for others.
+    """Clone a scalar of a body at the insertion point, with values replaced according to `at`.
 
-    What it is computed from is cloned with it, and added to `at`; constants stay where they are
-    unless the body has them.
+    The operations that it is computed from are cloned too, and added to `at`. Constants outside the
+    body are not cloned.
     """
     if value in at or isinstance(value, ir.BlockArgument):
         return at.get(value, value)
@@ -193,7 +193,7 @@ def clone_scalar(value: ir.Value, at: dict[ir.Value, ir.Value]) -> ir.Value:
 
 
 def clone_over(op: ir.Operation, at: dict[ir.Value, ir.Value]) -> None:
-    """Clone an operation at the insertion point, where values of `at` stand for others.
+    """Clone an operation at the insertion point, with operands replaced according to `at`.
 
     Its results are added to `at`.
     """
@@ -204,7 +204,7 @@ def clone_over(op: ir.Operation, at: dict[ir.Value, ir.Value]) -> None:
 
 
 def _clone_body(source: ir.Block, scalars: Sequence[ir.Value]) -> ir.Value:
-    """Clone a body at the insertion point over `scalars` and return what it yields."""
+    """Clone a body at the insertion point over `scalars` and return the value that it yields."""
     at = dict(zip(source.arguments, scalars, strict=False))
     *body, end = source.operations
     for inner in body:

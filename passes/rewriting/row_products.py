@@ -1,12 +1,13 @@
-"""One row times a matrix of bf16 or f16 weights on a GPU: the schedule that is right there.
+"""One row times a matrix of bf16 or f16 weights on a GPU: a schedule that gives right results.
 
-IREE 3.13 gives a lane several elements of a row of weights; where the other operand is wider, the
-rows of a workgroup are added up and one of them is stored. With one element a lane each row has its
-own sum. Schedules are lost where loops of one iteration are dropped, so that these go here first.
+IREE 3.13 gives a lane several elements of a row of weights. Where the other operand is wider, it
+adds up the rows of a workgroup and stores one of them. With one element per lane, each row has its
+own sum. Schedules are lost where unit loops are dropped, so unit loops are dropped here first.
 
-Of a row of the same type it takes 64 rows of weights for each workgroup where these are few and the
-depth is no power of two times what the lanes take at once: their sums do not fit the registers
-(1024 x 5120: 1.4 KB of scratch). Here they are as many as it takes elsewhere.
+For a row of the same type as the weights, IREE takes 64 rows of weights per workgroup where there
+are few rows and the depth is not a power of two times the elements that the lanes take at once. The
+sums then do not fit in registers (1024 x 5120: 1.4 KB of scratch). Here a workgroup takes as many
+rows as IREE takes for other sizes.
 """
 
 from __future__ import annotations
@@ -21,20 +22,21 @@ from mxc.dialects.indexing import dims, indexing_maps, loop_ranges
 from mxc.passes.rewriting.rebuild import discardable, replace
 
 ATTRIBUTE = "compilation_info"
-#: Rows of weights that a workgroup takes at most, as IREE has it.
+#: Most rows of weights per workgroup, as in IREE's schedule.
 _ROWS = 8
-#: Elements that a lane takes at once where both sides are of one type.
+#: Elements that a lane takes at once where both operands have one type.
 _AT_ONCE = 8
-#: Up to how many rows of weights IREE takes them 64 at a time.
+#: Most rows of weights for which IREE takes 64 per workgroup.
 _FEW = 4096
 _NARROW = ("bf16", "f16")
 
 
 def schedule_row_product(op: ir.Operation, subgroup: int) -> bool:
-    """Rebuild `op` as a product of a vector and a matrix, with its schedule.
+    """Rebuild `op` as a product of a vector and a matrix, with its schedule. Return whether it was
+    done.
 
-    False, and nothing is changed, where it is none, or has sizes for which IREE gives a lane one
-    element itself.
+    Returns False, and changes nothing, for other operations, and for sizes for which IREE's own
+    schedule gives a lane one element or needs no scratch.
     """
     loops = _loops(op)
     if loops is None:
@@ -83,8 +85,8 @@ def schedule_row_product(op: ir.Operation, subgroup: int) -> bool:
 
 
 def _loops(op: ir.Operation) -> tuple[int, int] | None:
-    """The loops n and k of f32 or narrow [.. k] times narrow [.. n, k]; all others have one
-    iteration."""
+    """The loops n and k of f32 or narrow [.. k] times narrow [.. n, k], if all others have one
+    iteration; else None."""
     if op.name != "linalg.generic" or ATTRIBUTE in op.attributes or len(op.operands) != 3:
         return None
     ranges, maps = loop_ranges(op), [dims(affine) for affine in indexing_maps(op)]
@@ -111,13 +113,13 @@ def _element(value: ir.Value) -> str:
 
 
 def _spills(columns: int, depth: int, subgroup: int) -> bool:
-    """Whether IREE's own schedule of a row of the type of the weights takes scratch memory."""
+    """Whether IREE's own schedule uses scratch memory for a row of the type of the weights."""
     steps, rest = divmod(depth, _AT_ONCE * subgroup)
     return columns <= _FEW and columns % _ROWS == 0 and not rest and bool(steps & (steps - 1))
 
 
 def _without_ones(value: ir.Value, rank: int) -> ir.Value:
-    """`value` of `rank` dimensions: those of size one become part of others."""
+    """`value` reshaped to `rank` dimensions, without unit dimensions."""
     source = ir.RankedTensorType(value.type)
     if source.rank == rank:
         return value
@@ -127,7 +129,7 @@ def _without_ones(value: ir.Value, rank: int) -> ir.Value:
 
 
 def _groups(sizes: Sequence[int]) -> ir.ArrayAttr:
-    """Dimensions in groups that have one of a size other than one each."""
+    """Group dimensions so that each group has one dimension of a size other than one."""
     i64 = ir.IntegerType.get_signless(64)
     groups: list[list[ir.Attribute]] = [[]]
     begun = False

@@ -1,7 +1,8 @@
-"""A sanitizer for passes: what they do with an erased operation is an error.
+"""A sanitizer for passes: using an erased operation becomes an error.
 
-While it is on, an erased operation is detached and keeps its memory, and the classes of the
-bindings check each access. It is for tests: `MXC_SANITIZE_PASSES=1` has `passes.base.run` use it.
+While it is on, an erased operation is detached but keeps its memory, and the classes of the
+bindings check each access. It is for tests: with `MXC_SANITIZE_PASSES=1`, `passes.base.run` uses
+it.
 """
 
 from __future__ import annotations
@@ -19,18 +20,17 @@ VARIABLE = "MXC_SANITIZE_PASSES"
 
 #: The base class of ir.Operation and of every view of one.
 _BASE = ir.Operation.__mro__[1]
-#: What may be asked of an object whose operation is gone.
+#: Attributes that may be used on an object whose operation was erased.
 _ALLOWED = frozenset(("attached", "context", "erase", "operation", "opview", "parse", "create"))
 
 
 class ErasedOperationError(Exception):
-    """A pass used an operation after it was erased: the operation, and what was asked of it."""
+    """A pass used an operation after it was erased; the message names it and the attribute."""
 
 
 @contextmanager
 def sanitized() -> Iterator[None]:
-    """Until its end a use of an operation that was erased since its begin raises
-    ErasedOperationError."""
+    """Within this context, using an operation that was erased in it raises ErasedOperationError."""
     erased = _Erased()
     found = [
         (owner, name, member)
@@ -52,12 +52,12 @@ def sanitized() -> Iterator[None]:
 
 
 class _Erased:
-    """Operations that a pass erased, detached, with what is inside them."""
+    """Operations that a pass erased, detached, and the operations inside them."""
 
     def __init__(self) -> None:
         self._names: dict[ir.Operation, str] = {}
         self._kept: list[ir.Operation] = []
-        # What erased operations read from now on, so that they are no uses of what they read.
+        # The new operand of erased operations, so that they no longer use other values.
         self._nothing = ir.Operation.create(
             "builtin.unrealized_conversion_cast", results=[ir.IndexType.get()], ip=False
         )
@@ -71,7 +71,7 @@ class _Erased:
                 inner.operands[number] = self._nothing.result
         op.detach_from_parent()
         self._kept.append(op)
-        # Not before: the hash of an operation changes with its operands.
+        # Added last: the hash of an operation changes with its operands.
         self._names |= {inner: str(inner.name) for inner in inside}
 
     def check(self, of: Any, what: str) -> None:
@@ -91,13 +91,13 @@ _VALUE_OWNER = vars(ir.Value)["owner"]
 
 
 def _owner(value: ir.Value) -> Any:
-    """The operation of a result; None for an argument."""
+    """The operation that defines a result; None for an argument."""
     owner = _VALUE_OWNER.__get__(value)
     return owner if isinstance(owner, _BASE) else None
 
 
 def _checked(name: str, member: Any, erased: _Erased) -> Any:
-    """`member` of a class, with a check of the object before it."""
+    """Wrap `member` of a class with a check of the object."""
     if not callable(member):
 
         def read(self: Any) -> Any:

@@ -1,9 +1,9 @@
-"""Give every digit of an index a loop of its own: what a division in an indexing map asks for.
+"""Split loops that an indexing map divides, so that each digit of an index has its own loop.
 
     (m, n, k) -> (n, k floordiv 32, k mod 32)    becomes    (m, n, ko, kb) -> (n, ko, kb)
     (m, n, k) -> (m, k)                          becomes    (m, n, ko, kb) -> (m, ko, kb)
 
-and an operand that is indexed by the whole loop is reshaped to have both dimensions.
+An operand that is indexed by the whole loop is reshaped to have both dimensions.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Plan:
 
 
 def is_plain(affine: ir.AffineMap) -> bool:
-    """Whether each index is one loop."""
+    """Whether each index is a single loop."""
     return all(dim_of(expression) is not None for expression in affine.results)
 
 
@@ -48,10 +48,10 @@ def plan_split(
     ranges: Sequence[int | None],
     location: ir.Location,
 ) -> Plan | None:
-    """How to split the loops so that each index is plain; None if an index is of another kind.
+    """Plan how to split the loops so that each index is plain; None if an index has another form.
 
     Raises PassError where a loop is not a whole number of blocks, is dynamic, or is divided by two
-    sizes of which none is a multiple of the other.
+    sizes of which neither is a multiple of the other.
     """
     divisors = _divisors(maps, ranges, location)
     loops: list[ir.AffineExpr] = []
@@ -64,7 +64,8 @@ def plan_split(
             sizes.append(ranges[loop])
             split_kinds.append(kind)
             continue
-        # From the outermost digit on: blocks of 32 of which each is two blocks of 16 have three.
+        # From the outermost digit: blocks of 32, each of which is two blocks of 16, have three
+        # digits.
         inside = sorted(divisors[loop], reverse=True)
         whole = times(first, inside[0])
         sizes.append((ranges[loop] or 0) // inside[0])
@@ -119,8 +120,8 @@ def _divisors(
 
 
 def _divisions(expression: ir.AffineExpr) -> list[tuple[int, int]]:
-    """(loop, divisor) of every `d floordiv c` and `d mod c` in an expression, and of c in
-    `(d mod e) floordiv c`."""
+    """(loop, divisor) of every `d floordiv c` and `d mod c` in an expression, and of c in `(d mod
+    e) floordiv c`."""
     if not isinstance(expression, ir.AffineBinaryExpr):
         return []
     loop = dim_of(expression.lhs)
@@ -135,7 +136,8 @@ def _divisions(expression: ir.AffineExpr) -> list[tuple[int, int]]:
 
 
 def _digits(expression: ir.AffineExpr, sizes: list[int | None]) -> list[int] | None:
-    """The loops, outermost first, of which an index is the mixed-radix number; None if it is not.
+    """The loops, outermost first, whose mixed-radix number an index is; None if it is not such a
+    number.
 
     With inner sizes B and C: `a * (B * C) + b * C + c` is [a, b, c]; 0 is [].
     """
@@ -154,7 +156,7 @@ def _digits(expression: ir.AffineExpr, sizes: list[int | None]) -> list[int] | N
             terms.append((term.rhs.value, term.lhs.position))
         else:
             return None
-    # A loop of one iteration has the stride of the loop inside it: it stands outside that one.
+    # A unit loop has the stride of the loop inside it, and is sorted outside that loop.
     terms.sort(key=lambda term: (term[0], sizes[term[1]] != 1), reverse=False)
     stride = 1
     for step, loop in terms[:-1]:
@@ -168,14 +170,14 @@ def _digits(expression: ir.AffineExpr, sizes: list[int | None]) -> list[int] | N
 
 
 def can_reshape(value: ir.Value, digits: list[list[int]]) -> bool:
-    """Whether each dimension that no loop indexes has one element, beside one that a loop does."""
+    """Whether each dimension without a loop has size one, and at least one dimension has a loop."""
     alone = [axis for axis, group in enumerate(digits) if not group]
     shape = ir.RankedTensorType(value.type).shape
     return all(shape[axis] == 1 for axis in alone) and len(alone) < max(len(digits), 1)
 
 
 def reshape(value: ir.Value, digits: list[list[int]], sizes: list[int | None]) -> ir.Value:
-    """`value` with a dimension for each of its loops: itself where each index is one loop."""
+    """`value` with one dimension for each of its loops; unchanged if each index is a loop."""
     if all(len(group) == 1 for group in digits):
         return value
     if not all(digits):
@@ -205,7 +207,7 @@ def reshape(value: ir.Value, digits: list[list[int]], sizes: list[int | None]) -
 
 
 def _without_ones(value: ir.Value, digits: list[list[int]]) -> ir.Value:
-    """`value` without the dimensions of one element that no loop indexes."""
+    """`value` without the unit dimensions that no loop indexes."""
     groups: list[list[int]] = []
     waiting: list[int] = []
     for axis, group in enumerate(digits):
@@ -221,7 +223,7 @@ def _without_ones(value: ir.Value, digits: list[list[int]]) -> ir.Value:
 
 
 def reassociation(digits: list[list[int]]) -> ir.ArrayAttr:
-    """Which dimensions of the reshaped tensor one dimension of the whole tensor became."""
+    """Dimensions of the reshaped tensor that each dimension of the whole tensor is split into."""
     i64 = ir.IntegerType.get_signless(64)
     groups, axis = [], 0
     for group in digits:

@@ -1,4 +1,4 @@
-"""Transposed copies of tensors, packed ones as bytes; of constants, other constants."""
+"""Transposed copies of tensors, with packed elements as bytes; constants become other constants."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _NIBBLE = 4
 
 
 def is_movable(value: ir.Value, order: Sequence[int]) -> bool:
-    """Whether `transposed` can make a tensor with its dimensions in this order.
+    """Whether `transposed` can transpose a tensor to this order of dimensions.
 
-    Elements that share bytes stay together, or are nibbles of which whole bytes are made.
+    Elements that share bytes must stay together, or be nibbles that again fill whole bytes.
     """
     bits = bits_of(element_of(value))
     if bits >= _BYTE:
@@ -34,9 +34,9 @@ def is_movable(value: ir.Value, order: Sequence[int]) -> bool:
 
 
 def transposed(value: ir.Value, order: Sequence[int]) -> ir.Value:
-    """`value` with its dimensions in another order, at the insertion point, where `is_movable`.
+    """Transpose `value`, at the insertion point, where `is_movable`.
 
-    `order`: the dimension that each of the result is.
+    `order`: for each dimension of the result, the dimension of `value`.
     """
     if is_constant(value):
         return constant_tensor(codes_of(value).transpose(order), element_of(value))
@@ -51,7 +51,7 @@ def transposed(value: ir.Value, order: Sequence[int]) -> ir.Value:
 
 
 def _of_nibbles(value: ir.Value, order: Sequence[int]) -> ir.Value:
-    """Where another dimension becomes the last: each byte of the result is made of two."""
+    """Transpose nibbles to another last dimension: each byte of the result combines two bytes."""
     i8 = ir.IntegerType.get_signless(_BYTE)
     last, inner = len(order) - 1, order[-1]
     # Bytes [.., D / 2, 2, .., C / 2] of elements [.., D, .., C] become [.., C / 2, 2, .., D / 2].

@@ -1,9 +1,9 @@
 """Worklists of operations, and `erase`, the one function that erases an operation.
 
-The Python bindings keep no record of the objects that refer to an operation. One that was erased
-through another object is freed memory, and a read of it ends the process. So a pass that rewrites
-iterates over a `Worklist`, and `erase` takes the operation, and those inside it, out of every
-worklist before it frees them. `sanitizer.py` reports what still refers to an erased operation.
+The Python bindings do not track the objects that refer to an operation. An operation that was
+erased through another object is freed memory, and reading it ends the process. So a pass that
+rewrites iterates over a `Worklist`, and `erase` removes the operation, and those inside it, from
+every worklist before it frees them. `sanitizer.py` reports other uses of erased operations.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from mxc.dialects.dispatches import walk
 
 
 class Worklist:
-    """Operations with results that a pass visits once each, but for those that are erased before.
+    """Operations with results that a pass visits once each, except those erased before their visit.
 
-    The keys are results: the hash of an operation changes with its operands.
+    The keys are results, because the hash of an operation changes with its operands.
     """
 
     def __init__(self, operations: Iterable[ir.Operation]) -> None:
@@ -28,17 +28,17 @@ class Worklist:
         _worklists.add(self)
 
     def __iter__(self) -> Iterator[ir.Operation]:
-        """Take the operations out of the list, first to last."""
+        """Remove and yield the operations, first to last."""
         while self._pending:
             yield self._pending.pop(next(iter(self._pending)))
 
     def __reversed__(self) -> Iterator[ir.Operation]:
-        """Take the operations out of the list, last to first."""
+        """Remove and yield the operations, last to first."""
         while self._pending:
             yield self._pending.popitem()[1]
 
     def discard(self, op: ir.Operation) -> None:
-        """Leave `op` out from now on."""
+        """Remove `op` from the list."""
         for result in op.results:
             self._pending.pop(result, None)
 
@@ -47,7 +47,7 @@ _worklists: WeakSet[Worklist] = WeakSet()
 
 
 def erase(op: ir.Operation) -> None:
-    """Erase an operation whose results have no uses. No worklist has it any more."""
+    """Erase an operation whose results have no uses, and remove it from every worklist."""
     for inner in walk(op):
         for worklist in _worklists:
             worklist.discard(inner)
@@ -55,7 +55,7 @@ def erase(op: ir.Operation) -> None:
 
 
 def replace_op(op: ir.Operation, values: Iterable[ir.Value]) -> None:
-    """Give the uses of each result of an operation to one of `values`, and erase it."""
+    """Replace the results of an operation by `values`, and erase it."""
     for old, new in zip(op.results, values, strict=True):
         old.replace_all_uses_with(new)
     erase(op)

@@ -21,7 +21,7 @@ def gpu(name: str) -> Gpu | None:
 
 
 def known_gpu(name: str) -> Gpu:
-    """`gpu`. Raises PassError where there is none, for then no kernel of ours is for it."""
+    """The GPU that LLVM calls `name`. Raises PassError for one without kernels."""
     found = gpu(name)
     if found is None:
         known = ", ".join(each.name for each in GPUS)

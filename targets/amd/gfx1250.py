@@ -1,11 +1,12 @@
 """gfx1250: AMD Instinct MI400 series.
 
-Bandwidth: AMD's announcement of the series (HBM4, 19.6 TB/s). No more is published: units, clock
-and latency are those of the MI355X, to rank schedules by. Instructions: LLVM VOP3PInstructions.td
-("scale" has blocks of 32, "scale16" of 16); clocks: LLVM SISchedule.td, GFX1250SpeedModel (XDL of
-two passes). Places of elements and scales: Triton's LinearLayoutConversions.cpp,
-wmmaDotOperandToLinearLayout and AMDWmmaEncodingAttr (version 3), and its tests. It has no 6 bits,
-and no other source of them was found: they are decoded.
+Bandwidth: AMD's announcement of the series (HBM4, 19.6 TB/s). Nothing else is published: units,
+clock and latency are those of the MI355X, for ranking schedules. Instructions: LLVM
+VOP3PInstructions.td ("scale" has blocks of 32, "scale16" of 16); clocks: LLVM SISchedule.td,
+GFX1250SpeedModel (XDL of two passes). Layouts of elements and scales: Triton's
+LinearLayoutConversions.cpp, wmmaDotOperandToLinearLayout and AMDWmmaEncodingAttr (version 3), and
+its tests. These have no 6-bit layouts, and no other source of them was found: 6-bit elements are
+decoded.
 """
 
 from mxc.targets.compute_unit import ComputeUnit

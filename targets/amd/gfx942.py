@@ -1,9 +1,9 @@
 """gfx942: AMD Instinct MI300 (CDNA3).
 
-Compute units (38 on each of eight dies), clock and bandwidth: AMD Instinct MI300X data sheet; the
-memory latency is assumed as for gfx950. Matrix instructions have the maps of CDNA4 (CDNA3 ISA
-guide, 7.1.3 and 7.1.4; AMD's Matrix Instruction Calculator, `--architecture cdna3`), half the
-depth, and no scales. Its fp8 is the FNUZ kind, so no MX type is native.
+Compute units (38 on each of eight dies), clock and bandwidth: AMD Instinct MI300X data sheet. The
+memory latency is assumed as for gfx950. Matrix instructions have the layouts of CDNA4 (CDNA3 ISA
+guide, 7.1.3 and 7.1.4; AMD's Matrix Instruction Calculator, `--architecture cdna3`), half the depth
+along K, and no scales. Its fp8 types are FNUZ, so no MX type is native.
 """
 
 from mxc.targets.amd.cdna import CDNA

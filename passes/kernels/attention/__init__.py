@@ -1,1 +1,1 @@
-"""Attention over pages on CPUs: one kernel, softmax as the keys go by."""
+"""Paged attention on CPUs: one kernel with online softmax."""

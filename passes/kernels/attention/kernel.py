@@ -1,10 +1,10 @@
-"""Attention over pages on CPUs: one kernel body for all rows, softmax as the keys go by.
+"""Paged attention on CPUs: one kernel body for all numbers of rows, with online softmax.
 
     result[t, v, g] = sum over s of p[s] values[s, v]
     p               = softmax over s of scale * queries[t, v, g] . keys[s, v], and the sink
 
 A row is one query head of one token. A workgroup has a block of rows of a run and a key/value head,
-and goes over the keys that any of the rows sees, a block of two registers at a time:
+and loops over the keys that any of the rows attends to, a block of two registers at a time:
 
     for piece of keys:                                               # at absolute positions
       for block of keys:                                             # in one page
@@ -18,9 +18,10 @@ and goes over the keys that any of the rows sees, a block of two registers at a 
       result += part                                                 # see pieces.py
     result /= total
 
-Where the call has few rows each piece has its own workgroup, which leaves its part. Where each run
-has one token a workgroup has all heads of it. A row's sums are in one order for all that, by its
-position alone. Queries stay f32; products and sums are f32. The pool is read where it lies.
+With few rows in a call, each piece has its own workgroup, which writes its partial result. With one
+token per run, a workgroup processes all heads of the token. The order of a row's sums is the same
+in all cases and depends only on its position. Queries, products and sums are f32. The pool is read
+in place.
 """
 
 from __future__ import annotations
@@ -47,17 +48,17 @@ from mxc.passes.kernels.paged_attention import Scalars
 from mxc.passes.kernels.runs import block_of_rows, first_seen
 from mxc.passes.kernels.vectors import f32, i1, i8, index, loop, scratch, when
 
-#: Keys ahead that the cache is asked for, where values are copied.
+#: Prefetch distance, in keys, where values are copied.
 AHEAD = 64
 
-#: What is done with a head, and the number of its first tile.
+#: Called with a head and the number of its first tile.
 EachHead = Callable[[ir.Value, ir.Value], None]
 
 
 def attention(shape: Attention, buffers: Sequence[ir.Value], call: Scalars) -> None:
     """Build the body at the insertion point, over the memrefs of `buffers_of`."""
     *_, runs, _, _, _ = buffers
-    # The last rows of a run see most keys: begun first, they do not make the others wait.
+    # The last rows of a run attend to most keys, and are started first, to balance the load.
     number = arith.subi(arith.subi(shape.blocks(call), index(1)), workgroup(1))
     run, block, found = block_of_rows(
         runs, value_of(call.runs), number, group=shape.group, rows=BLOCK_ROWS
@@ -75,7 +76,7 @@ def attention(shape: Attention, buffers: Sequence[ir.Value], call: Scalars) -> N
 
 
 def _memory(shape: Attention, buffers: Sequence[ir.Value], call: Scalars) -> tuple[Memory, Memory]:
-    """The memory of a workgroup of one head, and that of one of all heads; they share it."""
+    """Scratch memory of a workgroup for one head, and for all heads; both use the same memory."""
     queries, pool, sinks, _, lists, parts, result = buffers
     staged = scratch([shape.depth, shape.block_keys], f32())
     weights = scratch([shape.tile_rows + 1, shape.block_keys], f32())
@@ -123,7 +124,8 @@ def _memory(shape: Attention, buffers: Sequence[ir.Value], call: Scalars) -> tup
 
 @dataclass(frozen=True)
 class Walk(ABC):
-    """A workgroup with rows goes over the keys that they see. `block`: of rows, in the run."""
+    """A workgroup loops over the keys that its rows attend to. `block`: number of the block of rows
+    in the run."""
 
     shape: Attention
     memory: Memory
@@ -134,29 +136,29 @@ class Walk(ABC):
     @property
     @abstractmethod
     def tokens(self) -> tuple[ir.Value, ir.Value]:
-        """The first and the last token of the rows, counted in the run."""
+        """The tokens of the first and of the last row, counted within the run."""
 
     @abstractmethod
     def each_head(self, act: EachHead) -> None:
-        """Build `act` for the heads of the workgroup."""
+        """Emit `act` for the heads of the workgroup."""
 
     @abstractmethod
     def each_tile(self, head: ir.Value, number: ir.Value, act: Callable[[Tile], None]) -> None:
-        """Build `act` for the tiles of a head, of which the first has this number."""
+        """Emit `act` for the tiles of a head; `number` is the number of its first tile."""
 
     def all_tiles(self, act: Callable[[Tile], None]) -> None:
-        """Build `act` for the tiles of the workgroup."""
+        """Emit `act` for all tiles of the workgroup."""
         self.each_head(lambda head, number: self.each_tile(head, number, act))
 
     def build(self) -> None:
-        """Go over one piece and leave it, or over all and write the result."""
+        """Compute one piece and write its partial result, or compute all and write the result."""
         shape, run = self.shape, self.work.run
         first, last = (arith.addi(run.before, token) for token in self.tokens)
         size, piece_keys = index(shape.block_keys), index(PIECE_KEYS)
         begin = arith.muli(arith.divui(first_seen(shape.reach, first), size), size)
         behind = arith.addi(last, index(1))
         apart = is_apart(self.call)
-        # Where pieces are not apart, this is workgroup 0 of 1.
+        # Without a workgroup per piece, this is workgroup 0 of 1.
         piece = arith.addi(arith.divui(begin, piece_keys), workgroup(2))
         end = arith.ceildivui(behind, piece_keys)
         end = arith.select(apart, arith.minui(end, arith.addi(piece, index(1))), end)
@@ -180,7 +182,7 @@ class Walk(ABC):
                 self.all_tiles(lambda tile: tile.leave_piece(self.call))
 
     def _go_over(self, start: ir.Value, stop: ir.Value) -> None:
-        """The keys `start` .. `stop` - 1 of a piece."""
+        """Process the keys `start` .. `stop` - 1 of a piece."""
         size, run = index(self.shape.block_keys), self.work.run
         last = arith.muli(arith.divui(arith.addi(run.before, self.tokens[1]), size), size)
         ahead = index(self.shape.block_keys if self.memory.copied is None else AHEAD)
@@ -204,46 +206,46 @@ class Walk(ABC):
 
 
 class AllHeads(Walk):
-    """All heads of the one token of a run, a tile each."""
+    """All heads of the single token of a run, one tile per head."""
 
     @property
     def tokens(self) -> tuple[ir.Value, ir.Value]:
-        """The run has one."""
+        """The run has one token."""
         return index(0), index(0)
 
     def each_head(self, act: EachHead) -> None:
-        """One after the other."""
+        """Loop over the heads."""
         with loop(index(0), index(self.shape.heads), index(1)) as (head, _, _):
             act(head, head)
 
     def each_tile(self, head: ir.Value, number: ir.Value, act: Callable[[Tile], None]) -> None:
-        """Run `act` for each tile of all query heads."""
+        """Emit `act` for the tile of all query heads of a key/value head."""
         rows = self.work.rest(head, number, self.shape.group)
         act(Tile(self.shape, self.memory, rows, all_heads=True))
 
 
 class OneHead(Walk):
-    """A block of rows of a head."""
+    """A block of rows of one head."""
 
     def _bounds(self) -> tuple[ir.Value, ir.Value]:
-        """The first row of the block, and the one past the last."""
+        """The first row of the block, and the row after its last."""
         first = arith.muli(self.block, index(BLOCK_ROWS))
         count = arith.muli(self.work.run.tokens, index(self.shape.group))
         return first, arith.minui(count, arith.addi(first, index(BLOCK_ROWS)))
 
     @property
     def tokens(self) -> tuple[ir.Value, ir.Value]:
-        """Those of the first and the last row."""
+        """The tokens of the first and of the last row."""
         first, behind = self._bounds()
         group = index(self.shape.group)
         return arith.divui(first, group), arith.divui(arith.subi(behind, index(1)), group)
 
     def each_head(self, act: EachHead) -> None:
-        """The workgroup's."""
+        """Emit `act` for the head of the workgroup."""
         act(workgroup(0), index(0))
 
     def each_tile(self, head: ir.Value, number: ir.Value, act: Callable[[Tile], None]) -> None:
-        """Full ones; the last may have rows twice, unless it is what is left of one token."""
+        """Emit full tiles; the last may repeat rows, unless it is the rest of one token's rows."""
         first, behind = self._bounds()
         size = self.shape.tile_rows
         count = arith.subi(behind, first)

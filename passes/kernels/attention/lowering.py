@@ -1,4 +1,4 @@
-"""Attention over pages on CPUs: which calls have a kernel, and its executables."""
+"""Paged attention on CPUs: which calls have a kernel, and its executables."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from mxc.passes.kernels.attention.shape import (
 from mxc.passes.kernels.lowerings import Lowering
 from mxc.passes.kernels.paged_attention import attention_lowering, executables_of
 
-#: Lanes of the kernels of long heads where registers have more.
+#: Most lanes of kernels with long heads.
 _FEW_LANES = 8
 
-#: Types that are extended to f32 exactly, on the way to the registers.
+#: Types that are extended exactly to f32 when they are loaded.
 _FLOATS = ("bf16", "f16", "f32")
-#: Formats of packed pages, of which all elements are exact in f32.
+#: Packed formats of pages, whose elements are all exact in f32.
 _PACKED = tuple(PAGE_FORMATS)
 
 
 def attention_kernels(lanes: int) -> Lowering[AttentionCall, Attention]:
-    """Attention becomes kernels of registers of `lanes` f32."""
+    """The lowering of attention to kernels for registers of `lanes` f32."""
     return attention_lowering(lambda call: _shape(call, lanes), _build)
 
 
@@ -44,7 +44,7 @@ def _shape(call: AttentionCall, lanes: int) -> Attention | Reason:
             f"keys are {element}, sinks {sinks}; kernels take {', '.join(_FLOATS)}, and keys in "
             f"{', '.join(_PACKED)}"
         )
-    # Half the lanes stage half as many keys at once: long heads have room then.
+    # With half the lanes, half as many keys are staged at once, which leaves room for long heads.
     if key_registers(depth, lanes) < KEY_REGISTERS:
         lanes = min(lanes, _FEW_LANES)
     unit = BLOCK if element in _PACKED else 16

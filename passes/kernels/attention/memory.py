@@ -1,4 +1,4 @@
-"""The memory of a workgroup, where a block of keys lies in it, and which rows a tile has."""
+"""The memory of a workgroup, the place of a block of keys in the pool, and the rows of a tile."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from mxc.passes.kernels.vectors import index
 @dataclass(frozen=True)
 class Memory:
     """`queries`, `pool`, `sinks`, `lists`, `parts` and `result` are the memrefs of a call; `sums`
-    is that of the last two in which the values of a piece are summed.
+    is the one of the last two to which the values of a piece are summed.
 
     `packed` is the pool as bytes [pages * entries, bytes of an entry], where pages have scales.
 
-    The rest is the workgroup's own: `staged` [D, keys] and `copied` [keys, mixed] are a block of
-    keys and of values, and `factors` f32 [mixed / 32, keys] the scales of the latter where pages
-    have some; `weights` [rows of a tile and one more, keys]; `maxima` and `totals` of a
-    piece and `all_maxima` and `all_totals` of the pieces before it, with the sink: [tiles, lanes],
-    where row i of a tile has the lanes from i * row_lanes.
+    The rest is scratch: `staged` [D, keys] and `copied` [keys, mixed] hold a block of keys and of
+    values, and `factors` f32 [mixed / 32, keys] the scales of these values where pages have scales;
+    `weights` [rows of a tile + 1, keys]; `maxima` and `totals` of a piece, and `all_maxima` and
+    `all_totals` of the pieces before it and the sink: [tiles, lanes], where row i of a tile has the
+    lanes from i * row_lanes.
     """
 
     queries: ir.Value
@@ -49,7 +49,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a block of keys begins: a page, and a position of it. The block lies in that page."""
+    """The start of a block of keys, which lies in one page: the page and a position in it."""
 
     page: ir.Value
     first: ir.Value
@@ -63,9 +63,10 @@ class Place:
 
 @dataclass(frozen=True)
 class Block:
-    """The keys `start` .. `stop` - 1 of a run's sequence; those after are of no use to anybody.
+    """The keys `start` .. `stop` - 1 of the sequence of a run; later keys of the block are not
+    used.
 
-    `here` is where they lie, `ahead` where a block does that comes soon.
+    `here` is the place of the block, `ahead` the place of a later block to prefetch.
     """
 
     start: ir.Value
@@ -75,7 +76,7 @@ class Block:
 
 
 def place_of(shape: Attention, lists: ir.Value, run: ir.Value, position: ir.Value) -> Place:
-    """Where the block that begins at `position` of a run lies."""
+    """The place of the block that begins at `position` of a run."""
     size = index(shape.pool[1])
     page = memref.LoadOp(lists, [run, arith.divui(position, size)]).result
     return Place(arith.index_cast(ir.IndexType.get(), page), arith.remui(position, size))
@@ -83,10 +84,11 @@ def place_of(shape: Attention, lists: ir.Value, run: ir.Value, position: ir.Valu
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a tile: `tokens` of the call, their `positions`, query heads (`members`).
+    """The rows of a tile: `tokens` of the call, their `positions`, and their query heads
+    (`members`).
 
-    `number` of the tile in its workgroup; `first_part`: the row of `parts` of the first token.
-    Rows may be the same: then they are computed twice.
+    `number` of the tile in its workgroup; `first_part`: the row of `parts` of the first token. A
+    tile may contain a row twice, which is then computed twice.
     """
 
     head: ir.Value
@@ -98,22 +100,22 @@ class Rows:
 
     @property
     def count(self) -> int:
-        """How many rows."""
+        """Number of rows."""
         return len(self.tokens)
 
     def row(self, number: int) -> list[ir.Value]:
-        """The indices of a query, and of a result."""
+        """The indices of the query and of the result of a row."""
         return [self.tokens[number], self.head, self.members[number]]
 
     def part(self, number: int) -> list[ir.Value]:
-        """The indices of what a piece comes to."""
+        """The indices of the partial result of a row."""
         token = arith.addi(self.first_part, self.tokens[number])
         return [token, self.head, self.members[number]]
 
 
 @dataclass(frozen=True)
 class Workgroup:
-    """What a workgroup has of a call: a run, and where its parts begin."""
+    """The part of a call of a workgroup: a run, and the first row of its partial results."""
 
     run: Run
     group: int
@@ -122,7 +124,7 @@ class Workgroup:
     def rows(
         self, head: ir.Value, number: ir.Value, tokens: Sequence[ir.Value], members: list[ir.Value]
     ) -> Rows:
-        """Rows of `tokens`, counted in the run."""
+        """The rows of `tokens`, which are counted within the run."""
         known: dict[ir.Value, tuple[ir.Value, ir.Value]] = {}
         for token in tokens:
             if token not in known:
@@ -132,7 +134,7 @@ class Workgroup:
         return Rows(head, number, places, positions, members, self.first_part)
 
     def tile(self, head: ir.Value, number: ir.Value, first: ir.Value, count: int) -> Rows:
-        """`count` rows from `first`; where the run has fewer, some of them again."""
+        """`count` rows from `first` on; where the run has fewer, rows are repeated."""
         each, last = index(self.group), arith.subi(self.run.tokens, index(1))
         if self.group % count == 0:
             token, member = arith.divui(first, each), arith.remui(first, each)

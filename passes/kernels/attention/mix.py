@@ -1,7 +1,7 @@
-"""Weights of a tile times values of one block, some registers along D a row.
+"""Weights of a tile times values of one block, with some registers along D per row.
 
-Each weight goes to all lanes. What came before in the piece is in memory, and is scaled to the new
-maximum.
+Each weight is broadcast to all lanes. The sums of earlier blocks of the piece are in memory, and
+are scaled to the new maximum.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from mxc.passes.kernels.vectors import (
 
 @dataclass(frozen=True)
 class Mix:
-    """The rows of a tile over a block. `all_heads`: the workgroup goes over the next head next."""
+    """The rows of a tile and a block. `all_heads`: the workgroup processes all heads in turn."""
 
     shape: Attention
     memory: Memory
@@ -55,7 +55,7 @@ class Mix:
             def mixed(careful: bool, columns: list[ir.Value] = columns) -> list[ir.Value]:
                 return self._columns(columns, first, behind, careful=careful)
 
-            # Zero times what a row does not see is zero, unless that is infinite or NaN.
+            # A weight of zero times a value gives zero, unless the value is infinite or NaN.
             results = mixed(careful=False)
             results = choose(_any_not_finite(results), lambda: mixed(careful=True), results)
             for place, value in enumerate(results):
@@ -65,7 +65,7 @@ class Mix:
     def _columns(
         self, columns: Sequence[ir.Value], first: ir.Value, behind: ir.Value, *, careful: bool
     ) -> list[ir.Value]:
-        """[row, column]; `careful`: a value whose weight is zero is not there."""
+        """The sums [row, column]. `careful`: a value whose weight is zero counts as zero."""
         memory, rows, lanes = self.memory, self.rows, self.shape.lanes
         rest, width = index(self.shape.tile_rows), row_lanes(rows.count, lanes)
         sums = []
@@ -88,10 +88,11 @@ class Mix:
         return list(op.results)
 
     def _ask_for_next(self, number: ir.Value, columns: Sequence[ir.Value]) -> None:
-        """Ask for what the next head needs of a key.
+        """Prefetch data of a key for the next head.
 
-        Evenly, since only some lines can be asked for at a time. Keys alone for the first-level
-        cache: rows of a head are heads * D apart, so that few of its sets take them all.
+        Prefetches are spread evenly, since only a few cache lines can be in flight. Only keys go to
+        the first-level cache: rows of one head are heads * D apart, and would all map to few of its
+        sets.
         """
         page, first = self.block.ahead.page, self.block.ahead.first
         head = self.rows.head
@@ -124,14 +125,14 @@ class Mix:
 
 
 def _unless_zero(weight: ir.Value, value: ir.Value) -> ir.Value:
-    """The value, or zero where its weight is zero: what is not seen may be NaN."""
+    """The value, or zero where its weight is zero: the value of a masked key may be NaN."""
     zero = splat(0.0, f32(), lanes_of(value))
     unseen = arith.cmpf(arith.CmpFPredicate.OEQ, weight, zero)
     return arith.select(unseen, zero, value)
 
 
 def _any_not_finite(values: Sequence[ir.Value]) -> ir.Value:
-    """Whether a lane is infinite or NaN: x - x is zero of all others."""
+    """Whether a lane is infinite or NaN: x - x is zero for all other values."""
     lanes = lanes_of(values[0])
     bits = [bitcast(arith.subf(value, value), i32(), lanes) for value in values]
     both = functools.reduce(arith.ori, bits)

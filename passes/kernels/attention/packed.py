@@ -1,14 +1,14 @@
-"""Keys and values that are packed, in fp8 or an MX format, on their way to f32.
+"""Decode packed keys and values, in fp8 or an MX format, to f32.
 
     value = element                           fp8: the scales of a layer are applied outside
     value = 2 ** (scale - 127) * element      MX
 
-An element is exact in f32, and in bf16, and so is its product with a scale; but what is less than
-the least normal f32 is zero. Of e4m3 the 7 bits of the magnitude are those of the f16 that is 256
-times less, and with another exponent those of an f32, unless it is subnormal. An element of fp8 may
-be a NaN; of an MX format none is: a block that has one has a NaN as its scale.
+An element is exact in f32 and in bf16, and so is its product with a scale, except that results
+below the smallest normal f32 become zero. The 7 bits of the magnitude of an e4m3 are those of an
+f16 whose value is 256 times smaller, and, with another exponent, those of an f32, unless it is
+subnormal. An fp8 element may be NaN. MX elements are not: a block with a NaN has a NaN scale.
 
-After the B positions of an entry in an MX format are its scales, [V, D / 32, B]: see
+In an MX format, the B positions of an entry are followed by its scales, [V, D / 32, B]: see
 dialects/pages.py.
 """
 
@@ -25,11 +25,13 @@ from mxc.passes.kernels.attention.memory import Memory, Place
 from mxc.passes.kernels.attention.shape import Attention
 from mxc.passes.kernels.vectors import bitcast, f32, i8, i16, i32, index, load, of, shifted, splat
 
-#: What the f16 is, of which the bits are those of an e4m3, is that many times less.
+#: Value of an e4m3 divided by the value of the f16 with the same bits.
 _E4M3 = 256.0
-#: The exponent of an f32 with which the magnitude of an e4m3 is that of the f32.
+#: The exponent offset that turns the magnitude bits of an e4m3 into those of the f32 of equal
+#: value.
 _EXPONENT = 120
-#: The magnitude of a NaN of e4m3 as `of_bytes` and `of_dwords` have it, and that of a NaN there.
+#: The magnitude of a NaN of e4m3 in `of_bytes` and in `of_dwords`, each with a NaN of the result
+#: type.
 _NAN_OF_F16, _NAN_OF_F32 = (0x3F80, 0x7E00), (0x07F00000, 0x7FC00000)
 
 
@@ -43,7 +45,7 @@ def bytes_of_entries(pool: ir.Value) -> ir.Value:
 def place_of_scale(
     shape: Attention, entry: ir.Value, place: Place, head: ir.Value, block: ir.Value
 ) -> list[ir.Value]:
-    """The indices in `Memory.packed` of the scale of a block of the first key of `place`."""
+    """The indices in `Memory.packed` of the scale of a block for the first key of `place`."""
     entries, positions = shape.pool
     row = arith.addi(arith.muli(place.page, index(entries)), entry)
     before = arith.addi(arith.muli(head, index(shape.depth // BLOCK)), block)
@@ -52,7 +54,7 @@ def place_of_scale(
 
 
 def scales_of(shape: Attention, memory: Memory, place: list[ir.Value], keys: ir.Value) -> ir.Value:
-    """f32 [lanes]: the scales of keys from number `keys` on, times what elements are less."""
+    """f32 [lanes]: the scales of keys from number `keys` on, times `unit_of` the format."""
     assert shape.packed is not None
     lanes, (row, at) = shape.lanes, place
     codes = load(memory.packed, [row, arith.addi(at, keys)], i8(), lanes)
@@ -64,19 +66,19 @@ def scales_of(shape: Attention, memory: Memory, place: list[ir.Value], keys: ir.
 
 
 def unit_of(format: BlockFormat) -> float:
-    """What the f32 of elements are to be multiplied with: 1 where there are no scales."""
+    """The factor from `of_bytes` and `of_dwords` to element values; 1 for unscaled formats."""
     if format.unit_scales:
         return 1.0
     return _E4M3 if format.element.exponent else format.element.min_positive
 
 
 def of_bytes(format: BlockFormat, codes: ir.Value) -> ir.Value:
-    """f32 of the elements i8 [lanes], over `unit_of`."""
+    """f32 of the elements i8 [lanes], divided by `unit_of`."""
     (lanes,) = ir.VectorType(codes.type).shape
     wide = of(f32(), lanes)
     if not format.element.exponent:
         return arith.sitofp(wide, arith.extsi(of(i32(), lanes), codes))
-    # Sign at bits 15 and 14, of which the second is none of an e4m3's.
+    # The sign is at bits 15 and 14; the mask clears bit 14, which no e4m3 needs.
     both = shifted(arith.extsi(of(i16(), lanes), codes), -7)
     bits = arith.andi(both, splat(0xBF80 - (1 << 16), i16(), lanes))
     if not format.unit_scales:
@@ -87,7 +89,7 @@ def of_bytes(format: BlockFormat, codes: ir.Value) -> ir.Value:
 
 
 def of_dwords(format: BlockFormat, dwords: ir.Value, byte: int) -> ir.Value:
-    """f32 of the elements in one byte of i32 [lanes], over `unit_of`."""
+    """f32 of the elements in byte `byte` of i32 [lanes], divided by `unit_of`."""
     (lanes,) = ir.VectorType(dwords.type).shape
     high = shifted(dwords, 8 * byte - 24)
     if not format.element.exponent:
@@ -97,7 +99,7 @@ def of_dwords(format: BlockFormat, dwords: ir.Value, byte: int) -> ir.Value:
     exponent = _EXPONENT if format.unit_scales else _EXPONENT - int(math.log2(_E4M3))
     normal = arith.addi(magnitude, splat(exponent << 23, i32(), lanes))
     more = arith.addi(magnitude, splat((exponent + 1) << 23, i32(), lanes))
-    # Of a subnormal, m / 8: (1 + m / 8) - 1. It is the less of the two, elsewhere the other one is.
+    # A subnormal m / 8 is (1 + m / 8) - 1. It is the smaller one there; elsewhere the other is.
     one = math.ldexp(1.0, exponent + 1 - 127)
     less = arith.subf(bitcast(more, f32(), lanes), splat(one, f32(), lanes))
     found = arith.minui(normal, bitcast(less, i32(), lanes))
@@ -108,7 +110,7 @@ def of_dwords(format: BlockFormat, dwords: ir.Value, byte: int) -> ir.Value:
 
 
 def _with_nan(bits: ir.Value, magnitude: ir.Value, nan: tuple[int, int]) -> ir.Value:
-    """The bits of floats, where `magnitude` is the first of `nan` the second."""
+    """The bits of floats, replaced by the second of `nan` where `magnitude` equals the first."""
     kind = ir.VectorType(bits.type)
     code, special = (splat(each, kind.element_type, kind.shape[0]) for each in nan)
     same = arith.cmpi(arith.CmpIPredicate.eq, magnitude, code)
@@ -116,7 +118,7 @@ def _with_nan(bits: ir.Value, magnitude: ir.Value, nan: tuple[int, int]) -> ir.V
 
 
 def as_bf16(values: ir.Value) -> ir.Value:
-    """f32 that are bf16, as those: their upper halves."""
+    """f32 values that bf16 holds exactly, as bf16: their upper halves."""
     (lanes,) = ir.VectorType(values.type).shape
     bits = arith.shrui(bitcast(values, i32(), lanes), splat(16, i32(), lanes))
     return bitcast(arith.trunci(of(i16(), lanes), bits), ir.BF16Type.get(), lanes)

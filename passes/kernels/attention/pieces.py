@@ -1,13 +1,13 @@
-"""Pieces of keys put together, in one order by one formula: in a workgroup, or by @NAME_joined.
+"""Combine pieces of keys, in one order and by one formula: in a workgroup, or in @NAME_joined.
 
-The sink is what there is before the first piece. Piece p of a row has a maximum m, a total l and
-values a, sums of exp(score - m) and of these times values:
+The state starts with the sink. Piece p of a row has a maximum m, a total l and values a, which are
+the sums of exp(score - m) and of these times values:
 
     M' = max(M, m)
     L' = L * exp(M - M') + l * exp(m - M')
     A' = A * exp(M - M') + a * exp(m - M')
 
-and the result is A / L. A piece that the row sees none of leaves M, L and A as they are.
+and the result is A / L. A piece without keys that the row attends to leaves M, L and A unchanged.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from mxc.passes.kernels.paged_attention import Scalars
 from mxc.passes.kernels.runs import Run, first_seen, run_of_token
 from mxc.passes.kernels.vectors import broadcast, f32, index, load, loop, splat, when
 
-#: The least that a maximum can be.
+#: The smallest maximum.
 FLOOR = -1.0e38
 #: Registers of a row that are summed at once.
 SUMS = 8
@@ -35,20 +35,20 @@ SUMS = 8
 
 @dataclass(frozen=True)
 class State:
-    """Maximum and total of rows, in any lanes."""
+    """Maximum and total of rows, in the lanes of a register."""
 
     maximum: ir.Value
     total: ir.Value
 
 
 def only_sink(sink: ir.Value) -> State:
-    """Before the first piece."""
+    """The state before the first piece."""
     maximum = greater(splat(FLOOR, f32(), lanes_of(sink)), sink)
     return State(maximum, exponential(arith.subf(sink, maximum)))
 
 
 def joined(before: State, piece: State) -> tuple[State, tuple[ir.Value, ir.Value]]:
-    """Both together, and the factors of what came before and of the piece."""
+    """The combined state, and the factors of the state before and of the piece."""
     maximum = greater(piece.maximum, before.maximum)
     old = exponential(arith.subf(before.maximum, maximum))
     new = exponential(arith.subf(piece.maximum, maximum))
@@ -56,12 +56,12 @@ def joined(before: State, piece: State) -> tuple[State, tuple[ir.Value, ir.Value
 
 
 def added(before: ir.Value, piece: ir.Value, factors: tuple[ir.Value, ir.Value]) -> ir.Value:
-    """before * the one factor + piece * the other."""
+    """before * the first factor + piece * the second."""
     return math.fma(piece, factors[1], arith.mulf(before, factors[0]))
 
 
 def join_pieces(shape: Attention, buffers: Sequence[ir.Value], call: Scalars) -> None:
-    """Build the body at the insertion point; a workgroup has the query heads of a token."""
+    """Build the body of @NAME_joined; a workgroup has the query heads of a token."""
     parts, sinks, runs, result = buffers
     lanes, whole = shape.lanes, shape.mixed // shape.lanes
     registers = max(n for n in range(1, SUMS + 1) if whole % n == 0)
@@ -96,8 +96,8 @@ def join_pieces(shape: Attention, buffers: Sequence[ir.Value], call: Scalars) ->
 def _pieces(
     shape: Attention, run: Run, token: ir.Value, member: ir.Value
 ) -> tuple[ir.Value, ir.Value]:
-    """The first piece that a row sees some of, and the one past the last, counted from the first
-    one that its block of rows sees some of."""
+    """The first piece that a row attends to and the one after the last, counted from the first
+    piece that its block of rows attends to."""
     own, rows = arith.subi(token, run.first), index(BLOCK_ROWS)
     row = arith.addi(arith.muli(own, index(shape.group)), member)
     begin = arith.divui(arith.muli(arith.divui(row, rows), rows), index(shape.group))

@@ -1,7 +1,7 @@
-"""Words that attention needs over those of vectors.py: transposition, reductions of rows.
+"""Vector operations of attention beyond vectors.py: transposition, and reductions of rows.
 
-All are written with generic operations of the vector and arith dialects, for any number of lanes
-that is a power of two from 4: 16 for AVX-512, 8 for AVX2, 4 for NEON.
+All use generic operations of the vector and arith dialects, for any number of lanes that is a power
+of two from 4: 16 for AVX-512, 8 for AVX2, 4 for NEON.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from mxc.passes.kernels.vectors import of
 
 
 def shuffle(x: ir.Value, y: ir.Value, order: Sequence[int]) -> ir.Value:
-    """Lanes of x and, from lanes_of(x) on, of y."""
+    """Shuffle lanes of x and, from number lanes_of(x) on, of y."""
     return vector.shuffle(x, y, list(order))
 
 
 def transpose(rows: Sequence[ir.Value]) -> list[ir.Value]:
-    """Column c of the square matrix `rows` as its c-th register.
+    """Transpose the square matrix `rows`: register c of the result is column c.
 
-    Within groups of four lanes first, then whole groups: each step is one shuffle of two registers
-    that x86 has as an instruction (vunpck, vshuff32x4).
+    First within groups of four lanes, then whole groups: each step is one shuffle of two registers
+    that is a single x86 instruction (vunpck, vshuff32x4).
     """
     lanes = lanes_of(rows[0])
     places = range(0, lanes, 4)
@@ -51,7 +51,7 @@ def transpose(rows: Sequence[ir.Value]) -> list[ir.Value]:
 
 
 def _sort_groups(registers: Sequence[ir.Value]) -> list[ir.Value]:
-    """Register g of the result: group g of four lanes of every register."""
+    """Register g of the result holds group g of four lanes of every register."""
     if len(registers) == 1:
         return list(registers)
     lanes = lanes_of(registers[0])
@@ -69,12 +69,12 @@ Combine = Callable[[ir.Value, ir.Value], ir.Value]
 
 
 def row_lanes(rows: int, lanes: int) -> int:
-    """How many lanes each row has in the result of `reduce_rows`: row i is in lane i * that."""
+    """Number of lanes per row in the result of `reduce_rows`: row i is in lane i * row_lanes."""
     return lanes >> (rows - 1).bit_length()
 
 
 def reduce_rows(rows: Sequence[ir.Value], combine: Combine) -> ir.Value:
-    """One register with each row reduced over its lanes: see `row_lanes`. At most a row a lane."""
+    """Reduce each row over its lanes, into one register: see `row_lanes`. At most `lanes` rows."""
     lanes = lanes_of(rows[0])
     width = row_lanes(len(rows), lanes)
     registers = [*rows, *[rows[-1]] * (lanes // width - len(rows))]
@@ -91,7 +91,7 @@ def reduce_rows(rows: Sequence[ir.Value], combine: Combine) -> ir.Value:
 
 
 def _reduce_pair(x: ir.Value, y: ir.Value, run: int, combine: Combine) -> ir.Value:
-    """Halve the runs of 2 * `run` lanes of x and y; runs of y go after those of x."""
+    """Halve the runs of 2 * `run` lanes of x and y; each run of x is followed by a run of y."""
     lanes = lanes_of(x)
 
     def half(first: int) -> ir.Value:
@@ -102,19 +102,19 @@ def _reduce_pair(x: ir.Value, y: ir.Value, run: int, combine: Combine) -> ir.Val
 
 
 def less(x: ir.Value, y: ir.Value) -> ir.Value:
-    """x < y, of index values."""
+    """x < y for index values."""
     return arith.cmpi(arith.CmpIPredicate.slt, x, y)
 
 
 def equal(x: ir.Value, y: ir.Value) -> ir.Value:
-    """x = y, of index values."""
+    """x = y for index values."""
     return arith.cmpi(arith.CmpIPredicate.eq, x, y)
 
 
 def choose(
     condition: ir.Value, yes: Callable[[], list[ir.Value]], no: list[ir.Value]
 ) -> list[ir.Value]:
-    """What `yes` builds where the condition holds, else the values `no`."""
+    """The values that `yes` builds if the condition holds, else the values `no`."""
     op = scf.IfOp(condition, [value.type for value in no], has_else=True)
     with ir.InsertionPoint(op.then_block):
         scf.YieldOp(yes())
@@ -124,5 +124,5 @@ def choose(
 
 
 def spread(value: ir.Value, lanes: int) -> ir.Value:
-    """A scalar in every lane."""
+    """Broadcast a scalar to all lanes."""
     return vector.broadcast(of(value.type, lanes), value)

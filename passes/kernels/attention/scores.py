@@ -1,7 +1,8 @@
-"""Scores of a tile over one block of keys, keys in the lanes: sums of products, then what is seen.
+"""Scores of a tile for one block of keys, with keys in the lanes: sums of products, then masks.
 
-One or two registers of keys a row; each element of the queries goes to all lanes. A row's sum has
-one order, whatever rows the tile has: chains of every so many-th element, then these.
+A row has one or two registers of keys, and each element of a query is broadcast to all lanes. The
+order of a row's sum does not depend on the number of rows in the tile: chains of every n-th
+element, then the sum of the chains.
 """
 
 from __future__ import annotations
@@ -29,10 +30,9 @@ from mxc.passes.kernels.vectors import (
     table,
 )
 
-#: Elements of D that the loop over the scores takes at once.
+#: Elements of D per iteration of the loop.
 UNROLL = 8
-#: What a score is where a row does not see the key: the exponential of its difference to FLOOR is
-#: zero.
+#: The score of a masked key: the exponential of its difference to FLOOR is zero.
 MASKED = -3.0e38
 
 #: [row][register of keys].
@@ -40,7 +40,7 @@ Scores = list[list[ir.Value]]
 
 
 def scores(shape: Attention, memory: Memory, rows: Rows, block: Block) -> Scores:
-    """What the rows score with the keys of a block; MASKED those that a row does not see."""
+    """Scores of the rows for the keys of a block; MASKED for keys that a row does not attend to."""
     return _masked(shape, rows, block, _products(shape, memory, rows, block))
 
 
@@ -95,7 +95,7 @@ def _chains(
 def _ask_for_values(
     shape: Attention, memory: Memory, rows: Rows, block: Block, at: ir.Value
 ) -> None:
-    """Ask for a part of the values of the block, in the loop over its scores from `at`."""
+    """Prefetch a part of the values of the block, in the loop over its scores at `at`."""
     keys, depth = shape.block_keys, shape.depth
     first = arith.divui(arith.muli(at, index(keys)), index(depth))
     line = 512 // int(shape.element_type().width)
@@ -107,7 +107,7 @@ def _ask_for_values(
 
 
 def _masked(shape: Attention, rows: Rows, block: Block, scores: Scores) -> Scores:
-    """Most blocks have no key that a row does not see."""
+    """Mask scores of keys that a row does not attend to. Most blocks have none, and skip this."""
     behind = arith.addi(block.start, index(shape.block_keys))
     hidden = less(arith.addi(rows.positions[0], index(1)), behind)
     if shape.reach is not None:
@@ -133,7 +133,7 @@ def _masked(shape: Attention, rows: Rows, block: Block, scores: Scores) -> Score
 
 
 def _seen_keys(shape: Attention, position: ir.Value, start: ir.Value) -> list[ir.Value]:
-    """Which keys of the block from `start` a row at `position` sees."""
+    """The mask of the keys, in the block from `start` on, that a row at `position` attends to."""
     lanes = shape.lanes
 
     def bound(key: ir.Value) -> ir.Value:

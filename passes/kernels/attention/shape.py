@@ -1,4 +1,5 @@
-"""What one attention kernel is: its sizes, its memory, how it is shared out."""
+"""The shape of an attention kernel: its sizes, its memory, and how work is split into
+workgroups."""
 
 from __future__ import annotations
 
@@ -18,30 +19,29 @@ from mxc.passes.kernels.paged_attention import Scalars, pool_type
 from mxc.passes.kernels.runs import most_blocks, most_pieces
 from mxc.passes.kernels.vectors import index
 
-#: Registers of keys that a tile takes at once, at most.
+#: Most registers of keys that a tile processes at once.
 KEY_REGISTERS = 2
-#: Sums that hide most of the latency of a multiply-add.
+#: Independent sums that hide most of the latency of a multiply-add.
 CHAINS = 4
-#: Rows of a workgroup. Staging a block of keys costs about as much as four rows over it.
+#: Rows of a workgroup. Staging a block of keys costs about as much as processing it for four rows.
 BLOCK_ROWS = 128
-#: Keys of a piece. Adding a piece to what came before costs a row about two keys.
+#: Keys of a piece. Adding a piece to the earlier ones costs a row about as much as two keys.
 PIECE_KEYS = 256
-#: Pieces are computed apart where there are fewer workgroups than this without, and where what
-#: they leave is no more than so many bytes.
+#: Each piece gets its own workgroup if there are fewer workgroups than this otherwise, and if the
+#: partial results have at most this many bytes.
 ENOUGH_WORKGROUPS, MOST_PARTS = 64, 1 << 26
-#: Bytes of a workgroup's memory, which is its stack: IREE refuses more than 32 KiB. Keys of a block
-#: in f32 take the first at most.
+#: Most bytes of staged keys in f32, and of all scratch of a workgroup. Scratch is on the stack, of
+#: which IREE allows 32 KiB.
 MOST_STAGED, MOST_SCRATCH = 18432, 32256
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attention:
-    """Sizes of one kernel; what comes with each call is in Scalars.
+    """Sizes of one kernel; sizes that are known at the call are in Scalars.
 
     A key has `depth` elements, a value `mixed`. `pool`: entries of a page and its positions;
-    `element` is its type, or its packed format; `sinks` the type of the sinks. Scores are
-    multiplied by `scale` and bounded by `cap`; `reach` is the sliding window in tokens, or the
-    chunks.
+    `element`: its type or packed format; `sinks`: the type of the sinks. Scores are multiplied by
+    `scale` and bounded by `cap`; `reach` is the sliding window in tokens, or the chunks.
     """
 
     heads: int
@@ -58,72 +58,73 @@ class Attention:
 
     @property
     def result(self) -> str:
-        """Type of the result: who prepares activations rounds them."""
+        """Type of the result: the kernel that prepares activations rounds them."""
         return "f32"
 
     @property
     def counts(self) -> bool:
-        """Workgroups do not count themselves here."""
+        """CPU kernels do not count their workgroups."""
         return False
 
     @property
     def tile_rows(self) -> int:
-        """Rows of a register tile: 16 sums of the 32 registers of AVX-512, 8 of the 16 of AVX2."""
+        """Rows of a tile: 16 sums in the 32 registers of AVX-512, 8 in the 16 of AVX2."""
         return 8 if self.lanes >= 16 else 4
 
     @property
     def block_keys(self) -> int:
-        """Keys of a block."""
+        """Number of keys of a block."""
         return self.key_registers * self.lanes
 
     @property
     def key_registers(self) -> int:
-        """Registers of keys that a tile takes at once."""
+        """Number of registers of keys that a tile processes at once."""
         return key_registers(self.depth, self.lanes)
 
     @property
     def chains(self) -> int:
-        """Chains of multiply-adds of a score: so many that those of a token hide the latency."""
+        """Chains of multiply-adds per score: enough to hide the latency for one token's rows."""
         sums = min(self.group, self.tile_rows) * self.key_registers
         return max(1, CHAINS // sums)
 
     @property
     def tiles(self) -> int:
-        """Tiles of a workgroup that has one head: full ones, and one of the rest of a token."""
+        """Number of tiles of a workgroup with one head: full ones, and one for a token's rest."""
         return -(-BLOCK_ROWS // self.tile_rows) + 1
 
     @property
     def takes_all_heads(self) -> bool:
-        """Whether a workgroup has all heads of a token where each run has one token, since the pool
-        has the heads of a key side by side: where each has one tile, and there is room for all."""
+        """Whether a workgroup processes all heads of a token where each run has one token. Then the
+        heads of a key, which are adjacent in the pool, are read together. Each head must fit in one
+        tile, and the state of all heads in scratch."""
         scratch = self._scratch + self.state_bytes(self.heads)
         return self.group <= self.tile_rows and scratch <= MOST_SCRATCH
 
     @property
     def copies_values(self) -> bool:
-        """Whether a workgroup of one head copies values from the pool, where their lines displace
-        each other."""
+        """Whether a workgroup with one head copies values out of the pool, where their cache lines
+        would evict each other."""
         copied = self.block_keys * self.mixed * int(self.value_type().width) // 8
         return self._scratch + self.state_bytes(self.tiles) + copied <= MOST_SCRATCH
 
     @property
     def _scratch(self) -> int:
-        """Bytes of staged keys, of weights and of scales of values."""
+        """Bytes of staged keys, weights, and scales of values."""
         rows = self.depth + self.tile_rows + 1
         return 4 * self.block_keys * (rows + (self.mixed // BLOCK if self.scaled else 0))
 
     def state_bytes(self, tiles: int) -> int:
-        """Maxima and totals of tiles, of a piece and of all before it."""
+        """Bytes of the maxima and totals of tiles, for the current piece and for all before it."""
         return 4 * 4 * tiles * self.lanes
 
     @property
     def packed(self) -> BlockFormat | None:
-        """What the pool is packed in; None: it has floats."""
+        """The packed format of the pool; None for floats."""
         return page_format(self.element)
 
     @property
     def scaled(self) -> bool:
-        """Whether a page has scales: one per block of an MX format."""
+        """Whether a page has scales: one per block in an MX format."""
         return self.packed is not None and not self.packed.unit_scales
 
     def element_type(self) -> ir.Type:
@@ -131,19 +132,20 @@ class Attention:
         return pool_type(self.element)
 
     def value_type(self) -> ir.Type:
-        """The MLIR type of values that are copied: of what is packed bf16, which has them all."""
+        """The MLIR type of copied values: bf16 for packed values, which it holds exactly."""
         return ir.BF16Type.get() if self.packed is not None else self.element_type()
 
     def parts(self, call: Scalars) -> list[Size]:
-        """[rows, V, G, mixed]: pieces * T rows of values; then their maxima and totals, see
-        `state_of`. Where no piece is apart: what comes of all before the one that is in work."""
+        """Sizes of the partial results, [rows, V, G, mixed]: pieces * T rows of values, followed by
+        maxima and totals, see `state_of`. Without a workgroup per piece: the sums of all pieces
+        before the current one."""
         rows = product(call.pieces, call.tokens)
         states = quotient_up(product(rows, 2), self.mixed)
         return [plus(rows, states), self.heads, self.group, self.mixed]
 
     def state_of(self, call: Scalars, row: Sequence[ir.Value], number: int) -> list[ir.Value]:
-        """The indices in the parts of the maximum (0) or total (1) of a row [piece * T + t, v, g]:
-        pairs, one after the other, after the values."""
+        """The indices in the partial results of the maximum (0) or the total (1) of a row [piece *
+        T + t, v, g]: they lie in pairs after the values."""
         first, head, member = row
         each = arith.addi(arith.muli(first, index(self.heads)), head)
         each = arith.addi(arith.muli(each, index(self.group)), member)
@@ -156,18 +158,18 @@ class Attention:
         return [arith.addi(rows, at), *reversed(indices)]
 
     def all_heads(self, call: Scalars) -> ir.Value | None:
-        """Whether the workgroups of a call have all heads; None: no call's have."""
+        """Whether the workgroups of a call process all heads; None if no call's do."""
         if not self.takes_all_heads:
             return None
         return equal(value_of(call.tokens), value_of(call.runs))
 
     def blocks(self, call: Scalars) -> ir.Value:
-        """Blocks of rows of a call, at most."""
+        """Most blocks of rows of a call."""
         tokens, runs = value_of(call.tokens), value_of(call.runs)
         return most_blocks(tokens, runs, group=self.group, rows=BLOCK_ROWS)
 
     def pieces(self, call: Scalars) -> ir.Value:
-        """How many pieces are computed apart; 1: none, a workgroup goes over all keys."""
+        """Number of pieces with their own workgroup; 1 if one workgroup processes all keys."""
         found = most_pieces(
             arith.muli(value_of(call.pages), index(self.pool[1])),
             reach=self.reach,
@@ -185,16 +187,17 @@ class Attention:
         return arith.muli(self._columns(call), self.blocks(call))
 
     def _columns(self, call: Scalars) -> ir.Value:
-        """Workgroups of a block of rows."""
+        """Number of workgroups per block of rows."""
         together, heads = self.all_heads(call), index(self.heads)
         return heads if together is None else arith.select(together, index(1), heads)
 
     def workgroups(self, call: Scalars) -> Sequence[Size]:
-        """Along heads, blocks of rows and pieces."""
+        """Number of workgroups along heads, blocks of rows and pieces."""
         return [self._columns(call), self.blocks(call), call.pieces]
 
     def joined_workgroups(self, call: Scalars) -> Sequence[Size]:
-        """Along heads and tokens; one, which has nothing to do, where no piece is apart."""
+        """Number of workgroups along heads and tokens; a single one, which does nothing, without a
+        workgroup per piece."""
         apart = is_apart(call)
         return [
             arith.select(apart, index(self.heads), index(1)),
@@ -203,10 +206,10 @@ class Attention:
 
 
 def is_apart(call: Scalars) -> ir.Value:
-    """Whether each piece has a workgroup of its own."""
+    """Whether each piece has its own workgroup."""
     return less(index(1), value_of(call.pieces))
 
 
 def key_registers(depth: int, lanes: int) -> int:
-    """Registers of keys that are staged at once: as many as there is room for, 0 for none."""
+    """Number of registers of keys that are staged at once, as scratch allows; 0 if none fits."""
     return min(KEY_REGISTERS, MOST_STAGED // (4 * depth * lanes))

@@ -1,4 +1,4 @@
-"""What a workgroup does once with a block of keys and values, for all of its rows."""
+"""Stage a block of keys and values, once for all rows of a workgroup."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from mxc.passes.kernels.vectors import (
 
 
 def extended(value: ir.Value) -> ir.Value:
-    """A vector of the pool in f32, exactly."""
+    """A vector of the pool extended to f32, which is exact."""
     kind = ir.VectorType(value.type)
     if isinstance(kind.element_type, ir.F32Type):
         return value
@@ -44,17 +44,17 @@ def extended(value: ir.Value) -> ir.Value:
 
 @dataclass(frozen=True)
 class Staging:
-    """Puts a block of a head into the workgroup's memory."""
+    """Loads blocks of a head to the scratch of the workgroup."""
 
     shape: Attention
     memory: Memory
     head: ir.Value
 
     def stage_keys(self, block: Block) -> None:
-        """Put the keys into `staged`, transposed. After the last one it is repeated."""
+        """Store the keys to `staged`, transposed. Past the last key, it is repeated."""
         lanes, depth = self.shape.lanes, self.shape.depth
         last = arith.subi(arith.subi(block.stop, block.start), index(1))
-        # As many elements as are in 32 bits: a column of a transposition.
+        # The elements in 32 bits form a column of a transposition.
         packed = self.shape.packed is not None
         width = (4 if packed else 2 if self.shape.element == "bf16" else 1) * lanes
         whole = depth // width * width
@@ -67,7 +67,7 @@ class Staging:
                 stage(block, numbers, index(whole), column, depth - whole)
 
     def stage_factors(self, block: Block) -> None:
-        """Put the scales of the values into `factors`, and ask for those of a later block."""
+        """Store the scales of the values to `factors`, and prefetch those of a later block."""
         shape, memory, lanes = self.shape, self.memory, self.shape.lanes
         with loop(index(0), index(shape.mixed // BLOCK), index(1)) as (part, _, _):
             place = place_of_scale(shape, memory.values, block.here, self.head, part)
@@ -86,7 +86,7 @@ class Staging:
         column: ir.Value,
         width: int,
     ) -> None:
-        """`width` elements from `at` of each key: as many as lanes, or pairs of bf16."""
+        """Stage `width` elements from `at` on of each key: one per lane, or a pair of bf16."""
         lanes, memory = self.shape.lanes, self.memory
         registers = []
         for number in numbers:
@@ -99,7 +99,8 @@ class Staging:
         else:
             columns = []
             for pair in transpose([bitcast(register, i32(), lanes) for register in registers]):
-                # A bf16 is the upper half of the f32 of the same value; the even one comes first.
+                # A bf16 is the upper half of the f32 of the same value; the even element is the
+                # lower one.
                 even = arith.shli(pair, splat(16, i32(), lanes))
                 odd = arith.andi(pair, splat(-0x10000, i32(), lanes))
                 columns += [bitcast(half, f32(), lanes) for half in (even, odd)]
@@ -114,7 +115,7 @@ class Staging:
         column: ir.Value,
         width: int,
     ) -> None:
-        """`width` elements from `at` of each key: four times as many as lanes, or twice."""
+        """Stage `width` elements from `at` on of each key: four per lane, or two."""
         shape, memory, lanes = self.shape, self.memory, self.shape.lanes
         assert shape.packed is not None
         registers = []
@@ -122,7 +123,8 @@ class Staging:
             here = block.here.at(memory.keys, number, self.head, at)
             codes = load(memory.pool, here, i8(), width)
             if width == 2 * lanes:
-                # IREE takes the extension of what was cast for that of smaller elements.
+                # IREE would fold the cast and a later extension into an extension of smaller
+                # elements.
                 pairs = [[2 * lane, 2 * lane + 1, width, width] for lane in range(lanes)]
                 codes = shuffle(codes, splat(0, i8(), width), [i for pair in pairs for i in pair])
             registers.append(bitcast(codes, i32(), lanes))
@@ -145,7 +147,7 @@ class Staging:
                 vector.store(value, memory.staged, here)
 
     def copy_values(self, block: Block) -> None:
-        """Copy the values, as they are, or as bf16 where they are packed."""
+        """Copy the values, unchanged, or as bf16 where they are packed."""
         shape, lanes, memory = self.shape, self.shape.lanes, self.memory
         depth, packed, kind = shape.mixed, shape.packed, shape.element_type()
         width = math.gcd(depth, lanes * 32 // kind.width) if packed is None else lanes

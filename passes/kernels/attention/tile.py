@@ -1,7 +1,7 @@
-"""Some rows over one block of keys, all in registers: scores, softmax, values.
+"""Some rows and one block of keys, in registers: scores, softmax, values.
 
-softmax: the maximum and the total of each row are carried from block to block of a piece, and what
-a piece comes to is added to what the pieces before it came to (see pieces.py)
+softmax: the maximum and the total of each row are carried from block to block of a piece. The
+result of a piece is added to that of the pieces before it (see pieces.py).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from mxc.passes.kernels.vectors import broadcast, f32, index, load, loop, splat,
 
 
 class Tile:
-    """`rows` of a workgroup. `all_heads`: see Mix."""
+    """The tile of `rows` in a workgroup. `all_heads`: see Mix."""
 
     def __init__(self, shape: Attention, memory: Memory, rows: Rows, *, all_heads: bool) -> None:
-        """Nothing is built yet."""
+        """Build nothing yet."""
         self._shape = shape
         self._memory = memory
         self._rows = rows
@@ -37,7 +37,7 @@ class Tile:
         self._lane = row_lanes(rows.count, shape.lanes)
 
     def begin(self) -> None:
-        """Before the first piece: only the sink, which has no value."""
+        """Before the first piece: start with the sink only, which has no value."""
         lanes, memory, rows = self._shape.lanes, self._memory, self._rows
         sinks = [
             extended(broadcast(memory.sinks, [rows.head, member], lanes)) for member in rows.members
@@ -45,18 +45,18 @@ class Tile:
         self._store(memory.all_maxima, memory.all_totals, only_sink(reduce_rows(sinks, greater)))
 
     def begin_sums(self) -> None:
-        """Where there is more than one piece: no values before the first."""
+        """Where there is more than one piece: clear the sums of values before the first."""
         self._clear(self._memory.parts, self._rows.row)
 
     def begin_piece(self) -> None:
-        """Before the first block of a piece: no values yet."""
+        """Before the first block of a piece: clear its state and its sums of values."""
         lanes, memory = self._shape.lanes, self._memory
         none = State(splat(FLOOR, f32(), lanes), splat(0.0, f32(), lanes))
         self._store(memory.maxima, memory.totals, none)
         self._clear(memory.sums, self._rows.part)
 
     def block(self, block: Block) -> None:
-        """Go over a block of keys, where the tile sees any."""
+        """Process a block of keys, if the tile attends to any of them."""
         shape, positions = self._shape, self._rows.positions
         behind = arith.addi(block.start, index(shape.block_keys))
         own = arith.addi(positions[-1], index(1))
@@ -72,7 +72,7 @@ class Tile:
             mix.add(*bounds)
 
     def _soften(self, scores: Scores) -> None:
-        """Scores to weights; what came before is scaled to the new maximum."""
+        """Turn scores into weights, and scale earlier sums to the new maximum."""
         memory, lanes = self._memory, self._shape.lanes
         here = [self._rows.number, index(0)]
         before = load(memory.maxima, here, f32(), lanes)
@@ -86,7 +86,7 @@ class Tile:
             for j, weight in enumerate(weights):
                 vector.store(weight, memory.weights, [index(i), index(j * lanes)])
             sums.append(functools.reduce(arith.addf, weights))
-        # The factor of each row lies where a row more of weights would be.
+        # The factors of the rows are stored in the extra row of `weights`.
         factor = exponential(arith.subf(before, maximum))
         vector.store(factor, memory.weights, [index(self._shape.tile_rows), index(0)])
         total = load(memory.totals, here, f32(), lanes)
@@ -103,7 +103,7 @@ class Tile:
                 memref.StoreOp(value, memory.parts, place)
 
     def add_piece(self) -> None:
-        """Add the piece to what came before it, and begin the next one."""
+        """Add the piece to the earlier ones, and begin the next one."""
         memory, rows, lanes = self._memory, self._rows, self._shape.lanes
 
         def sums(at: ir.Value) -> list[ir.Value]:
@@ -113,7 +113,7 @@ class Tile:
         self.begin_piece()
 
     def finish(self, several: ir.Value) -> None:
-        """Add the last piece, of `several` or the only one, and divide by the totals."""
+        """Add the last piece to earlier ones, if there are `several`, and divide by the totals."""
         memory, rows, lanes = self._memory, self._rows, self._shape.lanes
         none = [splat(0.0, f32(), lanes)] * rows.count
 
@@ -133,7 +133,8 @@ class Tile:
         target: ir.Value,
         finished: Callable[[ir.Value, ir.Value], ir.Value],
     ) -> None:
-        """Write `finished` of sums and totals. `sums`: before the piece, a register of each row."""
+        """Combine the piece, and store `finished` of sums and totals. `sums`: loads the earlier
+        sums of values, one register per row."""
         memory, rows, lanes = self._memory, self._rows, self._shape.lanes
         here = [rows.number, index(0)]
         before, piece = (
@@ -148,7 +149,7 @@ class Tile:
         for row, factor in enumerate(factors):
             vector.store(factor, memory.weights, [index(row), index(0)])
         with loop(index(0), index(self._shape.mixed), index(lanes)) as (at, _, _):
-            # All are loaded before any is stored: rows may be the same.
+            # All are loaded before any is stored, since a tile may contain a row twice.
             results = []
             for i, old in enumerate(sums(at)):
                 lane = index(i * self._lane)
@@ -160,7 +161,7 @@ class Tile:
                 vector.store(result, target, [*rows.row(i), at])
 
     def _state(self, row: int) -> list[ir.Value]:
-        """Where maxima and totals of a row are."""
+        """The indices of the maximum and the total of a row."""
         return [self._rows.number, index(row * self._lane)]
 
     def _store(self, maxima: ir.Value, totals: ir.Value, state: State) -> None:

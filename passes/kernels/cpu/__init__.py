@@ -1,1 +1,2 @@
-"""Contractions with packed weights on CPUs: prepared activations, panels, one inner loop."""
+"""CPU kernels of contractions: prepared activations, packed panels of weights, and one inner
+loop."""

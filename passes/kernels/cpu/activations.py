@@ -1,8 +1,9 @@
-"""Activations in the order in which a kernel multiplies them: one dispatch, read by many kernels.
+"""Prepare activations in the order in which kernels multiply them: one dispatch, read by many
+kernels.
 
-A prepared row has for each block of a kernel its operands, a dword for each step, then, where they
-are quantized, the scale of the block as f32, and for quads what the integer sum begins with:
--offset * the sum of the elements, since the weights are unsigned there.
+A prepared row has, for each block of a kernel, its operands, one dword per step. For quantized
+activations the scale of the block follows, as f32. For quads the start of the integer sum follows,
+-offset * the sum of the elements, since the weights are stored unsigned.
 
     [rows, blocks | 1, dwords] i32; with an odd number of blocks, rows do not share cache sets
 """
@@ -36,22 +37,24 @@ from mxc.passes.kernels.vectors import (
     splat,
 )
 
-#: Elements of a dword of operands.
+#: Elements per dword of operands.
 _IN_A_DWORD: dict[Kind, int] = {"pairs": 2, "quads": 4, "floats": 1}
 
-#: Elements that a workgroup prepares, about: enough to be worth a dispatch.
+#: Approximate elements per workgroup: enough to be worth a dispatch.
 _ELEMENTS_A_WORKGROUP = 8192
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """Rows as kernels of `kind` read them. `order`: the elements of each step; `unit`: what a one
-    of the operands is worth; `offset`: what the weights have too much; `weight_unit`: what a one of
-    the weights is worth, which the scales of the rows bring in: so nothing overflows on the way
-    under the largest scale of a weight that does not in the end. `folded`: scales are multiplied
-    into the operands, which bf16 holds. `planes`: so many bf16 are an f32 together, the highest
-    first: the operands of one follow those of another. `padding`: rows past the last one, which
-    are read and have no part in results."""
+    """The layout of rows that kernels of `kind` read.
+
+    `order`: the elements of each step. `unit`: value of the operand 1. `offset`: number added to
+    every weight to make it unsigned. `weight_unit`: value of the weight 1, which the scales of the
+    rows include; otherwise products could overflow under the largest scale of a weight. `folded`:
+    scales are multiplied into the operands, which bf16 holds. `planes`: number of bf16 whose sum is
+    an f32, the highest first; the operands of a plane follow those of the previous one. `padding`:
+    rows past the last one, which are read but do not reach results.
+    """
 
     kind: Kind
     scaled: bool
@@ -65,39 +68,39 @@ class Prepared:
 
     @property
     def block(self) -> int:
-        """Elements of a block."""
+        """Number of elements of a block."""
         return sum(map(len, self.order))
 
     @property
     def steps(self) -> int:
-        """Dwords of a block's operands."""
+        """Number of dwords of the operands of a block."""
         return self.block // _IN_A_DWORD[self.kind] * self.planes
 
     @property
     def dwords(self) -> int:
-        """Dwords of a block."""
+        """Number of dwords of a block."""
         return self.steps + self.scaled + (self.kind == "quads")
 
     @property
     def scale_at(self) -> int:
-        """The dword of a block's scale."""
+        """The dword with the scale of a block."""
         return self.steps
 
     @property
     def start_at(self) -> int:
-        """The dword of what a block's sum begins with."""
+        """The dword with the start of the sum of a block."""
         return self.steps + self.scaled
 
     def buffer(self, rows: Size, blocks: int) -> Buffer:
-        """Rows of so many blocks."""
+        """The buffer of rows of `blocks` blocks."""
         rows = plus(rows, self.padding) if self.padding else rows
         return Buffer([rows, blocks | 1, self.dwords], i32())
 
 
 @dataclass(frozen=True)
 class Prepare(Sized):
-    """The kernel that prepares `rows` rows of `blocks` blocks, whose elements are under one scale
-    each. `quantizer`: it reads floats, and quantizes them to the source."""
+    """The kernel that prepares `rows` rows of `blocks` blocks, with one scale per block.
+    `quantizer`: the kernel reads floats, and quantizes them to the source."""
 
     source: Source
     prepared: Prepared
@@ -107,7 +110,7 @@ class Prepare(Sized):
 
     @property
     def name(self) -> str:
-        """The symbol of the kernel: the same for the same work."""
+        """The symbol of the kernel, equal for kernels that do the same."""
         order = "".join(f"{k:x}." for step in self.prepared.order[:3] for k in step)
         kind = f"{self.prepared.kind}{self.prepared.offset}"
         kind += f"u{1 / self.prepared.weight_unit:g}" if self.prepared.weight_unit != 1 else ""
@@ -125,12 +128,12 @@ class Prepare(Sized):
 
     @property
     def _block_bytes(self) -> int:
-        """Bytes of a block's elements, where they are quantized."""
+        """Bytes of the elements of a block of quantized activations."""
         return self._size * self.source.element.bits // 8
 
     @property
     def _scales(self) -> Scales | None:
-        """How the scales of the source are stored."""
+        """The storage of the scales of the source; None without scales."""
         kind = self.source.scale
         return None if kind is None else Scales(kind, self.source.block, self._size)
 
@@ -140,12 +143,12 @@ class Prepare(Sized):
 
     @property
     def workgroups(self) -> list[Size]:
-        """Along the rows."""
+        """Number of workgroups along the rows."""
         return [quotient_up(self.rows, self._rows_a_workgroup)]
 
     @property
     def buffers(self) -> list[Buffer]:
-        """Elements, scales if any, the prepared rows."""
+        """Elements, scales if any, and the prepared rows."""
         scales, result = self._scales, self.prepared.buffer(self.rows, self.blocks)
         if self.source.is_float or self.quantizer is not None:
             memory = self.source.memory if self.quantizer is None else self.quantizer.memory
@@ -209,8 +212,7 @@ class Prepare(Sized):
             vector.store(start, result, [row, block, index(self.prepared.start_at)])
 
     def _scaled(self, values: ir.Value, scale: ir.Value) -> ir.Value:
-        """Elements under the scale of their block, rounded as the source says: f32, or bf16 that
-        holds them."""
+        """Elements times their scale, rounded as the source says: f32, or bf16 that holds them."""
         wide = of(f32(), self._size)
         values = values if values.type == wide else arith.extf(wide, values)
         every = vector.broadcast(wide, vector.extract(scale, [], [0]))
@@ -220,12 +222,12 @@ class Prepare(Sized):
         return _narrow(found, self.prepared.kind)
 
     def _scale(self, scales: Scales, source: ir.Value, row: ir.Value, block: ir.Value) -> ir.Value:
-        """The f32 scale of a block, of one lane."""
+        """The f32 scale of a block, as a vector of one lane."""
         at = [row, arith.divui(block, index(scales.steps)) if scales.steps > 1 else block]
         return scales.floats(load(source, at, scales.memory, 1), 1)
 
     def _operands(self, elements: ir.Value, row: ir.Value, block: ir.Value) -> ir.Value:
-        """The elements of a block as bf16, i8 or f32, in their order."""
+        """The elements of a block as bf16, i8 or f32, in memory order."""
         at = [row, block, index(0)]
         kind, source, size = self.prepared.kind, self.source, self._size
         if source.is_float:
@@ -244,7 +246,7 @@ class Prepare(Sized):
         return self._of_codes(codes_of(raw, source.element))
 
     def _of_codes(self, codes: ir.Value) -> ir.Value:
-        """The operands of codes i32, of int8 as numbers; above others there may be more bits."""
+        """Operands of codes i32; int8 is sign-extended, others may have bits above them."""
         kind, source, size = self.prepared.kind, self.source, self._size
         if source.element.mlir == "i8":
             if kind == "quads":
@@ -259,9 +261,10 @@ class Prepare(Sized):
 
 
 def bf16_planes(values: ir.Value) -> list[ir.Value]:
-    """f32 as three bf16 whose sum they are, the highest first: each the upper half of what is left.
+    """f32 split into three bf16 whose sum it is, the highest first: each is the upper half of the
+    rest.
 
-    Of infinities and NaN the others are zero, so that they add nothing to them.
+    For infinities and NaN the other two are zero, so that they add nothing.
     """
     (lanes,) = ir.VectorType(values.type).shape
     upper, exponent = (splat(n, i32(), lanes) for n in (-65536, 0x7F800000))
@@ -283,13 +286,13 @@ def bf16_planes(values: ir.Value) -> list[ir.Value]:
 
 
 def _narrow(values: ir.Value, kind: Kind) -> ir.Value:
-    """f32 that bf16 holds exactly, in the type of `kind`."""
+    """f32 values that bf16 holds exactly, in the type of `kind`."""
     (lanes,) = ir.VectorType(values.type).shape
     return arith.truncf(of(ir.BF16Type.get(), lanes), values) if kind == "pairs" else values
 
 
 def _rounded(values: ir.Value) -> ir.Value:
-    """f32 rounded to bf16, as f32. Through integers: IREE takes extf of truncf for nothing."""
+    """f32 rounded to bf16, as f32, by integers: IREE would remove an extf of a truncf."""
     (lanes,) = ir.VectorType(values.type).shape
     narrow = arith.truncf(of(ir.BF16Type.get(), lanes), values)
     wide = arith.extui(of(i32(), lanes), bitcast(narrow, i16(), lanes))

@@ -1,11 +1,11 @@
-"""The codes of a small format from their bytes, and their values by integer operations and a few
-products: any target.
+"""Unpack codes of small formats, and decode them by integer operations and a few products: any
+target.
 
-A code, shifted to where an f32 has exponent and mantissa, is x = (1 + m) 2^(e - bias) once the
-difference of the biases is added. That is the value where e > 0. A subnormal, e = 0, is worth
-m 2^(1 - bias) = 2x - 2^(1 - bias), which is less than x there, and not less for any other e. So
-the value is the lesser of both, and no number on the way is a subnormal f32, which a target may
-read as zero.
+A code, shifted to the exponent and mantissa of an f32, is x = (1 + m) 2^(e - bias) after the
+difference of the biases is added. That is the value if e > 0. A subnormal, e = 0, has the value m
+2^(1 - bias) = 2x - 2^(1 - bias), which is less than x, and is not less for any other e. So the
+value is the minimum of both, and no intermediate number is a subnormal f32, which a target may
+flush to zero.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _EXPONENT = 0xFF << _MANTISSA
 
 
 def codes_of(raw: ir.Value, element: ElementFormat) -> ir.Value:
-    """Codes i32 from bytes i8, in which they lie as a little-endian stream of bits; above the bits
-    of a code are others."""
+    """Codes i32 from bytes i8 that hold them as a little-endian stream of bits. Bits above a code
+    are those of other codes."""
     (count,) = ir.VectorType(raw.type).shape
     if element.bits == 6:
-        # Four codes in three bytes: a dword of their own, and one shift for each.
+        # Four codes in three bytes: copy the bytes to a dword per code, and shift each.
         lanes = count * 8 // 6
         places = [3 * (k // 4) + byte if byte < 3 else 0 for k in range(lanes) for byte in range(4)]
         words = bitcast(vector.shuffle(raw, raw, places), i32(), lanes)
@@ -40,7 +40,7 @@ def codes_of(raw: ir.Value, element: ElementFormat) -> ir.Value:
 
 
 def floats_of_codes(codes: ir.Value, element: ElementFormat, lanes: int) -> ir.Value:
-    """f32 [lanes] of the low bits of i32 [lanes]; bits above those of a code are not looked at."""
+    """f32 [lanes] of the low bits of i32 [lanes]; bits above those of a code are ignored."""
 
     def number(value: int) -> ir.Value:
         return splat(value, i32(), lanes)
@@ -60,7 +60,7 @@ def floats_of_codes(codes: ir.Value, element: ElementFormat, lanes: int) -> ir.V
     is_small = arith.cmpf(arith.CmpFPredicate.OLT, small, normal)
     bits = bitcast(arith.select(is_small, small, normal), i32(), lanes)
     if element.specials is Specials.FNUZ:
-        # The code of the negative zero: the only one whose sign is set and whose magnitude is not.
+        # The code of the negative zero: the only code with sign and without magnitude.
         sign = arith.andi(codes, number(element.sign_bit))
         is_nan = arith.andi(
             arith.cmpi(arith.CmpIPredicate.ne, sign, number(0)),
@@ -70,7 +70,7 @@ def floats_of_codes(codes: ir.Value, element: ElementFormat, lanes: int) -> ir.V
     elif element.nan_codes:
         first = min(element.inf_codes or element.nan_codes)
         special = arith.cmpi(arith.CmpIPredicate.sge, magnitude, number(first << shift))
-        # Under an exponent of ones, an infinity is the one without mantissa, as in the code.
+        # With an exponent of ones, an infinity has no mantissa, as in the code.
         exponent = number(_EXPONENT if element.inf_codes else _EXPONENT | 1 << (_MANTISSA - 1))
         bits = arith.select(special, arith.ori(magnitude, exponent), bits)
     if element.signed:

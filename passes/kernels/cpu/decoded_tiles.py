@@ -1,6 +1,6 @@
-"""Weights as tiles of bf16: one step of 32 elements of a panel of 16 columns, under its scales.
+"""Decode weights to tiles of bf16: one step of 32 elements of a panel of 16 columns, with scales.
 
-What is emitted here is what kernels/decode.py computes in numpy.
+kernels/decode.py has the same computation in numpy.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ from mxc.passes.kernels.cpu.isa import Amx, Exponents, halves, pair
 from mxc.passes.kernels.cpu.weights import PANEL, Column, Weights
 from mxc.passes.kernels.vectors import bitcast, i8, i16, i32, of, splat
 
-#: Puts a register of a tile by its number.
+#: Called with the number and the value of each register of a tile.
 Put = Callable[[int, ir.Value], None]
 
-#: Bits of a bf16 below its exponent.
+#: Mantissa bits of a bf16.
 _MANTISSA = 7
 
 
 @dataclass(frozen=True)
 class DecodedTiles:
-    """`elements` and `scales` are panels in memory; `panels`: of half of the columns of a gate."""
+    """`elements` and `scales` are panels in memory; `panels`: number of panels per half of a
+    gate."""
 
     weights: Weights
     elements: ir.Value
@@ -38,13 +39,13 @@ class DecodedTiles:
     panels: int
 
     def tile(self, at: At, ahead: int, put: Put) -> None:
-        """The 16 registers of the step at coordinates; `ahead`: elements that are asked for."""
+        """Emit the 16 registers of the step at coordinates; `ahead`: elements to prefetch ahead."""
         weights = self.weights
         panel = value_of(at["n"] // PANEL + at.get("h", 0) * self.panels)
         column = weights.column(Amx(), [value_of(at["e"])] if "e" in at else [], panel)
         blocks = [value_of(at["k"] // weights.elements.block + part) for part in self._parts]
         if ahead:
-            # After the end of K they are those of the next panel, which lies there.
+            # Past the end of K, this prefetches the next panel, which follows in memory.
             for part in self._parts:
                 later = value_of((at["k"] + ahead) // weights.elements.block + part)
                 weights.prefetch(Amx(), self.elements, self.scales, column.place, later)
@@ -61,7 +62,7 @@ class DecodedTiles:
         op = scf.IfOp(exact, [], has_else=True)
         with ir.InsertionPoint(op.then_block):
             less = arith.subi(splat(table.most, i32(), TILE), wide)
-            # In both halves of a dword: the two elements of a column.
+            # In both halves of a dword, for the two elements of a column.
             less = arith.muli(less, splat((1 << _MANTISSA) * 0x10001, i32(), TILE))
             less = bitcast(less, i16(), 2 * TILE)
 
@@ -76,12 +77,12 @@ class DecodedTiles:
 
     @property
     def _parts(self) -> range:
-        """Blocks of a step."""
+        """The blocks of a step."""
         return range(STEP // self.weights.elements.block)
 
     @property
     def _table(self) -> ExponentTable | None:
-        """How scales are subtracted from exponents, where they can be."""
+        """The lookup table for scales subtracted from exponents; None if not possible."""
         elements, scales = self.weights.elements, self.weights.scales
         if scales is None or not isinstance(elements, Codes):
             return None
@@ -90,13 +91,13 @@ class DecodedTiles:
         return ExponentTable.of(elements.element.values)
 
     def _put(self, isa: Amx, column: Column, blocks: Sequence[ir.Value], put: Put) -> None:
-        """Every register of a step."""
+        """Decode every register of a step and pass it to `put`."""
         steps = (self.weights.steps(isa, self.elements, column, block) for block in blocks)
         for number, found in enumerate(chain.from_iterable(steps)):
             put(number, found)
 
     def _multiplied(self, column: Column, blocks: Sequence[ir.Value], put: Put) -> Put:
-        """Puts registers under the f32 scales of their blocks."""
+        """A `Put` that multiplies registers by the f32 scales of their blocks."""
         assert self.scales is not None
         factors = [self.weights.scale(Amx(), self.scales, column, block) for block in blocks]
 
@@ -108,7 +109,7 @@ class DecodedTiles:
         return multiplied
 
     def _all_between(self, raw: ir.Value, table: ExponentTable) -> ir.Value:
-        """Whether every scale byte is one that a table is exact for."""
+        """Whether the table is exact for every scale byte."""
         first = arith.subi(raw, splat(table.least, i8(), TILE))
         width = splat(table.most - table.least, i8(), TILE)
         inside = arith.cmpi(arith.CmpIPredicate.ule, first, width)
@@ -119,7 +120,7 @@ class DecodedTiles:
 
 
 def _less(value: ir.Value, less: ir.Value) -> ir.Value:
-    """i16 minus i16, saturated: vpsubsw."""
+    """Saturating i16 subtraction: vpsubsw."""
     bits = bitcast(value, i16(), 2 * TILE)
     found = ir.Operation.create(
         "llvm.intr.ssub.sat", results=[bits.type], operands=[bits, less]

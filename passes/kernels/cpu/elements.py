@@ -1,17 +1,17 @@
-"""How the packed elements of a weight become operands of a dot product, format by format.
+"""Decode packed elements of weights to operands of a dot product, format by format.
 
 A weight is read in panels of 16 rows (columns of the result), unit by unit: unit i of the 16 rows
-are 16 dwords side by side (compiler/packing/panels.py); a register takes `lanes` of them. Along K
-a kernel goes in blocks of 32 elements, or 16 where they have a scale of their own, and a block in
-steps; a step gives, in each lane,
+is 16 adjacent dwords (compiler/packing/panels.py), of which a register takes `lanes`. Along K, a
+kernel processes blocks of 32 elements, or 16 if these have their own scale, in steps. A step gives,
+in each lane,
 
     pairs    2 elements as bf16
-    quads    4 elements as bytes: element / `unit` + `offset`, both integers; the offset is 0 where
-             the instruction set takes them as signed
+    quads    4 elements as bytes: element / `unit` + `offset`, both integers; the offset is 0 if the
+             instruction set takes signed weights
     floats   1 element as f32
 
-The layout of a product's registers (kernels/registers.py) says which elements (k in the block) each
-step has; the activations are prepared in this order, so that no step shuffles anything.
+The layout of the registers (kernels/registers.py) determines which elements (k in the block) each
+step has. Activations are prepared in the same order, so that no step shuffles.
 """
 
 from __future__ import annotations
@@ -43,16 +43,17 @@ from mxc.passes.kernels.cpu.isa import Isa, Kind, halves, pair
 from mxc.passes.kernels.sources import BLOCK
 from mxc.passes.kernels.vectors import as_integers, bitcast, f32, i8, i16, i32, shifted, splat
 
-#: The nibbles of a word, low and high byte in turn, as a lookup of bytes gives them.
+#: The order of the nibbles of a word in which a lookup of bytes yields them: low and high byte in
+#: turn.
 _TURNS = (0, 2, 1, 3)
 
-#: Reads unit i of the block: the bytes i8 [4 * lanes] of 16 (or fewer) rows.
+#: Loads unit i of the block: the bytes i8 [4 * lanes] of 16 (or fewer) rows.
 Raw = Callable[[int], ir.Value]
 
 
 @dataclass(frozen=True)
 class Elements(ABC):
-    """A type of weights. `block`: elements along K that a kernel takes at once."""
+    """A type of weights. `block`: elements along K that a kernel processes at once."""
 
     kinds: tuple[Kind, ...] = ("pairs", "floats")
     block: int = BLOCK
@@ -65,44 +66,44 @@ class Elements(ABC):
     @property
     @abstractmethod
     def bits(self) -> int:
-        """Bits of an element."""
+        """Number of bits of an element."""
 
     @property
     def units(self) -> int:
-        """Dwords of a block in each row."""
+        """Number of dwords of a block per row."""
         return self.block * self.bits // 32
 
     def order(self, kind: Kind) -> tuple[tuple[int, ...], ...]:
-        """The elements of each step, as the layout of the registers has them."""
+        """The elements of each step, as determined by the layout of the registers."""
         steps = weights_of(self.code_bits, kind, 1, self.block).coordinates()["k"]
         return tuple(map(tuple, steps[:, 0].tolist()))
 
     @property
     def code_bits(self) -> int:
-        """Bits of an element as it is looked up."""
+        """Number of bits of an element when it is looked up."""
         return self.bits
 
     @abstractmethod
     def decode(self, isa: Isa, kind: Kind, raw: Raw) -> Iterator[ir.Value]:
-        """The register of every step, built when it is asked for."""
+        """Yield the register of every step; each is built when it is requested."""
 
     @property
     def in_rows(self) -> Elements:
-        """The same elements where they lie as a checkpoint or a caller has them."""
+        """The same elements stored in rows, as a checkpoint or a caller has them."""
         return self
 
     def offset(self, isa: Isa) -> int:
-        """What a quad has too much, in every element."""
+        """The number that is added to every element of a quad."""
         return 0 if isa.signed else self.excess
 
     @property
     def excess(self) -> int:
-        """What makes every element of a quad an unsigned number."""
+        """The offset that makes every element of a quad unsigned."""
         return 0
 
     @property
     def unit(self) -> float:
-        """The value of a quad's one."""
+        """The value of the 1 of a quad."""
         return 1.0
 
 
@@ -119,23 +120,23 @@ class Codes(Elements):
 
     @property
     def bits(self) -> int:
-        """Bits of a code."""
+        """Number of bits of a code."""
         return self.element.bits
 
 
 @dataclass(frozen=True)
 class Nibbles(Codes):
-    """e2m1: nibble t of dword j is k = 8j + t."""
+    """Elements e2m1: nibble t of dword j is k = 8j + t."""
 
     kinds: tuple[Kind, ...] = ("quads", "pairs", "floats")
 
     @property
     def _dwords(self) -> range:
-        """Those of nibbles."""
+        """The dwords that hold nibbles."""
         return range(self.block // 8)
 
     def decode(self, isa: Isa, kind: Kind, raw: Raw) -> Iterator[ir.Value]:
-        """Lookups of shifted units: what stands above the bits of a code is not looked at."""
+        """Yield lookups of shifted units; lookups ignore the bits above a code."""
         element = self.element
         for j in self._dwords:
             if kind == "quads":
@@ -162,7 +163,7 @@ class Nibbles(Codes):
                 yield from _floats_as(kind, two, isa)
 
     def _codes(self, raw: Raw, j: int, t: int, width: ir.Type) -> ir.Value:
-        """Nibble t and those above it of each i16 or i32 of dword j."""
+        """Each i16 or i32 of dword j, shifted so that nibble t is lowest."""
         return shifted(as_integers(width, raw(j)), 4 * t)
 
     @property
@@ -178,7 +179,7 @@ class Nibbles(Codes):
 
 @dataclass(frozen=True)
 class Int4(Nibbles):
-    """Integers from -8 to 7, in two's complement, which lie as `Nibbles` do."""
+    """Integers from -8 to 7, in two's complement, stored like `Nibbles`."""
 
     element: ElementFormat = INT4
 
@@ -189,27 +190,27 @@ class Int4(Nibbles):
 
     @property
     def unit(self) -> float:
-        """What its format says; a scale of floats counts ones."""
+        """The unit of the format; with float scales, integers count ones."""
         return self.element.min_positive
 
 
 @dataclass(frozen=True)
 class Sixes(Nibbles):
-    """Elements of 6 bits in two planes: dwords 0 to 3 hold the low nibbles as `Nibbles` does,
-    dwords 4 and 5 the two high bits: those of nibble p of byte b in dword j are bits 4 (j % 2) +
-    2p of byte b in dword 4 + j / 2. Only in blocks of 32."""
+    """6-bit elements in two planes: dwords 0 to 3 hold the low nibbles like `Nibbles`, dwords 4 and
+    5 the two high bits. Those of nibble p of byte b in dword j are bits 4 (j % 2) + 2p of byte b in
+    dword 4 + j / 2. Only in blocks of 32."""
 
     element: ElementFormat = E2M3
 
     def _codes(self, raw: Raw, j: int, t: int, width: ir.Type) -> ir.Value:
-        """The two planes joined."""
+        """The codes joined from the two planes."""
         low, high = (as_integers(width, raw(unit)) for unit in (j, 4 + j // 2))
         place = 8 * (t // 2) + 4 * (j % 2) + 2 * (t % 2)
         return _join(shifted(low, 4 * t), shifted(high, place - 4))
 
     @property
     def in_rows(self) -> Elements:
-        """A stream of bits."""
+        """6-bit elements as a stream of bits."""
         return SixesInRows(self.kinds, self.block, self.element)
 
     @property
@@ -225,16 +226,16 @@ class Sixes(Nibbles):
 
 @dataclass(frozen=True)
 class SixesInRows(Sixes):
-    """Elements of 6 bits, a little-endian stream: element k has bits 6k to 6k + 5. Each 24 bits
-    become a dword, with an element in each byte."""
+    """6-bit elements as a little-endian stream: element k has bits 6k to 6k + 5. Each 24 bits
+    become a dword with one element per byte."""
 
     @property
     def code_bits(self) -> int:
-        """Bits of a byte."""
+        """Number of bits of a byte."""
         return 8
 
     def decode(self, isa: Isa, kind: Kind, raw: Raw) -> Iterator[ir.Value]:
-        """Lookups of the bytes."""
+        """Yield lookups of the bytes."""
         units = cache(raw)
         for j in range(self.block // 4):
             codes = self._spread(units, j)
@@ -245,7 +246,7 @@ class SixesInRows(Sixes):
                 yield from _of_bytes(isa, kind, self.element, codes)
 
     def _spread(self, raw: Raw, j: int) -> ir.Value:
-        """Codes 4j to 4j + 3 as bytes."""
+        """Codes 4j to 4j + 3, one per byte."""
         unit, start = divmod(24 * j, 32)
         bits = shifted(as_integers(i32(), raw(unit)), start)
         if start + 24 > 32:
@@ -261,10 +262,11 @@ class SixesInRows(Sixes):
 
 @dataclass(frozen=True)
 class Bytes(Codes):
-    """Elements of 8 bits: byte b of dword j is k = 4j + b."""
+    """8-bit elements: byte b of dword j is k = 4j + b."""
 
     def decode(self, isa: Isa, kind: Kind, raw: Raw) -> Iterator[ir.Value]:
-        """Quads: the sign bit turned over adds 128. Else a lookup of 256 codes, or arithmetic."""
+        """Yield quads, with the sign bit flipped to add 128; or lookups of 256 codes; or
+        arithmetic."""
         for j in range(self.units):
             if kind == "quads":
                 flip = splat(-128, i8(), 4 * isa.lanes)
@@ -274,28 +276,28 @@ class Bytes(Codes):
 
     @property
     def excess(self) -> int:
-        """What is added to int8 to make it unsigned."""
+        """The number that makes int8 unsigned."""
         return 128
 
     @property
     def unit(self) -> float:
-        """OCP MX 1.0: int8 counts 64ths."""
+        """The value of the integer 1: 1 / 64 for int8 (OCP MX 1.0)."""
         return self.element.min_positive
 
 
 @dataclass(frozen=True)
 class Dense(Elements):
-    """Floats without scale: bf16 two a dword, f32 one a dword."""
+    """Floats without scales: two bf16 per dword, or one f32."""
 
     type: str = "bf16"
 
     @property
     def bits(self) -> int:
-        """Bits of a float."""
+        """Number of bits of a float."""
         return 32 if self.type == "f32" else 16
 
     def decode(self, isa: Isa, kind: Kind, raw: Raw) -> Iterator[ir.Value]:
-        """bf16 are upper halves of f32."""
+        """Yield pairs of bf16, or f32; a bf16 is the upper half of an f32."""
         for unit in range(self.units):
             if self.type == "f32":
                 yield bitcast(raw(unit), f32(), isa.lanes)
@@ -306,7 +308,7 @@ class Dense(Elements):
 
 _FLOATS: tuple[Kind, ...] = ("pairs", "floats")
 
-#: What weights may be made of, by the name of the MLIR type.
+#: Types of weights, by the name of the MLIR type.
 ELEMENTS: dict[str, Elements] = {
     found.type: found
     for found in (
@@ -326,7 +328,8 @@ ELEMENTS: dict[str, Elements] = {
 
 
 def quads_of(values: NDArray[np.float32], unit: float, offset: int) -> NDArray[np.int8]:
-    """The bytes that stand for `values`: unsigned, or signed where there is no offset."""
+    """The bytes for `values`: unsigned with an offset, else signed. Raises ValueError for
+    others."""
     found = values / unit + offset
     low, high = (0, 255) if offset else (-128, 127)
     if (found != np.clip(np.rint(found), low, high)).any():
@@ -335,7 +338,7 @@ def quads_of(values: NDArray[np.float32], unit: float, offset: int) -> NDArray[n
 
 
 def _of_bytes(isa: Isa, kind: Kind, element: ElementFormat, codes: ir.Value) -> Iterator[ir.Value]:
-    """The registers of codes i8 [4 * lanes] in that order, as pairs or floats."""
+    """Yield the registers of codes i8 [4 * lanes] in this order, as pairs or floats."""
     grain = isa.grain(kind, element)
     if grain == "bytes":
         for both in isa.pairs_of_bytes(element, codes):
@@ -352,17 +355,17 @@ def _of_bytes(isa: Isa, kind: Kind, element: ElementFormat, codes: ir.Value) -> 
 
 
 def _pair_as(kind: Kind, both: ir.Value, isa: Isa) -> Iterator[ir.Value]:
-    """A register of pairs, or the two of f32 that it holds."""
+    """Yield a register of pairs, or its two registers of f32."""
     yield from [both] if kind == "pairs" else halves(both, isa.lanes)
 
 
 def _floats_as(kind: Kind, two: Sequence[ir.Value], isa: Isa) -> Iterator[ir.Value]:
-    """Two registers of f32, or the one of pairs that they make."""
+    """Yield two registers of f32, or one register of pairs made of them."""
     yield from [pair(two[0], two[1], isa.lanes)] if kind == "pairs" else two
 
 
 def _join(low: ir.Value, high: ir.Value) -> ir.Value:
-    """Integers whose bytes have the bits 0 to 3 of `low` and the bits 4 and 5 of `high`."""
+    """Integers whose bytes have bits 0 to 3 of `low` and bits 4 and 5 of `high`."""
     kind = ir.VectorType(low.type)
     width, lanes = ir.IntegerType(kind.element_type).width, kind.shape[0]
 

@@ -1,4 +1,4 @@
-"""The contraction on vector registers (kernels/vectors.py) as a kernel of a program: its parts."""
+"""The contraction on vector registers (kernels/vectors.py) as a CPU kernel."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ from mxc.passes.kernels.vectors import bitcast, broadcast, f32, i8, index, of
 
 @dataclass(frozen=True, kw_only=True)
 class Gemm(Product):
-    """One kernel for an instruction set."""
+    """A contraction kernel for one instruction set."""
 
     isa: Isa
     plan: Plan
 
     @property
     def lanes(self) -> int:
-        """Columns of a register."""
+        """Number of columns of a register."""
         return self.isa.lanes
 
     @property
     def registers(self) -> int:
-        """Registers of columns of the result; the last panel is padded."""
+        """Number of registers of columns of one half of the result; the last panel is padded."""
         return -(-self.columns // PANEL) * PANEL // self.lanes // self.halves
 
     @cached_property
     def kernel(self) -> Kernel:
-        """How it is computed."""
+        """The scheduled kernel for several rows."""
         return self.nests[0]
 
     @cached_property
     def nests(self) -> list[Kernel]:
-        """That, and how it is computed of one row where that is another nest."""
+        """The scheduled kernel, and the one for a single row if that has another schedule."""
         contraction = self.contraction(activations=OPERANDS[self.weights.kind])
         found = [scheduled(contraction, self.plan)]
         if self.plan.alone is not None:
@@ -76,7 +76,7 @@ class Gemm(Product):
                 scf.YieldOp([])
 
     def _rows_of_group(self, given: Given) -> ir.Value:
-        """Those of the workgroup's group."""
+        """Number of rows of the group of this workgroup."""
         if not self.rows.sorted:
             return size_of(self.rows.rows)
         table, group = given.arrays["ROUTES"], workgroup(GRID["g"])
@@ -85,7 +85,7 @@ class Gemm(Product):
         return arith.index_cast(ir.IndexType.get(), arith.subi(end, begin))
 
     def _nest(self, given: Given, kernel: Kernel, rows: int) -> None:
-        """One of them, in tiles of so many rows."""
+        """Emit one of the nests, with tiles of `rows` rows."""
         blocks = None
         if self.out is not None:
             blocks = BlockTile.of(self.out, given.results[0], given.results[1], rows)
@@ -101,7 +101,7 @@ class Gemm(Product):
 
 @dataclass(frozen=True, kw_only=True)
 class Registers(Vectors):
-    """Statements for an instruction set."""
+    """Emits the statements of a kernel for an instruction set."""
 
     gemm: Gemm
     memory: Given
@@ -109,23 +109,23 @@ class Registers(Vectors):
 
     @property
     def lanes(self) -> int:
-        """Columns of a register."""
+        """Number of columns of a register."""
         return self.gemm.lanes
 
     def column(self, e: Number | None, h: Number, n: Number) -> Column:
-        """The register of columns that begins there."""
+        """The register of columns that begins at column n of half h."""
         register = value_of(n // self.lanes + h * self.gemm.registers)
         expert = [] if e is None else [value_of(e)]
         return self.gemm.weights.column(self.gemm.isa, expert, register)
 
     def ask(self, columns: Sequence[Column], k: Number, ahead: int) -> None:
-        """Ask for what is multiplied some blocks later: at the end of K, of the next columns."""
+        """Prefetch weights some blocks ahead; past the end of K, those of the next columns."""
         gemm, memory = self.gemm, self.memory
         block = arith.addi(self._block(k), index(ahead // gemm.weights.elements.block))
         limit = index(gemm.steps)
         behind = arith.cmpi(arith.CmpIPredicate.uge, block, limit)
         block = arith.select(behind, arith.subi(block, limit), block)
-        # Columns of one panel are in the same cache lines.
+        # Columns of one panel share cache lines.
         narrow = PANEL // self.lanes
         together = len(columns) // gemm.halves
         step = arith.select(behind, index(max(1, together // narrow)), index(0))
@@ -135,7 +135,7 @@ class Registers(Vectors):
             gemm.weights.prefetch(gemm.isa, memory.elements, memory.scales, place, block)
 
     def decode(self, column: Column, k: Number) -> Iterator[ir.Value]:
-        """The register of each step of a block, rounded under its scale where that is asked for."""
+        """Yield the register of each step of a block, scaled and rounded if the plan says so."""
         weights, block = self.gemm.weights, self._block(k)
         found = weights.steps(self.gemm.isa, self.memory.elements, column, block)
         if not weights.rounded:
@@ -146,27 +146,27 @@ class Registers(Vectors):
             yield rounded(arith.mulf(register, scale), kind)
 
     def operand(self, dwords: ir.Value) -> ir.Value:
-        """The bits of dwords as an operand."""
+        """Bitcast dwords to the operand type of the dot product."""
         kind, lanes = self.gemm.weights.kind, self.lanes
         if kind == "pairs":
             return bitcast(dwords, ir.BF16Type.get(), 2 * lanes)
         return bitcast(dwords, *((i8(), 4 * lanes) if kind == "quads" else (f32(), lanes)))
 
     def factor(self, column: Column, k: Number) -> ir.Value:
-        """The f32 scales of a block."""
+        """The f32 scales of a block of weights."""
         assert self.memory.scales is not None
         weights, block = self.gemm.weights, self._block(k)
         return weights.scale(self.gemm.isa, self.memory.scales, column, block)
 
     def activations(self, name: str, row: Number, k: Number, step: int = 0) -> ir.Value:
-        """A dword of the prepared row, in every lane."""
+        """Broadcast a dword of the prepared row to all lanes."""
         prepared = self.gemm.prepared
         place = {"A": step, "SA": prepared.scale_at, "OA": prepared.start_at}[name]
         at = [value_of(row), self._block(k), index(place)]
         return broadcast(self.memory.arrays["A"], at, self.lanes)
 
     def dot(self, sums: ir.Value, weights: ir.Value, activations: ir.Value) -> ir.Value:
-        """sums + the products."""
+        """`sums` plus the dot product."""
         isa, kind = self.gemm.isa, self.gemm.weights.kind
         if kind == "floats":
             return isa.multiply_add(weights, activations, sums)
@@ -174,7 +174,7 @@ class Registers(Vectors):
         return product(sums, weights, activations)
 
     def scaled(self, total: ir.Value, sums: ir.Value, factors: Sequence[ir.Value]) -> ir.Value:
-        """total + sums * factors. The scale of the weight is the last: see `Prepared`."""
+        """total + sums * factors. The scale of the weights is the last factor: see `Prepared`."""
         if self.gemm.weights.kind == "quads":
             sums = arith.sitofp(of(f32(), self.lanes), sums)
         *first, last = factors
@@ -183,20 +183,20 @@ class Registers(Vectors):
         return self.gemm.isa.multiply_add(sums, last, total)
 
     def finish(self, totals: Sequence[ir.Value], row: Number, n: Number) -> ir.Value:
-        """The result of totals."""
+        """Apply the epilogue to totals."""
         return self.memory.finish.apply(list(totals), self.gemm.places(value_of(row), value_of(n)))
 
     def put(self, value: ir.Value, row: Number, n: Number) -> None:
-        """Store a result."""
+        """Store a register of results."""
         put(value, self.memory.results[0], self._cell(row, n))
 
     def wait(self, value: ir.Value, number: int, n: Number) -> None:
-        """Keep a result of a row until its block is whole."""
+        """Keep a result of a row until its block is complete."""
         assert self.blocks is not None
         self.blocks.put(value, number, value_of(n))
 
     def round(self, rows: Sequence[Number], n: Number) -> None:
-        """Store the blocks of rows."""
+        """Round and store the blocks of rows."""
         assert self.blocks is not None
         self.blocks.store([value_of(row) for row in rows], value_of(n // BLOCK))
 

@@ -1,4 +1,4 @@
-"""Which contractions a kernel can compute, and what it needs to know of them."""
+"""Match the contractions that CPU kernels compute, with the facts that the kernels need."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from mxc.passes.kernels.sources import BLOCK, ScaleType
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """What computes `of`, and where its operands come from.
+    """The contraction `of` of `op`, and the sources of its operands.
 
-    `tensors`: the elements and the scales, if any; `parameters`: their names, where they are read
-    as panels, none where they are read in rows. `chain`: the operations between them and the
-    contraction. `elements`, `scales`: what the weights are.
+    `tensors`: the elements and the scales of the weights, if any; `parameters`: their names if they
+    are read as panels, empty if they are read in rows. `chain`: the operations between them and the
+    contraction. `elements`, `scales`: the form of the weights.
     """
 
     op: ir.Operation
@@ -38,28 +38,28 @@ class Call:
 
     @property
     def layout(self) -> tuple[object, ...]:
-        """Equal for calls that read their parameters in the same panels."""
+        """A key that is equal for calls that read their parameters in the same panels."""
         scale = None if self.scales is None else (self.scales.type, self.scales.block)
         return self.of.experts, self.of.n, self.of.k, self.elements.block, scale
 
     @property
     def reads_panels(self) -> bool:
-        """Whether the weights may be packed: a block of elements in planes has 32."""
+        """Whether the weights may be packed: elements in planes need blocks of 32."""
         return self.elements.bits != _PLANES or self.elements.block == BLOCK
 
     @property
     def is_looked_up(self) -> bool:
-        """Whether elements can be looked up in the panels: of one weight, and not in planes."""
+        """Whether elements can be looked up in the panels: a single weight, not in planes."""
         return not self.of.experts and self.elements.bits != _PLANES
 
     @property
     def reads_rows(self) -> bool:
-        """Whether a kernel may read the weights in rows: packed ones."""
+        """Whether a kernel may read the weights in rows: only elements of 8 bits or fewer."""
         return self.elements.bits <= 8
 
 
 def match(op: ir.Operation) -> Call | Reason:
-    """The call that computes `op`, or why no kernel does."""
+    """The call that computes `op`, or the reason why no kernel does."""
     found = described(op)
     if isinstance(found, Reason):
         return found
@@ -106,10 +106,10 @@ def match(op: ir.Operation) -> Call | Reason:
 
 
 def _rounded(side: OperandFormat) -> str:
-    """The type to which a kernel rounds elements under their scales, "" where that is for nothing.
+    """The type to which a kernel rounds scaled elements; "" where rounding changes nothing.
 
-    bf16 has the exponents of f32. Where it has the digits too it rounds subnormal numbers alone,
-    which CPUs take for zero.
+    bf16 has the exponents of f32. Where it also has enough digits, rounding to it changes only
+    subnormal numbers, which CPUs flush to zero.
     """
     if side.rounded != "bf16":
         return side.rounded
@@ -118,7 +118,7 @@ def _rounded(side: OperandFormat) -> str:
 
 
 def _scales(of: Contraction) -> Scales | Reason:
-    """The scales of weights, or why no kernel takes them."""
+    """The scales of weights, or the reason why no kernel takes them."""
     known = next((each for each in get_args(ScaleType) if each == of.rhs.scale), None)
     if known is None:
         kernels = ", ".join(get_args(ScaleType))
@@ -133,12 +133,12 @@ def _scales(of: Contraction) -> Scales | Reason:
 
 
 def _elements(type: str, block: int) -> Elements | Reason:
-    """Elements that are taken `block` at once, or why no kernel takes them."""
+    """Elements that are processed `block` at once, or the reason why no kernel takes them."""
     found = ELEMENTS.get(type)
     if found is None:
         return Reason(f"weights are {type}; kernels take {', '.join(ELEMENTS)}")
     return replace(found, block=block)
 
 
-#: Bits of elements that lie in planes, for which a block is 32.
+#: Bits of elements that are stored in planes, for which a block is 32.
 _PLANES = 6

@@ -1,12 +1,12 @@
-"""Rows of a weight that lies in panels, looked up: an embedding that is the head too.
+"""Look up rows of a weight in panels, such as an embedding that is also the output head.
 
-An element keeps its bits in a panel (compiler/packing/panels.py), so a lookup reads it there. With
-E elements in a unit, element [n, k] of a weight [N, K] is in panels [P, K / E, 16 E]
+An element keeps its bits in a panel (compiler/packing/panels.py), so a lookup can read it there.
+With E elements per unit, element [n, k] of a weight [N, K] is in panels [P, K / E, 16 E]
 
     at [n / 16, k / E, E (n % 16) + k % E]
 
-and so is a scale. A row is scattered over as many cache lines as it has units. That is a small part
-of what a model reads for a token, and a copy of the table in rows would be as large as the table.
+and a scale likewise. A row is spread over as many cache lines as it has units. That is a small part
+of the bytes that a model reads per token, and a copy of the table in rows would double its memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mxc.passes.kernels.vectors import index
 from mxc.passes.rewriting.rebuild import replace
 
 _EXTRACT = "tensor.extract"
-#: Loops of a row.
+#: Letters of the loops of a row.
 _LETTERS = "abc"
 
 
@@ -37,7 +37,7 @@ def is_lookup(use: ir.OpOperand) -> bool:
 
 
 def look_up_in_panels(module: ir.Operation, kinds: Mapping[str, ir.Type]) -> None:
-    """Let all lookups in parameters read their panels; `kinds`: those of each, by its name."""
+    """Make all lookups in parameters read their panels; `kinds`: types of panels by name."""
     for name, own in loads(module):
         if name not in kinds:
             continue
@@ -55,7 +55,7 @@ def look_up_in_panels(module: ir.Operation, kinds: Mapping[str, ir.Type]) -> Non
 
 
 def _panels(value: ir.Value, element: ir.Type) -> ir.Value:
-    """Panels [P, .., 16 units] as panels of elements [P, K / E, 16 E]."""
+    """Bitcast panels [P, .., 16 units] to panels of elements [P, K / E, 16 E]."""
     *lead, last = shape_of(value)
     last = last * element_of(value).width // element.width
     kind = ir.RankedTensorType.get([*lead, last], element)
@@ -68,7 +68,7 @@ def _panels(value: ir.Value, element: ir.Type) -> ir.Value:
 
 
 def _element(panels: ir.Value, at: Sequence[ir.Value], sizes: Sequence[int]) -> ir.Value:
-    """The element [n, ..] of a weight whose rows are of `sizes`."""
+    """The element [n, ..] of a weight with rows of `sizes`."""
     row, column, *others = at
     for place, size in zip(others, sizes[1:], strict=True):
         column = arith.addi(arith.muli(column, index(size)), place)

@@ -11,7 +11,7 @@ _LOAD = "util.global.load"
 
 
 def parameters_of(module: ir.Operation, names: set[str]) -> set[str]:
-    """Those globals of `names` that are parameters for good: only they are packed by us."""
+    """Those globals of `names` that are immutable parameters: only these are packed by mxc."""
     return {
         name
         for op in (view.operation for view in module.regions[0].blocks[0].operations)
@@ -24,7 +24,7 @@ def parameters_of(module: ir.Operation, names: set[str]) -> set[str]:
 
 
 def relay(module: ir.Operation, name: str, kind: ir.Type, layout: str) -> None:
-    """Give a parameter the type and the layout in which a kernel reads it."""
+    """Set the type and the layout in which a kernel reads a parameter."""
     for view in module.regions[0].blocks[0].operations:
         op = view.operation
         if op.name == "util.global" and ir.StringAttr(op.attributes["sym_name"]).value == name:
@@ -35,7 +35,7 @@ def relay(module: ir.Operation, name: str, kind: ir.Type, layout: str) -> None:
 
 
 def load(name: str, kind: ir.Type) -> ir.Value:
-    """The value of a parameter, read at the insertion point."""
+    """Load a parameter at the insertion point."""
     return ir.Operation.create(
         _LOAD,
         results=[kind],
@@ -47,7 +47,7 @@ def load(name: str, kind: ir.Type) -> ir.Value:
 
 
 def loads(module: ir.Operation) -> list[tuple[str, ir.Operation]]:
-    """The operations that read a global, with its name."""
+    """The operations that load a global, with its name."""
     return [
         (ir.FlatSymbolRefAttr(op.attributes["global"]).value, op)
         for op in walk_outside_kernels(module)

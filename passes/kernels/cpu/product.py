@@ -1,4 +1,4 @@
-"""Activations times packed weights: a kernel of the language with its buffers.
+"""Activations times packed weights: a kernel of the kernel language with its buffers.
 
 result[p, n] = sum over k of activations[p, k] * weights[e(p), n, k]
 """
@@ -33,8 +33,8 @@ from mxc.passes.kernels.vectors import i1, index, of
 
 @dataclass(frozen=True)
 class Given:
-    """The memrefs of a kernel; `arrays`: activations and what chooses rows, by their names in the
-    kernel; `results`: elements and scales where these are blocks."""
+    """The memrefs of a kernel. `arrays`: activations and row indices, by their names in the kernel;
+    `results`: the result, or elements and scales if it is blocks."""
 
     arrays: dict[str, ir.Value]
     elements: ir.Value
@@ -45,8 +45,8 @@ class Given:
 
 @dataclass(frozen=True)
 class Product(ABC):
-    """One kernel. `columns` of the weights; `steps`: blocks of prepared activations along K. `out`:
-    the result is MX blocks along the columns, of which there are whole ones."""
+    """One kernel. `columns`: of the weights; `steps`: blocks of prepared activations along K;
+    `out`: the result is MX blocks along the columns, and only whole ones."""
 
     weights: Weights
     prepared: Prepared
@@ -59,25 +59,25 @@ class Product(ABC):
     @property
     @abstractmethod
     def kernel(self) -> Kernel:
-        """How it is computed."""
+        """The scheduled kernel."""
 
     @property
     def nests(self) -> list[Kernel]:
-        """That, and how it is computed of one row where that is another nest."""
+        """The scheduled kernel, and the one for a single row if that has another schedule."""
         return [self.kernel]
 
     @property
     @abstractmethod
     def lanes(self) -> int:
-        """Columns that are finished at once."""
+        """Number of columns that are finished at once."""
 
     @property
     def scalars(self) -> int:
-        """How many index values come with each call."""
+        """Number of index values that are known at the call."""
         return self.rows.scalars
 
     def given(self, scalars: Sequence[ir.Value]) -> Self:
-        """This kernel for so many groups or rows."""
+        """The kernel with its numbers of groups and rows given."""
         return replace(self, rows=self.rows.given(scalars)) if self.scalars else self
 
     @property
@@ -87,11 +87,11 @@ class Product(ABC):
 
     @property
     def result_columns(self) -> int:
-        """Columns of the result."""
+        """Number of columns of the result."""
         return self.columns // self.halves
 
     def contraction(self, *, activations: Element = BF16, copied: bool = False) -> Contraction:
-        """What is computed; `copied`: sorted rows come in the order of experts."""
+        """The contraction that is computed; `copied`: activations are copied in sorted order."""
         elements, scales, rows = self.weights.elements, self.weights.scales, self.rows
         choice: Choice = "all"
         if rows.experts:
@@ -133,7 +133,7 @@ class Product(ABC):
 
     @property
     def workgroups(self) -> list[Size]:
-        """Along columns, rows and groups."""
+        """Number of workgroups along columns, rows and groups."""
         sizes: dict[str, Size] = {"n": self.result_columns, "m": self.rows.rows}
         sizes["g"] = self.rows.most
         grid = workgroups(self.kernel)
@@ -143,8 +143,7 @@ class Product(ABC):
 
     @property
     def buffers(self) -> list[Buffer]:
-        """Activations, what chooses the rows if anything, weights, scales, what the epilogue reads,
-        results."""
+        """Activations, row indices if any, weights, scales, operands of the epilogue, results."""
         blocks = self.steps * self.prepared.block // self.weights.elements.block
         return [
             self._activations,
@@ -165,7 +164,7 @@ class Product(ABC):
         return block_buffers(self.out, self.rows.results, self.result_columns)
 
     def memory(self, buffers: Sequence[ir.Value]) -> Given:
-        """What buffers are."""
+        """Assign the memrefs of the buffers to their roles."""
         rest = list(buffers)
         arrays, results = {"A": rest.pop(0)}, [rest.pop() for _ in self._results][::-1]
         if self.rows.buffers:
@@ -177,7 +176,7 @@ class Product(ABC):
         return Given(arrays, elements, scales, finish, results)
 
     def places(self, row: ir.Value, column: ir.Value) -> list[Place]:
-        """Where columns of the result are; of a gate both halves."""
+        """The places of columns of the result; for a gate, also those of the second half."""
         width, mask = self.result_columns, None
         if width % PANEL:
             mask = vector.create_mask(of(i1(), self.lanes), [arith.subi(index(width), column)])
@@ -186,7 +185,7 @@ class Product(ABC):
 
 
 def put(value: ir.Value, result: ir.Value, place: Place) -> None:
-    """Store f32 in the type of a result, where there are columns."""
+    """Store f32 in the type of the result, without columns past its end."""
     value = narrowed(value, ir.MemRefType(result.type).element_type)
     if place.mask is None:
         vector.store(value, result, [place.row, place.column])

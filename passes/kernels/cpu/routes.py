@@ -1,11 +1,11 @@
-"""Rows sorted by expert: one small dispatch, so that a kernel reads each expert's weights once.
+"""Sort rows by expert in a small dispatch, so that a kernel reads each expert's weights once.
 
-    ids [P] = 2 0 2      ->    routes [2 E + 1 + P] = 0 1 3 3 (where the rows of each expert that
-    of E = 3 experts           has some begin, the end), 0 2 0 (these experts), 1 0 2 (the rows)
+    ids [P] = 2 0 2      ->    routes [2 E + 1 + P] = 0 1 3 3 (the first rows of each expert that
+    of E = 3 experts           has rows, then the end), 0 2 0 (these experts), 1 0 2 (the rows)
 
-What is left of both lists ends with the end of the rows, and with expert 0: groups without rows.
-Counting sort, stable: the order of rows does not depend on threads. An id outside of the experts
-would write outside of the buffer, and is taken as the last expert.
+Unused entries of the first list hold the end of the rows, and those of the second expert 0: groups
+without rows. The counting sort is stable, and the order of rows does not depend on threads. An id
+outside of the experts would write outside of the buffer, and is clamped to the last expert.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class Routes(Sized):
 
     @property
     def workgroups(self) -> list[Size]:
-        """One: it takes microseconds."""
+        """One workgroup, which takes microseconds."""
         return [1]
 
     @property
     def buffers(self) -> list[Buffer]:
-        """Ids, routes."""
+        """The ids and the routes."""
         return [
             Buffer([self.rows], i32()),
             Buffer([plus(2 * self.experts + 1, self.rows)], i32()),

@@ -1,9 +1,10 @@
-"""Weights that lie in rows, as a caller gives them: nothing packs those.
+"""Weights in rows, as a caller passes them, without packing.
 
-    elements [experts * columns, row] as dwords, scales [experts * columns, row] as they are
+    elements [experts * columns, row] as dwords, scales [experts * columns, row] as stored
 
-Unit i of a block are the dwords i of as many rows as a register has lanes: one gather, which costs
-as much as some dozen instructions. So of many rows of activations all tiles share what is decoded.
+Unit i of a block is dword i of as many rows as a register has lanes: one gather, which costs as
+much as about a dozen instructions. With many rows of activations, all tiles therefore share the
+decoded weights.
 """
 
 from __future__ import annotations
@@ -23,25 +24,25 @@ from mxc.passes.kernels.vectors import bitcast, i1, i8, i32, index, of, splat, t
 
 @dataclass(frozen=True)
 class Rows(Column):
-    """`numbers`: the row i32 of each lane; past the last one there are none, and it is read."""
+    """`numbers`: the row i32 of each lane; lanes past the last row read the last row."""
 
     numbers: ir.Value
 
 
 @dataclass(frozen=True)
 class RowWeights(Weights):
-    """`rows` rows an expert, of `blocks` blocks."""
+    """Weights of `rows` rows per expert, of `blocks` blocks each."""
 
     rows: int = 0
     blocks: int = 0
 
     @property
     def packed(self) -> bool:
-        """Whether they lie in panels."""
+        """Whether the weights lie in panels."""
         return False
 
     def buffers(self, experts: int, panels: int, blocks: int) -> list[Buffer]:
-        """The dwords of the elements, and the scales if any."""
+        """The elements as dwords, and the scales if any."""
         size = max(experts, 1) * self.rows * blocks
         units = Buffer([size * self.elements.units], i32())
         if self.scales is None:
@@ -49,7 +50,7 @@ class RowWeights(Weights):
         return [units, Buffer([size // self.scales.steps], self.scales.memory)]
 
     def column(self, isa: Isa, expert: Sequence[ir.Value], register: ir.Value) -> Column:
-        """Where the columns of a register are."""
+        """The columns of a register."""
         first = arith.index_cast(i32(), arith.muli(register, index(isa.lanes)))
         lanes = table(np.arange(isa.lanes, dtype=np.int32), i32())
         numbers = arith.addi(vector.broadcast(lanes.type, first), lanes)
@@ -62,7 +63,7 @@ class RowWeights(Weights):
     def steps(
         self, isa: Isa, elements: ir.Value, column: Column, block: ir.Value
     ) -> Iterator[ir.Value]:
-        """The register of each step of a block, built when it is asked for."""
+        """Yield the register of each step of a block; each is built when it is requested."""
         units = self.elements.units
 
         def raw(unit: int) -> ir.Value:
@@ -73,14 +74,14 @@ class RowWeights(Weights):
         return self.elements.decode(isa, self.kind, raw)
 
     def raw_scales(self, isa: Isa, scales: ir.Value, column: Column, block: ir.Value) -> ir.Value:
-        """The scales of a block as they are in memory."""
+        """The scales of a block as stored."""
         assert self.scales is not None
         row = self.blocks // self.scales.steps
         return _gathered(scales, column, self._scale_of(block), row, isa.lanes)
 
 
 def _gathered(source: ir.Value, column: Column, place: ir.Value, row: int, lanes: int) -> ir.Value:
-    """The element at a place of each row of a column, `row` elements long."""
+    """Gather the element at `place` of each row of a column; rows are `row` elements long."""
     assert isinstance(column, Rows)
     element = ir.MemRefType(source.type).element_type
     starts = arith.muli(column.numbers, splat(row, i32(), lanes))

@@ -1,11 +1,11 @@
-"""Which rows of the activations a workgroup multiplies, and by which expert.
+"""The rows of activations that a workgroup multiplies, and their experts.
 
-all       every row by the one weight
-own       `rows` rows a group, group g by expert g
-chosen    `rows` rows a group, group g by expert ids[g]
-sorted    row p by expert ids[p], and the rows of an expert together: routes.py has sorted them
+    all       every row with the single weight
+    own       `rows` rows per group, group g with expert g
+    chosen    `rows` rows per group, group g with expert ids[g]
+    sorted    row p with expert ids[p]; the rows of an expert are together, sorted by routes.py
 
-How many groups, or rows a group, may come with each call: see extents.py.
+The number of groups, and of rows per group, may be known at the call only: see extents.py.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ from mxc.passes.kernels.vectors import i32, index
 
 @dataclass(frozen=True)
 class Rows(Sized):
-    """`groups` groups of `rows` rows; `experts`: 0 where there is one weight for all.
+    """`groups` groups of `rows` rows; `experts`: 0 where there is a single weight.
 
-    `sorted`: groups of one row, which the kernel takes expert by expert. `own`: nothing chooses,
-    there are as many experts as groups. `share`: so many consecutive rows of the result have the
-    same activations.
+    `sorted`: groups of one row, which the kernel processes expert by expert. `own`: group i uses
+    expert i. `share`: number of consecutive rows of the result with the same activations.
     """
 
     groups: Size
@@ -37,31 +36,31 @@ class Rows(Sized):
 
     @property
     def results(self) -> Size:
-        """Rows of the result."""
+        """Number of rows of the result."""
         return product(self.groups, self.rows)
 
     @property
     def sources(self) -> Size:
-        """Rows of the activations."""
+        """Number of rows of the activations."""
         return quotient(self.results, self.share)
 
     @property
     def buffers(self) -> list[Buffer]:
-        """What chooses experts, if anything does."""
+        """The buffer of ids or routes, if experts are chosen."""
         if not self.experts or self.own:
             return []
         return [Buffer([plus(self.order, self.groups) if self.sorted else self.groups], i32())]
 
     @property
     def order(self) -> int:
-        """Numbers of routes before those of the rows."""
+        """Number of entries of the routes before those of the rows."""
         return 2 * self.experts + 1
 
     @property
     def most(self) -> Size:
-        """How many groups a kernel has workgroups for: of sorted rows, experts that have rows."""
+        """Number of groups with workgroups; for sorted rows, the most experts that have rows."""
         return least(self.groups, self.experts) if self.sorted else self.groups
 
     def source(self, row: ir.Value) -> ir.Value:
-        """The activations of a row of the result."""
+        """The row of activations for a row of the result."""
         return row if self.share == 1 else arith.divui(row, index(self.share))

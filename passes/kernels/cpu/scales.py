@@ -1,9 +1,9 @@
-"""Scales of blocks as f32, whatever type they are stored in.
+"""Convert scales of blocks to f32 from any type in memory.
 
 f8E8M0FNU    2^(byte - 127): the byte is the exponent of an f32; 255 is NaN. Byte 0 (2^-127)
-             becomes zero, as the machine's flush of subnormals makes it anyway
-f8E4M3FN     nvfp4's: a number with a sign, subnormals and NaN
-f32          as it is
+             becomes zero, as a machine that flushes subnormals makes it anyway
+f8E4M3FN     the scales of nvfp4, with sign, subnormals and NaN
+f32          unchanged
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from mxc.passes.kernels.vectors import bitcast, f32, i8, i32, of, splat
 
 @dataclass(frozen=True)
 class Scales:
-    """One scale of `type` for `block` elements along K: 16, or a multiple of 32. `step`: elements
-    that a kernel takes at once, all under one scale of each side."""
+    """One scale of `type` per `block` elements along K: 16, or a multiple of 32. `step`: elements
+    that a kernel processes at once, which have one scale on each side."""
 
     type: ScaleType
     block: int = BLOCK
@@ -30,16 +30,16 @@ class Scales:
 
     @property
     def memory(self) -> ir.Type:
-        """What a scale is in memory."""
+        """The type of a scale in memory."""
         return f32() if self.type == "f32" else i8()
 
     @property
     def steps(self) -> int:
-        """How many of those a scale is for."""
+        """Number of steps per scale."""
         return self.block // self.step
 
     def floats(self, raw: ir.Value, lanes: int) -> ir.Value:
-        """f32 [lanes] of scales as they are in memory."""
+        """f32 [lanes] of scales as stored."""
         if self.type == "f32":
             return raw
         wide = arith.extui(of(i32(), lanes), raw)
@@ -51,5 +51,5 @@ class Scales:
 
 
 def fits(block: int) -> bool:
-    """Whether a kernel can take blocks of this size: halves of its own, or whole numbers of it."""
+    """Whether a kernel supports blocks of this size: 16, or a multiple of 32."""
     return block == BLOCK // 2 or (block > 0 and block % BLOCK == 0)

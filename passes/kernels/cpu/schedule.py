@@ -1,20 +1,21 @@
-"""Tiles and workgroups of a kernel, by its sizes and the instruction set.
+"""Choose tiles and workgroups of a kernel, by its sizes and the instruction set.
 
 Measured on Zen 5 with 120 rows of 2880 and 4096 (share of the peak of the dot product, one core,
-mxfp4): pairs in tiles of 8 x 2 registers 86 to 95 %, 6 x 2 84 to 88 %, 12 x 1 77 %; quads 6 x 2
-81 %, 8 x 2 68 %; floats 6 x 2 88 %, 8 x 2 76 %. Taller tiles decode less; what decides is that
-sums, totals and decoded weights stay in registers. Elements of 8 bits take many operations to
-decode to floats: 69 % where each tile does, 87 % where it is done once for all (pairs, 128 rows);
-for mxfp4 the way through memory costs as much as it saves (95 and 88 %).
+mxfp4): pairs in tiles of 8 x 2 registers 86 to 95 %, 6 x 2 84 to 88 %, 12 x 1 77 %; quads 6 x 2 81
+%, 8 x 2 68 %; floats 6 x 2 88 %, 8 x 2 76 %. Taller tiles decode less, but the decisive point is
+that sums, totals and decoded weights stay in registers. 8-bit elements take many operations to
+decode to floats: 69 % where each tile decodes, 87 % where weights are decoded once for all tiles
+(pairs, 128 rows). For mxfp4 the detour through memory costs as much as it saves (95 and 88 %).
 
 With AVX2's 16 registers of 8 lanes (120 rows of 2880): mxfp4 as floats in tiles of 6 x 2 that
-decode for themselves 85 %, 4 x 2 81 %, decoded once for all 92 % (of 12 rows, mxfp6: 55 and 71 %);
+decode for themselves 85 %, 4 x 2 81 %, decoded once for all 92 % (for 12 rows, mxfp6: 55 and 71 %);
 dense 6 x 2 97 %; quads with AVX-VNNI 5 x 2 79 %, 6 x 2 67 %; mxfp6 as quads 38 and 73 %. Sums have
-to be in registers; totals may wait in memory. Where a quad's dot product is three instructions
-(AVX2 alone), sums and activations go to the stack too, unless weights are decoded once for all, in
-tiles of 6 x 1: mxfp6 takes 0.90 of the time of 5 x 2 (with AVX-VNNI the same), of the instructions
-6 % and not 27 % moves; mxfp4, nvfp4 and int4 take 0.87 to 0.96 of the time of tiles of 5 x 2 that
-decode for themselves (30 and 120 rows of 2880, and sorted ones), with 6 to 8 % and not 14 to 27 %.
+to be in registers; totals may wait in memory. Where the dot product of quads is three instructions
+(AVX2 alone), sums and activations also spill to the stack, unless weights are decoded once for all,
+in tiles of 6 x 1. mxfp6 then takes 0.90 of the time of 5 x 2 (with AVX-VNNI the same), and 6 %
+instead of 27 % of the instructions are moves; mxfp4, nvfp4 and int4 take 0.87 to 0.96 of the time
+of tiles of 5 x 2 that decode for themselves (30 and 120 rows of 2880, and sorted ones), with 6 to
+8 % instead of 14 to 27 % moves.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from mxc.passes.kernels.cpu.rows import Rows
 from mxc.passes.kernels.cpu.weights import PANEL, Weights
 from mxc.passes.kernels.sources import BLOCK
 
-#: What activations are, by the kind of product.
+#: Types of activations, by the kind of product.
 OPERANDS: dict[Kind, Element] = {
     "floats": F32,
     "pairs": BF16,
@@ -49,46 +50,46 @@ _ROWS: dict[int, dict[Kind, int]] = {
     12: {"floats": 4},
 }
 _COLUMNS = 2
-#: Rows of a tile of one register of columns, by the halves of a gate: of quads that are decoded
-#: once for all, where there are 16 registers.
+#: Rows of a tile with one register of columns, by the halves of a gate: for quads that are decoded
+#: once for all tiles, with 16 registers.
 _ROWS_OF_ONE_COLUMN = {1: 6, 2: 2}
-#: Rows of a tile where all of K is one block and there are 16 registers: without a loop along K
-#: LLVM loads ahead of what it has registers for.
+#: Rows of a tile where K is a single block and there are 16 registers: without a loop along K, LLVM
+#: hoists more loads than there are registers.
 _ROWS_OF_ONE_BLOCK = 4
 
-#: Codes are of so many bits at most; more are floats, which need no decoding.
+#: Most bits of a code; wider elements are floats, which need no decoding.
 _CODE_BITS = 8
 
-#: Elements along K that weights are asked for ahead of their use.
+#: Prefetch distance of weights, in elements along K.
 _PREFETCH = 1024
 
-#: Panels of a workgroup, with many rows and with one, where a long stretch of memory counts.
+#: Panels of a workgroup, with many rows, and with one row, where long contiguous reads matter.
 _PANELS = 4
 _PANELS_OF_ONE_ROW = 8
-#: Bytes of prepared activations that stay in the cache of a core while columns go by.
+#: Bytes of prepared activations that stay in the cache of a core while the loop goes over columns.
 _ACTIVATION_BYTES = 512 << 10
 
 
-#: Tiles of fewer rows have no half that is more than one.
+#: Least height of a tile whose half has more than one row.
 _HALVED = 4
 
-#: Elements along K that are decoded at once where they are decoded to memory, and bytes of them, at
-#: most: with their scales and the sums that wait they fit into the 32 KiB that IREE gives a kernel.
+#: Most elements along K that are decoded to memory at once, bytes of them, and bytes of waiting
+#: sums: with the scales, they fit into the 32 KiB of stack that IREE allows a kernel.
 _STAGED, _STAGED_BYTES, _WAITING_BYTES = 224, 14 << 10, 16 << 10
 
 #: Registers that are not for sums: weights, an activation, a table.
 _OTHERS = 6
 
-#: Plans of a product, at most, and heights of their tiles.
+#: Most plans of a product, and heights of their tiles.
 MOST = 8
 _HEIGHTS = range(1, 13)
-#: Instructions that decode a register: usually, and where that is costly.
+#: Instructions that decode a register: usually, and where decoding is costly.
 _DECODE = (1.5, 6)
 
 
 @dataclass(frozen=True)
 class _Tile:
-    """`rows` by so many registers of `columns` of the result; `panels` of a workgroup; `staged`:
+    """`rows` by `columns` registers of columns of the result; `panels` of a workgroup; `staged`:
     weights are decoded to memory."""
 
     rows: int
@@ -99,8 +100,8 @@ class _Tile:
 
 @dataclass(frozen=True)
 class Cuts:
-    """How a product of `depth` may be cut up that has `columns` in its result; `halves`: 2 for a
-    gate; `quantized`: its result may be MX blocks, which it is where weights are not decoded to
+    """The schedules of a product of `depth` with `columns` columns of the result; `halves`: 2 for a
+    gate; `quantized`: the result can be MX blocks, which it is where weights are not decoded to
     memory."""
 
     isa: Isa
@@ -114,8 +115,8 @@ class Cuts:
 
     @property
     def plans(self) -> list[Plan]:
-        """The plan of the tables above, then others, those before that by estimate take fewer
-        instructions; `MOST` at most. All of them add up in the same order."""
+        """The plan of the tables above, then others: other widths of workgroups, then other tiles
+        by estimated instructions; at most `MOST` in all. All of them add in the same order."""
         usual = self._usual
         found = [self._plan(each) for each in (usual, *self._others(usual))]
         alike = [each for each in found if self._order(each) == self._order(found[0])]
@@ -123,7 +124,7 @@ class Cuts:
 
     @property
     def _known(self) -> int | None:
-        """The number of rows, where it is known and all of them have the same weights."""
+        """The number of rows, if it is known and all rows have the same weights; else None."""
         rows = self.rows.rows
         return rows if isinstance(rows, int) and not self.rows.sorted else None
 
@@ -146,12 +147,12 @@ class Cuts:
 
     @property
     def _columns_of_one_row(self) -> int:
-        """One stream of weights a core: what is asked for ahead is the panel that comes next. Two
-        narrow registers of columns, so that each cache line is read about once."""
+        """Registers of columns for one row: one stream of weights per core, with prefetches of the
+        next panel. Narrow registers take two, so that each cache line is read about once."""
         return 1 if self.isa.lanes == PANEL else _COLUMNS
 
     def _others(self, usual: _Tile) -> list[_Tile]:
-        """Other stretches of memory, then other tiles whose sums are in registers."""
+        """Workgroups of other widths, then other tiles whose sums fit in registers."""
         stretches = [replace(usual, panels=usual.panels * by // 2) for by in (1, 4)]
         rows, codes = self._known, self.weights.elements.bits <= _CODE_BITS
         tiles = []
@@ -167,15 +168,17 @@ class Cuts:
         return stretches + sorted(dict.fromkeys(tiles), key=self._instructions)
 
     def _instructions(self, tile: _Tile) -> float:
-        """Those for a product of registers: it, its part of decoding, and of loads."""
+        """Estimated instructions per product of registers: the product, and its share of decoding
+        and of loads."""
         bits, kind = self.weights.elements.bits, self.weights.kind
         decode = _DECODE[bits <= _CODE_BITS and self.isa.costly(bits, kind)]
         own = 1 if tile.staged else decode
         return 1 + own / tile.rows + 1 / (tile.columns * self.halves)
 
     def _order(self, plan: Plan) -> Hashable:
-        """What the order of sums of floats follows from: of each row the chains, in the last
-        columns and in others; where totals are made in chains, the elements between two."""
+        """A key of the order in which floats are added: for each row its chains, in the last
+        columns and in others; where totals are in chains, also the elements between two
+        additions."""
         rows = self._known
         if plan.kind == "quads" or rows is None:
             return None
@@ -202,7 +205,7 @@ class Cuts:
             most = min(most, _WAITING_BYTES // (columns * self.halves * lanes * 4))
         most = max(height, most // height * height)
         if self._known is not None:
-            # Of about equal number in all workgroups.
+            # Workgroups of about equal numbers of rows.
             parts = -(-self._known // most)
             most = -(-self._known // (parts * height)) * height
         blocks = self.quantized and not tile.staged
@@ -231,36 +234,36 @@ class Cuts:
 
     @property
     def _chains(self) -> int:
-        """Sums that are added up apart, to hide the latency of a multiply-add, where tiles are low.
+        """Number of separate sums that hide the latency of a multiply-add where tiles are low.
 
-        Where rows are sorted or come with the call, the height of a row's tile depends on other
-        rows, and no sum may: one chain, as tiles of whole height have.
+        Where rows are sorted or their number is dynamic, the height of a row's tile depends on
+        other rows, but its sums must not: one chain is used, as in tiles of full height.
         """
         return 1 if self._known is None else self.isa.chains(self.weights.kind)
 
 
 def _even(rows: int, height: int) -> int:
-    """The height of tiles of about equal height, at most so high."""
+    """The height of tiles of about equal height, at most `height`."""
     return -(-rows // -(-rows // height))
 
 
 def _operands(weights: Weights, isa: Isa) -> Element:
-    """What codes become."""
+    """The type that codes are decoded to."""
     into = OPERANDS[weights.kind]
     excess = weights.elements.offset(isa) if weights.kind == "quads" else 0
     if excess:
         return Element("u8", 8, np.uint8, excess=excess)
     if weights.rounded:
         narrow = {"f16": Element("f16", 16, np.float16), "bf16": BF16}[weights.rounded]
-        # What multiplies floats is rounded, and has their width.
+        # A rounded factor of floats has their width.
         return replace(narrow, bits=into.bits)
     return into
 
 
 def _rests(height: int, rows: int | None) -> tuple[int, ...]:
-    """Rows of the tiles after those of whole height: what is left, or, where that is not known,
-    half of the height, and one. What these have too many repeat the last row: they are stored
-    twice, and equal."""
+    """Rows of the tiles after those of full height: the remainder, or, where the number of rows is
+    unknown, half of the height, and one. A tile past the end repeats the last row, which is stored
+    again with the same value."""
     if rows is not None:
         return (rows % height,) if rows % height else ()
     half = height // 2

@@ -1,7 +1,8 @@
-"""Parameters that more than one operation reads: which of them can be panels.
+"""Decide which parameters with several readers can be panels.
 
-A parameter has one layout. Panels are what one kind of call reads, and lookups of what the program
-loads (panel_lookups.py); a lookup of what it makes of that, or a call of other panels, reads rows.
+A parameter has one layout. Panels are read by one kind of call, and by lookups in the loaded
+parameter (panel_lookups.py). A lookup in a value computed from it, or a call that needs other
+panels, reads rows.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ def with_weights_of_their_own(
 ) -> tuple[list[Call], set[str]]:
     """The calls that kernels compute, and the parameters that they read in rows.
 
-    These are those that another operation reads, or a call in other panels or in none. A call that
-    cannot read rows gets the reason.
+    A parameter is read in rows if another operation reads it, or a call that needs other panels or
+    none. A call that cannot read rows gets the reason.
     """
     lowered = {op for call in calls for op in (call.op, *call.chain)}
     layouts: dict[str, set[tuple[object, ...]]] = {}
@@ -36,7 +37,7 @@ def with_weights_of_their_own(
     for name, load in loads(module):
         if name in layouts and not _read_only_by(load, lowered, lookups=name in in_panels):
             shared.add(name)
-    # Elements are read in rows where their scales are, and then by all.
+    # Elements are read in rows if their scales are, and then by all calls.
     while any(shared & set(c.parameters) and not shared >= set(c.parameters) for c in calls):
         shared |= {n for c in calls if shared & set(c.parameters) for n in c.parameters}
     kept = []
@@ -46,19 +47,19 @@ def with_weights_of_their_own(
             write_reason(call.op, Reason(f"its weights @{read[0]} are read by others, unpacked"))
         else:
             kept.append(call)
-    # A call that stays makes its weights shared for those that would have gone.
+    # A call without a kernel makes its weights shared for the remaining calls.
     if len(kept) < len(calls):
         return with_weights_of_their_own(module, kept)
     return kept, shared
 
 
 def in_rows(call: Call, shared: set[str]) -> Call:
-    """A call that reads shared parameters as they are."""
+    """The call, reading its weights in rows if they are shared."""
     return dataclasses.replace(call, parameters=()) if shared & set(call.parameters) else call
 
 
 def _read_only_by(load: ir.Operation, lowered: set[ir.Operation], *, lookups: bool) -> bool:
-    """Whether nothing else reads a parameter than what is `lowered`, and its `lookups`."""
+    """Whether a parameter is read only by operations of `lowered` and, if `lookups`, by lookups."""
     pending = [load]
     while pending:
         op = pending.pop()

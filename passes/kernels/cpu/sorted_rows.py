@@ -1,8 +1,8 @@
-"""Prepared rows in the order of their experts: tiles are of rows that lie one after the other.
+"""Copy prepared rows to the order of their experts, so that the rows of a tile are contiguous.
 
     routes = .. 1 3 0 2 (the rows, expert by expert)    ->    prepared rows 1 3 0 2
 
-Rows past the last one are not written. They are read as part of tiles, and no result is theirs.
+Rows past the last one are not written. Tiles read them, but no result uses them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ROWS = 8
 
 @dataclass(frozen=True)
 class SortedRows:
-    """The kernel that copies rows of so many blocks."""
+    """The kernel that copies rows of `blocks` blocks."""
 
     prepared: Prepared
     rows: Rows
@@ -41,21 +41,21 @@ class SortedRows:
 
     @property
     def scalars(self) -> int:
-        """How many index values come with each call."""
+        """Number of index values that are known at the call."""
         return self.rows.scalars
 
     def given(self, scalars: Sequence[ir.Value]) -> SortedRows:
-        """This kernel for so many rows."""
+        """The kernel with its number of rows given."""
         return replace(self, rows=self.rows.given(scalars)) if self.scalars else self
 
     @property
     def workgroups(self) -> list[Size]:
-        """Along the rows."""
+        """Number of workgroups along the rows."""
         return [quotient_up(self.rows.groups, _ROWS)]
 
     @property
     def buffers(self) -> list[Buffer]:
-        """Prepared rows, routes, the same rows sorted."""
+        """The prepared rows, the routes, and the sorted rows."""
         unsorted = replace(self.prepared, padding=0)
         return [
             unsorted.buffer(self.rows.sources, self.blocks),

@@ -1,8 +1,8 @@
-"""The contraction on tiles (kernels/amx.py) as a kernel of a program: its buffers and its parts.
+"""The contraction on tiles (kernels/amx.py) as a CPU kernel: its buffers and its parts.
 
-Activations are what `Prepare` makes of them, in steps of 32 elements; a row of it is a row of
-tiles. They are bf16: as they are, blocks of small elements under their scales, and f32 as three
-planes. Weights are the panels of every kernel of the CPU.
+Activations are prepared by `Prepare`, in steps of 32 elements; a prepared row is a row of tiles.
+They are bf16: plain bf16, blocks of small elements times their scales, or f32 as three planes.
+Weights are the same panels as for the other CPU kernels.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from mxc.passes.kernels.extents import Buffer
 from mxc.passes.kernels.sources import BLOCK
 from mxc.passes.kernels.vectors import index
 
-#: Rows from which on tiles are faster than kernels of AVX-512.
+#: Least rows for which tiles are faster than AVX-512 kernels.
 LEAST_ROWS = 3
-#: Rows that are read past the last one: a tile of 32 may begin with it.
+#: Rows that are read past the last one: a tile of 32 may begin at the last row.
 PADDING = 2 * TILE - 1
 
 
 def prepared_for_tiles(isa: Isa, call: Call, *, sorted: bool) -> Prepared | Reason:
-    """The activations of a call as tiles take them, or why tiles do not compute it."""
+    """The layout of the activations of a call for tiles, or why tiles do not compute it."""
     source, elements, scales, of = call.lhs.source, call.elements, call.scales, call.of
     if not isinstance(isa, Amx):
         return Reason("the instruction set has no tiles")
@@ -70,28 +70,29 @@ def prepared_for_tiles(isa: Isa, call: Call, *, sorted: bool) -> Prepared | Reas
         order=replace(elements, block=STEP).order("pairs"),
         folded=source.scale is not None and not source.to,
         planes=planes,
-        # Sorted rows are copies, and only these are read as tiles.
+        # Sorted rows are copies, and only the copies are read as tiles.
         padding=0 if sorted else PADDING,
     )
 
 
 def padded(prepared: Prepared) -> Prepared:
-    """With rows past the last one: a tile may begin with that."""
+    """The layout with rows past the last one, which a tile may read."""
     return replace(prepared, padding=PADDING)
 
 
 @dataclass(frozen=True)
 class Tiles(Product):
-    """One kernel. `steps` are of 32 elements along K; sorted rows come in the order of experts."""
+    """A contraction kernel on tiles. `steps`: of 32 elements along K; sorted rows are copied in the
+    order of their experts."""
 
     @property
     def lanes(self) -> int:
-        """Columns of a tile."""
+        """Number of columns of a tile."""
         return TILE
 
     @cached_property
     def kernel(self) -> Kernel:
-        """How it is computed."""
+        """The scheduled kernel."""
         contraction = self.contraction(copied=True)
         rows, most = self.rows.rows, most_rows(contraction)
         if isinstance(rows, int) and not self.rows.sorted:
@@ -118,7 +119,7 @@ class Tiles(Product):
         )
 
     def _store(self, given: Given) -> Store:
-        """Finishes and stores columns of a row: as they are, or as a block."""
+        """Function that finishes and stores columns of a row, as plain numbers or as a block."""
         blocks = None
         if self.out is not None:
             blocks = BlockTile.of(self.out, given.results[0], given.results[1], 1)

@@ -1,8 +1,8 @@
-"""A weight as a kernel reads it: panels of packed elements and of scales, by place.
+"""A weight as a kernel reads it: panels of packed elements and of scales.
 
-Elements [.., panels, blocks, units, 64] bytes and scales [.., panels, blocks of a scale, 16] of a
-byte or an f32: unit i of a block are dword i of 16 rows. compiler/packing/panels.py writes both
-while packing, units of four bytes as "panel16x4", of one as "panel16x1".
+Elements are [.., panels, blocks, units, 64] bytes, and scales [.., panels, blocks of a scale, 16]
+bytes or f32: unit i of a block is dword i of 16 rows. compiler/packing/panels.py writes both during
+packing, units of four bytes as "panel16x4", of one byte as "panel16x1".
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CACHE_LINE = 64
 
 @dataclass(frozen=True)
 class Column:
-    """Where the columns of a register begin: the panel [expert.., panel] and the lane in it."""
+    """The columns of a register: the panel [expert.., panel], and the first lane in it."""
 
     place: tuple[ir.Value, ...]
     lane: ir.Value
@@ -35,10 +35,10 @@ class Column:
 
 @dataclass(frozen=True)
 class Weights:
-    """Elements that meet activations as `kind`, under scales or none.
+    """Elements that are multiplied with activations as `kind`, with scales or without.
 
-    `rounded`: the type to which each element is rounded under its scale, "" where the scales
-    multiply the sums of blocks.
+    `rounded`: the type to which each scaled element is rounded, "" where the scales multiply the
+    sums of blocks.
     """
 
     elements: Elements
@@ -48,34 +48,34 @@ class Weights:
 
     @property
     def packed(self) -> bool:
-        """Whether they lie in panels."""
+        """Whether the weights lie in panels."""
         return True
 
     @property
     def scaled(self) -> bool:
-        """Whether its blocks have scales."""
+        """Whether blocks have scales."""
         return self.scales is not None
 
     @property
     def unit(self) -> float:
-        """What a one of the operands is worth, beside the scale."""
+        """The value of the operand 1, without the scale."""
         if self._is_whole:
             return 1.0
         return self.elements.unit if self.kind == "quads" else 1.0
 
     @property
     def counts(self) -> float:
-        """What integers count: the value of a one."""
+        """The value of the integer 1 in the kernel language."""
         return self.elements.unit if self._is_whole or self.kind == "quads" else 1.0
 
     @property
     def _is_whole(self) -> bool:
-        """Integers under floats count ones; under E8M0 int8 is mxint8, which counts 64ths."""
+        """Whether integers count ones: with f32 scales. With E8M0, i8 is mxint8 in 64ths."""
         integers = self.elements.type in ("i8", "i4")
         return integers and self.scales is not None and self.scales.type == "f32"
 
     def buffers(self, experts: int, panels: int, blocks: int) -> list[Buffer]:
-        """The elements, and the scales if any; without `experts` there is no such dimension."""
+        """The elements, and the scales if any; with an expert dimension if `experts` is not 0."""
         place = [*([experts] if experts else []), panels, blocks]
         units = Buffer([*place, self.elements.units, 4 * PANEL], i8())
         if self.scales is None:
@@ -85,7 +85,7 @@ class Weights:
 
     @property
     def layouts(self) -> list[str]:
-        """Names of the layouts of the elements, and of the scales if any."""
+        """Names of the layouts of the elements and, if any, of the scales."""
         planes = "of6" if self.elements.bits == 6 else ""
         found = [f"panel16x4{planes}"]
         if self.scales is not None:
@@ -93,7 +93,7 @@ class Weights:
         return found
 
     def column(self, isa: Isa, expert: Sequence[ir.Value], register: ir.Value) -> Column:
-        """Where the columns of a register are."""
+        """The columns of a register."""
         if isa.lanes == PANEL:
             return Column((*expert, register), index(0))
         parts = index(PANEL // isa.lanes)
@@ -103,7 +103,7 @@ class Weights:
     def steps(
         self, isa: Isa, elements: ir.Value, column: Column, block: ir.Value
     ) -> Iterator[ir.Value]:
-        """The register of each step of a block, built when it is asked for."""
+        """Yield the register of each step of a block; each is built when it is requested."""
         at = arith.muli(column.lane, index(4))
 
         def raw(unit: int) -> ir.Value:
@@ -116,18 +116,19 @@ class Weights:
         assert self.scales is not None
         found = self.scales.floats(self.raw_scales(isa, scales, column, block), isa.lanes)
         if self._is_whole and self.kind != "quads":
-            # The elements were read as 64ths, or as quarters: a power of two, exact.
+            # The elements were decoded as 64ths or as quarters; this factor is a power of two, and
+            # exact.
             found = arith.mulf(found, splat(1 / self.elements.unit, f32(), isa.lanes))
         return found
 
     def raw_scales(self, isa: Isa, scales: ir.Value, column: Column, block: ir.Value) -> ir.Value:
-        """The scales of a block as they are in memory."""
+        """The scales of a block as stored."""
         assert self.scales is not None
         at = [*column.place, self._scale_of(block), column.lane]
         return load(scales, at, self.scales.memory, isa.lanes)
 
     def _scale_of(self, block: ir.Value) -> ir.Value:
-        """The scale of a block, by its number."""
+        """The number of the scale of a block."""
         assert self.scales is not None
         steps = self.scales.steps
         return block if steps == 1 else arith.divui(block, index(steps))
@@ -140,7 +141,8 @@ class Weights:
         place: Sequence[ir.Value],
         block: ir.Value,
     ) -> None:
-        """Ask for a block of the panel at `place`, its scales too: one line for some blocks."""
+        """Prefetch a block of the panel at `place`, and its scales; a cache line of scales serves
+        several blocks."""
         for unit in range(self.elements.units):
             prefetch(elements, [*place, block, index(unit), index(0)])
         if scales is not None:

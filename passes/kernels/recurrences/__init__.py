@@ -1,1 +1,1 @@
-"""Recurrences over the rows of several runs: what kernels for CPUs and GPUs share."""
+"""The parts of recurrences over the rows of several runs that CPU and GPU kernels share."""

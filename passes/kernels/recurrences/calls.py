@@ -1,4 +1,4 @@
-"""Calls of recurrences become dispatches of kernels, which update the pool where it lies."""
+"""Lower calls of recurrences to dispatches of kernels, which update the pool in place."""
 
 from __future__ import annotations
 
@@ -32,29 +32,29 @@ Call = DeltaRuleCall | ConvolutionCall
 
 
 class Kernel(Protocol):
-    """What computes a recurrence."""
+    """A kernel that computes a recurrence."""
 
     @property
     def threads(self) -> Threads | None:
         """Threads of a workgroup, on a GPU."""
 
     def workgroups(self, of: Extents) -> list[Size]:
-        """Workgroups of a call."""
+        """Number of workgroups of a call."""
 
     def body(self, layer: ir.Value, *buffers: ir.Value) -> None:
-        """Build the body at the insertion point. `buffers`: those of the shape."""
+        """Build the body at the insertion point. `buffers`: memrefs of the shape's buffers."""
 
 
 @dataclass(frozen=True)
 class Recurrence:
-    """A kernel for a shape."""
+    """A kernel and the shape that it was chosen for."""
 
     shape: Shape
     kernel: Kernel
 
 
 def recurrence_lowering(choose: Callable[[Shape], Kernel | Reason]) -> Lowering[Call, Recurrence]:
-    """Each recurrence becomes a dispatch of the kernel that is chosen for its shape."""
+    """The lowering of recurrences to dispatches of the kernel that `choose` returns."""
 
     def calls(module: ir.Operation) -> Iterator[Call]:
         yield from delta_rule_calls(module)
@@ -90,7 +90,7 @@ def _build(shape: Shape, kernel: Kernel) -> None:
 
 
 def _extents(scalars: Sequence[ir.Value]) -> Extents:
-    """Extents from the scalars of a call: the layer comes first."""
+    """The extents of a call from its scalars, of which the layer is the first."""
     _, rows, runs, slots = scalars
     return Extents(rows, runs, slots)
 
@@ -105,7 +105,7 @@ def _dispatch(calls: Calls, call: Call, kernel: Recurrence) -> Sequence[ir.Value
     *buffers, _ = shape.buffers(_extents(scalars))
     *given, pool, _, listed, places = op.operands
     tensors = [
-        # Weights are read one column after the other.
+        # Weights become a flat buffer, one column after the other.
         value if len(shape_of(value)) == len(buffer.sizes) else as_buffer(value, buffer)
         for value, buffer in zip([*given, pool, listed, places], buffers, strict=True)
     ]

@@ -1,4 +1,4 @@
-"""What kernels of recurrences are made for, and what a workgroup sees of its run."""
+"""The shapes that kernels of recurrences are built for, and the rows of a workgroup's run."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from mxc.passes.kernels.vectors import f32, i32, index
 
 #: Types of weights that are extended to f32 exactly.
 _FLOATS = ("bf16", "f16", "f32")
-#: Tokens that a convolution sees at most: a lane keeps them in registers.
+#: Most tokens of a convolution, which a lane keeps in registers.
 _MOST_WIDTH = 8
 
 
 @dataclass(frozen=True)
 class Extents:
-    """Extents of a call: rows T, runs S, slots M; index values, None where there is no call."""
+    """Extents of a call: rows T, runs S, slots M; index values, or None before there is a call."""
 
     rows: Size = None
     runs: Size = None
@@ -30,9 +30,9 @@ class Extents:
 
 @dataclass(frozen=True)
 class RuleShape:
-    """The delta rule of `heads` of values, over states [M, layers, heads, key_depth, depth].
+    """The delta rule of `heads` of values, with states [M, layers, heads, key_depth, depth].
 
-    `each`: each row of a state has a decay of its own.
+    `each`: each row of a state has its own decay.
     """
 
     key_heads: int
@@ -44,7 +44,7 @@ class RuleShape:
 
     @staticmethod
     def of(call: DeltaRuleCall) -> RuleShape:
-        """That of a call."""
+        """The shape of a call."""
         _, layers, heads, key_depth, depth = shape_of(call.states.pool)
         each = len(shape_of(call.decay)) == 3
         return RuleShape(shape_of(call.keys)[1], heads, key_depth, depth, layers, each)
@@ -57,7 +57,7 @@ class RuleShape:
 
     @property
     def group(self) -> int:
-        """Heads of values for each of keys."""
+        """Number of heads of values per head of keys."""
         return self.heads // self.key_heads
 
     def buffers(self, of: Extents) -> list[Buffer]:
@@ -72,7 +72,7 @@ class RuleShape:
 
 @dataclass(frozen=True)
 class ConvolutionShape:
-    """The convolution of `columns`, over states [M, layers, width - 1, columns]; `element` is the
+    """The convolution of `columns`, with states [M, layers, width - 1, columns]; `element` is the
     type of the weights."""
 
     columns: int
@@ -82,7 +82,7 @@ class ConvolutionShape:
 
     @staticmethod
     def of(call: ConvolutionCall) -> ConvolutionShape | Reason:
-        """That of a call, or why no kernel takes it, whatever the target."""
+        """The shape of a call, or the reason why no kernel on any target takes it."""
         columns, width = shape_of(call.weights)
         element, layers = str(element_of(call.weights)), shape_of(call.states.pool)[1]
         if not 2 <= width <= _MOST_WIDTH:
@@ -97,7 +97,7 @@ class ConvolutionShape:
         return f"mxc_convolution_{self.columns}x{self.width}_{self.element}_of_{self.layers}"
 
     def buffers(self, of: Extents) -> list[Buffer]:
-        """x, weights, one column after the other, pool, runs, places, and the result."""
+        """x, weights (one column after the other), pool, runs, places, and the result."""
         x = Buffer([of.rows, self.columns], f32())
         weights = Buffer([self.columns * self.width], ir.Type.parse(self.element))
         pool = Buffer([of.slots, self.layers, self.width - 1, self.columns], f32())
@@ -110,8 +110,8 @@ def _runs(of: Extents) -> list[Buffer]:
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a workgroup's run: `first` .. `behind` - 1. Its states are in slot `place`, or
-    are zeros where it is `fresh`, an i1."""
+    """The rows `first` .. `behind` - 1 of a workgroup's run. Its states are in slot `place`, or
+    zeros where `fresh`, an i1, is true."""
 
     first: ir.Value
     behind: ir.Value
@@ -120,7 +120,7 @@ class Rows:
 
 
 def rows_of_run(runs: ir.Value, places: ir.Value, number: ir.Value) -> Rows:
-    """Those of run `number` of the call."""
+    """Load the rows of run `number` of the call."""
 
     def load(source: ir.Value, *at: ir.Value) -> ir.Value:
         return arith.index_cast(ir.IndexType.get(), memref.LoadOp(source, list(at)).result)

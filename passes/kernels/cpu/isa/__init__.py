@@ -1,8 +1,8 @@
-"""The instruction sets that kernels are written for.
+"""The instruction sets for which kernels are written.
 
-A kernel is written once, over `lanes` columns a register (protocol.py). An instruction set says
-which kinds of dot product it has, and how a packed code becomes an operand of one. All read the
-same packed panels: a register takes `lanes` columns of the 16 of a panel.
+A kernel is written once, for registers of `lanes` columns (protocol.py). An instruction set defines
+which kinds of dot product it has, and how packed codes become operands of them. All read the same
+packed panels: a register takes `lanes` of the 16 columns of a panel.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ISAS: dict[str, Isa] = {
 _V3 = {"avx2", "fma"}
 _AVX512_BF16 = {"avx512bw", "avx512bf16", "avx512vnni", "avx512vbmi"}
 
-#: What "amx-bf16" needs. The runtime asks for tiles when it loads such a program.
+#: The features that "amx-bf16" needs. The runtime asks for tiles when it loads such a program.
 AMX_FEATURES = _AVX512_BF16 | {"amx-tile", "amx-bf16"}
 
 #: Architecture -> the names of its instruction sets, best first, and the LLVM features of each.
@@ -65,7 +65,8 @@ _FEATURES: dict[str, dict[str, set[str]]] = {
 def best_isa(target: Target) -> str | None:
     """The name of the best instruction set of a target; None for GPUs.
 
-    One with dot products of bf16 is not the best where those are no faster than multiply-add.
+    An instruction set with bf16 dot products is skipped where these are no faster than
+    multiply-add.
     """
     sets = _FEATURES.get(target.architecture, {})
     return next(

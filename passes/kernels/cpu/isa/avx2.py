@@ -1,4 +1,4 @@
-"""AVX2 with FMA, and AVX-VNNI on it: 8 lanes, 16 registers."""
+"""AVX2 with FMA, and AVX-VNNI in addition: 8 lanes, 16 registers."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from mxc.passes.kernels.cpu.isa.protocol import Grain, Isa
 from mxc.passes.kernels.cpu.isa.registers import bfloat16_bits, pairs_of_halves
 from mxc.passes.kernels.vectors import bitcast, i8, i16, of, splat, table
 
-#: Bits of the mantissa of a bf16, and the bias of its exponent.
+#: Mantissa bits of a bf16, and its exponent bias.
 _MANTISSA, _BIAS = 7, 127
-#: Where vpshufb has the high bytes of subnormal numbers.
+#: Index of the high bytes of subnormal numbers in the table of vpshufb.
 _HIGH = 8
-#: What makes a NaN of a bf16, and what leaves an infinity one.
+#: Bits that turn a bf16 into a NaN, and bits that keep an infinity.
 _SPECIAL = (0x7FC0, 0x7F80)
 
 
 @dataclass(frozen=True)
 class Avx2(Isa):
-    """AVX2 and FMA. `vnni`: it has vpdpbusd too."""
+    """AVX2 and FMA. `vnni`: it also has vpdpbusd."""
 
     vnni: bool
     lanes: int = 8
@@ -37,20 +37,21 @@ class Avx2(Isa):
     signed: bool = False
 
     def decodes(self, bits: int, kind: Kind) -> bool:
-        """Products of int8 by int8 do not fit vpmaddubsw; as floats they are exact too."""
+        """All but quads of int8 without VNNI, whose products overflow vpmaddubsw."""
         return kind != "quads" or self.vnni or bits < 8
 
     def chains(self, kind: Kind) -> int:
-        """Latency by throughput, and some more; what vpdpbusd is made of ends in an addition."""
+        """Latency times throughput, and some more. Where vpdpbusd is replaced, only an addition
+        depends on the sum."""
         return 4 if kind == "quads" and not self.vnni else 12
 
     def costly(self, bits: int, kind: Kind) -> bool:
-        """All but quads of 8 bits, and of 4 with vpdpbusd: what stands for it takes registers too,
-        and decoding in between sends activations to the stack."""
+        """All but quads of 8 bits, and quads of 4 bits with vpdpbusd. Its replacement takes
+        registers too, so that decoding in between would spill activations."""
         return kind != "quads" or bits == 6 or (bits == 4 and not self.vnni)
 
     def grain(self, kind: Kind, element: ElementFormat) -> Grain:
-        """4 and 6 bits are looked up as bytes, floats of 8 as words; integers are computed."""
+        """4-bit and 6-bit codes are looked up as bytes, 8-bit floats as words; int8 is computed."""
         if element.bits < 8:
             return "bytes"
         return "words" if element.exponent else "dwords"
@@ -60,16 +61,16 @@ class Avx2(Isa):
         return math.fma(a, b, total)
 
     def dot_quads(self, total: ir.Value, weight: ir.Value, one: ir.Value) -> ir.Value:
-        """vpdpbusd, or what it is made of."""
+        """vpdpbusd, or its replacement by three instructions."""
         dot = x86.dot_u8i8 if self.vnni else x86_bytes.dot
         return dot(total, weight, one)
 
     def quads(self, values: NDArray[np.int8], codes: ir.Value) -> ir.Value:
-        """vpshufb."""
+        """Look up bytes: vpshufb."""
         return x86_bytes.look_up(values, codes)
 
     def pairs_of_bytes(self, element: ElementFormat, codes: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """vpshufb gives the low and the high bytes."""
+        """Look up the low and the high bytes: vpshufb."""
         bits = bfloat16_bits(element.values).view(np.uint16)
         lows, highs = (
             x86_bytes.look_up(half.astype(np.uint8).view(np.int8), codes)
@@ -78,11 +79,12 @@ class Avx2(Isa):
         return pairs_of_halves(lows, highs, self.lanes)
 
     def pairs_of_words(self, element: ElementFormat, codes: ir.Value) -> ir.Value:
-        """Arithmetic on 16 at once, where dwords are 8; vpshufb has the subnormal numbers.
+        """Arithmetic on 16 words at once, where dwords would be 8; vpshufb looks up subnormal
+        numbers.
 
-        A magnitude, shifted to where a bf16 has exponent and mantissa, is the value once the
-        difference of the biases is added, unless its exponent is 0. Those that are have a table
-        of low bytes, and one of high bytes behind it.
+        A magnitude, shifted to the exponent and mantissa of a bf16, is the value after the
+        difference of the biases is added, unless its exponent is 0. Subnormal numbers have a table
+        of low bytes, followed by a table of high bytes.
         """
         count = 2 * self.lanes
 
@@ -118,5 +120,5 @@ class Avx2(Isa):
         return bitcast(found, ir.BF16Type.get(), count)
 
     def floats_of_dwords(self, element: ElementFormat, codes: ir.Value) -> ir.Value:
-        """Arithmetic."""
+        """Decode by arithmetic."""
         return floats_of_codes(codes, element, self.lanes)

@@ -1,4 +1,4 @@
-"""AVX-512 with BW, and the extensions of later years: 16 lanes, 32 registers."""
+"""AVX-512 with BW, and later extensions: 16 lanes, 32 registers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mxc.passes.kernels.vectors import bitcast, f32, i8, i16, splat, table
 
 @dataclass(frozen=True)
 class Avx512(Isa):
-    """AVX-512 with BW; the features say which dot products and lookups it has."""
+    """AVX-512 with BW; the features tell which dot products and lookups it has."""
 
     bf16: bool
     vnni: bool
@@ -32,23 +32,24 @@ class Avx512(Isa):
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """Pairs need BF16."""
+        """The kinds of dot product; pairs need BF16."""
         return ("quads", "pairs", "floats") if self.bf16 else ("quads", "floats")
 
     def decodes(self, bits: int, kind: Kind) -> bool:
-        """Products of int8 by int8 do not fit vpmaddubsw; as floats they are exact too."""
+        """All but quads of int8 without VNNI, whose products overflow vpmaddubsw."""
         return kind != "quads" or self.vnni or bits < 8
 
     def chains(self, kind: Kind) -> int:
-        """Latency by throughput, and some more; what vpdpbusd is made of ends in an addition."""
+        """Latency times throughput, and some more. Where vpdpbusd is replaced, only an addition
+        depends on the sum."""
         return 4 if kind == "quads" and not self.vnni else 12
 
     def costly(self, bits: int, kind: Kind) -> bool:
-        """Floats of 8 bits; quads of 6 bits without vpermb."""
+        """8-bit floats, and quads of 6 bits without vpermb."""
         return bits == 6 and not self.vbmi if kind == "quads" else bits == 8
 
     def grain(self, kind: Kind, element: ElementFormat) -> Grain:
-        """4 and 6 bits are looked up as words or, f32, as dwords; 8 bits as bytes, with VBMI."""
+        """4-bit and 6-bit codes are looked up as words or dwords; 8-bit as bytes, with VBMI."""
         if element.bits == 8:
             return "bytes" if self.vbmi else "dwords"
         return "dwords" if kind == "floats" and element.bits == 4 else "words"
@@ -62,22 +63,22 @@ class Avx512(Isa):
         return x86.dot_bf16(total, weight, one)
 
     def dot_quads(self, total: ir.Value, weight: ir.Value, one: ir.Value) -> ir.Value:
-        """vpdpbusd, or what it is made of."""
+        """vpdpbusd, or its replacement by three instructions."""
         dot = x86.dot_u8i8 if self.vnni else x86_bytes.dot
         return dot(total, weight, one)
 
     def quads(self, values: NDArray[np.int8], codes: ir.Value) -> ir.Value:
-        """vpermb of a table that fills a register, or vpshufb."""
+        """Look up bytes: vpermb with a table that fills a register, or vpshufb."""
         if not self.vbmi:
             return x86_bytes.look_up(values, codes)
         return x86.permute_bytes(table(np.resize(values, 64), i8()), codes)
 
     def pair_bits(self, element: ElementFormat) -> NDArray[np.int16]:
-        """The bf16 that a lookup finds for each code."""
+        """The table of bf16 for the lookup of each code."""
         return bfloat16_bits(element.values)
 
     def pairs_of_words(self, element: ElementFormat, codes: ir.Value) -> ir.Value:
-        """vpermw of a table that stands twice, or vpermi2w of one of 64."""
+        """Look up words: vpermw with a table stored twice, or vpermi2w with a table of 64."""
         bits = self.pair_bits(element)
         if bits.size == 16:
             found = x86.permute_words(table(np.tile(bits, 2), i16()), codes)
@@ -87,8 +88,8 @@ class Avx512(Isa):
         return bitcast(found, ir.BF16Type.get(), 2 * self.lanes)
 
     def pairs_of_bytes(self, element: ElementFormat, codes: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """vpermi2b gives the low and the high bytes by seven bits of the code; the eighth is the
-        sign, or chooses between two tables."""
+        """Look up the low and the high bytes by seven bits of the code: vpermi2b. The eighth bit is
+        the sign, or selects one of two tables."""
         bits = self.pair_bits(element).view(np.uint16)
         low, high = (bits & 0xFF).astype(np.uint8), (bits >> 8).astype(np.uint8)
         half = 128
@@ -109,7 +110,7 @@ class Avx512(Isa):
         return pairs_of_halves(lows, highs, self.lanes)
 
     def floats_of_dwords(self, element: ElementFormat, codes: ir.Value) -> ir.Value:
-        """vpermps of 16 codes; more bits by arithmetic."""
+        """Look up 16 codes: vpermps; decode codes of more bits by arithmetic."""
         if element.bits != 4:
             return floats_of_codes(codes, element, self.lanes)
         return x86.permute_floats(table(element.values, f32()), codes)

@@ -17,7 +17,7 @@ from mxc.passes.kernels.cpu.isa.protocol import Grain, Isa
 from mxc.passes.kernels.cpu.isa.registers import bfloat16_bits
 from mxc.passes.kernels.vectors import bitcast, i8, splat, table
 
-#: Bytes of a register; TBL looks up to four of them.
+#: Bytes of a register; TBL looks up in one to four of them.
 _BYTES = 16
 
 
@@ -33,26 +33,26 @@ class Neon(Isa):
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """What the features give."""
+        """The kinds of dot product that the features provide."""
         found: list[Kind] = []
         found += ["quads"] if self.dotprod else []
         found += ["pairs"] if self.bf16 else []
         return (*found, "floats")
 
     def decodes(self, bits: int, kind: Kind) -> bool:
-        """Everything."""
+        """All combinations."""
         return True
 
     def chains(self, kind: Kind) -> int:
-        """Latency by throughput, and some more."""
+        """Latency times throughput, and some more."""
         return 12
 
     def costly(self, bits: int, kind: Kind) -> bool:
-        """All but quads."""
+        """All kinds but quads."""
         return kind != "quads"
 
     def grain(self, kind: Kind, element: ElementFormat) -> Grain:
-        """TBL looks bytes up, but not 256 of them."""
+        """TBL looks up bytes, but not in a table of 256."""
         return "dwords" if element.bits == 8 else "bytes"
 
     def multiply_add(self, a: ir.Value, b: ir.Value, total: ir.Value) -> ir.Value:
@@ -68,11 +68,11 @@ class Neon(Isa):
         return aarch64.dot_i8(total, weight, one)
 
     def quads(self, values: NDArray[np.int8], codes: ir.Value) -> ir.Value:
-        """TBL of one register, or of four."""
+        """Look up bytes: TBL of one register, or of four."""
         return self._look_up(values, codes)
 
     def pairs_of_bytes(self, element: ElementFormat, codes: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """TBL gives the low and the high bytes; TRN1 and TRN2 bring them together."""
+        """Look up the low and the high bytes with TBL, and interleave them with TRN1 and TRN2."""
         bits = bfloat16_bits(element.values)
         low, high = (
             self._look_up(half.astype(np.uint8).view(np.int8), codes)
@@ -86,11 +86,11 @@ class Neon(Isa):
         return bitcast(first, kind, 2 * self.lanes), bitcast(second, kind, 2 * self.lanes)
 
     def floats_of_dwords(self, element: ElementFormat, codes: ir.Value) -> ir.Value:
-        """Arithmetic."""
+        """Decode by arithmetic."""
         return floats_of_codes(codes, element, self.lanes)
 
     def _look_up(self, values: NDArray[np.int8], codes: ir.Value) -> ir.Value:
-        """values[codes]; bits of the codes above their own are cleared first."""
+        """values[codes]; bits above those of the codes are cleared first."""
         tables = [table(part, i8()) for part in values.reshape(-1, _BYTES)]
         mask = splat(values.size - 1, i8(), _BYTES)
         return aarch64.look_up_bytes(tables, arith.andi(codes, mask))

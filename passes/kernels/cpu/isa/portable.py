@@ -1,4 +1,4 @@
-"""Any CPU: vector operations that LLVM has an answer to everywhere, and no intrinsic."""
+"""Any CPU: vector operations that LLVM can lower everywhere, and no intrinsics."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from mxc.passes.kernels.cpu.isa.protocol import Grain, Isa
 @dataclass(frozen=True)
 class Portable(Isa):
     """f32 vectors of 128 bits. Products are rounded before they are added: a CPU may lack fma,
-    which would then be a call of a function that no kernel can reach. Of 16 registers, which is the
-    fewest that any CPU has, four are for such products."""
+    which would become a call of a function that a kernel cannot reach. Four of 16 registers, the
+    fewest that any CPU has, are reserved for such products."""
 
     lanes: int = 4
     registers: int = 12
@@ -25,25 +25,25 @@ class Portable(Isa):
     signed: bool = False
 
     def decodes(self, bits: int, kind: Kind) -> bool:
-        """Everything, as floats."""
+        """All elements, as floats."""
         return kind == "floats"
 
     def chains(self, kind: Kind) -> int:
-        """Few: decoding takes longer than a product, and what it needs is in registers."""
+        """Few: decoding takes longer than a product, and its operands are in registers."""
         return 4
 
     def costly(self, bits: int, kind: Kind) -> bool:
-        """Always: arithmetic."""
+        """Always, since codes are decoded by arithmetic."""
         return True
 
     def grain(self, kind: Kind, element: ElementFormat) -> Grain:
-        """f32 are made one a lane."""
+        """f32 are decoded one per lane."""
         return "dwords"
 
     def multiply_add(self, a: ir.Value, b: ir.Value, total: ir.Value) -> ir.Value:
-        """Rounded twice."""
+        """Multiply, then add, rounded twice."""
         return arith.addf(arith.mulf(a, b), total)
 
     def floats_of_dwords(self, element: ElementFormat, codes: ir.Value) -> ir.Value:
-        """Arithmetic."""
+        """Decode by arithmetic."""
         return floats_of_codes(codes, element, self.lanes)

@@ -1,4 +1,4 @@
-"""What a kernel asks of an instruction set: lanes, dot products, lookups."""
+"""The interface of an instruction set for kernels: lanes, dot products, lookups."""
 
 from __future__ import annotations
 
@@ -11,48 +11,48 @@ from numpy.typing import NDArray
 from mxc.formats.formats import ElementFormat
 from mxc.kernels.layout import Kind
 
-#: How codes are turned into bf16 or f32: two a lane, four a lane, or one a lane.
+#: Widths in which codes are converted to bf16 or f32: two, four or one per lane.
 Grain = Literal["words", "bytes", "dwords"]
 
 
 class Isa(Protocol):
-    """An instruction set. Operations that it has not are those below, which `kinds` and `grain`
-    keep kernels from asking for."""
+    """An instruction set. The default methods raise AssertionError; kernels do not call them where
+    `kinds` and `grain` exclude the operation."""
 
     @property
     def lanes(self) -> int:
-        """f32 elements of a register."""
+        """Number of f32 elements of a register."""
         ...
 
     @property
     def registers(self) -> int:
-        """Registers that a kernel may hold."""
+        """Number of registers that a kernel may use."""
         ...
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """The kinds of dot product that it has."""
+        """The kinds of dot product."""
         ...
 
     @property
     def signed(self) -> bool:
-        """Whether the weights of quads are signed bytes; else they are unsigned."""
+        """Whether the weights of quads are signed bytes rather than unsigned ones."""
         ...
 
     def decodes(self, bits: int, kind: Kind) -> bool:
-        """Whether elements of `bits` can be operands of a kind that it has."""
+        """Whether elements of `bits` can be operands of one of its kinds."""
         ...
 
     def chains(self, kind: Kind) -> int:
-        """Chains of dependent dot products that hide their latency."""
+        """Number of independent chains of dot products that hide their latency."""
         ...
 
     def costly(self, bits: int, kind: Kind) -> bool:
-        """Whether decoding codes of `bits` takes so long that tiles had better share it."""
+        """Whether decoding codes of `bits` takes so long that tiles should share the result."""
         ...
 
     def grain(self, kind: Kind, element: ElementFormat) -> Grain:
-        """How it turns the codes of an element into operands of a kind other than quads."""
+        """The width in which codes become operands of a kind other than quads."""
         ...
 
     def multiply_add(self, a: ir.Value, b: ir.Value, total: ir.Value) -> ir.Value:
@@ -68,24 +68,25 @@ class Isa(Protocol):
         raise self._lacks("dot product of quads")
 
     def quads(self, values: NDArray[np.int8], codes: ir.Value) -> ir.Value:
-        """i8 [4 * lanes] of 16 or 64 codes: the low 4 or 6 bits of each i8; others are any."""
+        """i8 [4 * lanes] of 16 or 64 codes, the low 4 or 6 bits of i8; other bits are ignored."""
         raise self._lacks("lookup of quads")
 
     def pairs_of_words(self, element: ElementFormat, codes: ir.Value) -> ir.Value:
-        """bf16 [2 * lanes] of codes: the low bits of each i16; others are any."""
+        """bf16 [2 * lanes] of codes, the low bits of each i16; the other bits are ignored."""
         raise self._lacks("lookup of pairs by words")
 
     def pairs_of_bytes(self, element: ElementFormat, codes: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """Two bf16 [2 * lanes] of codes, the low bits of each i8 [4 * lanes]; others are any.
+        """Two bf16 [2 * lanes] of codes, the low bits of each i8 [4 * lanes]; the other bits are
+        ignored.
 
-        The first has bytes 0 and 2 of each lane, the second 1 and 3.
+        The first has bytes 0 and 2 of each lane, the second bytes 1 and 3.
         """
         raise self._lacks("lookup of pairs by bytes")
 
     def floats_of_dwords(self, element: ElementFormat, codes: ir.Value) -> ir.Value:
-        """f32 [lanes] of codes: the low bits of each i32; others are any."""
+        """f32 [lanes] of codes, the low bits of each i32; the other bits are ignored."""
         ...
 
     def _lacks(self, operation: str) -> AssertionError:
-        """A kernel asked for what `kinds` and `grain` do not offer: a bug of the caller."""
+        """The error for an operation that `kinds` and `grain` exclude: a bug of the caller."""
         return AssertionError(f"{type(self).__name__} has no {operation}; its kinds: {self.kinds}")

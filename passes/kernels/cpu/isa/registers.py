@@ -1,4 +1,4 @@
-"""Registers of bf16 and f32, taken apart and put together with integer operations: any target."""
+"""Split and join registers of bf16 and f32 with integer operations: any target."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mxc.passes.kernels.vectors import bitcast, f32, i1, i8, i16, i32, splat, ta
 
 
 def bfloat16_bits(values: NDArray[np.float32]) -> NDArray[np.int16]:
-    """The bits of values that bf16 holds exactly (NaN keeps its upper half)."""
+    """Bits of values that bf16 holds exactly (NaN keeps its upper half). ValueError for others."""
     bits = values.view(np.uint32)
     if (bits & 0xFFFF)[~np.isnan(values)].any():
         raise ValueError("bf16 does not hold every value of the format")
@@ -21,7 +21,7 @@ def bfloat16_bits(values: NDArray[np.float32]) -> NDArray[np.int16]:
 
 
 def halves(pair: ir.Value, lanes: int) -> Sequence[ir.Value]:
-    """The two f32 [lanes] of a register of pairs of bf16: element 0 and element 1 of each lane."""
+    """The two f32 [lanes] in a register of bf16 pairs: elements 0 and elements 1 of the lanes."""
     bits = bitcast(pair, i32(), lanes)
     first = arith.shli(bits, splat(16, i32(), lanes))
     second = arith.andi(bits, splat(-65536, i32(), lanes))
@@ -29,7 +29,7 @@ def halves(pair: ir.Value, lanes: int) -> Sequence[ir.Value]:
 
 
 def pair(first: ir.Value, second: ir.Value, lanes: int) -> ir.Value:
-    """The register of pairs of bf16 whose halves are two f32 [lanes] that bf16 holds exactly."""
+    """The register of bf16 pairs made of two f32 [lanes] that bf16 holds exactly."""
     low, high = (bitcast(value, i32(), lanes) for value in (first, second))
     low = arith.shrui(low, splat(16, i32(), lanes))
     high = arith.andi(high, splat(-65536, i32(), lanes))
@@ -37,11 +37,11 @@ def pair(first: ir.Value, second: ir.Value, lanes: int) -> ir.Value:
 
 
 def pairs_of_halves(lows: ir.Value, highs: ir.Value, lanes: int) -> tuple[ir.Value, ir.Value]:
-    """Two bf16 [2 * lanes] of their low and their high bytes, i8 [4 * lanes]: the bf16 of bytes 0
-    and 2 of each lane, and of 1 and 3.
+    """Two bf16 [2 * lanes] from their low and high bytes, i8 [4 * lanes]: the first has bytes 0 and
+    2 of each lane, the second bytes 1 and 3.
 
-    One side moves by a byte, and bytes of both are blended: LLVM makes two lookups more of a
-    shuffle of bytes, for which a core has half of the ports.
+    One side is shifted by a byte, and the bytes are blended. LLVM would lower a shuffle of bytes to
+    two more lookups, for which a core has half as many ports.
     """
     size = 4 * lanes
     eight = splat(8, i16(), 2 * lanes)

@@ -1,4 +1,5 @@
-"""What AVX2 and AVX-512 do with quads where they have no word for it: the same at both widths."""
+"""Lookups and dot products of bytes for AVX2 and AVX-512 without newer instructions, at both
+widths."""
 
 from __future__ import annotations
 
@@ -15,10 +16,10 @@ _PART = 16
 
 
 def look_up(values: NDArray[np.int8], codes: ir.Value) -> ir.Value:
-    """values[codes]: vpshufb in tables of 16, which stand in every part of a register.
+    """values[codes]: vpshufb with tables of 16, repeated in every part of a register.
 
-    It looks at the low 4 bits, and gives zero where bit 7 is set. Tables of 64 are four of 16, of
-    which bits 4 and 5 choose.
+    vpshufb uses the low 4 bits, and gives zero where bit 7 is set. A table of 64 is four tables of
+    16, selected by bits 4 and 5.
     """
     size = ir.VectorType(codes.type).shape[0]
     low = arith.andi(codes, splat(15, i8(), size))
@@ -28,7 +29,7 @@ def look_up(values: NDArray[np.int8], codes: ir.Value) -> ir.Value:
     ]
     words = bitcast(codes, i16(), size // 2)
     for bit in (4, 5)[: len(found) // 2]:
-        # The bit goes where a byte has its sign; what comes over from the byte below is lower.
+        # The bit moves to the sign of its byte; bits that come from the byte below end lower.
         moved = bitcast(arith.shli(words, splat(7 - bit, i16(), size // 2)), i8(), size)
         chosen = arith.cmpi(arith.CmpIPredicate.slt, moved, splat(0, i8(), size))
         found = [
@@ -41,7 +42,7 @@ def look_up(values: NDArray[np.int8], codes: ir.Value) -> ir.Value:
 def dot(total: ir.Value, weight: ir.Value, one: ir.Value) -> ir.Value:
     """total + the products of quads, in three steps: vpmaddubsw, vpmaddwd by ones, vpaddd.
 
-    The first saturates at 16 bits: weights up to 127 never reach that (2 * 127 * 128 = 32512).
+    The first saturates at 16 bits, which weights up to 127 never reach (2 * 127 * 128 = 32512).
     """
     lanes = ir.VectorType(total.type).shape[0]
     pairs = x86.multiply_pairs_u8i8(weight, one)

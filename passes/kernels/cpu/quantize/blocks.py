@@ -1,4 +1,4 @@
-"""A block of floats in registers becomes elements and a scale, for a kernel that needs them."""
+"""Quantize a block of floats in registers to elements and a scale, inside of another kernel."""
 
 from __future__ import annotations
 
@@ -25,31 +25,32 @@ from mxc.passes.kernels.sources import BLOCK
 from mxc.passes.kernels.values import producer
 from mxc.passes.kernels.vectors import f32, i32, load, of
 
-#: What is read as f32 in registers.
+#: Floats that are extended to f32 in registers.
 _FLOATS = ("f32", "bf16")
 
 
 @dataclass(frozen=True)
 class BlockQuantizer:
-    """Blocks of 32 `floats`, "f32" or "bf16", by `rounding`; without one, to int8 under f32."""
+    """Quantizes blocks of 32 `floats`, "f32" or "bf16", by `rounding`; None: to int8 under f32."""
 
     floats: str
     rounding: Rounding | None
 
     @property
     def name(self) -> str:
-        """For symbols."""
+        """The name as a part of symbols."""
         return f"{self.floats}_to_{'int8' if self.rounding is None else self.rounding.name}"
 
     @property
     def memory(self) -> ir.Type:
-        """The type of the floats."""
+        """The element type of the floats."""
         return ir.Type.parse(self.floats)
 
     def block(self, source: ir.Value, at: Sequence[ir.Value]) -> tuple[ir.Value, ir.Value]:
-        """The block at a place: codes i32 [32], int8 as numbers, and its scale f32 [1].
+        """Quantize the block at a place: codes i32 [32], with int8 sign-extended, and its scale f32
+        [1].
 
-        E8M0: the byte 0 (2^-127) becomes zero, 255 is NaN.
+        The E8M0 byte 0 (2^-127) becomes zero, and 255 NaN.
         """
         values = load(source, at, self.memory, BLOCK)
         if self.floats != "f32":
@@ -67,7 +68,7 @@ class BlockQuantizer:
 
 
 def largest_of(parts: Sequence[ir.Value]) -> ir.Value:
-    """The largest magnitude of a block, i32, of the bits of its floats, i32 in parts."""
+    """The largest magnitude of a block, i32, from the bits of its floats, i32 vectors."""
     first, *others = (arith.andi(part, like(part, MAGNITUDE)) for part in parts)
     for other in others:
         first = arith.maxsi(first, other)
@@ -83,7 +84,8 @@ def power_of(byte: ir.Value) -> ir.Value:
 def quantizer(
     elements: ir.Value, scales: ir.Value
 ) -> tuple[BlockQuantizer, tuple[ir.Value, ...]] | None:
-    """What makes elements and scales of floats, and the floats, where the program does so."""
+    """The quantizer that computes elements and scales from floats in the program, and the floats;
+    None where they come from elsewhere."""
     op = producer(elements)
     if op is None:
         return None

@@ -1,8 +1,8 @@
 """The 32 floats of a block as two halves, and their codes as packed bytes.
 
-The first half has the even elements, the second the odd ones, as bits i32 [16] each: two codes side
-by side in memory are then one lane of both, and pack without moving between lanes. Of bf16, a dword
-of memory holds one element of each half.
+The first half has the even elements, the second the odd ones, as bits i32 [16] each. Two adjacent
+codes in memory are then in one lane of both, and are packed without moves between lanes. In bf16, a
+dword of memory holds one element of each half.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mxc.passes.kernels.vectors import bitcast, i8, i16, i32, of
 #: Elements of a half.
 HALF = BLOCK // 2
 
-#: The even elements and the odd ones of a block, i32 [16] each.
+#: The even elements and the odd elements of a block, i32 [16] each.
 Halves = tuple[ir.Value, ir.Value]
 
 
@@ -30,10 +30,10 @@ def of_floats(block: ir.Value) -> Halves:
 
 
 def packed(codes: Halves, signs: Halves | None, element: ElementFormat) -> ir.Value:
-    """The bytes i8 [32 * bits / 8] of codes. Above them are zeros up to bit 22; above those of a
-    fixed point number anything.
+    """Pack codes to bytes i8 [32 * bits / 8]. Codes have zeros above them up to bit 22; fixed point
+    codes may have any bits above them.
 
-    `signs`: the floats, where their signs are not in the codes yet.
+    `signs`: the floats, where the codes do not have their signs yet.
     """
     bits = element.bits
     first, second = codes
@@ -52,7 +52,7 @@ def packed(codes: Halves, signs: Halves | None, element: ElementFormat) -> ir.Va
 
 
 def _three_bytes(pairs: ir.Value) -> ir.Value:
-    """Lanes of 12 bits, i32 [16], one after the other: i8 [24]."""
+    """Pack lanes of 12 bits, i32 [16], to contiguous bytes i8 [24]."""
     first, second = (vector.shuffle(pairs, pairs, list(range(p, HALF, 2))) for p in range(2))
     words = arith.ori(first, arith.shli(second, like(second, 12)))
     kept = [4 * word + byte for word in range(HALF // 2) for byte in range(3)]

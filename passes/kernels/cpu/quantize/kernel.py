@@ -1,11 +1,12 @@
-"""Floats to MX blocks in one kernel: every float is read from memory once, every byte written once.
+"""Quantize floats to MX blocks in one kernel, which reads each float and writes each byte once.
 
-A block of 32 lies in a row of memory, wherever rows end; so the tensor is a row of blocks. They are
-taken as many at a time as a register has lanes: their largest magnitudes are one register, their
-scales another. Then each is read again, from the nearest cache, and rounded by its own constants:
+A block of 32 is contiguous in memory wherever rows end, so the tensor is treated as one row of
+blocks. As many blocks as a register has lanes are processed at a time: their largest magnitudes are
+one register, their scales another. Then each block is read again, from the nearest cache, and
+rounded with its own constants:
 
     for group of blocks:
-      amax, bytes          one block a lane                          largest.py
+      amax, bytes          one block per lane                        largest.py
       if all are ordinary: for block: codes by one addition each     rounding.py
       else, or too few:    for block: amax, byte, codes in integers
 """
@@ -28,11 +29,12 @@ from mxc.passes.kernels.extents import Buffer, Size, Sized, named, product, quot
 from mxc.passes.kernels.sources import BLOCK
 from mxc.passes.kernels.vectors import broadcast, i1, i8, i32, index, loop, of, scratch, when
 
-#: Blocks of a workgroup, about: long beside a dispatch, and enough of them for all threads.
+#: Approximate blocks per workgroup: long compared with a dispatch, and enough workgroups for all
+#: threads.
 _BLOCKS_A_WORKGROUP = 1024
 
-#: Bytes that memory is asked for ahead: each group is read twice, in two patterns, and the hardware
-#: does not find out what comes next.
+#: Prefetch distance in bytes: each group is read twice, in two patterns, and the hardware
+#: prefetcher does not follow them.
 _AHEAD = 8 << 10
 
 #: Elements of a half, see halves.py.
@@ -41,7 +43,7 @@ _HALF = BLOCK // 2
 
 @dataclass(frozen=True)
 class Quantize(Sized):
-    """`blocks` blocks of floats of `source`."""
+    """The kernel for `blocks` blocks of floats of `source`."""
 
     isa: Isa
     rounding: Rounding
@@ -50,18 +52,18 @@ class Quantize(Sized):
 
     @property
     def name(self) -> str:
-        """The symbol of the kernel: the same for the same work."""
+        """The symbol of the kernel, equal for kernels that do the same."""
         size = named(product(self.blocks, BLOCK))
         return f"mxc_quantize_{self.source.kind}_{self.rounding.name}_{size}"
 
     @property
     def workgroups(self) -> list[Size]:
-        """Along the blocks."""
+        """Number of workgroups along the blocks."""
         return [quotient_up(self.blocks, _BLOCKS_A_WORKGROUP)]
 
     @property
     def buffers(self) -> list[Buffer]:
-        """What is read; the packed elements, and the scales."""
+        """The buffers of the source, then packed elements and scales."""
         size = self.rounding.format.block_bytes
         made = [Buffer([self.blocks, size], i8()), Buffer([self.blocks], i8())]
         return [*self.source.buffers(self.blocks), *made]
@@ -96,13 +98,13 @@ class _Work:
     constants: ir.Value
 
     def group(self, block: ir.Value) -> ir.Value:
-        """Quantize as many blocks as a register has lanes, if all are ordinary: whether, i1."""
+        """Quantize one block per lane if all are ordinary, and return whether they are, i1."""
         rounding, lanes = self.kernel.rounding, self.kernel.isa.lanes
         floats, first = self.reader.group(block)
         parts = [floats.part(arith.addi(first, index(lane)), lanes) for lane in range(lanes)]
         amax = floats.magnitudes(merged(parts, floats.greater))
         byte = rounding.scale(amax)
-        # A small element times a small scale may have been read as zero, and is none.
+        # The product of a small element and a small scale may have been flushed to zero.
         zeros = self.kernel.source.format is None
         quick, constants = rounding.ordinary(amax, byte, zeros=zeros)
         found = vector.reduction(i1(), vector.CombiningKind.AND, quick)
@@ -125,7 +127,7 @@ class _Work:
         return found
 
     def single(self, block: ir.Value) -> None:
-        """Quantize one block, whatever it holds."""
+        """Quantize one block, with any values."""
         rounding = self.kernel.rounding
         halves = self.reader.one(block)
         byte = rounding.scale(largest_of(halves))
@@ -140,7 +142,7 @@ class _Work:
 
 
 def _constants(lanes: int) -> ir.Value:
-    """Memory for the constants of a group."""
+    """Scratch for the constants of a group."""
     return scratch([3, lanes], i32())
 
 

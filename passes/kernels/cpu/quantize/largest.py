@@ -1,12 +1,13 @@
-"""The largest magnitudes of as many blocks as a register has lanes: a block a lane.
+"""The largest magnitudes of as many blocks as a register has lanes: one block per lane.
 
-Registers of partial maxima are merged two at a time, so that each shuffle serves two blocks:
+Registers of partial maxima are merged in pairs, so that each shuffle serves two blocks:
 
     A A A A, B B B B  ->  A B A B, C D C D  ->  A B C D        within 128 bits
     A B C D in each 128 bits, E F G H in each  ->  A B C D E F G H ..
 
-Three operations a block, where a reduction of each would take eight (16 lanes). Magnitudes of f32
-are compared as integers of 32 bits; of bf16 and f16 two in a lane, as integers of 16.
+This takes three operations per block, where a reduction of each block would take eight (16 lanes).
+Magnitudes of f32 are compared as integers of 32 bits, those of bf16 and f16 as integers of 16 bits,
+two per lane.
 """
 
 from __future__ import annotations
@@ -18,27 +19,27 @@ from iree.compiler.dialects import arith, vector
 
 from mxc.passes.kernels.vectors import bitcast, i16, i32
 
-#: Lanes of 128 bits.
+#: Lanes in 128 bits.
 _QUAD = 4
 
-#: The greater of two registers, lane by lane.
+#: Lane-wise maximum of two registers.
 Greater = Callable[[ir.Value, ir.Value], ir.Value]
 
 
 def of_dwords(a: ir.Value, b: ir.Value) -> ir.Value:
-    """Magnitudes of f32."""
+    """Maximum of magnitudes of f32."""
     return arith.maxsi(a, b)
 
 
 def of_words(a: ir.Value, b: ir.Value) -> ir.Value:
-    """Magnitudes of 16 bits, two in a lane i32."""
+    """Maximum of magnitudes of 16 bits, two in each i32 lane."""
     lanes = ir.VectorType(a.type).shape[0]
     first, second = (bitcast(value, i16(), 2 * lanes) for value in (a, b))
     return bitcast(arith.maxsi(first, second), i32(), lanes)
 
 
 def merged(parts: Sequence[ir.Value], greater: Greater) -> ir.Value:
-    """Lane i: the greatest of all lanes of part i; as many parts i32 as a part has lanes."""
+    """Lane i of the result: the maximum over all lanes of part i, one i32 part per lane."""
     lanes = len(parts)
     merging = list(parts)
     for pattern in [*_within_quads(lanes), *[_across_quads(lanes)] * (lanes // _QUAD // 2)]:
@@ -61,7 +62,7 @@ def _within_quads(lanes: int) -> list[tuple[list[int], list[int]]]:
 
 
 def _across_quads(lanes: int) -> tuple[list[int], list[int]]:
-    """Every second quad of both, and the others."""
+    """The orders that take every second quad of two registers, and the others."""
     low, high = (
         [s + i for s in range(p * _QUAD, 2 * lanes, 2 * _QUAD) for i in range(_QUAD)]
         for p in range(2)

@@ -1,7 +1,7 @@
-"""Results of a kernel that become MX blocks along the columns before they leave it.
+"""Quantize results of a kernel to MX blocks along the columns before they are stored.
 
-Columns of a block come in several registers, at different times: they wait as f32 in memory that
-stays in the nearest cache, [rows of a tile, 32]. Then every row is a block.
+The columns of a block are computed in several registers, at different times. They wait as f32 in
+scratch in the nearest cache, [rows of a tile, 32], until every row is a complete block.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def buffers(rounding: Rounding, rows: Size, columns: int) -> list[Buffer]:
 
 @dataclass(frozen=True)
 class BlockTile:
-    """A block of each row of a tile; `elements` and `scales` are where they go."""
+    """A block for each row of a tile; `elements` and `scales` are the memrefs of the result."""
 
     rounding: Rounding
     elements: ir.Value
@@ -39,16 +39,16 @@ class BlockTile:
 
     @staticmethod
     def of(rounding: Rounding, elements: ir.Value, scales: ir.Value, rows: int) -> BlockTile:
-        """With memory for tiles of so many rows."""
+        """Allocate scratch for tiles of `rows` rows."""
         waiting = scratch([rows, BLOCK], f32())
         return BlockTile(rounding, elements, scales, waiting, scratch([rows], i32()))
 
     def put(self, value: ir.Value, row: int, column: ir.Value) -> None:
-        """Results f32 from a column of the block on, in row `row` of the tile."""
+        """Keep f32 results from a column of the block on, in row `row` of the tile."""
         vector.store(value, self.waiting, [index(row), column])
 
     def store(self, rows: Sequence[ir.Value], block: ir.Value) -> None:
-        """Quantize the block of each row. `rows`: where they are in the result."""
+        """Quantize and store the block of each row. `rows`: the rows of the result."""
         for number, row in enumerate(rows):
             memref.StoreOp(arith.index_cast(i32(), row), self.places, [index(number)])
         with loop(index(0), index(len(rows)), index(1)) as (number, _, _):

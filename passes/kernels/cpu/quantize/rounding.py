@@ -1,20 +1,21 @@
-"""A block of floats in registers becomes element codes: a quick way, and one for all numbers.
+"""Round a block of floats in registers to element codes: a quick method, and one for all numbers.
 
-A sum rounds: |x| + C is |x| in multiples of the last place of C, to nearest even, in the low bits
-of the result. Where C = 2^(E + 23 - m), E the exponent of x, that place is the one that an element
-of m mantissa bits keeps; for subnormal elements E is that of the smallest normal one. With the
-exponent's part of the code in the low bits of C, an even number that changes no rounding, the low
-bits of the sum are the code. x is never divided by its scale: E counts from the scale's exponent,
+An addition rounds: |x| + C is |x| in multiples of the last place of C, rounded to nearest even, in
+the low bits of the result. If C = 2^(E + 23 - m) and E is the exponent of x, the last place is the
+one that an element with m mantissa bits keeps; for subnormal elements E is the exponent of the
+smallest normal one. The low bits of C hold the exponent part of the code, an even number that does
+not change the rounding, so that the low bits of the sum are the code. x is not divided by its
+scale; instead E is relative to the exponent of the scale:
 
     e    = max(exponent field of x, `least`)
     C    = e + (e >> 23 - m) + `start`              all as integers; `least` and `start` by block
     code = low bits of |x| + C
 
-Fixed point (mxint8) has one C a block, and the sum of x and C is in two's complement.
+Fixed point (mxint8) has one C per block, and the sum of x and C is in two's complement.
 
-All of this holds while no number on the way is a subnormal, which IREE's workers read as zero, nor
-beyond float32: for scale bytes from `lowest` to `highest`. What is not between them (very small and
-very large numbers, Inf, NaN) is computed as dialects/quantize_scalars.py says, in integers.
+This holds while no intermediate number is subnormal, which IREE's workers flush, or beyond float32:
+for scale bytes from `lowest` to `highest`. Other blocks (very small and very large numbers, Inf,
+NaN) are computed in integers by dialects/quantize_scalars.py.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _EXPONENT = 0xFF << MANTISSA
 
 @dataclass(frozen=True)
 class Constants:
-    """What the quick way needs of a block, i32, scalars or a block a lane; see `Rounding`."""
+    """Constants of the quick method, i32, as scalars or one block per lane; see `Rounding`."""
 
     least: ir.Value
     start: ir.Value
@@ -51,57 +52,56 @@ class Constants:
 
     @property
     def values(self) -> list[ir.Value]:
-        """Those that there are."""
+        """The constants that are not None."""
         return [self.least, self.start, *([] if self.largest is None else [self.largest])]
 
 
 @dataclass(frozen=True)
 class Rounding:
-    """To elements of `format`, under scales by `recipe`. Floats are given as their bits, i32."""
+    """Rounds to elements of `format` with scales by `recipe`. Floats are given as bits, i32."""
 
     format: BlockFormat
     recipe: ScaleRecipe
 
     @property
     def name(self) -> str:
-        """For symbols."""
+        """The name as a part of symbols."""
         return f"{self.format.name}_{self.recipe}"
 
     @property
     def lowest(self) -> int:
-        """The least scale byte of the quick way: what a subnormal number becomes is zero, and the
-        smallest normal element is no subnormal."""
+        """The smallest scale byte of the quick method: subnormal numbers become zero, and the
+        smallest normal element is not subnormal in f32."""
         return 2 - _log2(self.format.element.min_positive)
 
     @property
     def highest(self) -> int:
-        """The greatest: C of the largest element is finite."""
+        """The largest scale byte of the quick method: C of the largest element is finite."""
         element = self.format.element
         return 253 - element.emax - (MANTISSA - element.mantissa)
 
     @property
     def saturates(self) -> bool:
-        """Whether an element may be beyond the largest by what it is rounded to: not where the
-        scale is chosen so that none is."""
+        """Whether rounding may exceed the largest element, which some recipes prevent."""
         if self.recipe is not ScaleRecipe.EVEN:
             return self.recipe is ScaleRecipe.FLOOR
-        # Halfway to the next power of two the scale is doubled; below it is the largest element,
-        # or one that is not a number.
+        # Halfway to the next power of two the scale doubles. Just below are the largest element,
+        # or codes that are not numbers.
         element = self.format.element
         return element.exponent > 0 and (element.max_code + 1) % (1 << element.mantissa) != 0
 
     def scale(self, amax: ir.Value) -> ir.Value:
-        """The scale byte of the bits of a largest magnitude: i32."""
+        """The scale byte, i32, of the bits of a largest magnitude."""
         return scale_byte(amax, self.format.element, self.recipe)
 
     def ordinary(
         self, amax: ir.Value, byte: ir.Value, *, zeros: bool
     ) -> tuple[ir.Value, Constants]:
-        """Whether the quick way is right for such blocks, i1, and its constants. `zeros`: where
-        amax is zero, all elements are."""
+        """Whether the quick method is exact for such blocks, i1, and its constants. `zeros`: where
+        amax is zero, all elements are zero."""
         used = byte
         if zeros:
-            # They have the byte 0, and are zeros under any scale.
+            # Blocks of zeros have the byte 0, and are zeros under any scale.
             nothing = arith.cmpi(arith.CmpIPredicate.eq, amax, like(amax, 0))
             used = arith.select(nothing, like(amax, _BIAS), byte)
         above = arith.subi(used, like(used, self.lowest))
@@ -110,7 +110,7 @@ class Rounding:
         return quick, self._constants(arith.subi(used, like(used, _BIAS)))
 
     def _constants(self, exponent: ir.Value) -> Constants:
-        """Constants for scales 2^exponent."""
+        """The constants for scales 2^exponent."""
         element = self.format.element
         moved = arith.shli(exponent, like(exponent, MANTISSA))
 
@@ -119,20 +119,20 @@ class Rounding:
 
         largest = scaled(element.max) if self.saturates else None
         if not element.exponent:
-            # Half as much again: the sum stays in its binade on either side.
+            # 1.5 times the power: the sum keeps its exponent for values of either sign.
             start = scaled(1.5 * element.min_positive * 2.0**MANTISSA)
             return Constants(least=start, start=start, largest=largest)
         kept = MANTISSA - element.mantissa
-        # In e >> kept, the exponent's part of the code has this too much.
+        # The excess of the exponent part of the code in e >> kept.
         base = _log2(element.min_normal) + _BIAS
         rest = like(moved, (kept << MANTISSA) - (base << element.mantissa))
         start = arith.subi(rest, arith.shli(exponent, like(exponent, element.mantissa)))
         return Constants(least=scaled(element.min_normal), start=start, largest=largest)
 
     def quick(self, x: ir.Value, constants: Constants) -> ir.Value:
-        """The codes of x without their signs, i32 of its shape; with them if they are fixed point.
+        """The codes of x without signs, i32 of its shape; fixed point codes have signs.
 
-        Above the code are other bits: `halves.packed`.
+        There are other bits above the code: see `halves.packed`.
         """
         element = self.format.element
         if not element.exponent:
@@ -150,13 +150,13 @@ class Rounding:
         value = as_float(x)
         if constants.largest is not None:
             largest = as_float(constants.largest)
-            # A number that is not one is not here, and which zero it is makes no difference.
+            # NaN does not occur here, and the sign of a zero makes no difference.
             value = _chosen(arith.CmpFPredicate.OLT, value, largest)
             value = _chosen(arith.CmpFPredicate.OGT, value, arith.negf(largest))
         return as_bits(arith.addf(value, as_float(constants.start)))
 
     def codes(self, xs: Sequence[ir.Value], amax: ir.Value, byte: ir.Value) -> list[ir.Value]:
-        """The codes of one block, i32 as its parts are, with their signs and no other bits.
+        """The codes of one block, i32, in parts like `xs`, with signs and without other bits.
 
         `amax`, `byte`: its largest magnitude and its scale, i32.
         """
@@ -174,7 +174,7 @@ class Rounding:
         return list(either.results)
 
     def signed(self, code: ir.Value, x: ir.Value) -> ir.Value:
-        """Codes of `quick` with their signs and no other bits; fixed point as numbers."""
+        """Codes of `quick` with signs and without other bits; fixed point is sign-extended."""
         element = self.format.element
         if not element.exponent:
             top = like(code, 32 - element.bits)

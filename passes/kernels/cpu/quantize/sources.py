@@ -1,7 +1,7 @@
-"""What blocks are read from: floats of 32 or 16 bits in memory, or the elements of other blocks.
+"""The sources of blocks: floats of 32 or 16 bits in memory, or the elements of other blocks.
 
-Floats are taken from memory where they are needed. Elements of other blocks are written as f32, a
-group of blocks at a time, to memory that stays in the nearest cache.
+Floats are read from memory directly. Elements of other blocks are decoded to f32, a group of blocks
+at a time, in scratch in the nearest cache.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ class Floats:
 
     @property
     def greater(self) -> Greater:
-        """How two parts are compared."""
+        """The maximum of two parts."""
         return of_dwords if self._wide else of_words
 
     def part(self, block: ir.Value, lanes: int) -> ir.Value:
-        """A register i32 [lanes] among whose magnitudes is the largest of the block."""
+        """A register i32 [lanes] whose magnitudes include the largest one of the block."""
         each = lanes if self._wide else 2 * lanes
         mask = MAGNITUDE if self._wide else MAGNITUDE & ~(1 << 15)
         found: ir.Value | None = None
@@ -73,7 +73,7 @@ class Floats:
         return found
 
     def magnitudes(self, merged: ir.Value) -> ir.Value:
-        """The magnitudes, bits of f32, in merged parts."""
+        """The magnitudes of merged parts, as bits of f32."""
         if self._wide:
             return merged
         lower = arith.andi(merged, like(merged, 0xFFFF))
@@ -81,7 +81,7 @@ class Floats:
         return self._widened(word)
 
     def halves(self, block: ir.Value) -> Halves:
-        """The floats of a block."""
+        """The floats of a block as halves."""
         raw = load(self.memory, [block, index(0)], self._element, BLOCK)
         if self._wide:
             return of_floats(raw)
@@ -91,7 +91,7 @@ class Floats:
         return self._widened(pairs), self._widened(arith.shrui(pairs, like(pairs, 16)))
 
     def _widened(self, words: ir.Value) -> ir.Value:
-        """The bits of f32 of the low 16 bits of each lane."""
+        """The bits of the f32 of the low 16 bits of each lane."""
         if isinstance(self._element, ir.BF16Type):
             return arith.shli(words, like(words, 16))
         lanes = ir.VectorType(words.type).shape[0]
@@ -106,25 +106,25 @@ class Source:
 
     @property
     def format(self) -> BlockFormat | None:
-        """Format of the blocks; None for floats."""
+        """The format of the blocks; None for floats."""
         return FORMATS.get(self.kind)
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of the floats, or of the elements, of a block."""
+        """Bytes of the floats, or of the packed elements, of a block."""
         if self.format is not None:
             return self.format.block_bytes
         width: int = ir.Type.parse(self.kind).width
         return BLOCK * width // 8
 
     def buffers(self, count: Size) -> list[Buffer]:
-        """What is read: `count` blocks, and their scales if they have any."""
+        """The buffers that are read: `count` blocks, and their scales if any."""
         if self.format is not None:
             return [Buffer([count, self.block_bytes], i8()), Buffer([count], i8())]
         return [Buffer([count, BLOCK], ir.Type.parse(self.kind))]
 
     def reader(self, read: Sequence[ir.Value], lanes: int) -> Reader:
-        """What reads the buffers, `lanes` blocks at a time."""
+        """A reader of the buffers, for groups of `lanes` blocks."""
         if self.format is None:
             return Reader(self, tuple(read), lanes, None)
         return Reader(self, tuple(read), lanes, scratch([lanes, BLOCK], f32()))
@@ -132,7 +132,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Reader:
-    """The buffers of a source; `scratch`: where groups of blocks are put as f32, if they are."""
+    """The buffers of a source; `scratch`: memory for groups of decoded blocks, None for floats."""
 
     source: Source
     read: tuple[ir.Value, ...]
@@ -140,7 +140,7 @@ class Reader:
     scratch: ir.Value | None
 
     def group(self, block: ir.Value) -> tuple[Floats, ir.Value]:
-        """The floats of a group of blocks, and where in them the first is."""
+        """The floats of a group of blocks, and the index of the first in them."""
         if self.scratch is None:
             return Floats(self.read[0]), block
         with loop(index(0), index(self.lanes), index(1)) as (lane, _, _):
@@ -151,18 +151,18 @@ class Reader:
         return Floats(self.scratch), index(0)
 
     def one(self, block: ir.Value) -> Halves:
-        """The floats of a block, whatever they are."""
+        """The floats of one block, with any values."""
         if self.scratch is None:
             return Floats(self.read[0]).halves(block)
         return of_floats(self.exact(block))
 
     def exact(self, block: ir.Value) -> ir.Value:
-        """The numbers of a block of another format, f32 [32], in its order."""
+        """The values of a block of another format, f32 [32], in order."""
         bits = _scaled(as_bits(self._values(block)), _spread(self._byte(block), BLOCK))
         return as_float(bits)
 
     def ask_for(self, block: ir.Value) -> None:
-        """Have the cache lines of a block brought near. It may lie past the end."""
+        """Prefetch the cache lines of a block, which may lie past the end."""
         elements = ir.MemRefType(self.read[0].type).shape[1]
         lines = -(-self.source.block_bytes // CACHE_LINE)
         for start in range(0, elements, elements // lines):
@@ -172,7 +172,7 @@ class Reader:
         return arith.extui(i32(), memref.LoadOp(self.read[1], [block]).result)
 
     def _values(self, block: ir.Value) -> ir.Value:
-        """The elements of a block, f32 [32]."""
+        """The elements of a block without its scale, f32 [32]."""
         format = self.source.format
         assert format is not None
         raw = load(self.read[0], [block, index(0)], i8(), format.block_bytes)
@@ -180,7 +180,7 @@ class Reader:
 
 
 def _scaled(bits: ir.Value, byte: ir.Value) -> ir.Value:
-    """The bits of a float of few bits times 2^(byte - 127), subnormal or Inf where it is that."""
+    """Bits of a float with few significant bits times 2^(byte - 127), also if subnormal or Inf."""
     size = arith.andi(bits, like(bits, MAGNITUDE))
     sign = arith.xori(bits, size)
     field = arith.shrui(size, like(size, MANTISSA))
@@ -197,7 +197,7 @@ def _scaled(bits: ir.Value, byte: ir.Value) -> ir.Value:
     found = arith.select(where(arith.CmpIPredicate.slt, moved, 1), small, normal)
     infinite = where(arith.CmpIPredicate.sge, moved, 0xFF)
     found = arith.select(infinite, like(found, INFINITY), found)
-    # Zero, Inf and NaN are what they are under every scale but NaN.
+    # Zero, Inf and NaN do not change under any scale but NaN.
     kept = arith.ori(
         where(arith.CmpIPredicate.eq, size, 0), where(arith.CmpIPredicate.sge, size, INFINITY)
     )

@@ -1,11 +1,11 @@
-"""A matrix to MX blocks across its rows: what lies in a column becomes a run.
+"""Quantize a matrix to MX blocks across its rows, so that columns become contiguous.
 
     x [M, K], floats or blocks along K    ->    elements [K, M / 32, 32], scales [K, M / 32]
 
-A lane has a column, and a register a row of 16 columns; so the largest magnitudes of 16 blocks are
-the maximum of 32 registers, and every constant of a block is in its lane. The codes of a block come
-to lie in some dwords of its lane; these are interleaved, and each column is stored. Blocks of a
-source are decoded before, 32 rows of one each, to memory that stays in the nearest cache.
+A lane has a column, and a register a row of 16 columns. The largest magnitudes of 16 blocks are the
+maximum of 32 registers, and the constants of a block are in its lane. The codes of a block end up
+in some dwords of its lane; these are interleaved, and each column is stored. Blocks of a source are
+first decoded, one block from each of 32 rows, in scratch in the nearest cache.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from mxc.passes.kernels.vectors import (
     splat,
 )
 
-#: Columns that are taken at once.
+#: Columns that are processed at once.
 _COLUMNS = 16
-#: Columns of a workgroup; blocks of rows, of which four of 16 bytes fill a cache line.
+#: Columns of a workgroup; its blocks of rows, of which four of 16 bytes fill a cache line.
 _COLUMNS_A_WORKGROUP = 512
 _BLOCKS_A_WORKGROUP = 4
-#: Bytes that a row is asked for ahead.
+#: Prefetch distance in bytes along a row.
 _AHEAD = 256
 
 
 @dataclass(frozen=True)
 class TransposeQuantize(Sized):
-    """`source` [rows, depth], "f32", "bf16" or a format, by `rounding`, transposed."""
+    """Transposes `source` [rows, depth], "f32", "bf16" or a format, and quantizes it."""
 
     rounding: Rounding
     source: Source
@@ -56,13 +56,13 @@ class TransposeQuantize(Sized):
 
     @property
     def fits(self) -> bool:
-        """Whether columns come in whole registers, and floats are widened by a shift."""
+        """Whether sizes are whole registers and blocks, and floats are extended by a shift."""
         whole = BLOCK if self.source.format is not None else _COLUMNS
         return self.source.kind != "f16" and not self.depth % whole and not self.rows % BLOCK
 
     @property
     def name(self) -> str:
-        """The symbol of the kernel: the same for the same work."""
+        """The symbol of the kernel, equal for kernels that do the same."""
         name = f"mxc_quantize_{self.source.kind}_{self.rounding.name}"
         return f"{name}_transposed_{self.rows}x{self.depth}"
 
@@ -72,7 +72,7 @@ class TransposeQuantize(Sized):
 
     @property
     def workgroups(self) -> list[Size]:
-        """Along the columns, and along blocks of rows."""
+        """Number of workgroups along columns and along blocks of rows."""
         return [
             quotient_up(self.depth, _COLUMNS_A_WORKGROUP),
             quotient_up(self._blocks, _BLOCKS_A_WORKGROUP),
@@ -80,7 +80,7 @@ class TransposeQuantize(Sized):
 
     @property
     def buffers(self) -> list[Buffer]:
-        """The floats, or the elements and their scales; the packed elements, and the scales."""
+        """The floats, or elements and scales; then the packed elements and the scales."""
         read = [Buffer([self.rows, self.depth], self._float)]
         if self.source.format is not None:
             read = self.source.buffers(self.rows * self.depth // BLOCK)
@@ -115,12 +115,12 @@ class TransposeQuantize(Sized):
                 strip.quantize(row, column, block, column)
 
     def _part(self, dimension: int, size: int, whole: int) -> tuple[ir.Value, ir.Value]:
-        """What a workgroup has along a dimension."""
+        """The range of a workgroup along a dimension."""
         first = arith.muli(workgroup(dimension), index(size))
         return first, arith.minui(arith.addi(first, index(size)), index(whole))
 
     def _decode(self, reader: Reader, memory: ir.Value, row: ir.Value, column: ir.Value) -> None:
-        """A block of each of 32 rows, exact, to memory."""
+        """Decode a block of each of 32 rows, exactly, to memory."""
         across = index(self.depth // BLOCK)
         first = arith.addi(arith.muli(row, across), arith.divui(column, index(BLOCK)))
         with loop(index(0), index(BLOCK), index(1)) as (number, _, _):
@@ -130,7 +130,7 @@ class TransposeQuantize(Sized):
 
 @dataclass(frozen=True)
 class _Strip:
-    """16 columns of 32 rows of `memory`, f32 or bf16, to a block of each column."""
+    """Quantizes 16 columns of 32 rows of `memory`, f32 or bf16, to one block per column."""
 
     rounding: Rounding
     elements: ir.Value
@@ -138,7 +138,7 @@ class _Strip:
     memory: ir.Value
 
     def quantize(self, row: ir.Value, column: ir.Value, block: ir.Value, result: ir.Value) -> None:
-        """The rows from `row` on, whose blocks are number `block` of the columns of the result."""
+        """Quantize 32 rows from `row` on, which become block `block` of the result's columns."""
         rounding = self.rounding
         rows = [arith.addi(row, index(number)) for number in range(BLOCK)]
         amax = self._magnitude(rows[0], column)
@@ -162,7 +162,7 @@ class _Strip:
         self._store(list(either.results), byte, block, result)
 
     def _bits(self, row: ir.Value, column: ir.Value) -> ir.Value:
-        """16 floats, as bits of f32."""
+        """Load 16 floats as bits of f32."""
         element = ir.MemRefType(self.memory.type).element_type
         values = load(self.memory, [row, column], element, _COLUMNS)
         if not isinstance(element, ir.F32Type):
@@ -174,7 +174,7 @@ class _Strip:
         return arith.andi(bits, like(bits, MAGNITUDE))
 
     def _dwords(self, codes: Sequence[ir.Value]) -> list[ir.Value]:
-        """The packed block of each lane: its dwords, i32 [16] each."""
+        """The packed block of each lane as dwords, i32 [16] each."""
         bits = self.rounding.format.element.bits
         found = [splat(0, i32(), _COLUMNS)] * (bits * BLOCK // 32)
         for number, code in enumerate(codes):
@@ -203,7 +203,7 @@ class _Strip:
 
 
 def _interleaved(vectors: Sequence[ir.Value]) -> ir.Value:
-    """Lane 0 of all, then lane 1 of all; of a power of two of vectors."""
+    """Lane 0 of all vectors, then lane 1 of all, ..; the number of vectors is a power of two."""
     if len(vectors) == 1:
         return vectors[0]
     return vector.interleave(_interleaved(vectors[0::2]), _interleaved(vectors[1::2]))

@@ -1,6 +1,6 @@
-"""The short convolution on CPUs: a workgroup goes over the rows of a run, for some columns.
+"""The short convolution on CPUs: a workgroup processes the rows of a run, for some columns.
 
-The last W - 1 rows of x are in registers; the weights, extended and transposed, in the L1 cache.
+The last W - 1 rows of x are in registers; the extended and transposed weights are in the L1 cache.
 """
 
 from __future__ import annotations
@@ -17,43 +17,43 @@ from mxc.passes.kernels.extents import Size
 from mxc.passes.kernels.recurrences.shape import ConvolutionShape, Extents, rows_of_run
 from mxc.passes.kernels.vectors import f32, index, load, loop, of, scratch, splat
 
-#: Registers for the last rows, of 32 or of the 16 that AVX2 has.
+#: Registers for the last rows, of 32, or of 16 as AVX2 has.
 _KEPT, _KEPT_AVX2 = 12, 6
 
 
 @dataclass(frozen=True)
 class CpuConvolution:
-    """`shape` in registers of `lanes` f32."""
+    """The kernel of `shape` for registers of `lanes` f32."""
 
     shape: ConvolutionShape
     lanes: int
 
     @staticmethod
     def of(shape: ConvolutionShape, lanes: int) -> CpuConvolution | Reason:
-        """The kernel, or why there is none."""
+        """The kernel, or the reason for none."""
         if shape.columns % lanes:
             return Reason(f"x has {shape.columns} columns; kernels take multiples of {lanes}")
         return CpuConvolution(shape, lanes)
 
     @property
     def threads(self) -> None:
-        """None: a CPU has no lanes of its own."""
+        """None: the number of threads is for GPUs."""
 
     @property
     def columns(self) -> int:
-        """Columns of a workgroup."""
+        """Number of columns of a workgroup."""
         return self._registers * self.lanes
 
     @property
     def _registers(self) -> int:
-        """A row of a workgroup."""
+        """Number of registers per row of a workgroup."""
         whole = self.shape.columns // self.lanes
         kept = _KEPT_AVX2 if self.lanes == 8 else _KEPT
         most = max(1, kept // (self.shape.width - 1))
         return max(n for n in range(1, min(most, whole) + 1) if whole % n == 0)
 
     def workgroups(self, of: Extents) -> list[Size]:
-        """Along columns and runs."""
+        """Number of workgroups along columns and runs."""
         return [self.shape.columns // self.columns, of.runs]
 
     def body(self, layer: ir.Value, *buffers: ir.Value) -> None:
@@ -83,7 +83,7 @@ class CpuConvolution:
         return load(source, at, f32(), self.lanes)
 
     def _factors(self, weights: ir.Value, columns: list[ir.Value]) -> ir.Value:
-        """Scratch f32 [W, columns] of the weights."""
+        """Load the weights to scratch f32 [W, columns]."""
         width, lanes = self.shape.width, self.lanes
         memory = scratch([width, self.columns], f32())
         element = ir.Type.parse(self.shape.element)

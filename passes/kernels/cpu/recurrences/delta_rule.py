@@ -1,4 +1,4 @@
-"""The delta rule on CPUs: a workgroup goes over the rows of a run, for some columns of one head.
+"""The delta rule on CPUs: a workgroup processes the rows of a run, for some columns of one head.
 
     tile[i, v] = state[i, v], or zero                            # K x columns, in the L1 cache
     for row in run:
@@ -8,8 +8,8 @@
       result[v]  = sum over i of q[i] tile[i, v]                 # in the same loop
     state = tile
 
-Columns of a state do not depend on each other. Where each row of the state has a decay of its own,
-k[i] decay[i] is in the first sum, and decay[i] stands before tile[i, v].
+Columns of a state are independent. Where each row of the state has its own decay, the first sum
+uses k[i] decay[i], and tile[i, v] is multiplied by decay[i].
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from mxc.passes.kernels.extents import Size
 from mxc.passes.kernels.recurrences.shape import Extents, RuleShape, rows_of_run
 from mxc.passes.kernels.vectors import f32, index, load, loop, of, scratch, splat
 
-#: f32 of a tile, at most: with rows of queries and keys it stays in an L1 cache of 32 KiB.
+#: Most f32 of a tile: with rows of queries and keys, it fits in an L1 cache of 32 KiB.
 _TILE = 4096
 #: Rows of a state per iteration of a loop.
 _STEP = 8
-#: Sums that are on their way at once: multiply-adds take four cycles, and two begin in each.
+#: Sums in flight at once: a multiply-add takes four cycles, and two start per cycle.
 _CHAINS = 8
 
 
 @dataclass(frozen=True)
 class CpuDeltaRule:
-    """`shape` in registers of `lanes` f32."""
+    """The kernel of `shape` for registers of `lanes` f32."""
 
     shape: RuleShape
     lanes: int
 
     @staticmethod
     def of(shape: RuleShape, lanes: int) -> CpuDeltaRule | Reason:
-        """The kernel, or why there is none."""
+        """The kernel, or the reason for none."""
         if shape.key_depth % _STEP or shape.depth % lanes:
             return Reason(
                 f"a state is {shape.key_depth}x{shape.depth}; kernels take multiples of "
@@ -53,22 +53,22 @@ class CpuDeltaRule:
 
     @property
     def threads(self) -> None:
-        """None: a CPU has no lanes of its own."""
+        """None: the number of threads is for GPUs."""
 
     @property
     def columns(self) -> int:
-        """Columns of a workgroup."""
+        """Number of columns of a workgroup."""
         return self._registers * self.lanes
 
     @property
     def _registers(self) -> int:
-        """A row of the tile."""
+        """Number of registers per row of the tile."""
         whole = self.shape.depth // self.lanes
         most = max(1, _TILE // (self.shape.key_depth * self.lanes))
         return max(n for n in range(1, min(most, whole, _CHAINS) + 1) if whole % n == 0)
 
     def workgroups(self, of: Extents) -> list[Size]:
-        """Along columns, heads and runs."""
+        """Number of workgroups along columns, heads and runs."""
         return [self.shape.depth // self.columns, self.shape.heads, of.runs]
 
     def body(self, layer: ir.Value, *buffers: ir.Value) -> None:
@@ -102,7 +102,7 @@ class CpuDeltaRule:
 
 @dataclass(frozen=True)
 class _Row:
-    """One row over a tile, whose registers are at `own` in each of its rows."""
+    """One row of the run and a tile, whose registers begin at the columns `own`."""
 
     kernel: CpuDeltaRule
     tile: ir.Value
@@ -113,7 +113,7 @@ class _Row:
     key_head: ir.Value
 
     def result(self, columns: Sequence[ir.Value]) -> list[ir.Value]:
-        """What the row reads, with the tile updated."""
+        """Update the tile, and return the result of the row."""
         _, _, values, decay, beta = self.rows
         lanes, each = self.kernel.lanes, self.kernel.shape.each
         rate = self._wide(_element(beta, [self.row, self.head]))
@@ -153,8 +153,9 @@ class _Row:
     def _summed(
         self, add: Callable[[ir.Value, list[ir.Value]], list[ir.Value]], chains: int
     ) -> list[ir.Value]:
-        """The sums over i, by `add` to those before. They are so many that `chains` are on their
-        way: sum n is of every i that is n modulo their number, and they are added in pairs."""
+        """The sums over i, built by `add` from the earlier sums. Each sum is split into parts so
+        that `chains` are in flight: part n takes every i that is n modulo the number of parts, and
+        parts are added in pairs."""
         count = len(self.own)
         parts = max(1, chains // count)
         parts = max(n for n in (1, 2, 4, 8) if n <= parts)

@@ -1,4 +1,4 @@
-"""Recurrences on CPUs: the kernel of each shape."""
+"""Lowering of recurrences on CPUs: the kernel for each shape."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mxc.passes.kernels.recurrences.shape import RuleShape
 
 
 def recurrence_kernels(lanes: int) -> Lowering[Call, Recurrence]:
-    """Recurrences become kernels of registers of `lanes` f32."""
+    """The lowering of recurrences to kernels for registers of `lanes` f32."""
 
     def kernel(shape: Shape) -> Kernel | Reason:
         if isinstance(shape, RuleShape):
