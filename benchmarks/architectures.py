@@ -1,12 +1,12 @@
-"""Two layers of every architecture at published widths, compiled for a CPU and for gfx950.
+"""Compile two layers of every architecture, at published widths, for a CPU and for gfx950.
 
     python benchmarks/architectures.py [--only NAME ..] [--target cpu --target gfx950] [--plain]
 
-No weights are needed: checkpoints are headers of bf16 tensors, and matrices become mxfp8 where
-they may (--quantize-dense), or stay bf16 (--plain). Every compilation is a process of its own with
---strict; its processor time and wall time are printed, what it refused, and each product that no
-kernel of mxc computes; where there is any of these the exit code is 1. Configs are those of the
-classes of transformers, with the sizes of the model that is named.
+No weights are needed: checkpoints are headers of bf16 tensors. Matrices are quantized to mxfp8
+where possible (--quantize-dense), or stay bf16 (--plain). Every compilation runs in its own process
+with --strict. The script prints its processor time and wall time, errors, and each product that no
+kernel of mxc computes; the exit code is 1 if there is an error or such a product. Configs are those
+of transformers' classes, with the sizes of the named model.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Compile time by phase, and peak memory, for a model of the shape of gpt-oss-20b.
+"""Measure compile time by phase, and peak memory, for a model with the shapes of gpt-oss-20b.
 
     python benchmarks/compile_time.py [--targets gfx950,cpu] [--layers 24] [--json]
 
-Compiles a checkpoint of true headers and no data without its weights: code only. Memory is the
-sum of the resident sets of the command and of its compiler process, sampled. Promised for gfx950:
-less than 60 s.
+The checkpoint has real headers and no data, and only code is compiled, without weights. Memory is
+the sampled sum of the resident sets of the command and its compiler process. The limit for gfx950
+is 60 s.
 """
 
 import argparse

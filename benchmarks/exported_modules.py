@@ -1,9 +1,10 @@
-"""Modules of frameworks, compiled for this CPU, run and compared: the table of docs/programs.md.
+"""Compile and run modules of frameworks on this CPU, and write the table of docs/programs.md.
 
     python benchmarks/exported_modules.py [--output docs/programs.md]
 
-The modules are those of tests/compiler/programs/; nobody here wrote them, and weights are random.
-The lines between the marks of the page are replaced. The exit status is 1 where a number is wrong.
+The modules are those of tests/compiler/programs/, which are third-party modules with random
+weights. The lines between the marks of the page are replaced. The exit status is 1 where a number
+is wrong.
 """
 
 from __future__ import annotations

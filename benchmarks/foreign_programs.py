@@ -1,11 +1,11 @@
-"""A hundred programs as other projects write them, for a CPU and for gfx950, run and compared.
+"""Compile and run a hundred programs in the forms of other projects, for a CPU and for gfx950.
 
     python benchmarks/foreign_programs.py [--output docs/foreign-programs.md] [--filter REGEX]
 
 The programs are described in fuzz/foreign.py. Each runs on the patterns of fuzz/operands.py, on
-this machine and on the simulator, and is compared with fuzz/reference.py. The page says which
-instructions the kernel has, or why there is none. The exit status is 1 where a number is wrong, the
-compiler fails, or a reason is missing.
+this machine and on the simulator, and is compared with fuzz/reference.py. The page lists the
+instructions of the kernel, or the reason why there is no kernel. The exit status is 1 where a
+number is wrong, the compiler fails, or a reason is missing.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Damaged checkpoint headers, by the million: each is read or refused, soon, in little memory.
+"""Fuzz checkpoint headers: each damaged file must be read or refused fast, in little memory.
 
     python benchmarks/fuzz_headers.py [--inputs 1000000] [--seconds 600] [--seed 0] [--commands]
 
-Files that are right are cut, overwritten, spliced and given numbers that lie; what then happens is
-counted. Anything but a result or a CheckpointError ends the run and leaves the input behind.
+Valid files are truncated, overwritten, spliced and given wrong numbers; the outcomes are counted.
+Anything but a result or a CheckpointError ends the run and keeps the input.
 
 With --commands the inputs are whole command lines (hostile_cases.py): damaged artifacts, reports,
-tokenizers, chat templates, arrays, options and programs. What is wrong with how the command takes
-one is printed, and the status is 1 in the end.
+tokenizers, chat templates, arrays, options and programs. The script prints how a command mishandles
+an input; the exit status is then 1.
 """
 
 import argparse

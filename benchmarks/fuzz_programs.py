@@ -1,14 +1,14 @@
-"""Random programs with scaled contractions through our passes, compared with numpy.
+"""Fuzz mxc's passes with random programs with scaled contractions, compared with numpy.
 
     python benchmarks/fuzz_programs.py [--count 10000] [--seed 0] [--first 0] [--target cpu]
     python benchmarks/fuzz_programs.py --program finding.json
 
-Each program is put together from pieces (fuzz/description.py). Our stages run on all of them, and
-what is normalised is interpreted in numpy (fuzz/stages.py). One of every --whole programs, and each
-that calls a kernel of a form not seen before, is compiled by IREE and run too (fuzz/check.py). A
-wrong number, a trace, a crash, a hang, a refusal that is not ours, and a contraction without a
-kernel of ours and without a reason are findings: each is made smaller and written, with its MLIR,
-to the folder --output. The exit status is 1 where there is one.
+Each program is composed of pieces (fuzz/description.py). mxc's stages run on all of them, and the
+normalized program is interpreted in numpy (fuzz/stages.py). One of every --whole programs, and each
+that calls a kernel of a new form, is compiled by IREE and run too (fuzz/check.py). Findings are
+wrong numbers, traces, crashes, hangs, errors that are not mxc's, and contractions without a kernel
+of mxc and without a reason. Each finding is shrunk and written, with its MLIR, to the folder
+--output. The exit status is 1 where there is one.
 """
 
 from __future__ import annotations

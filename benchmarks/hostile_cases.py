@@ -1,7 +1,7 @@
-"""Hostile inputs for the whole command: each is refused in one line, soon, and nothing stays of it.
+"""Hostile inputs for the whole command: each must be refused in one line, fast, without remains.
 
-`cases` makes command lines with the files that they need, from a seed; `Runner` runs them in a
-process of its own and says what is wrong with how the command took them.
+`cases` makes command lines with the files that they need, from a seed. `Runner` runs them in a
+separate process and reports how the command mishandles them.
 `python benchmarks/fuzz_headers.py --commands N` runs N of them, tests/test_hostile.py some.
 """
 

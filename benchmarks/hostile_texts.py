@@ -1,4 +1,4 @@
-"""Texts that do harm: chat templates, arrays, options, programs and specs of passes."""
+"""Hostile texts: chat templates, arrays, options, programs and specs of passes."""
 
 import struct
 

@@ -1,10 +1,10 @@
-"""How long loading takes, and how much memory, for an artifact with 1 GiB of weights.
+"""Measure time and memory of loading an artifact with 1 GiB of weights.
 
     python benchmarks/load.py [--weights-mib 1024] [--repeat 5]
 
 Writes an artifact of one trivial function that reads one parameter, then loads it in fresh
-processes. What counts is the time from the call of `mxc.load` to its return and the growth of the
-resident set; the imports before it are shown apart. Promised: below 50 ms and 100 MiB.
+processes. The figures are the time of the call of `mxc.load` and the growth of the resident set;
+imports before it are shown separately. The limits are 50 ms and 100 MiB.
 """
 
 import argparse

@@ -1,16 +1,16 @@
-"""Mutants: the sources with one small error each. Those that no test fails on are listed.
+"""Mutation testing: lists mutants, copies of the sources with a small error, that no test detects.
 
     python benchmarks/mutants.py --count 200 --seed 1 --output mutants.jsonl
 
-A mutant is chosen at random among all places of the files under test: a comparison, an operation,
-an integer, a condition. The tests are imported once, from a clone of the tree. One test file after
-the other runs in a fork, which records the lines that each of its tests reaches. Then each mutant
-that is left is put into a fork, where the tests of the file that reach its line run until one
-fails. A mutant that makes tests run too long is killed too.
+Mutants change a random place of the files under test: a comparison, an operation, an integer or a
+condition. The tests are imported once, from a clone of the tree. Each test file runs in a fork,
+which records the lines that each of its tests reaches. Then each remaining mutant is applied in a
+fork, where the tests of the file that reach its line run until one fails. A mutant that makes tests
+run too long counts as killed.
 
-Test files that are named after a mutant's file come first, and none runs once all mutants are
-killed. What tests reach is kept in build/ until the sources change, and so is what the output has
-as killed.
+Test files that are named after a mutant's file run first, and no file runs after all mutants are
+killed. Records of reached lines are kept in build/ until the sources change, and so are mutants
+that the output lists as killed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Packing: rate in MB/s and peak resident memory of a fresh process, for a checkpoint of any size.
+"""Measure packing: MB/s and peak resident memory of a fresh process, for a checkpoint of any size.
 
     python benchmarks/pack.py [--gib 1] [--quantize-dense mxfp8|mxint8] [--folder DIR] [--json]
 
 Writes a random checkpoint with the layers of gpt-oss-20b (about 0.4 GiB each) into DIR, packs it
-in a process of its own, and removes both. The file system cache is warm, as after a download.
+in a separate process, and removes both. The file system cache is warm, as after a download.
 """
 
 import argparse

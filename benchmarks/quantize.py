@@ -1,13 +1,13 @@
-"""Quantizing a checkpoint of the shapes of an 8B Llama in bfloat16: MB/s of input, peak memory.
+"""Measure quantizing a bfloat16 checkpoint with the shapes of an 8B Llama: MB/s, peak memory.
 
     python benchmarks/quantize.py [--format mxfp4] [--recipe even] [--layers 2] [--turns 3]
 
-Writes a random checkpoint of some of its 32 layers, and quantizes it in processes of their own:
-ours with two threads, then torchao on the same tensors, read and written with the safetensors
-library by a short script, with as many threads; in turns, of which the fastest counts. Then ours
-again on one file of 5 GB, as published checkpoints of that size have them, for its peak memory
-(--no-shard: without). The file system cache is warm, as after a download. Ends with 1 where ours
-is below 400 MB/s or above 2 GiB.
+Writes a random checkpoint of some of its 32 layers, and quantizes it in separate processes: with
+mxc on two threads, and with torchao on the same tensors and as many threads, read and written with
+the safetensors library by a short script. They alternate, and the fastest run counts. Then mxc
+quantizes one file of 5 GB, the size of published shards, to measure its peak memory (not with
+--no-shard). The file system cache is warm, as after a download. The exit status is 1 where mxc is
+below 400 MB/s of input or above 2 GiB.
 """
 
 import argparse

@@ -1,13 +1,13 @@
-"""What quantizing a linear layer loses of its outputs, in dB, and how long each way takes.
+"""Measure the error of a quantized linear layer's outputs, in dB, and the time of each method.
 
     python benchmarks/quantize_outputs.py [--rows 1024] [--depth 2048] [--peers]
 
-Weights are heavy-tailed (Student t, 3 degrees); inputs are normal, half of their variance in
-depth / 8 directions, with 1 % of channels 25 times larger, each of length sqrt(K) as behind a norm:
-one seed, float32. 4096 inputs calibrate, 2048 others are measured on. `a mxfp4`: inputs are
-quantized too. torchao rounds the same weights to nearest; --peers has other libraries calibrate
-with the same inputs (quantize_peers.py says what to install). Seconds are processor time. Ends
-with 1 where a figure is below WANTED.
+Weights are heavy-tailed (Student t, 3 degrees of freedom). Inputs are normally distributed, with
+half of their variance in depth / 8 directions and 1 % of channels 25 times larger, each scaled to
+length sqrt(K) as after a norm; one seed, float32. 4096 inputs calibrate, 2048 others are measured.
+`a mxfp4`: inputs are quantized too. torchao rounds the same weights to nearest; --peers adds other
+libraries with the same calibration inputs (quantize_peers.py says what to install). Seconds are
+processor time. The exit status is 1 where a figure is below WANTED.
 """
 
 import argparse

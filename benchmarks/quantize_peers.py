@@ -1,11 +1,11 @@
-"""Weights as llm-compressor, auto-round and Quark quantize them: for quantize_outputs.py --peers.
+"""Quantize weights with llm-compressor, auto-round and Quark, for quantize_outputs.py --peers.
 
     pip install llmcompressor==0.14.0.1 auto-round==0.15.1 amd-quark==0.13 py-cpuinfo
 
-They quantize models, so the weights are the value projection of one: a Mistral of one layer whose
-window is one token, so that attention gives each token its own value, whose output projection keeps
-lengths, and whose MLP is zero. The error of the layer is that of the projection then, which is what
-auto-round minimises. The embedding has the inputs, one for each token.
+These libraries quantize models, so the weights become the value projection of a model: a Mistral
+with one layer, whose window is one token so that attention returns each token's own value, whose
+output projection preserves lengths, and whose MLP is zero. The error of the layer is then that of
+the projection, which auto-round minimizes. The embedding holds the inputs, one per token.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""A quantization whose worker is killed, and that is resumed: the same bytes as of a whole one.
+"""Check that a quantization with a killed worker, once resumed, gives the same bytes.
 
     python benchmarks/quantize_resume.py [--layers 11] [--workers 2] [--format mxfp4]
 
-Writes a random checkpoint of layers of an 8B Llama in bfloat16, 436 MB each; quantizes it with
-threads, then with worker processes of which one is killed once a third of the pieces is done, then
-again. Prints processor seconds of each run, children included, and the SHA-256 of the files. Ends
-with 1 where they differ, or nothing was resumed.
+Writes a random checkpoint of layers of an 8B Llama in bfloat16, 436 MB each. Quantizes it with
+threads, then with worker processes of which one is killed after a third of the pieces, then again.
+Prints processor seconds of each run, children included, and the SHA-256 of the files. The exit
+status is 1 where the files differ, or nothing was resumed.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Throughput and waiting times of servers with OpenAI's API: of `mxc serve` and of others.
+"""Measure throughput and latencies of servers with OpenAI's API: `mxc serve` and others.
 
     mxc serve OUT.mxc --port 8000 &
     python benchmarks/serve.py http://127.0.0.1:8000 [--clients 1,4,16,64] [--prompt 32,512,2048]
@@ -9,22 +9,22 @@
         'mxc=mxc serve OUT.mxc --threads {threads} --port {port}' \\
         'llama-server=llama-server -m OUT.gguf -t {threads} -np 64 -c 147456 --port {port}'
 
-Prompts are random token ids, each of its own, so that no prefix is shared; answers are streamed.
---prompt has lengths, of which each has rows of its own; of 32-2048 each request draws one, short
-ones as often as long ones by their logarithm. With --clients each client asks again as soon as it
-has its answer; with --rate requests come at random times, so many per second (a Poisson process).
-With --seconds a row takes so long instead of so many requests; what is on its way then is finished.
-TTFT is the time to the first token, TPOT that between tokens; of both the median and the 99th
-percentile.
+Prompts are distinct random token ids, so that no prefix is shared; answers are streamed. --prompt
+lists lengths, each with its own rows; with a range such as 32-2048 each request draws a length,
+uniformly on a logarithmic scale. With --clients each client sends a request as soon as it has its
+answer; with --rate requests arrive as a Poisson process with so many per second. With --seconds a
+row lasts a fixed time instead of a number of requests; running requests are then finished. TTFT is
+the time to the first token, TPOT the time between tokens; the median and the 99th percentile of
+both are printed.
 
-Several servers get the same requests, row by row in turns. Those that are commands are started
-here, and stopped (SIGSTOP) while another one is measured. `times` is what the first server
-generates per second over what the other one does. What is wanted of the first: more tokens/s with
-any number of clients, with 16 at least 3 times, and a 99th percentile of TTFT that is no longer.
-Where that is missed the script ends with 1.
+Several servers get the same requests and alternate row by row. Servers given as commands are
+started by the script, and stopped (SIGSTOP) while another server is measured. `times` is the ratio
+of tokens per second of the first server to the other one. The first server must generate more
+tokens/s with any number of clients, at least 3 times as many with 16, and have a 99th percentile of
+TTFT that is no longer. Otherwise the exit status is 1.
 
-With --turns each prompt is sent again with 32 more tokens after it, as the second turn of a
-conversation is; both TTFTs are medians. One server.
+With --turns each prompt is sent again with 32 more tokens, like the second turn of a conversation;
+both TTFTs are medians. This takes one server.
 """
 
 from __future__ import annotations

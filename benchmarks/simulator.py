@@ -1,10 +1,10 @@
-"""How long the simulator takes for stock kernels of f4 x f4, with and without its sanitizer.
+"""Measure the simulator on stock kernels of f4 x f4, with and without its sanitizer.
 
     python benchmarks/simulator.py [--repeat 5] [--json]
 
 Compiles each product with the stock compiler, translates its kernel once, and takes the minimum of
-runs that alternate between plain and sanitised. Promised on two cores: 128x256x512 below 20 ms,
-1024x1024x1024 and 100x2880x2880 below 0.3 s, the sanitizer at most 3 times that.
+runs that alternate between plain and sanitized. The limits on two cores are 20 ms for 128x256x512,
+0.3 s for 1024x1024x1024 and 100x2880x2880, and 3 times as much with the sanitizer.
 """
 
 from __future__ import annotations

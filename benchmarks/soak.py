@@ -1,12 +1,12 @@
-"""Random load on a running `mxc serve`, good and bad, and what is left when it is over.
+"""Put random load, valid and invalid, on a running `mxc serve`, and check its state afterwards.
 
     mxc serve OUT.mxc --port 8000 &
     python benchmarks/soak.py http://127.0.0.1:8000 [--minutes 30] [--seed 0] [--clients 16]
 
-Clients ask, and some of them leave in the middle, reset their connection, read slowly, send half a
-body, too much of one, or none of JSON. At the end no request runs or waits, every page is free,
-every proper request had its answer, and each answer is the one that its prompt got alone. After a
-fifth of the time the server's memory and its open files no longer grow.
+Clients send requests; some disconnect midway, reset their connection, read slowly, or send half a
+body, a body that is too large, or no JSON. At the end no request may run or wait, every page must
+be free, every valid request must have its answer, and each answer must be that of its prompt alone.
+After a fifth of the time the server's memory and its open files must not grow.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""The chart of the README: its table of speed, as times faster than llama.cpp on the same machine.
+"""Draw the chart of the README from its table of speed: ratios to llama.cpp on the same machine.
 
     python benchmarks/speed_chart.py [--output docs/speed.svg]
 
-The table is the only place of the numbers; a test compares the picture with it.
+The numbers are only in the table; a test compares the picture with it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A function of JAX with mxfp4 weights, compiled for this CPU; its weights are packed into files.
+"""Compile a JAX function with mxfp4 weights for this CPU; the artifact's files hold its weights.
 
 pip install 'mxc[jax]'
 """
@@ -25,7 +25,7 @@ scales = jnp.asarray(weight.scales.view(ml_dtypes.float8_e8m0fnu))
 
 
 def layer(x: jax.Array) -> jax.Array:
-    """gelu(x) times weights that are dequantized as written: one kernel of mxc reads the blocks."""
+    """gelu(x) times dequantized weights; in the program one kernel of mxc reads the blocks."""
     blocks = elements.astype(jnp.float32).reshape(N, K // BLOCK, BLOCK)
     dequantized = (blocks * scales.astype(jnp.float32)[..., None]).reshape(N, K)
     return jax.nn.gelu(x) @ dequantized.T

@@ -1,8 +1,8 @@
-"""A kernel in the kernel language: written, scheduled, interpreted in numpy, put into a program.
+"""Write a kernel in the kernel language, schedule it, interpret it in numpy, use it in a program.
 
     Y[n] = sum over k of A[k, n] * A[k, n]
 
-A call of @column_squares becomes a dispatch of the kernel, by a pass; IREE compiles and runs it.
+A pass replaces calls of @column_squares by dispatches of the kernel; IREE compiles and runs them.
 """
 
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ F32 = Element("f32", 32, np.float32)
 
 
 def definition(k: int, n: int) -> Kernel:
-    """What is computed: no loop, no place."""
+    """Return the kernel's definition, without loops and memory spaces."""
     arrays = (Array("A", F32, ("k", "n"), "global"), Array("T", F32, ("n",)),
               Array("Y", F32, ("n",), "global"))  # fmt: skip
     body = (Do("zero", "T"), Do("dot", "T", ("A", "A")), Do("map", "Y", ("T",)))
@@ -42,7 +42,7 @@ def definition(k: int, n: int) -> Kernel:
 
 
 def schedule(kernel: Kernel) -> Iterator[Kernel]:
-    """The kernel after each step: each computes the same."""
+    """Yield the kernel after each schedule step; all compute the same result."""
     yield kernel
     kernel = over(kernel, "n", COLUMNS, "T=0 T+= Y=", grid=True)
     kernel = over(kernel, "k", 1, "T+=")
@@ -55,15 +55,15 @@ def schedule(kernel: Kernel) -> Iterator[Kernel]:
 
 @dataclass
 class Statements:
-    """The three statements, on vectors of LANES columns."""
+    """Emits the three statements on vectors of LANES columns."""
 
     places: Places
 
     def enter(self, held: Any, tile: Tile) -> None:
-        """Nothing is prepared."""
+        """Do nothing: there is nothing to prepare before a loop."""
 
     def emit(self, do: Do, tile: Tile) -> None:
-        """One statement on a tile."""
+        """Emit one statement on a tile."""
         kind = ir.VectorType.get([LANES], ir.F32Type.get())
         sums, memory = self.places.registers["T"], self.places.memory
         for n in range(0, tile.sizes["n"], LANES):
@@ -82,12 +82,12 @@ class Statements:
 @passes.register
 @dataclass(frozen=True)
 class LowerColumnSquares(passes.Pass):
-    """Calls of @column_squares become dispatches of the kernel."""
+    """Replaces calls of @column_squares by dispatches of the kernel."""
 
     name = "example-lower-column-squares"
 
     def run(self, module: ir.Operation) -> None:
-        """Rewrite every call, of whole workgroups of columns."""
+        """Rewrite every call; PassError where the columns are no whole number of workgroups."""
         for function in list(module.regions[0].blocks[0].operations):
             for block in function.regions[0].blocks:
                 for op in [view.operation for view in block.operations]:

@@ -1,6 +1,6 @@
-"""A pass of one's own between passes of mxc and of IREE, over a program in memory.
+"""Run a custom pass between passes of mxc and of IREE on a program in memory.
 
-IREE then compiles and runs what came out, in this process.
+IREE then compiles and runs the result in this process.
 """
 
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ func.func @scaled(%x: tensor<8xf32>) -> tensor<8xf32> {
 @passes.register
 @dataclass(frozen=True)
 class MultiplyByReciprocals(passes.Pass):
-    """Divisions by a power of two become products, which are exact and faster.
+    """Replaces divisions by a power of two by products, which are exact and faster.
 
     `largest`: the largest divisor that is replaced.
     """
@@ -61,7 +61,7 @@ class MultiplyByReciprocals(passes.Pass):
             op.erase()
 
     def _divisor(self, value: ir.Value) -> float | None:
-        """A power of two that every element is."""
+        """Return the power of two that all elements of a constant are, or None."""
         op = value.owner
         if isinstance(op, ir.Block) or op.name != "arith.constant":
             return None

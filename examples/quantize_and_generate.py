@@ -1,6 +1,6 @@
-"""A checkpoint in bf16: quantized to mxfp4, compiled for this CPU, and asked for tokens.
+"""Quantize a bf16 checkpoint to mxfp4, compile it for this CPU, and generate tokens.
 
-The checkpoint is random and small; a folder of yours takes its place.
+The checkpoint is random and small; replace it by your own folder.
 """
 
 import tempfile

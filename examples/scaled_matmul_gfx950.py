@@ -1,4 +1,4 @@
-"""One scaled matmul, mxfp4 by mxfp4, compiled for gfx950; its hot loop from the assembly.
+"""Compile a scaled matmul, mxfp4 by mxfp4, for gfx950, and print its hot loop in assembly.
 
 No GPU is needed.
 """
@@ -20,7 +20,7 @@ with new_context(), ir.Location.unknown():
     module = ir.Module.create()
     i8 = ir.IntegerType.get_signless(8)
     elements, scales = (ir.Type.parse(name) for name in ("f4E2M1FN", "f8E8M0FNU"))
-    # Two elements are in a byte; the last dimension is a block.
+    # A byte holds two elements; the last dimension is a block.
     sides = [ir.RankedTensorType.get([rows, K // BLOCK, BLOCK // 2], i8) for rows in (M, N)]
     by = [ir.RankedTensorType.get([rows, K // BLOCK], i8) for rows in (M, N)]
     with ir.InsertionPoint(module.body):

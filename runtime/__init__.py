@@ -1,7 +1,7 @@
 """Load an artifact and run it. Never imports the compiler.
 
-`load` comes from mxc.runtime.session at its first use, so that what needs no IREE (the checks of
-an artifact, sampling, text) does not wait for it.
+`load` is imported from mxc.runtime.session at its first use, so that modules which need no IREE
+(the checks of an artifact, sampling, text) do not pay for importing it.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Arrays at the boundary: numpy outside, device buffers inside, MLIR types in between."""
+"""Conversion between numpy arrays of the caller and IREE device buffers, by MLIR element type."""
 
 from __future__ import annotations
 
@@ -51,12 +51,15 @@ _ELEMENTS = {
     "i1": rt.HalElementType.BOOL_8,
 }
 
-#: What IREE aligns buffers to; memory that is less aligned would be copied.
+#: Bytes that IREE aligns buffers to; memory that is less aligned would be copied.
 _ALIGNMENT = 64
 
 
 def dtype_of(name: str, place: str) -> np.dtype[Any]:
-    """The numpy dtype of an MLIR element type; ArtifactError names `place` where there is none."""
+    """Return the numpy dtype of an MLIR element type.
+
+    Raises ArtifactError, naming `place`, for a type that cannot be an argument or a result.
+    """
     if name not in DTYPES:
         raise ArtifactError(
             f"{place}: element type {name!r} does not cross the boundary; "
@@ -66,11 +69,11 @@ def dtype_of(name: str, place: str) -> np.dtype[Any]:
 
 
 def conform(value: object, wanted: TensorType, place: str) -> Array:
-    """`value` as a contiguous array of exactly the wanted shape and dtype, never converted.
+    """Return `value` as a contiguous array of exactly the wanted shape and dtype, never converted.
 
-    The one exception is signedness: uint8 is taken for i8 and so on, because MLIR integers have
-    none and packed bytes are unsigned in numpy. Python numbers are taken for rank 0. Raises
-    RequestError that names `place`, what was wanted and what was given.
+    Signedness is the one exception: uint8 is accepted for i8, and so on, because MLIR integers are
+    signless and packed bytes are unsigned in numpy. Python numbers are accepted for rank 0. Raises
+    RequestError, which names `place`, the wanted type and the given one.
     """
     dtype = dtype_of(wanted.dtype, place)
     if isinstance(value, bool | int | float) and not wanted.shape:
@@ -97,7 +100,7 @@ def conform(value: object, wanted: TensorType, place: str) -> Array:
 
 
 def describe(tensor: TensorType) -> str:
-    """A type as a reader of messages knows it: "f32 [4, ?]"."""
+    """Return a tensor type as messages print it: "f32 [4, ?]"."""
     return f"{tensor.dtype} [{', '.join('?' if n == -1 else str(n) for n in tensor.shape)}]"
 
 
@@ -106,9 +109,9 @@ def _mismatch(place: str, wanted: TensorType, got: Array) -> str:
 
 
 def to_device(device: Any, array: Array, dtype: str) -> Any:
-    """A HalBufferView with a copy of `array`, whose elements are of MLIR type `dtype`.
+    """Return a HalBufferView with a copy of `array`, whose elements have MLIR type `dtype`.
 
-    A copy, because a program may update its arguments in place.
+    The array is copied because a program may update its arguments in place.
     """
     if dtype in NIBBLES:
         codes = array.view(np.uint8)
@@ -119,9 +122,9 @@ def to_device(device: Any, array: Array, dtype: str) -> Any:
 
 
 def to_host(device: Any, view: Any, dtype: str) -> Array:
-    """A copy of the device buffer, of MLIR type `dtype`, as an array of the view's shape.
+    """Return a copy of a device buffer of MLIR type `dtype`, as an array of the view's shape.
 
-    The copy is needed: what IREE gives is a window on memory that dies with the buffer.
+    The copy is needed because IREE returns a view of memory that is freed with the buffer.
     """
     found = np.array(window(device, view))
     if dtype in NIBBLES:
@@ -131,18 +134,18 @@ def to_host(device: Any, view: Any, dtype: str) -> Array:
 
 
 def window(device: Any, view: Any) -> Array:
-    """The device buffer as an array that dies with it; of a CPU without a copy."""
+    """Return a device buffer as an array, valid while the buffer lives; without a copy on CPUs."""
     found: Array = rt.DeviceArray(device, view).to_host()
     return found
 
 
 def zeros(device: Any, tensor: TensorType, *, lazily: bool) -> tuple[Any, Array | None]:
-    """A HalBufferView of zeros, and the memory under it where that is ours.
+    """Return a HalBufferView of zeros, and the numpy array of its memory, or None.
 
-    lazily: for CPU devices; the memory is the operating system's untouched pages, so that a KV
-    cache costs resident memory only for the positions that are used. The caller must keep it as
-    long as any buffer that a program made of this one in place: IREE ties it to the Python object
-    of the first buffer alone.
+    lazily: for CPU devices; the memory is a numpy array of untouched pages of the operating system,
+    so that a KV cache costs resident memory only for the positions that are used. The caller must
+    keep that array as long as any buffer that a program derived from this one in place, because
+    IREE keeps it alive only with the Python object of the first buffer.
     """
     size = int(np.prod(tensor.shape, dtype=np.int64)) * DTYPES[tensor.dtype].itemsize
     allocator = device.allocator
@@ -166,13 +169,14 @@ def zeros(device: Any, tensor: TensorType, *, lazily: bool) -> tuple[Any, Array 
 def copy_ranges(
     device: Any, source: Any, target: Any, ranges: Iterable[tuple[int, int, int]]
 ) -> None:
-    """Copy bytes of one HalBufferView to another, or the same, on the device, one after the other.
+    """Copy byte ranges from one HalBufferView to another or the same, on the device, in order.
 
-    `ranges`: offset in the source, offset in the target, and length. The two never overlap.
+    `ranges`: (offset in the source, offset in the target, length). The source and the target of a
+    range never overlap.
     """
     merged: list[list[int]] = []
     for start, end, length in ranges:
-        # Of one buffer, the two may be each other's neighbours: together they would overlap.
+        # Within one buffer a source may adjoin a target, so that merged ranges would overlap.
         last = merged[-1] if merged and source is not target else None
         if last is not None and [last[0] + last[2], last[1] + last[2]] == [start, end]:
             last[2] += length

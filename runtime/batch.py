@@ -1,4 +1,4 @@
-"""Several sequences decoded together: a token of each, in one call that reads the weights once."""
+"""Batched decoding: one token of each of several sequences, in a call that reads weights once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Batch:
-    """Decodes sequences of one model together; which they are may change from call to call."""
+    """Decodes sequences of one model together; the set may change from call to call."""
 
     def __init__(self, model: Model) -> None:
         """Raises RequestError where `model` is not a language model."""
@@ -26,12 +26,13 @@ class Batch:
         self._shared = model.shared_pages()
 
     def feed(self, sequences: Iterable[Sequence], tokens: Iterable[int]) -> NDArray[np.float32]:
-        """Append one token to each sequence; the logits that follow it, float32 [n, vocab_size].
+        """Append one token to each sequence; return the logits after it, float32 [n, vocab_size].
 
-        The sequences may be of different lengths. Logits of one do not depend on what the others
-        hold: they are those of `Sequence.feed`. More than a call has rows are fed in several calls.
-        Raises RequestError, and appends nothing, where there are no sequences, one is there twice
-        or is of another model, or a token cannot be appended.
+        The sequences may have different lengths. The logits of a sequence are those that
+        `Sequence.feed` returns; they do not depend on the other sequences. More sequences than a
+        call has rows are fed in several calls. Raises RequestError, and appends nothing, for an
+        empty list, a sequence that is listed twice or belongs to another model, or a token that
+        cannot be appended.
         """
         rows, given = list(sequences), list(tokens)
         self._check(rows, given)

@@ -1,10 +1,10 @@
 """Time every dispatch of a call, with IREE's own profiler.
 
-The Python bindings of IREE 3.13 refuse to profile: they have no sink for the events. The tools of
-the same package (iree-base-runtime) do have one, so the call is repeated in `iree-benchmark-module`
-with the same files, arguments and number of threads, and `iree-profile` decodes what it wrote. Of
-a CPU the events of "host-execution" exist: for each dispatch the time from its first workgroup to
-its last, and the sum of the times of its workgroups on all threads.
+The Python bindings of IREE 3.13 cannot profile: they have no sink for the events. The tools of
+the same package (iree-base-runtime) have one, so the call is repeated in `iree-benchmark-module`
+with the same files, arguments and number of threads, and `iree-profile` decodes the file that it
+writes. On CPUs the profiler records "host-execution" events: for each dispatch the time from its
+first workgroup to its last, and the sum of the times of its workgroups on all threads.
 """
 
 from __future__ import annotations
@@ -24,7 +24,11 @@ from mxc.runtime.device import topology
 
 @dataclass(frozen=True, kw_only=True)
 class Dispatch:
-    """One dispatch: nanoseconds of a monotonic clock, and `busy` summed over all threads."""
+    """One dispatch.
+
+    `start` and `end` are nanoseconds of a monotonic clock; `busy` is the time of its workgroups in
+    nanoseconds, summed over all threads.
+    """
 
     kernel: str
     start: int
@@ -34,7 +38,7 @@ class Dispatch:
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """One call of a function: its wall time as the caller waited, and its dispatches by start."""
+    """One call of a function: wall time in seconds, and its dispatches ordered by start."""
 
     seconds: float
     dispatches: tuple[Dispatch, ...]
@@ -42,7 +46,7 @@ class Call:
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """What is called: an artifact's code and archives of weights, and where it runs."""
+    """An artifact's compiled module and weight archives, and the device that runs them."""
 
     module: Path
     archives: tuple[Path, ...]
@@ -53,11 +57,12 @@ class Program:
 def capture(
     program: Program, function: str, inputs: Sequence[str], repetitions: int, folder: Path
 ) -> list[Call]:
-    """Call `function` several times over and return each call.
+    """Call `function` `repetitions` times under the profiler and return each call.
 
-    inputs: as `iree-run-module --input` takes them ("7", "1xi32=5", "4x2xbf16=@file.bin").
-    folder: an existing one for the files of the profiler, which are large. Raises RequestError
-    where the tools of IREE are missing, fail, or report something else than was asked for.
+    inputs: arguments in the syntax of `iree-run-module --input` ("7", "1xi32=5",
+    "4x2xbf16=@file.bin"). folder: an existing folder for the profiler's files, which are large.
+    Raises RequestError where a tool of IREE is missing or fails, or where the recorded dispatches
+    are not the same in each call.
     """
     bundle, timings = folder / "calls.ireeprof", folder / "calls.json"
     words = [
@@ -85,7 +90,7 @@ def capture(
 
 
 def events(text: str) -> list[Dispatch]:
-    """The dispatches in what `iree-profile export --format=ireeperf-jsonl` prints, by start."""
+    """Parse the output of `iree-profile export --format=ireeperf-jsonl`; dispatches by start."""
     found = []
     for line in text.splitlines():
         row = json.loads(line)
@@ -102,15 +107,15 @@ def events(text: str) -> list[Dispatch]:
 
 
 def split(dispatches: list[Dispatch], seconds: list[float], function: str) -> list[Call]:
-    """Deal the dispatches out to calls that follow each other and last `seconds`.
+    """Divide the dispatches among consecutive calls, whose wall times are `seconds`.
 
-    Equal arguments make equal calls. Raises RequestError where the dispatches are not the same of
-    each call: the profile would then be of something else.
+    Calls with equal arguments have the same dispatches. Raises RequestError where the calls differ
+    in their dispatches, since the profile would then be wrong.
     """
     calls = len(seconds)
     if not calls:
         raise RequestError(f"{function}: IREE's profiler timed no call of it; report this")
-    # What a module does when it is loaded comes before the calls.
+    # Dispatches of the module's initializers come before the calls.
     own = dispatches[len(dispatches) % calls :]
     size = len(own) // calls
     found = [
@@ -132,7 +137,7 @@ def _seconds(row: dict[str, Any]) -> float:
 
 
 def _run(tool: str, words: Sequence[str]) -> str:
-    """Standard output of a tool of iree-base-runtime."""
+    """Run a tool of iree-base-runtime and return its standard output."""
     from iree._runtime import libs
 
     file = Path(libs.library_path) / tool

@@ -1,8 +1,8 @@
 """The IREE device that an artifact runs on.
 
-Worker threads belong to the driver that makes them, and IREE reads their number from process-wide
-flags at the moment when a driver is created. A driver of our own for each number therefore gives
-each model the number it asked for; models that ask for the same share one pool.
+Worker threads belong to an IREE driver, and IREE reads their number from process-wide flags when
+the driver is created. This module therefore creates one driver for each number of threads, so that
+each model gets the number it asked for. Models that ask for the same number share one driver.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mxc.errors import ArtifactError, RequestError
 from mxc.runtime.levels import CPU_DRIVERS
 from mxc.runtime.machine import core_cpus, is_confined, usable_cores
 
-#: What IREE takes where nobody says anything: a driver that another makes shall not be ours.
+#: IREE's defaults, restored after each driver so that drivers of other code are not affected.
 _UNCHANGED = (
     "--task_topology_nodes=current",
     "--task_topology_group_count=0",
@@ -39,9 +39,11 @@ def driver_of(uri: str) -> str:
 
 
 def device_uris(device: str | None, manifest: Manifest, place: str) -> list[str]:
-    """The devices that run an artifact, as the caller asks for them, or the first ones.
+    """Return the URIs of the devices that run an artifact.
 
-    Raises RequestError for too few, too many, and those of another kind.
+    device: the URIs that the caller asks for, separated by ","; None for the first devices of the
+    artifact's kind. Raises RequestError for too few or too many devices, or devices of another kind
+    than the artifact is compiled for.
     """
     wanted = manifest.target.device
     number = 1 if manifest.model is None else manifest.model.devices
@@ -67,7 +69,7 @@ def device_uris(device: str | None, manifest: Manifest, place: str) -> list[str]
 
 
 def open_device(uri: str, threads: int, place: str) -> Any:
-    """The iree.runtime.HalDevice at `uri` ("local-task", "hip://0"), made at the first request.
+    """Return the iree.runtime.HalDevice at `uri` ("local-task", "hip://0"), opened at first use.
 
     threads: worker threads of a "local-task" device; it has no meaning for others. Raises
     RequestError for an unknown driver and ArtifactError, naming `place`, where this machine has
@@ -77,8 +79,11 @@ def open_device(uri: str, threads: int, place: str) -> Any:
 
 
 def open_devices(uris: Sequence[str], threads: int, place: str) -> list[Any]:
-    """The devices that compute one program together, as `open_device`; of a "local-task" each has
-    `threads` workers of its own, on cores of its own where there are as many."""
+    """Open the devices that compute one program together, each as `open_device` does.
+
+    Each "local-task" device has `threads` workers of its own, which are bound to separate cores
+    where the machine has enough of them.
+    """
     known = rt.query_available_drivers()
     for uri in uris:
         if driver_of(uri) not in known:
@@ -98,8 +103,11 @@ def open_devices(uris: Sequence[str], threads: int, place: str) -> list[Any]:
 
 @contextmanager
 def _on_own_cores(number: int, devices: int, threads: int) -> Iterator[bool]:
-    """Whether the workers of one of several devices are to be bound, to the cores that this thread
-    is on meanwhile: IREE binds workers to cores that their maker may run on."""
+    """Yield whether to bind the workers of device `number` to cores.
+
+    While the context lasts, this thread may run only on the cores of that device, because IREE
+    binds workers to the cores that the thread which creates them may run on.
+    """
     cores, total = core_cpus(), devices * threads
     bound = _is_bound(total, usable_cores())
     if devices == 1 or not bound or not cores:
@@ -119,13 +127,14 @@ def _is_bound(threads: int, cores: int) -> bool:
 
 
 def topology(threads: int, bound: bool | None = None) -> list[str]:
-    """Flags of IREE that make `threads` workers. `bound`: whether each is on a core of its own.
+    """Return the IREE flags for `threads` workers. `bound`: whether each is bound to one core.
 
-    One for each usable core: each is bound to a core of its own. Linux wakes a thread on the core
-    of the one that wakes it and takes milliseconds to move it from there: in half of the decode
-    steps one worker of two slept all the time. Fewer are left to Linux, which finds idle cores:
-    bound, the workers of two processes would share the first ones. They are bound nevertheless
-    where the process may not run everywhere, because IREE lets workers that are not bound do so.
+    By default as many workers as usable cores are bound, each to its own core. Linux wakes a thread
+    on the core of the thread that wakes it, and moves it only after milliseconds: without binding,
+    one worker of two slept through half of the decode steps. Fewer workers are left to Linux, which
+    finds idle cores, because the bound workers of two processes would share the first cores. They
+    are bound nevertheless where the process is confined to some CPUs, because IREE lets unbound
+    workers run on all CPUs.
     """
     if bound is None:
         bound = _is_bound(threads, usable_cores())
@@ -141,7 +150,7 @@ def _create(uri: str, threads: int, place: str, *, bound: bool) -> Any:
     try:
         if driver == "local-task":
             rt.flags.parse_flags(*topology(threads, bound))
-        # iree.runtime.get_driver would give the driver of the first request to all.
+        # iree.runtime.get_driver would return the driver of the first request every time.
         owner = _binding.create_hal_driver(driver)
         device = owner.create_device_by_uri(uri)
     except (RuntimeError, ValueError) as error:

@@ -1,7 +1,7 @@
-"""How well a model predicts a text, and how far its predictions are from another model's.
+"""Perplexity of a model over a text, and divergence of its predictions from another model's.
 
-The text is cut into windows; each token of a window but its first is predicted from those before it
-in the window:
+The text is cut into windows. Each token of a window except the first is predicted from the tokens
+before it in the window:
 
     perplexity     exp(mean of -log p(token)), natural logarithms
     KL divergence  sum over the vocabulary of q (log q - log p), of each prediction: q is the other
@@ -24,12 +24,12 @@ from mxc.errors import RequestError
 if TYPE_CHECKING:
     from mxc.runtime.session import Model
 
-#: Called with the number of tokens that are done, and of all.
+#: Called with the number of tokens done and the number of all tokens.
 Progress = Callable[[int, int], None]
 
-#: Tokens that are fed at a time: their logits over a vocabulary of 200,000 take 100 MiB.
+#: Tokens fed at a time: their logits over a vocabulary of 200,000 take 100 MiB.
 _FED = 128
-#: Rows of logits that are looked at together: of a vocabulary of 200,000 they take 25 MiB.
+#: Rows of logits evaluated at a time: in float64, over a vocabulary of 200,000, they take 25 MiB.
 _ROWS = 16
 
 
@@ -56,7 +56,11 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """What a text says of a model, and of another one beside it."""
+    """Result of `evaluate`: figures of a model over a text, and of the model `against`, if given.
+
+    `tokens`: tokens of the text. `predicted`: tokens that were predicted. `window`: tokens per
+    window.
+    """
 
     tokens: int
     predicted: int
@@ -66,7 +70,7 @@ class Evaluation:
     difference: Difference | None
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON, which has neither NaN nor infinity: they are null."""
+        """Return the figures for JSON, with null in place of NaN and infinity."""
         found: dict[str, Any] = _finite(asdict(self))
         return found
 
@@ -79,11 +83,12 @@ def evaluate(
     against: Model | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
-    """Evaluate `model` on `tokens`, a window after the other.
+    """Evaluate `model` on `tokens`, window by window.
 
-    window: tokens that see each other; by default as many as the shorter model holds. Raises
-    RequestError for fewer than two tokens, a window that a model does not hold, a token outside
-    of a vocabulary, and models of different vocabularies.
+    window: tokens per window; by default the smaller of the models' maximum sequence lengths.
+    against: the model to compare with. Raises RequestError for fewer than two tokens, a window
+    longer than a model's sequences, a token outside of a vocabulary, and models of different
+    vocabularies.
     """
     models = [model] if against is None else [model, against]
     sizes = [_size(each) for each in models]
@@ -105,7 +110,7 @@ def evaluate(
         piece = tokens[start : start + window]
         sequences = [each.sequence() for each in models]
         for first in range(0, len(piece) - 1, _FED):
-            # The last token predicts nothing that is known.
+            # The token after the last one is unknown, so the last one is not fed.
             fed = piece[first : min(first + _FED, len(piece) - 1)]
             truth = np.asarray(piece[first + 1 : first + 1 + len(fed)])
             logits = [sequence.feed(fed) for sequence in sequences]
@@ -133,8 +138,10 @@ def evaluate(
 
 
 def log_softmax(logits: NDArray[Any]) -> NDArray[np.float64]:
-    """Natural logarithms of probabilities, float64, of logits [rows, vocabulary]; a row with NaN or
-    positive infinity is NaN."""
+    """Return natural log-probabilities, float64, of logits [rows, vocabulary].
+
+    A row with NaN or positive infinity becomes NaN.
+    """
     wide = logits.astype(np.float64)
     with np.errstate(invalid="ignore"):
         wide -= wide.max(axis=1, keepdims=True)
@@ -143,10 +150,10 @@ def log_softmax(logits: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def kl_divergence(q: NDArray[np.float64], p: NDArray[np.float64]) -> NDArray[np.float64]:
-    """KL divergence of q from p, in nats, of each row of logarithms [rows, vocabulary]."""
+    """Return KL(q || p) in nats of each row of log-probabilities [rows, vocabulary]."""
     with np.errstate(invalid="ignore"):
         terms = np.exp(q) * (q - p)
-    # What q excludes (-inf) adds nothing, whatever p says.
+    # Tokens with probability 0 in q (-inf) add nothing, whatever p is.
     found: NDArray[np.float64] = np.where(np.isneginf(q), 0.0, terms).sum(axis=1)
     return found
 
@@ -183,7 +190,7 @@ def _difference(divergences: NDArray[np.float64], agreed: NDArray[np.bool_]) -> 
 
 
 def _size(model: Model) -> tuple[int, int]:
-    """Tokens in the vocabulary, and the most in a sequence."""
+    """Return the vocabulary size and the maximum sequence length."""
     record = model.manifest.model
     if record is None:
         raise RequestError(f"{model.path}: not a language model; there are no tokens to predict")

@@ -1,6 +1,6 @@
-"""Is the artifact whole, and is it ours? Answered before anything of it is mapped or run.
+"""Checks of an artifact before it is mapped or run: versions, manifest, file sizes, checksums.
 
-Imports neither IREE nor numpy: `mxc report` asks the same questions.
+Imports neither IREE nor numpy, because `mxc report` makes the same checks.
 """
 
 from __future__ import annotations
@@ -41,15 +41,16 @@ def check_version(manifest: Manifest, place: str) -> None:
 
 
 def check_model(manifest: Manifest, place: str) -> None:
-    """Raise ArtifactError where what the manifest says of the model is not what its function takes.
+    """Raise ArtifactError where the manifest's model record contradicts the types of `step`.
 
-    It is called by that record: with other pages, it would write past the end of a pool.
+    The runtime sizes the arguments of `step` by that record: with wrong pages, the program would
+    write past the end of a pool.
     """
     model = manifest.model
     if model is None:
         return
     found = manifest.functions.get(STEP)
-    # Inputs of linear layers are results beside those that a sequence needs.
+    # The observed inputs of linear layers are extra results, which are left out here.
     found = None if found is None else found.unobserved
     wanted = step_types(model)
     if found is None or found.inputs != wanted.inputs:
@@ -61,7 +62,7 @@ def check_model(manifest: Manifest, place: str) -> None:
 
 
 def step_types(model: ModelRecord) -> Function:
-    """The types of `step`; see ModelRecord."""
+    """Return the types of the arguments and results of `step`; see ModelRecord."""
     kinds = len(model.pages)
     rows, lists = _integers(-1), _integers(-1, -1)
     memory = [
@@ -87,8 +88,8 @@ def _contradiction(place: str, what: str) -> ArtifactError:
 def check_files(path: Path, manifest: Manifest, *, verify: bool) -> None:
     """Raise ArtifactError where a file of the artifact is missing or altered.
 
-    Sizes of all files are compared, then SHA-256 of all files but archives of weights; of these
-    too where one is small (SMALL_WEIGHTS) or `verify` is set.
+    The sizes of all files are compared, then the SHA-256 of all files. An archive of weights larger
+    than SMALL_WEIGHTS is checksummed only with `verify`.
     """
     for level in manifest.every_level.values():
         for name in (level.module, *level.archives):

@@ -1,8 +1,9 @@
-"""Which program of an artifact runs on this machine.
+"""Choice of the level (set of CPU features) of an artifact that runs on this machine.
 
-An artifact holds the program for one target, or for several levels of CPU features; an instruction
-that the CPU lacks would end the process, and so would a tile of AMX without permission. To choose
-is to ask for it. Imports no IREE: `mxc inspect` asks the same.
+An artifact holds the program for one target, or for several levels of CPU features. An instruction
+that the CPU lacks would end the process, and so would an AMX tile without the kernel's permission;
+choosing a level with tiles requests that permission. Imports no IREE, because `mxc inspect` uses
+this module too.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ _CURE = "compile the model with --target cpu on this machine"
 
 
 def choose_level(manifest: Manifest, wanted: str | None, place: str) -> str:
-    """The name of the level to run: `wanted`, or the best that may run here.
+    """Return the name of the level to run: `wanted`, or the best that may run here.
 
-    The best is one whose features are not all in another that may run here too; of several such
-    the first in the artifact. Nothing is asked of a GPU. Raises RequestError for a level that the
-    artifact does not have; ArtifactError, naming `place`, what is missing and what to do, where
-    none, or not the wanted one, may run.
+    The best level is the first whose features are not a proper subset of those of another level
+    that may run here. Levels for a GPU are not checked. Raises RequestError for a level that the
+    artifact does not have, and ArtifactError, which names `place`, the missing features and the
+    remedy, where no level, or not `wanted`, may run.
     """
     levels = manifest.every_level
     if wanted is not None and wanted not in levels:
@@ -41,7 +42,7 @@ def choose_level(manifest: Manifest, wanted: str | None, place: str) -> str:
 
 
 def obstacles(manifest: Manifest) -> dict[str, str | None]:
-    """For each level of a CPU's artifact: why it must not run here, or None."""
+    """Return for each level of a CPU artifact why it must not run here, or None."""
     return {
         name: obstacle(level.target.architecture, level.target.features)
         for name, level in manifest.every_level.items()
@@ -49,8 +50,11 @@ def obstacles(manifest: Manifest) -> dict[str, str | None]:
 
 
 def passed_over(manifest: Manifest, taken: str) -> str | None:
-    """Why levels with tiles of AMX do not run although `taken` does, as clauses; None where there
-    is no such level: those of lesser features are many, and speed differs little."""
+    """Return why levels with AMX tiles cannot run here, as clauses, where `taken` runs instead.
+
+    None where there is no such level. Levels without tiles are not reported: there may be many, and
+    their speeds differ little.
+    """
     every = manifest.every_level
     with_tiles = [name for name in every if TILES in every[name].target.features and name != taken]
     reasons = obstacles(manifest) if with_tiles else {}

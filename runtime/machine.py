@@ -1,8 +1,8 @@
-"""What this machine is: architecture, CPU features under their LLVM names, physical cores.
+"""Properties of this machine: architecture, CPU features under LLVM names, cores, memory.
 
-An artifact states the LLVM features that its code may use. Before any of that code runs they are
-compared with what the operating system reports: an instruction that the CPU lacks would end the
-process otherwise.
+An artifact states the LLVM features that its code may use. They are compared with the features that
+the operating system reports before any of that code runs, because an instruction that the CPU lacks
+would end the process.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _OWN_CGROUPS = Path("/proc/self/cgroup")
 _ARCHITECTURES = {"amd64": "x86_64", "x86_64": "x86_64", "arm64": "aarch64", "aarch64": "aarch64"}
 
 # LLVM feature (X86.td, AArch64Features.td) -> flag of /proc/cpuinfo (arch/x86/include/asm/
-# cpufeatures.h, arch/arm64/kernel/cpuinfo.c). Only the names that are spelled differently.
+# cpufeatures.h, arch/arm64/kernel/cpuinfo.c). Lists only names that are spelled differently.
 _X86_FLAGS = {
     "avx512bf16": "avx512_bf16", "avx512bitalg": "avx512_bitalg", "avx512fp16": "avx512_fp16",
     "avx512vbmi2": "avx512_vbmi2", "avx512vnni": "avx512_vnni",
@@ -41,8 +41,8 @@ _X86_FLAGS = {
     "ccmp": "apx", "cf": "apx", "egpr": "apx", "jmpabs": "apx", "ndd": "apx", "nf": "apx",
     "ppx": "apx", "push2pop2": "apx", "zu": "apx",
 }  # fmt: skip
-#: Features that Linux has no flag for, because they are others together. Intel AVX10 Architecture
-#: Specification (361050), section 3: AVX10.1 is AVX-512 as Sapphire Rapids has it, and no more.
+#: Features without a Linux flag, as the set of flags that they consist of. Intel AVX10 Architecture
+#: Specification (361050), section 3: AVX10.1 is the AVX-512 of Sapphire Rapids, and no more.
 _TOGETHER = {
     "avx10.1": (
         "avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl", "avx512_vbmi2", "avx512_vnni",
@@ -61,9 +61,9 @@ _AARCH64_FLAGS = {
     "sve2-sm4": "svesm4",
 }  # fmt: skip
 
-#: Features that a program of tensors never executes: privileged, mode, cache control, random
-#: number, tracing and prefetch instructions, which LLVM emits for an intrinsic or a security
-#: option only. A virtual machine often hides them although the CPU that was named has them.
+#: Features whose instructions a tensor program never executes: privileged, mode, cache control,
+#: random number, tracing and prefetch instructions, which LLVM emits only for an intrinsic or a
+#: security option. A virtual machine often hides them although the named CPU has them.
 IGNORABLE = frozenset({
     # x86-64
     "64bit", "cldemote", "clflushopt", "clwb", "clzero", "enqcmd", "fsgsbase", "hreset", "invpcid",
@@ -79,13 +79,13 @@ TUNING = ("fast-", "slow-", "prefer-", "tuning-", "false-deps-", "no-")
 
 
 def architecture() -> str:
-    """This machine's architecture as LLVM spells it ("x86_64", "aarch64")."""
+    """Return this machine's architecture as LLVM spells it ("x86_64", "aarch64")."""
     machine = platform.machine().lower()
     return _ARCHITECTURES.get(machine, machine)
 
 
 def cpu_flags(cpuinfo: str | None = None) -> frozenset[str] | None:
-    """The flags of the first CPU in the text of /proc/cpuinfo; None where there is no such file."""
+    """Return the flags of the first CPU in the text of /proc/cpuinfo; None without that file."""
     if cpuinfo is None:
         if not _CPUINFO.is_file():
             return None
@@ -98,10 +98,10 @@ def cpu_flags(cpuinfo: str | None = None) -> frozenset[str] | None:
 
 
 def missing_features(features: Iterable[str], arch: str, flags: frozenset[str]) -> tuple[str, ...]:
-    """Those of the LLVM `features` that a CPU with these /proc/cpuinfo `flags` lacks.
+    """Return the LLVM `features` that a CPU with these /proc/cpuinfo `flags` lacks.
 
-    A name that stands in no table is looked for among the flags as it is, with "-" and "." as
-    "_": a feature that is not known is thereby missing, never assumed.
+    A feature that is in no table is searched among the flags under its own name, with "-" and "."
+    replaced by "_". An unknown feature is therefore reported as missing, never assumed.
     """
     spelled = _AARCH64_FLAGS if arch == "aarch64" else _X86_FLAGS
 
@@ -117,22 +117,21 @@ def missing_features(features: Iterable[str], arch: str, flags: frozenset[str]) 
 
 
 def relevant(features: Iterable[str]) -> frozenset[str]:
-    """The LLVM features that add instructions which a program of tensors may execute."""
+    """Return the LLVM features that add instructions which a tensor program may execute."""
     return frozenset(feature for feature in features if _matters(feature))
 
 
 def _matters(feature: str) -> bool:
-    # v9a, v8.2a: versions, whose extensions are listed beside them.
+    # v9a, v8.2a: architecture versions, whose extensions are listed as features too.
     version = feature[:1] == "v" and feature[1:2].isdigit()
     return not (version or feature in IGNORABLE or feature.startswith(TUNING))
 
 
 def obstacle(arch: str, features: Iterable[str]) -> str | None:
-    """Why code for such a CPU must not run on this machine, as a clause; None where it may.
+    """Return why code for a CPU must not run on this machine, as a clause; None where it may.
 
-    For code with tiles this asks for their permission, which this process then has.
-
-    arch and features: as the artifact's manifest states them.
+    arch, features: architecture and LLVM features, as the artifact's manifest states them. For code
+    with AMX tiles this requests their permission from the kernel, which the process then keeps.
     """
     here = architecture()
     if arch != here:
@@ -152,17 +151,19 @@ def obstacle(arch: str, features: Iterable[str]) -> str | None:
 
 
 def usable_cores() -> int:
-    """How many physical cores this process may be scheduled on (at least 1).
+    """Return the number of physical cores that this process may be scheduled on (at least 1).
 
-    Two hardware threads of one core share its vector units: a worker on each makes neither
-    faster.
+    Two hardware threads of one core share its vector units, so that a second worker on the core
+    adds no speed.
     """
     return len(core_cpus()) or os.cpu_count() or 1
 
 
 def core_cpus() -> list[set[int]]:
-    """The hardware threads of each of these cores, in the order of their numbers; none where the
-    system does not say."""
+    """Return the hardware threads (CPU numbers) of each usable core, in ascending order.
+
+    Empty where the operating system does not report them.
+    """
     cores: dict[str, set[int]] = {}
     for cpu in sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else ():
         siblings = _CPUS / f"cpu{cpu}/topology/thread_siblings_list"
@@ -180,23 +181,24 @@ def is_confined() -> bool:
 
 
 def physical_cores() -> int:
-    """How many workers make use of what this process gets: usable cores, or a container's quota."""
+    """Return the number of useful workers: the usable cores, limited by a container's quota."""
     quota = cpu_quota()
     return usable_cores() if quota is None else max(1, min(usable_cores(), math.ceil(quota)))
 
 
 def cpu_quota() -> float | None:
-    """CPUs' worth of time that the control groups of this process allow; None for no limit.
+    """Return the number of CPUs that the control groups of this process allow; None for no limit.
 
-    A worker beyond it is stopped for the rest of each period, and all others wait for it. Source:
-    Documentation/admin-guide/cgroup-v2.rst (cpu.max) and scheduler/sched-bwc.rst of Linux.
+    With more workers than that, Linux stops some of them for the rest of each period, and all
+    others wait for them. Source: Documentation/admin-guide/cgroup-v2.rst (cpu.max) and
+    scheduler/sched-bwc.rst of Linux.
     """
     known = [limit for limit in map(_limit, _control_groups("cpu")) if limit is not None]
     return min(known, default=None)
 
 
 def _control_groups(controller: str) -> Iterator[Path]:
-    """The folders of this process's control groups, of version 2 or 1, and of those around them."""
+    """Yield the folders of this process's control groups, version 2 or 1, and of their parents."""
     try:
         listed = _OWN_CGROUPS.read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -214,7 +216,7 @@ def _control_groups(controller: str) -> Iterator[Path]:
 
 
 def _limit(cgroup: Path) -> float | None:
-    """The limit of one control group, of version 2 or 1."""
+    """Return the CPU limit of one control group, version 2 or 1, in CPUs; None for no limit."""
     try:
         quota, period = (cgroup / "cpu.max").read_text(encoding="ascii").split()
     except (OSError, ValueError):
@@ -229,9 +231,10 @@ def _limit(cgroup: Path) -> float | None:
 
 
 def available_memory_bytes() -> int:
-    """Bytes of memory that new work may have: what Linux estimates, and what control groups allow.
+    """Return the bytes of memory available to new work.
 
-    8 GiB where nobody says.
+    The least of Linux's estimate (MemAvailable) and the limits of the control groups; 8 GiB where
+    none of them is known.
     """
     found = []
     try:
@@ -250,8 +253,8 @@ def available_memory_bytes() -> int:
 
 
 def peak_memory_bytes() -> int:
-    """The largest resident set of this process so far, mapped weights that were read included."""
-    import resource  # not on Windows, where nothing else of this module is asked for
+    """Return the largest resident set of this process so far in bytes, mapped weights included."""
+    import resource  # does not exist on Windows; the rest of this module does not need it
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024

@@ -1,4 +1,4 @@
-"""The inputs of a model's linear layers over a text, as `mxc quantize --calibrate` wants them."""
+"""Collects the inputs of a model's linear layers over a text, for `mxc quantize --calibrate`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mxc.runtime import arrays
 if TYPE_CHECKING:
     from mxc.runtime.session import Model
 
-#: Called with the number of tokens that are done, and of all.
+#: Called with the number of tokens done and the number of all tokens.
 Progress = Callable[[int, int], None]
 
 
@@ -25,11 +25,12 @@ def observe(
     progress: Progress | None = None,
     rows: int | None = None,
 ) -> int:
-    """Feed `tokens` in sequences as long as the model holds; how many were fed.
+    """Feed `tokens` in sequences of the maximum length; return the number of tokens fed.
 
-    `take` receives what the function returns of inputs, by the names in the manifest: float32
-    [T, K], and int32 of experts. rows: the most tokens T of a call, by default what the model
-    takes. Raises RequestError where the artifact does not return inputs, or there are no tokens.
+    take: called after each step with the observed inputs by their names in the manifest, float32
+    [T, K], and with the chosen experts as int32. rows: the most tokens T per step, by default the
+    most that the model takes. Raises RequestError where the artifact does not return inputs, or
+    there are no tokens.
     """
     record = model.manifest.model
     if record is None or all(f.unobserved == f for f in model.functions.values()):

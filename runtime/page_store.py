@@ -1,7 +1,7 @@
-"""The pages of sequences, of each kind that a model has, and the prefixes that they share.
+"""Page lists of sequences, for each kind of pages that a model has, and their shared prefixes.
 
-Where layers see a sliding window, a sequence gives pages back that no later token sees; a prefix
-is then held where its last pages are.
+Where layers have a sliding window, a sequence releases pages that no later token sees. A prefix can
+then be shared if the pages in the window of its end are still held.
 """
 
 from __future__ import annotations
@@ -17,30 +17,37 @@ from mxc.runtime.steps import StepModel
 
 @dataclass(eq=False)
 class SequencePages:
-    """`lists`: the page list of each kind. `first`: the first entry of it that is still held."""
+    """The pages of one sequence, and its slot of recurrent states, if any.
+
+    `lists`: the page list of each kind. `first`: for each kind, the index of the first entry that
+    is still held.
+    """
 
     lists: list[array[int]]
     first: list[int]
     state: int | None = None
 
     def held(self, kind: int) -> array[int]:
-        """Its pages of a kind."""
+        """Return the held pages of a kind."""
         return self.lists[kind][self.first[kind] :]
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoreCounts:
-    """Pages of each kind, and slots of recurrent states that are in use."""
+    """Page counts of each kind, and the number of state slots in use."""
 
     pages: tuple[PageCounts, ...] = field(default_factory=tuple)
     states_used: int = 0
 
 
 class PageStore:
-    """The pools of a model's pages and state slots."""
+    """Allocates a model's pages and state slots to sequences."""
 
     def __init__(self, model: StepModel, step_tokens: int) -> None:
-        """Everything is free. Raises RequestError where a window does not fit into its pool."""
+        """Create the pools, all pages free. Raises RequestError for a model without pages.
+
+        step_tokens: the most tokens of a step, which bound the pages of a window.
+        """
         self._model = model
         self._kinds = model.kinds
         self._size = size = model.page_size
@@ -58,7 +65,7 @@ class PageStore:
             most.append(min(kind.pages, -(-seen // size) + 1))
         if longest < 1:
             raise RequestError("the model has no pages for its KV cache")
-        #: The most pages of each kind that a sequence has at once. Where layers see a window it
+        #: The most pages of each kind that a sequence holds at once. For kinds with a window it
         #: does not grow with the sequence.
         self.most = tuple(most)
         #: The most tokens that one sequence may have.
@@ -66,12 +73,12 @@ class PageStore:
 
     @property
     def available(self) -> tuple[int, ...]:
-        """Pages that can be had, of each kind."""
+        """Number of pages of each kind that can be allocated."""
         return tuple(pool.available for pool in self._pools)
 
     @property
     def counts(self) -> StoreCounts:
-        """What is in use."""
+        """The pages and state slots in use."""
         return StoreCounts(
             pages=tuple(pool.counts for pool in self._pools),
             states_used=self._states - len(self._free_states),
@@ -84,19 +91,22 @@ class PageStore:
 
     @property
     def free_states(self) -> int:
-        """Slots of recurrent states that no sequence has."""
+        """Number of free slots of recurrent states."""
         return len(self._free_states)
 
     def grow(self) -> None:
-        """Have as many pages and state slots as the model has by now."""
+        """Grow to the number of pages and state slots that the model has now."""
         for pool, kind in zip(self._pools, self._model.kinds, strict=True):
             pool.grow(kind.pages)
         self._free_states[:0] = reversed(range(self._states, self._model.states))
         self._states = self._model.states
 
     def match(self, keys: Sequence[bytes]) -> int:
-        """How many full pages of a sequence that begins so need not be computed."""
-        if self._stateful:  # pages alone do not continue a sequence
+        """Return how many leading full pages of a sequence with these page keys are cached.
+
+        Always 0 for models with recurrent states, which pages alone do not restore.
+        """
+        if self._stateful:
             return 0
         count = 0
         for key in keys:
@@ -111,17 +121,17 @@ class PageStore:
         return count
 
     def unused(self, keys: Sequence[bytes], count: int) -> tuple[int, ...]:
-        """The pages that nobody uses among the first `count`, which `match` has found."""
+        """Return how many of the first `count` pages, found by `match`, have no user, by kind."""
         return tuple(
             self._pools[kind].unused(_known(self._found(keys, kind, count))) for kind in self._each
         )
 
     def unshared(self, pages: SequencePages) -> tuple[int, ...]:
-        """How many pages become available when a sequence gives back its own."""
+        """Return how many pages of each kind become available when a sequence is closed."""
         return tuple(pool.unshared(pages.held(kind)) for kind, pool in enumerate(self._pools))
 
     def open(self, keys: Sequence[bytes], count: int) -> SequencePages:
-        """A sequence that begins with the first `count` pages, which `match` has found."""
+        """Open a sequence that begins with the first `count` pages, found by `match`."""
         lists, first = [], []
         for kind in self._each:
             found = _known(self._found(keys, kind, count))
@@ -133,10 +143,11 @@ class PageStore:
         return SequencePages(lists, first, state)
 
     def fork(self, pages: SequencePages, tokens: int) -> SequencePages:
-        """A second sequence with the first `tokens` tokens of one, which has no more.
+        """Open a copy of a sequence, which has `tokens` tokens.
 
-        Full pages are shared. A last page that is not full, and the state, are its own: the caller
-        copies what is in them. There is a page of each kind and a state slot for that.
+        Full pages are shared. The copy gets a new page in place of a partial last page, and a state
+        slot of its own; the caller copies their contents. The caller makes sure that a page of each
+        kind and a state slot are free.
         """
         full, partial = divmod(tokens, self._size)
         lists = []
@@ -150,23 +161,23 @@ class PageStore:
         return SequencePages(lists, list(pages.first), state)
 
     def needed(self, pages: SequencePages, tokens: int) -> int:
-        """How many pages of each kind `extend` takes."""
+        """Return how many new pages of each kind `extend` allocates."""
         return max(0, -(-tokens // self._size) - len(pages.lists[0]))
 
     def extend(self, pages: SequencePages, tokens: int) -> None:
-        """Give a sequence the pages that it needs for `tokens` tokens."""
+        """Allocate the pages that a sequence needs for `tokens` tokens in total."""
         for pool, held in zip(self._pools, pages.lists, strict=True):
             while len(held) * self._size < tokens:
                 held.append(pool.new())
 
     def publish(self, pages: SequencePages, index: int, key: bytes) -> None:
-        """Note that page `index` of a sequence is full and holds what `key` says."""
+        """Make the full page `index` of a sequence findable by `key`."""
         for kind, pool in enumerate(self._pools):
             if not self._stateful and index >= pages.first[kind]:
                 pool.publish(pages.lists[kind][index], key)
 
     def trim(self, pages: SequencePages, computed: int) -> None:
-        """Give back the pages that no token past the first `computed` ones sees."""
+        """Release the pages that no token after the first `computed` ones sees."""
         for number, kind in enumerate(self._kinds):
             seen = kind.first_seen(computed) // self._size
             gone = pages.lists[number][pages.first[number] : seen]
@@ -174,7 +185,7 @@ class PageStore:
             pages.first[number] += len(gone)
 
     def close(self, pages: SequencePages) -> None:
-        """Give back everything that a sequence has."""
+        """Release all pages and the state slot of a sequence."""
         for kind, pool in enumerate(self._pools):
             pool.release(pages.held(kind))
         if pages.state is not None:
@@ -185,7 +196,7 @@ class PageStore:
         return range(len(self._pools))
 
     def _found(self, keys: Sequence[bytes], kind: int, count: int) -> list[int | None]:
-        """The pages of a kind that are needed to go on after `count` full ones."""
+        """Return the cached pages of a kind that the tokens after `count` full pages see."""
         first = self._kinds[kind].first_seen(count * self._size) // self._size
         return [self._pools[kind].find(key) for key in keys[first:count]]
 

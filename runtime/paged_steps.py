@@ -1,7 +1,8 @@
-"""Steps of an artifact: its pools of pages and its states on the device, and calls that use them.
+"""PagedSteps: the StepModel of an artifact, with pools of pages and states on its devices.
 
-The program gets every pool and gives it back, updated in place. On CPUs a pool is memory that the
-operating system commits when it is written to, so that a large one costs what is used of it.
+The program takes every pool as an argument and returns it, updated in place. On CPUs the operating
+system commits the memory of a pool when it is first written, so that a large pool costs only the
+part that is used.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def language_model(model: Model) -> ModelRecord:
-    """What the manifest says of a language model. Raises RequestError where `model` is none."""
+    """Return the manifest's record of a language model; RequestError where `model` is not one."""
     record = model.manifest.model
     if record is None:
         raise RequestError(
@@ -38,15 +39,17 @@ def language_model(model: Model) -> ModelRecord:
 
 
 def page_bytes(record: ModelRecord) -> tuple[int, ...]:
-    """Bytes of a page of each kind, on all devices together."""
+    """Return the bytes of a page of each kind, summed over all devices."""
     return tuple(record.devices * _bytes(_page(record, kind)) for kind in range(len(record.pages)))
 
 
 @dataclass
 class _Memory:
-    """`count` items (pages, or the states of sequences) of a type on a device: a HalBufferView of a
-    program's making, of [count, *item], and the memory under it where that is ours: see
-    arrays.zeros."""
+    """`count` items (pages, or states of sequences) of type `item` on a device.
+
+    `view`: a HalBufferView [count, *item]. `under`: the memory of the view that must be kept alive,
+    see arrays.zeros.
+    """
 
     device: Any
     item: TensorType
@@ -56,15 +59,15 @@ class _Memory:
 
     @property
     def bytes(self) -> int:
-        """Bytes of an item."""
+        """Bytes per item."""
         return _bytes(self.item)
 
 
 class PagedSteps:
-    """A StepModel over an artifact, with `pages` of each kind and `states` state slots."""
+    """A StepModel over an artifact, with `pages[kind]` pages of each kind and `states` slots."""
 
     def __init__(self, model: Model, pages: Sequence[int], states: int) -> None:
-        """Raises RequestError where `model` is no language model, or there is no memory for it."""
+        """Raises RequestError where `model` is not a language model, or memory is insufficient."""
         record = language_model(model)
         self._model = model
         self._record = record
@@ -74,7 +77,7 @@ class PagedSteps:
         self.context = record.max_sequence_length
         self.rows = record.rows
         self.states = states if record.states else 0
-        # Of each device, in the order of the arguments of the program.
+        # One list per device, in the order of the program's arguments.
         self._pools = [
             [self._allocate(device, _page(record, kind), count) for kind, count in enumerate(pages)]
             for device in model.devices
@@ -96,7 +99,7 @@ class PagedSteps:
         return self.compute(plan)
 
     def compute(self, plan: StepPlan) -> NDArray[np.float32]:
-        """`step` of a plan that fits: of checked tokens, over pages that a PageStore gave out."""
+        """`step` without checks: for checked tokens, and pages that a PageStore allocated."""
         with self._lock:
             results = self._model.invoke(STEP, self.arguments(plan))
             devices = self._model.devices
@@ -109,7 +112,7 @@ class PagedSteps:
         return logits[0] if len(logits) == 1 else np.concatenate(logits, axis=1)
 
     def arguments(self, plan: StepPlan) -> list[Any]:
-        """What `step` is called with: HalBufferViews, the pools and states at last."""
+        """Return the arguments of the program's `step`: HalBufferViews, pools and states last."""
         given = [array for array, _ in inputs(plan, self._record)]
         device = self._model.device
         return [
@@ -131,14 +134,14 @@ class PagedSteps:
                 self._copy(each, each, [(source, target)])
 
     def read_pages(self, kind: int, pages: Integers) -> arrays.Array:
-        """A copy of some pages of a kind: [len(pages), E, B, V, D], or as PageRecord.stored is.
+        """Return a copy of some pages of a kind: [len(pages), E, B, V, D], see PageRecord.stored.
 
-        V are the heads of all devices, where each has some.
+        V counts the heads of all devices, where the heads are divided among devices.
         """
         return np.concatenate([self._read(pools[kind], pages) for pools in self._pools], axis=-2)
 
     def read_state(self, slot: int) -> dict[str, NDArray[np.float32]]:
-        """Copies of the states of a sequence, by name: [L, ..]."""
+        """Return copies of the states in a slot, by name: [L, ..]."""
         slots = np.array([slot], np.int32)
         return {
             name: self._read(memory, slots)[0]
@@ -146,10 +149,10 @@ class PagedSteps:
         }
 
     def grow(self, pages: Sequence[int], states: int, used: Sequence[Sequence[int]]) -> None:
-        """Have `pages` of each kind and `states` slots, no fewer than before.
+        """Grow to `pages[kind]` pages of each kind and `states` slots, no fewer than before.
 
-        Of the pages those that are `used` keep what is in them, and all states. Raises
-        RequestError, and changes nothing, where there is no memory for it.
+        used: for each kind, the pages whose contents are kept; all states are kept. Raises
+        RequestError, and changes nothing, where memory is insufficient.
         """
         with self._lock:
             grown = [
@@ -207,7 +210,7 @@ class PagedSteps:
 
 
 def inputs(plan: StepPlan, record: ModelRecord) -> list[tuple[Integers, str]]:
-    """The arrays of a plan in the order of the arguments of `step`, with their names."""
+    """Return the arrays of a plan and their names, in the order of the arguments of `step`."""
     found = [
         (plan.tokens, "tokens"),
         (plan.positions, "positions"),

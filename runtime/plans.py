@@ -1,4 +1,4 @@
-"""The arrays of a step: made of the runs of some sequences, and checked against their model."""
+"""Step plans: builds the arrays of a step from runs of sequences, and checks them."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import numpy as np
 from mxc.runtime.page_store import SequencePages
 from mxc.runtime.steps import Integers, StepModel, StepPlan
 
-#: The first row of each run, its number of rows, and the positions before them.
+#: For each run: its first row, its number of rows, and the number of positions before them.
 _Runs: TypeAlias = Sequence[tuple[int, int, int]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """Consecutive tokens of a sequence that has `before` others, and pages for all of them.
+    """Consecutive tokens of one sequence, which has `before` earlier tokens and pages for all.
 
-    `wanted`: which of the tokens have the logits after them computed, by number.
+    `wanted`: indices of the tokens whose logits are computed.
     """
 
     pages: SequencePages
@@ -30,7 +30,7 @@ class Run:
 
 
 def plan_of(runs: Sequence[Run], model: StepModel) -> StepPlan:
-    """The arrays of one step over some runs, in their order."""
+    """Build the plan of one step over some runs, in order."""
     size, kinds = model.page_size, range(len(model.kinds))
     described: list[tuple[int, int, int]] = []
     rows: list[int] = []
@@ -54,7 +54,7 @@ def plan_of(runs: Sequence[Run], model: StepModel) -> StepPlan:
 
 
 def misfit(plan: StepPlan, model: StepModel) -> str | None:
-    """Why a model cannot compute a plan; None where it can."""
+    """Return why a model cannot compute a plan; None where it can."""
     rows, count = len(plan.tokens), len(plan.runs)
     kinds, size = model.kinds, model.page_size
     lists = plan.pages[0].shape[-1] if plan.pages else 0
@@ -73,7 +73,7 @@ def misfit(plan: StepPlan, model: StepModel) -> str | None:
         return f"{len(plan.slots)} slots and {len(plan.pages)} lists of pages of {len(kinds)} kinds"
     if not 1 <= rows <= model.rows:
         return f"{rows} rows; the model takes 1 to {model.rows}"
-    # Numbers of Python: for a few rows arrays would take longer.
+    # Python integers, because arrays would be slower for a few rows.
     runs, row, longest = plan.runs.tolist(), 0, 0
     for first, many, before in runs:
         if many < 1 or before < 0 or first != row:
@@ -107,7 +107,7 @@ def misfit(plan: StepPlan, model: StepModel) -> str | None:
 
 
 def _positions(runs: _Runs) -> list[int]:
-    """Where each row stands in its sequence."""
+    """Return the position of each row in its sequence."""
     found: list[int] = []
     for _, count, before in runs:
         found += range(before, before + count)
@@ -115,7 +115,7 @@ def _positions(runs: _Runs) -> list[int]:
 
 
 def _slots(runs: _Runs, lists: Iterable[Any], size: int) -> list[int]:
-    """Where the page list of each run has its rows."""
+    """Return the slot of each row (page * size + offset), from the page list of its run."""
     found: list[int] = []
     for (_, count, before), pages in zip(runs, lists, strict=True):
         at, end = before, before + count
@@ -129,15 +129,15 @@ def _slots(runs: _Runs, lists: Iterable[Any], size: int) -> list[int]:
 
 
 def _outside(numbers: Integers, bound: int) -> int | None:
-    """The first that is not one of 0 to bound - 1."""
-    # A negative number is a large one.
+    """Return the first number that is not in 0 .. bound - 1, or None."""
+    # As uint32 a negative number is a large one.
     if numbers.size == 0 or numbers.view(np.uint32).max() < bound:
         return None
     return int(numbers[(numbers < 0) | (numbers >= bound)][0])
 
 
 def _table(lists: Sequence[array[int]], longest: int) -> Integers:
-    """[S, longest]: page lists, filled up with zeros."""
+    """Return the page lists as an array [S, longest], padded with zeros."""
     pages = np.zeros((len(lists), longest), np.int32)
     for row, held in zip(pages, lists, strict=True):
         row[: len(held)] = held[:longest]

@@ -1,13 +1,13 @@
-"""Where the time of a step goes: a profile by operation, checked against the clock.
+"""Profile of a step by operation, whose times add up to the wall time of the call.
 
-    time of an operation    the wall time in which its dispatches ran; an instant in which several
-                            ran is split evenly, so that the operations never add up to more
-    between operations      from the first dispatch to the last, the time in which none ran
-    around them             what is left of the call: allocation, starting and waking threads
+    time of an operation    the wall time in which its dispatches ran; time in which several
+                            dispatches ran is split evenly among them
+    between operations      the time from the first dispatch to the last in which none ran
+    around operations       the rest of the call: allocation, starting and waking threads
 
-All together are the wall time of the call. Names, bytes and products are those of the artifact's
-report. A call is repeated with equal arguments, and the fastest one is shown whole: the operations
-of one row were measured in the same call as those of the next.
+Names, bytes and numbers of operations (flops) come from the artifact's report. A call is repeated
+with equal arguments, and the profile is that of the fastest call: all rows were measured in the
+same call.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ from mxc.runtime.session import Model
 from mxc.runtime.steps import StepPlan
 from mxc.targets.tile_permission import TILES
 
-#: Calls that are profiled, after one that reads the weights from disk.
+#: Number of profiled calls, after one call that reads the weights from disk.
 REPETITIONS = 7
 
-#: The number of a dispatch in a kernel's name.
+#: The prefix of a kernel's name with the number of its dispatch.
 _KERNEL = re.compile(r"^\w+?_dispatch_\d+_")
 
-#: Bytes of a pool that are written at a time.
+#: Bytes of a pool that are written to a file at a time.
 _PIECE = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """An operation in all layers, or a kernel in it.
+    """Times of one operation, summed over all layers, or of one kernel in it.
 
-    `share` is of the wall time of the call. `busy` is the part of the threads that worked, on
-    average over its time: 1.0 is all of them. Rates are None where the report does not know the
-    bytes, or the products (padding included).
+    `share`: fraction of the wall time of the call. `busy`: average fraction of the threads that
+    worked during its time, 1.0 for all of them. Rates are None where the report does not state the
+    bytes or flops (padding included).
     """
 
     name: str
@@ -72,18 +72,18 @@ _R = TypeVar("_R", bound=Row)
 
 @dataclass(frozen=True, kw_only=True)
 class OperationRow(Row):
-    """An operation, with its kernels where they are several. The longest come first."""
+    """An operation, with its kernels, the longest first, where it has several."""
 
     kernels: tuple[Row, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """One call of `function`: `tokens` rows of one sequence, from `position`.
+    """One call of `function` on `tokens` rows of one sequence, which start at `position`.
 
-    `milliseconds` is the wall time of the call and the sum of those of `operations`,
-    `between_operations` and `around_operations`; `undisturbed` is the wall time without the
-    profiler. All in milliseconds, of the fastest of `repetitions` calls.
+    `milliseconds` is the wall time of the call, and the sum of the times of `operations`,
+    `between_operations` and `around_operations`. `undisturbed` is the wall time without the
+    profiler. All times are in milliseconds, of the fastest of `repetitions` calls.
     """
 
     function: str
@@ -98,13 +98,13 @@ class Profile:
     operations: tuple[OperationRow, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """As `mxc bench --profile --json` prints it."""
+        """Return the profile as `mxc bench --profile --json` prints it."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class _Share:
-    """A dispatch with its part of the wall time (ns) and what the report says of it."""
+    """A dispatch with its share of the wall time in ns, and its name and costs in the report."""
 
     dispatch: Dispatch
     nanoseconds: float
@@ -114,11 +114,11 @@ class _Share:
 
 
 def profile_model(model: Model, tokens: Sequence[int]) -> tuple[Profile, ...]:
-    """Profiles of two steps of a prompt of `tokens`: the last rows of it, and a token after it.
+    """Profile two steps on a prompt of `tokens`: its last rows, and one token after the prompt.
 
-    The first is the call for the last rows of the prompt, as many as a call takes, with the logits
-    of the last one. Raises RequestError for an artifact that is no language model, not for a CPU or
-    with tiles of AMX, and where IREE's tools fail.
+    The first step has the last rows of the prompt, as many as a call takes, and computes the logits
+    of the last row. Raises RequestError for an artifact that is not a language model, is for
+    several devices or no CPU, or uses AMX tiles, and where IREE's tools fail.
     """
     record = language_model(model)
     if record.devices > 1:
@@ -151,7 +151,7 @@ def profile_model(model: Model, tokens: Sequence[int]) -> tuple[Profile, ...]:
         steps.step(run(first, tokens[first : min(first + record.rows, last)]))
     with tempfile.TemporaryDirectory(prefix="mxc-profile-") as folder:
         work = _Work(model, steps, record, Path(folder))
-        # A step that is repeated writes what it wrote; the states of a model go on.
+        # A repeated step writes the same pages again; recurrent states do advance.
         prompt = work.profile(run(last, tokens[last:]))
         token = work.profile(run(len(tokens), [0]))
     return prompt, token
@@ -165,7 +165,7 @@ class _Work:
     folder: Path
 
     def profile(self, plan: StepPlan) -> Profile:
-        """The profile of one step."""
+        """Profile one step."""
         given = inputs(plan, self.record)
         kinds = self.model.functions[STEP].inputs
         words = [
@@ -204,7 +204,7 @@ class _Work:
         )
 
     def _file(self, buffer: Any, kind: TensorType, place: int) -> str:
-        """Write the argument at a place for the tool; what is zero takes no space on disk."""
+        """Write an argument to a file for the tool, sparse where it is zero; return its --input."""
         file = self.folder / f"buffer-{place}.bin"
         data = arrays.window(self.model.device, buffer).reshape(-1).view(np.uint8)
         with file.open("wb") as out:
@@ -220,11 +220,11 @@ class _Work:
 def operations(
     model: Model, function: str, rows: int = 0, positions: int = 0
 ) -> list[dict[str, Any]]:
-    """The operations of one function in the artifact's report, in the order of the program.
+    """Return the operations of one function in the artifact's report, in program order.
 
-    Bytes and products that come with the call are those of the sample of so many `rows` of a
-    sequence of so many `positions`, or those that all samples of so many rows have in common.
-    Raises RequestError where the report cannot be read.
+    Bytes and flops that depend on the call are taken from the report's sample with `rows` rows of a
+    sequence of `positions` positions. Without such a sample they are those on which all samples
+    with `rows` rows agree. Raises RequestError where the report cannot be read.
     """
     file = model.path / REPORT
     try:
@@ -243,7 +243,7 @@ def operations(
 
 
 def _at(samples: dict[str, dict[str, Any]], names: Sequence[str]) -> dict[str, Any]:
-    """Bytes and products that samples of these names have in common; nothing of none."""
+    """Return the bytes and flops of the named samples, None where they differ."""
     found: dict[str, Any] = {}
     for key in ("bytes_moved", "flops"):
         amounts = {samples[name][key] for name in names if name in samples}
@@ -262,10 +262,10 @@ def summarise(
     threads: int,
     undisturbed: float,
 ) -> Profile:
-    """The profile of one call; `known` are the operations of the report, in their order.
+    """Return the profile of one call; `known`: the operations of the report, in program order.
 
-    The k-th dispatch of a kernel is its k-th operation: where independent dispatches of one kernel
-    were reordered, their rows have equal sizes.
+    The k-th dispatch of a kernel is taken as the k-th operation with that kernel. Independent
+    dispatches of one kernel may run in another order, but then they have equal sizes.
     """
     wall = 1e9 * call.seconds
     span = max((d.end for d in call.dispatches), default=0)
@@ -310,12 +310,12 @@ def summarise(
 
 
 def divided(dispatches: Sequence[Dispatch]) -> list[float]:
-    """Nanoseconds of each dispatch, where an instant is split evenly among all that run in it.
+    """Return the nanoseconds of each dispatch; time is split evenly among concurrent dispatches.
 
-    They add up to the time in which any ran. `dispatches` are ordered by their start.
+    The sum is the time in which any dispatch ran. `dispatches` are ordered by their start.
     """
     shares = [0.0] * len(dispatches)
-    running: list[tuple[int, int]] = []  # (end, index), the first to end on top
+    running: list[tuple[int, int]] = []  # heap of (end, index)
     now = 0
 
     def pass_to(then: int) -> None:
@@ -350,7 +350,7 @@ def _row(name: str, group: list[_Share], wall: float, threads: int) -> Row:
 
 
 def _rate(amounts: list[int | None], nanoseconds: float) -> float | None:
-    """A sum per nanosecond: giga per second. None where a part is unknown, or all is nothing."""
+    """Return the sum per nanosecond (giga per second); None if one is unknown, or all are 0."""
     known = [amount for amount in amounts if amount is not None]
     if len(known) < len(amounts) or not any(known):
         return None

@@ -1,8 +1,8 @@
-"""The choice of the next token from logits.
+"""Sampling of the next token from logits.
 
-Temperature, top-k, top-p and min-p are applied in this order, each to what the one before kept,
-as transformers does (generation/utils.py, `_get_logits_processor`); a test compares the
-probabilities that remain.
+Temperature, top-k, top-p and min-p are applied in this order, each to the tokens that the previous
+one kept, as transformers does (generation/utils.py, `_get_logits_processor`). A test compares the
+resulting probabilities.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from mxc.errors import RequestError
 
 
 class Sampler:
-    """Draws tokens; greedy where temperature is 0. Two samplers of one seed draw the same."""
+    """Draws tokens; greedy where temperature is 0. Samplers with equal seeds draw equal tokens."""
 
     def __init__(
         self,
@@ -26,11 +26,11 @@ class Sampler:
     ) -> None:
         """Set the distribution.
 
-        temperature: 0 or above. top_k: keep the k most likely tokens, and those as likely as the
-        last of them; at least 1. top_p: keep the most likely tokens that together reach this
-        probability; 0 to 1. min_p: keep tokens at least this many times as likely as the most
-        likely one; 0 to 1. None keeps all. seed: 0 or above; None is a different one each time.
-        Raises RequestError for values outside of these ranges.
+        temperature: 0 or above. top_k: keep the k most likely tokens, and ties with the last of
+        them; at least 1. top_p: keep the most likely tokens that together reach this probability;
+        0 to 1. min_p: keep tokens whose probability is at least this fraction of the highest; 0
+        to 1. None keeps all. seed: 0 or above; None takes a random seed. Raises RequestError for
+        values outside of these ranges.
         """
         _within("temperature", temperature, 0.0, None)
         _within("top-p", top_p, 0.0, 1.0)
@@ -44,7 +44,7 @@ class Sampler:
         self._random = np.random.default_rng(seed)
 
     def __call__(self, logits: NDArray[np.float32]) -> int:
-        """The next token after `logits`, [vocab_size] or [1, vocab_size]."""
+        """Draw the next token from `logits`, [vocab_size] or [1, vocab_size]."""
         row = np.asarray(logits).reshape(-1)
         if self.temperature == 0:
             return _likeliest(row)
@@ -54,7 +54,7 @@ class Sampler:
         return int(tokens[np.searchsorted(total, self._random.random() * total[-1], side="right")])
 
     def probabilities(self, logits: NDArray[np.float32]) -> NDArray[np.float64]:
-        """What is drawn from: float64 [vocab_size], sums to 1, 0 for what is not kept."""
+        """Return the distribution to draw from: float64 [vocab_size], 0 for tokens not kept."""
         row = np.asarray(logits).reshape(-1)
         result = np.zeros(row.shape, np.float64)
         if self.temperature == 0:
@@ -65,9 +65,9 @@ class Sampler:
         return result
 
     def _kept(self, row: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Token ids that may be drawn, in ascending order, and their unnormalised probabilities."""
+        """Return the kept token ids in ascending order, and their unnormalized probabilities."""
         wide = row.astype(np.float64)
-        # Less the largest before the division: a tiny temperature makes infinities of the others.
+        # The maximum is subtracted before the division, which can overflow for tiny temperatures.
         with np.errstate(over="ignore"):
             scores = (wide - wide[_likeliest(row)]) / self.temperature
         tokens = np.arange(len(scores))
@@ -97,10 +97,10 @@ def _within(name: str, value: float | None, low: float, high: float | None) -> N
 
 
 def _likeliest(row: NDArray[np.float32]) -> int:
-    """The token of the greatest logit, the first of equal ones.
+    """Return the token with the greatest logit, the first among equals.
 
-    Raises RequestError where that is no number: a model that computes NaN, which numpy takes for
-    the greatest, has no next token, and +inf would make every other one impossible.
+    Raises RequestError where the greatest logit is NaN or +inf. Any NaN raises, because argmax
+    returns the place of a NaN.
     """
     token = int(np.argmax(row))
     if not np.isfinite(row[token]):

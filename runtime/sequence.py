@@ -1,6 +1,6 @@
-"""One sequence of tokens over a loaded model, with pages of keys and values, and states of its own.
+"""One sequence of tokens over a loaded model, with its pages of keys and values and its states.
 
-Tokens are fed in calls of as many rows as the artifact says. What is computed of a token does not
+Tokens are fed in calls of at most as many rows as the artifact takes. The logits of a token do not
 depend on how its sequence was cut into calls, nor on other sequences of the call.
 """
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 class Sequence:
-    """Tokens fed so far to one model; several sequences over one model do not touch each other."""
+    """The tokens fed so far to one model. Sequences over one model are independent."""
 
     def __init__(self, model: Model) -> None:
-        """An empty sequence. Raises RequestError where `model` is not a language model."""
+        """Create an empty sequence; RequestError where `model` is not a language model."""
         self._model = model
         self._record = language_model(model)
         self._shared = model.shared_pages()
@@ -37,7 +37,7 @@ class Sequence:
     def _own(self, pages: SequencePages) -> None:
         self._pages = pages
         self._freed = weakref.finalize(self, self._shared.give_back, pages)
-        # The process ends with its memory.
+        # At exit nothing needs to be returned.
         self._freed.atexit = False
 
     @property
@@ -47,20 +47,20 @@ class Sequence:
 
     @property
     def position(self) -> int:
-        """How many tokens have been fed."""
+        """Number of tokens that have been fed."""
         return self._position
 
     @property
     def remaining(self) -> int:
-        """How many more tokens can be fed."""
+        """Number of further tokens that can be fed."""
         return self._record.max_sequence_length - self._position
 
     def feed(self, tokens: Iterable[int], last_only: bool = False) -> NDArray[np.float32]:
-        """Append `tokens`; the logits that follow each of them, float32 [n, vocab_size].
+        """Append `tokens`; return the logits after each of them, float32 [n, vocab_size].
 
-        last_only: only the row after the last token, [1, vocab_size], which saves the other rows'
-        multiplications. Raises RequestError, and appends nothing, where there is no token, a token
-        is outside of the vocabulary, or the sequence would be longer than its maximum.
+        last_only: return only the row after the last token, [1, vocab_size]; the logits of the
+        other rows are not computed. Raises RequestError, and appends nothing, where there is no
+        token, a token is outside of the vocabulary, or the sequence would become too long.
         """
         ids = self.checked(tokens)
         rows: list[NDArray[np.float32]] = []
@@ -75,16 +75,16 @@ class Sequence:
         return rows[-1] if last_only else np.concatenate(rows)
 
     def reset(self) -> None:
-        """Forget all tokens."""
+        """Remove all tokens."""
         self._freed()
         self._position = 0
         self._own(self._shared.open())
 
     def fork(self) -> Sequence:
-        """A second sequence that continues from here.
+        """Return a second sequence with the same tokens, which continues independently.
 
-        It shares the pages that are full, which are never written again, and has copies of the
-        last one and of the states.
+        It shares the full pages, which are never written again, and has copies of the partial last
+        page and of the states.
         """
         other = Sequence.__new__(Sequence)
         other._model = self._model
@@ -95,24 +95,24 @@ class Sequence:
         return other
 
     def pages(self, kind: int = 0) -> Array:
-        """Copies of the pages that it has of a kind: [pages, E, B, V, D], see ModelRecord.
+        """Return copies of its pages of a kind: [pages, E, B, V, D], see ModelRecord.
 
-        Those after a window are gone. What is past the last token is of no meaning.
+        Pages before the window are released already. Rows after the last token are undefined.
         """
         return self._shared.read_pages(self._pages, kind)
 
     def states(self) -> dict[str, NDArray[np.float32]]:
-        """Copies of its recurrent states, by name: [L, ..]; of no meaning before a token."""
+        """Return copies of its recurrent states, by name: [L, ..]; undefined before a token."""
         return self._shared.read_state(self._pages)
 
     def run(self, tokens: NDArray[np.int32], first: int = 0) -> Run:
-        """What appends `tokens`, with the logits of those from number `first`; see SharedPages."""
+        """Return the Run that appends `tokens`, with the logits of `tokens[first:]`."""
         wanted = range(first, len(tokens))
         return Run(pages=self._pages, tokens=tokens, before=self._position, wanted=wanted)
 
     def checked(self, tokens: Iterable[int]) -> NDArray[np.int32]:
-        """The tokens as int32, if they can be appended; raises RequestError as `feed` does."""
-        # Numbers of Python: for one token arrays would take ten times as long.
+        """Return the tokens as int32 if they can be appended; raises RequestError as `feed`."""
+        # Python integers, because for one token arrays would take ten times as long.
         given = tokens.tolist() if isinstance(tokens, np.ndarray) else list(tokens)
         if not given:
             raise RequestError("feed wants at least one token, got none")
@@ -137,5 +137,5 @@ class Sequence:
         return np.array(given, np.int32)
 
     def appended(self, count: int) -> None:
-        """Note that a call appended `count` tokens."""
+        """Advance the position by `count` tokens, which a call has appended."""
         self._position += count

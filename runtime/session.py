@@ -1,8 +1,8 @@
-"""Load an artifact and call its functions: numpy in, numpy out.
+"""Load an artifact and call its functions with numpy arrays.
 
-Everything is mapped and nothing converted: the weights are packed for the target already. Before
-any code runs the artifact is checked (versions, files, CPU features), so that what is wrong is
-reported as an error and not by a crash.
+All files are mapped and nothing is converted, because the weights are packed for the target
+already. The artifact is checked (versions, files, CPU features) before any of its code runs, so
+that a defect is reported as an error and not by a crash.
 """
 
 from __future__ import annotations
@@ -47,19 +47,18 @@ def load(
     level: str | None = None,
     verify: bool = False,
 ) -> Model:
-    """Map the artifact folder `path` and make it ready to run.
+    """Map the artifact folder `path` and return it as a Model.
 
-    device: an IREE device URI of the kind that the artifact is for ("local-sync", "hip://1");
-    the first one by default; of an artifact for several devices so many, with "," between. Or
-    "simulator" for one for gfx950 or gfx942, which takes neither threads nor level. threads: CPU
-    worker threads of each device, all physical cores together by default; results do not depend
-    on it. level: of an artifact that holds several levels of CPU features, the one to run; by
-    default the best that this machine may run. verify: checksum large weights too. SHA-256 of
-    every other file, and of weights up to 64 MiB, is always checked; larger weights otherwise by
-    their size alone.
+    device: an IREE device URI of the artifact's kind ("local-sync", "hip://1"), by default the
+    first device. For an artifact for several devices, as many URIs, separated by ",". "simulator"
+    runs an artifact for gfx950 or gfx942 on the simulator, without `threads` and `level`. threads:
+    CPU worker threads of each device, by default all physical cores divided among the devices;
+    results do not depend on it. level: the level of CPU features to run, by default the best that
+    this machine may run. verify: checksum large weights too. The SHA-256 of all other files, and
+    of weights up to 64 MiB, is always checked; of larger weights only the size.
 
-    Raises ArtifactError for an artifact that is incomplete, altered, without its weights, of
-    another version, or not for this machine; RequestError for an unknown device or level, or a
+    Raises ArtifactError for an artifact that is incomplete, altered, without its weights, written
+    by another version, or not for this machine; RequestError for an unknown device or level, or a
     number of threads below 1.
     """
     folder = Path(path)
@@ -81,7 +80,7 @@ def load(
     chosen = choose_level(manifest, level, place)
     check_model(manifest, place)
     check_files(folder, manifest, verify=verify)
-    # local-sync has no workers: the thread that calls does the work.
+    # local-sync has no workers: the calling thread does the work.
     count = threads or max(1, physical_cores() // len(uris))
     if driver_of(uris[0]) == "local-sync":
         count = 1
@@ -91,9 +90,9 @@ def load(
 class Model:
     """A loaded artifact. Calls from several threads wait for each other.
 
-    `manifest` says what it holds, of the `level` that runs; `threads` is the number of CPU worker
-    threads of each device; `devices` are the iree.runtime.HalDevices that `uri` names, with ","
-    between, and `device` the first of them.
+    `manifest`: the artifact's manifest at the `level` that runs. `threads`: number of CPU worker
+    threads of each device. `devices`: the iree.runtime.HalDevices that `uri` names, separated by
+    ","; `device`: the first of them.
     """
 
     def __init__(
@@ -105,7 +104,7 @@ class Model:
         threads: int,
         uri: str,
     ) -> None:
-        """Map module and weights; `load` is the way to get here."""
+        """Map module and weights; use `load` instead of calling this directly."""
         self._describe(path, manifest, level, devices, threads, uri)
         instance = rt.VmInstance()
         try:
@@ -150,7 +149,7 @@ class Model:
         self._lock = threading.Lock()
         self._opening = threading.Lock()
         self._text_model: TextModel | None = None
-        # Freed with the last sequence.
+        # A weak reference, so that the pages are freed with the last sequence.
         self._shared_pages: weakref.ref[SharedPages] | None = None
         #: Called with the inputs of linear layers that a function returned, by their names in the
         #: manifest, as HalBufferViews; see mxc.runtime.observed.
@@ -159,31 +158,31 @@ class Model:
 
     @property
     def module_file(self) -> Path:
-        """The code that runs."""
+        """The compiled module of the level that runs."""
         return self.path / self.manifest.every_level[self.level].module
 
     @property
     def archives(self) -> tuple[Path, ...]:
-        """The archives of its parameters."""
+        """The archives of the level's parameters."""
         return tuple(self.path / name for name in self.manifest.every_level[self.level].archives)
 
     @property
     def functions(self) -> dict[str, Function]:
-        """What may be called, with the types of arguments and results."""
+        """The functions that may be called, with the types of arguments and results."""
         return self.manifest.functions
 
     @property
     def runs_on_cpu(self) -> bool:
-        """Whether buffers of the device are this process's own memory."""
+        """Whether the device's buffers are in this process's memory."""
         return self.manifest.target.device in CPU_DRIVERS
 
     def call(self, name: str, *values: object) -> tuple[arrays.Array, ...]:
-        """Call function `name`; arrays (or numbers, for rank 0) in, a tuple of arrays out.
+        """Call function `name` with arrays (numbers for rank 0); return a tuple of arrays.
 
         Arguments are never converted: shape and dtype must be those of `functions[name]`, where
         -1 is any extent, bf16 and f8 are the dtypes of ml_dtypes, and unsigned integers count as
-        signless. They are copied: the caller's arrays are not changed. Results are the caller's
-        own. Raises RequestError for an unknown function or an argument that does not fit.
+        signless. Arguments and results are copies, so that the caller's arrays are not changed.
+        Raises RequestError for an unknown function or an argument that does not fit.
         """
         entry = self._entry(name)
         wanted = entry.function.inputs
@@ -212,16 +211,15 @@ class Model:
         )
 
     def invoke(self, name: str, arguments: Items[Any]) -> list[Any]:
-        """Call function `name` with HalBufferViews and Python numbers as they are, unchecked.
+        """Call function `name` with HalBufferViews and Python numbers, without checks.
 
         Results are HalBufferViews and numbers. A buffer that the program updates is changed in
-        place and comes back as a result: that is how pages of keys and values
-        stay where they are. Raises
-        RequestError in a process that was forked after the model was loaded.
+        place and returned as a result; pages of keys and values are updated so. Raises RequestError
+        in a process that was forked after the model was loaded.
         """
         entry = self._entry(name)
         if os.getpid() != self._process:
-            # fork() copies no threads: the call would wait for workers that are not there.
+            # fork() copies no threads, so that the call would wait for missing workers forever.
             raise RequestError(
                 f"{self.path}: was loaded before this process was forked; load it in this process"
             )
@@ -247,19 +245,19 @@ class Model:
         return results[:own]
 
     def sequence(self) -> Sequence:
-        """A new, empty sequence; RequestError where this is no language model."""
+        """Return a new, empty sequence; RequestError where this is not a language model."""
         from mxc.runtime.sequence import Sequence
 
         return Sequence(self)
 
     def batch(self) -> Batch:
-        """What decodes several sequences together; RequestError where this is no language model."""
+        """Return a Batch, which decodes sequences together; RequestError as `sequence`."""
         from mxc.runtime.batch import Batch
 
         return Batch(self)
 
     def shared_pages(self) -> SharedPages:
-        """The pages of its sequences, which whoever asks keeps."""
+        """Return the shared pages of its sequences, which live as long as a caller keeps them."""
         from mxc.runtime.shared_pages import SharedPages
 
         with self._opening:
@@ -284,18 +282,18 @@ class Model:
     def generate(
         self, prompt: OnePrompt | Items[OnePrompt], *, stream: bool = False, **options: Any
     ) -> Completion | list[Completion] | Stream:
-        """Text that follows `prompt`, which is text or token ids, or messages of a chat.
+        """Generate the answer to `prompt`: text, token ids, or the messages of a chat.
 
-        A list of prompts is answered together, in a list. stream: one prompt's answer as it comes,
-        by `for`, or by `async for` and `await stream.complete()`.
+        A list of prompts is computed together and returns a list. stream: return the answer of one
+        prompt as a Stream, to be read by `for`, or by `async for` and `await stream.complete()`.
 
-        Options: max_new_tokens (as many as fit); temperature (0: the likeliest token), top_k,
-        top_p, min_p, seed, presence_penalty, frequency_penalty, logit_bias; stop (text, or several)
-        before which the answer ends; logprobs (how many of the likeliest tokens are listed with
-        each); tools (as OpenAI has them); json_schema or regex, which the answer matches; special
-        (special tokens are text); template (variables of the chat template).
+        Options: max_new_tokens (default: as many as fit); temperature (0: the likeliest token),
+        top_k, top_p, min_p, seed, presence_penalty, frequency_penalty, logit_bias; stop (a string
+        or several, before which the answer ends); logprobs (how many of the likeliest tokens are
+        listed with each token); tools (in OpenAI's format); json_schema or regex that the answer
+        must match; special (special tokens are text); template (variables of the chat template).
 
-        Raises RequestError for options that are none, ArtifactError where the artifact has no
+        Raises RequestError for unknown or invalid options, ArtifactError where the artifact has no
         tokenizer.
         """
         from mxc.runtime.completions.generate import generate, start
@@ -305,7 +303,7 @@ class Model:
         return generate(self._texts(), prompt, **options)
 
     def _texts(self) -> TextModel:
-        """What generates text, opened once."""
+        """Return the TextModel, opened at the first call."""
         from mxc.runtime.completions.opened import open_text_model
 
         with self._opening:
@@ -322,10 +320,10 @@ class Model:
 
 
 class _Entry:
-    """A function of the module: its code, its types, and what of it is passed by value.
+    """A function of the module: its code, its types, and which values are tensors or numbers.
 
     The manifest gives a rank-0 tensor and a number the same type; only the module's reflection
-    tells them apart.
+    distinguishes them.
     """
 
     def __init__(self, module: Any, name: str, function: Function, place: Path) -> None:
@@ -355,22 +353,22 @@ class _Entry:
                 )
 
     def place(self, index: int) -> str:
-        """What messages call an argument."""
+        """Return the name of an argument for messages."""
         names = self.function.input_names
         named = f" ({names[index]})" if index < len(names) and names[index] else ""
         return f"{self._name}, argument {index}{named}"
 
 
 def _mlir(kind: TensorType) -> str:
-    """A type as IREE's reflection spells the inside of a tensor, or a number."""
+    """Return a type as IREE's reflection spells it: "?x4xf32" for a tensor, "i32" for a number."""
     kind = kind.stored
     return "x".join(["?" if extent == -1 else str(extent) for extent in kind.shape] + [kind.dtype])
 
 
 def load_parameters(archives: Items[Path]) -> Any:
-    """The rt.ParameterIndex of some archives, mapped.
+    """Map some archives and return their rt.ParameterIndex.
 
-    Raises ArtifactError for a damaged header, which IREE would believe.
+    Raises ArtifactError for a damaged header, which IREE does not check.
     """
     parameters = rt.ParameterIndex()
     for archive in archives:

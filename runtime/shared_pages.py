@@ -1,6 +1,6 @@
-"""The pages of all Sequences of one loaded model: one pool of each kind, which grows with them.
+"""The pages of all Sequences of one loaded model: one pool per kind, which grows on demand.
 
-Pages come back when a Sequence is freed, and all memory goes with the last one.
+The pages of a Sequence are released when it is freed; all memory is freed with the last Sequence.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from mxc.runtime.plans import Run, plan_of
 if TYPE_CHECKING:
     from mxc.runtime.session import Model
 
-#: The most bytes of a pool before any sequence needs them. On CPUs they are committed when they
-#: are written to; a pool that is large enough is never copied to a larger one.
+#: The most initial bytes of a pool. On CPUs memory is committed when it is first written, so that
+#: the pool can be large, which avoids copying it to a larger one later.
 _FIRST_BYTES_LAZILY = 1 << 30
 _FIRST_BYTES = 64 << 20
-#: State slots at first.
+#: Initial number of state slots.
 _FIRST_STATES = 4
 
 
@@ -47,23 +47,24 @@ class SharedPages:
         self._steps = PagedSteps(model, pages, _FIRST_STATES)
         self._store = PageStore(self._steps, record.rows)
         self._lock = threading.Lock()
-        #: Pages of sequences that were freed: a finalizer may run at any time, in this class too.
+        #: Pages of freed sequences. A finalizer may run at any time, also while the lock is held.
         self._returned: deque[SequencePages] = deque()
 
     def open(self) -> SequencePages:
-        """An empty sequence."""
+        """Open an empty sequence."""
         with self._lock:
             self._have((0,) * len(self._steps.kinds), bool(self._steps.states))
             return self._store.open((), 0)
 
     def give_back(self, pages: SequencePages) -> None:
-        """Take back everything that a sequence has, sometime."""
+        """Queue the pages and the state of a freed sequence for release by a later call."""
         self._returned.append(pages)
 
     def step(self, runs: Sequence[Run]) -> NDArray[np.float32]:
-        """The wanted logits of some runs of different sequences, f32 [R, V], in one call.
+        """Compute runs of different sequences in one call; return the wanted logits, f32 [R, V].
 
-        Their tokens are checked, and fit into the context and into the rows of a call.
+        The caller has checked the tokens, and that they fit into the context and the rows of a
+        call.
         """
         with self._lock:
             ends = [run.before + len(run.tokens) for run in runs]
@@ -79,7 +80,7 @@ class SharedPages:
             return logits
 
     def fork(self, pages: SequencePages, tokens: int) -> SequencePages:
-        """A second sequence with the `tokens` tokens of one."""
+        """Open a copy of a sequence, which has `tokens` tokens."""
         with self._lock:
             full, partial = divmod(tokens, self._steps.page_size)
             self._have((int(partial > 0),) * len(self._steps.kinds), bool(self._steps.states))
@@ -93,17 +94,17 @@ class SharedPages:
             return other
 
     def read_pages(self, pages: SequencePages, kind: int) -> Array:
-        """What a sequence's pages of a kind hold: [pages that it has, E, B, V, D]."""
+        """Return copies of the pages of a kind that a sequence holds: [pages, E, B, V, D]."""
         with self._lock:
             return self._steps.read_pages(kind, np.array(pages.held(kind), np.int32))
 
     def read_state(self, pages: SequencePages) -> dict[str, NDArray[np.float32]]:
-        """A sequence's states, by name: [L, ..]."""
+        """Return copies of a sequence's states, by name: [L, ..]."""
         with self._lock:
             return {} if pages.state is None else self._steps.read_state(pages.state)
 
     def _have(self, pages: Sequence[int], state: bool) -> None:
-        """Take back what was returned; grow until so many pages are free, and a state slot."""
+        """Release the pages of freed sequences; grow until `pages` and a state slot are free."""
         while self._returned:
             self._store.close(self._returned.popleft())
         counts = [
@@ -119,5 +120,5 @@ class SharedPages:
 
 
 def _doubled(count: int, missing: int) -> int:
-    """`count`, or where some are missing, twice as many or what is needed."""
+    """Return `count` if `missing` <= 0, else the larger of 2 * count and count + missing."""
     return count if missing <= 0 else max(2 * count, count + missing)

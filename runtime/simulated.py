@@ -1,7 +1,7 @@
-"""Artifacts for gfx950 and gfx942 on the simulator: `load` gives a Model like any other.
+"""Run artifacts for gfx950 and gfx942 on the simulator: `load` returns a Model like any other.
 
-The host program runs as it is in the artifact (`vm.py`), every dispatch on the simulator. Buffers
-are those of a local device of IREE, so that what works with a model works with this one.
+The host program of the artifact is interpreted (`vm.py`), and every dispatch runs on the simulator.
+Buffers belong to a local IREE device, so that code for a Model works with this one too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from mxc.simulator.host.vm_module import HostModule, read_module
 #: The device URI that means this module.
 SIMULATOR = "simulator"
 _DENSE = 1
-#: Gives the device that runs the dispatches, from the bytes of every parameter by name.
+#: Makes the device that runs the dispatches, from the bytes of every parameter by name.
 Make = Callable[[Mapping[str, Array]], Device]
 
 
@@ -42,11 +42,11 @@ def load(
     observe: Observe | None = None,
     make: Make | None = None,
 ) -> SimulatedModel:
-    """Load an artifact that was compiled for gfx950 or gfx942, to run on this machine.
+    """Load an artifact for gfx950 or gfx942, to run on the simulator.
 
-    verify: as `mxc.load`. observe: asked before each dispatch for a Sanitizer, Counter or Trace
-    of it, or None. make: gives the device that runs the dispatches, from the bytes of every
-    parameter; by default the simulator alone. Raises ArtifactError as `mxc.load` does, and
+    verify: see `mxc.load`. observe: called before each dispatch; returns a Sanitizer, Counter or
+    Trace for it, or None. make: makes the device that runs the dispatches, from the bytes of every
+    parameter; by default a simulated device. Raises ArtifactError as `mxc.load` does, and
     RequestError for an artifact of another target.
     """
     folder = Path(path)
@@ -81,7 +81,7 @@ class SimulatedModel(Model):
     """A loaded artifact whose kernels run on the simulator."""
 
     def __init__(self, path: Path, manifest: Manifest, level: str, make: Make) -> None:
-        """Map module and weights; `load` is the way to get here."""
+        """Map module and weights; use `load` instead of calling this directly."""
         device = open_device("local-sync", 1, str(path))
         self._describe(path, manifest, level, [device], 1, SIMULATOR)
         try:
@@ -97,7 +97,7 @@ class SimulatedModel(Model):
 
     @property
     def runs_on_cpu(self) -> bool:
-        """Whether buffers of the device are this process's own memory: they are."""
+        """Return True: the device's buffers are in this process's memory."""
         return True
 
     @property
@@ -106,7 +106,7 @@ class SimulatedModel(Model):
         return self._simulated.dispatches
 
     def invoke(self, name: str, arguments: Items[Any]) -> list[Any]:
-        """As Model.invoke: HalBufferViews and numbers, unchecked; buffers may change in place."""
+        """See Model.invoke: HalBufferViews and numbers, unchecked; buffers may change in place."""
         entry = self._entry(name)
         views = [a for a in arguments if not isinstance(a, int | float)]
         with self._lock:
@@ -123,14 +123,14 @@ class SimulatedModel(Model):
         }
 
     def _inside(self, value: Any) -> Any:
-        """What the host program sees of an argument: a window on the same memory."""
+        """Convert an argument for the host program: a View of the same memory."""
         if isinstance(value, int | float):
             return value
         data = _memory(arrays.window(self.device, value))
         return View(Buffer.over(data), tuple(value.shape), int(value.element_type), _DENSE)
 
     def _outside(self, value: Any, dtype: str, given: list[Any]) -> Any:
-        """A HalBufferView of a result: the argument itself where it was updated in place."""
+        """Convert a result to a HalBufferView: the argument itself if it was updated in place."""
         if not isinstance(value, View):
             return value
         data = value.buffer.bytes
@@ -144,14 +144,14 @@ class SimulatedModel(Model):
 
 
 def _memory(window: Array) -> Array:
-    """The bytes of a window on a local device's buffer: what is written there is in the buffer."""
+    """Return the writable bytes of a local device's buffer, without a copy."""
     if not window.flags.writeable and window.size:
         raise RequestError("a buffer that the local device does not let us write")
     return window.reshape(-1).view(np.uint8)
 
 
 def _parameters(archives: Items[Path]) -> dict[str, Array]:
-    """The bytes of every parameter, mapped."""
+    """Return the mapped bytes of every parameter, by name."""
     found: dict[str, Array] = {}
     for name, entry in load_parameters(archives).items():
         if entry.is_file:
@@ -164,13 +164,13 @@ def _parameters(archives: Items[Path]) -> dict[str, Array]:
 
 @dataclass(frozen=True)
 class _Function:
-    """What Model wants to know of a function."""
+    """A function of the host program, with the attributes that Model reads."""
 
     reflection: dict[str, str]
 
 
 class _Functions:
-    """What Model wants to know of a module."""
+    """The host program, with the method that Model calls on a rt.VmModule."""
 
     def __init__(self, module: HostModule) -> None:
         self._module = module

@@ -1,12 +1,12 @@
-"""One step of a language model: tokens of several sequences in one call, over a pool of pages.
+"""One step of a language model: tokens of several sequences in one call, over pools of KV pages.
 
-A page holds the keys and values of `page_size` consecutive positions of one sequence, of all
-layers of one kind. Layers are of one kind where they see the same positions: all that came before,
-or a sliding window. Each kind has a pool of its own, and each sequence a list of pages of each.
-The page of position p is entry p // page_size of the list, whatever the kind.
+A page holds the keys and values of `page_size` consecutive positions of one sequence, for all
+layers of one kind. Layers are of one kind where they see the same positions: all earlier ones, or a
+sliding window. Each kind has its own pool, and each sequence has one list of pages per kind. The
+page of position p is entry p // page_size of the list, for every kind.
 
-Who calls owns the page numbers: which are free, who shares them, which are copied before one of
-their sequences writes to them. The model owns the memory and does what a plan says.
+The caller manages the page numbers: which pages are free, which are shared, and which are copied
+before a sequence writes to them. The model owns the memory and executes the plan.
 """
 
 from __future__ import annotations
@@ -23,39 +23,39 @@ Integers = NDArray[np.int32]
 
 @dataclass(frozen=True, kw_only=True)
 class PageKind:
-    """Pages of the layers of one kind.
+    """The pages of the layers of one kind.
 
-    `window`: how many positions a token sees, itself included; None: all before it. `pages`: how
-    many the pool has, numbered from 0.
+    `window`: number of positions that a token sees, itself included; None for all earlier ones.
+    `pages`: number of pages in the pool, numbered from 0.
     """
 
     window: int | None
     pages: int
 
     def first_seen(self, position: int) -> int:
-        """The first position that a token at `position` sees; pages before its own may go."""
+        """Return the first position that a token at `position` sees."""
         return 0 if self.window is None else max(0, position - self.window + 1)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StepPlan:
-    """What one call computes. T rows of S runs, of which R logits are wanted; all int32.
+    """The arrays of one call: T rows in S runs, and R rows whose logits are wanted; all int32.
 
     A run is consecutive tokens of one sequence: a prompt, a part of it, or one decoded token. No
     sequence has two runs in one plan.
 
-    `tokens` [T] are token ids, `positions` [T] where they stand in their sequences.
-    `slots` has an array [T] for each kind of pages: the place that the row's keys and values are
-    written to, page * page_size + position % page_size. No two rows have the same.
-    `runs` [S, 3]: first row, number of rows (at least one), and how many positions of the sequence
-    come before them. Runs follow one another without gaps: rows of run s end where those of run
-    s + 1 begin, and the last ends at T.
-    `pages` has an array [S, P] for each kind: the page list of each run's sequence, those of this
-    step's rows included. P is at least what the longest list needs, and the same for all kinds.
-    Entries that no row of the run sees are not read, and may be any number of the pool.
-    `rows` [R] are the rows whose logits are wanted, in any order.
-    `states` [S]: the slot that keeps the recurrent states of the run's sequence; empty where the
-    model has none. A run at position 0 begins with zeros, whatever the slot held.
+    `tokens` [T]: token ids. `positions` [T]: their positions in their sequences.
+    `slots`: an array [T] for each kind of pages, the slot where the row's keys and values are
+    written, page * page_size + position % page_size. No two rows have the same slot.
+    `runs` [S, 3]: first row, number of rows (at least one), and number of earlier positions of the
+    sequence. Runs follow one another without gaps: the rows of run s end where the rows of run
+    s + 1 begin, and the last run ends at T.
+    `pages`: an array [S, P] for each kind, the page list of each run's sequence, including the
+    pages of this step's rows. P is at least the length of the longest list, and the same for all
+    kinds. Entries that no row of the run sees are not read; they may be any page of the pool.
+    `rows` [R]: the rows whose logits are wanted, in any order.
+    `states` [S]: the slot of the recurrent states of the run's sequence; empty where the model has
+    none. A run at position 0 begins with zero states, whatever the slot holds.
     """
 
     tokens: Integers
@@ -68,14 +68,14 @@ class StepPlan:
 
 
 class StepModel(Protocol):
-    """A model that computes steps. Not for several threads at a time: calls wait for each other.
+    """A model that computes steps. Calls from several threads wait for each other.
 
-    A row's logits do not depend on what the other runs of the step are.
+    The logits of a row do not depend on the other runs of the step.
     """
 
     @property
     def page_size(self) -> int:
-        """Positions of a page."""
+        """Number of positions per page."""
 
     @property
     def kinds(self) -> tuple[PageKind, ...]:
@@ -83,15 +83,15 @@ class StepModel(Protocol):
 
     @property
     def states(self) -> int:
-        """How many slots for recurrent states there are; 0 where the model keeps none.
+        """Number of slots for recurrent states; 0 where the model has none.
 
-        Where there are some, pages alone do not continue a sequence: they cannot be shared by
-        prefix, and a fork copies its state too.
+        Pages alone do not restore a sequence with recurrent states: they cannot be shared by
+        prefix, and a fork copies the state too.
         """
 
     @property
     def vocabulary(self) -> int:
-        """Token ids are 0 .. vocabulary - 1; V of the logits."""
+        """Number V of token ids, 0 .. V - 1, and of logits per row."""
 
     @property
     def context(self) -> int:
@@ -102,14 +102,14 @@ class StepModel(Protocol):
         """The most rows T of a step."""
 
     def step(self, plan: StepPlan) -> NDArray[np.float32]:
-        """Write keys and values of the plan's rows; the logits of its `rows`, float32 [R, V].
+        """Write keys and values of the plan's rows; return logits of `plan.rows`, float32 [R, V].
 
-        Releases the GIL while it computes. The result is the caller's own. Raises RequestError
-        where the plan does not fit; nothing is written then.
+        Releases the GIL while it computes. The result is a copy. Raises RequestError, and writes
+        nothing, where the plan does not fit the model.
         """
 
     def copy_pages(self, kind: int, source: Integers, target: Integers) -> None:
-        """Copy the pages `source` of a kind to `target`, in this order, before the next step."""
+        """Copy the pages `source` of a kind to `target`, in order, before the next step."""
 
     def copy_state(self, source: int, target: int) -> None:
         """Copy the recurrent states of a slot to another, before the next step."""

@@ -1,4 +1,4 @@
-"""Text in, text out: the tokenizer and the chat template that the artifact keeps."""
+"""Text to tokens and back, with the tokenizer and the chat template of an artifact."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from mxc.errors import ArtifactError, RequestError
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-#: What a tokenizer decodes bytes to that are not, or not yet, UTF-8.
+#: The character that a tokenizer decodes invalid or incomplete UTF-8 to.
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-#: A UTF-8 character that is not complete has at most this many bytes.
+#: An incomplete UTF-8 character has at most this many bytes.
 _LONGEST_PREFIX = 3
-#: Tokens after which nothing is held back any more: no character is spread over so many.
+#: Number of tokens after which held text is released: no character is spread over so many.
 _LONGEST_WAIT = 16
 
 
@@ -28,22 +28,22 @@ class Text:
     def __init__(
         self, tokenizer: Tokenizer, template: ChatTemplate | None, special_tokens: dict[str, str]
     ) -> None:
-        """Keep the parts; `Text.load` is the way to get here."""
+        """Keep the parts; use `Text.load` instead of calling this directly."""
         self.tokenizer = tokenizer
         self.special_tokens = special_tokens
         self._template = template
 
     @property
     def template(self) -> str | None:
-        """The chat template, as the artifact has it."""
+        """The source of the chat template, or None."""
         return None if self._template is None else self._template.text
 
     @staticmethod
     def load(path: Path) -> Text:
         """Read tokenizer.json, tokenizer_config.json and chat_template.jinja of an artifact.
 
-        A chat template has a process from now on. Raises ArtifactError where there is no
-        tokenizer or a file is malformed.
+        Starts a process for the chat template, if there is one. Raises ArtifactError where there is
+        no tokenizer or a file is malformed.
         """
         if not (path / TOKENIZER).is_file():
             raise ArtifactError(
@@ -62,10 +62,11 @@ class Text:
         return self._template is not None
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of `text`; `add_special_tokens` puts those around it that the tokenizer wants.
+        """Return the token ids of `text`.
 
-        A rendered chat has them already. Raises RequestError for text that is not Unicode, as
-        arguments of a command are whose bytes are not UTF-8.
+        add_special_tokens: whether to add the tokenizer's special tokens around the text; a
+        rendered chat has them already. Raises RequestError for text with surrogates, which command
+        line arguments have for bytes that are not UTF-8.
         """
         try:
             text.encode()
@@ -79,12 +80,11 @@ class Text:
         return ids
 
     def chat(self, messages: Sequence[dict[str, Any]], **variables: Any) -> str:
-        """`messages` ({"role", "content"}) as the model was trained to read them, and the start of
-        its answer.
+        """Render `messages` ({"role", "content"}) in the model's format, up to the answer's start.
 
-        variables: what else the template may look at ("tools", "reasoning_effort"), as JSON.
-        Raises ArtifactError without a template or for one that is malformed, RequestError where
-        the template refuses the messages or fails on them.
+        variables: further variables of the template ("tools", "reasoning_effort"), as JSON values.
+        Raises ArtifactError without a template or for a malformed one, RequestError where the
+        template refuses the messages or fails on them.
         """
         if self._template is None:
             raise ArtifactError("the artifact has no chat template; use --raw")
@@ -92,25 +92,25 @@ class Text:
         return self._template.render(messages, **given)
 
     def decoder(self, *, skip_special_tokens: bool = True) -> Detokenizer:
-        """A new stream of text."""
+        """Return a new incremental decoder."""
         return Detokenizer(self.tokenizer, skip_special_tokens=skip_special_tokens)
 
 
 class Detokenizer:
-    """Text of tokens as they come; bytes of a character that is not complete are held back."""
+    """Decodes tokens incrementally; bytes of an incomplete character are held back."""
 
     def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool = True) -> None:
         """Start at the beginning of a text."""
         self._tokenizer = tokenizer
         self._skip = skip_special_tokens
-        # Decoded together: tokens given out already (a decoder may treat the first of a text
-        # differently), then those that are not wholly given out.
+        # Decoded together: tokens whose text was returned already (a decoder may treat the first
+        # token of a text differently), then tokens whose text is not wholly returned.
         self._given: list[int] = []
         self._held: list[int] = []
         self._sent = 0
 
     def push(self, token: int) -> str:
-        """The text that `token` completes, maybe none."""
+        """Return the text that `token` completes, maybe none."""
         self._held.append(token)
         before, text = self._pending()
         waited = len(self._held) >= _LONGEST_WAIT
@@ -125,14 +125,14 @@ class Detokenizer:
         return ready
 
     def finish(self) -> str:
-        """What is still held back: replacement characters for bytes that never got complete."""
+        """Return the text held back, with replacement characters for incomplete characters."""
         before, text = self._pending()
         rest = text[len(before) + self._sent :]
         self._given, self._held, self._sent = [], [], 0
         return rest
 
     def _pending(self) -> tuple[str, str]:
-        """The text given out, and that text with what the tokens held back may add to it."""
+        """Return the text of the given tokens, and that of the given and the held tokens."""
         return self._decode(self._given), self._decode(self._given + self._held)
 
     def _decode(self, tokens: list[int]) -> str:
@@ -141,20 +141,20 @@ class Detokenizer:
 
 
 class StopStrings:
-    """Ends a stream of text before the first of some strings, wherever its pieces are cut."""
+    """Ends a stream of text before the first of some stop strings, even across pieces."""
 
     def __init__(self, stops: Sequence[str]) -> None:
-        """Strings to stop at; RequestError for an empty one, which would stop everywhere."""
+        """stops: strings to stop at. Raises RequestError for an empty string."""
         if "" in stops:
             raise RequestError("a stop string must not be empty")
         self._stops = tuple(stops)
         self._held = ""
         self.found: str | None = None
-        #: What came after the stop string, in the piece that completed it.
+        #: The text after the stop string in the piece that completed it.
         self.rest = ""
 
     def push(self, piece: str) -> str:
-        """The part of the text that is known to be before any stop string; "" once one is found."""
+        """Add text; return the text known to precede any stop string, "" after one is found."""
         if self.found is not None:
             return ""
         text = self._held + piece
@@ -168,17 +168,17 @@ class StopStrings:
         return text[: at - held]
 
     def finish(self) -> str:
-        """What was held back because a stop string might have begun there."""
+        """Return the text held back because a stop string might have begun in it."""
         rest, self._held = self._held, ""
         return rest
 
 
 def _trailing(text: str) -> int:
-    """How many replacement characters end `text` that the next token may still repair."""
+    """Return how many replacement characters at the end of `text` the next token may complete."""
     return min(_LONGEST_PREFIX, len(text) - len(text.rstrip(_REPLACEMENT)))
 
 
 def _overlap(text: str, stop: str) -> int:
-    """How many characters at the end of `text` could begin `stop`."""
+    """Return how many characters at the end of `text` could begin `stop`."""
     longest = min(len(text), len(stop) - 1)
     return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)

@@ -1,4 +1,4 @@
-"""Answers on their way to a client: whole or as events, until it leaves or time is up."""
+"""Sending answers: whole or as server-sent events, until the client disconnects or times out."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from mxc.server.errors import as_api_error
 
 T = TypeVar("T")
 
-#: Seconds in which the end of a stream must be taken.
+#: Seconds in which the client must take the last event of a stream.
 _LAST_SECONDS = 5.0
 
 
 class ClientLeft(Exception):
-    """Nobody waits for the answer any more."""
+    """The client has disconnected."""
 
 
 async def whole(request: Request, streams: Sequence[Stream], seconds: float) -> list[Completion]:
-    """All answers once they have ended. Cancels them where the client leaves or time is up.
+    """Wait for all answers and return them.
 
-    Raises ClientLeft, TimeoutError, and what ended an answer.
+    Cancels them, and raises ClientLeft or TimeoutError, where the client disconnects or `seconds`
+    have passed. Also raises the error that ended an answer.
     """
     try:
         async with asyncio.timeout(seconds):
@@ -39,7 +40,7 @@ async def whole(request: Request, streams: Sequence[Stream], seconds: float) -> 
 
 
 async def unless_left(receive: Receive, work: Awaitable[T]) -> T:
-    """The result of `work`. Raises ClientLeft, and cancels it, where the client disconnects."""
+    """Return the result of `work`; cancel it and raise ClientLeft if the client disconnects."""
     task = asyncio.ensure_future(work)
     left = asyncio.ensure_future(_disconnected(receive))
     try:
@@ -59,9 +60,9 @@ async def _disconnected(receive: Receive) -> None:
 
 
 async def merged(streams: Sequence[Stream]) -> AsyncGenerator[tuple[int, Piece | None]]:
-    """Pieces of several answers as they come, with the number of their stream; None at each end.
+    """Yield (index of the stream, piece) of several answers as they come; None at each end.
 
-    Raises what ended one of them.
+    Raises the error that ended one of them.
     """
     queue: asyncio.Queue[tuple[int, Piece | BaseException | None]] = asyncio.Queue()
 
@@ -88,7 +89,7 @@ async def merged(streams: Sequence[Stream]) -> AsyncGenerator[tuple[int, Piece |
 
 
 def event(data: Any, name: str | None = None) -> bytes:
-    """One server-sent event."""
+    """Return the bytes of one server-sent event with `data` as JSON."""
     head = "" if name is None else f"event: {name}\n"
     return f"{head}data: {json.dumps(data, ensure_ascii=False)}\n\n".encode()
 
@@ -97,12 +98,15 @@ DONE = b"data: [DONE]\n\n"
 
 
 class EventStream(Response):
-    """A response of events. Its streams are cancelled when the client leaves or time is up."""
+    """A response of server-sent events.
+
+    Its streams are cancelled when the client disconnects or `seconds` have passed.
+    """
 
     def __init__(
         self, events: AsyncIterator[bytes], streams: Sequence[Stream], seconds: float
     ) -> None:
-        """`events` end by themselves; an error becomes the last event."""
+        """events: the encoded events; an error that they raise becomes the last event."""
         super().__init__(media_type="text/event-stream")
         self.headers["cache-control"] = "no-cache"
         self.headers["x-accel-buffering"] = "no"
@@ -114,7 +118,7 @@ class EventStream(Response):
         try:
             await unless_left(receive, self._send(send))
         except (ClientLeft, OSError):  # TimeoutError is one
-            pass  # nobody is there to be told
+            pass  # the client cannot be told
         finally:
             for stream in self._streams:
                 stream.cancel()
@@ -129,5 +133,5 @@ class EventStream(Response):
             last = b""
         except Exception as error:
             last = event(as_api_error(error).body())
-        async with asyncio.timeout(_LAST_SECONDS):  # a client that reads nothing is left alone
+        async with asyncio.timeout(_LAST_SECONDS):  # the client may have stopped reading
             await send({"type": "http.response.body", "body": last, "more_body": False})

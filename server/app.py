@@ -1,4 +1,4 @@
-"""The routes, and what stands before them: keys, errors, counts of responses."""
+"""The server's routes, its check of API keys, and its handlers of errors."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from mxc.server.errors import ApiError, as_api_error, on_http_error
 from mxc.server.served import Served
 from mxc.server.settings import Settings
 
-#: Paths that need no key: a page to type it into, and what a supervisor asks.
+#: Paths that need no API key: the page where users enter it, and the health check.
 _OPEN = ("/", "/health")
 _PAGE = Path(__file__).with_name("page.html")
-#: The page is one file, and talks to this server alone.
+#: Restrict the page to its own inline code and to requests to this server.
 _PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; "
     "style-src 'unsafe-inline'; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'",
@@ -35,7 +35,7 @@ _PAGE_HEADERS = {
 
 
 def make_app(models: Mapping[str, TextModel], settings: Settings | None = None) -> Starlette:
-    """The server of `models`, by name; it closes their engines when it ends."""
+    """Return the application that serves `models`, by name; it closes their engines at its end."""
     shared = Served(models, settings or Settings())
 
     @asynccontextmanager
@@ -66,7 +66,7 @@ def make_app(models: Mapping[str, TextModel], settings: Settings | None = None) 
             try:
                 return await answer(request, shared)
             except ClientLeft:
-                return Response(status_code=499)  # nobody reads it; it is counted
+                return Response(status_code=499)  # only for the metrics: the client has gone
             except Exception as error:
                 return as_api_error(error).response()
 
@@ -97,7 +97,7 @@ def make_app(models: Mapping[str, TextModel], settings: Settings | None = None) 
 
 
 class _Gate:
-    """Asks for a key, and counts responses by their status."""
+    """Middleware that checks API keys and counts responses by status."""
 
     def __init__(self, app: ASGIApp, shared: Served) -> None:
         self._app, self._shared = app, shared
@@ -127,6 +127,6 @@ class _Gate:
     def _known(self, scope: Scope) -> bool:
         given = dict(scope["headers"]).get(b"authorization", b"")
         scheme, _, key = given.partition(b" ")
-        # Every key is compared, in the same time whatever it is.
+        # Every key is compared, in constant time.
         found = [hmac.compare_digest(key.strip(), each) for each in self._keys]
         return scheme.lower() == b"bearer" and any(found)

@@ -1,4 +1,4 @@
-"""The body of a request: of limited size, in limited time, JSON."""
+"""Reads the JSON body of a request, within limits of size and time."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from mxc.server.settings import Settings
 
 
 async def read_fields(request: Request, settings: Settings) -> Fields:
-    """The fields of a request's body. Raises ApiError for what is no JSON object."""
+    """Return the fields of a request's body. Raises ApiError for anything but a JSON object."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
-        # What a page of another site may send without asking is no JSON by its type.
+        # Pages of other sites can send other types without a CORS preflight request.
         raise ApiError(415, "the content type must be application/json")
     return Fields(_parsed(await _read(request, settings)))
 
@@ -53,7 +53,7 @@ def _parsed(body: bytes) -> Any:
     try:
         text = body.decode()
         found = json.loads(text, parse_constant=constant)
-        if "\\ud" in text.lower():  # maybe half of a pair, which is no character
+        if "\\ud" in text.lower():  # maybe a lone surrogate, which cannot be encoded
             json.dumps(found, ensure_ascii=False).encode()
     except UnicodeDecodeError as error:
         raise bad("the body is not UTF-8") from error

@@ -1,4 +1,4 @@
-"""/v1/chat/completions."""
+"""The endpoint /v1/chat/completions: answers to chats."""
 
 from __future__ import annotations
 
@@ -30,7 +30,11 @@ _RESERVED = ("messages", "tools", "add_generation_prompt")
 
 @dataclass(frozen=True)
 class _Shape:
-    """How an answer is written: its head, its logprobs, and whether usage comes with a stream."""
+    """The parts of a response besides its text.
+
+    `head`: the fields that all chunks share. `logprobs`: whether they are listed. `usage`: whether
+    a stream ends with usage.
+    """
 
     head: dict[str, Any]
     logprobs: bool
@@ -87,7 +91,10 @@ async def answer(request: Request, shared: Served) -> Response:
 
 
 def require_calls(served: ServedModel, wanted: Sequence[Any]) -> Any:
-    """The constraint of an answer that must call. ApiError where the model knows no calls."""
+    """Return the constraint of an answer that must call one of the `wanted` tools.
+
+    Raises ApiError where the model has no format for calls.
+    """
     from mxc.runtime.completions.constraints import Constraint
 
     if not served.model.dialect.calls:
@@ -96,7 +103,7 @@ def require_calls(served: ServedModel, wanted: Sequence[Any]) -> Any:
 
 
 def read_variables(fields: Fields) -> dict[str, Any]:
-    """What the chat template may look at beside the messages."""
+    """Read the variables of the chat template besides the messages."""
     variables: dict[str, Any] = {}
     given = fields.any("chat_template_kwargs", {})
     if not isinstance(given, dict) or set(given) & set(_RESERVED):
@@ -110,7 +117,7 @@ def read_variables(fields: Fields) -> dict[str, Any]:
 
 
 def read_stream(fields: Fields) -> tuple[bool, bool]:
-    """Whether to stream, and whether usage comes at the end of the stream."""
+    """Read whether to stream, and whether to send usage at the end of the stream."""
     streaming = fields.flag("stream")
     options = fields.object("stream_options")
     if options is None:
@@ -124,14 +131,14 @@ def read_stream(fields: Fields) -> tuple[bool, bool]:
 
 
 def finish_reason(completion: Completion) -> str:
-    """OpenAI's name of it."""
+    """Return OpenAI's finish_reason of an answer."""
     if completion.tool_calls and completion.finish_reason == "stop":
         return "tool_calls"
     return completion.finish_reason or "stop"
 
 
 def call_id() -> str:
-    """A new name for a call."""
+    """Return a new id for a call."""
     return f"call_{secrets.token_hex(12)}"
 
 
@@ -166,12 +173,12 @@ def _logprobs(drawn: Sequence[Drawn], served: ServedModel) -> dict[str, Any]:
 
 
 def token_logprob(drawn: Drawn, served: ServedModel) -> dict[str, Any]:
-    """A token with its log-probability and those of the likeliest."""
+    """Return OpenAI's record of a token: its log-probability, and the likeliest tokens."""
 
     def entry(token: int, logprob: float) -> dict[str, Any]:
         data = served.token_bytes(token)
         text = data.decode(errors="replace")
-        # JSON has no infinities: what cannot be is very unlikely.
+        # JSON has no infinity: -9999 stands for a probability of 0.
         return {"token": text, "logprob": max(logprob, -9999.0), "bytes": list(data)}
 
     top = [entry(*each) for each in drawn.top]

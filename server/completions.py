@@ -1,4 +1,4 @@
-"""/v1/completions: text or tokens, continued as they stand."""
+"""The endpoint /v1/completions: continuations of text or tokens, without a chat template."""
 
 from __future__ import annotations
 
@@ -25,13 +25,17 @@ from mxc.server.prompts import Asked, start
 from mxc.server.served import Served, ServedModel
 from mxc.server.usage import usage
 
-#: New tokens where a request names no number, as OpenAI has it.
+#: Default of max_tokens, as in OpenAI's API.
 DEFAULT_TOKENS = 16
 
 
 @dataclass(frozen=True)
 class _Shape:
-    """How an answer is written. `echoes`: what each choice begins with."""
+    """The parts of a response besides the generated text.
+
+    `head`: the fields that all chunks share. `logprobs`: whether they are listed. `usage`: whether
+    a stream ends with usage. `echoes`: the text of the prompt that each choice begins with, or "".
+    """
 
     head: dict[str, Any]
     logprobs: bool
@@ -91,7 +95,7 @@ async def answer(request: Request, shared: Served) -> Response:
 
 
 def _prompts(given: Any, served: ServedModel, most: int) -> list[Prompt]:
-    """A string, tokens, or a list of either."""
+    """Read `prompt`: a string, tokens, or a list of either. Raises ApiError for anything else."""
     if isinstance(given, str) or (isinstance(given, list) and given and _is_tokens(given)):
         given = [given]
     if not isinstance(given, list) or not given:

@@ -1,4 +1,4 @@
-"""Errors as OpenAI's clients read them; no path, trace or code of a template goes out."""
+"""Errors in the format of OpenAI's API, without paths, traces or template source."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from mxc.runtime.engine.engine import EngineStopped, QueueFull
 
 LOG = logging.getLogger("mxc.server")
 
-#: Seconds after which a client that was turned away may try again.
+#: Seconds after which a client may retry when the queue was full.
 RETRY_SECONDS = 1
 
 
 class ApiError(Exception):
-    """An answer that is an error: `status` of HTTP, what was wrong, and in which parameter."""
+    """An error response: HTTP `status`, a message, and the parameter that was wrong."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class ApiError(Exception):
         kind: str = "invalid_request_error",
         headers: dict[str, str] | None = None,
     ) -> None:
-        """`kind` and `code` are OpenAI's names for the class of error."""
+        """kind, code: OpenAI's names for the class of the error."""
         super().__init__(message)
         self.status = status
         self.message = message
@@ -44,7 +44,7 @@ class ApiError(Exception):
         self.headers = headers or {}
 
     def body(self) -> dict[str, Any]:
-        """The JSON of the answer."""
+        """Return the JSON body of the response."""
         return {
             "error": {
                 "message": self.message,
@@ -55,22 +55,22 @@ class ApiError(Exception):
         }
 
     def response(self) -> JSONResponse:
-        """The answer."""
+        """Return the response."""
         return JSONResponse(self.body(), self.status, self.headers)
 
 
 def bad(message: str, param: str | None = None, code: str | None = None) -> ApiError:
-    """A request that is wrong."""
+    """Return the error (400) of a wrong request."""
     return ApiError(400, message, param=param, code=code)
 
 
 def internal() -> ApiError:
-    """What is told of our own errors: the log has the rest."""
+    """Return the error (500) of a failure of the server, whose details go to the log only."""
     return ApiError(500, "the server failed on this request", kind="server_error")
 
 
 def as_api_error(error: BaseException) -> ApiError:
-    """What a client is told of `error`; what it is not told goes to the log."""
+    """Return what a client is told of `error`; an unexpected error is logged."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, QueueFull):
@@ -93,7 +93,11 @@ def as_api_error(error: BaseException) -> ApiError:
 
 @contextmanager
 def template_errors() -> Iterator[None]:
-    """Tell of a chat template what it says itself; where it fails, only that it does."""
+    """Raise ApiError for errors of a chat template.
+
+    A refusal by the template is passed on with its message. Of any other failure the client is told
+    only that the template failed; the log has the error.
+    """
     try:
         yield
     except TemplateRefusal as error:
@@ -104,12 +108,12 @@ def template_errors() -> Iterator[None]:
 
 
 async def on_api_error(request: Request, error: Exception) -> JSONResponse:
-    """The handler of everything that a route raises."""
+    """Return the response for an error that a route raised."""
     return as_api_error(error).response()
 
 
 async def on_http_error(request: Request, error: Exception) -> JSONResponse:
-    """Unknown paths and methods, which starlette finds."""
+    """Return the response for an error of starlette, such as an unknown path or method."""
     assert isinstance(error, HTTPException)
     message = {404: f"there is nothing at {request.url.path[:100]}"}.get(
         error.status_code, error.detail

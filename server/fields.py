@@ -1,4 +1,4 @@
-"""Fields of a request: each is read by its type and range, and what nobody read is refused."""
+"""Typed reading of the fields of a request; fields that were not read are refused."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from mxc.server.errors import bad
 
-#: Fields of OpenAI's requests that change nothing here.
+#: Fields of OpenAI's requests that this server accepts and ignores.
 HARMLESS = (
     "metadata",
     "parallel_tool_calls",
@@ -25,7 +25,11 @@ _MISSING = object()
 
 
 class Fields:
-    """One JSON object. Absent and null are the same."""
+    """The fields of one JSON object. An absent field and null are the same.
+
+    Each method removes a field and returns its value, or the default where it is absent. It raises
+    ApiError for a value of another type or range.
+    """
 
     def __init__(self, value: Any, place: str = "") -> None:
         """`place` names the object in errors: "" or "tools[0]."."""
@@ -35,36 +39,36 @@ class Fields:
         self._place = place
 
     def name(self, key: str) -> str:
-        """The whole name of a field."""
+        """Return the full name of a field, for messages."""
         return f"{self._place}{key}"
 
     def any(self, key: str, default: Any = None) -> Any:
-        """A field of any type."""
+        """Read a field of any type."""
         return self._value.pop(key, default)
 
     def required(self, key: str) -> Any:
-        """A field that must be there."""
+        """Read a field of any type that must be present."""
         found = self._value.pop(key, _MISSING)
         if found is _MISSING:
             raise bad(f"missing required parameter: {self.name(key)}", self.name(key))
         return found
 
     def text(self, key: str, default: str | None = None) -> str | None:
-        """A string."""
+        """Read a string."""
         found = self.any(key, default)
         if found is not None and not isinstance(found, str):
             raise self._wrong(key, "a string", found)
         return found
 
     def flag(self, key: str, default: bool = False) -> bool:
-        """A truth value."""
+        """Read a Boolean."""
         found = self.any(key, default)
         if not isinstance(found, bool):
             raise self._wrong(key, "true or false", found)
         return found
 
     def number(self, key: str, low: float, high: float, default: float | None) -> float | None:
-        """A number from `low` to `high`."""
+        """Read a number from `low` to `high`."""
         found = self.any(key, default)
         if found is None:
             return None
@@ -75,7 +79,7 @@ class Fields:
         return float(found)
 
     def whole(self, key: str, low: int, high: int | None, default: int | None) -> int | None:
-        """A whole number from `low` to `high`."""
+        """Read an integer from `low` to `high`; None for no upper limit."""
         found = self.any(key, default)
         if found is None:
             return None
@@ -87,21 +91,21 @@ class Fields:
         return found
 
     def choice(self, key: str, choices: Sequence[str], default: str | None) -> str | None:
-        """One of some strings."""
+        """Read one of the strings `choices`."""
         found = self.text(key, default)
         if found is not None and found not in choices:
             raise self._wrong(key, f"one of {', '.join(choices)}", found)
         return found
 
     def items(self, key: str) -> list[Any]:
-        """A list."""
+        """Read a list."""
         found = self.any(key, [])
         if not isinstance(found, list):
             raise self._wrong(key, "a list", found)
         return found
 
     def strings(self, key: str, most: int) -> tuple[str, ...]:
-        """A string or up to `most` of them."""
+        """Read a string or a list of up to `most` strings."""
         found = self.any(key, [])
         found = [found] if isinstance(found, str) else found
         if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
@@ -111,18 +115,18 @@ class Fields:
         return tuple(found)
 
     def object(self, key: str) -> Fields | None:
-        """An object."""
+        """Read an object."""
         found = self.any(key)
         return None if found is None else Fields(found, f"{self.name(key)}.")
 
     def only(self, key: str, allowed: Any, why: str) -> None:
-        """A field that may have one value: everything else is not supported."""
+        """Check a field of which only the value `allowed` is supported; `why`: the reason."""
         found = self.any(key, allowed)
         if found != allowed:
             raise bad(f"{self.name(key)} is not supported: {why}", self.name(key), "unsupported")
 
     def done(self, ignored: Sequence[str] = ()) -> None:
-        """Refuse the fields that nobody read."""
+        """Raise ApiError for a field that was not read and is not in `ignored`."""
         for key in self._value:
             if key not in ignored:
                 name = self.name(key)[:100]

@@ -1,4 +1,4 @@
-"""Messages of OpenAI's chats as chat templates want them."""
+"""Converts messages of OpenAI's chats to the form that chat templates expect."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ _TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
 
 
 def read_messages(given: Sequence[Any], *, knows_developer: bool) -> list[dict[str, Any]]:
-    """Check `messages` and bring them to one form.
+    """Check `messages` and convert them to one form.
 
-    Content is text, arguments of calls are objects where they are JSON. Where the template does not
-    know of developers, what they say is the system's. Raises ApiError.
+    Content becomes text, and arguments of calls become objects where they are JSON. Where the
+    template does not know the role "developer", its messages get the role "system". Raises ApiError
+    for malformed messages.
     """
     if not given:
         raise bad("messages must have at least one message", "messages")
@@ -45,7 +46,7 @@ def _message(fields: Fields, knows_developer: bool) -> dict[str, Any]:
             message[key] = value
     reasoning = fields.text("reasoning_content", fields.text("reasoning"))
     if reasoning is not None and role == "assistant":
-        # The names that templates look for it by: Qwen's and DeepSeek's, and that of gpt-oss.
+        # The key that templates of Qwen and DeepSeek read, and the key of gpt-oss.
         message["reasoning_content"] = message["thinking"] = reasoning
     if calls:
         message["tool_calls"] = [
@@ -57,7 +58,7 @@ def _message(fields: Fields, knows_developer: bool) -> dict[str, Any]:
 
 
 def content_text(content: Any, name: str) -> str:
-    """The text of a content, which may be a list of parts."""
+    """Return the text of a message's content, which is a string or a list of parts."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
@@ -88,7 +89,7 @@ def _call(fields: Fields) -> dict[str, Any]:
 
 
 def call_message(name: str, arguments: str, identifier: str | None) -> dict[str, Any]:
-    """A call as templates have it: its arguments as an object, where a model wrote one."""
+    """Return a call as templates expect it: arguments as an object where they are JSON."""
     try:
         parsed = json.loads(arguments)
     except (ValueError, RecursionError):

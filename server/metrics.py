@@ -1,5 +1,4 @@
-"""Metrics for Prometheus: what was asked, how long it took, what the engines hold now, and
-what the process takes."""
+"""Metrics for Prometheus: answers, latencies, the state of the engines, and of the process."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ class Metrics:
     """The metrics of one server."""
 
     def __init__(self) -> None:
-        """A registry of its own: several servers of a process do not share counts."""
+        """Create a registry, so that several servers of a process do not share counts."""
         self.registry = CollectorRegistry()
         self._engines = _Engines()
         self.registry.register(self._engines)
@@ -46,11 +45,11 @@ class Metrics:
         )
 
     def watch(self, model: str, engine: Engine) -> None:
-        """Show what an engine holds whenever somebody looks."""
+        """Include the counters of an engine in the metrics."""
         self._engines.engines[model] = engine
 
     def answered(self, model: str, outcome: Outcome) -> None:
-        """Note the end of an answer."""
+        """Count an answer that has ended, and observe its latencies."""
         self._answers.labels(model, outcome.reason).inc()
         if outcome.started is not None:
             self._queue.labels(model).observe(outcome.started - outcome.submitted)
@@ -61,18 +60,18 @@ class Metrics:
                 self._token.labels(model).observe(took / (outcome.generated_tokens - 1))
 
     def responded(self, status: int) -> None:
-        """Note the status of a response."""
+        """Count a response by its HTTP status."""
         self._responses.labels(str(status)).inc()
 
     def text(self) -> bytes:
-        """All of it in the text format of Prometheus."""
+        """Return all metrics in the text format of Prometheus."""
         return generate_latest(self.registry)
 
     def _histogram(self, name: str, text: str, buckets: Iterable[float]) -> Histogram:
         return Histogram(name, text, ["model"], buckets=tuple(buckets), registry=self.registry)
 
 
-#: Metrics of an engine: name, text, and the field of EngineCounts.
+#: Metrics of an engine: name, help text, and the field of EngineCounts.
 _GAUGES = (
     ("mxc_requests_running", "Requests with pages", "running"),
     ("mxc_requests_waiting", "Requests in the queue", "waiting"),
@@ -87,17 +86,17 @@ _COUNTERS = (
 
 
 class _Engines(Collector):
-    """Reads the counts of engines when the metrics are asked for."""
+    """Reads the counters of engines when the metrics are requested."""
 
     def __init__(self) -> None:
         self.engines: dict[str, Engine] = {}
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing: names are known once they are collected."""
+        """Return nothing: names are known only when metrics are collected."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        """Gauges and counters of now."""
+        """Yield the current gauges and counters."""
         now = {model: engine.counts for model, engine in self.engines.items()}
         for name, text, field in _GAUGES:
             gauge = GaugeMetricFamily(name, text, labels=["model"])

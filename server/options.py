@@ -1,4 +1,4 @@
-"""What the endpoints have in common: how tokens are chosen, what answers must be, which tools."""
+"""Options that the endpoints share: sampling, response formats and tools."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from mxc.server.errors import bad
 from mxc.server.fields import Fields
 
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-#: Seeds of the choices of one request differ by this.
+#: Difference between the seeds of the choices of one request.
 _NEXT_CHOICE = 1 << 64
 
 
 def read_sampling(fields: Fields) -> Sampling:
-    """temperature, top_p, penalties, seed and logit_bias; top_k and min_p as others have them."""
+    """Read OpenAI's sampling options, and top_k and min_p, which other servers have too."""
     top_k = fields.whole("top_k", -1, None, None)
     seed = fields.whole("seed", -(1 << 63), (1 << 63) - 1, None)
     return Sampling(
@@ -33,7 +33,7 @@ def read_sampling(fields: Fields) -> Sampling:
 
 
 def of_choice(sampling: Sampling, number: int) -> Sampling:
-    """The sampling of one of `n` choices, which differ also where a seed is given."""
+    """Return the sampling of choice `number` of a request: a given seed differs by choice."""
     if sampling.seed is None or not number:
         return sampling
     return replace(sampling, seed=sampling.seed + number * _NEXT_CHOICE)
@@ -55,14 +55,18 @@ def _logit_bias(fields: Fields) -> dict[int, float]:
 
 @dataclass(frozen=True)
 class Tools:
-    """The functions of a request. `wanted`: those that must be called, empty where none must."""
+    """The tools of a request.
+
+    `given`: functions for the chat template. `wanted`: tools of which one must be called; empty
+    where no call is required.
+    """
 
     given: tuple[dict[str, Any], ...] = ()
     wanted: tuple[Tool, ...] = field(default_factory=tuple)
 
 
 def read_tools(fields: Fields, *, flat: bool) -> Tools:
-    """tools and tool_choice; `flat`: a tool's fields stand beside its type, as in responses."""
+    """Read tools and tool_choice; `flat`: a tool's fields are beside its type (/v1/responses)."""
     given: list[dict[str, Any]] = []
     for index, each in enumerate(fields.items("tools")):
         place = f"tools[{index}]."
@@ -88,7 +92,7 @@ def read_tools(fields: Fields, *, flat: bool) -> Tools:
     if choice in ("auto", "none", "required"):
         if choice == "required" and not given:
             raise bad("tool_choice is required, and there are no tools", "tool_choice")
-        # A model that may call nothing is not told of functions.
+        # With "none", the template gets no functions.
         return Tools(
             () if choice == "none" else tuple(given), tuple(known) if choice == "required" else ()
         )
@@ -105,7 +109,7 @@ def read_tools(fields: Fields, *, flat: bool) -> Tools:
 
 
 def read_format(given: Fields | None, *, flat: bool) -> Constraint | None:
-    """response_format; `flat`: a schema's fields stand beside its type, as in responses."""
+    """Read response_format; `flat`: a schema's fields are beside its type (/v1/responses)."""
     if given is None:
         return None
     kind = given.required("type")

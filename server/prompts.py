@@ -1,4 +1,4 @@
-"""Prompts of requests, made off the event loop: templates and tokenizers take their time."""
+"""Renders prompts and starts answers in threads, because templates and tokenizers are slow."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mxc.server.served import Served, ServedModel
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What is asked of one prompt."""
+    """Options of the answers to one prompt; `choices`: number of answers per prompt."""
 
     sampling: Sampling
     max_tokens: int | None
@@ -33,7 +33,10 @@ class Asked:
 async def chat_prompt(
     served: ServedModel, messages: Sequence[dict[str, Any]], variables: dict[str, Any]
 ) -> Prompt:
-    """Messages rendered by the model's template. Raises ApiError where it refuses them."""
+    """Render messages with the model's template.
+
+    Raises ApiError where the model has no template, or the template refuses the messages.
+    """
     if not served.model.text.has_chat_template:
         raise bad(f"the model {served.name} has no chat template; ask for a completion", "messages")
     with template_errors():
@@ -43,7 +46,10 @@ async def chat_prompt(
 async def start(
     shared: Served, served: ServedModel, prompts: Sequence[Prompt], asked: Asked
 ) -> list[Stream]:
-    """Queue every choice of every prompt; all of them or, where one is refused, none."""
+    """Queue every choice of every prompt, or none of them where one is refused.
+
+    Raises ApiError for a prompt that is too long.
+    """
     most = shared.settings.prompt_tokens
     for prompt in prompts:
         if most is not None and len(prompt.tokens) > most:
@@ -59,7 +65,7 @@ async def start(
                 f"{len(prompt.tokens)} in its prompt and asks for {asked.max_tokens or 1} more",
                 code="context_length_exceeded",
             )
-    # Compiling a grammar takes a while, too.
+    # In a thread, because compiling a grammar is slow too.
     return await asyncio.to_thread(_start, served, shared.metrics, prompts, asked)
 
 

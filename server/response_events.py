@@ -1,4 +1,4 @@
-"""A response as events: each item is announced, grows and is done."""
+"""Events of a streamed response: each item is added, extended by deltas, and done."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from mxc.server.response_items import call_item, completed, message_item, reason
 
 
 class ResponseEvents:
-    """The events of one response."""
+    """Makes the events of one response."""
 
     def __init__(self, body: dict[str, Any], prompt_tokens: int) -> None:
-        """`body`: the response as it begins."""
+        """body: the response at its beginning."""
         self._body = body
         self._prompt_tokens = prompt_tokens
         self._number = 0
@@ -30,7 +30,7 @@ class ResponseEvents:
         self._call = ""
 
     async def events(self, stream: Stream) -> AsyncGenerator[bytes]:
-        """All events of an answer."""
+        """Yield all events of an answer."""
         yield self._event("response.created", response=self._body)
         yield self._event("response.in_progress", response=self._body)
         try:

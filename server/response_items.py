@@ -1,4 +1,4 @@
-"""Items of a response: reasoning, a message, calls; and the response at its end."""
+"""JSON of a response's items (reasoning, message, calls), and of the completed response."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mxc.server.usage import usage
 
 
 def reasoning_item(text: str, identifier: str | None = None) -> dict[str, Any]:
-    """What the model thought."""
+    """Return the item of a model's reasoning."""
     return {
         "id": identifier or f"rs_{secrets.token_hex(12)}",
         "type": "reasoning",
@@ -22,14 +22,14 @@ def reasoning_item(text: str, identifier: str | None = None) -> dict[str, Any]:
 
 
 def text_part(text: str) -> dict[str, Any]:
-    """The text of a message."""
+    """Return the content part of a message's text."""
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
 def message_item(
     text: str | None, identifier: str | None = None, status: str = "completed"
 ) -> dict[str, Any]:
-    """What the model said; None for nothing yet."""
+    """Return the item of a message; text None: without a content part."""
     return {
         "id": identifier or f"msg_{secrets.token_hex(12)}",
         "type": "message",
@@ -42,7 +42,7 @@ def message_item(
 def call_item(
     name: str, arguments: str, identifiers: tuple[str, str] | None = None, status: str = "completed"
 ) -> dict[str, Any]:
-    """A call; `identifiers` are those of the item and of the call."""
+    """Return the item of a call; identifiers: id of the item and id of the call."""
     item, call = identifiers or (f"fc_{secrets.token_hex(12)}", call_id())
     return {
         "id": item,
@@ -55,7 +55,7 @@ def call_item(
 
 
 def output_items(found: Completion) -> list[dict[str, Any]]:
-    """The items of an answer."""
+    """Return all items of an answer."""
     items = [reasoning_item(found.reasoning)] if found.reasoning else []
     if found.text or not found.tool_calls:
         items.append(message_item(found.text))
@@ -65,7 +65,7 @@ def output_items(found: Completion) -> list[dict[str, Any]]:
 def completed(
     body: dict[str, Any], output: list[dict[str, Any]], found: Completion, prompt_tokens: int
 ) -> dict[str, Any]:
-    """The response at its end."""
+    """Return the response `body` completed with its output, status and usage."""
     whole_answer = found.finish_reason != "length"
     counts = usage(prompt_tokens, [found])
     return {

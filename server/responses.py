@@ -1,4 +1,4 @@
-"""/v1/responses: what OpenAI's newer clients ask for. Nothing is stored between requests."""
+"""The endpoint /v1/responses of OpenAI's newer API. Nothing is stored between requests."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def answer(request: Request, shared: Served) -> Response:
 
 
 def _messages(fields: Fields, *, knows_developer: bool) -> list[dict[str, Any]]:
-    """`instructions` and `input` as messages of a chat."""
+    """Return `instructions` and `input` as messages of a chat."""
     messages: list[dict[str, Any]] = []
     instructions = fields.text("instructions")
     if instructions is not None:
@@ -131,7 +131,7 @@ def _add(messages: list[dict[str, Any]], item: Fields, knows_developer: bool) ->
 
 
 def _say(messages: list[dict[str, Any]], role: str, **said: Any) -> None:
-    """Add a message; what an assistant says in several items is one message."""
+    """Add a message; consecutive items of the assistant are merged into one message."""
     last = messages[-1] if messages else {}
     if role == "assistant" and last.get("role") == "assistant" and not set(said) & _set(last):
         last.update(said)
@@ -143,5 +143,5 @@ def _say(messages: list[dict[str, Any]], role: str, **said: Any) -> None:
 
 
 def _set(message: dict[str, Any]) -> set[str]:
-    """What a message says already."""
+    """Return the keys of a message that have a value."""
     return {key for key, value in message.items() if value}

@@ -1,4 +1,4 @@
-"""A server on a port, until it is told to end."""
+"""Runs the server on a port until it is told to end."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from mxc.runtime.completions.text_model import TextModel
 from mxc.server.app import make_app
 from mxc.server.settings import Settings
 
-#: Connections at a time; more are answered with 503 by uvicorn.
+#: The most connections at a time; uvicorn answers further ones with 503.
 _CONNECTIONS = 1000
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens; port 0 is any free one. Raises RequestError where that cannot be."""
+    """Return a listening socket; port 0 takes any free port. Raises RequestError if it fails."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=1024)
@@ -34,12 +34,12 @@ def serve(
     listener: socket.socket,
     ready: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serve until an interrupt or SIGTERM; answers on their way may end in `drain_seconds`.
+    """Serve until an interrupt or SIGTERM; running answers may then take `drain_seconds` more.
 
-    `ready` is called before the first request is taken.
+    ready: called before the first request is accepted.
     """
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    # Its warnings are of clients that have gone, which are no news here.
+    # asyncio warns of clients that have disconnected, which is normal here.
     logging.getLogger("asyncio").setLevel(logging.ERROR)
     config = uvicorn.Config(
         make_app(models, settings),

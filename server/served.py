@@ -1,4 +1,4 @@
-"""The models of a server, by the names that requests give."""
+"""The models of a server, which requests select by name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mxc.server.settings import Settings
 
 @dataclass
 class ServedModel:
-    """One model under its name."""
+    """One model with its name."""
 
     name: str
     model: TextModel
@@ -25,11 +25,11 @@ class ServedModel:
 
     @cached_property
     def token_bytes(self) -> TokenBytes:
-        """The bytes of its tokens."""
+        """Maps token ids of the model to bytes."""
         return TokenBytes(self.model.text.tokenizer)
 
     def described(self) -> dict[str, object]:
-        """As /v1/models lists it."""
+        """Return the model's entry in /v1/models."""
         return {
             "id": self.name,
             "object": "model",
@@ -40,10 +40,10 @@ class ServedModel:
 
 
 class Served:
-    """What the routes share."""
+    """The state that the routes share: models, settings and metrics."""
 
     def __init__(self, models: Mapping[str, TextModel], settings: Settings) -> None:
-        """`models` by name."""
+        """models: text models by name."""
         self.models = {name: ServedModel(name, model) for name, model in models.items()}
         self.settings = settings
         self.metrics = Metrics()
@@ -51,7 +51,7 @@ class Served:
             self.metrics.watch(name, model.engine)
 
     def find(self, name: str) -> ServedModel:
-        """A model; ApiError (404) where there is none of that name."""
+        """Return the model called `name`; ApiError (404) where there is none."""
         if name not in self.models:
             known = ", ".join(self.models)
             raise ApiError(
@@ -63,13 +63,13 @@ class Served:
         return self.models[name]
 
     def read_model(self, fields: Fields) -> ServedModel:
-        """The model that a request names."""
+        """Read the field "model" of a request and return that model."""
         name = fields.required("model")
         if not isinstance(name, str):
             raise bad("model must be a string", "model")
         return self.find(name)
 
     def close(self) -> None:
-        """End every engine."""
+        """Close every engine."""
         for served in self.models.values():
             served.model.close()

@@ -1,4 +1,4 @@
-"""What limits a server. Units are in the names."""
+"""Settings of a server. Units are in the names."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Limits, and who may ask.
+    """API keys and limits of a server.
 
-    api_keys: one of them is wanted in each request; nobody is asked where there are none.
-    body_bytes: of one request. body_seconds: until it has come. prompt_tokens: None for what the
-    model takes. request_seconds: from the request to the end of its answer. choices: `n`.
-    drain_seconds: how long answers may still take when the server is told to end.
+    api_keys: each request must have one of them; empty for no check. body_bytes: largest body of a
+    request. body_seconds: time in which the body must arrive. prompt_tokens: most tokens of a
+    prompt, None for the model's limit. request_seconds: time from the request to the end of its
+    answer. choices: largest `n`, and most prompts of a completion. drain_seconds: time for running
+    answers when the server is told to end.
     """
 
     api_keys: tuple[str, ...] = ()

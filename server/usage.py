@@ -1,4 +1,4 @@
-"""Counts of tokens, as OpenAI has them."""
+"""Token counts of a response, in OpenAI's format."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mxc.runtime.completions.stream import Completion
 
 
 def usage(prompt_tokens: int, answers: Sequence[Completion]) -> dict[str, Any]:
-    """Tokens of a request: those of a prompt count once, however many choices it has."""
+    """Return the token counts of a request; a prompt counts once, whatever its choices."""
     generated = sum(len(answer.drawn) for answer in answers)
     outcomes = [answer.outcome for answer in answers if answer.outcome is not None]
     return {

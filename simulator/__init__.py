@@ -1,1 +1,1 @@
-"""Execute compiled gfx950 kernels on any machine, one instruction at a time (docs/simulator.md)."""
+"""Executes compiled gfx950 and gfx942 kernels on any machine (docs/simulator.md)."""

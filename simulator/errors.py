@@ -1,4 +1,4 @@
-"""What the simulator refuses."""
+"""Errors of the simulator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One kernel on arrays: a code object or assembly text in, buffers out."""
+"""Runs one kernel on numpy arrays: a code object or assembly text in, buffers out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mxc.simulator.run.launch import launch
 from mxc.simulator.run.translate import Program
 from mxc.simulator.watch.observe import Observer
 
-#: What a text is called that is in no file.
+#: The file name in messages about text that is not from a file.
 _NAMELESS = "<text>"
 
 
@@ -30,14 +30,14 @@ def simulate(
     dynamic_lds: int = 0,
     observer: Observer | None = None,
 ) -> list[Array]:
-    """Run one kernel; gives copies of `buffers` as the kernel leaves them.
+    """Run one kernel; return copies of `buffers` as the kernel leaves them.
 
-    code: a code object (HSACO) for gfx950, assembly text, or the path of either. A str of several
-    lines is text. workgroups: how many in x, y, z. buffers: an array for each pointer argument, in
-    order. constants: the 32-bit arguments. kernel: its name, needed where there are several.
-    workgroup: the work items of a workgroup in x, y, z, needed where the metadata does not state
-    them. dynamic_lds: bytes of LDS beside those that the kernel states. observer: a Sanitizer,
-    Counter or Trace.
+    code: a code object (HSACO) for gfx950 or gfx942, assembly text for gfx950, or the path of
+    either. A str of several lines is text. workgroups: number of workgroups in x, y, z. buffers: an
+    array for each pointer argument, in order. constants: the 32-bit arguments. kernel: the kernel's
+    name, needed where there are several. workgroup: work items of a workgroup in x, y, z, needed
+    where the metadata does not state them. dynamic_lds: bytes of LDS besides those that the kernel
+    states. observer: a Sanitizer, Counter or Trace.
 
     Raises CodeObjectError for a code object that is malformed or for another processor,
     AssemblyError (with file and line) for text that cannot be read, and SimulationError for an
@@ -60,9 +60,9 @@ def load_kernels(
     buffers: int = 0,
     constants: int = 0,
 ) -> dict[str, Kernel]:
-    """The kernels of a code object or of assembly text, by name; arguments as of `simulate`.
+    """Return the kernels of a code object or of assembly text, by name; see `simulate`.
 
-    buffers, constants: how many arguments a kernel takes whose text does not state it.
+    buffers, constants: numbers of arguments of kernels whose text does not state them.
     """
     name = _NAMELESS
     data: bytes
@@ -84,7 +84,7 @@ def load_kernels(
 
 
 def choose(kernels: Mapping[str, Kernel], name: str | None) -> Kernel:
-    """The kernel of that name, or the only one."""
+    """Return the kernel called `name`, or the only one; SimulationError if there is none."""
     if name is None and len(kernels) == 1:
         return next(iter(kernels.values()))
     if name is None or name not in kernels:

@@ -1,4 +1,4 @@
-"""Ours as a user has it: a random checkpoint, `mxc compile`, `mxc bench`, each in its process."""
+"""Run mxc as users do: a random checkpoint, `mxc compile`, `mxc bench`, in separate processes."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Programs of mxfp4 products for each activation mode: one, and a chain over many weights.
+"""Programs of mxfp4 products for each activation mode: one product, and a chain over many weights.
 
     chain:  x -> prepare -> x * w0 -> prepare -> (x * w0) * w1 -> ..
 
-Each product of a chain waits for the one before it, as the layers of a model do, and prepares its
-own activations (rounds them, quantizes them). A call of the chain is many products, so that what a
-call from Python costs is nothing beside them.
+Each product of a chain depends on the previous one, like the layers of a model, and prepares its
+own activations (rounds or quantizes them). A call of the chain computes so many products that the
+overhead of a call from Python is negligible.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""One model on several CPU devices beside the same model on one, with as many threads in all.
+"""Compare a model on several CPU devices with the same model on one device, with equal threads.
 
     python benchmarks/cpu/devices.py [--devices 2] [--threads 2] [--layers 2] [--tiny]
         [--prompt 128] [--seconds 30] [--activations bf16] [--quantize-dense mxint8|none]
         [--folder DIR] [--json] [-- words for mxc compile]
 
-Layers of the dimensions of gpt-oss-20b. The two take turns in one process: a step of a prompt, then
-steps of one token. A line for each has the least time of both, and the ratio of the least; and the
-same of processor time, which others on the machine do not change.
+The layers have the dimensions of gpt-oss-20b. Both models alternate in one process: a step of a
+prompt, then steps of one token. Each line has the minimum time of both models and their ratio, in
+wall time and in processor time, which other load on the machine does not change.
 """
 
 from __future__ import annotations

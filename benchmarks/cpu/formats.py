@@ -1,11 +1,11 @@
-"""Formats of weights side by side: how fast their kernels read, and how fast they multiply.
+"""Compare weight formats: how fast their kernels read weights, and how fast they multiply.
 
     python benchmarks/cpu/formats.py [--formats mxfp4,nvfp4] [--modes bf16,i8,f32] [--rows 1,512]
         [--shape 4096x4096] [--threads 2] [--seconds 2] [--json]
 
-Weights are cold, as in matmul.py. All formats of one mode and the machine's limit take turns; of
-each the least time counts. "of limit" is the share of what memory gives at one row, of the peak of
-the mode's instruction at more.
+Weights are cold, as in matmul.py. All formats of one mode alternate with the machine's limit, and
+the minimum time of each counts. "of limit" is the fraction of memory bandwidth at one row, and of
+the peak of the mode's instruction at more rows.
 """
 
 from __future__ import annotations

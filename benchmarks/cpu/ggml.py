@@ -1,8 +1,8 @@
-"""ggml, the tensor library of llama.cpp, by way of the shared objects in llama-cpp-python.
+"""Calls ggml, the tensor library of llama.cpp, through the shared objects in llama-cpp-python.
 
-Only what a product with repacked weights needs, called as llama.cpp itself calls it: weights in
-the buffer type CPU_REPACK, where there is one for their type, a graph of `ggml_mul_mat`, the CPU
-backend with its own threads. Nothing is compiled here.
+Only the functions for a product with repacked weights, called as llama.cpp calls them: weights in
+the buffer type CPU_REPACK, where their type has one, a graph of `ggml_mul_mat`, and the CPU backend
+with its own threads. Nothing is compiled here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A random model of the architecture gpt-oss in the file format of the peer, written in a stream.
+"""Writes a random model of the architecture gpt-oss as GGUF, the file format of llama.cpp.
 
-Experts are MXFP4, the other matrices Q8_0, as llama.cpp's own conversions have them; norms,
-biases, sinks and the router are F32. Sizes of weights are such that activations keep theirs.
+Experts are MXFP4 and other matrices Q8_0, as in llama.cpp's own conversions; norms, biases, sinks
+and the router are F32. Weights are scaled so that activations keep their magnitude.
 Source: gguf-py's constants for the architecture, ggml-common.h for block_mxfp4 and block_q8_0.
 """
 

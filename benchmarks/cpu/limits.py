@@ -1,10 +1,10 @@
-"""What this machine can do at most: dot products, multiply-adds and reading from memory.
+"""Measure the limits of this machine: dot products, multiply-adds and reads from memory.
 
     python benchmarks/cpu/limits.py [--threads 1,2] [--seconds 1] [--memory-mib 512] [--json]
 
-Each limit is a kernel of our own pieces: independent chains of one instruction on registers, or
-loads of a buffer that is many times larger than the last level of cache. No C compiler is needed.
-A line is missing where the CPU has not the instruction.
+Each limit is a kernel built with mxc: independent chains of one instruction on registers, or loads
+of a buffer many times larger than the last-level cache. No C compiler is needed. A line is missing
+where the CPU lacks the instruction.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""A model in llama.cpp as its llama-bench runs it: a prompt at once, then token by token.
+"""Run a model in llama.cpp the way llama-bench does: a whole prompt, then token by token.
 
     python benchmarks/cpu/llama.py MODEL.gguf [--prompt 128] [--generate 32] [--threads 2]
         [--batch 1] [--repeat 3] [--no-mmap] [--serve] [--json]
 
-The defaults of llama-bench: batches of 2048, micro-batches of 512, weights repacked, only the
-logits of the last token. Tokens are random, sampling is not part of it. With --serve a line
-"PROMPT GENERATE BATCH" on the standard input is answered by a line of JSON, until the input ends.
+Settings are the defaults of llama-bench: batches of 2048, micro-batches of 512, weights repacked,
+logits of the last token only. Tokens are random, and nothing is sampled. With --serve, each line
+"PROMPT GENERATE BATCH" on standard input is answered by a line of JSON, until the input ends.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Products with mxfp4 weights beside llama.cpp and beside what this machine can do at most.
+"""Compare products with mxfp4 weights with llama.cpp and with the limits of this machine.
 
     python benchmarks/cpu/matmul.py [--quick] [--threads 2] [--shapes NxK,..] [--rows M,..]
         [--modes i8,bf16,f32] [--seconds 1] [--no-peer] [--json]
 
-Weights are cold: each call goes through more of them than caches hold. Ours, the peer's and the
-limits' repetitions take turns; the least time of each counts, of a limit that of the same turns:
-what a shared machine can do changes within minutes. Ends with 1 where a row is below what is wanted
-of it, or where the peer is missing.
+Weights are cold: each call reads more weights than the caches hold. Repetitions of mxc, of the
+peer and of the limits alternate, because the speed of a shared machine changes within minutes. The
+minimum time of each counts. The exit status is 1 where a row is below its wanted figure, or the
+peer is missing.
 """
 
 from __future__ import annotations

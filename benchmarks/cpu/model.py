@@ -1,13 +1,13 @@
-"""A model with the dimensions of gpt-oss-20b beside llama.cpp: prompt, generation, memory.
+"""Compare a model with the dimensions of gpt-oss-20b with llama.cpp: prompt, generation, memory.
 
     python benchmarks/cpu/model.py [--quick] [--layers 2] [--activations bf16,i8]
         [--quantize-dense mxint8|none] [--prompts 128,512] [--generate 32] [--rounds 5]
         [--threads 2] [--no-peer] [--peer-no-mmap] [--folder DIR] [--json]
         [-- words for mxc compile]
 
-Both models are random, with mxfp4 experts and dense layers of 8 bits. The peer runs as its
-llama-bench does, ours by `mxc bench`; they take turns, and the best of each counts, as does the
-best DRAM read between them, which bounds generation. Ends with 1 where something wanted is missed.
+Both models are random, with mxfp4 experts and 8-bit dense layers. The peer runs like llama-bench,
+mxc with `mxc bench`. They alternate, and the best run of each counts, and the best DRAM read rate
+in between, which bounds generation. The exit status is 1 where a wanted figure is missed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The peer alone: llama.cpp's mxfp4 products with repacked weights that come from memory.
+"""Measure the peer alone: llama.cpp's mxfp4 products with repacked weights from memory.
 
     python benchmarks/cpu/peer.py [--shapes 4096x4096,..] [--rows 1,8,..] [--threads 2] [--json]
 
 The library is that of llama-cpp-python (the extra `bench`), built for this CPU. Activations are
-f32; it rounds them to 8 bits itself. Each product is checked against float64.
+f32, which llama.cpp rounds to 8 bits. Each product is checked against float64.
 """
 
 from __future__ import annotations

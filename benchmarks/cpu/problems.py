@@ -1,8 +1,8 @@
-"""The matrix products that are measured: shapes, random mxfp4 weights, what the results should be.
+"""The measured matrix products: shapes, random mxfp4 weights, expected results.
 
-    y[m, n] = sum over k of x[m, k] * w[n, k]        w in mxfp4, x normal f32
+    y[m, n] = sum over k of x[m, k] * w[n, k]        w in mxfp4, x normally distributed f32
 
-Weights are drawn with a gain near one, so that a chain of products neither grows nor vanishes.
+Weights have a gain near one, so that the values of a chain of products neither grow nor vanish.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Programs that a benchmark builds with our own pieces, compiled for this CPU and run in place.
+"""Compiles programs that benchmarks build with mxc for this CPU, and runs them in this process.
 
-A program is compiled the way a model is: our passes, IREE's phases, a worker process. Parameters
-are given as arrays in the canonical order and are laid out for the kernels as packing would do it.
+A program is compiled like a model: mxc's passes, IREE's phases, a worker process. Parameters are
+arrays in canonical order, and are packed for the kernels as in an artifact.
 """
 
 from __future__ import annotations

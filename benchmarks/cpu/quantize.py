@@ -1,11 +1,11 @@
-"""Floats to MX blocks beside what memory allows: as many bytes read and written, no arithmetic.
+"""Compare quantization of floats to MX blocks with the memory limit: a copy of as many bytes.
 
     python benchmarks/cpu/quantize.py [--threads 1,2] [--formats mxfp4,mxfp8e4m3] [--kinds f32,bf16]
         [--recipe even] [--mib 96] [--seconds 2] [--stock] [--json]
 
-The kernel and the limit take turns, and the least time of each counts. Rates are 1e9 bytes of input
-a second. `--stock` adds what IREE makes of the same program without our passes. Ends with 1 where
-a result differs from the reference.
+The kernel and the limit alternate, and the minimum time of each counts. Rates are in 1e9 bytes of
+input per second. `--stock` adds the same program compiled by IREE without mxc's passes. The exit
+status is 1 where a result differs from the reference.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Timing on a machine that others use too: interleaved repetitions, of which the minimum counts.
+"""Timing on a shared machine: interleaved repetitions, of which the minimum counts.
 
-A neighbour can only make a repetition longer. Whatever is compared takes turns, round by round, so
-that a slow minute falls on all of them alike.
+Other load can only make a repetition longer. The candidates alternate round by round, so that a
+slow minute affects all of them equally.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A row of the table: one product, what is wanted of it, and whether it is that."""
+"""A row of the table: the figures of one product, the wanted figures, and whether they are met."""
 
 from __future__ import annotations
 

@@ -1,12 +1,13 @@
-"""How speed follows threads, sequence length and the number of sequences, beside llama.cpp.
+"""Measure speed by threads, sequence length and number of sequences, and compare with llama.cpp.
 
     python benchmarks/cpu/scaling.py [--quick] [--layers 2] [--activations bf16]
         [--quantize-dense mxint8|none] [--threads 1,2] [--lengths 128,..,8192] [--batches 1,..,16]
         [--generate 32] [--rounds 2] [--no-peer] [--folder DIR] [--json] [-- words for mxc compile]
 
-A line for each number of threads and length: tokens a second of a prompt of that length, and of the
-tokens after it. Then a line for each number of sequences that are decoded together after a short
-prompt of each: tokens a second of all. The best of the rounds counts; ours and the peer take turns.
+There is a line for each number of threads and length, with tokens per second of a prompt of that
+length and of the tokens after it. Then there is a line for each number of sequences that are
+decoded together after short prompts, with tokens per second of all. The best round counts; mxc and
+the peer alternate.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""llama.cpp in a process of its own, which answers one run at a time: see llama.py."""
+"""Runs llama.cpp in a separate process, which does one run at a time; see llama.py."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""mxfp4 times mxfp4 beside IREE without our passes: the same contraction, its plain flags.
+"""Compare mxfp4 times mxfp4 with IREE without mxc's passes: the same contraction, default flags.
 
-Both are compared with integers; the scales are such that every sum in f32 is exact.
+Both results are compared with integer arithmetic; with the chosen scales every sum in f32 is exact.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""Products of bf16 and f32 with mxfp4 weights on tiles of AMX: beside the peak of tiles, our own
-AVX-512 kernels, and llama.cpp.
+"""Measure products of bf16 and f32 with mxfp4 weights on AMX tiles, and compare with the peak of
+AMX, with mxc's AVX-512 kernels and with llama.cpp.
 
     python benchmarks/cpu/tiles.py [--shapes 4096x4096,..] [--rows 1,8,..] [--modes bf16,f32]
         [--threads 2] [--seconds 2] [--no-peer] [--json]
 
-All take turns, and the least time of each counts. llama.cpp is to be built without its own kernels
-for AMX, which crash on a hidden size of 2880 (docs/benchmarks.md). On a machine without tiles, or
-where they are refused, it says so and ends with 0; with 1 where a row is below what is wanted.
+All alternate, and the minimum time of each counts. Build llama.cpp without its AMX kernels, which
+crash on a hidden size of 2880 (docs/benchmarks.md). On a machine without AMX, or without permission
+to use it, the script says so and the exit status is 0. It is 1 where a row is below its wanted
+figure.
 """
 
 from __future__ import annotations

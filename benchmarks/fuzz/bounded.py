@@ -1,10 +1,10 @@
-"""Arrays with a bound of the error that a right program may have: |found - value| <= error.
+"""Arrays with error bounds for correct programs: |found - value| <= error.
 
-Values are float64. An error of zero says that the value is exact in any order of sums; an infinite
-one that any number, infinity or NaN is right: what is beyond the range on some way of summing.
-Bounds follow from the rounding of each operation (half a unit in the last place of its type), from
-Higham's bound of sums in any order, and from targets that read and write subnormal float32 numbers
-as zero (docs/numerics.md).
+Values are float64. An error of zero means that the value is exact in any order of summation. An
+infinite error means that any number, infinity or NaN is right, because some order of summation
+overflows. Bounds follow from the rounding of each operation (half a unit in the last place of its
+type), from Higham's bound for sums in any order, and from targets that flush subnormal float32
+numbers to zero (docs/numerics.md).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Compile programs together, run each on all patterns, and compare with the reference.
 
-All of it happens in a child process: what dies or hangs there is a finding, not the end.
+All of this happens in a child process, so that a crash or a hang is a finding and does not end the
+fuzzer.
 """
 
 from __future__ import annotations

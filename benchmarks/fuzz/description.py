@@ -1,7 +1,7 @@
-"""Programs with a scaled contraction, described by the pieces that they are put together from.
+"""Descriptions of programs with a scaled contraction, composed of pieces.
 
-A description says everything about a program: mlir.py writes it as a module, reference.py computes
-it in numpy, and neither reads what the other makes.
+A description defines a program completely: mlir.py writes it as a module, and reference.py computes
+it in numpy, independently of each other.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a program returns of the result that its epilogue gave, as MLIR."""
+"""MLIR of the end of a program: the values that it returns, from the result of its epilogue."""
 
 from __future__ import annotations
 

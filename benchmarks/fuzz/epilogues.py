@@ -1,4 +1,4 @@
-"""What follows a contraction element by element, as MLIR."""
+"""MLIR of epilogues: elementwise operations after a contraction."""
 
 from __future__ import annotations
 

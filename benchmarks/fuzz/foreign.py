@@ -1,7 +1,7 @@
-"""A hundred programs as others write them, each with where its form is found.
+"""A hundred programs in the forms of other projects, each with the source of its form.
 
-The forms are described, not copied: which operations come in which order, on which types and maps,
-in IREE's and LLVM's tests, in what JAX 0.10 and torch 2.13 export, and what a person may write.
+The forms are described, not copied: the operations, their order, types and maps, in IREE's and
+LLVM's tests, in exports of JAX 0.10 and torch 2.13, and in hand-written programs.
 """
 
 from __future__ import annotations

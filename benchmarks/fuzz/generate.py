@@ -1,4 +1,4 @@
-"""Random programs: a family shares shape and formats, so that what is equal is compiled once."""
+"""Random programs, in families with equal shapes and formats, so that equal parts compile once."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Programs on tensors, in numpy: what a function returns, operation by operation.
+"""An interpreter of tensor programs in numpy, operation by operation.
 
-It runs a program after our passes, before any code generation, with the meaning that MLIR's
-documentation gives each operation: linalg over loops and indexing maps, arith and math element by
-element, reshapes of row-major tensors. Sums go in the order of the loops, each in its own type.
+It runs a program after mxc's passes, before code generation, with the semantics of MLIR's
+documentation: linalg over loops and indexing maps, arith and math elementwise, reshapes of
+row-major tensors. Sums are computed in the order of the loops, each in its own type.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Nibbles of bytes as values of a table, as MLIR: each order in which a byte may hold two."""
+"""MLIR of table look-ups for the nibbles of bytes, in either nibble order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The module of a description: operations as exporters of JAX and torch, and people, write them."""
+"""Writes a description as a module in the style of exporters of JAX and torch, and of people."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Arguments of a program by pattern, seeded.
 
-random      all finite elements, scales over 16 powers of two, floats of the normal distribution
-exact       few bits everywhere: sums are exact in any order
+random      all finite elements, scales over 16 powers of two, normally distributed floats
+exact       values with few bits, so that sums are exact in any order
 extremes    scales 0, 1 and 254 among others
-zeros       blocks of zeros, under scale 0 and others
+zeros       blocks of zeros, with scale 0 and others
 nan         a NaN scale in some rows
 """
 

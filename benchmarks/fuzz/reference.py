@@ -1,4 +1,4 @@
-"""What a description means, in numpy and ml_dtypes: values with bounds of their errors."""
+"""Computes a description in numpy and ml_dtypes: values with error bounds."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What operations on scalars compute, over whole arrays: uint64 bits and float64 values.
+"""Scalar operations over whole arrays: uint64 bits and float64 values.
 
-`dialects/scalar_operations.py` computes the exact ones; here are those that a library approximates,
-and conversions to elements.
+`dialects/scalar_operations.py` computes the exact operations. This module adds operations that a
+math library approximates, and conversions to elements.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Make a finding smaller: simpler pieces, one at a time, while it is still found."""
+"""Shrinks a finding: replaces pieces by simpler ones, one at a time, while it still occurs."""
 
 from __future__ import annotations
 

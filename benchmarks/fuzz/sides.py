@@ -1,4 +1,4 @@
-"""Operands that are dequantized, as MLIR: each way from bytes and scales to floats."""
+"""MLIR of dequantized operands: every way from bytes and scales to floats."""
 
 from __future__ import annotations
 

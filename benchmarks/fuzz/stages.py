@@ -1,8 +1,8 @@
-"""Run our own stages on programs, without IREE's code generation, and check what they leave.
+"""Run mxc's stages on programs, without IREE's code generation, and check the results.
 
-What is normalised is interpreted in numpy and compared with the reference. After the kernels each
-product of packed operands is a call of a kernel of ours, or carries the reason why it is none. The
-code of the kernels is not run: their forms say which of them a run has seen.
+The normalized program is interpreted in numpy and compared with the reference. After the kernel
+stage each product of packed operands must be a call of a kernel of mxc, or carry the reason why it
+is not. The code of the kernels is not run; their forms record which kernels a run has covered.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""MLIR as text, one function at a time: values with their types, and linalg.generic in one line."""
+"""Writes MLIR as text, one function at a time: typed values, and linalg.generic in one call."""
 
 from __future__ import annotations
 

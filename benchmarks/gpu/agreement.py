@@ -1,11 +1,11 @@
-"""Our gfx950 kernels against the reference, on the simulator under its sanitizer.
+"""Compare mxc's gfx950 kernels with the reference, on the simulator under its sanitizer.
 
     python benchmarks/gpu/agreement.py [--filter REGEX] [--jobs 2] [--list]
 
-Cases (agreement_cases.py) are compiled as any program is, a dozen in one, and each kernel runs on
-every pattern of operands (agreement_operands.py). It prints a line for a case and pattern that
-disagree, or in which the sanitizer finds something, and at the end how many agree. The exit status
-is 1 where one does not. All of it takes some minutes.
+Cases (agreement_cases.py) are compiled like any program, a dozen per module, and each kernel runs
+on every pattern of operands (agreement_operands.py). The script prints a line for each case and
+pattern that disagrees or has a finding of the sanitizer, and at the end how many agree. The exit
+status is 1 where one does not. A run takes some minutes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What our gfx950 kernels are run on: pairs, blocks, instruction shapes, epilogues, ragged ends.
+"""Cases for mxc's gfx950 kernels: format pairs, blocks, instruction shapes, epilogues, ragged ends.
 
 Shapes are small, because each instruction is simulated, and end within every tile, step, span and
-quad that there is. Schedules are given, so that each way through the kernels is taken, whatever the
-model of time would choose at such sizes.
+quad. Schedules are given explicitly, so that every variant of the kernels runs, whatever the time
+model would choose at such sizes.
 """
 
 from __future__ import annotations

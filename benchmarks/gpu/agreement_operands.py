@@ -1,15 +1,15 @@
-"""Operands of a case by pattern, and what the reference makes of them.
+"""Operands of a case by pattern, and their reference results.
 
     random      scales over 20 powers of two, all finite elements
     nan         a NaN scale in the first block of a row, and in the last block of another
     extremes    scales 0 and 254 against each other, and against themselves
     specials    infinities and NaN among elements of 8 bits, and among floats
-    subnormals  no element but subnormal ones
-    exact       few bits: all sums are exact in any order
+    subnormals  only subnormal elements
+    exact       values with few bits: all sums are exact in any order
 
-The reference is formats/reference.py, whose values are f32, and numpy's product in float64. What
-scaled instructions multiply may also be the product of exact values, where f32 has infinities. What
-is left open is in docs/gpu.md, "What is computed".
+The reference is formats/reference.py, whose values are f32, with numpy's product in float64. For
+scaled instructions the product of exact values is accepted too, where f32 has infinities. The
+section "What is computed" of docs/gpu.md states what is left open.
 """
 
 from __future__ import annotations

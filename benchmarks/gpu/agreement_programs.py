@@ -1,6 +1,6 @@
-"""Programs of the cases: a module of functions, each one product with what follows it.
+"""Programs of the cases: a module of functions, each with one product and its epilogue.
 
-A function takes bytes (activations that are floats as they are) and gives f32, or bytes of blocks.
+A function takes bytes (float activations as floats) and returns f32, or bytes of blocks.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""How good the hot loop of a kernel is, by the issue model and by llvm-mca, from its assembly.
+"""Estimate the hot loop of a kernel from its assembly, by the issue model and by llvm-mca.
 
     mxc compile product.mlir --target gfx950 --emit asm --output asm
     python benchmarks/gpu/loops.py asm/*.s [--target gfx950] [--mca llvm-mca-22] [--json]
 
-The model is run with LDS at 128 and at 256 bytes a clock and with memory at 500 to 3000 clocks;
-the first column is the one that the report has. llvm-mca is used where it is found (mca.py says
-where from): "cold" is over the first 20 iterations, "steady" over the next 20.
+The model runs with LDS at 128 and at 256 bytes per clock, and with memory latencies of 500 to 3000
+clocks; the first column has the report's figure. llvm-mca is used where it is installed (see
+mca.py): "cold" is over the first 20 iterations, "steady" over the next 20.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""The coverage matrix: what each case of contraction becomes on each GPU, and what it misses.
+"""The coverage matrix: how each case of contraction compiles on each GPU, and bars that it misses.
 
     python benchmarks/gpu/matrix.py [--target gfx950] [--filter REGEX] [--jobs 2] [--json]
                                     [--output FILE [--resume]] [--compare FILE] [--list]
 
-Each case (matrix_cases.py) is one program that mxc compiles, in a worker process, and that is
-judged by its report. Nothing runs. At the end: how many cases meet each bar. `--output` writes each
-row as soon as it is known, one line of JSON; with `--resume` the rows that the file has already are
-not measured again. `--compare` with such a file prints what has changed since. The exit status is 1
+Each case (matrix_cases.py) is one program that mxc compiles in a worker process, and that is judged
+by its report. Nothing runs. The last lines state how many cases meet each bar. `--output` writes
+each row as soon as it is known, as a line of JSON; with `--resume` the rows in the file are not
+measured again. `--compare` with such a file prints the changes since then. The exit status is 1
 where a case misses a bar.
 """
 

@@ -1,7 +1,7 @@
 """The cases of the coverage matrix: pairs of formats, shapes, forms of the IR, epilogues, models.
 
 A case is one contraction, activations [M, K] by weights [N, K], or one quantization. Shapes of
-models are those of their config.json (hidden_size, intermediate_size, heads, experts, experts a
+models are those of their config.json (hidden_size, intermediate_size, heads, experts, experts per
 token) on the Hugging Face hub.
 """
 

@@ -1,10 +1,9 @@
-"""Code objects beside the report: what a compiled module holds and does, read from its bytes.
+"""Checks a report against the compiled module: kernels and dispatches, read from its bytes.
 
-The report is written from the program and from the assembly of its kernels. Here the module itself
-is read: kernels are decoded from machine code, their registers and memory are those of the
-metadata that the loader uses, and the host program runs with functions that note what is
-dispatched, on which buffers, and compute nothing. `disagreements` are what the report says
-otherwise.
+The report is written from the program and from the assembly of its kernels. This module reads the
+compiled module instead: it decodes kernels from machine code, takes registers and memory from the
+metadata that the loader uses, and runs the host program with functions that record dispatches and
+their buffers and compute nothing. `disagreements` are the differences from the report.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The program of a case of the coverage matrix, written with our builders.
+"""Builds the program of a case of the coverage matrix with mxc's builders.
 
-Weights are parameters, as a model has them, so that a target may choose their layout; activations
-are arguments.
+Weights are parameters, as in a model, so that a target may choose their layout; activations are
+arguments.
 """
 
 from __future__ import annotations

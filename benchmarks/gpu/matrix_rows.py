@@ -1,4 +1,4 @@
-"""What is found of one case on one target, what is asked of it, and how two runs differ."""
+"""Rows of the coverage matrix: the figures of a case on a target, its bars, and changes of runs."""
 
 from __future__ import annotations
 

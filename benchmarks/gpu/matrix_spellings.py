@@ -1,8 +1,8 @@
-"""Cases of the matrix in the words of others: how products are spelled, and what follows them.
+"""Cases of the matrix in the forms of other projects: spellings of products and their epilogues.
 
 The programs are those of the fuzzer (../fuzz/description.py), at shapes of models. Each group
-varies one thing: how a side is dequantized, the operation that contracts and the layouts that it
-reads, the accumulator, the epilogue, the result; and the programs of ../fuzz/foreign.py.
+varies one property: how a side is dequantized, the contracting operation and the layouts that it
+reads, the accumulator, the epilogue, the result. The programs of ../fuzz/foreign.py are included.
 """
 
 from __future__ import annotations

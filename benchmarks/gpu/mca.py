@@ -1,12 +1,13 @@
-"""llvm-mca on a hot loop: an optional tool, of LLVM 20 or later, that knows gfx950.
+"""Runs llvm-mca on a hot loop: an optional tool, which supports gfx950 since LLVM 20.
 
 Debian 12 has it: `apt install llvm-22`. Without root: `apt-get download llvm-22 libllvm22`, then
 `dpkg -x` of both to a folder, and LD_LIBRARY_PATH at its usr/lib/x86_64-linux-gnu and
-usr/lib/llvm-22/lib. gfx950 came with LLVM 20; older ones refuse it.
+usr/lib/llvm-22/lib. Versions before LLVM 20 refuse gfx950.
 
-What it knows: issue of one wave, and the latencies of LLVM's scheduling model, in which a barrier
-takes 500 and a load 80 of its cycles (4 clocks each), and a matrix instruction on 8-bit operands
-takes as long as one on 4 bits. It knows nothing of LDS and memory bandwidth, nor of other waves.
+llvm-mca models the issue of one wave with the latencies of LLVM's scheduling model, in which a
+barrier takes 500 and a load 80 of its cycles (4 clocks each), and a matrix instruction on 8-bit
+operands takes as long as on 4-bit operands. It does not model LDS and memory bandwidth, or other
+waves.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pieces of ordinary models as MLIR, for the stock compiler, with what numpy says of them."""
+"""Parts of ordinary models as MLIR, for the stock compiler, with their results in numpy."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Pieces of ordinary models by the stock compiler, on the simulator under its sanitizer.
+"""Run parts of ordinary models, compiled by stock IREE, on the simulator under its sanitizer.
 
     python benchmarks/gpu/stock_kernels.py [--filter REGEX] [--target gfx950] [--list]
 
-IREE compiles StableHLO (stock_cases.py) without a pass of mxc; results are compared with numpy. It
-prints a line for a program that disagrees, is refused, or in which the sanitizer finds something,
+IREE compiles StableHLO (stock_cases.py) without a pass of mxc; results are compared with numpy. The
+script prints a line for each program that disagrees, is refused, or has a finding of the sanitizer,
 and at the end how many are right. The exit status is 1 where one is wrong. A program takes a second
 to compile.
 """

@@ -1,4 +1,4 @@
-"""A Triton kernel with its arguments, and what numpy says that it computes."""
+"""A test case: a Triton kernel with its arguments, and its result in numpy."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Kernels that Triton compiles for gfx950 and gfx942, on the simulator under its sanitizer.
+"""Run kernels that Triton compiles for gfx950 and gfx942 on the simulator under its sanitizer.
 
     python benchmarks/gpu/triton_kernels.py [--filter REGEX] [--target gfx950] [--list] [--plain]
 
-Nobody here writes their code: a simulator that only ever ran kernels of mxc and IREE would agree
-with what these two do. Results are compared with numpy. It prints a line for a kernel that
-disagrees, is refused, or in which the sanitizer finds something, and at the end how many are right.
+Their machine code is independent of mxc and IREE; a simulator that only ran kernels of these two
+could share their errors. Results are compared with numpy. The script prints a line for each kernel
+that disagrees, is refused, or has a finding of the sanitizer, and at the end how many are right.
 The exit status is 1 where one is wrong. `--plain`: without the sanitizer.
 Needs `pip install --no-deps triton==3.9.0`, and no GPU.
 """

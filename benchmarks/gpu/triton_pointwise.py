@@ -1,4 +1,4 @@
-"""Triton kernels that work element by element: sums, functions, conversions, integers, atomics."""
+"""Elementwise Triton kernels: sums, functions, conversions, integers, atomics."""
 
 from __future__ import annotations
 

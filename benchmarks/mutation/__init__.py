@@ -1,1 +1,1 @@
-"""Small errors in the sources, and the tests that detect them."""
+"""Mutation testing: small errors in the sources, and the tests that detect them."""

@@ -1,4 +1,4 @@
-"""Mutants: files with one other comparison, operation, integer or condition."""
+"""Makes mutants: files with one changed comparison, operation, integer or condition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forks of this process: they run tests, and nothing that they start outlives them."""
+"""Forks of this process that run tests; no process that they start outlives them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Marks: one byte for each line of the sources, which is set when the line's statement runs.
+"""Line coverage marks: one byte per source line, which is set when the line's statement runs.
 
-Modules get them when they are imported. All processes that are forked later share the bytes.
+Marks are inserted when modules are imported. All processes that are forked later share the bytes.
 """
 
 from __future__ import annotations

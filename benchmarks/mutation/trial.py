@@ -1,4 +1,4 @@
-"""Tests in forks of one process that has imported them: what each reaches, and what it detects."""
+"""Runs tests in forks of one process: the lines that each reaches, and the mutants it detects."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Servers under load: requests, servers that take turns, and the table of what they did."""
+"""Load tests of servers: requests, alternating servers, and the table of results."""

@@ -1,4 +1,4 @@
-"""Requests of random prompts, by clients that ask again at once or at random times."""
+"""Sends requests with random prompts, from clients that repeat at once or at random times."""
 
 from __future__ import annotations
 

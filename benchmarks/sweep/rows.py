@@ -1,4 +1,4 @@
-"""What a server did under one load, as a row of the table, and what is wanted of it."""
+"""A row of the table: the figures of a server under one load, and the wanted figures."""
 
 from __future__ import annotations
 

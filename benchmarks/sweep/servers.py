@@ -1,4 +1,4 @@
-"""Servers that are measured: those that run, and those that are started and take turns."""
+"""The measured servers: running ones, and ones that are started here and alternate."""
 
 from __future__ import annotations
 

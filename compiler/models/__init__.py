@@ -1,1 +1,1 @@
-"""One builder for each model architecture."""
+"""Models: configs, architectures, the blocks that they consist of, and the program builder."""

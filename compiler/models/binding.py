@@ -1,7 +1,7 @@
-"""The parameters of a model and the tensors of a checkpoint, held against each other.
+"""Binds the parameters of a model to the tensors of a checkpoint.
 
-Every tensor that the model asks for must be there, in the shape that config.json implies and in a
-format that the program can read. What is left over is judged in unread.py.
+Every tensor that the model needs must be present, in the shape that config.json implies and in a
+format that the program can read. unread.py handles the tensors that no parameter reads.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from mxc.targets.matrix_unit import MatrixUnit
 
 @dataclass(frozen=True, kw_only=True)
 class Dense:
-    """What plain matrices are quantized to while they are packed."""
+    """The format and scale recipe to which plain matrices are quantized while they are packed."""
 
     format: BlockFormat
     recipe: ScaleRecipe
@@ -35,11 +35,12 @@ class Dense:
 
 @dataclass(frozen=True, kw_only=True)
 class Bound:
-    """A parameter with the tensors that its rows are in, all of one format.
+    """A parameter with the tensors that contain its rows, all of one format.
 
-    `format` is what the manifest calls how the program reads it, `blocks` its record where it is in
-    blocks. `dense` is how it comes to that where the tensors are plain. `decoded`: why no kernel
-    reads the checkpoint's `stored` format here; its numbers are packed in `format`.
+    `format`: the name, in the manifest, of the format that the program reads. `blocks`: the record
+    of that format if it is a block format. `dense`: how plain tensors are quantized to it.
+    `decoded`: why no kernel reads the checkpoint's format `stored` here, so that the values are
+    packed in `format` instead.
     """
 
     parameter: Parameter
@@ -62,11 +63,11 @@ def bind(
     dense: Dense | None = None,
     unit: MatrixUnit | None = None,
 ) -> tuple[tuple[Bound, ...], Mapping[str, CanonicalTensor]]:
-    """Every parameter of the model with its tensors, in the order of the model; tensors left over.
+    """Return every parameter with its tensors, in model order, and the tensors not used.
 
-    `unit`: weights are in the formats that kernels for this GPU read; else those of CPUs. Raises
-    CheckpointError: a tensor that is missing, of another shape than config.json says, or of a
-    format that cannot be read where it stands.
+    unit: the matrix unit of the GPU whose kernels read the weights, None for CPUs. Raises
+    CheckpointError for a tensor that is missing, has another shape than config.json says, or has a
+    format that cannot be read for its parameter.
     """
     source = _named(decoder, source)
 
@@ -87,7 +88,7 @@ def bind(
 
 
 def _named(decoder: Decoder, source: Source) -> Source:
-    """The tensors under the names that the model has for them."""
+    """Rename the tensors to the model's names. Raises CheckpointError for duplicates."""
     tensors: dict[str, CanonicalTensor] = {}
     for name, tensor in source.tensors.items():
         ours = name
@@ -105,7 +106,7 @@ def _named(decoder: Decoder, source: Source) -> Source:
 def formats_of(
     bound: Sequence[Bound], generated: Mapping[str, object], devices: Sequence[Device]
 ) -> Formats:
-    """The format of every parameter of the program, by key."""
+    """Return the format of every parameter of the program, by key."""
     found: dict[str, BlockFormat | str] = {
         f"{device.prefix}{each.key}": each.blocks or each.format
         for device in devices
@@ -142,7 +143,7 @@ def _read_as(
     dense: Dense | None,
     unit: MatrixUnit | None,
 ) -> Bound:
-    """The parameter with tensors of one format, and how the program reads that."""
+    """Bind a parameter to tensors of one format, and choose the format that the program reads."""
     first = tensors[0]
     if first.format in FORMATS:
         if not parameter.matrix:
@@ -182,7 +183,7 @@ def _read_as(
 def _under_floats(
     parameter: Parameter, tensors: Sequence[CanonicalTensor], unit: MatrixUnit | None
 ) -> BlockFormat | Reason:
-    """How a kernel reads tensors with float scales, which are one weight, or why none does."""
+    """Return the format in which a kernel reads a weight with float scales, or why none does."""
     if not parameter.matrix:
         return _looked_up(tensors[0], unit)
     first, *others = (packed_format(tensor, unit) for tensor in tensors)
@@ -192,7 +193,7 @@ def _under_floats(
 
 
 def _looked_up(tensor: CanonicalTensor, unit: MatrixUnit | None) -> BlockFormat | Reason:
-    """How the rows of a table with float scales are looked up, or why they are not."""
+    """Return the format in which rows of a table with float scales are looked up, or why none."""
     if len(tensor.shape) != 2 or (tensor.scales is None and tensor.tensor_scale is None):
         return Reason("they are no table under float scales")
     found = packed_format(tensor, unit)
@@ -219,7 +220,7 @@ def _tensor(parameter: Parameter, rows: Rows, source: Source) -> CanonicalTensor
 
 
 def _found(tensor: CanonicalTensor) -> str:
-    """What a tensor is: in the words of its file, or what its blocks come to."""
+    """Describe a tensor: as its file states it, or the format and shape of its blocks."""
     if tensor.block is None:
         return tensor.elements.record.describe()
     return f"{tensor.format} {list(tensor.shape)}"

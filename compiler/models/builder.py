@@ -1,6 +1,6 @@
-"""The module of a decoder, on one device or on several that compute it together.
+"""Builds the MLIR module of a decoder, for one device or for several that compute it together.
 
-Its one function, `step`, is the one that `ModelRecord` describes.
+The module's only function is `step`, which `ModelRecord` describes.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class Builder:
         *,
         grouped: bool = False,
     ) -> None:
-        """`formats`: of every parameter, by key; see weights.py. `grouped`: rows are sorted by
-        expert in the program; see experts.py."""
+        """formats: the format of every parameter, by key; see weights.py. grouped: whether the
+        program sorts rows by expert; see experts.py."""
         self._decoder = decoder.share(options.devices)
         self._devices = devices_of(options.devices)
         self._options = options
@@ -91,7 +91,7 @@ class Builder:
             ]
 
     def build(self) -> ir.Module:
-        """The module with the function `step`."""
+        """Build the module with the function `step`."""
         with self._context, ir.Location.name(self._decoder.architecture):
             rows, pages, memory = self._row_types(), self._page_types(), self._memory_types()
             places = [_integers(None)] * bool(self._decoder.states)
@@ -117,7 +117,7 @@ class Builder:
             op.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, kinds))
             named = [{NAME: ir.StringAttr.get(name)} for name in observed]
             op.attributes["res_attrs"] = _attributes([*returned, *named])
-            # Memory is given to the program, which returns it: it is updated where it lies.
+            # The program consumes and returns the memory, so that it is updated in place.
             consumed = {"iree.abi.consume": ir.UnitAttr.get()}
             op.attributes["arg_attrs"] = _attributes(
                 [
@@ -135,27 +135,27 @@ class Builder:
         return self._module
 
     def _on(self, device: int, count: int) -> list[dict[str, ir.Attribute]]:
-        """What says of each of `count` arguments or results that it is on a device."""
+        """Return the attributes of `count` arguments or results on device number `device`."""
         affinity = self._devices[device].affinity
         return [{} if affinity is None else {ABI_AFFINITY: affinity}] * count
 
     def _on_devices(self, count: int) -> list[dict[str, ir.Attribute]]:
-        """The same of what has as much on each device, `count` in all."""
+        """Return the attributes of `count` arguments or results, as many on each device."""
         each = count // len(self._devices)
         return [found for number in range(len(self._devices)) for found in self._on(number, each)]
 
     def _row_types(self) -> list[ir.Type]:
-        """tokens [T], positions [T], runs [S, 3], rows [R]: i32."""
+        """Return the types of tokens [T], positions [T], runs [S, 3] and rows [R], i32."""
         return [_integers(None), _integers(None), _integers(None, 3), _integers(None)]
 
     def _page_types(self) -> list[ir.Type]:
-        """Types for each kind of pages: slots [T] and lists [S, P], i32."""
+        """Return the types of slots [T] and lists [S, P], i32, of each kind of pages."""
         kinds = self._decoder.pages
         return [each for _ in kinds for each in (_integers(None), _integers(None, None))]
 
     def _memory_types(self) -> list[ir.Type]:
-        """The pools of each device: of each kind of pages, as PageRecord.stored is, and those of
-        states, f32."""
+        """Return the types of each device's pools: of each kind of pages (PageRecord.stored), and
+        of states, f32."""
         dynamic, element = ir.ShapedType.get_dynamic_size(), _element_of_pages(self._options)
         pools = []
         for entries, positions, heads, depth in (kind.shape for kind in self._decoder.pages):
@@ -169,7 +169,7 @@ class Builder:
         return [*pools, *states] * len(self._devices)
 
     def _step(self, given: list[ir.Value]) -> list[ir.Value]:
-        """The logits of the rows that are asked for, then the memory: see `ModelRecord`."""
+        """Build the logits of the wanted rows, then the updated memory; see `ModelRecord`."""
         model, devices = self._decoder, self._devices
         kept = len(model.pages) + len(model.states)
         rows = len(given) - kept * len(devices)
@@ -195,7 +195,7 @@ class Builder:
         return [*logits, *(value for call in calls for value in call.memory.values)]
 
     def _call(self, scope: Scope, given: list[ir.Value], memory: list[ir.Value]) -> _Call:
-        """What the layers on one device see of the arguments."""
+        """Return the arguments of `step` as the layers on one device read them."""
         model = self._decoder
         kinds = len(model.pages)
         tokens, positions, runs, wanted, *given = given
@@ -210,26 +210,29 @@ class Builder:
         return _Call(scope, tokens, wanted, state, Memory(caches, memory[kinds:]))
 
     def _embedded(self, call: _Call, device: Device) -> ir.Value:
-        """The embeddings of the tokens f32 [T, H]: of several devices those of its rows."""
+        """Look up the embeddings of the tokens, f32 [T, H].
+
+        One of several devices has only some rows of the table; for other tokens it gives zeros.
+        """
         model = self._decoder
         first = model.vocab_size * device.number if device.count > 1 else None
         key, shape = f"{device.prefix}{EMBEDDING}", (model.vocab_size, model.hidden_size)
         return call.scope.weights.lookup(call.tokens, key, shape, first)
 
     def _layer_inputs(self, call: _Call, x: ir.Value) -> ir.Value | None:
-        """What each layer gets of a token beside x [T, H], where a model has that."""
+        """Build the per-layer inputs of the tokens, whose embeddings are x [T, H], or None."""
         inputs = self._decoder.inputs
         return None if inputs is None else inputs.build(call.scope, call.tokens, x, "model")
 
     def _with_input(self, call: _Call, own: ir.Value | None, x: ir.Value, number: int) -> ir.Value:
-        """x [T, H] with the input of its own that a layer has."""
+        """Add the per-layer input of layer `number` to x [T, H], if the model has such inputs."""
         inputs = self._decoder.inputs
         if inputs is None or own is None:
             return x
         return inputs.add(call.scope, x, own, number, f"model.layers.{number}")
 
     def _scaled(self, layer: Layer, x: ir.Value, scope: Scope, number: int) -> ir.Value:
-        """x [T, H] times the number of a layer, where it has one."""
+        """Multiply x [T, H] by the scalar of a layer, if the layer has one."""
         if not layer.scaled:
             return x
         name = f"{scope.prefix}model.layers.{number}.{SCALAR}"
@@ -238,7 +241,7 @@ class Builder:
     def _rotations(
         self, scope: Scope, positions: ir.Value
     ) -> dict[tuple[Rope, int], tuple[ir.Value, ir.Value]]:
-        """The rows of the rope tables that belong to the rows of this call."""
+        """Return the rows cos and sin of the rotary tables at the positions of this call."""
         found = {}
         for number, (rope, depth) in enumerate(self._decoder.rotations):
             shape = (self._options.max_sequence_length, rope.rotated(depth) // 2)
@@ -252,7 +255,7 @@ class Builder:
     def _layer(
         self, layer: Layer, xs: list[ir.Value], number: int, calls: list[_Call]
     ) -> list[ir.Value]:
-        """x [T, H] on each device -> [T, H]; memory becomes that after the tokens of this call."""
+        """Build a layer: x [T, H] on each device -> [T, H]; the memory of `calls` is updated."""
         norms, devices = layer.norms, self._devices
         names = [f"{device.prefix}model.layers.{number}" for device in devices]
 
@@ -290,8 +293,10 @@ class Builder:
         return added(ys, mixed, norms.after_mlp)
 
     def _logits(self, call: _Call, x: ir.Value) -> ir.Value:
-        """x [T, H] -> logits of the rows that are wanted [R, vocabulary], of several devices those
-        of its part of the vocabulary."""
+        """x [T, H] -> logits of the wanted rows [R, vocabulary].
+
+        One of several devices computes the logits of its part of the vocabulary.
+        """
         model, scope = self._decoder, call.scope
         weights, prefix = scope.weights, scope.prefix
         weight = next(
@@ -307,8 +312,8 @@ class Builder:
 
 @dataclass(frozen=True)
 class _Call:
-    """What layers on one device see of a call: weights, tokens i32 [T], the rows whose logits are
-    wanted i32 [R], positions and runs, and the memory."""
+    """A call on one device: weights (`scope`), tokens i32 [T], the rows whose logits are wanted
+    i32 [R], positions and runs (`state`), and the memory."""
 
     scope: Scope
     tokens: ir.Value
@@ -318,19 +323,19 @@ class _Call:
 
 
 def _attributes(each: list[dict[str, ir.Attribute]]) -> ir.Attribute:
-    """The attributes of each argument, or of each result."""
+    """Return the array of attribute dictionaries, one for each argument or result."""
     return ir.ArrayAttr.get([ir.DictAttr.get(found) for found in each])
 
 
 def _element_of_pages(options: Options) -> ir.Type:
-    """Bytes, where keys and values are in an MX format."""
+    """Return the element type of pages: i8 for packed formats, else that of the KV cache."""
     if options.page_format is not None:
         return ir.IntegerType.get_signless(8)
     return {"f32": ir.F32Type, "bf16": ir.BF16Type}[options.kv_cache].get()
 
 
 def _integers(*sizes: int | None) -> ir.Type:
-    """A tensor of i32; sizes that are None come with the call."""
+    """Return a tensor type of i32; sizes that are None are dynamic."""
     dynamic = ir.ShapedType.get_dynamic_size()
     shape = [dynamic if size is None else size for size in sizes]
     return ir.RankedTensorType.get(shape, ir.IntegerType.get_signless(32))

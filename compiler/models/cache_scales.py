@@ -1,8 +1,8 @@
-"""Scales of keys and values in a checkpoint: those of pages in fp8, and what is said of them.
+"""Scales of an fp8 KV cache in a checkpoint, as parameters of the program.
 
-A checkpoint whose cache is in fp8 (e4m3) has a scale for the keys and one for the values of each
-layer: what is kept is key / scale. With `--kv-cache fp8` they are parameters of the program; in any
-other cache they are unused, and a note says so.
+A checkpoint that is made for an fp8 (e4m3) cache has a scale for the keys and a scale for the
+values of each layer: the cache holds key / scale. With `--kv-cache fp8` the scales are parameters
+of the program. With any other cache they are unused, and a note says so.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from mxc.compiler.models.decoder import Cached, Decoder
 from mxc.dialects.pages import FP8
 from mxc.errors import CheckpointError
 
-#: Scales of keys and values in a layer -> of which: modelopt (k_proj.k_scale), compressed-tensors
-#: (k_scale), AutoFP8 (kv_scale), Quark (k_proj.output_scale).
+#: Names of scales in a layer -> the parts that they are for, "k", "v" or both: modelopt
+#: (k_proj.k_scale), compressed-tensors (k_scale), AutoFP8 (kv_scale), Quark (k_proj.output_scale).
 NAMES = {
     **{f"self_attn.{part}_scale": part for part in ("k", "v", "kv")},
     **{f"self_attn.{part}_proj.{part}_scale": part for part in "kv"},
@@ -30,18 +30,18 @@ NAMES = {
     "self_attn.qkv_proj.output_scale": "kv",
 }
 
-#: What the scales are for, as configs are read.
+#: The format that the scales are for, as it is read from configs.
 _FP8 = "f8_e4m3"
 
-#: Layer and part, "k" or "v" -> its scale.
+#: (layer, "k" or "v") -> its scale.
 Scales = Mapping[tuple[int, str], CanonicalTensor]
 
 
 @dataclass(frozen=True)
 class CacheScale:
-    """What keys or values of a layer are divided by before they are fp8, f32 [V] by head.
+    """The scales by which keys or values of a layer are divided before fp8 rounding, f32 [V].
 
-    `source`: the tensor of the checkpoint.
+    There is one for each of V heads. `source`: the name of the checkpoint's tensor.
     """
 
     source: str
@@ -51,10 +51,10 @@ class CacheScale:
 def settle_scales(
     decoder: Decoder, scales: Scales, declared: Activations | None, cache: str
 ) -> tuple[dict[str, CacheScale], tuple[str, ...]]:
-    """The scales that the program reads, by parameter, and what is to be said of the others.
+    """Return the scales that the program reads, by parameter, and notes for the user.
 
-    `declared` is what the config says that keys and values are quantized to, `cache` what the
-    pages of this program hold. Raises CheckpointError for scales that are none.
+    declared: the cache format that the config states. cache: the cache format of this program.
+    Raises CheckpointError for a scale without its counterpart, or with invalid values.
     """
     for layer, part in scales:
         other = "v" if part == "k" else "k"
@@ -97,7 +97,7 @@ def settle_scales(
 
 
 def _borrows(attention: Cached | None) -> bool:
-    """Whether a layer has no keys and values of its own, whose scales could be used."""
+    """Whether a layer has no keys and values of its own, so that scales do not apply."""
     return not isinstance(attention, SelfAttention) or attention.borrows
 
 
@@ -107,7 +107,7 @@ def _unused(
     declared: Activations | None,
     cache: str,
 ) -> tuple[str, ...]:
-    """What is to be said where the cache is not fp8."""
+    """Return the notes for a cache that is not fp8."""
     if declared is None and not numbers:
         return ()
     what = "of a format that its config does not state" if declared is None else declared.format
@@ -131,7 +131,10 @@ def _described(decoder: Decoder, numbers: Mapping[tuple[int, str], NDArray[np.fl
 
 
 def _scale(tensor: CanonicalTensor, attention: Cached | None) -> NDArray[np.float32]:
-    """f32 [V], of one positive number, or of one for each head."""
+    """Return the scales f32 [V] of a tensor with one positive number, or one for each head.
+
+    Raises CheckpointError for other tensors.
+    """
     numbers: NDArray[Any] = tensor.values().reshape(-1).astype(np.float32)
     heads = 1 if attention is None else attention.row.heads
     if numbers.size not in (1, heads) or not np.all((numbers > 0) & (numbers < np.inf)):

@@ -1,4 +1,4 @@
-"""A decoder as a record of blocks; builder.py makes the module that it is."""
+"""A decoder as a record of blocks, from which builder.py builds the module."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from mxc.compiler.models.blocks.rope import Rope, tables
 from mxc.compiler.models.blocks.self_attention import SelfAttention
 from mxc.dialects.attention import Chunk, Reach
 
-#: What a layer multiplies its result with, where it does.
+#: Name of the scalar that a layer's result is multiplied with, where the layer has one.
 SCALAR = "layer_scalar"
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
-#: Attention over what pages keep of each token.
+#: Attention that keeps each token in pages of the KV cache.
 Cached = SelfAttention | LatentAttention
 
-#: Positions of a page of keys and values: two blocks of keys of a GPU's kernels, two to four of a
-#: CPU's.
+#: Positions per page of keys and values: two key blocks of a GPU kernel, two to four of a CPU
+#: kernel.
 PAGE = 64
 
 
 @dataclass(frozen=True)
 class PageKind:
-    """Pages of the `layers` whose queries see the same positions, and that keep the same row."""
+    """The pages of `layers` layers with the same reach of queries and the same cache row."""
 
     reach: Reach
     row: CacheRow
@@ -46,18 +46,18 @@ class PageKind:
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """[entries, positions, V, D]."""
+        """The shape of a page: [entries, positions, V, D]."""
         return self.layers * self.row.entries, PAGE, self.row.heads, self.row.depth
 
     @property
     def window(self) -> int | None:
-        """How many positions a token sees at most, itself included; None: all before it."""
+        """The most positions that a token sees, itself included; None for all earlier ones."""
         return self.reach.size if isinstance(self.reach, Chunk) else self.reach
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayerNorms:
-    """The names of a layer's norms; None where it has no norm in that place."""
+    """The names of a layer's norms; None in a place without a norm."""
 
     before_attention: str | None = "input_layernorm"
     after_attention: str | None = None
@@ -65,14 +65,14 @@ class LayerNorms:
     after_mlp: str | None = None
 
     def names(self) -> Iterator[str]:
-        """The norms that there are."""
+        """Yield the names of the norms that exist."""
         places = (self.before_attention, self.after_attention, self.before_mlp, self.after_mlp)
         yield from (name for name in places if name is not None)
 
 
 #: Norms before both parts of a layer (Llama).
 PRE_NORMS = LayerNorms()
-#: Norms after both parts, before they are added (OLMo 2, EXAONE 4).
+#: Norms after both parts, before the residual addition (OLMo 2, EXAONE 4).
 POST_NORMS = LayerNorms(
     before_attention=None,
     after_attention="post_attention_layernorm",
@@ -85,10 +85,9 @@ POST_NORMS = LayerNorms(
 class Layer:
     """One layer: x + attention(norm(x)), then x + mlp(norm(x)).
 
-    `attention_name` and `mlp_name` are those of the checkpoint. `parallel`: x +
-    attention(norm(x)) + mlp(norm(x)) with one norm. `residual`: what both parts are multiplied
-    with before they are added. `scaled`: what comes out is multiplied with a number of the layer,
-    layer_scalar.
+    `attention_name` and `mlp_name`: the names of both parts in the checkpoint. `parallel`: the
+    layer is x + attention(norm(x)) + mlp(norm(x)) with one norm. `residual`: factor of both parts
+    before they are added. `scaled`: the result is multiplied by the layer's scalar, layer_scalar.
     """
 
     attention: Cached | LinearAttention
@@ -103,16 +102,15 @@ class Layer:
 
 @dataclass(frozen=True, kw_only=True)
 class Decoder:
-    """What an architecture makes of a config.
+    """A decoder-only model, as an architecture reads it from a config.
 
-    There is one layer with a cache at least; all others have the same states.
+    At least one layer has a KV cache. All layers without one have recurrent states of equal shapes.
 
-    `embedding_scale`: what embeddings are multiplied with. `logits_scale`: what logits are
-    multiplied with; `logits_cap`: they become cap * tanh(logit / cap). `eos_tokens` are those of
-    config.json; a checkpoint may state others beside. `aliases`: what a part of a name may be
-    called in checkpoints, and what it is called here. `next_tokens`: layers after the others that
-    predict tokens after the next one, which the program does not have. `inputs`: what each layer
-    gets of the tokens beside what the layer before gives.
+    `embedding_scale` and `logits_scale`: factors of embeddings and logits. `logits_cap`: logits
+    become cap * tanh(logit / cap). `eos_tokens`: those of config.json; other files of a checkpoint
+    may state more. `aliases`: pairs of a part of a tensor name in checkpoints and the name used
+    here. `next_tokens`: number of extra layers in the checkpoint that predict tokens after the next
+    one; the program omits them. `inputs`: per-layer inputs computed from the tokens.
     """
 
     architecture: str
@@ -139,31 +137,31 @@ class Decoder:
 
     @property
     def attentions(self) -> tuple[Cached | None, ...]:
-        """The attention of each layer with a cache; None where it keeps a state."""
+        """The attention of each layer; None for layers that keep a recurrent state instead."""
         every = (layer.attention for layer in self.layers)
         return tuple(each if isinstance(each, Cached) else None for each in every)
 
     @property
     def ropes(self) -> tuple[Rope, ...]:
-        """The rotary positions of the layers, each once."""
+        """The distinct rotary embeddings of the layers."""
         found = (each.rope for each in self.attentions if each is not None)
         return tuple(dict.fromkeys(rope for rope in found if rope is not None))
 
     @property
     def rotations(self) -> tuple[tuple[Rope, int], ...]:
-        """The rotary positions with the elements of a head that they are for, each once."""
+        """The distinct pairs of rotary embedding and elements per head that it applies to."""
         every = (each for each in self.attentions if each is not None)
         found = ((each.rope, each.rope_depth) for each in every)
         return tuple(dict.fromkeys((rope, depth) for rope, depth in found if rope is not None))
 
     @property
     def rope(self) -> Rope:
-        """The rotary positions of a model that has one kind of them."""
+        """The rotary embedding of a model that has exactly one."""
         (rope,) = self.ropes
         return rope
 
     def with_rope(self, change: Callable[[Rope], Rope]) -> Decoder:
-        """The model with other rotary positions in all layers that have some."""
+        """Return the model with `change` applied to the rotary embedding of every layer."""
         layers = []
         for layer in self.layers:
             attention = layer.attention
@@ -174,7 +172,7 @@ class Decoder:
 
     @property
     def pages(self) -> tuple[PageKind, ...]:
-        """The kinds of pages, in the order in which layers have them."""
+        """The kinds of pages, in the order of the layers that use them first."""
         found = Counter[CacheKind](
             (each.window, each.row)
             for each in self.attentions
@@ -184,7 +182,7 @@ class Decoder:
 
     @property
     def states(self) -> dict[str, tuple[int, ...]]:
-        """What a sequence keeps beside its cache: shapes of f32 [layers that have some, ..]."""
+        """Shapes of a sequence's recurrent states, f32 [layers with states, ..], by name."""
         every = [
             layer.attention.states
             for layer in self.layers
@@ -193,10 +191,10 @@ class Decoder:
         return {name: (len(every), *shape) for name, shape in (every or [{}])[0].items()}
 
     def share(self, devices: int) -> Decoder:
-        """What each of several devices computes; the model itself where there is one.
+        """Return the share of the model that each of `devices` devices computes.
 
         Raises CheckpointError where heads, widths or the vocabulary do not divide among them, and
-        for blocks that are not divided.
+        for parts of a model that cannot be divided.
         """
         if devices == 1:
             return self
@@ -210,9 +208,10 @@ class Decoder:
         return replace(self, layers=layers, vocab_size=size)
 
     def parameters(self, format_of: FormatOf, *, head: bool = False) -> Iterator[Parameter]:
-        """What the program reads of the checkpoint, in the order of the model.
+        """Yield the parameters that the program reads from the checkpoint, in model order.
 
-        `head`: a head that is the embedding is a parameter of its own, as one that is quantized.
+        head: a head that is tied to the embedding is a parameter of its own, because a quantized
+        head differs from the embedding.
         """
         vocabulary, hidden = ("vocab_size", self.vocab_size), ("hidden_size", self.hidden_size)
         yield table(EMBEDDING, vocabulary, hidden)
@@ -235,9 +234,9 @@ class Decoder:
             yield matrix(HEAD, vocabulary, hidden, [source], split="rows")
 
     def generated(self, length: int) -> dict[str, NDArray[np.float32]]:
-        """The parameters that are computed, not read: rope tables f32 [length, R], ..
+        """Return the computed parameters by key, such as rotary tables f32 [length, R].
 
-        `length`: tokens of the longest sequence.
+        length: tokens of the longest sequence.
         """
         found = dict(self.heads.generated())
         for number, (rope, depth) in enumerate(self.rotations):
@@ -247,6 +246,6 @@ class Decoder:
 
 
 def rope_keys(number: int) -> tuple[str, str]:
-    """The parameters with the cosines and sines of one of the rotary positions of a model."""
+    """Return the keys of the cosine and sine tables of rotary embedding `number` of a model."""
     stem = f"rope.{number}" if number else "rope"
     return f"{stem}.cos", f"{stem}.sin"

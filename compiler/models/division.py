@@ -1,4 +1,4 @@
-"""A model divided among devices: whether it can be, and the weights that each has."""
+"""Division of a model among devices: checks, and the weights on each device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mxc.errors import CheckpointError
 
 
 def require_devices(decoder: Decoder, options: Options) -> None:
-    """Raise CheckpointError where the model cannot be on so many devices."""
+    """Raise CheckpointError where the model cannot be divided among `options.devices` devices."""
     count = options.devices
     if count < 1:
         raise CheckpointError(f"--devices {count}: wanted at least 1")
@@ -30,7 +30,7 @@ def require_devices(decoder: Decoder, options: Options) -> None:
 
 
 def require_whole_blocks(devices: int, bound: Sequence[Bound]) -> None:
-    """Raise CheckpointError where devices would have parts of blocks that share a scale."""
+    """Raise CheckpointError where the division would split a block that shares a scale."""
     for each in bound:
         blocks, width = each.blocks, each.parameter.shape[-1] // devices
         if devices == 1 or each.parameter.split != "columns" or blocks is None:
@@ -49,9 +49,9 @@ def device_weights(
     devices: Sequence[Device],
     panels: Mapping[str, str],
 ) -> list[DeviceWeights]:
-    """What each of several devices has of the archive; none where there is one.
+    """Return the bytes of weights on each device; empty for a single device.
 
-    `generated`: the parameters that are computed, of all devices; `panels` as for pack_items.
+    generated: the computed parameters of all devices. panels: see pack_items.
     """
     found = []
     for device in devices if len(devices) > 1 else ():

@@ -1,11 +1,11 @@
-"""Weights under float scales: the format in which a kernel reads them, or why none does.
+"""Weights with float scales: the format in which a kernel reads them, or why none does.
 
-    fp8, a scale a tensor or a row      elements and a factor a row, which multiplies the result
-    int8, a scale a tensor or a row     the same; as mxint8 elements count 64ths, in the factor
-    fp8, int8 and int4 in groups,       elements and an f32 for each row and group, which multiplies
-    fp8 in squares, Q8_0                sums of parts of a row
+    fp8, a scale per tensor or row      elements, and a factor per row of the result
+    int8, a scale per tensor or row     the same; the factor includes the 1/64 of mxint8 elements
+    fp8, int8 and int4 in groups,       elements, and an f32 per row and group, which multiplies
+    fp8 in square blocks, Q8_0          the partial sum of the group
 
-Bytes of a weight: those of its elements, 4 for a row, or 4 for a group of a row.
+A weight takes the bytes of its elements, and 4 bytes per row, or per row and group.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from mxc.passes.kernels.gpu.float_scales import blocks_of_scale
 from mxc.passes.kernels.sources import BLOCK
 from mxc.targets.matrix_unit import MatrixUnit
 
-#: Formats of canonical tensors that have float scales -> elements.
+#: Formats of canonical tensors that may have float scales -> element format.
 _ELEMENTS = {"f8_e4m3": E4M3, "f8_e5m2": E5M2, "i8": INT8, "q8_0": INT8, "int4": INT4}
 
 
 def packed_format(tensor: CanonicalTensor, unit: MatrixUnit | None) -> BlockFormat | Reason:
-    """How a kernel reads a matrix under float scales.
+    """Return the format in which a kernel reads a matrix with float scales, or why none does.
 
-    `unit`: the kernels are those of a GPU with these matrix instructions; else of CPUs.
+    unit: the matrix unit of the GPU whose kernels read it; None for CPUs.
     """
     element, depth = _ELEMENTS.get(tensor.format), tensor.shape[-1]
     if element is None:
@@ -38,7 +38,7 @@ def packed_format(tensor: CanonicalTensor, unit: MatrixUnit | None) -> BlockForm
     width = depth if tensor.block is None else min(tensor.block[1], depth)
     if width == depth and element is not INT4:
         return BlockFormat(element.mlir, element, tensor_scale=True, unit_scales=True)
-    # A square that is cut at the end of a row is read in smaller blocks.
+    # Where the last block of a row is cut short, the row is read in smaller blocks.
     block = gcd(width, depth)
     if unit is not None and isinstance(why := blocks_of_scale(element, block, unit), Reason):
         return why

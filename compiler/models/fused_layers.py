@@ -1,11 +1,11 @@
-"""Layers that are stored as one, taken apart: qkv_proj, and gate_up_proj of a dense MLP.
+"""Splits fused tensors of a checkpoint: qkv_proj, and gate_up_proj of a dense MLP.
 
     self_attn.qkv_proj [(H + 2 V) D, hidden]   ->   q_proj, k_proj and v_proj, in this order
     mlp.gate_up_proj   [2 I, hidden]           ->   gate_proj, then up_proj
 
-Nothing is copied: a part is rows of the tensor in the file. Parts of one format are one weight of
-the program again (blocks/parameters.py: projections). Experts of a mixture have names of
-their own (blocks/expert_tensors.py).
+Nothing is copied: a part refers to rows of the tensor in the file. The program concatenates parts
+of one format to one weight again (blocks/parameters.py: projections). Experts of a mixture are
+named in blocks/expert_tensors.py.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from mxc.errors import CheckpointError
 
 
 def split_fused(decoder: Decoder, source: Source) -> Source:
-    """The checkpoint with each part of a fused layer as a tensor of its own.
+    """Return the checkpoint with each part of a fused tensor as a tensor of its own.
 
-    What an architecture has as one (Phi-3) stays so. Raises CheckpointError where rows or blocks
-    are not those of the parts.
+    A tensor that the architecture itself has fused (Phi-3) stays fused. Raises CheckpointError
+    where the rows of the tensor are not those of its parts, or a block of scales spans two parts.
     """
     tensors = dict(source.tensors)
     asked = {rows.tensor for each in decoder.parameters(lambda name: None) for rows in each.rows}
@@ -67,13 +67,13 @@ def _parts(
 
 
 def rows_of(tensor: CanonicalTensor, first: int, count: int) -> CanonicalTensor:
-    """Rows of a matrix, or entries of a vector.
+    """Return `count` rows of a matrix, or entries of a vector, from `first` on.
 
-    Raises CheckpointError where others have scales together with them.
+    Raises CheckpointError where they share scales with other rows.
     """
     elements = tensor.elements
     if len(tensor.shape) == 1 and elements.rows != tensor.shape[0]:
-        # The rows of a part are what can be picked.
+        # Selected picks rows, so each entry of the vector becomes a row.
         elements = Entries(
             part=elements, shape=elements.shape, dtype=elements.dtype, rows=tensor.shape[0]
         )

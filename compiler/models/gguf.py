@@ -1,4 +1,4 @@
-"""The model of a GGUF: its metadata as a config, and rotary divisors that no config has."""
+"""Reads the model of a GGUF: metadata as a config, and tensors of rotary divisors."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def read_gguf_decoder(
     rotary: Mapping[str, NDArray[np.float32]],
     place: str,
 ) -> Decoder:
-    """The model that metadata, names of tensors and what divides rotary frequencies describe.
+    """Return the model that the metadata and tensors of a GGUF describe.
 
-    `rotary`: the tensors of DIVISORS and FACTORS that are there. Raises CheckpointError as
-    transformers_config and read_decoder, and for divisors that are not one for each rotary pair, or
-    that stand beside YaRN.
+    tensors: the names of the other tensors. rotary: the tensors of DIVISORS and FACTORS that the
+    file has. Raises the CheckpointErrors of transformers_config and read_decoder, and one for
+    divisors that are not one per rotary pair, or that are combined with a scaling but linear.
     """
     config = transformers_config(metadata, {*tensors, *rotary}, place)
     if factors := {name: rotary[name] for name in FACTORS if name in rotary}:

@@ -1,4 +1,4 @@
-"""The language model of a checkpoint: its config and its tensors, whatever stands around it.
+"""Extracts the language model of a checkpoint: its config and tensors, without any wrapper.
 
     {"model_type": "mistral3", "text_config": {"model_type": "mistral", ..}, "vision_config": ..}
 
@@ -6,8 +6,8 @@
     language_model.lm_head.weight          ->   lm_head.weight
     vision_tower..                         ->   not compiled: a note says so
 
-A wrapper's names differ from one library and version to the next, so the language model is found
-by what it has: an embedding, and layers beside it.
+Wrappers name their parts differently from one library and version to the next. The language model
+is therefore found by its tensors: an embedding with layers under the same prefix.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from mxc.errors import CheckpointError
 
 _EMBEDDING, _HEAD = EMBEDDING.removeprefix("model."), "lm_head."
 
-#: Fields that a wrapper states for its language model too; its own word goes first, as in
-#: transformers 5.23.
+#: Fields that the wrapper may state too. The wrapper's value of a shared field takes precedence, as
+#: in transformers 5.23; an inherited field is used where the inner config has none.
 _SHARED = ("tie_word_embeddings",)
 _INHERITED = ("eos_token_id", "bos_token_id", "pad_token_id")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageModel:
-    """A model, its tensors under the names that it has for them, and what is to be said of them."""
+    """A model, its tensors under the model's names, and notes for the user."""
 
     decoder: Decoder
     source: Source
@@ -42,10 +42,10 @@ class LanguageModel:
 
 
 def read_language_model(source: Source) -> LanguageModel:
-    """The language model of a checkpoint in safetensors.
+    """Return the language model of a checkpoint in safetensors.
 
-    Raises CheckpointError for an architecture that is not supported, of the model or of the
-    language model inside, and where that one's tensors are not found.
+    Raises CheckpointError for an unsupported architecture of the model or of the language model
+    inside a wrapper, and where the tensors of the language model are not found.
     """
     place = str(source.path / CONFIG)
     found = language_config(source.config)
@@ -72,7 +72,7 @@ def read_language_model(source: Source) -> LanguageModel:
 
 
 def _config(outer: Mapping[str, Any], inner: Mapping[str, Any], source: Source) -> dict[str, Any]:
-    """The config of the language model, with what only the wrapper says."""
+    """Return the config of the language model, with fields that only the wrapper states."""
     config = {key: value for key, value in inner.items() if key != "architectures"}
     for key in _SHARED:
         if outer.get(key) is not None:
@@ -80,14 +80,14 @@ def _config(outer: Mapping[str, Any], inner: Mapping[str, Any], source: Source) 
     for key in _INHERITED:
         if config.get(key) is None and outer.get(key) is not None:
             config[key] = outer[key]
-    # The defaults of wrappers differ; a model without a head has its embedding there.
+    # The defaults of wrappers differ; a model without a stored head is tied to its embedding.
     head = any(name.endswith(f"{_HEAD}weight") for name in source.tensors)
     config.setdefault("tie_word_embeddings", not head)
     return config
 
 
 def _stem(source: Source) -> str:
-    """What stands before the names of the language model's layers."""
+    """Return the prefix of the names of the language model's layers."""
     stems = {n.removesuffix(_EMBEDDING) for n in source.tensors if n.endswith(_EMBEDDING)}
     names = tuple(source.tensors)
     found = sorted(s for s in stems if any(name.startswith(f"{s}layers.0.") for name in names))
@@ -101,10 +101,10 @@ def _stem(source: Source) -> str:
 
 
 def _unwrapped(name: str, stem: str) -> str | None:
-    """The name of a tensor in the language model; None for one that is not part of it."""
+    """Return the name of a tensor in the language model; None for tensors outside of it."""
     if name.startswith(stem):
         return f"model.{name.removeprefix(stem)}"
-    # Beside the model, or beside what holds it.
+    # The head is beside the model, or beside one of its parents.
     while stem:
         stem = stem.rstrip(".").rpartition(".")[0]
         stem = f"{stem}." if stem else ""
@@ -119,11 +119,11 @@ def _part(name: str) -> str:
 
 
 def settle_head(decoder: Decoder, source: Source) -> LanguageModel:
-    """A model whose config says that its head is its embedding, and what its checkpoint has.
+    """Resolve the head of a model whose config ties it to the embedding.
 
-    A head that is stored all the same is left out where it is the same; where it is not, it is the
-    head, and an embedding that is missing is it: both as in transformers 5.23
-    (PreTrainedModel.tie_weights).
+    A stored head that equals the embedding is left out. A stored head that differs is used as the
+    head. A stored head without a stored embedding is used as the embedding too. All as in
+    transformers 5.23 (PreTrainedModel.tie_weights).
     """
     head, embedding = source.tensors.get(HEAD), source.tensors.get(EMBEDDING)
     as_it_is = LanguageModel(decoder=decoder, source=source)
@@ -144,7 +144,7 @@ def settle_head(decoder: Decoder, source: Source) -> LanguageModel:
 
 
 def _same(head: CanonicalTensor, embedding: CanonicalTensor) -> bool:
-    """Whether two tensors have the same bytes; each is read once, a few MiB at a time."""
+    """Whether two tensors have equal format, shape and bytes; reads a few MiB at a time."""
     if (head.format, head.shape) != (embedding.format, embedding.shape):
         return False
     pairs = zip(head.pieces(), embedding.pieces(), strict=True)

@@ -1,7 +1,7 @@
-"""A model to be compiled: a checkpoint that was opened, with its options.
+"""A model to be compiled: an opened checkpoint with its options.
 
-Whatever the architecture, `compile` asks for the same four things: the program, what to pack, what
-the manifest says of the weights and of the model.
+For every architecture, `compile` needs the same four results: the program, the tensors to pack, and
+the manifest's records of the weights and of the model.
 """
 
 from __future__ import annotations
@@ -68,19 +68,18 @@ from mxc.targets.matrix_unit import MatrixUnit
 TEXT_FILES = (TOKENIZER, TOKENIZER_CONFIG, CHAT_TEMPLATE)
 
 
-#: Lanes that share a value in kernels of GPUs.
+#: Number of lanes that share the elements of a value in GPU kernels.
 _LANES = 16
-#: Bytes of a number in memory, by its type.
+#: Bytes of an element in memory, by its type.
 _BYTES = {"f32": 4, "bf16": 2, "i8": 1}
 
 
 @dataclass(frozen=True)
 class Model:
-    """A checkpoint with the options that it is compiled with; every tensor has its place.
+    """A checkpoint with the options that it is compiled with, and its tensors bound to parameters.
 
-    `place` is its folder, or its file; `cache_scales` are the parameters with the scales of pages
-    in fp8; `texts` are the tokenizer and the chat template of a file that holds them, by the names
-    that they have in a folder.
+    `place`: its folder or file. `cache_scales`: the scales of fp8 pages, by parameter. `texts`: the
+    contents of the tokenizer and chat template files of a GGUF, by the file names of a folder.
     """
 
     place: Path
@@ -94,17 +93,17 @@ class Model:
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """The devices that compute it together."""
+        """The devices that compute the model together."""
         return devices_of(self.options.devices)
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The files that are read beside the tensors: what the model is, and its text."""
+        """The files that are read besides the tensors: configs, index, tokenizer and template."""
         names = (CONFIG, GENERATION_CONFIG, INDEX, *TEXT_FILES)
         return tuple(file for name in names if (file := self.place / name).is_file())
 
     def write_texts(self, folder: Path) -> None:
-        """Put the files that generation needs for text into `folder`, as far as there are some."""
+        """Write the tokenizer and chat template files to `folder`, as far as they exist."""
         for name in TEXT_FILES:
             if name in self.texts:
                 (folder / name).write_bytes(self.texts[name])
@@ -112,7 +111,7 @@ class Model:
                 shutil.copyfile(self.place / name, folder / name)
 
     def program(self, *, grouped: bool) -> bytes:
-        """The module as MLIR bytecode; no weight is in it. `grouped`: see blocks/experts.py."""
+        """Return the module as MLIR bytecode, without weights. grouped: see blocks/experts.py."""
         formats = formats_of(self.bound, self._generated(), self.devices)
         module = Builder(self.decoder, formats, self.options, grouped=grouped).build()
         buffer = io.BytesIO()
@@ -120,9 +119,9 @@ class Model:
         return buffer.getvalue()
 
     def pack_items(self, panels: Mapping[str, str]) -> tuple[PackItem, ...]:
-        """Every tensor of the archive, those that are computed included.
+        """Return every tensor of the archive, including computed ones.
 
-        `panels`: the panel layout of those that kernels read so, by name.
+        panels: the panel layouts of the tensors that kernels read in panels, by name.
         """
         items = [
             item
@@ -133,13 +132,13 @@ class Model:
         return (*items, *array_items(self._generated()))
 
     def device_weights(self, panels: Mapping[str, str]) -> list[DeviceWeights]:
-        """What each of several devices has of the archive; `panels` as for pack_items."""
+        """Return the bytes of weights on each of several devices; panels: see pack_items."""
         return device_weights(self.bound, self._generated(), self.devices, panels)
 
     def weights(
         self, panels: Mapping[str, str], losses: Mapping[str, Loss] | None = None
     ) -> dict[str, WeightRecord]:
-        """What the manifest says of every tensor; `losses`: what quantizing changed, by key."""
+        """Return the manifest's record of every tensor; losses: errors of quantizing, by key."""
         records: dict[str, WeightRecord] = {}
         for each in self.bound:
             for device in self.devices:
@@ -155,7 +154,7 @@ class Model:
         return records
 
     def _generated(self) -> dict[str, NDArray[np.float32]]:
-        """The plain parameters that are no tensors as they are stored."""
+        """Return the parameters that the compiler computes, such as rotary tables, by key."""
         share = self.decoder.share(self.options.devices)
         arrays = share.generated(self.options.max_sequence_length)
         found: dict[str, NDArray[np.float32]] = {}
@@ -168,7 +167,7 @@ class Model:
         return found
 
     def record(self) -> ModelRecord:
-        """What generation needs to know."""
+        """Return the manifest's record of the model, which generation reads."""
         decoder, o = self.decoder.share(self.options.devices), self.options
         format, dtype = o.page_format, o.kv_cache if o.page_format is None else "i8"
         pages = tuple(
@@ -209,13 +208,12 @@ def open_model(
     observe_inputs: bool | None = None,
     devices: int | None = None,
 ) -> Model:
-    """Open the checkpoint in the folder, or the GGUF, `place` and settle the options.
+    """Open the checkpoint at `place`, a folder or a GGUF file, and settle the options.
 
-    `unit`: the matrix instructions of the GPU that it is for; None for CPUs. `observe_inputs`: its
-    function returns the inputs of linear layers too. `devices`: how many compute it together; one
-    by default. Reads headers only.
-    Raises CheckpointError for a checkpoint that cannot be read, and for options that it cannot
-    have.
+    unit: the matrix unit of the target GPU; None for CPUs. observe_inputs: `step` returns the
+    inputs of linear layers too. devices: how many devices compute the model together; one by
+    default. Reads headers only. Raises CheckpointError for a checkpoint that cannot be read, and
+    for options that do not fit it.
     """
     read = _read(open_checkpoint(place))
     decoder, source = read.decoder, read.source
@@ -256,7 +254,7 @@ def open_model(
 
 @dataclass(frozen=True, kw_only=True)
 class _Read:
-    """The model of a checkpoint, what is left for its parameters, and the texts that it holds."""
+    """The model of a checkpoint, the source of its parameters, and the text files of a GGUF."""
 
     decoder: Decoder
     source: Source
@@ -286,7 +284,7 @@ def _read(source: Source) -> _Read:
 def _require_pages(
     decoder: Decoder, options: Options, unit: MatrixUnit | None, asked: str | None
 ) -> None:
-    """Raise CheckpointError where keys and values cannot be in the format that is asked for."""
+    """Raise CheckpointError where keys and values cannot be in the requested page format."""
     if options.page_format is None:
         return
     depths = [kind.row.depth for kind in decoder.pages]
@@ -295,7 +293,7 @@ def _require_pages(
             f"--kv-cache {asked}: keys have {depth} elements a head; wanted a multiple of "
             f"{PAGE_BLOCK}: leave it out, or give bf16 or f32"
         )
-    # A lane of a GPU has values of one block.
+    # The elements of a value in one lane of a GPU must belong to one block.
     parts = [kind.row.depth for kind in decoder.pages if kind.row.entries > 1]
     uneven = next((each for each in parts if PAGE_BLOCK % (each // _LANES)), None)
     if uneven and PAGE_FORMATS[options.page_format] and unit is not None:
@@ -306,7 +304,7 @@ def _require_pages(
 
 
 def _require_nvfp4(bound: Sequence[Bound], options: Options, place: Path) -> None:
-    """Activations in nvfp4 meet weights in nvfp4 alone. Raises CheckpointError if there is none."""
+    """Raise CheckpointError for nvfp4 activations without any nvfp4 weight to multiply with."""
     block = FORMATS[NVFP4].block
     if options.activations == NVFP4 and not any(
         each.blocks is not None and each.blocks.block == block for each in bound
@@ -318,21 +316,21 @@ def _require_nvfp4(bound: Sequence[Bound], options: Options, place: Path) -> Non
 
 
 def _plain_dtypes(source: Source) -> set[str]:
-    """The dtypes of the numbers that are in no blocks, but those of single vectors."""
+    """Return the dtypes of the plain tensors of rank 2 or more."""
     plain = (t for t in source.tensors.values() if t.scales is None and t.tensor_scale is None)
     return {tensor.dtype for tensor in plain if len(tensor.shape) > 1}
 
 
 def _declared(source: Source) -> frozenset[Activations | None]:
-    """What the config says of the activations that meet each weight in blocks."""
+    """Return the config's activation formats of the modules with weights in block formats."""
     blocked = [name for name, tensor in source.tensors.items() if tensor.format in FORMATS]
     modules = {name.removesuffix(".weight") for name in blocked}
     return frozenset(source.quantization.activations(module) for module in modules)
 
 
 def _float_scales(bound: Sequence[Bound], quantization: Quantization) -> list[str]:
-    """What is to be said of weights under float scales: those that no kernel reads, why, and what
-    the config says of activations that is not followed."""
+    """Return notes about weights under float scales: which ones no kernel reads and why, and the
+    config's activation formats that are not followed."""
     weights: dict[tuple[str, str], list[str]] = {}
     packed: Counter[tuple[str, str]] = Counter()
     for each in bound:
@@ -357,7 +355,7 @@ def _float_scales(bound: Sequence[Bound], quantization: Quantization) -> list[st
 
 
 def _wider_rows(decoder: Decoder) -> list[str]:
-    """Heads that take more elements in the cache than they have."""
+    """Return notes about heads that are padded in the cache."""
     heads = [one.attention for one in decoder.layers if isinstance(one.attention, SelfAttention)]
     found = {(each.depth, each.row.depth) for each in heads if each.row.depth > each.depth}
     return [
@@ -368,7 +366,7 @@ def _wider_rows(decoder: Decoder) -> list[str]:
 
 
 def _longrope(decoder: Decoder, options: Options) -> list[str]:
-    """Which of its rotary frequencies a model has that has those for short and for long texts."""
+    """Return a note on whether a LongRoPE model uses its short or its long factors."""
     scalings = [r.scaling for r in decoder.ropes if isinstance(r.scaling, LongropeScaling)]
     if not scalings:
         return []
@@ -386,7 +384,7 @@ def _longrope(decoder: Decoder, options: Options) -> list[str]:
 
 
 def _eos_tokens(place: Path, decoder: Decoder) -> tuple[int, ...]:
-    """Those of generation_config.json where it states some, else of config.json."""
+    """Return the eos tokens of generation_config.json, else of config.json, checked for range."""
     path, found = place / GENERATION_CONFIG, decoder.eos_tokens
     if path.exists():
         found = Fields(read_json(path), str(path)).tokens("eos_token_id") or found

@@ -1,4 +1,4 @@
-"""How a model is laid out: the choices that shape its program, checked against the checkpoint."""
+"""Options that shape the program of a model, checked against the checkpoint."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from mxc.errors import CheckpointError
 from mxc.formats.formats import FORMATS, BlockFormat
 from mxc.formats.recipes import ScaleRecipe, scale_recipe
 
-#: What `--quantize-dense` may be -> the format, and the recipe of its scales unless another is
-#: asked for: the one with which nothing saturates.
+#: Values of `--quantize-dense` -> the format and the default recipe of its scales, with which no
+#: element saturates.
 DENSE = {
     "mxfp8": ("mxfp8e4m3", ScaleRecipe.RCEIL),
     "mxint8": ("mxint8", ScaleRecipe.RCEIL),
 }
 
-#: What `--kv-cache` may be -> the type of floats, or the packed format, of keys and values.
+#: Values of `--kv-cache` -> the float type or the packed format of keys and values.
 KV_CACHE = {
     "bf16": "bf16",
     "f32": "f32",
@@ -28,24 +28,24 @@ KV_CACHE = {
     "mxfp8": "mxfp8e4m3",
 }
 
-#: Tokens that a sequence may hold where neither the user nor the checkpoint asks for fewer.
+#: Default of the maximum sequence length in tokens, unless the checkpoint allows fewer.
 DEFAULT_SEQUENCE_LENGTH = 4096
 
-#: Rows of a call that a prompt is cut into: enough that a weight is read for many.
+#: The most rows of a call: a prompt is cut into so many rows, which share each read of a weight.
 STEP_ROWS = 512
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Tokens a sequence may hold, and how numbers are written.
+    """The maximum sequence length, and the formats of activations, weights and KV cache.
 
-    `activations` is the mode in which they meet MX weights, `floats` what they are rounded to
-    where they meet plain weights. `kv_cache`: what keys and values are in, one of the values of
-    KV_CACHE: as `floats` unless asked for. `quantize_dense` names the format that dense
-    weights are packed in, `recipe` that of their scales; None where they are packed as they are.
-    `observe_inputs`: `step` returns the inputs of linear layers too, for calibration.
-    `declared_recipe`: that of the scales of MX activations, where the checkpoint states one.
-    `devices`: how many compute the model together.
+    `activations`: the mode of activations that multiply MX weights. `floats`: the type to which
+    activations are rounded that multiply plain weights. `kv_cache`: the format of keys and values,
+    one of the values of KV_CACHE, by default `floats`. `quantize_dense` and `recipe`: the format of
+    dense weights and the recipe of their scales; None where they are packed as they are stored.
+    `declared_recipe`: the recipe of the scales of MX activations, where the checkpoint states one.
+    `observe_inputs`: `step` returns the inputs of linear layers too, for calibration. `devices`:
+    number of devices that compute the model together.
     """
 
     max_sequence_length: int
@@ -60,7 +60,7 @@ class Options:
 
     @property
     def page_format(self) -> str | None:
-        """What pages are packed in, by `kv_cache`; None where they have floats."""
+        """The packed format of pages; None where pages hold floats."""
         return self.kv_cache if self.kv_cache in PAGE_FORMATS else None
 
     @property
@@ -70,7 +70,7 @@ class Options:
 
     @property
     def activation_recipe(self) -> str | None:
-        """How scales of activations are chosen, where they are MX."""
+        """The recipe of the scales of MX activations; None in other modes."""
         if self.activations not in MX:
             return None
         return self.declared_recipe or str(MX[self.activations][1])
@@ -87,11 +87,11 @@ def choose(
     dense: set[str],
     declared: frozenset[Activations | None] = frozenset(),
 ) -> tuple[Options, tuple[str, ...]]:
-    """The options, and a note for each that was not asked for or means more than it says.
+    """Return the options, and notes about defaults and about effects of options.
 
-    `longest` is what the checkpoint was trained for; `dense` the safetensors dtypes of its dense
-    weights; `declared` what its config says that activations are quantized to, of every weight in
-    blocks. Raises CheckpointError for options that the model cannot have.
+    longest: the model's maximum number of positions. dense: the safetensors dtypes of its dense
+    weights. declared: the activation formats that its config states for weights in block formats.
+    Raises CheckpointError for options that the model cannot have.
     """
     notes = []
     length = max_sequence_length
@@ -142,7 +142,7 @@ def choose(
 def _declared(
     declared: frozenset[Activations | None], asked: str | None
 ) -> tuple[str | None, list[str]]:
-    """The mode that the checkpoint declares, if it is one of ours, and what is to be said of it."""
+    """Return the activation mode that the checkpoint declares, if it is supported, and notes."""
     found = [each for each in declared if each is not None]
     if not found:
         return None, []
@@ -166,13 +166,13 @@ def _name(activations: Activations) -> str:
 
 
 def _recipe(declared: frozenset[Activations | None]) -> str | None:
-    """The recipe of the one declaration, where it states one."""
+    """Return the recipe of the single declaration; None where it states none."""
     (one,) = declared
     return None if one is None or one.recipe == UNSTATED else str(scale_recipe(one.recipe))
 
 
 def _dense(wanted: str | None, recipe: str | None) -> tuple[str | None, str | None, list[str]]:
-    """The format and the recipe of dense weights, and what is to be said of them."""
+    """Return the format and the recipe of dense weights, and notes."""
     if wanted is None:
         if recipe is not None:
             raise CheckpointError(
@@ -193,7 +193,7 @@ def _dense(wanted: str | None, recipe: str | None) -> tuple[str | None, str | No
 def _quantized(
     mode: str, floats: str, cache: str, dense: str | None, recipe: str | None
 ) -> list[str]:
-    """What a mode that quantizes leaves as it is."""
+    """Return a note on what a quantizing mode quantizes and what it leaves in floats."""
     if mode in FLOATS:
         return []
     plain = "the router" if dense is not None else "dense weights (attention, router, LM head)"

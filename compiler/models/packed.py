@@ -1,4 +1,4 @@
-"""What goes into the archive for each parameter of a model, and what the manifest says of it."""
+"""The archive's items of each parameter of a model, and the manifest's records of them."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from mxc.compiler.packing.quantized import Loss, Part, Quantized
 from mxc.compiler.packing.stacked import Stacked
 from mxc.formats.formats import F32, INT4, BlockFormat
 
-#: How many tensors of one parameter the manifest names, before it says the first and the last.
+#: The most tensors of one parameter that the manifest names; of more it names first and last.
 _NAMED = 4
 
-#: The device of a program that has one alone.
+#: The device of a program for a single device.
 _ONLY = Device()
 
 
 def pack_items(
     bound: Bound, panels: Mapping[str, str], device: Device = _ONLY
 ) -> tuple[PackItem, ...]:
-    """One item of a plain parameter; of one in blocks its elements, its scales, its tensor scales.
+    """Return the items of a parameter: one if it is plain, else elements, scales, tensor scales.
 
-    `panels`: the panel layout of those that kernels read so, by key. `device`: whose share they
-    are; none where it has none.
+    panels: the panel layouts of the items that kernels read in panels, by key. device: the device
+    whose share the items are; empty where it has no part of the parameter.
     """
     if not device.has(bound.parameter):
         return ()
@@ -45,7 +45,7 @@ def pack_items(
 
 
 def _shared(item: PackItem, bound: Bound, device: Device, panels: Mapping[str, str]) -> PackItem:
-    """What a device has of an item of a parameter."""
+    """Return a device's share of an item of a parameter."""
     key, source = f"{device.prefix}{item.key}", item.source
     if device.count > 1 and not isinstance(source, DeviceShare):
         source = _share(source, bound.parameter, device)
@@ -55,9 +55,9 @@ def _shared(item: PackItem, bound: Bound, device: Device, panels: Mapping[str, s
 def _share(
     source: Whole | NDArray[Any], parameter: Parameter, device: Device
 ) -> Whole | NDArray[Any] | DeviceShare:
-    """What a device has of a tensor [.., rows, ..] that is a parameter, its scales or its factors.
+    """Return a device's share of a tensor [.., rows, ..]: a parameter, its scales or its factors.
 
-    Its other dimensions, if any, are columns.
+    The dimensions after the rows, if any, are columns.
     """
     shape, rows = list(source.shape), parameter.row_axis
     axis = {"matrices": 0, "rows": rows, "columns": rows + 1}.get(parameter.split or "")
@@ -76,7 +76,7 @@ def _share(
 
 
 def _whole_items(bound: Bound) -> tuple[PackItem, ...]:
-    """The items of all devices together."""
+    """Return the undivided items of a parameter."""
     key, parameter, tensors = bound.key, bound.parameter, bound.tensors
     format = bound.blocks
 
@@ -119,9 +119,9 @@ def _whole_items(bound: Bound) -> tuple[PackItem, ...]:
 def _under_floats(
     bound: Bound, format: BlockFormat, shape: tuple[int, ...]
 ) -> Iterator[tuple[str, StoredPart | TensorRecord | Stacked]]:
-    """The elements of a weight under float scales, and the scales as f32, by row or block.
+    """Yield the elements of a weight with float scales, and the scales as f32 per row or block.
 
-    `shape`: [.., blocks of a row].
+    shape: [.., blocks per row].
     """
     tensors = bound.tensors
     stored = (*shape, format.block_bytes)
@@ -133,7 +133,7 @@ def _under_floats(
         scales = tuple(RowScales(tensor, format.block) for tensor in tensors)
         yield SCALES, Stacked(scales, shape, "F32")
         return
-    # Of int8 the kernels count 64ths.
+    # Kernels read int8 elements as multiples of 1/64.
     unit = 1.0 if format.element.exponent else 1 / format.element.min_positive
     factors = tuple(RowScales(tensor, tensor.shape[-1], unit) for tensor in tensors)
     yield TENSOR_SCALES, Stacked(factors, shape[:-1], "F32")
@@ -145,9 +145,9 @@ def weight_records(
     losses: Mapping[str, Loss],
     device: Device = _ONLY,
 ) -> dict[str, WeightRecord]:
-    """The manifest's word on a parameter: elements and scales are one record, by its key.
+    """Return the manifest's records of a parameter: one for elements and scales, by its key.
 
-    `losses`: what quantizing changed, by the key of the elements. `device`: as for pack_items.
+    losses: errors of quantizing, by the key of the elements. device: see pack_items.
     """
     items = {item.key: item for item in pack_items(bound, panels, device)}
     if not items:
@@ -190,7 +190,7 @@ def weight_records(
 
 
 def array_items(arrays: Mapping[str, NDArray[Any]]) -> tuple[PackItem, ...]:
-    """The parameters that the compiler computes."""
+    """Return the items of parameters that the compiler computes."""
     return tuple(PackItem(key=key, source=array) for key, array in arrays.items())
 
 
@@ -199,14 +199,14 @@ def _source(
 ) -> TensorRecord | StoredPart | Stacked:
     if len(parts) > 1:
         return Stacked(tuple(parts), shape, parts[0].dtype)
-    # What needs no decoding is read as it lies.
+    # A part that needs no decoding is read directly from the file.
     (part,) = parts
     plain = part.direct and part.record.shape == shape and part.record.dtype == part.dtype
     return part.record if plain else part
 
 
 def _factors(tensor: CanonicalTensor) -> NDArray[np.float32]:
-    """The tensor scale of each row of a tensor, float32 [rows]."""
+    """Return the tensor scale of each row of a tensor, float32 [rows]."""
     rows = prod(tensor.shape[:-1])
     if tensor.tensor_scale is None:
         return np.ones(rows, np.float32)

@@ -1,4 +1,4 @@
-"""The calls of `step` that a report has figures for."""
+"""Sample calls of `step`, for which a report states figures."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def samples_of_step(
     states: Sequence[Sequence[int]],
     devices: int,
 ) -> list[Sample]:
-    """A token whose sequence has one page of `page` positions, the last token of a sequence of the
-    `longest` length, and rows of a prompt.
+    """Return three samples: a token of a sequence with one page of `page` positions, the last token
+    of a sequence of `longest` positions, and the rows of a prompt.
 
-    pools: shapes of those of pages on a device, a kind each; states: of those of states. Each
-    sample is one run, and pools have what it uses.
+    pools: shapes of the pools of pages on a device, one per kind. states: shapes of the pools of
+    states. Each sample has one run, and pools of the size that the run uses.
     """
 
     def sample(name: str, rows: int, positions: int) -> Sample:

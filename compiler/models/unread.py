@@ -1,8 +1,8 @@
-"""Tensors of a checkpoint that the program does not read: what each is, or that it is unknown.
+"""Classifies the tensors of a checkpoint that no parameter reads.
 
-Layers that predict further tokens, and what follows from config.json are left out, and a note says
-so; scales of keys and values are for cache_scales.py. Any other tensor is refused: without it the
-model would be another.
+Layers that predict further tokens, and tensors that follow from config.json, are left out with a
+note. Scales of keys and values go to cache_scales.py. Any other tensor is refused, because leaving
+it out would change the model.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mxc.errors import CheckpointError
 
 Tensors = Mapping[str, CanonicalTensor]
 
-#: What older libraries stored of rotary positions, and follows from config.json.
+#: Rotary tables that older libraries stored, and that follow from config.json.
 _COMPUTED = re.compile(r"(.*\.)?rotary_emb\.(inv_freq|cos_cached|sin_cached)")
 
 #: Layers that predict tokens after the next one, under names of their own.
@@ -26,21 +26,20 @@ _NEXT_TOKENS = re.compile(r"(model\.)?(mtp|nextn|mtp_layers|mtp_block)\..*")
 
 _LAYER = re.compile(r"model\.layers\.(?P<layer>\d+)\.(?P<rest>.+)")
 
-#: What else is stored of attention in low precision.
+#: Other tensors of attention in low precision.
 _ATTENTION = re.compile(
     r"self_attn\.(q_scale|[qkv]_zero_point|prob_output_scale|q_proj\.(q|output)_scale"
     r"|[qkv]_proj\.output_zero_point|[kv]_proj\.[kv]_bias)"
 )
 
-#: What makes keys and values.
+#: Tensors that compute keys and values.
 _MADE = re.compile(r"self_attn\.[kv]_(proj|norm)\.")
 
 
 def describe_unread(decoder: Decoder, left: Tensors) -> tuple[Scales, tuple[str, ...]]:
-    """Scales of keys and values among the tensors that no parameter reads, and notes about the
-    others.
+    """Return the scales of keys and values among the tensors `left`, and notes about the others.
 
-    Raises CheckpointError for a tensor that is none of those that may be left out.
+    Raises CheckpointError for a tensor that must not be left out.
     """
     scales: dict[tuple[int, str], CanonicalTensor] = {}
     kinds: dict[str, list[str]] = {}
@@ -68,7 +67,7 @@ def describe_unread(decoder: Decoder, left: Tensors) -> tuple[Scales, tuple[str,
 
 
 def _borrowed(attention: Cached | None, rest: str) -> bool:
-    """Whether a tensor would make keys or values where a layer reads those of another."""
+    """Whether a tensor computes keys or values in a layer that reads those of another layer."""
     borrows = isinstance(attention, SelfAttention) and attention.borrows
     return borrows and _MADE.match(rest) is not None
 

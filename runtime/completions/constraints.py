@@ -1,7 +1,7 @@
-"""Grammars that restrict an answer, by llguidance: JSON of a schema, a regular expression, calls.
+"""Grammars that restrict an answer to a JSON schema, a regular expression or tool calls.
 
-What an answer is wrapped in belongs to the grammar: the channels of gpt-oss, the thoughts before
-it, the tags around a call.
+llguidance compiles them. A grammar covers the whole output, including the parts around the answer:
+the channels of gpt-oss, the reasoning before the answer, the tags around a call.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Tool:
 
 @dataclass(frozen=True)
 class Constraint:
-    """What an answer must be: `json_schema`, `regex`, or calls of one of `tools`.
+    """The restriction of an answer: exactly one of `json_schema`, `regex` and `tools`.
 
-    One of the three; a schema of {} allows any JSON.
+    With `tools`, the answer is a call of one of them. A schema of {} allows any JSON.
     """
 
     json_schema: Any = None
@@ -61,9 +61,10 @@ class Constraints:
         )
 
     def compile(self, constraint: Constraint, chat: str | None) -> LlguidanceGrammar:
-        """The grammar of an answer to a chat, or of a text that is continued (None).
+        """Compile the grammar of an answer.
 
-        Raises RequestError for a schema or expression that llguidance refuses, with its reason.
+        chat: the rendered chat that is answered, None where plain text is continued. Raises
+        RequestError, with llguidance's reason, for a schema or expression that it refuses.
         """
         import llguidance
 
@@ -83,7 +84,7 @@ class LlguidanceGrammar:
     """The engine's Grammar over a matcher of llguidance."""
 
     def __init__(self, matcher: Any, vocabulary: int) -> None:
-        """At the beginning of an answer."""
+        """Start at the beginning of an answer."""
         import llguidance.numpy
 
         self._matcher = matcher
@@ -91,7 +92,7 @@ class LlguidanceGrammar:
         self._mask = llguidance.numpy.allocate_token_bitmask(1, vocabulary)
 
     def allowed(self) -> NDArray[np.bool_]:
-        """Which tokens may come next."""
+        """Return which tokens may come next, bool [vocabulary]."""
         import llguidance.numpy
 
         llguidance.numpy.fill_next_token_bitmask(self._matcher, self._mask, 0)
@@ -102,13 +103,13 @@ class LlguidanceGrammar:
         return allowed
 
     def advance(self, token: int) -> bool:
-        """Note that `token` came; False where the text is complete with it."""
+        """Advance the grammar past `token`; return False where `token` completes the text."""
         self._matcher.consume_token(token)
         return not self._matcher.is_stopped()
 
 
 def _wrapped(dialect: Dialect, constraint: Constraint, chat: str | None) -> str:
-    """The grammar of a whole answer, in the language of llguidance (Lark)."""
+    """Return the grammar of a whole answer, in llguidance's language (Lark)."""
     if chat is not None and dialect.name == HARMONY:
         lines = [
             "start: reasoning? answer",

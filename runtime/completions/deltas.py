@@ -1,11 +1,11 @@
-"""Pieces of an answer as its parser knows them."""
+"""Pieces of an answer, classified by kind, and the interface of answer parsers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Protocol
 
-#: Kinds of text in an answer, which are also where its parser stands.
+#: Kinds of text in an answer, which are also the states of its parser.
 CONTENT, REASONING, CALL, ARGUMENTS = "content", "reasoning", "call", "arguments"
 
 
@@ -23,35 +23,35 @@ class Delta:
 
 
 class AnswerParser(Protocol):
-    """Takes an answer apart while it is generated. Accepts whatever a model may generate."""
+    """Splits an answer into deltas while it is generated. Accepts any output of a model."""
 
     @property
     def kind(self) -> str:
-        """The kind of the text that comes now: CONTENT, REASONING or CALL."""
+        """The kind of the text that is parsed at the moment: CONTENT, REASONING or CALL."""
 
     def text(self, piece: str) -> list[Delta]:
-        """More text."""
+        """Parse more text; return the deltas that it completes."""
 
     def marker(self, name: str) -> list[Delta]:
-        """A special token, by its content."""
+        """Parse a special token, given by its content."""
 
     def finish(self) -> list[Delta]:
-        """The answer has ended, maybe in the middle of something."""
+        """End the answer, which may be incomplete; return the deltas that were held back."""
 
 
 class PlainParser:
-    """An answer without structure."""
+    """Parses an answer without structure: all text is content."""
 
     kind = CONTENT
 
     def text(self, piece: str) -> list[Delta]:
-        """All of it is content."""
+        """Return all text as content."""
         return [Delta(CONTENT, piece)] if piece else []
 
     def marker(self, name: str) -> list[Delta]:
-        """Special tokens are no content."""
+        """Return nothing: special tokens are not content."""
         return []
 
     def finish(self) -> list[Delta]:
-        """Nothing is held back."""
+        """Return nothing: this parser holds no text back."""
         return []

@@ -1,4 +1,4 @@
-"""Which way of writing answers a model was trained on, as its tokenizer and template show it."""
+"""The answer format that a model was trained on, detected from its tokenizer and template."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ HARMONY, TAGGED, PLAIN = "harmony", "tagged", "plain"
 
 @dataclass(frozen=True, kw_only=True)
 class Dialect:
-    """`markers`: special tokens that structure an answer, by id. `ends`: those that end it too."""
+    """An answer format.
+
+    `markers`: the special tokens that structure an answer, by id. `ends`: the markers that also end
+    an answer. `thinks`: whether answers may have reasoning. `calls`: whether they may have calls.
+    """
 
     name: str
     markers: Mapping[int, str]
@@ -23,7 +27,7 @@ class Dialect:
     calls: bool = False
 
     def parser(self, prompt: str, *, tools: bool) -> AnswerParser:
-        """What takes an answer to `prompt` apart; `tools`: whether it may call functions."""
+        """Return the parser of an answer to `prompt`; `tools`: whether it may call functions."""
         if self.name == HARMONY:
             return harmony.HarmonyParser()
         if self.name == TAGGED:
@@ -33,7 +37,7 @@ class Dialect:
 
 
 def dialect_of(text: Text) -> Dialect:
-    """The dialect of an artifact's chats; plain where nothing is known of it."""
+    """Return the dialect of an artifact's chats; PLAIN where none is recognized."""
     found = {name: text.tokenizer.token_to_id(name) for name in (*harmony.MARKERS, tagged.THINK)}
     ids: dict[str, int] = {name: each for name, each in found.items() if each is not None}
     if text.has_chat_template and all(name in ids for name in harmony.MARKERS):

@@ -1,4 +1,4 @@
-"""`model.generate(...)`: prompts in, whole answers or a stream out."""
+"""Implementation of `model.generate(...)`: prompts in, whole answers or a stream out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OnePrompt: TypeAlias = str | Sequence[int] | Sequence[Mapping[str, Any]]
 
 
 def prompts_of(prompt: OnePrompt | Sequence[OnePrompt]) -> list[OnePrompt] | None:
-    """Several prompts, or None where it is one; RequestError for what is no prompt."""
+    """Return the list of prompts, or None for a single prompt; RequestError for anything else."""
     if isinstance(prompt, str):
         return None
     given = list(prompt)
@@ -45,7 +45,7 @@ def start(
     logprobs: int | None = None,
     **sampling: Any,
 ) -> Stream:
-    """One answer as a stream; `Model.generate` says what the options are."""
+    """Start one answer and return its stream; `Model.generate` documents the options."""
     variables: dict[str, Any] = {**(template or {}), **({"tools": list(tools)} if tools else {})}
     given = _prompt(model, prompt, variables)
     constraint = None
@@ -69,7 +69,7 @@ def start(
 def generate(
     model: TextModel, prompt: OnePrompt | Sequence[OnePrompt], **options: Any
 ) -> Completion | list[Completion]:
-    """Whole answers: those of several prompts are computed together."""
+    """Return whole answers; the answers of several prompts are computed together."""
     prompts = prompts_of(prompt)
     if prompts is None:
         return start(model, cast("OnePrompt", prompt), **options).result()

@@ -1,11 +1,11 @@
-"""Answers of gpt-oss: messages with a header that names channel and recipient.
+"""Parser of gpt-oss answers: messages with a header that names channel and recipient.
 
     <|channel|>analysis<|message|>...<|end|><|start|>assistant<|channel|>final<|message|>...
     <|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{...}<|call|>
 
-Source: OpenAI's description of the harmony format. Only special tokens have a meaning, text that
-looks like them has none. Every sequence of tokens is an answer: a header without a message is
-content, a message that is not ended ends with the next header, an unknown channel is content.
+Source: OpenAI's description of the harmony format. Only special tokens are markers; text that
+looks like a marker is not. The parser accepts every sequence of tokens: a header without a message
+is content, a message without an end ends at the next header, and an unknown channel is content.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from mxc.runtime.completions.deltas import ARGUMENTS, CALL, CONTENT, REASONING, 
 
 START, CHANNEL, MESSAGE, CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
 END, RETURN, CALLED = "<|end|>", "<|return|>", "<|call|>"
-#: The tokens by which a tokenizer of the format is known.
+#: The special tokens of the format; a tokenizer that has all of them uses it.
 MARKERS = (START, CHANNEL, MESSAGE, CONSTRAIN, END, RETURN, CALLED)
-#: Those that end the answer.
+#: The markers that end the answer.
 ENDS = (RETURN, CALLED)
 
 _RECIPIENT = re.compile(r"to=(\S+)|(functions\.\S+)")
@@ -31,14 +31,14 @@ class HarmonyParser:
     """Parses one answer, which begins after `<|start|>assistant`."""
 
     def __init__(self) -> None:
-        """Begin in the header that the prompt has opened."""
+        """Start inside the header that the prompt has opened."""
         self.kind = CONTENT
         self._calls = 0
         self._said = False
         self._header: list[str] | None = [""]  # role, then channel and others; None in a message
 
     def text(self, piece: str) -> list[Delta]:
-        """Text of a header, or of a message."""
+        """Parse text of a header or of a message."""
         if not piece:
             return []
         if self._header is None:
@@ -49,13 +49,13 @@ class HarmonyParser:
         return []
 
     def marker(self, name: str) -> list[Delta]:
-        """One of MARKERS; any other special token ends a message."""
+        """Parse one of MARKERS; any other special token ends a message."""
         if name == MESSAGE:
             return self._begin() if self._header is not None else []
         if name in (CHANNEL, CONSTRAIN):
             if self._header is None:
                 self._header = [""]
-            # What comes before a channel is the role, and maybe the recipient.
+            # Text before a channel is the role, and maybe the recipient.
             self._header.append(name)
             return []
         deltas = self._unfinished_header()
@@ -64,11 +64,11 @@ class HarmonyParser:
         return deltas
 
     def finish(self) -> list[Delta]:
-        """Text of a header that no message followed is content."""
+        """Return the text of a header that no message followed, as content."""
         return self._unfinished_header()
 
     def _begin(self) -> list[Delta]:
-        """A message begins: its header says what it is."""
+        """Begin a message, whose kind and recipient are in its header."""
         header, self._header = self._header or [], None
         channels = [part.removeprefix(CHANNEL) for part in header if part.startswith(CHANNEL)]
         channel = channels[-1].split() if channels else []
@@ -90,7 +90,7 @@ class HarmonyParser:
         return Delta(self.kind, piece)
 
     def _unfinished_header(self) -> list[Delta]:
-        """What stands where a header should: content, unless it only names the role."""
+        """Return the text in place of a header as content, unless it only names a role."""
         header, self._header = self._header, None
         if header is None:
             return []

@@ -1,4 +1,4 @@
-"""A loaded artifact as an engine, and as a text model."""
+"""Open an Engine or a TextModel over a loaded artifact, sized to the memory of its device."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from mxc.runtime.text import Text
 if TYPE_CHECKING:
     from mxc.runtime.session import Model
 
-#: Memory of a device for keys, values and states.
+#: Bytes of a GPU's memory for keys, values and states.
 _DEVICE_BYTES = 8 << 30
-#: With less, a device that has no memory is an error.
+#: Where an allocation fails with a budget below this many bytes, the error is raised.
 _LEAST_BYTES = 64 << 20
 
 
 def open_engine(model: Model, *, limits: StepLimits | None = None, queue: int = 1024) -> Engine:
-    """An engine over `model`; RequestError where it is not a language model."""
+    """Open an engine over `model`; RequestError where it is not a language model."""
     chosen = limits or StepLimits()
     record = language_model(model)
     budget = available_memory_bytes() // 2 if model.runs_on_cpu else _DEVICE_BYTES
@@ -33,10 +33,10 @@ def open_engine(model: Model, *, limits: StepLimits | None = None, queue: int = 
 def open_text_model(
     model: Model, *, limits: StepLimits | None = None, queue: int = 1024
 ) -> TextModel:
-    """A text model over `model`.
+    """Open a text model over `model`.
 
-    Raises RequestError where it is not a language model; ArtifactError where the artifact has no
-    tokenizer.
+    Raises RequestError where `model` is not a language model, and ArtifactError where the artifact
+    has no tokenizer.
     """
     record = language_model(model)
     text = Text.load(model.path)
@@ -44,7 +44,7 @@ def open_text_model(
 
 
 def _steps(model: Model, record: ModelRecord, limits: StepLimits, budget: int) -> PagedSteps:
-    """A step model with as much of `budget` bytes as the device gives."""
+    """Allocate a step model of `budget` bytes, halving the budget until allocation succeeds."""
     while True:
         pages, states = capacity(record, limits, budget)
         try:
@@ -56,10 +56,11 @@ def _steps(model: Model, record: ModelRecord, limits: StepLimits, budget: int) -
 
 
 def capacity(record: ModelRecord, limits: StepLimits, budget: int) -> tuple[tuple[int, ...], int]:
-    """Pages of each kind, and state slots, that `limits.sequences` may fill, in `budget` bytes.
+    """Return the number of pages of each kind, and of state slots, for `limits.sequences`.
 
-    Fewer than they may fill where the budget is smaller, but a page and a slot at least: the engine
-    has requests wait then, or refuses those that never fit.
+    The numbers suffice for that many sequences of full length where `budget` bytes allow it. They
+    are smaller otherwise, but at least one page and one slot: requests then wait in the engine, and
+    it refuses a request that never fits.
     """
     size, each = record.page_size, page_bytes(record)
     states = 0
@@ -72,14 +73,14 @@ def capacity(record: ModelRecord, limits: StepLimits, budget: int) -> tuple[tupl
     for kind in record.pages:
         wanted.append(whole)
         if kind.window is not None:
-            # What sequences see and what a step adds; as many again keep prefixes of others.
+            # Pages in the windows of all sequences and of a step; as many again to cache prefixes.
             seen = limits.sequences * (-(-kind.window // size) + 2) + -(-limits.tokens // size)
             wanted[-1] = min(whole, 2 * seen)
     bytes_ = [count * page for count, page in zip(wanted, each, strict=True)]
     windows = sum(
         taken for taken, kind in zip(bytes_, record.pages, strict=True) if kind.window is not None
     )
-    # Pages of windows do not grow with the sequences: they come first, of half of the memory.
+    # Pages of windows do not grow with the sequences: they get up to half of the memory first.
     for_windows = min(windows, budget // 2) if windows < sum(bytes_) else budget
     found = []
     for count, kind in zip(wanted, record.pages, strict=True):

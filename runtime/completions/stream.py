@@ -1,4 +1,4 @@
-"""An answer as it is generated: pieces from the engine's thread to whoever reads them."""
+"""The stream of an answer: a queue of pieces from the engine's thread to one reader."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from mxc.runtime.engine.request import ERROR, Drawn, Outcome
 
 @dataclass(frozen=True)
 class Piece:
-    """What one token brought: maybe several deltas, maybe none yet.
+    """The deltas that one token completes: none, one or several.
 
-    `drawn`: the token, None at the end of the answer, where held text is given out. `kind`: the
-    kind of text that the token is of, None for a token that is none.
+    `drawn`: the token; None at the end of the answer, where text that was held back is released.
+    `kind`: the kind of the token's text; None for a special token, which is not text.
     """
 
     deltas: tuple[Delta, ...]
@@ -27,7 +27,7 @@ class Piece:
 
     @property
     def text(self) -> str:
-        """Its content."""
+        """The text of its CONTENT deltas."""
         return "".join(delta.text for delta in self.deltas if delta.kind == CONTENT)
 
 
@@ -41,7 +41,11 @@ class ToolCall:
 
 @dataclass
 class Completion:
-    """An answer, as far as it has come. `drawn` has each token, with what was asked of it."""
+    """An answer, as far as it is generated.
+
+    `drawn`: each token, with log-probabilities where they were requested. `kinds`: `Piece.kind` of
+    each token.
+    """
 
     text: str = ""
     reasoning: str = ""
@@ -61,7 +65,7 @@ class Completion:
         return None if self.outcome is None else self.outcome.reason
 
     def add(self, piece: Piece) -> None:
-        """Put a piece where it belongs."""
+        """Append a piece."""
         if piece.drawn is not None:
             self.drawn.append(piece.drawn)
             self.kinds.append(piece.kind)
@@ -77,28 +81,28 @@ class Completion:
 
 
 class Stream:
-    """Pieces of one answer, to be read once: by `for`, by `async for`, or whole.
+    """The pieces of one answer, to be read once: by `for`, by `async for`, or whole.
 
-    Raises what ended the answer, where that was an error. Not reading it holds nobody up; `cancel`
-    ends it, and so does leaving it as a context.
+    Reading raises the error that ended the answer, if any. An unread stream does not block the
+    engine. `cancel` ends the answer, and so does leaving the stream as a context manager.
     """
 
     def __init__(self) -> None:
-        """`submitted` comes before the first read."""
+        """Create an empty stream; call `submitted` before the first read."""
         self.completion = Completion()
         self._pieces: deque[Piece | None] = deque()
         self._changed = threading.Condition()
-        #: Whether the reader wants nothing before the end, and is not woken for each piece.
+        #: Whether the reader waits for the end only, and is not woken for each piece.
         self._whole = False
         self._waker: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
         self._handle: Handle | None = None
 
     def submitted(self, handle: Handle) -> None:
-        """Note what cancels it."""
+        """Keep the handle that cancels the request."""
         self._handle = handle
 
     def put(self, piece: Piece | None) -> None:
-        """A piece, or None for the end. Called on the engine's thread."""
+        """Append a piece, or None for the end. Called on the engine's thread."""
         with self._changed:
             self._pieces.append(piece)
             if piece is None or not self._whole:
@@ -110,12 +114,12 @@ class Stream:
                 loop.call_soon_threadsafe(event.set)
 
     def cancel(self) -> None:
-        """End the answer; what was generated so far stays."""
+        """End the answer; `completion` keeps what was generated so far."""
         if self._handle is not None:
             self._handle.cancel()
 
     def result(self) -> Completion:
-        """Wait for the end."""
+        """Wait for the end and return the whole answer."""
         with self._changed:
             self._whole = True
             while not self._pieces or self._pieces[-1] is not None:
@@ -125,21 +129,21 @@ class Stream:
         return self.completion
 
     async def complete(self) -> Completion:
-        """Wait for the end."""
+        """Wait for the end and return the whole answer."""
         async for _ in self:
             pass
         return self.completion
 
     def __enter__(self) -> Stream:
-        """Itself."""
+        """Return the stream itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Cancel what has not ended."""
+        """Cancel the answer if it has not ended."""
         self.cancel()
 
     def __iter__(self) -> Iterator[Piece]:
-        """Pieces as they come."""
+        """Yield pieces as they are generated."""
         while True:
             with self._changed:
                 while not self._pieces:
@@ -152,7 +156,7 @@ class Stream:
             yield piece
 
     async def __aiter__(self) -> AsyncIterator[Piece]:
-        """Pieces as they come, without holding up the event loop."""
+        """Yield pieces as they are generated, without blocking the event loop."""
         event = asyncio.Event()
         self._waker = (asyncio.get_running_loop(), event)
         while True:

@@ -1,8 +1,8 @@
-"""Answers with tags in their text: `<think>` and, as Hermes and Qwen have it, `<tool_call>`.
+"""Parser of answers with tags in their text: `<think>`, and `<tool_call>` of Hermes and Qwen.
 
     <think>...</think>...<tool_call>{"name": "f", "arguments": {...}}</tool_call>
 
-A call that is no such object stays content, tags included.
+A call whose text is not such an object stays content, tags included.
 """
 
 from __future__ import annotations
@@ -18,10 +18,14 @@ TAGS = (THINK, THOUGHT, TOOL_CALL, CALLED)
 
 
 class TaggedParser:
-    """Parses one answer. `calls`: whether calls are looked for; `thinks`: it begins as thought."""
+    """Parses one answer.
+
+    `calls`: whether `<tool_call>` is recognized. `thinks`: whether the answer begins inside
+    reasoning.
+    """
 
     def __init__(self, *, calls: bool, thinks: bool) -> None:
-        """Begin with content, or in the reasoning that the prompt has opened."""
+        """Start with content, or inside the reasoning that the prompt has opened."""
         self._calls = calls
         self._number = 0
         self._fresh = True
@@ -29,7 +33,7 @@ class TaggedParser:
         self._enter(REASONING if thinks else CONTENT)
 
     def text(self, piece: str) -> list[Delta]:
-        """More text; what may begin a tag is held back."""
+        """Parse more text; text that may begin a tag is held back."""
         deltas: list[Delta] = []
         while piece:
             deltas += self._add(self._tags.push(piece))
@@ -40,14 +44,14 @@ class TaggedParser:
         return deltas
 
     def marker(self, name: str) -> list[Delta]:
-        """A tag that is a special token; others mean nothing."""
+        """Parse a tag that is a special token; other special tokens are ignored."""
         if name not in TAGS:
             return []
         deltas = self._add(self._tags.finish())
         return deltas + (self._tag(name) if name in self._expected else self._add(name))
 
     def finish(self) -> list[Delta]:
-        """The end of the text is the end of a call."""
+        """End the answer; an open call ends with it."""
         deltas = self._add(self._tags.finish())
         if self.kind == CALL:
             deltas += self._parsed(closed=False)
@@ -73,7 +77,7 @@ class TaggedParser:
             self._call += text
             return []
         if self._fresh:
-            text = text.lstrip()  # lines between a tag and its text
+            text = text.lstrip()  # whitespace between a tag and the text after it
         if not text:
             return []
         self._fresh = False

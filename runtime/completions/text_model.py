@@ -1,4 +1,4 @@
-"""A model that takes and gives text: its engine, its tokenizer, its chats."""
+"""A language model with text prompts and text answers: engine, tokenizer and chat format."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from mxc.runtime.text import Text
 
 @dataclass(frozen=True)
 class Prompt:
-    """Tokens to continue. `chat`: the text of a rendered chat that they are, None of plain text."""
+    """Tokens to continue. `chat`: the rendered chat that they encode, None for plain text."""
 
     tokens: tuple[int, ...]
     chat: str | None = None
 
 
 class TextModel:
-    """What turns prompts into streams of text. May be used from several threads."""
+    """Turns prompts into streams of text. May be used from several threads."""
 
     def __init__(self, engine: Engine, text: Text, ends: Sequence[int]) -> None:
         """`ends`: the model's end-of-sequence tokens."""
@@ -39,12 +39,12 @@ class TextModel:
         self._lock = threading.Lock()
 
     def chat(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> Prompt:
-        """A chat in the model's own format, as `Text.chat` renders it; raises what that raises."""
+        """Return the prompt of a chat, rendered by `Text.chat`, whose errors it raises."""
         rendered = self.text.chat([dict(message) for message in messages], **variables)
         return Prompt(tuple(self.text.encode(rendered, add_special_tokens=False)), rendered)
 
     def plain(self, text: str) -> Prompt:
-        """Text to continue as it stands."""
+        """Return the prompt of plain text, which is continued without a chat format."""
         return Prompt(tuple(self.text.encode(text)))
 
     def start(
@@ -60,13 +60,13 @@ class TextModel:
         past_end: bool = False,
         on_end: Callable[[Outcome], None] | None = None,
     ) -> Stream:
-        """Queue a prompt; its answer comes by the stream.
+        """Queue a prompt and return the stream of its answer.
 
-        max_tokens: None for as many as fit. tools: whether calls are looked for in a chat's
-        answer. special: special tokens are text, and answers are not taken apart. past_end: an
-        answer goes on behind an end-of-sequence token. on_end: is told the outcome, on the
-        engine's thread. Raises what Engine.submit raises, and RequestError for a constraint or
-        stop string that cannot be.
+        max_tokens: None for as many as fit. tools: whether calls are recognized in a chat's answer.
+        special: special tokens are text, and answers are not parsed. past_end: an answer continues
+        after an end-of-sequence token. on_end: called with the outcome, on the engine's thread.
+        Raises the errors of Engine.submit, and RequestError for an invalid constraint or stop
+        string.
         """
         fits = self.engine.longest - len(prompt.tokens) + 1
         if max_tokens is None and fits < 1:
@@ -104,11 +104,11 @@ class TextModel:
         return stream
 
     def close(self) -> None:
-        """End its engine."""
+        """Close the engine."""
         self.engine.close()
 
     def _compiler(self) -> Constraints:
-        with self._lock:  # it is made of the whole vocabulary, once
+        with self._lock:  # created once, because that reads the whole vocabulary
             if self._constraints is None:
                 vocabulary = self.engine.model.vocabulary
                 self._constraints = Constraints(

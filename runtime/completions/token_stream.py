@@ -1,4 +1,4 @@
-"""Answers of tokens alone, for artifacts without a tokenizer."""
+"""Streams of tokens without text, for artifacts without a tokenizer."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def start_tokens(
     sampling: Sampling | None = None,
     ends: Collection[int] = (),
 ) -> Stream:
-    """Queue a prompt; pieces of its stream have tokens and no text.
+    """Queue a prompt and return its stream, whose pieces have tokens and no text.
 
-    ends: tokens after which it ends, which are given out. Raises what Engine.submit raises.
+    ends: tokens that end the answer and are part of it. Raises the errors of Engine.submit.
     """
     stream = Stream()
     request = Request(
@@ -34,17 +34,17 @@ def start_tokens(
 
 
 class _Listener:
-    """The engine's listener: each token is a piece."""
+    """The engine's listener: puts each token into the stream as a piece."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
 
     def drawn(self, drawn: Drawn) -> str | None:
-        """Hand it on."""
+        """Put the token into the stream."""
         self._stream.put(Piece((), drawn))
         return None
 
     def ended(self, outcome: Outcome) -> None:
-        """Hand on the outcome."""
+        """Keep the outcome and end the stream."""
         self._stream.completion.outcome = outcome
         self._stream.put(None)

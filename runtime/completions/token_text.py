@@ -1,4 +1,4 @@
-"""The bytes that one token stands for, which need not be whole characters."""
+"""The bytes of one token, which need not be whole characters."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
 class TokenBytes:
-    """Bytes of tokens, for log-probabilities."""
+    """Maps token ids to bytes, for lists of log-probabilities."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        """See how the tokenizer writes bytes: in the alphabet of byte-level BPE, or as <0x0A>."""
+        """Detect how the tokenizer writes bytes: in the byte-level BPE alphabet, or as <0x0A>."""
         self._tokenizer = tokenizer
         decoder = json.dumps(json.loads(tokenizer.to_str()).get("decoder") or {})
         self._byte_level = '"ByteLevel"' in decoder
@@ -24,7 +24,7 @@ class TokenBytes:
         }
 
     def __call__(self, token: int) -> bytes:
-        """The bytes of `token`; none for a number that the tokenizer has no token for."""
+        """Return the bytes of `token`; empty for an id that the tokenizer does not know."""
         piece: str | None = self._added.get(token)
         if piece is not None:
             return piece.encode()
@@ -43,7 +43,10 @@ class TokenBytes:
 
 @cache
 def _alphabet() -> dict[str, int]:
-    """Byte-level BPE writes a printable byte as itself, the others as characters from 256 on."""
+    """Return the byte of each character of byte-level BPE.
+
+    A printable byte is written as itself, the others as characters from 256 on.
+    """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {

@@ -1,4 +1,4 @@
-"""Tokens to text and deltas, on the engine's thread: what the stream of an answer is fed with."""
+"""Decodes and parses the tokens of an answer on the engine's thread, and fills its stream."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mxc.runtime.text import StopStrings, Text
 
 
 class Writer:
-    """The engine's listener for one answer. Stop strings are looked for in its content alone."""
+    """The engine's listener for one answer. Stop strings are searched in its content only."""
 
     def __init__(
         self,
@@ -25,7 +25,11 @@ class Writer:
         special: bool = False,
         on_end: Callable[[Outcome], None] | None = None,
     ) -> None:
-        """Raises RequestError for an empty stop string. special: special tokens are text."""
+        """Create the listener; RequestError for an empty stop string.
+
+        markers: special tokens for the parser, by id. ends: end-of-sequence tokens, which are not
+        text. special: other special tokens are text.
+        """
         self._text = text
         self._special = special
         self._on_end = on_end
@@ -37,7 +41,7 @@ class Writer:
         self._stop = StopStrings(stop)
 
     def drawn(self, drawn: Drawn) -> str | None:
-        """Decode, parse, look for a stop string."""
+        """Decode and parse a token; return STOP where the answer contains a stop string."""
         token = drawn.token
         if token in self._markers:
             kind = None
@@ -52,7 +56,7 @@ class Writer:
         return STOP if self._stop.found is not None else None
 
     def ended(self, outcome: Outcome) -> None:
-        """Give out what was held back, and the outcome."""
+        """Release the text that was held back, keep the outcome, and end the stream."""
         held = self._stopped(self._flushed() + self._parser.finish())
         rest = self._stop.finish()
         if rest:
@@ -65,13 +69,13 @@ class Writer:
         self._stream.put(None)
 
     def _flushed(self) -> list[Delta]:
-        """Text of incomplete characters, before something that is no text."""
+        """Parse the incomplete characters that the decoder holds, before a token without text."""
         rest = self._decoder.finish()
         self._decoder = self._text.decoder(skip_special_tokens=not self._special)
         return self._parser.text(rest)
 
     def _stopped(self, deltas: Sequence[Delta]) -> tuple[Delta, ...]:
-        """The deltas before a stop string, less what may begin one."""
+        """Return the deltas before a stop string, without text that may begin one."""
         given: list[Delta] = []
         for delta in deltas:
             if self._stop.found is not None:

@@ -1,4 +1,4 @@
-"""Many requests over one model: pages of KV cache, the plan of each step, one thread that runs it.
+"""Continuous batching: many requests over one model, one thread that plans and runs the steps.
 
-Knows tokens alone: text, chats and HTTP are built on it.
+The engine handles tokens only; text, chats and HTTP are built on top of it.
 """

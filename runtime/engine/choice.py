@@ -1,4 +1,4 @@
-"""The next token of one request: log-probabilities, biases, penalties, grammar, then the draw."""
+"""Choice of the next token of one request: biases, penalties, grammar, then sampling."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Choice:
     """Chooses the tokens of one request, and remembers them for the penalties."""
 
     def __init__(self, sampling: Sampling, grammar: Grammar | None, vocabulary: int) -> None:
-        """Raises RequestError for options out of range, and for a biased token of no vocabulary."""
+        """Raises RequestError for options out of range, or a bias of a token that is none."""
         self._sampling = sampling
         self._grammar = grammar
         self._sampler = Sampler(
@@ -35,7 +35,11 @@ class Choice:
         self.complete = False
 
     def __call__(self, logits: NDArray[np.float32]) -> Drawn:
-        """Draw from `logits`, f32 [vocabulary]. Raises RequestError where they hold NaN."""
+        """Draw a token from `logits`, f32 [vocabulary].
+
+        Raises RequestError where the logits hold NaN or infinity, or where the grammar allows no
+        token.
+        """
         row = self._penalized(logits)
         if self._grammar is not None:
             allowed = self._grammar.allowed()
@@ -71,6 +75,6 @@ def _with_logprobs(logits: NDArray[np.float32], token: int, top: int) -> Drawn:
     likeliest: list[int] = []
     if top:
         found = np.argpartition(wide, -top)[-top:] if top < len(wide) else np.arange(len(wide))
-        # Of equal ones the smallest number first, as argmax has it.
+        # Among equals the smallest token id comes first, as in argmax.
         likeliest = found[np.lexsort((found, -wide[found]))].tolist()
     return Drawn(token, float(wide[token]), tuple((each, float(wide[each])) for each in likeliest))

@@ -1,9 +1,9 @@
-"""One thread that runs a model for many requests at a time.
+"""The engine: one thread that runs a model for many requests at a time.
 
-Each turn takes what was submitted and cancelled, asks the schedule for the next step, computes it,
-chooses a token for every sequence whose last known token was computed, and tells the listeners. A
-request gets the same tokens alone and in any company: a step's rows do not depend on each other,
-and each request has a random generator of its own.
+Each iteration takes in new requests and cancellations, asks the schedule for the next step,
+computes it, draws a token for every sequence whose known tokens are all computed, and calls the
+listeners. The tokens of a request do not depend on the other requests: the rows of a step are
+independent of each other, and each request has a random generator of its own.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from mxc.runtime.page_store import PageStore, SequencePages, StoreCounts
 from mxc.runtime.pages import next_key, page_keys
 from mxc.runtime.steps import StepModel
 
-#: What the thread finds when it looks: something to do, nothing for a while, or the end.
+#: Results of `Engine._wait`: there is work, there was none for a while, the engine is closing.
 _WORK, _IDLE, _CLOSED = "work", "idle", "closed"
 #: Seconds without a request after which the thread ends.
 _IDLE_SECONDS = 2.0
 
 
 class QueueFull(RequestError):
-    """More requests wait than the engine was told to keep; try again later."""
+    """The queue of waiting requests is full; try again later."""
 
 
 class EngineStopped(MxcError):
@@ -41,7 +41,12 @@ class EngineStopped(MxcError):
 
 @dataclass(frozen=True, kw_only=True)
 class EngineCounts:
-    """What the engine has done and holds now; tokens of prompts are those that were computed."""
+    """Counters of the engine.
+
+    `running`, `waiting` and `store` are current; the others are totals since the start.
+    `prompt_tokens` counts the prompt tokens that were computed, `cached_tokens` those that the
+    prefix cache had.
+    """
 
     running: int
     waiting: int
@@ -59,10 +64,10 @@ class Engine:
     def __init__(
         self, model: StepModel, limits: StepLimits | None = None, queue: int = 1024
     ) -> None:
-        """`queue`: how many requests may wait; more raise QueueFull.
+        """Create an engine; its thread starts with the first request.
 
-        The thread is started by a request, and ends when there was none for a while, so that an
-        engine that nobody uses any more is freed with its model.
+        queue: how many requests may wait; further ones raise QueueFull. The thread ends after
+        _IDLE_SECONDS without a request, so that an unused engine is freed with its model.
         """
         self.model = model
         asked = limits or StepLimits()
@@ -86,17 +91,17 @@ class Engine:
 
     @property
     def longest(self) -> int:
-        """The most tokens of a sequence: what the model takes, and what its pages hold."""
+        """The most tokens of a sequence, as limited by the model and by its pages."""
         return self._store.longest
 
     @property
     def failure(self) -> BaseException | None:
-        """What ended the engine, where that was no `close`."""
+        """The exception that ended the engine; None if there was none."""
         return self._failure
 
     @property
     def counts(self) -> EngineCounts:
-        """What it has done so far."""
+        """The current counters."""
         with self._changed:
             return EngineCounts(
                 running=len(self._running),
@@ -110,10 +115,10 @@ class Engine:
             )
 
     def submit(self, request: Request) -> Handle:
-        """Queue a request; its listener is told what becomes of it.
+        """Queue a request, whose listener is called with its tokens and its outcome.
 
-        Raises RequestError for a prompt or options that the model cannot take, QueueFull, and
-        EngineStopped.
+        Raises RequestError for a prompt or options that the model cannot take, QueueFull where too
+        many requests wait, and EngineStopped after `close` or a failure.
         """
         prompt = self._checked(request)
         choice = Choice(request.sampling, request.grammar, self.model.vocabulary)
@@ -133,7 +138,7 @@ class Engine:
         return Handle(self, job)
 
     def close(self) -> None:
-        """Cancel what is on its way, and end the thread."""
+        """End all requests with EngineStopped, and end the thread."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -142,7 +147,7 @@ class Engine:
             thread.join()
 
     def cancel(self, job: Job) -> None:
-        """End a request; nothing where it has ended."""
+        """Mark a request as cancelled; no effect on a request that has ended."""
         with self._changed:
             job.cancelled = True
             self._changed.notify()
@@ -176,7 +181,7 @@ class Engine:
                 return
             error: BaseException = EngineStopped("the engine was closed")
         except BaseException as failure:
-            # A step that failed leaves the pages in a state that nobody knows.
+            # A step that failed leaves the pages in an unknown state.
             self._failure = error = failure
         with self._changed:
             self._closing = True
@@ -186,7 +191,7 @@ class Engine:
             self._end(job, ERROR, error)
 
     def _wait(self) -> str:
-        """Wait until there is something to do, and take in what came."""
+        """Wait for work; move new requests to the waiting ones and end cancelled ones."""
         with self._changed:
             while not (self._inbox or self._running or self._waiting or self._closing):
                 if not self._changed.wait(_IDLE_SECONDS):
@@ -214,7 +219,7 @@ class Engine:
             return
         known = {job.number: job for job in self._running + self._waiting}
         chunks = [(known[chunk.number], chunk) for chunk in chosen.chunks]
-        # Pages that are shared are taken first: a new page may take the place of an unused one.
+        # Shared pages are taken first, because allocating a new page may evict an unused one.
         opened = [job.pages or self._admit(job) for job, _ in chunks]
         for pages, (job, chunk) in zip(opened, chunks, strict=True):
             self._store.extend(pages, job.computed + chunk.count)
@@ -241,7 +246,7 @@ class Engine:
         )
 
     def _candidates(self) -> Iterator[Work]:
-        """Waiting requests, but those whose next page another one is computing right now."""
+        """Yield waiting requests, except those whose next page another request is computing."""
         if not self._waiting:
             return
         soon = {key for job in self._running for key in job.keys[job.published :]}
@@ -260,7 +265,10 @@ class Engine:
             )
 
     def _shareable(self, job: Job) -> list[bytes]:
-        """Full pages that may be another's: the last token is always computed, for its logits."""
+        """Return the keys of the full pages that may come from the prefix cache.
+
+        The page with the last token is left out: that token is always computed, for its logits.
+        """
         return job.keys[: (len(job.tokens) - 1) // self.model.page_size]
 
     def _admit(self, job: Job) -> SequencePages:
@@ -287,7 +295,7 @@ class Engine:
         self._preemptions += 1
 
     def _publish(self, job: Job) -> None:
-        """Make full pages known, and give back those that are after every window."""
+        """Publish the keys of full pages, and release the pages that no window reaches any more."""
         assert job.pages is not None
         size = self.model.page_size
         while (job.published + 1) * size <= job.computed:
@@ -309,7 +317,7 @@ class Engine:
             if job.first_token is None:
                 job.first_token = time.monotonic()
             reason = request.listener.drawn(drawn)
-        except Exception as error:  # of this request alone: the others go on
+        except Exception as error:  # ends this request only; the others continue
             self._end(job, ERROR, error)
             return
         if reason is None and (drawn.token in request.ends or job.choice.complete):
@@ -346,14 +354,14 @@ class Engine:
 
 
 class Handle:
-    """A request that was submitted."""
+    """A submitted request, which can be cancelled."""
 
     def __init__(self, engine: Engine, job: Job) -> None:
-        """Engine.submit makes it."""
+        """Created by Engine.submit."""
         self._engine, self._job = engine, job
 
     def cancel(self) -> None:
-        """End the request as soon as the step that runs is done; nothing where it has ended."""
+        """End the request after the running step; no effect on a request that has ended."""
         self._engine.cancel(self._job)
 
 

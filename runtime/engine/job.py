@@ -1,4 +1,4 @@
-"""A request on its way through the engine, and the plan of a step over several of them."""
+"""The engine's state of a request, and the plan of a step over several requests."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from mxc.runtime.steps import StepModel, StepPlan
 
 @dataclass(eq=False)
 class Job:
-    """What the engine knows of a request.
+    """State of a request in the engine.
 
-    tokens: the prompt and what was generated. keys: those of its full pages, as far as they are
-    known. computed: how many tokens are in the pages. published: how many pages are known to
-    others by their keys. cached: prompt tokens that were in the prefix cache. Times as Outcome.
+    tokens: the prompt and the generated tokens. keys: keys of its full pages, as far as they are
+    computed. computed: number of tokens whose keys and values are in the pages. published: number
+    of pages that other requests can find by key. cached: number of prompt tokens that the prefix
+    cache had. Times: see Outcome.
     """
 
     number: int
@@ -38,7 +39,7 @@ class Job:
 
 
 def step_plan(chunks: list[tuple[Job, Chunk]], model: StepModel) -> StepPlan:
-    """One step over some jobs, whose pages hold their places already."""
+    """Return the plan of one step over `chunks`; the pages of the jobs are allocated already."""
     runs = []
     for job, chunk in chunks:
         assert job.pages is not None

@@ -1,4 +1,4 @@
-"""What is asked of the engine, and what it answers: records without behaviour."""
+"""Requests to the engine and their results: records without behaviour."""
 
 from __future__ import annotations
 
@@ -9,28 +9,29 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-#: Why a request ended. A listener may end it for a reason of its own.
+#: Reasons why a request ended. A listener may end it with a reason of its own.
 STOP, LENGTH, CANCELLED, ERROR = "stop", "length", "cancelled", "error"
 
 
 class Grammar(Protocol):
-    """What restricts the tokens of one request."""
+    """Restricts the tokens of one request."""
 
     def allowed(self) -> NDArray[np.bool_]:
-        """Which tokens may come next, bool [vocabulary]."""
+        """Return which tokens may come next, bool [vocabulary]."""
 
     def advance(self, token: int) -> bool:
-        """Note that `token` came; False where the text is complete with it."""
+        """Advance the grammar past `token`; return False where `token` completes the text."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """How tokens are chosen: as `Sampler` has it, after biases and penalties.
+    """Options of sampling: those of `Sampler`, and biases and penalties, which are applied first.
 
-    presence_penalty and frequency_penalty are taken from the logits of tokens that were generated
-    already, once and for each time. logit_bias is added to logits by token. top_logprobs: how many
-    of the likeliest tokens each answer lists, None without log-probabilities; they are of the
-    model's own distribution, before bias, penalties and temperature.
+    presence_penalty is subtracted once from the logit of each token that was generated already,
+    frequency_penalty once for each time that it was. logit_bias: amounts added to logits, by token.
+    top_logprobs: how many of the likeliest tokens are listed with each drawn token; None for no
+    log-probabilities. Log-probabilities are those of the model's own distribution, before bias,
+    penalties and temperature.
     """
 
     temperature: float = 0.0
@@ -46,7 +47,10 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Drawn:
-    """One generated token. With log-probabilities: its own, and those of the likeliest tokens."""
+    """One generated token, with its log-probability and the likeliest tokens if requested.
+
+    `top`: (token, log-probability), the likeliest first.
+    """
 
     token: int
     logprob: float | None = None
@@ -57,9 +61,9 @@ class Drawn:
 class Outcome:
     """How a request ended.
 
-    cached_tokens: tokens of the prompt that were not computed, because the prefix cache had them.
-    Times are those of time.monotonic(): when it was submitted, first ran, had its first token and
-    ended; None for what did not happen.
+    cached_tokens: number of prompt tokens that were not computed, because the prefix cache had
+    them. `submitted`, `started`, `first_token` and `ended` are times of time.monotonic(), None for
+    events that did not happen.
     """
 
     reason: str
@@ -74,18 +78,18 @@ class Outcome:
 
 
 class Listener(Protocol):
-    """Who is told what becomes of a request. Called on the engine's thread: it must not wait."""
+    """Receives the tokens and the outcome of a request on the engine's thread; must not block."""
 
     def drawn(self, drawn: Drawn) -> str | None:
-        """A token came. Returns the reason to end the request with it, or None."""
+        """Take a token. Return a reason to end the request with this token, or None."""
 
     def ended(self, outcome: Outcome) -> None:
-        """The request has ended; nothing follows."""
+        """Take the outcome; no call follows."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """Tokens to continue. Ends after a token of `ends`, which is given out, or `max_tokens`."""
+    """Tokens to continue, until a token of `ends`, which is reported too, or `max_tokens`."""
 
     prompt: tuple[int, ...]
     max_tokens: int

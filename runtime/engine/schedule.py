@@ -1,8 +1,9 @@
-"""Which tokens the next step computes: a function of what is known of each request.
+"""The schedule: a pure function from the state of all requests to the tokens of the next step.
 
-One generated token of every sequence comes first, so that none waits for somebody's long prompt;
-the rest of the budget goes to prompts, in chunks, first come, first served. Where no page is left,
-the request that came last gives its pages back and computes them again later.
+One generated token of every running sequence comes first, so that no sequence waits for a long
+prompt. The rest of the token budget goes to prompts, in chunks, first come, first served. Where
+pages run out, the request that came last is preempted: it releases its pages and is computed again
+later.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What the schedule knows of one request.
+    """State of one request, as the schedule needs it.
 
-    tokens: those that are known, prompt and generated ones. computed: how many of them are in the
-    cache; of a request that waits, how many the prefix cache has. unshared: of each kind of pages,
-    how many it has that nobody else uses; they become available when it gives all back. unused: of
-    a request that waits, how many of the pages that the prefix cache has of it count as available.
+    tokens: number of known tokens, prompt and generated. computed: number of them in the KV cache;
+    for a waiting request, in the prefix cache. unshared: for each kind of pages, how many only this
+    request uses, which become available when it is preempted. unused: for a waiting request, how
+    many of its pages in the prefix cache have no user and count as available until it is admitted.
     """
 
     number: int
@@ -29,7 +30,7 @@ class Work:
 
     @property
     def rest(self) -> int:
-        """How many known tokens are not computed."""
+        """Number of known tokens that are not computed."""
         return self.tokens - self.computed
 
 
@@ -43,22 +44,22 @@ class StepLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class PageLimits:
-    """How pages are counted.
+    """Sizes of pages.
 
-    page_size: tokens of a page. most: of each kind, the most pages that a sequence has at once,
-    which where layers see a window does not grow with the sequence.
+    page_size: tokens per page. most: for each kind, the most pages that a sequence holds at once.
+    For kinds with a sliding window it does not grow with the sequence.
     """
 
     page_size: int
     most: tuple[int, ...]
 
     def needed(self, work: Work, count: int) -> int:
-        """New pages, of each kind, for the next `count` tokens."""
+        """Number of new pages of each kind that the next `count` tokens need."""
         size = self.page_size
         return -(-(work.computed + count) // size) - -(-work.computed // size)
 
     def fits(self, work: Work, pages: int) -> int:
-        """How many more tokens `pages` new pages take."""
+        """Number of further tokens that fit with `pages` new pages."""
         size = self.page_size
         return (-(-work.computed // size) + pages) * size - work.computed
 
@@ -73,7 +74,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Requests that give their pages back first, then what is computed, in this order."""
+    """A step: the requests to preempt first, then the chunks to compute, in order."""
 
     preempted: tuple[int, ...]
     chunks: tuple[Chunk, ...]
@@ -86,11 +87,11 @@ def schedule(
     pages: PageLimits,
     limits: StepLimits,
 ) -> Schedule:
-    """The next step.
+    """Return the next step.
 
-    running, waiting: in the order in which the requests came. available: pages that can be had, of
-    each kind. A chunk of a waiting request admits it. Nothing is computed where all that is
-    possible is to preempt; the step after it then has the pages.
+    running, waiting: requests in order of arrival. available: number of pages of each kind that can
+    be allocated. A chunk of a waiting request admits it. A step may consist of preemptions only;
+    the step after it then has the pages.
     """
     free = list(available)
     active = list(running)
@@ -124,7 +125,7 @@ def schedule(
                 take(work, count)
 
     if not preempted:
-        # The rest of a prompt that is being read has the first claim on pages.
+        # Pages for the rest of admitted prompts are reserved before new requests are admitted.
         for work in active:
             _claim(free, work, pages, chunks.get(work.number, 0))
         for work in waiting:
@@ -143,7 +144,7 @@ def schedule(
 
 
 def _claim(free: list[int], work: Work, pages: PageLimits, taken: int) -> None:
-    """Take from `free` what the known tokens of `work` will need, beyond the next `taken`."""
+    """Reserve in `free` the pages for the known tokens of `work` beyond the next `taken` ones."""
     whole, now = pages.needed(work, work.rest), pages.needed(work, taken)
     for kind, most in enumerate(pages.most):
         free[kind] -= max(0, min(whole, most) - now)

@@ -1,1 +1,1 @@
-"""Each kernel of an artifact on a GPU and on the simulator, compared and timed."""
+"""Runs each kernel of an artifact on a GPU and on the simulator, compares and times them."""

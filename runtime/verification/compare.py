@@ -1,7 +1,7 @@
-"""How far a kernel's results are from the simulator's, and how far they may be.
+"""Error of a kernel's results against the simulator's, and the bounds of that error.
 
-Buffers are parts of larger ones, so what a kernel writes is found by what changes: on either
-machine. The report says of which types a dispatch's results are.
+Buffers are parts of larger ones, so that the bytes which a kernel writes are found by comparing the
+buffer before and after it, on both machines. The report states the types of a dispatch's results.
 """
 
 from __future__ import annotations
@@ -14,25 +14,28 @@ import numpy as np
 from mxc.runtime.arrays import DTYPES
 from mxc.simulator.compute.operations import Array
 
-#: Largest difference of floats that may be, over the largest number. Sums of f32 are in an
+#: Bound of the largest difference of floats, relative to the largest value. Sums of f32 are in an
 #: order that AMD does not document: a few thousand roundings of 2**-24. Narrower results may be
 #: rounded to the other neighbour.
 FLOATS = {"f64": 2.0**-40, "f32": 2.0**-14, "f16": 2.0**-10, "bf16": 2.0**-7}
-#: Share of the codes of narrow elements and of their scales that may be another one, because a
-#: sum was on the other side of a tie. Of other integers and addresses none.
+#: Fraction of the codes of narrow elements and their scales that may differ, because a sum was on
+#: the other side of a rounding tie. Other integers and addresses must not differ.
 CODES = 2.0**-10
 _CODES = ("i8", "f8", "f6", "f4")
-#: Bound of the results of a whole call, as of floats: what one kernel rounds to the other
-#: neighbour, the kernels after it carry on.
+#: Bound of the results of a whole call, relative to the largest value: later kernels propagate a
+#: value that one kernel rounds to the other neighbour.
 CALLS = 2.0**-5
-#: Least f32 of kernels with results of both kinds: a word that is less is an integer.
+#: Smallest magnitude taken as f32 for kernels with f32 and i32 results; smaller words are integers.
 _SMALLEST = 2.0**-100
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """`error` may be at most `bound`: of floats the largest difference over the largest number, of
-    integers the share of those that differ. `types`: of the results. `bytes` were compared."""
+    """Result of a comparison, which agrees where `error` is at most `bound`.
+
+    `error`: for floats the largest difference relative to the largest value, for integers the
+    fraction that differs. `types`: MLIR types of the results. `bytes`: number of compared bytes.
+    """
 
     types: tuple[str, ...]
     bytes: int
@@ -41,7 +44,7 @@ class Comparison:
 
     @property
     def agrees(self) -> bool:
-        """Whether the error is within the bound; NaN is not."""
+        """Whether the error is within the bound; False for NaN."""
         return self.error <= self.bound
 
 
@@ -51,9 +54,9 @@ def compare(
     found: Sequence[Array],
     types: Sequence[str],
 ) -> Comparison:
-    """What changed of some buffers (bytes), on the simulator (`wanted`) and on the GPU (`found`).
+    """Compare the bytes that changed from `before`, on the simulator (`wanted`) and GPU (`found`).
 
-    types: MLIR types of what was written. Where they are not known every byte must be the same.
+    types: MLIR types of the written values. Where they are unknown every byte must be equal.
     """
     names = tuple(dict.fromkeys(types))
     floats = [name for name in names if name in FLOATS]
@@ -84,14 +87,14 @@ def compare(
 
 
 def compare_arrays(wanted: Array, found: Array, name: str) -> Comparison:
-    """The same of two results of a whole call, of MLIR type `name`."""
+    """Compare two results of a whole call, of MLIR type `name`."""
     raw = [np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in (wanted, found)]
     other = ~raw[0]  # every byte counts as written
     return replace(compare([other], [raw[0]], [raw[1]], [name]), bound=CALLS)
 
 
 def _changed(before: Array, wanted: Array, found: Array, width: int) -> tuple[Array, Array]:
-    """The elements of `width` bytes, [n, width], that are not in both what they were."""
+    """Return the elements of `width` bytes that changed in either buffer, [n, width] of both."""
     end = -(-before.size // width) * width
     old, right, given = (
         np.pad(each, (0, end - each.size)).reshape(-1, width) for each in (before, wanted, found)
@@ -101,7 +104,7 @@ def _changed(before: Array, wanted: Array, found: Array, width: int) -> tuple[Ar
 
 
 def _differing(wanted: Array, found: Array) -> float:
-    """The share of elements that are not the same."""
+    """Return the fraction of elements that differ."""
     return float((wanted != found).any(axis=1).mean()) if len(wanted) else 0.0
 
 
@@ -110,8 +113,10 @@ def _is_number(words: Array) -> Array:
 
 
 def _distance(wanted: Array, found: Array) -> float:
-    """The largest difference over the largest number; infinite where one is NaN or infinite, and
-    the other is something else."""
+    """Return the largest difference relative to the largest finite wanted value.
+
+    Infinite where only one of two values is NaN or infinite, or both are but differ.
+    """
     same = (wanted == found) | (np.isnan(wanted) & np.isnan(found))
     finite = np.isfinite(wanted) & np.isfinite(found)
     if not (same | finite).all():

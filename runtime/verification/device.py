@@ -1,8 +1,8 @@
-"""The device of a host program whose dispatches run on a GPU, and once each on the simulator.
+"""A device for host programs that runs dispatches on a GPU, and once each on the simulator too.
 
-Of the dispatches of one kernel with one number of workgroups the first runs on both, with the same
-buffers; what the simulator computes goes on, so that an error stays where it is made. The others
-run on the GPU alone.
+The first dispatch of a kernel with a given number of workgroups runs on both, with the same
+buffers. The program continues with the simulator's results, so that an error does not reach later
+kernels. All other dispatches run on the GPU only.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ from mxc.simulator.run.launch import Binding
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One dispatch that ran on both: its arguments, how far the results are apart, its time."""
+    """A dispatch that ran on both: its arguments, the comparison of results, its times.
+
+    `buffers`: sizes in bytes.
+    """
 
     kernel: str
     workgroups: tuple[int, int, int]
@@ -33,7 +36,7 @@ class Check:
 
 
 class VerifyingDevice(Device):
-    """Runs dispatches on `hip`; `checked` is called with each that also ran on the simulator."""
+    """Runs dispatches on `hip`; calls `checked` for each that also ran on the simulator."""
 
     def __init__(
         self,
@@ -43,12 +46,12 @@ class VerifyingDevice(Device):
         checked: Callable[[Check], None],
         repetitions: int,
     ) -> None:
-        """types: MLIR types of a kernel's results, by its name. repetitions: of what is timed."""
+        """types: MLIR types of results by kernel name. repetitions: number of timed runs."""
         super().__init__(parameters)
         self._hip, self._types, self._checked = hip, types, checked
         self._repetitions = repetitions
         self._seen: set[tuple[str, tuple[int, int, int]]] = set()
-        #: The kernel that runs, for messages about a failure.
+        #: The kernel that runs at the moment, for messages about a failure.
         self.current = ""
 
     def run(
@@ -59,7 +62,7 @@ class VerifyingDevice(Device):
         parts: Sequence[Binding],
         constants: Sequence[int],
     ) -> None:
-        """Run one kernel on its buffers; one without a workgroup, which HIP refuses, is none."""
+        """Run one kernel on its buffers; nothing without workgroups, which HIP refuses."""
         if 0 in workgroups:
             return
         self.current = name
@@ -108,9 +111,9 @@ def _window(part: Binding) -> Array:
 
 
 def _spans(parts: Sequence[Binding]) -> tuple[list[Array], list[tuple[int, int]]]:
-    """The memory that bindings are parts of, each once, and where in it each begins.
+    """Return the distinct memory ranges of the bindings, and (range, offset) of each binding.
 
-    Several bindings may be windows on one buffer, and then are on the GPU too.
+    Bindings that are parts of one buffer share one range, so that they share memory on the GPU too.
     """
     ranges: dict[int, tuple[Array, int, int]] = {}
     for part in parts:

@@ -1,8 +1,8 @@
-"""A GPU through HIP's C interface: memory, kernels of a code object, times.
+"""An AMD GPU through HIP's C interface: memory, kernels of a code object, times.
 
-IREE's driver runs whole programs; here single kernels are wanted, with the buffers of one dispatch
-before and after it. Source: AMD, HIP Runtime API Reference 6 and 7, hip_runtime_api.h. `library` is
-libamdhip64.so, or whatever has its functions: the simulator is one such device.
+IREE's driver runs whole programs; verification needs single kernels, with the buffers of one
+dispatch before and after it. Source: AMD, HIP Runtime API Reference 6 and 7, hip_runtime_api.h.
+`library` is libamdhip64.so or an object with the same functions, such as SimulatedHip.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from mxc.errors import RequestError
 from mxc.simulator.code.code_object import Kernel
 from mxc.simulator.compute.operations import Array
 
-#: Names of the library: that of ROCm's packages, of ROCm 7 and 6.
+#: Names of the library: in ROCm's development packages, ROCm 7 and ROCm 6.
 LIBRARIES = ("libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6")
-#: What to do where there is no GPU.
+#: The remedy in messages where there is no GPU.
 CURE = (
     "run this on a machine with an AMD GPU and ROCm 6 or later, or give --simulator, which runs "
     "the same without one"
 )
 _NO_DEVICE = 100
 _TO_DEVICE, _TO_HOST = 1, 2
-#: Size of hipDeviceProp_tR0600, and where its gcnArchName is.
+#: hipDeviceProp_tR0600: its size, the offset of gcnArchName, and the size of its names.
 PROPERTIES, ARCHITECTURE, _NAME = 1472, 1160, 256
-#: Bytes that are written before a cold run: more than the last cache holds (256 MiB on MI300).
+#: Bytes that are written before a cold run: more than the last-level cache (256 MiB on MI300).
 _FLUSHED = 512 << 20
 
 
@@ -38,8 +38,8 @@ _FLUSHED = 512 << 20
 class Times:
     """Seconds of one run of a kernel.
 
-    `seconds`: with its data in memory, caches overwritten before, median of several. `warm`: of
-    many that follow each other, on average, the least of several such series.
+    `seconds`: the median of several runs with cold caches. `warm`: the average of consecutive runs,
+    the least of several such series.
     """
 
     seconds: float
@@ -48,7 +48,7 @@ class Times:
 
 @dataclass(frozen=True, kw_only=True)
 class Chip:
-    """A GPU that is here: its number, the name of the product, and what LLVM calls it."""
+    """A GPU of this machine: its index, product name, and LLVM processor name with features."""
 
     index: int
     name: str
@@ -56,7 +56,7 @@ class Chip:
 
 
 def open_library() -> Any:
-    """HIP's library. Raises RequestError where there is none."""
+    """Open HIP's library. Raises RequestError where it is not installed."""
     for name in LIBRARIES:
         try:
             return ctypes.CDLL(name)
@@ -72,7 +72,7 @@ def open_library() -> Any:
 class Launch:
     """One run of a kernel of the code object `code`.
 
-    `addresses`: of its buffers; `constants`: its 32-bit arguments; both in order.
+    `addresses`: addresses of its buffers. `constants`: its 32-bit arguments. Both are in order.
     """
 
     code: bytes
@@ -83,10 +83,10 @@ class Launch:
 
 
 class Hip:
-    """One GPU. Every failed call raises RequestError with HIP's own words."""
+    """One GPU. A HIP call that fails raises RequestError with HIP's error number."""
 
     def __init__(self, library: Any) -> None:
-        """Start HIP. Raises RequestError where it has no device."""
+        """Start HIP and list its devices. Raises RequestError where there is none."""
         self._library = library
         count = ctypes.c_int(0)
         status = library.hipGetDeviceCount(ctypes.byref(count))
@@ -100,7 +100,7 @@ class Hip:
 
     @property
     def versions(self) -> dict[str, int]:
-        """The numbers that driver and runtime have for themselves."""
+        """The version numbers of driver and runtime."""
         found = {}
         for name in ("Driver", "Runtime"):
             number = ctypes.c_int(0)
@@ -109,12 +109,12 @@ class Hip:
         return found
 
     def use(self, chip: Chip) -> None:
-        """Make a GPU the one that the rest is about."""
+        """Select the GPU for all further calls."""
         self._call("hipSetDevice", ctypes.c_int(chip.index))
 
     @contextmanager
     def memory(self, data: Sequence[Array]) -> Iterator[list[int]]:
-        """Copies of some arrays of bytes on the GPU: their addresses, while the context lasts."""
+        """Copy byte arrays to the GPU; yield their addresses, which are freed with the context."""
         held: list[ctypes.c_void_p] = []
         try:
             for each in data:
@@ -130,7 +130,7 @@ class Hip:
                 self._call("hipFree", pointer)
 
     def read(self, address: int, like: Array) -> Array:
-        """The bytes at an address, as many as `like` has."""
+        """Return the bytes at an address, as many as `like` has."""
         found = np.empty_like(like)
         if found.nbytes:
             self._copy(
@@ -139,12 +139,12 @@ class Hip:
         return found
 
     def launch(self, launch: Launch) -> None:
-        """Run a kernel of a code object and wait for its end."""
+        """Run a kernel and wait for its end."""
         self._start(launch)
         self._call("hipDeviceSynchronize")
 
     def measure(self, launch: Launch, *, repetitions: int) -> Times:
-        """How long a kernel takes; what it writes is written again and again."""
+        """Time a kernel; its results are overwritten by every run."""
         cold = []
         for _ in range(repetitions):
             self._overwrite_caches()
@@ -153,7 +153,7 @@ class Hip:
         return Times(seconds=float(np.median(cold)), warm=min(warm))
 
     def _timed(self, launch: Launch, runs: int) -> float:
-        """Seconds of so many runs, between two events of the GPU."""
+        """Return the seconds of `runs` runs, between two events of the GPU."""
         first, last = ctypes.c_void_p(), ctypes.c_void_p()
         for event in (first, last):
             self._call("hipEventCreate", ctypes.byref(event))
@@ -235,7 +235,7 @@ class Hip:
 def _values(
     kernel: Kernel, addresses: Sequence[int], constants: Sequence[int]
 ) -> list[ctypes.c_uint64 | ctypes.c_uint32]:
-    """The arguments that the caller gives; the hidden ones are HIP's own affair."""
+    """Return a kernel's explicit arguments; HIP supplies the hidden ones."""
     pointers, words = iter(addresses), iter(constants)
     found: list[ctypes.c_uint64 | ctypes.c_uint32] = []
     for argument in kernel.arguments:

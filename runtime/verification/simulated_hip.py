@@ -1,6 +1,6 @@
-"""The functions of HIP's library that `hip.py` calls, on the simulator.
+"""The functions of HIP's library that `hip.py` calls, implemented on the simulator.
 
-So everything that is done with a GPU can be done without one. Times are those of the simulator.
+They let verification run without a GPU. Times are those of the simulator.
 """
 
 from __future__ import annotations
@@ -23,64 +23,64 @@ _OUT_OF_RANGE, _NOT_FOUND = 1, 500
 
 
 class SimulatedHip:
-    """One device, which simulates the GPU that LLVM calls `architecture`."""
+    """One simulated device; `architecture`: its LLVM processor name."""
 
     def __init__(self, architecture: str) -> None:
-        """Without memory and modules."""
+        """Create a device without memory and modules."""
         self._architecture = architecture
         self._memory: dict[int, Array] = {}
         self._handles: list[Any] = []
         self._events: dict[int, float] = {}
 
     def hipGetDeviceCount(self, count: Any) -> int:
-        """One."""
+        """Report one device."""
         count._obj.value = 1
         return 0
 
     def hipGetDevicePropertiesR0600(self, properties: Any, _index: Any) -> int:
-        """Name and architecture; the rest is zero."""
+        """Fill in name and architecture; the rest is zero."""
         for at, text in ((0, "simulator"), (ARCHITECTURE, self._architecture)):
             properties[at : at + len(text)] = text.encode()
         return 0
 
     def hipDriverGetVersion(self, number: Any) -> int:
-        """There is no driver."""
+        """Leave the version 0: there is no driver."""
         return 0
 
     def hipRuntimeGetVersion(self, number: Any) -> int:
-        """There is no runtime."""
+        """Leave the version 0: there is no runtime."""
         return 0
 
     def hipSetDevice(self, _index: Any) -> int:
-        """There is one."""
+        """Do nothing: there is one device."""
         return 0
 
     def hipDeviceSynchronize(self) -> int:
-        """Nothing is in flight."""
+        """Do nothing: all calls are synchronous."""
         return 0
 
     def hipMalloc(self, pointer: Any, size: Any) -> int:
-        """Memory of this process."""
+        """Allocate memory of this process."""
         data = np.zeros((size.value + 7) // 4 * 4, np.uint8)
         self._memory[data.ctypes.data] = data
         pointer._obj.value = data.ctypes.data
         return 0
 
     def hipFree(self, pointer: Any) -> int:
-        """Forget it."""
+        """Free memory of hipMalloc."""
         return 0 if self._memory.pop(pointer.value, None) is not None else _OUT_OF_RANGE
 
     def hipMemset(self, _pointer: Any, _value: Any, _size: Any) -> int:
-        """There are no caches to be overwritten."""
+        """Do nothing: it is only called to overwrite caches, and there are none."""
         return 0
 
     def hipMemcpy(self, to: Any, source: Any, size: Any, _kind: Any) -> int:
-        """All memory is of this process."""
+        """Copy bytes; all memory is in this process."""
         ctypes.memmove(to, source, size.value)
         return 0
 
     def hipModuleLoadData(self, module: Any, code: Any) -> int:
-        """Read the code object at an address, whose size it says itself."""
+        """Read the code object at an address; its ELF header gives its size."""
         address = ctypes.cast(code, ctypes.c_void_p).value or 0
         table, *_, entry, count, _ = struct.unpack_from("<40xQIHHHHHH", _bytes(address, 64))
         size = table + entry * count
@@ -88,7 +88,7 @@ class SimulatedHip:
         return 0
 
     def hipModuleGetFunction(self, function: Any, module: Any, name: Any) -> int:
-        """A kernel of a module."""
+        """Find a kernel of a module by name."""
         kernels: dict[str, Kernel] = self._handles[module.value - 1]
         kernel = kernels.get(name.value.decode())
         if kernel is None:
@@ -97,7 +97,7 @@ class SimulatedHip:
         return 0
 
     def hipModuleLaunchKernel(self, function: Any, *given: Any) -> int:
-        """Run it to its end."""
+        """Run a kernel to its end."""
         program: Program = self._handles[function.value - 1]
         kernel = program.kernel
         x, y, z, bx, by, bz, lds = (size.value for size in given[:7])
@@ -118,26 +118,26 @@ class SimulatedHip:
         return 0
 
     def hipEventCreate(self, event: Any) -> int:
-        """An event that has not happened."""
+        """Create an event."""
         event._obj.value = self._handle(None)
         return 0
 
     def hipEventRecord(self, event: Any, _stream: Any) -> int:
-        """Now."""
+        """Record the current time."""
         self._events[event.value] = time.perf_counter()
         return 0
 
     def hipEventSynchronize(self, _event: Any) -> int:
-        """It has happened."""
+        """Do nothing: events are recorded at once."""
         return 0
 
     def hipEventDestroy(self, event: Any) -> int:
-        """Forget it."""
+        """Remove an event."""
         self._events.pop(event.value, None)
         return 0
 
     def hipEventElapsedTime(self, milliseconds: Any, first: Any, last: Any) -> int:
-        """Time of the simulator on this machine."""
+        """Return the wall time between two events, which is that of the simulator."""
         passed = self._events[last.value] - self._events[first.value]
         milliseconds._obj.value = 1e3 * passed
         return 0

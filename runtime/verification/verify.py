@@ -1,4 +1,4 @@
-"""`mxc verify-gpu`: each kernel of an artifact on a GPU, compared with the simulator and timed."""
+"""`mxc verify-gpu`: runs each kernel of an artifact on a GPU and compares it with the simulator."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ from mxc.runtime.verification.device import Check, VerifyingDevice
 from mxc.runtime.verification.hip import CURE, Chip, Hip, open_library
 from mxc.runtime.verification.simulated_hip import SimulatedHip
 
-#: Bumped when a reader of the old file would misread the new one.
+#: Version of the file format, raised when a reader of the old format would misread the new one.
 SCHEMA = 1
-#: Calls of a whole function that are timed.
+#: Number of timed calls of a whole function.
 _CALLS = 5
 _SEED = 20250
 
 
 @dataclass(frozen=True, kw_only=True)
 class KernelResult:
-    """One kernel with one number of workgroups, as the file has it.
+    """Result of one kernel with one number of workgroups, as the file records it.
 
-    `model_seconds` is what the report estimates, None where it does not know the sizes; `ratio`
-    the time over it. `error` and `bound`: see `Comparison`.
+    `model_seconds`: the report's estimate, None where it does not know the sizes. `ratio`:
+    `seconds` / `model_seconds`. `error` and `bound`: see `Comparison`.
     """
 
     name: str
@@ -64,7 +64,7 @@ class KernelResult:
 
 @dataclass(frozen=True, kw_only=True)
 class FunctionResult:
-    """A whole call by IREE's own driver, compared with the same call kernel by kernel."""
+    """Result of a whole call by IREE's own driver, compared with the same call kernel by kernel."""
 
     name: str
     error: float
@@ -75,7 +75,7 @@ class FunctionResult:
 
 @dataclass(kw_only=True)
 class Verification:
-    """All of the file. `failure`: why it ends early, None where it does not."""
+    """The contents of the file. `failure`: why verification ended early, or None."""
 
     schema: int = SCHEMA
     artifact: str
@@ -94,17 +94,17 @@ class Verification:
 
     @property
     def wrong(self) -> int:
-        """How many kernels and calls are beyond their bounds."""
+        """Number of kernels and calls that exceed their bounds."""
         results: list[KernelResult | FunctionResult] = [*self.kernels, *self.functions]
         return sum(not each.agrees for each in results)
 
     @property
     def agrees(self) -> bool:
-        """Whether all ran, and is within its bound."""
+        """Whether everything ran and is within its bounds."""
         return self.failure is None and not self.wrong
 
     def to_json(self) -> str:
-        """The text of the file; infinite errors are the strings "inf"."""
+        """Return the text of the file; errors that are not finite are strings ("inf", "nan")."""
         raw = {**asdict(self), "agrees": self.agrees}
         for each in (*raw["kernels"], *raw["functions"]):
             if not np.isfinite(each["error"]):
@@ -126,10 +126,10 @@ def verify(
 ) -> Verification:
     """Run an artifact kernel by kernel on a GPU, and then as a whole.
 
-    library: HIP's, None to look for it. uri: the device of IREE on which the whole runs. index:
-    the GPU, by default the first that the artifact is for. A program's `function` is called with
-    `arguments`, random ones where there are none; a language model reads `tokens` random tokens
-    and decodes one more. seen: called with each result.
+    library: HIP's library, None to search for it. uri: the IREE device for the whole run. index:
+    the GPU, by default the first with the artifact's architecture. A program's `function` is called
+    with `arguments`, or random ones if there are none; a language model reads `tokens` random
+    tokens and decodes one more. repetitions: number of timed runs. seen: called with each result.
 
     Raises RequestError where there is no GPU for the artifact, and for arguments that do not fit.
     """
@@ -189,7 +189,7 @@ def verify(
 
 
 def simulated_library(path: Path) -> SimulatedHip:
-    """HIP on the simulator, for the target of an artifact."""
+    """Return HIP on the simulator, for the target of an artifact."""
     return SimulatedHip(read_manifest(path).target.name)
 
 
@@ -204,7 +204,7 @@ def _whole(name: str, compared: Comparison, seconds: float) -> FunctionResult:
 
 
 def _chosen(chips: Sequence[Chip], index: int | None, target: str, path: Path) -> Chip:
-    """The GPU to use. Raises RequestError where none has the artifact's architecture."""
+    """Return the GPU to use. Raises RequestError where none has the artifact's architecture."""
     here = [chip for chip in chips if index is None or chip.index == index]
     for chip in here:
         if chip.architecture.partition(":")[0] == target:
@@ -217,14 +217,14 @@ def _chosen(chips: Sequence[Chip], index: int | None, target: str, path: Path) -
     )
 
 
-#: Results by their names, with the MLIR type of each.
+#: MLIR type and value of each result, by name.
 _Results = dict[str, tuple[str, arrays.Array]]
 
 
 def _call(
     model: Model, function: str, given: Sequence[Any] | None, tokens: int
 ) -> Callable[[Model], _Results]:
-    """What is called of a model, with the same arguments each time."""
+    """Return a function that calls a model with fixed arguments and returns the results."""
     generator = np.random.default_rng(_SEED)
     record = model.manifest.model
     if record is not None:
@@ -258,8 +258,11 @@ def _call(
 
 
 def _random(kind: TensorType, generator: np.random.Generator) -> arrays.Array:
-    """An argument: floats of a normal distribution, bytes that are neither NaN nor large as packed
-    elements or as scales, small other integers."""
+    """Return a random argument.
+
+    Floats are normally distributed. Bytes are neither NaN nor large, as packed elements and as
+    scales. Other integers are 0 or 1.
+    """
     if -1 in kind.shape:
         raise RequestError(
             f"an argument is {arrays.describe(kind)}, whose size comes with the call; "
@@ -275,12 +278,12 @@ def _random(kind: TensorType, generator: np.random.Generator) -> arrays.Array:
 
 
 def _digest(path: Path) -> str:
-    """Digest of the artifact: SHA-256 of its manifest, which has those of the other files."""
+    """Return the SHA-256 of the artifact's manifest, which lists the SHA-256 of other files."""
     return hashlib.sha256((path / MANIFEST).read_bytes()).hexdigest()
 
 
 class _Report:
-    """What the report of an artifact says of its kernels."""
+    """The kernels in the report of an artifact."""
 
     def __init__(self, path: Path) -> None:
         file = path / REPORT
@@ -298,11 +301,11 @@ class _Report:
 
     @property
     def types(self) -> dict[str, tuple[str, ...]]:
-        """MLIR types of the results of each kernel."""
+        """MLIR types of the results of each kernel, by kernel name."""
         return {name: tuple(each["results"]) for name, each in self._operations.items()}
 
     def result(self, check: Check) -> KernelResult:
-        """A check, beside what the report estimates."""
+        """Return the result of a check, with the report's estimate beside it."""
         operation = self._operations.get(check.kernel, {})
         time = operation.get("time") or {}
         model = time.get("seconds")
@@ -329,7 +332,7 @@ class _Report:
 
 
 def device_uri(simulated: bool, index: int | None) -> str | None:
-    """The device of IREE on which a whole artifact runs."""
+    """Return the IREE device URI for the whole run; None for the default device."""
     if simulated:
         return SIMULATOR
     return None if index is None else f"hip://{index}"

@@ -1,1 +1,1 @@
-"""Assembly text for gfx950 as kernels, without an assembler: as LLVM and as people write it."""
+"""Reads assembly text for gfx950, compiled or hand-written, as kernels, without an assembler."""

@@ -1,7 +1,7 @@
-"""Numbers in assembly text: integers with symbols, as `.set` and `.amdhsa_` directives have them.
+"""Integer expressions in assembly text, with symbols, as in `.set` and `.amdhsa_` directives.
 
-LLVM writes the resources of kernels that call functions symbolically, so that the functions of its
-User Guide for AMDGPU Backend (Code Object V5, symbolic resource usage) are here too.
+LLVM writes the resources of kernels that call functions symbolically, so the functions of its User
+Guide for AMDGPU Backend (Code Object V5, symbolic resource usage) are supported too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LEVELS: tuple[dict[str, Callable[[int, int], int]], ...] = (
 
 
 def _total_registers(agprs: int, vgprs: int) -> int:
-    """Vector registers of a kernel in the unified file: accumulation registers begin at 4n."""
+    """Return the size in the unified file, where accumulation registers begin at multiples of 4."""
     return (vgprs + 3) // 4 * 4 + agprs if agprs else vgprs
 
 
@@ -38,7 +38,7 @@ _FUNCTIONS: dict[str, Callable[..., int]] = {
     "or": lambda *values: int(any(values)),
     "alignto": lambda value, unit: -(-value // unit) * unit,
     "totalnumvgprs": _total_registers,
-    # What VCC and the like take is no concern of a simulator that has all scalar registers.
+    # Registers for VCC and the like do not matter: the simulator has all scalar registers.
     "extrasgprs": lambda *_: 0,
     "instprefsize": lambda *_: 0,
 }
@@ -46,7 +46,7 @@ _DEEPEST = 50
 
 
 def evaluate(text: str, symbols: Mapping[str, int], place: Place) -> int:
-    """The value of an expression. Raises AssemblyError for what is none, or has no value."""
+    """Return the value of an expression. Raises AssemblyError if it is malformed or undefined."""
     parser = _Parser(text, symbols, place)
     value = parser.level(0, 0)
     if parser.at < len(parser.tokens):
@@ -127,6 +127,6 @@ class _Parser:
 
 
 def _number(token: str) -> int:
-    """A number; one that begins with 0 is octal, as assemblers have it."""
+    """Parse a number; a leading 0 means octal, as in assemblers."""
     octal = len(token) > 1 and token[0] == "0" and set(token) <= set("01234567")
     return int(token, 8 if octal else 0)

@@ -1,4 +1,4 @@
-"""Lines of assembly to instructions: the same objects that the decoder makes of machine code."""
+"""Reads lines of assembly as instructions, the same objects as the decoder of machine code."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FLAT = ("FLAT", "GLOBAL", "SCRATCH")
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """An instruction and where it stands; `target`: the label that a branch goes to, else ""."""
+    """An instruction and its statement; `target`: the label of a branch, else ""."""
 
     instruction: Instruction
     statement: Statement
@@ -36,7 +36,7 @@ class Line:
 
 @cache
 def _encodings() -> dict[str, tuple[str, ...]]:
-    """The encodings of each name."""
+    """Return the possible encodings of each instruction name."""
     found: dict[str, tuple[str, ...]] = {}
     for table, names in OPCODES.items():
         for name in names.values():
@@ -47,9 +47,9 @@ def _encodings() -> dict[str, tuple[str, ...]]:
 
 
 def read_instruction(statement: Statement, symbols: Mapping[str, int], address: int) -> Line:
-    """The instruction of a line, at an address; what a branch jumps by is left at 0.
+    """Read the instruction of a line, at an address; the distance of a branch is left at 0.
 
-    Raises AssemblyError, with file and line, for a name that gfx950 does not have and operands
+    Raises AssemblyError, with file and line, for a name that gfx950 does not have, and for operands
     and modifiers that the instruction does not take.
     """
     read = Reader(symbols, statement.place, statement.name)
@@ -81,7 +81,7 @@ def _similar(name: str) -> str:
 
 
 def _parts(text: str) -> tuple[list[str], list[str]]:
-    """Operands and modifiers; the last operand has the modifiers after it, without a comma."""
+    """Split operands and modifiers; modifiers follow the last operand without a comma."""
     parts = split(text)
     if not parts:
         return [], []
@@ -93,7 +93,7 @@ def _parts(text: str) -> tuple[list[str], list[str]]:
 
 
 def _scalar(w: Written) -> Instruction:
-    """SOP1, SOP2 and SOPC: a result unless it compares, and sources."""
+    """Read SOP1, SOP2 and SOPC: a result, except for compares, and sources."""
     results = [] if w.encoding == "SOPC" else w.parts[:1]
     sources = w.parts[len(results) :]
     take(w, len(results) + (1 if w.encoding == "SOP1" else 2))

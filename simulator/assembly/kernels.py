@@ -1,4 +1,4 @@
-"""Assembly text to kernels: the descriptor and the arguments that its directives state.
+"""Reads assembly text as kernels, with the descriptors and arguments that directives state.
 
 Source: LLVM, User Guide for AMDGPU Backend, ".amdhsa_kernel" (fields and their defaults) and Code
 Object V5 Metadata.
@@ -51,7 +51,7 @@ _FIELDS = {
     "ieee_mode": 1,
     "fp16_overflow": 0,
 }
-#: What the simulator does not provide.
+#: Fields that the simulator does not support.
 _REFUSED = ("system_sgpr_workgroup_info",)
 #: Fields without an effect here.
 _IGNORED = """
@@ -71,13 +71,13 @@ def read_assembly(
     buffers: int = 0,
     constants: int = 0,
 ) -> dict[str, Kernel]:
-    """The kernels of assembly text for gfx950, by name.
+    """Return the kernels of assembly text for gfx950, by name.
 
-    file: what errors call it. workgroup: work items of a workgroup, where the metadata does not
-    say. buffers, constants: arguments of kernels without metadata, the addresses before the 32-bit
-    numbers. A text without `.amdhsa_kernel` is one kernel, which starts with the address of the
-    arguments in s[0:1], then those of the buffers (s[2:3], ..) and the constants, then the
-    workgroup's x, y and z; v0 holds the work item's x, y and z in ten bits each.
+    file: the file's name in errors. workgroup: work items of a workgroup, where the metadata does
+    not state them. buffers, constants: numbers of arguments of kernels without metadata, addresses
+    before 32-bit numbers. A text without `.amdhsa_kernel` is one kernel. It starts with the address
+    of the arguments in s[0:1], then the addresses of the buffers (s[2:3], ..), the constants, and
+    the workgroup's x, y and z; v0 holds the work item's x, y and z in ten bits each.
 
     Raises AssemblyError, which begins with file and line.
     """
@@ -106,7 +106,7 @@ def read_assembly(
 
 
 def _stated(listing: Listing) -> dict[str, Value]:
-    """The metadata of each kernel, by name."""
+    """Return the metadata of each kernel, by name."""
     if listing.metadata is None:
         return {}
     text, place = listing.metadata

@@ -1,4 +1,4 @@
-"""The instructions of a file at their addresses, and the values of its symbols."""
+"""Reads an assembly file: instructions at their addresses, labels, symbols, kernel blocks."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from mxc.simulator.assembly.source import Place, Statement, refuse, split, state
 from mxc.simulator.code.instruction import Instruction
 from mxc.simulator.errors import AssemblyError
 
-#: Directives that say nothing about what a kernel does.
+#: Directives without an effect on a kernel's execution.
 _IGNORED = """
     .amdgcn_target .amdhsa_code_object_version .globl .global .weak .hidden .protected .local
     .type .ident .file .loc .addrsig .addrsig_sym .cfi_startproc .cfi_endproc .cfi_sections
     .cfi_escape .cfi_undefined
 """
 _DATA = {".byte": 1, ".short": 2, ".hword": 2, ".long": 4, ".word": 4, ".int": 4, ".quad": 8}
-#: Bytes of code, so that a directive cannot ask for more than there is memory.
+#: Most bytes of code, which limits the memory that a directive can request.
 _LARGEST = 1 << 26
 
 
 @dataclass
 class Listing:
-    """What a file holds: instructions and their places by address, labels, kernel blocks.
+    """The contents of a file: instructions and their source lines by address, labels, symbols.
 
-    blocks: the fields of each `.amdhsa_kernel`, by kernel; metadata: the YAML text and its place.
+    blocks: the fields of each `.amdhsa_kernel`, by kernel. metadata: the YAML text and its place.
     """
 
     instructions: dict[int, Instruction] = field(default_factory=dict)
@@ -120,13 +120,13 @@ class _Reader:
         self.settle(symbol)
 
     def settle(self, symbol: str) -> bool:
-        """Give a symbol its value, if what it is made of has one by now."""
+        """Evaluate a pending symbol; return whether all symbols that it uses are known."""
         text, place = self.pending[symbol]
         try:
             value = evaluate(text, {**self.found.labels, **self.found.symbols}, place)
         except AssemblyError:
-            # Functions may be listed after the kernels that call them. Where the value is missed,
-            # the error is there.
+            # Functions may be listed after the kernels that call them. A symbol that stays
+            # undefined is an error where it is used.
             return False
         self.found.symbols[symbol] = value
         del self.pending[symbol]
@@ -141,14 +141,14 @@ class _Reader:
             raise refuse(place, f"{name} {value}")
         unit = 1 << value if power else value
         end = -(-self.at // unit) * unit
-        # What is skipped is executed where code runs into it: LLVM puts s_nop there.
+        # Execution may run through the padding, which LLVM fills with s_nop.
         while self.at + 4 <= end:
             nop = Instruction("s_nop", "SOPP", self.at, 4)
             self.lines.append(Line(nop, Statement("directive", name, text, place)))
             self.at += 4
 
     def data(self, name: str, text: str, place: Place) -> None:
-        """Data takes room; executing it is refused when it is reached."""
+        """Advance the address by the size of data; executing data is refused when it is reached."""
         if self.section != ".text":
             return
         parts = split(text)
@@ -192,7 +192,7 @@ class _Reader:
         return replace(i, modifiers=fields)
 
     def target(self, line: Line) -> int | None:
-        """The address of a label, of a local one before (1b) or after (1f), or a distance."""
+        """Return the target of a branch: a label, a local label (1b, 1f), or a distance."""
         name, here = line.target, line.instruction.address
         if name in self.found.labels:
             return self.found.labels[name]

@@ -1,4 +1,4 @@
-"""Memory instructions as they are written: LDS, flat, global, scratch and buffers."""
+"""Reads the operands of memory instructions: LDS, flat, global, scratch and buffers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _check(w: Written, results: int, wanted: list[str]) -> None:
 
 
 def _data(w: Written, text: str, width: int) -> Operand:
-    """A register or registers of `width` dwords."""
+    """Read a register operand of `width` dwords."""
     found = w.register(text, "va")
     if found.count != width:
         raise w.read.refuse(f"{text} is {found.count} registers, wanted {width}")
@@ -40,11 +40,11 @@ def _made(
 
 
 def read_local(w: Written) -> Instruction:
-    """LDS: the result, the address, the data."""
+    """Read an LDS instruction: the result, the address, the data."""
     loaded, stored = memory_widths(w.name)
     two = has_two_addresses(w.name)
     data = 0 if w.name == "ds_swizzle_b32" else local_data(w.name)
-    # The address may be that of the lane, which is not written.
+    # Instructions with addtid have the lane's address, without an operand.
     addresses = int("addtid" not in w.name)
     _check(w, int(loaded > 0), [*["the address"] * addresses, *["data"] * data])
     results = [_data(w, w.parts[0], loaded)] if loaded else []
@@ -56,7 +56,7 @@ def read_local(w: Written) -> Instruction:
 
 
 def read_flat(w: Written) -> Instruction:
-    """Flat, global and scratch: the result, the vector address, the data, the scalar address."""
+    """Read flat, global and scratch: result, vector address, data, scalar address."""
     loaded, stored = memory_widths(w.name)
     fields = _only(w, w.plain_fields(), ("offset", "sc0", "nt", "sc1"))
     returns = bool(loaded) and ("atomic" not in w.name or bool(fields.get("sc0")))
@@ -83,7 +83,7 @@ def read_flat(w: Written) -> Instruction:
 
 
 def read_buffer(w: Written) -> Instruction:
-    """Buffers: the result or the data, the vector address, the resource, the scalar offset."""
+    """Read a buffer instruction: result or data, vector address, resource, scalar offset."""
     loaded, stored = memory_widths(w.name)
     allowed = ("offset", "offen", "idxen", "sc0", "sc1", "lds", "nt")
     fields = _only(w, w.plain_fields(), allowed)
@@ -97,7 +97,7 @@ def read_buffer(w: Written) -> Instruction:
     results = [_data(w, w.parts[0], loaded)] if returns else []
     rest = w.parts[len(results) :]
     if atomic and fields.get("sc0"):
-        # What was there comes where the data was, which is written once.
+        # The old value is returned in the data register, which the text names once.
         place = _data(w, rest[0], stored)
         results = [replace(place, count=loaded)]
     operands = [_data(w, rest.pop(0), stored)] if data else []

@@ -1,7 +1,7 @@
-"""The part of YAML in which assembly text keeps a kernel's metadata (`.amdgpu_metadata`).
+"""Reads the subset of YAML that kernel metadata in assembly text uses (`.amdgpu_metadata`).
 
-Mappings and sequences in block form, sequences of scalars in brackets, strings, integers,
-booleans. Source: https://yaml.org/spec/1.2.2; LLVM writes no more than that.
+The subset, all that LLVM writes, is: mappings and sequences in block form, sequences of scalars in
+brackets, strings, integers, Booleans. Source: https://yaml.org/spec/1.2.2.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _DEEPEST = 32
 
 
 def metadata_of(text: str, file: str) -> Value:
-    """The metadata of a file of assembly, None where it has none. Raises AssemblyError."""
+    """Return the metadata of an assembly file, None if there is none. Raises AssemblyError."""
     for each in statements(text, file):
         if each.kind == "metadata":
             return read_metadata(each.text, each.place)
@@ -25,9 +25,9 @@ def metadata_of(text: str, file: str) -> Value:
 
 
 def read_metadata(text: str, place: Place) -> Value:
-    """The value of a block that begins after `place`.
+    """Return the value of a block that begins after `place`.
 
-    Raises AssemblyError, with its line, for anything that is not of that part of YAML.
+    Raises AssemblyError, with the line, for anything outside of the subset.
     """
     lines = []
     for number, raw in enumerate(text.splitlines(), place.line + 1):
@@ -52,7 +52,7 @@ class _Reader:
         self.at = 0
 
     def block(self, least: int, depth: int) -> Value:
-        """The mapping, sequence or scalar whose lines are indented by at least `least`."""
+        """Read the mapping, sequence or scalar whose lines are indented by at least `least`."""
         indent, line, place = self.lines[self.at]
         if depth > _DEEPEST:
             raise refuse(place, f"metadata: nested deeper than {_DEEPEST}")
@@ -73,7 +73,7 @@ class _Reader:
                 break
             rest = line[1:].lstrip()
             if rest:
-                # What follows the dash is the first line of the item, at its own indent.
+                # The text after the dash is the first line of the item, at its own indent.
                 self.lines[self.at] = (indent + len(line) - len(rest), rest, place)
             else:
                 self.at += 1
@@ -100,7 +100,7 @@ class _Reader:
         if self.at == len(self.lines):
             return None
         below, line, _ = self.lines[self.at]
-        # The dashes of a sequence may stand below the first letter of its key.
+        # The dashes of a sequence may have the indent of its key.
         if below > indent or (below == indent and (line == "-" or line.startswith("- "))):
             return self.block(below, depth + 1)
         return None

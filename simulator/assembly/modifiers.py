@@ -1,4 +1,4 @@
-"""Modifiers of assembly text: the words after the operands, as the decoder keeps them."""
+"""Reads the modifiers after the operands in assembly text, in the form of the decoder."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import re
 from mxc.simulator.assembly.operands import Reader
 from mxc.simulator.code.text import FIXED_MOVES, MOVES, SELECT, UNUSED
 
-#: Words that stand alone.
+#: Modifiers without a value.
 _FLAGS = {
     **dict.fromkeys(("offen", "idxen", "sc0", "sc1", "nt", "gds", "lds", "glc", "clamp"), 1),
 }
-#: Words with a number, and how many bits it has; a minus sign: it is signed.
+#: Modifiers with a number, and its bits; negative for signed numbers.
 _NUMBERS = {
     "offset0": 8,
     "offset1": 8,
@@ -28,14 +28,14 @@ _HWREGS |= {"HW_REG_GPR_ALLOC": 5, "HW_REG_LDS_ALLOC": 6, "HW_REG_IB_STS": 7}
 
 
 def is_modifier(word: str) -> bool:
-    """Whether a word is a modifier and no operand."""
+    """Whether a word is a modifier and not an operand."""
     key = word.partition(":")[0]
     lone = word in _FLAGS or word in _OUTPUT or word in FIXED_MOVES
     return lone or (":" in word and re.fullmatch(r"[a-z]\w*", key) is not None)
 
 
 def read_modifiers(words: list[str], encoding: str, read: Reader) -> dict[str, int | list[int]]:
-    """The fields that words set: numbers, and lists of bits where the words have lists."""
+    """Return the fields that modifiers set: numbers, or lists of bits for lists."""
     found: dict[str, int | list[int]] = {}
     for word in words:
         for key, value in _one(word, encoding, read).items():
@@ -68,10 +68,10 @@ def _one(word: str, encoding: str, read: Reader) -> dict[str, int | list[int]]:
     if key == "dst_unused" and text in UNUSED:
         return {"sdwa": 1, key: UNUSED.index(text)}
     if key in ("row_mask", "bank_mask") and text:
-        # The default, all, is kept as 0.
+        # Stored as the difference from the default, 15.
         return {"dpp": 1, key: _ranged(key, text, 4, read) ^ 15}
     if key == "bound_ctrl" and text in ("0", "1"):
-        # LLVM writes 0 for what it calls 1 elsewhere: both set the bit.
+        # LLVM writes the same bit as 0 in some places and as 1 in others.
         return {"dpp": 1, key: 1}
     raise read.refuse(f"{word!r} is no modifier of it")
 
@@ -96,7 +96,7 @@ def _listed(key: str, values: list[int], read: Reader) -> dict[str, int | list[i
 
 
 def _swizzle(text: str, read: Reader) -> int:
-    """The pattern of ds_swizzle_b32: which lane of 32 (or of 4) each lane reads."""
+    """Return the offset field of a swizzle pattern: the lane of 32 (or 4) that each lane reads."""
     kind, *rest = (part.strip().strip('"') for part in text[8:-1].split(","))
     if kind == "BITMASK_PERM" and len(rest) == 1 and re.fullmatch("[01pi]{5}", rest[0]):
         keep, put, flip = (
@@ -118,12 +118,12 @@ def _swizzle(text: str, read: Reader) -> int:
 
 
 def bits_of(values: list[int]) -> int:
-    """A list of bits as a number, the first one lowest."""
+    """Pack a list of bits into a number, the first bit lowest."""
     return sum(value << n for n, value in enumerate(values))
 
 
 def hardware_register(text: str, read: Reader) -> int:
-    """hwreg(NAME, first bit, bits) as s_setreg and s_getreg have it."""
+    """Read hwreg(NAME, first bit, bits) as the operand of s_setreg and s_getreg."""
     match = re.fullmatch(r"hwreg\((.*)\)", text)
     if match is None:
         return read.integer(text) & 0xFFFF
@@ -137,7 +137,7 @@ def hardware_register(text: str, read: Reader) -> int:
 
 
 def wait_counters(text: str, read: Reader) -> int:
-    """The operand of s_waitcnt; counters that are not named do not wait."""
+    """Read the operand of s_waitcnt; counters that are not named do not wait."""
     counters = {"vmcnt": 63, "expcnt": 7, "lgkmcnt": 15}
     most = dict(counters)
     if not re.fullmatch(r"(\w+\([^()]*\)[\s,&]*)+", text):

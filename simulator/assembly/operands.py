@@ -1,4 +1,4 @@
-"""Operands of assembly text: registers, constants, and the marks of sign and absolute value."""
+"""Reads operands of assembly text: registers, constants, sign and absolute value marks."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ class Reader:
         self.symbols, self.place, self.what = symbols, place, what
 
     def refuse(self, message: str) -> Exception:
-        """The error to raise, with file, line and instruction."""
+        """Return the error to raise, with file, line and instruction."""
         return refuse(self.place, f"{self.what}: {message}")
 
     def integer(self, text: str) -> int:
-        """The value of an expression."""
+        """Return the value of an expression."""
         return evaluate(text, self.symbols, self.place)
 
     def marked(self, text: str, kind: str) -> Marked:
-        """An operand as the operand `kind` of an Operation (operations.py), with its marks."""
+        """Read an operand of the kind `kind` (operations.py), with its marks."""
         negative = absolute = extended = False
         while True:
             if text.startswith("-") and (text[1:2] in "|" or text[1:2].isalpha()):
@@ -70,11 +70,11 @@ class Reader:
                 return Marked(self.operand(text, kind), negative, absolute, extended)
 
     def operand(self, text: str, kind: str = "u") -> Operand:
-        """A register or a constant."""
+        """Read a register or a constant of the kind `kind`."""
         return self.register(text) or self._constant(text, kind)
 
     def register(self, text: str) -> Operand | None:
-        """A register, or a name that stands in the place of one; None for anything else."""
+        """Read a register or a special name; None for anything else."""
         if text == "off":
             return Operand("off", 0)
         if text in _PAIRS:
@@ -94,7 +94,7 @@ class Reader:
         return None
 
     def _listed(self, text: str) -> Operand:
-        """Consecutive registers, one by one: [s0,s1]."""
+        """Read a list of consecutive registers: [s0,s1]."""
         parts = [self.register(part.strip()) for part in text[1:-1].split(",")]
         first = parts[0]
         if first is None or parts != [
@@ -111,7 +111,7 @@ class Reader:
         if count < 1 or first < 0 or first + count > _LIMITS[bank]:
             raise self.refuse(f"{named} does not exist; {bank}0 to {bank}{_LIMITS[bank] - 1} do")
         unit = min(4, 1 << (count - 1).bit_length()) if bank == "s" else min(count, 2)
-        # Tuples of three scalar registers, and of two and more vector registers, have even places.
+        # Three scalar registers begin at a multiple of 4, three vector registers at one of 2.
         if first % (unit if count != 3 else 4 if bank == "s" else 2):
             raise self.refuse(f"{named} does not begin at a multiple of {unit}")
         return Operand(bank, first, count)
@@ -149,7 +149,7 @@ class Reader:
         return Operand("literal", bits >> 16 if kind == "b" else bits)
 
     def float_bits(self, operand: Operand) -> int | None:
-        """The float32 of an inline constant as bits; None for anything else."""
+        """Return the float32 bits of an inline float constant; None for anything else."""
         if operand.bank != "float":
             return None
         return int(np.float32(INLINE_FLOATS[operand.index]).view(np.uint32))

@@ -1,4 +1,4 @@
-"""Assembly text as statements: comments go, labels and instructions stay, each with its line.
+"""Splits assembly text into statements with their lines, without comments.
 
 Source of the syntax: LLVM, User Guide for AMDGPU Backend (Assembler), and GNU as for directives.
 """
@@ -15,7 +15,7 @@ from mxc.simulator.errors import AssemblyError
 _LABEL = re.compile(r"\s*([A-Za-z_.$][\w.$]*|\d+):(?!\S*\])")
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
 _OPEN, _CLOSE = "[({", "])}"
-#: The block between these is YAML, not assembly.
+#: Directives around the metadata block, which is YAML.
 _METADATA, _END_METADATA = ".amdgpu_metadata", ".end_amdgpu_metadata"
 
 
@@ -26,20 +26,20 @@ class Place(NamedTuple):
     line: int
 
     def __str__(self) -> str:
-        """As compilers write it: "kernel.s:12"."""
+        """Return the place as compilers write it: "kernel.s:12"."""
         return f"{self.file}:{self.line}"
 
 
 def refuse(place: Place, message: str) -> AssemblyError:
-    """The error to raise for something found at a place."""
+    """Return the error to raise for something at a place."""
     return AssemblyError(f"{place}: {message}")
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """kind: "label", "directive", "instruction" or "metadata"; `name` is what it begins with.
+    """A statement. kind: "label", "directive", "instruction" or "metadata".
 
-    text: the rest; for metadata the lines of the block.
+    name: the label, directive or instruction. text: the rest; for metadata the lines of the block.
     """
 
     kind: str
@@ -49,7 +49,7 @@ class Statement:
 
 
 def statements(text: str, file: str) -> Iterator[Statement]:
-    """What a file says, in its order. Raises AssemblyError for what begins and does not end."""
+    """Yield the statements of a file. Raises AssemblyError for an unterminated block or comment."""
     block: list[str] | None = None
     start = Place(file, 1)
     for place, line in _lines(text, file):
@@ -75,7 +75,7 @@ def statements(text: str, file: str) -> Iterator[Statement]:
 
 
 def _lines(text: str, file: str) -> Iterator[tuple[Place, str]]:
-    """Lines without comments; those of a metadata block as they are."""
+    """Yield lines without comments; lines of a metadata block are unchanged."""
     inside = False
     opened: Place | None = None
     for number, raw in enumerate(text.splitlines(), 1):
@@ -103,7 +103,7 @@ def _lines(text: str, file: str) -> Iterator[tuple[Place, str]]:
 
 
 def _uncommented(line: str) -> str:
-    """A line without what stands after ";" or "//", or all of it where it begins with "#"."""
+    """Remove the comment after ";" or "//", or the whole line if it begins with "#"."""
     if line.lstrip().startswith("#"):
         return ""
     hidden = _QUOTED.sub(lambda m: "_" * len(m[0]), line)
@@ -112,7 +112,7 @@ def _uncommented(line: str) -> str:
 
 
 def split(text: str, separator: str = ",") -> list[str]:
-    """Text at a separator outside of brackets and quotes, each part stripped; [] for nothing."""
+    """Split text at a separator outside of brackets and quotes; stripped parts, [] for nothing."""
     parts, depth, start = [], 0, 0
     hidden = _QUOTED.sub(lambda m: "_" * len(m[0]), text)
     for at, character in enumerate(hidden):

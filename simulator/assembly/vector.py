@@ -1,4 +1,4 @@
-"""Vector instructions as they are written: VOP1, VOP2, VOPC, VOP3 and the packed ones."""
+"""Reads vector instructions in assembly text: VOP1, VOP2, VOPC, VOP3 and VOP3P."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _CARRY_OUT = (
 )
 _TWO_RESULTS = (*_CARRY_OUT, "v_div_scale_f32", "v_div_scale_f64", "v_mad_u64_u32", "v_mad_i64_i32")
 _NOTHING = ("v_nop", "v_clrexcp")
-#: The place of the constant that is always in 32 bits.
+#: Index of the operand that is always a 32-bit literal.
 _LITERALS = {"v_fmamk_f32": 1, "v_fmaak_f32": 2, "v_madmk_f16": 1, "v_madak_f16": 2}
 _SDWA_ONLY = ("dst_sel", "dst_unused", "src0_sel", "src1_sel", "sdwa")
 _FORMATS = {0: 8, 1: 8, 2: 6, 3: 6, 4: 4}
 
 
 def read_vector(w: Written) -> Instruction:
-    """VOP1, VOP2 and VOPC, with SDWA and DPP, and their long form VOP3."""
+    """Read VOP1, VOP2 and VOPC, with SDWA and DPP, and their long form VOP3."""
     fields = dict(w.fields())
     if w.name in _NOTHING:
         return finish(w, [], [], {})
@@ -78,12 +78,12 @@ def _operands(w: Written) -> tuple[list[Operand], list[Operand], list[Marked]]:
 
 
 def _counted(name: str) -> bool:
-    """Whether the number of operands is known: three are assumed where it is not."""
+    """Whether the number of operands is known; an unknown number is reported as three."""
     return register_counts(name, 1, 0)[1] == () or len(register_counts(name, 1, None)[1]) != 3
 
 
 def _literal(w: Written, operand: Operand, text: str) -> Operand:
-    """A constant that has 32 bits of its own whatever it is."""
+    """Convert a constant to a 32-bit literal, also where it could be an inline constant."""
     if operand.bank == "literal":
         return operand
     if operand.bank == "int":
@@ -101,7 +101,7 @@ def _fits(
     marks: list[Marked],
     fields: set[str],
 ) -> bool:
-    """Whether the 32-bit form takes it: no modifiers, the second source a vector register."""
+    """Whether the 32-bit form is possible: no modifiers, the second source a vector register."""
     table = _SHORT.get(w.name)
     marked = any(m.negative or m.absolute or m.extended for m in marks)
     if table is None or fields or marked:
@@ -140,7 +140,7 @@ def _long(
 
 
 def _selected(count: int, values: list[int]) -> int:
-    """op_sel as in the word: a bit for each source, and bit 3 for the result."""
+    """Return op_sel as it is encoded: a bit for each source, and bit 3 for the result."""
     if len(values) == count + 1:
         return bits_of(values[:-1]) | values[-1] << 3
     return bits_of(values)
@@ -154,7 +154,7 @@ def _extended(
     marks: list[Marked],
     fields: dict[str, int | list[int]],
 ) -> Instruction:
-    """SDWA and DPP: a second word with what is done to the first two sources and the result."""
+    """Read SDWA and DPP, whose second word modifies the first two sources and the result."""
     found: dict[str, int] = {suffix.removeprefix("_"): 1}
     for key, value in fields.items():
         if not isinstance(value, int) or (suffix == "_dpp" and key in _SDWA_ONLY):
@@ -165,7 +165,7 @@ def _extended(
         found[f"src{n}_abs"] = int(mark.absolute)
         found[f"src{n}_sext"] = int(mark.extended)
     if suffix == "_sdwa" and w.encoding == "VOP1":
-        # The field of a source that is not there is 0, which is BYTE_0.
+        # The selector of the missing source is 0, which is BYTE_0.
         found["src1_sel"] = 6
     if any(o.bank not in "vs" for o in operands[:2]):
         raise w.read.refuse(f"the form {suffix.removeprefix('_')} takes registers only")
@@ -173,7 +173,7 @@ def _extended(
 
 
 def read_packed(w: Written) -> Instruction:
-    """VOP3P: two halves at once, products of matrices, accumulation registers."""
+    """Read VOP3P: packed operations, matrix products, accumulation registers."""
     if "mfma" in w.name or "smfmac" in w.name:
         return _matrix(w)
     fields = w.fields()
@@ -187,7 +187,7 @@ def read_packed(w: Written) -> Instruction:
         raise w.read.refuse(f"takes {1 + known} operands, found {len(w.parts)}")
     found: dict[str, int] = {}
     if w.name in MIXED:
-        # Which operands are halves is stated; signs stand at the operands.
+        # op_sel_hi states which operands are halves; signs are written at the operands.
         found["op_sel_hi"] = 7
         found["neg"] = bits_of([int(m.negative) for m in marks])
         found["neg_hi"] = bits_of([int(m.absolute) for m in marks])
@@ -202,7 +202,7 @@ def read_packed(w: Written) -> Instruction:
         elif len(value) != known:
             raise w.read.refuse(f"{key} of {len(value)} operands, wanted {known}")
         elif key == "op_sel_hi":
-            # Kept as the difference from all ones; what is not written is one.
+            # Stored as the difference from the default, all ones.
             found[key] = 7 & ~(bits_of(value) | 7 << len(value))
         else:
             found[names[key]] = bits_of(value)
@@ -230,7 +230,7 @@ def _matrix(w: Written) -> Instruction:
         elif key == "neg" and isinstance(value, list) and w.name.endswith("_f64"):
             found["blgp"] = bits_of(value)
         elif scaled and key in ("op_sel", "op_sel_hi") and isinstance(value, list):
-            # A scale has a byte of its register; the third bit is of no operand.
+            # The first two bits select the byte of each scale; the third has no operand.
             found[key] = bits_of(value[:2])
         else:
             raise w.read.refuse(f"{key} is no modifier of it")

@@ -1,4 +1,4 @@
-"""An instruction as it is written, on its way to an Instruction."""
+"""Parsed text of one instruction, and its conversion to an Instruction."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from mxc.simulator.compute.signatures import VALU, register_counts
 #: Bytes of an instruction without its literal.
 _SIZES = dict.fromkeys(("SOP1", "SOP2", "SOPC", "SOPK", "SOPP", "VOP1", "VOP2", "VOPC"), 4)
 _SIZES |= dict.fromkeys(("SMEM", "VOP3", "VOP3P", "DS", "FLAT", "MUBUF"), 8)
-#: Encodings that have no place for a literal on gfx9.
+#: Encodings without literals on gfx9.
 _NO_LITERAL = ("VOP3", "VOP3P", "DS", "FLAT", "MUBUF", "SMEM")
 
 
 @dataclass(frozen=True)
 class Written:
-    """The text of one instruction, taken apart: operands (`parts`) and modifiers (`words`)."""
+    """The parsed text of one instruction: operands (`parts`) and modifiers (`words`)."""
 
     name: str
     encoding: str
@@ -32,11 +32,11 @@ class Written:
     address: int
 
     def fields(self) -> dict[str, int | list[int]]:
-        """What the modifiers say."""
+        """Return the fields that the modifiers set."""
         return read_modifiers(self.words, self.encoding, self.read)
 
     def plain_fields(self) -> dict[str, int]:
-        """As `fields`, where no modifier has a list."""
+        """`fields` of an instruction whose modifiers are all numbers."""
         found = {}
         for key, value in self.fields().items():
             if not isinstance(value, int):
@@ -45,25 +45,25 @@ class Written:
         return found
 
     def kinds(self, count: int) -> str:
-        """The kinds of the operands (operations.py): they say how a constant is read."""
+        """Return the kinds of the operands (operations.py), which decide how constants are read."""
         tables = (SALU, VALU, PACKED16, PACKED32, MIXED)
         entry = next((table[self.name] for table in tables if self.name in table), None)
         kinds = entry.ins.replace("c", "") if entry else "d" * count * self.name.endswith("_f64")
         return (kinds + "u" * count)[:count]
 
     def scalar(self, text: str, kind: str = "u") -> Operand:
-        """A scalar register or a constant."""
+        """Read a scalar register or a constant."""
         operand = self.read.operand(text, kind)
         if operand.bank in ("v", "a", "off"):
             raise self.read.refuse(f"{text} is no scalar operand")
         return operand
 
     def scalar_register(self, text: str) -> Operand:
-        """A scalar register."""
+        """Read a scalar register."""
         return self.register(text, "s")
 
     def register(self, text: str, banks: str) -> Operand:
-        """A register of one of the banks."""
+        """Read a register of one of the banks."""
         found = self.read.register(text)
         if found is None or found.bank not in banks:
             wanted = {"s": "a scalar register", "v": "a vector register"}.get(
@@ -74,7 +74,7 @@ class Written:
 
 
 def take(w: Written, count: int) -> None:
-    """Refuse another number of operands."""
+    """Raise AssemblyError unless there are `count` operands."""
     if len(w.parts) != count:
         raise w.read.refuse(f"takes {count} operands, found {len(w.parts)}: {', '.join(w.parts)}")
 
@@ -88,7 +88,11 @@ def finish(
     size: int | None = None,
     counts: tuple[tuple[int, ...], tuple[int, ...]] | None = None,
 ) -> Instruction:
-    """The instruction. counts: registers of results and operands, where its name does not say."""
+    """Return the instruction.
+
+    size: its bytes, by default those of the encoding. counts: registers of results and operands,
+    by default those that belong to its name.
+    """
     if fields is None:
         fields = w.plain_fields()
     if w.words and w.encoding in ("SOP1", "SOP2", "SOPC", "SOPK", "SOPP"):
@@ -122,7 +126,10 @@ def _is_known(name: str) -> bool:
 
 
 def _sized(w: Written, operand: Operand, count: int, known: bool) -> Operand:
-    """An operand with the registers that the instruction takes; the text has to agree."""
+    """Return an operand with the number of registers that the instruction takes.
+
+    Raises AssemblyError where the text names another number.
+    """
     if operand.is_register and operand.count != count:
         if known:
             raise w.read.refuse(

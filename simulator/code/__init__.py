@@ -1,1 +1,1 @@
-"""From a code object, or its parts, to instructions: ELF, metadata, encodings, text."""
+"""Reads code objects: kernels, metadata, instruction encodings, debug lines, disassembly."""

@@ -1,7 +1,7 @@
-"""Code objects of gfx950 and gfx942: their kernels, and how each of them wants to be started.
+"""Code objects of gfx950 and gfx942: their kernels, and the initial state that each requests.
 
 Sources: the LLVM documentation "User Guide for AMDGPU Backend", sections Code Object Metadata
-(the note), Kernel Descriptor (64 bytes a kernel) and Initial Kernel Execution State.
+(the note), Kernel Descriptor (64 bytes per kernel) and Initial Kernel Execution State.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from mxc.targets.gpu import Gpu
 
 #: Work items of a workgroup in x, y and z.
 Workgroup: TypeAlias = tuple[int, int, int]
-#: What a work item has of scratch: 8 MiB for 64.
+#: Most bytes of scratch of a work item: 8 MiB for 64 work items.
 LARGEST_SCRATCH = 128 * 1024
 _LARGEST_ARGUMENTS = 1 << 16
-#: What a kernel can ask to find in its first scalar registers, in their order, and how many each
-#: takes (LLVM, User Guide for AMDGPU Backend, SGPR Register Set Up Order).
+#: Values that a kernel can request in its first scalar registers, in their order, and the number of
+#: registers of each (LLVM, User Guide for AMDGPU Backend, SGPR Register Set Up Order).
 USER_SGPRS = {
     "private_segment_buffer": 4,
     "dispatch_ptr": 2,
@@ -45,9 +45,9 @@ USER_SGPRS = {
     "flat_scratch_init": 2,
     "private_segment_size": 1,
 }
-#: Registers of kernels without architected flat scratch, which gfx942 and gfx950 have.
+#: Values for processors without architected flat scratch, which gfx942 and gfx950 have.
 _NOT_HERE = ("private_segment_buffer", "flat_scratch_init")
-#: What is in no memory and has no number here: its registers are undefined.
+#: Values that the simulator does not have; their registers are undefined.
 _UNDEFINED = ("queue_ptr", "dispatch_id")
 
 
@@ -67,8 +67,8 @@ class Argument(NamedTuple):
 class Descriptor:
     """The fields of a kernel descriptor that execution depends on.
 
-    `mode` is the initial MODE register; `first_agpr` the accumulation registers' place in the
-    unified register file; `user` the first register of each entry of USER_SGPRS that is asked for.
+    `mode`: the initial MODE register. `first_agpr`: where accumulation registers begin in the
+    unified register file. `user`: the first register of each entry of USER_SGPRS that is requested.
     """
 
     lds_bytes: int
@@ -85,7 +85,7 @@ class Descriptor:
     preload_sgpr: int
     preload_dwords: int
     preload_offset: int
-    #: Whether 256 bytes stand before the code, for firmware that preloads nothing.
+    #: Whether the code begins with 256 bytes for firmware that does not preload arguments.
     preload_prologue: bool = True
 
     @property
@@ -96,13 +96,16 @@ class Descriptor:
 
     @property
     def undefined_sgprs(self) -> frozenset[int]:
-        """User registers that hold nothing here."""
+        """User registers that are undefined in the simulator."""
         asked = [(self.user[name], USER_SGPRS[name]) for name in _UNDEFINED if name in self.user]
         return frozenset(n for first, count in asked for n in range(first, first + count))
 
 
 def user_places(wanted: Sequence[str]) -> tuple[dict[str, int], int]:
-    """The first register of each entry of USER_SGPRS that is wanted, and how many they take."""
+    """Return the first register of each wanted entry of USER_SGPRS, and their total number.
+
+    Raises CodeObjectError for entries that the simulator does not support.
+    """
     places, at = {}, 0
     for name, count in USER_SGPRS.items():
         if name in wanted:
@@ -119,11 +122,11 @@ def user_places(wanted: Sequence[str]) -> tuple[dict[str, int], int]:
 class Kernel:
     """One kernel of a code object or of assembly text.
 
-    `workgroup` is the size in work items; `code` the whole text section, `address` its virtual
-    address, `descriptor.entry` that of the kernel. Of assembly text there is no code: `listing`
-    has the instructions by their addresses. lines: where an instruction comes from in a source
-    ("kernel.s:12"), by address, as far as that is known. image: what can be read at the addresses
-    of the code object, from 0. dynamic_lds: bytes of LDS beside those of the descriptor.
+    workgroup: the size in work items. code: the whole text section; address: its virtual address;
+    `descriptor.entry` is the kernel's address. listing: for assembly text, which has no code, the
+    instructions by address. lines: source lines of instructions ("kernel.s:12"), by address, as far
+    as they are known. image: the readable bytes at the code object's addresses, from 0.
+    dynamic_lds: bytes of LDS besides those of the descriptor.
     """
 
     name: str
@@ -140,7 +143,7 @@ class Kernel:
 
     @property
     def lds_bytes(self) -> int:
-        """Bytes of LDS of a workgroup. Raises SimulationError for more than there are."""
+        """Bytes of LDS of a workgroup. Raises SimulationError if the processor has fewer."""
         size = self.descriptor.lds_bytes + self.dynamic_lds
         if self.dynamic_lds < 0 or size > self.processor.workgroup_lds_bytes:
             raise SimulationError(
@@ -151,7 +154,7 @@ class Kernel:
         return size
 
     def fetch(self, address: int) -> Instruction:
-        """The instruction at an address. Raises SimulationError where there is none."""
+        """Return the instruction at an address. Raises SimulationError where there is none."""
         if self.listing is not None:
             if address not in self.listing:
                 raise SimulationError(f"{self.name}: no instruction at 0x{address:x}")
@@ -165,15 +168,15 @@ class Kernel:
         return i
 
     def location(self, address: int) -> str:
-        """Kernel and address of an instruction, and its line in a source if that is known."""
+        """Return kernel and address of an instruction, and its source line if it is known."""
         line = self.lines.get(address)
         return f"{self.name}, 0x{address:x}" + (f" ({line})" if line else "")
 
 
 def read_kernels(data: bytes, *, workgroup: Workgroup | None = None) -> dict[str, Kernel]:
-    """The kernels of a code object (the bytes of an HSACO file), by name.
+    """Return the kernels of a code object (the bytes of an HSACO file), by name.
 
-    workgroup: the workgroup's size of kernels whose metadata does not state one. Raises
+    workgroup: the workgroup size of kernels whose metadata does not state one. Raises
     CodeObjectError for anything that is not a complete code object for gfx950 or gfx942.
     """
     processor = processors.processor(data)
@@ -211,7 +214,7 @@ def read_kernels(data: bytes, *, workgroup: Workgroup | None = None) -> dict[str
 
 
 def metadata_arguments(entry: Value) -> tuple[Argument, ...]:
-    """The arguments of a kernel."""
+    """Return the arguments of a kernel's metadata."""
     return tuple(
         Argument(
             string(item, ".value_kind"),
@@ -262,7 +265,10 @@ def _descriptor(raw: bytes, address: int, name: str, largest_lds: int) -> Descri
 
 
 def metadata_workgroup(entry: Value, name: str, given: Workgroup | None) -> Workgroup:
-    """The size of a workgroup: what the metadata states, else what is given."""
+    """Return the workgroup size that the metadata states, else the given one.
+
+    Raises CodeObjectError if there is none, if both differ, or if the size is invalid.
+    """
     stated = None if entry is None else value_of(entry, ".reqd_workgroup_size", optional=True)
     size = list(given) if stated is None and given is not None else stated
     if size is None:

@@ -1,8 +1,7 @@
-"""DWARF line tables: which line of which source file an instruction comes from.
+"""Reads DWARF line tables, which map instructions to source lines.
 
 Source: DWARF Debugging Information Format, versions 2 to 5, section 6.2, Line Number Information.
-The compiler writes a table where it is asked to (`-g`), for kernels whose functions carry debug
-information.
+The compiler writes a table with `-g`, for kernels whose functions have debug information.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ _COPY, _ADVANCE_PC, _ADVANCE_LINE, _SET_FILE, _SET_COLUMN = 1, 2, 3, 4, 5
 _NEGATE, _BASIC_BLOCK, _CONST_ADD, _FIXED_ADVANCE = 6, 7, 8, 9
 _END_SEQUENCE, _SET_ADDRESS = 1, 2
 _PATH, _DIRECTORY = 1, 2
-#: Bytes of the forms that have a fixed size.
+#: Bytes of the forms with a fixed size.
 _FIXED = {0x05: 2, 0x06: 4, 0x07: 8, 0x0B: 1, 0x0C: 1, 0x1E: 16, 0x17: 4}
 _STRING, _BLOCK, _SDATA, _UDATA, _STRP, _LINE_STRP = 0x08, 0x09, 0x0D, 0x0F, 0x0E, 0x1F
 
@@ -26,32 +25,32 @@ class LineTable(Mapping[int, str]):
     """File and line by address; an instruction has the last row at or before it."""
 
     def __init__(self, rows: list[tuple[int, str]]) -> None:
-        """rows: an address and its place, "" where a sequence ends."""
+        """rows: (address, place), with the place "" where a sequence ends."""
         ordered = sorted(dict(rows).items())
         self._addresses = [address for address, _ in ordered]
         self._places = [place for _, place in ordered]
 
     def __getitem__(self, address: int) -> str:
-        """The place of the instruction at an address."""
+        """Return the place of the instruction at an address."""
         n = bisect_right(self._addresses, address) - 1
         if n < 0 or not self._places[n]:
             raise KeyError(address)
         return self._places[n]
 
     def __iter__(self) -> Iterator[int]:
-        """The addresses where a row with a place begins."""
+        """Iterate over the addresses of rows with a place."""
         pairs = zip(self._addresses, self._places, strict=True)
         return (address for address, place in pairs if place)
 
     def __len__(self) -> int:
-        """How many rows have a place."""
+        """Return the number of rows with a place."""
         return sum(map(bool, self._places))
 
 
 def read_lines(table: bytes, line_strings: bytes, strings: bytes) -> LineTable:
     """Read `.debug_line` with the strings of `.debug_line_str` and `.debug_str`.
 
-    Raises CodeObjectError for a table that is malformed; one that is not there has no rows.
+    Raises CodeObjectError for a malformed table; a missing table has no rows.
     """
     rows: list[tuple[int, str]] = []
     at = 0
@@ -66,7 +65,7 @@ def read_lines(table: bytes, line_strings: bytes, strings: bytes) -> LineTable:
 
 
 class _Bytes:
-    """Bytes that are read one after the other; IndexError beyond their end."""
+    """A reader of consecutive bytes; raises IndexError beyond their end."""
 
     def __init__(self, data: bytes, at: int, end: int) -> None:
         self.data, self.at, self.end = data, at, end
@@ -142,7 +141,7 @@ class _Unit:
     def _old_files(self) -> list[str]:
         while self.data.text():
             pass
-        # File 0 is that of the unit, which the line table does not name.
+        # File 0 is the file of the unit, which the line table does not name.
         files = [""]
         while name := self.data.text():
             files.append(name)
@@ -187,7 +186,7 @@ class _Unit:
         return ""
 
     def rows(self) -> list[tuple[int, str]]:
-        """Run the line number program."""
+        """Run the line number program and return its rows."""
         data, found = self.data, []
         address, file, line = 0, 1, 1
         while data.at < self.end:
@@ -228,6 +227,6 @@ class _Unit:
         return found
 
     def _place(self, file: int, line: int) -> str:
-        # Line 0: the compiler made it, and no line of the source did.
+        # Line 0 marks instructions that belong to no source line.
         name = self.files[file] if file < len(self.files) else ""
         return f"{name}:{line}" if name and line > 0 else ""

@@ -1,7 +1,7 @@
-"""Machine code to instructions: the encodings of gfx950.
+"""Decodes machine code of gfx950 to instructions.
 
 Source: AMD CDNA4 instruction set architecture, chapter on microcode formats, and AMD's
-machine-readable form of it. The names of opcodes stand in the opcodes files.
+machine-readable form of it. The names of opcodes are in the opcodes files.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ _CARRIES = (*_CARRY_IN, "v_add_co_u32", "v_sub_co_u32", "v_subrev_co_u32")
 
 
 def decode(code: bytes, at: int, address: int) -> Instruction:
-    """The instruction at byte `at` of `code`, whose virtual address is `address`.
+    """Decode the instruction at byte `at` of `code`; address: its virtual address.
 
-    Raises SimulationError for bits that are no instruction of gfx950.
+    Raises SimulationError for bits that are not an instruction of gfx950.
     """
     word = Word(code, at)
     for mask, match, encoding, read in _ENCODINGS:
@@ -123,7 +123,7 @@ def _smem(word: Word, encoding: str, address: int) -> Instruction:
 
 
 def _extended(word: Word, compare: bool) -> tuple[Operand | None, dict[str, int]]:
-    """The first source and the modifiers of SDWA and DPP; None where there is neither."""
+    """Return the first source and the modifiers of SDWA and DPP; (None, {}) for other forms."""
     kind = word(8, 0)
     if kind not in (_SDWA, _DPP):
         return None, {}
@@ -131,7 +131,7 @@ def _extended(word: Word, compare: bool) -> tuple[Operand | None, dict[str, int]
     modifiers = {"src0_neg": word(52, 52), "src0_abs": word(53, 53)}
     if kind == _DPP:
         modifiers |= {"dpp": 1, "dpp_ctrl": word(48, 40), "bound_ctrl": word(51, 51)}
-        # The default (all rows, all banks) is kept apart from zero.
+        # Stored as the difference from the default, all rows and all banks.
         modifiers |= {"row_mask": word(63, 60) ^ 15, "bank_mask": word(59, 56) ^ 15}
         modifiers |= {"src1_neg": word(54, 54), "src1_abs": word(55, 55)}
         return Operand("v", word(39, 32)), modifiers
@@ -239,7 +239,7 @@ def _vop3p(word: Word, encoding: str, address: int) -> Instruction:
 
 
 def _mfma(word: Word, name: str, address: int, codes: list[int], shift: int) -> Instruction:
-    """A matrix instruction, whose own word begins at bit `shift`."""
+    """Decode a matrix instruction whose own word begins at bit `shift`."""
     sources = [word.source(code, 8 + shift // 8) for code in codes]
     for i in (0, 1):
         if word(shift + 59 + i, shift + 59 + i):
@@ -258,12 +258,12 @@ def _mfma(word: Word, name: str, address: int, codes: list[int], shift: int) -> 
         scales = (word.source(word(40, 32), 16), word.source(word(49, 41), 16))
         operands = (*operands, *scales)
         modifiers |= {"op_sel": word(12, 11), "op_sel_hi": word(60, 59)}
-        # ABID[0] says that there are scales.
+        # ABID[0] is set where the instruction has scales.
         modifiers |= {"unscaled": 1 - (modifiers.pop("abid") & 1)}
     result = Operand(bank, word(shift + 7, shift))
     made = instruction(name, "VOP3P", address, word, (result,), operands, modifiers)
     if name.endswith("f8f6f4"):
-        # The formats say how many registers an operand takes.
+        # The number of registers of an operand depends on its format.
         counts = {0: 8, 1: 8, 2: 6, 3: 6, 4: 4}
         formats = (modifiers["cbsz"], modifiers["blgp"])
         if max(formats) > 4:
@@ -296,12 +296,12 @@ _Reader = Callable[[Word, str, int], Instruction]
 
 
 def _encoding(bits: str, name: str, read: _Reader) -> tuple[int, int, str, _Reader]:
-    """`bits` are the highest of the first 32."""
+    """Return mask, pattern, name and reader of an encoding; bits: the highest of the first 32."""
     shift = 32 - len(bits)
     return ((1 << len(bits)) - 1) << shift, int(bits, 2) << shift, name, read
 
 
-#: The longer patterns first: the shorter ones contain them.
+#: Longer patterns come first, because shorter ones match them too.
 _ENCODINGS = (
     _encoding("101111101", "SOP1", _sop1),
     _encoding("101111110", "SOPC", _sopc),

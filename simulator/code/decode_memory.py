@@ -1,4 +1,4 @@
-"""Reading the encodings of memory instructions: DS, FLAT (global, scratch) and MUBUF."""
+"""Decodes memory instructions: DS, FLAT (global, scratch) and MUBUF."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from mxc.simulator.compute.signatures import has_two_addresses, local_data, memo
 
 
 def read_ds(word: Word, encoding: str, address: int) -> Instruction:
-    """LDS instructions: the address, then the data."""
+    """Decode an LDS instruction: the address, then the data."""
     word.size = 8
     name = OPCODES["DS"][word(24, 17)]
     bank = "a" if word(25, 25) else "v"
@@ -26,13 +26,13 @@ def read_ds(word: Word, encoding: str, address: int) -> Instruction:
     if name == "ds_swizzle_b32":
         operands = (Operand("v", word(39, 32)),)
     if "addtid" in name:
-        # The address is that of the lane.
+        # The address is the lane's own and has no operand.
         operands = tuple(data)
     return _memory(name, encoding, address, word, results, operands, modifiers)
 
 
 def read_flat(word: Word, encoding: str, address: int) -> Instruction:
-    """Flat, global and scratch instructions: vector address, data, scalar address."""
+    """Decode a flat, global or scratch instruction: vector address, data, scalar address."""
     word.size = 8
     segment = ("FLAT", "SCRATCH", "GLOBAL")[word(15, 14)] if word(15, 14) < 3 else "reserved"
     name = OPCODES[segment][word(24, 18)]
@@ -55,13 +55,13 @@ def read_flat(word: Word, encoding: str, address: int) -> Instruction:
     returns = loaded and (not atomic or word(16, 16))
     results = (Operand(bank, word(63, 56), loaded),) if returns else ()
     data = (Operand(bank, word(47, 40), stored),) if stored else ()
-    # Loads name the address first; stores too, then their data.
+    # Loads and stores name the address first, stores then their data.
     operands = (vector, *data) if segment == "FLAT" else (vector, *data, scalar)
     return _memory(name, encoding, address, word, results, operands, modifiers)
 
 
 def read_mubuf(word: Word, encoding: str, address: int) -> Instruction:
-    """Buffer instructions: data, vector address, resource, scalar offset."""
+    """Decode a buffer instruction: data, vector address, resource, scalar offset."""
     word.size = 8
     name = OPCODES["MUBUF"][word(24, 18)]
     bank = "a" if word(55, 55) else "v"

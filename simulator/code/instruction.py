@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-#: Scalar registers by number that have a name.
+#: Names of special scalar registers, by number.
 NAMED = {
     102: "flat_scratch_lo",
     103: "flat_scratch_hi",
@@ -17,7 +17,7 @@ NAMED = {
     127: "exec_hi",
 }
 VCC, M0, EXEC = 106, 124, 126
-#: Operand codes that are no register and no constant.
+#: Operand codes that are neither registers nor constants.
 SPECIAL = {
     235: "src_shared_base",
     236: "src_shared_limit",
@@ -45,7 +45,7 @@ INLINE_FLOATS = {
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """`bank` and `index` of an operand, and how many registers it takes.
+    """An operand: `bank`, `index`, and `count`, the number of registers.
 
     Banks: s, v, a (scalar, vector, accumulation registers); int (an inline integer); float (an
     inline floating-point constant: the index is its operand code); literal (32 bits); special;
@@ -62,7 +62,7 @@ class Operand:
         return self.bank in ("s", "v", "a")
 
     def registers(self) -> tuple[tuple[str, int], ...]:
-        """Every register that it names."""
+        """Return every register that it names, as (bank, index)."""
         if not self.is_register:
             return ()
         return tuple((self.bank, self.index + i) for i in range(self.count))
@@ -85,5 +85,5 @@ class Instruction:
     modifiers: dict[str, int] = field(default_factory=dict)
 
     def has(self, modifier: str) -> int:
-        """A modifier's value, 0 where it is not given."""
+        """Return a modifier's value, 0 where it is not given."""
         return self.modifiers.get(modifier, 0)

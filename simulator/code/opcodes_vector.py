@@ -1,4 +1,4 @@
-"""Opcode numbers of the vector encodings: a number, then the names of it and of those that follow.
+"""Opcodes of the vector encodings: each number is followed by the names of consecutive opcodes.
 
 Every opcode is listed, modelled or not, so that a refusal can name the instruction. Source: the
 opcode tables of AMD's CDNA4 instruction set architecture and its machine-readable form.

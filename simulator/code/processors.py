@@ -1,11 +1,11 @@
-"""The processors whose code runs here: gfx950, and gfx942, which has less of the same.
+"""The supported processors: gfx950, and gfx942, which has a subset of its instructions.
 
-LLVM 22's disassembler reads each of our opcodes alike for both, or for gfx950 alone; so one decoder
-reads both. What a code object for gfx942 must not hold is refused when it is reached: what it lacks
-(the lists below), and rounding to 8-bit floats, which are of another kind there (FNUZ; what becomes
-of numbers that are too large no document that we found says). They are read and multiplied as what
-they are. Products of xf32, which gfx950 has not, are not modelled. Sources: LLVM, AMDGPU.td,
-FeatureISAVersion9_4_2 and 9_5_0; AMD CDNA3 instruction set architecture, 7.3 (the kinds of floats).
+One decoder reads both, because LLVM 22's disassembler reads each opcode alike for both, or only for
+gfx950. On gfx942 an instruction is refused, when it is reached, if the processor lacks it (the list
+below), or if it rounds to 8-bit floats: these are FNUZ formats there, and no document that we found
+states how numbers that are too large are rounded. Reading and multiplying FNUZ numbers is
+supported. Products of xf32, which only gfx942 has, are not modelled. Sources: LLVM, AMDGPU.td,
+FeatureISAVersion9_4_2 and 9_5_0; AMD CDNA3 instruction set architecture, 7.3 (float formats).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mxc.errors import CodeObjectError
 from mxc.targets.amd import GFX942, GFX950
 from mxc.targets.gpu import Gpu
 
-#: By EF_AMDGPU_MACH, the low byte of e_flags.
+#: Processors by EF_AMDGPU_MACH, the low byte of e_flags.
 PROCESSORS = {each.elf_machine: each for each in (GFX950, GFX942)}
 
 _NEW = re.compile(
@@ -29,13 +29,13 @@ _NEW = re.compile(
     re.VERBOSE,
 )
 _EIGHT_BITS = re.compile(r"_[fb][fp]8\b|_[fb][fp]8_")
-#: Conversions from 8-bit floats and products of them.
+#: Conversions from 8-bit floats and matrix products of them.
 _READS_EIGHT_BITS = re.compile(r"v_cvt_(pk_)?f32_[fb][pf]8|v_mfma_f32_\d+x\d+x\d+(_[fb][pf]8){2}")
 _KIND = re.compile(r"_([fb][pf]8)(?=_|$)")
 
 
 def processor(data: bytes) -> Gpu:
-    """What a code object is for. Raises CodeObjectError for a file that does not run here."""
+    """Return the processor of a code object. Raises CodeObjectError for an unsupported one."""
     code = elf.machine(data)
     if code not in PROCESSORS:
         known = " or ".join(f"0x{code:x} ({each.name})" for code, each in PROCESSORS.items())
@@ -46,15 +46,14 @@ def processor(data: bytes) -> Gpu:
 
 
 def meant(name: str, processor: Gpu) -> str:
-    """What an instruction is for a processor: with "fp8z" and "bf8z" where its 8-bit floats are
-    FNUZ numbers."""
+    """Return the name of an instruction, with "fp8z" and "bf8z" where its 8-bit floats are FNUZ."""
     if processor is GFX950 or not _READS_EIGHT_BITS.fullmatch(name):
         return name
     return _KIND.sub(r"_\1z", name)
 
 
 def refusal(name: str, processor: Gpu) -> str | None:
-    """Why a processor does not execute an instruction, or None if it does."""
+    """Return why a processor does not execute an instruction, or None if it does."""
     if processor is GFX950:
         return None
     if _NEW.match(name):

@@ -1,4 +1,4 @@
-"""Instructions as LLVM's assembler writes them, for errors, traces and tests."""
+"""Prints instructions in LLVM's assembly syntax, for errors, traces and tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mxc.simulator.compute.packed import MIXED, PACKED16, PACKED32
 from mxc.simulator.compute.small import SMALL
 
 _PAIRS = {106: "vcc", 126: "exec", 102: "flat_scratch", 104: "xnack_mask"}
-#: SDWA: the parts of a register, and what becomes of the rest; DPP: moves of lanes, with and
+#: SDWA: the parts of a register, and the treatment of the rest. DPP: moves of lanes, with and
 #: without a number.
 SELECT = ("BYTE_0", "BYTE_1", "BYTE_2", "BYTE_3", "WORD_0", "WORD_1", "DWORD")
 UNUSED = ("UNUSED_PAD", "UNUSED_SEXT", "UNUSED_PRESERVE")
@@ -28,7 +28,7 @@ _BRANCHES = ("s_branch", "s_cbranch_")
 
 
 def operand_text(operand: Operand) -> str:
-    """One operand: "v[2:3]", "s7", "vcc", "0.5", "0x3f800000"."""
+    """Return the text of an operand: "v[2:3]", "s7", "vcc", "0.5", "0x3f800000"."""
     bank, index, count = operand.bank, operand.index, operand.count
     if bank == "int":
         return str(index)
@@ -48,11 +48,11 @@ def operand_text(operand: Operand) -> str:
 
 
 def text(instruction: Instruction) -> str:
-    """One line of assembly."""
+    """Return an instruction as one line of assembly."""
     i = instruction
     if i.encoding == "SOPP":
         return _control(i)
-    # What a buffer atomic returns comes where its data was, which is written once.
+    # A buffer atomic returns its result in the data register, which the text names once.
     shown = () if i.encoding == "MUBUF" and "atomic" in i.name else i.results
     parts = [operand_text(o) for o in shown]
     for place, operand in enumerate(i.operands):
@@ -70,7 +70,7 @@ def text(instruction: Instruction) -> str:
 
 
 def _modified(i: Instruction, operand: str, place: int) -> str:
-    """An operand with its sign and absolute value."""
+    """Add the marks of sign and absolute value to the text of an operand."""
     packed = i.name in PACKED16 or i.name in PACKED32
     absolute = i.has("abs") >> place & 1 or (place < 2 and i.has(f"src{place}_abs"))
     negative = i.has("neg") >> place & 1 or (place < 2 and i.has(f"src{place}_neg"))
@@ -115,7 +115,7 @@ def _modifiers(i: Instruction) -> list[str]:
     if i.encoding == "VOP3P":
         if i.has("op_sel"):
             words.append(f"op_sel:{_bits(i.has('op_sel'), count)}")
-        # Kept as the difference from the default, which is all ones.
+        # Stored as the difference from the default, all ones.
         high = i.has("op_sel_hi") & ((1 << count) - 1)
         if high and i.name not in MIXED:
             words.append(f"op_sel_hi:{_bits(~high, count)}")
@@ -124,7 +124,7 @@ def _modifiers(i: Instruction) -> list[str]:
         last = i.has("op_sel") >> 3
         shown = op_sel_count(i.name, count)
         bits = [str(i.has("op_sel") >> n & 1) for n in range(shown)]
-        # One more than operands is the result's, which is bit 3.
+        # The bit after those of the operands is the result's, which is bit 3.
         bits = [*bits[:count], str(last)] if shown in (count, count + 1) else bits
         words.append("op_sel:[" + ",".join(bits) + "]")
     if i.has("clamp"):
@@ -142,7 +142,7 @@ _SIGNS = (("neg_lo", "neg"), ("neg_hi", "neg_hi"))
 
 
 def op_sel_count(name: str, count: int) -> int:
-    """How many bits LLVM writes: conversions of small formats have their own ways."""
+    """Return the number of op_sel bits that LLVM prints, which depends on small conversions."""
     form = SMALL.get(name)
     if form is None or not form.scaled:
         return 4 if form and form.stochastic and form.small in ("fp8", "bf8") else count
@@ -174,7 +174,7 @@ def _dpp(i: Instruction) -> list[str]:
 
 
 def dpp_text(control: int) -> str:
-    """How lanes are moved: "quad_perm:[1,0,3,2]", "row_shr:1", "row_bcast:15"."""
+    """Return the text of a DPP control: "quad_perm:[1,0,3,2]", "row_shr:1", "row_bcast:15"."""
     if control < 0x100:
         return "quad_perm:[" + ",".join(str(control >> 2 * n & 3) for n in range(4)) + "]"
     names = {code + n: f"{name}:{n}" for name, code in MOVES.items() for n in range(16)}
@@ -194,17 +194,17 @@ def _control(i: Instruction) -> str:
 
 
 def branch_target(i: Instruction) -> int:
-    """The address to which a branch goes: a signed number of dwords after it."""
+    """Return the target address of a branch, whose operand is a signed number of dwords."""
     return i.address + 4 + 4 * int(struct.unpack("<h", struct.pack("<H", i.has("simm16")))[0])
 
 
 def waits(value: int) -> tuple[int, int, int]:
-    """vmcnt, expcnt and lgkmcnt of s_waitcnt; 63, 7 and 15 do not wait."""
+    """Return vmcnt, expcnt and lgkmcnt of s_waitcnt; 63, 7 and 15 do not wait."""
     return value & 15 | (value >> 14 & 3) << 4, value >> 4 & 7, value >> 8 & 15
 
 
 def wait_text(value: int) -> str:
-    """The counters that s_waitcnt waits for."""
+    """Return the text of the counters that s_waitcnt waits for."""
     vector, export, lds = waits(value)
     words = [f"vmcnt({vector})"] if vector < 63 else []
     words += [f"expcnt({export})"] if export < 7 else []

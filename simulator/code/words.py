@@ -1,4 +1,4 @@
-"""The bits of an instruction, and the parts that the readers of all encodings share."""
+"""Access to the bits of an instruction, and helpers shared by the readers of all encodings."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ class Word:
     """The bits of one instruction and of the literal that may follow it."""
 
     def __init__(self, code: bytes, at: int) -> None:
-        """The bits from byte `at` on."""
-        # Twenty bytes are the longest instruction; what lies past the end reads as zero.
+        """Read the bits from byte `at` on."""
+        # The longest instruction has twenty bytes; bytes past the end read as zero.
         raw = code[at : at + 20].ljust(20, b"\0")
         self.bits = int.from_bytes(raw[:16], "little")
         self.raw = raw
         self.size = 4
 
     def __call__(self, high: int, low: int) -> int:
-        """Bits high..low, as the documents number them."""
+        """Return bits high..low."""
         return self.bits >> low & ((1 << (high - low + 1)) - 1)
 
     def literal(self, size: int) -> int:
-        """The 32 bits after an instruction of `size` bytes."""
+        """Return the 32-bit literal after an instruction of `size` bytes."""
         self.size = size + 4
         return int(struct.unpack_from("<I", self.raw, size)[0])
 
     def source(self, code: int, size: int) -> Operand:
-        """An 8- or 9-bit source operand."""
+        """Decode an 8- or 9-bit source operand; size: bytes of the instruction."""
         if code >= 256:
             return Operand("v", code - 256)
         if code < 128:
@@ -78,7 +78,7 @@ def instruction(
     operands: tuple[Operand, ...],
     modifiers: dict[str, int] | None = None,
 ) -> Instruction:
-    """Put the number of registers on each operand."""
+    """Return an instruction whose operands have their numbers of registers."""
     outs, ins = register_counts(name, len(results), len(operands))
     return Instruction(
         name,

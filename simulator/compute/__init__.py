@@ -1,1 +1,1 @@
-"""What instructions compute: a family a file, each an operation on arrays."""
+"""Semantics of instructions as operations on arrays, one file per family."""

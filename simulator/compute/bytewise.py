@@ -1,4 +1,4 @@
-"""Vector instructions on the bytes of registers.
+"""Vector instructions that operate on the bytes of registers.
 
 Source: AMD CDNA4 instruction set architecture, sections on VOP1 and VOP3.
 """
@@ -32,7 +32,7 @@ def _sum_in_high_half(a: Array, b: Array, c: Array) -> Array:
 
 
 def _averages(a: Array, b: Array, c: Array) -> Array:
-    """v_lerp_u8: the mean of each two bytes, rounded up where the lowest bit of c's byte is set."""
+    """v_lerp_u8: the mean of two bytes, rounded up where the lowest bit of c's byte is set."""
     result = np.zeros((1, 1), np.uint32)
     for shift in (0, 8, 16, 24):
         total = (a >> shift & 0xFF) + (b >> shift & 0xFF) + (c >> shift & 1)
@@ -41,7 +41,7 @@ def _averages(a: Array, b: Array, c: Array) -> Array:
 
 
 def _shifted_bytes(low: int, high: int) -> Any:
-    """v_ashr_pk: two shifted words, limited to a byte each."""
+    """v_ashr_pk: two shifted words, each saturated to a byte."""
 
     def run(a: Array, b: Array, count: Array) -> Array:
         parts = [
@@ -54,14 +54,14 @@ def _shifted_bytes(low: int, high: int) -> Any:
 
 
 def _limited_halves(a: Array) -> Array:
-    """v_sat_pk_u8_i16: both signed halves, limited to unsigned bytes."""
+    """v_sat_pk_u8_i16: both signed halves, saturated to unsigned bytes."""
     low, high = ((a << shift).view(np.int32) >> 16 for shift in (16, 0))
     result: Array = (np.clip(low, 0, 255) | np.clip(high, 0, 255) << 8).view(np.uint32)
     return result
 
 
 def _byte_of_float(value: Array, place: Array, old: Array) -> Array:
-    """v_cvt_pk_u8_f32: a number, cut to 0 .. 255, in one byte of the third operand."""
+    """v_cvt_pk_u8_f32: a float, saturated to 0 .. 255, inserted in a byte of the third operand."""
     wide = np.clip(np.where(np.isnan(value), 0, np.trunc(value.astype(np.float64))), 0, 255)
     shift = (place & 3) * 8
     result: Array = (old & ~(np.uint32(0xFF) << shift)) | wide.astype(np.uint32) << shift

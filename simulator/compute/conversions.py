@@ -1,7 +1,7 @@
 """Conversions between number formats, with and without a scale.
 
 Source: AMD CDNA4 instruction set architecture, sections on VOP1 and VOP3. Integers saturate and
-NaN becomes 0. The conversions to fp4, fp6 and fp8 that read or write a part of a register are in
+NaN becomes 0. Conversions of fp4, fp6 and fp8 that read or write a part of a register are in
 `narrow`.
 """
 
@@ -85,7 +85,7 @@ CONVERSIONS: dict[str, Operation] = {
 
 
 def halves(wide: str, source: Array) -> tuple[Array, Array]:
-    """The two float32 of a packed register of f16 or bf16."""
+    """Return the two elements of a packed register of f16 or bf16, as float32."""
     if wide == "bf16":
         return from_bfloat(source & 0xFFFF), from_bfloat(source >> 16)
     return (

@@ -1,7 +1,7 @@
-"""The instructions of which a division consists: scaling, the last step, special cases.
+"""The instructions of a division sequence: scaling, the last step, special cases.
 
-Source: AMD CDNA4 instruction set architecture, section on VOP3. "1 / b is denormal" is meant in the
-type of the operands, as LLVM uses it.
+Source: AMD CDNA4 instruction set architecture, section on VOP3. "1 / b is denormal" refers to the
+type of the operands, as in LLVM.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Run = Callable[..., Any]
 
 
 class _Type(NamedTuple):
-    """A float type: its exponent's field, and what v_div_scale does with it."""
+    """A float type: its exponent field, and the constants of v_div_scale and v_div_fixup."""
 
     kind: Any
     mantissa: int
@@ -42,7 +42,7 @@ def _exponent(value: Array, t: _Type) -> Array:
 def _below_normal(numerator: Any, denominator: Array, t: _Type) -> Array:
     """Whether the exact quotient is below the smallest normal number of the type.
 
-    Both are brought near 1 first, so that float64 holds the quotient of either type.
+    Both are scaled near 1 first, so that float64 can hold the quotient of either type.
     """
     (x, m), (y, n) = np.frexp(numerator), np.frexp(denominator)
     quotient = np.abs(np.asarray(x, np.float64) / y)
@@ -75,7 +75,7 @@ def _scale_for(t: _Type) -> Run:
             np.full_like(a, np.nan),
             np.where(a == b, up, a),
             up,
-            # The document scales up, which overflows: only down is a division right (LLVM's).
+            # The document scales up, which overflows; LLVM's division is right only if scaled down.
             np.where(a == b, down, a),
             down,
             np.where(a == c, up, a),
@@ -97,7 +97,7 @@ def _finish_for(t: _Type) -> Run:
         infinite = (denominator == 0) | np.isinf(numerator)
         nothing = np.isinf(denominator) | (numerator == 0)
         size = np.where(gap < -t.gap, t.kind(0), np.abs(quotient))
-        # A quotient far beyond the range: the steps before have become NaN, the result has not.
+        # A quotient far beyond the range: earlier steps give NaN, but the result is infinity.
         size = np.where((gap > t.bias + 1) & np.isnan(size), t.kind(np.inf), size)
         size = np.where(nothing, t.kind(0), size)
         size = np.where(infinite, t.kind(np.inf), size)
@@ -119,9 +119,9 @@ def _finish_half(quotient: Array, denominator: Array, numerator: Array) -> Array
 def _last_step(t: _Type, fused: Run) -> Run:
     """v_div_fmas: a fused multiply-add, scaled back where the mask says so.
 
-    The direction is that of the RDNA3 document: by the exponent of c, the quotient so far. For
-    float32 CDNA's says 2**32, which does not undo the 2**64 of v_div_scale: LLVM's divisions would
-    be wrong. The same holds for float64 and 2**128.
+    The direction follows the RDNA3 document: by the exponent of c, the quotient so far. For float32
+    the CDNA document states 2**32, which does not undo the 2**64 of v_div_scale and would make
+    LLVM's divisions wrong. The same holds for float64 and 2**128.
     """
 
     def run(a: Array, b: Array, c: Array, mask: Array) -> Array:
@@ -137,7 +137,7 @@ def _last_step(t: _Type, fused: Run) -> Run:
 
 
 def division(fused32: Run, fused64: Run) -> dict[str, Operation]:
-    """The operations, given the fused multiply-adds."""
+    """Return the operations, given the fused multiply-adds."""
     return {
         "v_div_scale_f32": operation("fm", "fff", _scale_for(_SINGLE)),
         "v_div_scale_f64": operation("dm", "ddd", _scale_for(_DOUBLE)),

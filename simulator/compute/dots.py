@@ -1,7 +1,7 @@
 """Dot products of the parts of two registers, added to a third operand or to the result.
 
-Source: AMD CDNA4 instruction set architecture, sections on VOP2 and VOP3P; section 6.4: those of
-floats flush denormals whatever MODE says, and round to nearest even.
+Source: AMD CDNA4 instruction set architecture, sections on VOP2 and VOP3P; section 6.4: dot
+products of floats flush denormals whatever MODE says, and round to nearest even.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mxc.simulator.compute.operations import Array, Operation, operation
 
 
 def _halves(value: Array) -> tuple[Array, Array]:
-    """The two bfloat16 of each uint32, denormals flushed."""
+    """Return the two bfloat16 of each uint32 as float32, denormals flushed."""
     low, high = (value << 16).view(np.float32), (value & 0xFFFF0000).view(np.float32)
     return flush(low), flush(high)
 
@@ -78,5 +78,5 @@ DOTS: dict[str, Operation] = {
     "v_dot4c_i32_i8": operation("i", "ii", _integers(8, signed=True), tied=True),
     "v_dot8c_i32_i4": operation("i", "ii", _integers(4, signed=True), tied=True),
 }
-#: Those whose operands are floats, which have signs.
+#: Dot products of floats, whose operands may have sign modifiers.
 FLOAT_DOTS = frozenset(name for name, entry in DOTS.items() if entry.outs == "f")

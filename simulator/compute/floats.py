@@ -2,9 +2,9 @@
 
 Source: AMD CDNA4 instruction set architecture, sections on VOP1, VOP2, VOP3 and VOPC. Results are
 rounded to nearest even, fused where the name says so. Minimum and maximum return the other
-operand for a quiet NaN (IEEE mode). Transcendental functions are given to the last bit by numpy;
-the hardware's may differ by 1 ulp, and by flushing denormals where `_flushed` says so (LLVM's
-AMDGPU backend lowers denormal inputs of exp and log apart for that reason).
+operand for a quiet NaN (IEEE mode). Transcendental functions are numpy's, correct to the last bit;
+the hardware's may differ by 1 ulp. exp and log of float32 flush denormals, which is why LLVM's
+AMDGPU backend lowers denormal inputs of exp and log separately.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ def fused32(a: Array, b: Array, c: Array) -> Array:
 
 
 def fused16(a: Array, b: Array, c: Array) -> Array:
-    """float16 a * b + c, rounded once: the product is exact in float64, and so is the sum.
+    """float16 a * b + c, rounded once.
 
-    A float16 product has 22 bits and the sum spans 2**-48 to 2**33: 80 bits at most, so the
-    float64 sum can be inexact only when one addend is below a quarter of an ulp of the float16.
+    The product is exact in float64. The sum spans 2**-48 to 2**33, so it can be inexact in float64
+    only when one addend is below a quarter of an ulp of the float16 result.
     """
     return (a.astype(np.float64) * b + c).astype(np.float16)
 
 
 def fused64(a: Array, b: Array, c: Array) -> Array:
-    """float64 a * b + c, rounded once, by exact rational arithmetic where that matters."""
+    """float64 a * b + c, rounded once, by exact rational arithmetic for finite operands."""
     from fractions import Fraction
 
     def one(x: float, y: float, z: float) -> float:
@@ -73,7 +73,7 @@ def fused64(a: Array, b: Array, c: Array) -> Array:
 
 
 def _flushed(run: Callable[[Array], Array]) -> Callable[[Array], Array]:
-    """Denormal float32 operands and results count as zero."""
+    """Return `run` with denormal float32 operands and results flushed to zero."""
 
     def flush(value: Array) -> Array:
         tiny = np.abs(value) < np.float32(_TINY)
@@ -84,13 +84,13 @@ def _flushed(run: Callable[[Array], Array]) -> Callable[[Array], Array]:
 
 def _fraction(value: Array) -> Array:
     rest = value - np.floor(value)
-    # One is not a fraction: the largest number below it.
+    # The result must be below 1.
     result: Array = np.minimum(rest, np.nextafter(value.dtype.type(1), value.dtype.type(0)))
     return result
 
 
 def _signalling(value: Array) -> Array:
-    """Which elements are signalling NaN."""
+    """Return which elements are signalling NaN."""
     kind = value.dtype
     quiet = value.view(f"u{kind.itemsize}") >> (np.finfo(kind).nmant - 1) & 1
     result: Array = np.isnan(value) & (quiet == 0)
@@ -98,20 +98,20 @@ def _signalling(value: Array) -> Array:
 
 
 def _quietened(result: Array, a: Array, b: Array) -> Array:
-    """In IEEE mode a signalling NaN makes the result NaN; a quiet one counts as missing."""
+    """Make the result NaN for a signalling NaN (IEEE mode); quiet NaN operands are ignored."""
     if not (np.isnan(a).any() or np.isnan(b).any()):
         return result
     return np.where(_signalling(a) | _signalling(b), result.dtype.type(np.nan), result)
 
 
 def least(a: Array, b: Array) -> Array:
-    """The smaller one; -0 is smaller than +0."""
+    """The smaller operand; -0 is smaller than +0."""
     equal = np.where(np.signbit(b), b, a)
     return _quietened(np.where(a == b, equal, np.fmin(a, b)), a, b)
 
 
 def most(a: Array, b: Array) -> Array:
-    """The larger one; +0 is larger than -0."""
+    """The larger operand; +0 is larger than -0."""
     equal = np.where(np.signbit(b), a, b)
     return _quietened(np.where(a == b, equal, np.fmax(a, b)), a, b)
 
@@ -125,19 +125,19 @@ def _most3(a: Array, b: Array, c: Array) -> Array:
 
 
 def minimum3(a: Array, b: Array, c: Array) -> Array:
-    """The smallest of three, NaN where one is (IEEE 754-2019 minimum)."""
+    """The smallest of three operands, NaN if any is NaN (IEEE 754-2019 minimum)."""
     two = np.where(a == b, np.where(np.signbit(b), b, a), np.minimum(a, b))
     return np.where(two == c, np.where(np.signbit(c), c, two), np.minimum(two, c))
 
 
 def maximum3(a: Array, b: Array, c: Array) -> Array:
-    """The largest of three, NaN where one is (IEEE 754-2019 maximum)."""
+    """The largest of three operands, NaN if any is NaN (IEEE 754-2019 maximum)."""
     two = np.where(a == b, np.where(np.signbit(b), a, b), np.maximum(a, b))
     return np.where(two == c, np.where(np.signbit(c), two, c), np.maximum(two, c))
 
 
 def _multiply_legacy(a: Array, b: Array) -> Array:
-    """Zero times anything is +0."""
+    """a * b, where zero times anything is +0."""
     return np.where((a == 0) | (b == 0), np.float32(0), a * b)
 
 
@@ -219,7 +219,7 @@ def _compares() -> dict[str, Operation]:
 
 
 def _of_every_width() -> dict[str, Operation]:
-    """What float16, float32 and float64 have in common."""
+    """Return the operations that exist for float16, float32 and float64."""
     table: dict[str, Operation] = {}
     for width, kind in {"f16": "h", "f32": "f", "f64": "d"}.items():
         two, three = kind * 2, kind * 3

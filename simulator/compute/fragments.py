@@ -1,11 +1,11 @@
-"""Which element of a matrix each lane holds, for all matrix instructions.
+"""Layouts of fragments: the matrix element that each lane holds, for all matrix instructions.
 
 Source: AMD CDNA4 instruction set architecture, sections 7.1.4 to 7.1.6.
 
-With M rows, B blocks and K_L = K / (64 / (M * B)) elements of a row in a lane, lane
+With M rows, B blocks and K_L = K / (64 / (M * B)) elements of a row per lane, lane
 i + M * (b + B * g) holds A[b, i, g * K_L ..]. Only f8 of the f8f6f4 forms differs: its 32 elements
-are two runs of 16, which begin at g * 16 and K / 2 + g * 16, while the scale that a lane gives
-belongs to K = g * 32 .. g * 32 + 31.
+are two runs of 16, which begin at g * 16 and K / 2 + g * 16. The scale in a lane belongs to
+K = g * 32 .. g * 32 + 31 in every format.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LANE = np.arange(64)
 
 
 def held_rows(lanes: Array, rows: int, blocks: int) -> Array:
-    """uint32 [waves, 64, words of a lane] -> [waves, blocks, rows, words]: in the order of K."""
+    """uint32 [waves, 64, words of a lane] -> [waves, blocks, rows, words], in the order of K."""
     waves, _, words = lanes.shape
     by_group = lanes.reshape(waves, 64 // (rows * blocks), blocks, rows, words)
     ordered = np.ascontiguousarray(by_group.transpose(0, 2, 3, 1, 4))
@@ -29,16 +29,16 @@ def held_rows(lanes: Array, rows: int, blocks: int) -> Array:
 
 
 def two_runs(lanes: Array, rows: int) -> Array:
-    """The same for f8 of the f8f6f4 forms, [waves, rows, words]: two runs of 16 elements."""
+    """`held_rows` for f8 of the f8f6f4 forms, with two runs of 16: [waves, rows, words]."""
     waves = len(lanes)
     by_run = lanes.reshape(waves, 64 // rows, rows, 2, 4)
     return np.ascontiguousarray(by_run.transpose(0, 2, 3, 1, 4)).reshape(waves, rows, -1)
 
 
 def arrange(product: Array, height: int) -> Array:
-    """[waves, blocks, rows, columns] -> [waves, 64, items]: where lanes hold the results.
+    """Results [waves, blocks, rows, columns] -> [waves, 64, items], as lanes hold them.
 
-    height: consecutive rows that one lane holds, 4 but for float64.
+    height: number of consecutive rows that a lane holds, 1 for float64, else 4.
     """
     waves, blocks, rows, _ = product.shape
     if blocks == 1 and height == 4 and rows == 16:
@@ -53,7 +53,7 @@ def arrange(product: Array, height: int) -> Array:
 
 @cache
 def _places(rows: int, blocks: int, height: int) -> Array:
-    """For each lane and item the place of the element in [blocks, rows, columns]."""
+    """Return for each lane and item the flat index of its element in [blocks, rows, columns]."""
     together = -(-64 // (rows * rows // height))
     high = 64 // together // rows
     groups = rows // (height * high)
@@ -66,7 +66,7 @@ def _places(rows: int, blocks: int, height: int) -> Array:
 
 
 def broadcast_first(size: int, block: int, blocks: int) -> Array | None:
-    """CBSZ and ABID: the lane from which each lane takes its part of A; None for its own."""
+    """CBSZ and ABID: return the lane from which each lane takes its part of A; None for its own."""
     if not size and not block:
         return None
     if 1 << size > blocks or block >= 1 << size:
@@ -78,7 +78,7 @@ def broadcast_first(size: int, block: int, blocks: int) -> Array | None:
 
 
 def broadcast_second(code: int) -> Array | None:
-    """BLGP: the lane from which each lane takes its part of B; None for its own."""
+    """BLGP: return the lane from which each lane takes its part of B; None for its own."""
     if code == 0:
         return None
     if code < 3:

@@ -108,7 +108,7 @@ def bit_operation(table: int) -> Callable[[Array, Array, Array], Array]:
     return run
 
 
-#: The truth tables that compilers emit, in fewer operations.
+#: Shorter forms of the truth tables that compilers emit.
 _KNOWN: dict[int, Callable[[Array, Array, Array], Array]] = {
     0x36: lambda a, b, c: (a | c) ^ b,
     0x78: lambda a, b, c: a ^ (b & c),
@@ -182,7 +182,7 @@ def _carries() -> dict[str, Operation]:
 
 
 def _words() -> dict[str, Operation]:
-    """Sixteen bits wide."""
+    """Return the operations on 16 bits."""
     return {
         "v_add_u16": operation("w", "ww", lambda a, b: a + b),
         "v_sub_u16": operation("w", "ww", lambda a, b: a - b),

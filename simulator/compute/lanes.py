@@ -21,9 +21,9 @@ _LANE = np.arange(64)
 
 @cache
 def dpp_lanes(control: int) -> tuple[Array, Array]:
-    """For each lane the lane that it reads, and whether there is one.
+    """Return for each lane the lane that it reads, and whether that lane exists.
 
-    Rows are 16 lanes. Raises SimulationError for controls of other generations.
+    A row has 16 lanes. Raises SimulationError for controls of other generations.
     """
     row, place = _LANE & ~15, _LANE & 15
     valid = np.ones(64, bool)
@@ -60,12 +60,12 @@ def dpp_lanes(control: int) -> tuple[Array, Array]:
 
 @cache
 def dpp_enabled(row_mask: int, bank_mask: int) -> Array:
-    """The lanes that the two masks let write; a bank is 4 lanes of each row."""
+    """Return the lanes that both masks enable for writing; a bank is 4 lanes of each row."""
     return ((row_mask >> (_LANE >> 4) & 1) & (bank_mask >> (_LANE >> 2 & 3) & 1)).astype(bool)
 
 
 def dpp(waves: Waves, value: Array, i: Instruction) -> tuple[Array, Array]:
-    """The first operand of a DPP instruction, and the lanes that it may write."""
+    """Return the first operand of a DPP instruction, and the lanes that it may write."""
     source, valid = dpp_lanes(i.has("dpp_ctrl"))
     moved = waves.wide(value)[:, source]
     readable = valid & waves.lanes[:, source]
@@ -77,11 +77,11 @@ def dpp(waves: Waves, value: Array, i: Instruction) -> tuple[Array, Array]:
 
 @cache
 def swizzle_lanes(offset: int) -> Array:
-    """ds_swizzle_b32: for each lane the lane that it reads."""
+    """ds_swizzle_b32: return for each lane the lane that it reads."""
     mask, turn = offset & 31, offset >> 5 & 31
     low, high = _LANE & 31, _LANE & 32
     if offset >= 0xE000:
-        # The order of a Fourier transform: reversed bits, as many of them as the mask leaves.
+        # FFT mode: the bits of the lane that the mask does not keep are reversed.
         reversed_bits = sum((low >> n & 1) << (4 - n) for n in range(5))
         return np.asarray(high | reversed_bits >> mask.bit_count() | (_LANE & mask))
     if offset >= 0xC000:
@@ -93,7 +93,7 @@ def swizzle_lanes(offset: int) -> Array:
 
 
 def lane_step(i: Instruction, read: Callable[[int], Callable[[Waves], Array]]) -> Step | None:
-    """What a cross-lane instruction does; `read` gives a reader of its n-th operand."""
+    """Return the step of a cross-lane instruction, else None; read: returns an operand's reader."""
     maker = _MAKERS.get(i.name)
     return maker(i, read) if maker else None
 
@@ -158,7 +158,7 @@ def _pull(i: Instruction, read: Reader) -> Step:
 
 
 def _push(i: Instruction, read: Reader) -> Step:
-    """ds_permute_b32: each lane writes to the lane that its address names; the last one wins."""
+    """ds_permute_b32: each lane writes to the lane that its address names; the last lane wins."""
     address, value, target, offset = read(0), read(1), i.results[0].index, i.has("offset")
 
     def step(w: Waves) -> None:
@@ -172,9 +172,9 @@ def _push(i: Instruction, read: Reader) -> Step:
 
 
 def _exchange(rows: int) -> Callable[[Instruction, Reader], Step]:
-    """v_permlane16_swap, v_permlane32_swap: odd groups of the result with even ones of the source.
+    """v_permlane16_swap, v_permlane32_swap: swap odd groups of the result with even source groups.
 
-    EXEC is not looked at beyond the lanes that are written.
+    EXEC restricts only the lanes that are written.
     """
 
     def make(i: Instruction, _: Reader) -> Step:

@@ -1,15 +1,15 @@
-"""Matrix instructions: the product of fragments, scaled or not, and its sum.
+"""Dense matrix instructions: the product of fragments, scaled or not, plus an accumulator.
 
-Sources: AMD CDNA4 instruction set architecture, chapter 7 (which lane holds which element: see
+Sources: AMD CDNA4 instruction set architecture, chapter 7 (layouts of fragments: see
 `fragments`); AMD's article "Matrix Core Programming on AMD CDNA3 and CDNA4 architecture"
 (fragments with worked kernels); composable_kernel's hardware test test/mx_mfma_op/mx_mfma_op.hpp
 (commit 045a71bc14e9).
 
 Products are exact and sums are in float32 in an order that AMD does not document, so results
 agree with hardware exactly where every partial sum is exact, else within float32 rounding.
-Instructions of float64 sum in float64, those of int8 in integers that wrap. EXEC is ignored, and
-the rounding and denormal modes are, but for the operands of float32 (section 7.4). Where
-MODE.FP16_OVFL is set, results that overflow are limited to the largest number.
+Instructions on float64 sum in float64, instructions on int8 in integers that wrap. EXEC is ignored,
+and so are the rounding and denormal modes, except for float32 operands (section 7.4). With
+MODE.FP16_OVFL, results that overflow are limited to the largest number.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from mxc.simulator.run.state import Waves
 
 Step = Callable[[Waves], None]
 Constant = Callable[[Operand], Array]
-#: Scale bytes between which no product of a scaled element leaves float32's normal range.
+#: Range of scale bytes in which no product of scaled elements leaves float32's normal range.
 _SAFE_LOW, _SAFE_HIGH = 80, 170
 
 
 def mfma_step(i: Instruction, constant: Constant) -> Step | None:
-    """What a dense matrix instruction does; None where it is not modelled.
+    """Return the step of a dense matrix instruction; None where it is not modelled.
 
-    constant: the value of an operand that is no vector register, as float32 or bits. Raises
-    SimulationError for broadcasts that are not defined.
+    constant: returns the value of a constant operand as uint32 bits. Raises SimulationError for
+    undefined broadcasts.
     """
     shape = matrix_shape(i.name)
     if shape is None:
@@ -127,7 +127,7 @@ DECODERS: dict[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]] =
 
 
 def fragment(w: Waves, operand: Operand, form: str, rows: int) -> Array:
-    """The elements of an operand of an f8f6f4 form: float32 [waves, rows, K]."""
+    """Return the elements of an operand of an f8f6f4 form: float32 [waves, rows, K]."""
     raw = _raw(w, operand)
     if form == "fp4":
         return unpack(held_rows(raw, rows, 1)[:, 0], form)
@@ -150,7 +150,7 @@ def _scaled(i: Instruction, rows: int, depth: int, constant: Constant) -> Step:
     def bytes_of(w: Waves, side: int) -> Array:
         operand = scales[side]
         if not operand.is_register:
-            # Of a constant the exponent counts (section 7.2.1).
+            # The scale is the exponent of a constant (section 7.2.1).
             return w.wide(constant(operand) >> 23 & 0xFF)
         return w.wide(w.bank(operand.bank)[operand.index]) >> 8 * select[side] & 0xFF
 
@@ -179,7 +179,7 @@ def _scaled(i: Instruction, rows: int, depth: int, constant: Constant) -> Step:
             blocked = numbers.reshape(w.count, rows, depth // 32, 32)
             numbers = np.multiply(blocked, factor[..., None], out=blocked if safe else None)
             numbers = numbers.reshape(w.count, rows, depth)
-        # Registers read into a group are other objects afterwards.
+        # Reading registers as a group replaces their objects, so the key is made again.
         held = tuple(registers[operand.index : operand.index + operand.count])
         key = (tuple(map(id, held)), id(scale), select[number], form, rows)
         w.fragments[key] = (numbers, safe, held, scale)
@@ -204,7 +204,7 @@ def accumulate(
 ) -> None:
     """Add A @ B^T of [waves, blocks, rows, K] to an operand and write the result's registers.
 
-    negative: the operand's sign is changed first.
+    negative: negate the operand first.
     """
     target = i.results[0]
     integer = "_i32_" in i.name
@@ -237,7 +237,7 @@ def accumulate(
 
 
 def _constant(bits: Array, operand: Operand, kind: Any) -> Array:
-    """An inline constant as the accumulator's type."""
+    """Convert an inline constant to the accumulator's type."""
     number = bits.view(np.float32) if operand.bank == "float" else bits.view(np.int32)
     if kind == np.float64:
         return number.astype(np.float64)
@@ -247,7 +247,7 @@ def _constant(bits: Array, operand: Operand, kind: Any) -> Array:
 def _limited(
     result: Array, a: Array, b: Array, start: Array | None, kind: Any, height: int
 ) -> Array:
-    """Results that overflow become the largest number of their sign; infinities stay."""
+    """Limit results that overflow to the largest number of their sign; infinities stay."""
     if kind == np.int32:
         return np.clip(result, -(2**31), 2**31 - 1)
     largest = np.finfo(kind).max

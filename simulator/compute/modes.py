@@ -1,4 +1,4 @@
-"""What the MODE register of a wave decides: rounding, denormals, clamping of NaN and overflow.
+"""Effects of a wave's MODE register: denormals, clamping, output modifiers, overflow.
 
 Source: AMD CDNA4 instruction set architecture, sections 3.5 and 6.4.
 """
@@ -23,25 +23,25 @@ _TINY[np.dtype(np.float64)] = 2.0**-1022
 
 
 def flush(value: Array) -> Array:
-    """Denormals become zeros of their sign."""
+    """Flush denormals to zeros of their sign."""
     tiny = value.dtype.type(_TINY[value.dtype])
     return np.where(np.abs(value) < tiny, np.copysign(value.dtype.type(0), value), value)
 
 
 def flush_input(w: Waves, value: Array) -> Array:
-    """Operands as the denormal mode of their type lets an instruction see them."""
+    """Flush denormal operands if the denormal mode of their type says so."""
     shift = DENORM32 if value.dtype == np.float32 else DENORM16
     return value if w.mode >> shift & 1 else flush(value)
 
 
 def flush_output(w: Waves, value: Array) -> Array:
-    """Results as the denormal mode of their type lets an instruction give them."""
+    """Flush denormal results if the denormal mode of their type says so."""
     shift = DENORM32 if value.dtype == np.float32 else DENORM16
     return value if w.mode >> shift & 2 else flush(value)
 
 
 def clamp(w: Waves, value: Array) -> Array:
-    """The clamp bit of a float: 0 to 1, and NaN is 0 where DX10_CLAMP is set."""
+    """Clamp a float to 0 .. 1; NaN becomes 0 where DX10_CLAMP is set."""
     limited = np.clip(value, 0, 1)
     return (
         np.where(np.isnan(value), value.dtype.type(0), limited) if w.mode & DX10_CLAMP else limited
@@ -49,7 +49,7 @@ def clamp(w: Waves, value: Array) -> Array:
 
 
 def omod(w: Waves, value: Array, code: int) -> Array:
-    """The output modifier: times 2, 4 or 1/2; ignored in IEEE mode or with denormal results."""
+    """Apply the output modifier, times 2, 4 or 1/2; ignored in IEEE mode or with denormals on."""
     shift = DENORM32 if value.dtype == np.float32 else DENORM16
     if w.mode & IEEE or w.mode >> shift & 2:
         return value

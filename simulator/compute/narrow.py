@@ -1,10 +1,10 @@
-"""The conversions to and from fp4, fp6, bf6, fp8 and bf8, which read or write a part of a register.
+"""Conversions to and from fp4, fp6, bf6, fp8 and bf8, which read or write a part of a register.
 
-Sources: AMD CDNA4 instruction set architecture, section 7.3 (what overflows becomes NaN in fp8 and
-infinity in bf8, the largest number where MODE.FP16_OVFL is set, infinities too; fp4 and fp6
+Sources: AMD CDNA4 instruction set architecture, section 7.3 (overflow becomes NaN in fp8 and
+infinity in bf8, or the largest number with MODE.FP16_OVFL, for infinities too; fp4 and fp6
 saturate; only the exponent of a scale counts) and the sections on VOP1 and VOP3; AMD's HIP,
-amd_hip_ocp_host.hpp, which its tests compare with gfx950 (stochastic rounding; a scale whose
-exponent is 255 makes NaN; NaN becomes the largest number of fp4 and fp6).
+amd_hip_ocp_host.hpp, which its tests compare with gfx950 (stochastic rounding; a scale with the
+exponent 255 gives NaN; NaN becomes the largest number of fp4 and fp6).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SHIFTS = (0, 8, 16, 24, 0, 16, 0)
 
 
 def conversion_step(i: Instruction, read: Reader, read_float: FloatReader) -> Step | None:
-    """What one of these conversions does; None for any other instruction."""
+    """Return the step of one of these conversions; None for any other instruction."""
     form = SMALL.get(i.name) or FNUZ.get(i.name)
     if form is None:
         return None
@@ -46,34 +46,40 @@ def conversion_step(i: Instruction, read: Reader, read_float: FloatReader) -> St
 
 
 def scale_power(scale: Array) -> tuple[Array, Array]:
-    """The exponent of a float32 scale (uint32 bits), all else of which is ignored; where NaN."""
+    """Return the exponent of a float32 scale (uint32 bits), and where the scale is NaN.
+
+    Sign and mantissa of the scale are ignored.
+    """
     field = (scale >> 23 & 0xFF).astype(np.int32)
     return field - 127, field == 255
 
 
 def _group(w: Waves, operand: Operand) -> Array:
-    """uint32 [waves, 64, registers]; the cheap form for one register: [.., .., 1]."""
+    """Return an operand as uint32 [waves, 64, registers]; without a copy for one register."""
     if operand.count == 1:
         return w.bank(operand.bank)[operand.index][..., None]
     return w.group(operand.bank, operand.index, operand.count)
 
 
 def unpack6(words: Array) -> Array:
-    """Codes (uint8 [..., 32]) of 32 elements of 6 bits in uint32 [..., 6]."""
+    """Unpack 32 elements of 6 bits from uint32 [..., 6] to codes uint8 [..., 32]."""
     raw = np.ascontiguousarray(words).view(np.uint8)
     bits = np.unpackbits(raw, axis=-1, bitorder="little")
     return np.asarray(bits.reshape(*words.shape[:-1], 32, 6) @ (1 << np.arange(6, dtype=np.uint8)))
 
 
 def pack6(codes: Array) -> Array:
-    """uint32 [..., 6] of 32 codes of 6 bits."""
+    """Pack codes [..., 32] of 6 bits to uint32 [..., 6]."""
     bits = codes[..., None] >> np.arange(6, dtype=np.uint32) & 1
     flat = bits.astype(np.uint8).reshape(*codes.shape[:-1], 192)
     return np.packbits(flat, axis=-1, bitorder="little").view(np.uint32)
 
 
 def _widen(i: Instruction, form: Conversion, read: Reader) -> Step:
-    """op_sel[1:0] chooses the byte of an fp4 source or a single one, op_sel[0] the half of fp8."""
+    """Return the step of a widening conversion.
+
+    op_sel[1:0] selects the byte of an fp4 or a single source, op_sel[0] the half of an fp8 pair.
+    """
     source = i.operands[0]
     one = read(source) if source.count == 1 else None
     scale = read(i.operands[1]) if form.scaled else None
@@ -109,7 +115,7 @@ def _widen(i: Instruction, form: Conversion, read: Reader) -> Step:
 
 
 def _wide_words(wide: str, numbers: Array) -> list[Array]:
-    """Registers of float32 [..., n] in a format: one for each, or for two."""
+    """Convert float32 [..., n] to registers of format `wide`: one per element, or per two."""
     count = numbers.shape[-1]
     if wide == "f32":
         words = np.ascontiguousarray(numbers).view(np.uint32)
@@ -123,7 +129,7 @@ def _wide_words(wide: str, numbers: Array) -> list[Array]:
 def _wide_reader(
     i: Instruction, form: Conversion, read: Reader, read_float: FloatReader
 ) -> Callable[[Waves], Array]:
-    """A function that reads the elements to narrow: float32 [..., count]."""
+    """Return a function that reads the elements to narrow, as float32 [..., count]."""
     signs = i.has("abs") | i.has("neg")
     if form.separate or (form.wide == "f32" and form.count == 1):
         parts = [read_float(i, n) for n in range(form.count)]
@@ -150,8 +156,9 @@ def _wide_reader(
 
 
 def _narrow(i: Instruction, form: Conversion, read: Reader, read_float: FloatReader) -> Step:
-    """op_sel[3:2] chooses the byte of an fp4 result or a single one, op_sel[3] the half of fp8.
+    """Return the step of a narrowing conversion.
 
+    op_sel[3:2] selects the byte of an fp4 or a single result, op_sel[3] the half of an fp8 pair.
     The other bits of the register keep their values.
     """
     elements = _wide_reader(i, form, read, read_float)
@@ -192,7 +199,7 @@ def _narrow(i: Instruction, form: Conversion, read: Reader, read_float: FloatRea
 
 
 def _random(form: Conversion, exact: Array, state: Array, *, clamp: bool) -> Array:
-    """Stochastic rounding of each element, the seed stepped from one to the next."""
+    """Round each element stochastically; the random state advances from element to element."""
     codes = []
     for n in range(form.count):
         part = exact[..., n]

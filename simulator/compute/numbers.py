@@ -12,10 +12,10 @@ import numpy as np
 
 from mxc.simulator.compute.operations import Array
 
-#: Element formats by the code that cbsz and blgp give them (CDNA4 ISA, matrix instructions).
+#: Element formats by their code in cbsz and blgp (CDNA4 ISA, matrix instructions).
 FORMATS = ("fp8", "bf8", "fp6", "bf6", "fp4")
-#: Exponent bits, mantissa bits and bias; fp8z and bf8z are those of gfx942, FNUZ: no infinity, no
-#: negative zero, whose code is their only NaN.
+#: Exponent bits, mantissa bits and bias. fp8z and bf8z are the FNUZ formats of gfx942: they have no
+#: infinity and no negative zero, whose code is their only NaN.
 _FIELDS = {
     "fp8": (4, 3, 7),
     "bf8": (5, 2, 15),
@@ -27,14 +27,14 @@ _FIELDS = {
     "f16": (5, 10, 15),
     "bf16": (8, 7, 127),
 }
-#: Mantissa bits of the formats that conversions read.
+#: Mantissa bits of the wide formats of conversions.
 MANTISSA = {"f32": 23, "f16": 10, "bf16": 7}
 BITS = {"fp8": 8, "bf8": 8, "fp8z": 8, "bf8z": 8, "fp6": 6, "bf6": 6, "fp4": 4}
 
 
 @cache
 def values(name: str) -> Array:
-    """float32 of every code of a format."""
+    """Return the float32 value of every code of a format."""
     exponent_bits, mantissa_bits, bias = _FIELDS[name]
     codes = np.arange(1 << BITS[name])
     mantissa = codes & ((1 << mantissa_bits) - 1)
@@ -57,7 +57,7 @@ def values(name: str) -> Array:
 
 @cache
 def pairs() -> Array:
-    """float32 [256, 2]: the two fp4 elements of each byte, the low nibble first."""
+    """Return float32 [256, 2]: the two fp4 elements of each byte, the low nibble first."""
     low = values("fp4")
     codes = np.arange(256)
     return np.stack([low[codes & 15], low[codes >> 4]], axis=1)
@@ -65,7 +65,7 @@ def pairs() -> Array:
 
 @cache
 def _wide_table(name: str) -> Array:
-    """The elements of every 16-bit pattern, as one item: 2 of 8 bits, or 4 of fp4."""
+    """Return the elements of every 16-bit pattern as one item: 2 of 8 bits, or 4 of fp4."""
     codes = np.arange(1 << 16)
     if name == "fp4":
         four = np.concatenate([pairs()[codes & 255], pairs()[codes >> 8]], axis=1)
@@ -75,27 +75,27 @@ def _wide_table(name: str) -> Array:
 
 
 def unpack(words: Array, name: str) -> Array:
-    """float32 elements of fp4, fp8 or bf8 packed in uint32 [..., n], in order along the last axis.
+    """Unpack fp4, fp8 or bf8 in uint32 [..., n] to float32, in order along the last axis.
 
-    One look-up gives two or four elements: this is where simulated matrix products spend time.
+    One table look-up gives two or four elements, because simulated matrix products spend most time
+    here.
     """
     return np.asarray(_wide_table(name).take(words.view(np.uint16)).view(np.float32))
 
 
 @cache
 def _grid(name: str) -> tuple[Array, Array]:
-    """The finite sizes of a format in float64 and the midpoints between them."""
+    """Return the finite magnitudes of a format in float64, and the midpoints between them."""
     sizes = values(name)[: 1 << (BITS[name] - 1)].astype(np.float64)
     sizes = sizes[np.isfinite(sizes)]
     return sizes, (sizes[1:] + sizes[:-1]) / 2
 
 
 def encode(value: Array, name: str, *, clamp: bool) -> Array:
-    """Codes (uint32) of float64 `value`, to nearest even.
+    """Return the codes (uint32) of float64 `value`, rounded to nearest even.
 
-    What rounds to more than the largest number becomes that number where `clamp` is set or the
-    format has nothing else, NaN in fp8, infinity in bf8; fp4 and fp6 have no NaN: it becomes the
-    largest number too.
+    Overflow becomes NaN in fp8 and infinity in bf8, or the largest number with `clamp`. In fp4 and
+    fp6, overflow and NaN become the largest number.
     """
     sizes, middles = _grid(name)
     size = np.abs(value)
@@ -104,7 +104,7 @@ def encode(value: Array, name: str, *, clamp: bool) -> Array:
     code = np.where(tie & (code & 1 == 1), code + 1, code)
     if name in ("fp8", "bf8"):
         step = sizes[-1] - sizes[-2]
-        # A tie beyond the largest number: its code is even in fp8 (0x7e), odd in bf8 (0x7b).
+        # A tie beyond the largest number, whose code is even in fp8 (0x7e) and odd in bf8 (0x7b).
         edge = sizes[-1] + step / 2
         over = size > edge if name == "fp8" else size >= edge
         if not clamp:
@@ -117,13 +117,13 @@ def encode(value: Array, name: str, *, clamp: bool) -> Array:
 
 
 def encode_stochastic(value: Array, name: str, seed: Array, source: int, *, clamp: bool) -> Array:
-    """Codes (uint32) of float64 `value`, rounded by adding random bits and cutting off.
+    """Return the codes (uint32) of float64 `value`, rounded stochastically.
 
-    source: mantissa bits of the format that the value comes from. The upper bits of `seed`, as
-    many as are cut off, are added to the mantissa, which is first cut off below the source's last
-    bit where the result is denormal. f16 and bf16 overflow to infinity (f16 to the largest number
-    where `clamp` is set), others as in `encode`.
-    Source: AMD's HIP, amd_hip_ocp_host.hpp, which its tests compare with gfx950.
+    source: mantissa bits of the format that the value comes from. As many upper bits of `seed` as
+    are truncated are added to the mantissa before truncation. For a denormal result, mantissa bits
+    below the source's last bit are dropped first. f16 and bf16 overflow to infinity (f16 to the
+    largest number with `clamp`), other formats as in `encode`. Source: AMD's HIP,
+    amd_hip_ocp_host.hpp, which its tests compare with gfx950.
     """
     exponent_bits, mantissa, bias = _FIELDS[name]
     finite = np.where(np.isfinite(value), value, 0)
@@ -139,7 +139,7 @@ def encode_stochastic(value: Array, name: str, seed: Array, source: int, *, clam
     largest = top if saturates else infinity - 1
     beyond = largest if saturates or (clamp and name != "bf16") else infinity
     code = np.where(code > largest, beyond, code)
-    # Infinities stay what they are in f16: FP16_OVFL is about results that overflow.
+    # Infinities stay infinite in f16: FP16_OVFL affects only finite values that overflow.
     code = np.where(np.isinf(value), infinity if name == "f16" else beyond, code)
     code = np.where(np.isnan(value), top, code)
     sign = np.signbit(value).astype(np.uint32) << (exponent_bits + mantissa)
@@ -147,12 +147,12 @@ def encode_stochastic(value: Array, name: str, seed: Array, source: int, *, clam
 
 
 def random_next(state: Array) -> Array:
-    """v_prng_b32: the number after `state` (uint32) of a linear feedback shift register."""
+    """v_prng_b32: return the next state (uint32) of a linear feedback shift register."""
     return (state << 1) ^ ((state >> 31) * np.uint32(197))
 
 
 def scale_of(byte: Array) -> Array:
-    """float64 2**(byte - 127) of E8M0 bytes; NaN for 255."""
+    """Return float64 2**(byte - 127) of E8M0 bytes; NaN for 255."""
     return np.asarray(_SCALES[byte])
 
 

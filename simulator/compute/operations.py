@@ -1,12 +1,12 @@
-"""How an instruction is described: the kinds of its results and operands, and a numpy function.
+"""Descriptions of instructions: kinds of results and operands, and a numpy function.
 
-A kind is one letter. It says how many registers an operand takes and as what the function sees
-them; arrays have one row for each wave and one column for each lane (one column: scalar).
+A kind is one letter, which gives the number of registers of an operand and the dtype that the
+function receives. Arrays have one row per wave and one column per lane (one column for scalars).
 
     u uint32        i int32         f float32      U uint64   I int64   d float64
     w uint16 in uint32              s int16 in int32
     h float16       b bfloat16 widened to float32
-    m lane mask (bool, from 64 bits)               c the SCC bit (bool), not written in the text
+    m lane mask (bool, from 64 bits)               c the SCC bit (bool), implicit in assembly text
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 Array: TypeAlias = NDArray[Any]
 
-#: Registers (32 bits each) that an operand of a kind takes.
+#: Number of 32-bit registers of an operand of each kind.
 REGISTERS = dict.fromkeys("uifwshb", 1) | dict.fromkeys("UIdm", 2) | {"c": 0}
 
 
@@ -28,7 +28,7 @@ REGISTERS = dict.fromkeys("uifwshb", 1) | dict.fromkeys("UIdm", 2) | {"c": 0}
 class Operation:
     """`run` takes the operands of kinds `ins` and returns the results of kinds `outs`.
 
-    tied: the old value of the result is one more operand, the last one.
+    tied: the old value of the result is an additional last operand.
     """
 
     outs: str
@@ -38,25 +38,25 @@ class Operation:
 
 
 def operation(outs: str, ins: str, run: Callable[..., Any], *, tied: bool = False) -> Operation:
-    """An Operation; "u", "uu" is a function of two uint32 arrays that gives one."""
+    """Make an Operation; "u", "uu" is a function of two uint32 arrays that returns one."""
     return Operation(outs, ins, run, tied)
 
 
 def u64(value: Array) -> Array:
-    """Zero-extended to 64 bits."""
+    """Zero-extend to 64 bits."""
     return value.astype(np.uint64)
 
 
 def i64(value: Array) -> Array:
-    """Sign-extended to 64 bits."""
+    """Extend to int64, by sign for signed types."""
     return value.astype(np.int64)
 
 
 def low32(value: Array) -> Array:
-    """The lower half of 64 bits."""
+    """Return the lower half of 64 bits."""
     return value.astype(np.uint32)
 
 
 def high32(value: Array) -> Array:
-    """The upper half of 64 bits."""
+    """Return the upper half of 64 bits."""
     return (value >> np.uint64(32)).astype(np.uint32)

@@ -1,9 +1,9 @@
-"""Packed instructions: two halves of a register, or two registers, at once.
+"""Packed instructions: operations on two halves of a register, or on two registers.
 
 Source: AMD CDNA4 instruction set architecture, section on VOP3P, and the pseudocode there.
-`op_sel` chooses the half that the lower result reads, `op_sel_hi` that of the upper one. The
-pseudocode of v_pk_mov_b32 reads op_sel alone: op_sel[0] for the lower result, which is of the first
-operand, op_sel[1] for the upper one, which is of the second.
+`op_sel` selects the half that the lower result reads, `op_sel_hi` the half that the upper result
+reads. v_pk_mov_b32 uses only op_sel in the pseudocode: op_sel[0] for the lower result, which reads
+the first operand, and op_sel[1] for the upper result, which reads the second.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mxc.simulator.compute.floats import FLOATS, fused32, maximum3, minimum3
 from mxc.simulator.compute.integers import INTEGERS
 from mxc.simulator.compute.operations import Array, Operation, operation
 
-#: Two 16-bit halves in each register; the operation is that of one half.
+#: Instructions on two 16-bit halves of registers, with the operation of one half.
 PACKED16: dict[str, Operation] = {
     **{
         f"v_pk_{name}": INTEGERS[f"v_{name}"]
@@ -30,7 +30,7 @@ PACKED16: dict[str, Operation] = {
     "v_pk_minimum3_f16": operation("h", "hhh", minimum3),
     "v_pk_maximum3_f16": operation("h", "hhh", maximum3),
 }
-#: Two registers; the operation is that of one.
+#: Instructions on two registers, with the operation of one.
 PACKED32: dict[str, Operation] = {
     "v_pk_add_f32": FLOATS["v_add_f32"],
     "v_pk_mul_f32": FLOATS["v_mul_f32"],
@@ -40,10 +40,10 @@ PACKED32: dict[str, Operation] = {
 
 
 def packed_reads(i: Instruction, half: int) -> list[tuple[int, int]]:
-    """Operands that one half of a packed result reads: number, and whether their upper half."""
+    """Return the operands that one half of a packed result reads: (index, 1 for upper half)."""
     if i.name == "v_pk_mov_b32":
         return [(half, i.has("op_sel") >> half & 1)]
-    # Kept as the difference from the default, which is all ones.
+    # Stored as the difference from the default, all ones.
     chosen = i.has("op_sel_hi") ^ 7 if half else i.has("op_sel")
     return [(n, chosen >> n & 1) for n in range(len(i.operands))]
 
@@ -52,7 +52,7 @@ def _mixed_half(a: Array, b: Array, c: Array) -> Array:
     return fused32(a, b, c).astype(np.float16)
 
 
-#: Fused multiply-add in float32 of operands that are float32 or a float16 half each.
+#: Fused multiply-adds in float32, whose operands are each a float32 or a float16 half.
 MIXED: dict[str, Operation] = {
     "v_mad_mix_f32": operation("f", "fff", fused32),
     "v_mad_mixlo_f16": operation("h", "fff", _mixed_half),

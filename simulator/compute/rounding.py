@@ -1,8 +1,8 @@
-"""Arithmetic rounded as MODE says where that is not to nearest even.
+"""Arithmetic with directed rounding, for MODE other than nearest even.
 
-The exact result is first brought into float64 rounded to odd (Boldo and Melquiond 2008: it keeps
-which side of every narrower number the exact result lies on), then rounded in the wanted
-direction. float64 results come from exact rational arithmetic: they are rare in such kernels.
+The exact result is first rounded to odd in float64 (Boldo and Melquiond 2008), which preserves on
+which side of every narrower number the exact result lies, and then rounded in the wanted direction.
+float64 results are computed by exact rational arithmetic, since they are rare in such kernels.
 Modes: 1 toward +infinity, 2 toward -infinity, 3 toward zero (CDNA4 ISA, section 3.5).
 """
 
@@ -19,12 +19,12 @@ from mxc.simulator.compute.operations import Array
 
 UP, DOWN, ZERO = 1, 2, 3
 Run = Callable[..., Any]
-#: Where a mode rounds to.
+#: The value toward which a mode rounds.
 _TOWARD = {UP: np.inf, DOWN: -np.inf, ZERO: 0.0}
 
 
 def narrow(exact: Array, kind: Any, mode: int) -> Array:
-    """float64 that is exact or rounded to odd -> `kind`, in the direction of `mode`."""
+    """Round float64, exact or rounded to odd, to `kind` in the direction of `mode`."""
     near = exact.astype(kind)
     back = near.astype(np.float64)
     wrong = {
@@ -37,7 +37,7 @@ def narrow(exact: Array, kind: Any, mode: int) -> Array:
 
 
 def _signed_zero(total: Array, a: Array, b: Array, mode: int) -> Array:
-    """The sum a + b where it is zero: of opposite signs, -0 if rounded down, else +0."""
+    """Give a zero sum a + b its sign: opposite addends give -0 when rounding down, else +0."""
     same = np.signbit(a) == np.signbit(b)
     zero = np.where(same, np.copysign(0.0, a), -0.0 if mode == DOWN else 0.0)
     return np.where(total == 0, zero, total)
@@ -97,10 +97,10 @@ def _scaled(mode: int) -> Run:
 
 
 def _exactly(run: Run, mode: int, *, factors: int = 0) -> Callable[..., Array]:
-    """A float64 operation by rational arithmetic, rounded in the direction of `mode`.
+    """Return a float64 operation by rational arithmetic, rounded in the direction of `mode`.
 
-    factors: how many operands the sign of a product comes from; 0 is a sum of the last operand
-    and the product of the others.
+    factors: number of operands that determine the sign of a zero product; 0 for a sum of the last
+    operand and the product of the others.
     """
 
     def one(*operands: Any) -> float:
@@ -125,7 +125,7 @@ def _power(value: Any, exponent: Any) -> Any:
 
 
 def _round(exact: Fraction, mode: int) -> float:
-    """A fraction as float64, in the direction of `mode`."""
+    """Round a fraction to float64 in the direction of `mode`."""
     try:
         near = float(exact)
     except OverflowError:
@@ -154,7 +154,7 @@ def _by_name(names: tuple[str, ...], make: Callable[[int], Run]) -> dict[str, Ca
 
 
 _WIDTHS = ("f16", "f32", "f64")
-#: By name: a maker of the operation for a mode.
+#: Makers of an instruction's operation for a mode, by name.
 DIRECTED: dict[str, Callable[[int], Run]] = {
     **_by_name(tuple(f"add_{w}" for w in _WIDTHS), _sum),
     **_by_name(tuple(f"sub_{w}" for w in _WIDTHS), _difference),
@@ -170,7 +170,7 @@ DIRECTED: dict[str, Callable[[int], Run]] = {
     **_by_name(("cvt_f16_f32", "cvt_f16_u16", "cvt_f16_i16"), _converted(np.float16)),
 }
 _EXACT = ("min", "max", "min3", "max3", "med3", "minimum3", "maximum3", "trunc", "ceil", "floor")
-#: Operations whose result is a number, and never rounded or always to nearest even.
+#: Float instructions whose result is exact, or always rounded to nearest even.
 UNROUNDED = frozenset(
     (
         *(f"v_{name}_{width}" for name in (*_EXACT, "rndne", "frexp_mant") for width in _WIDTHS),
@@ -185,7 +185,7 @@ UNROUNDED = frozenset(
 
 
 def limited(result: Array, *operands: Array) -> Array:
-    """FP16_OVFL: an infinite result of finite operands becomes the largest number."""
+    """FP16_OVFL: replace an infinite result of finite operands by the largest number."""
     finite = np.isinf(result)
     for operand in operands:
         if operand.dtype.kind == "f":

@@ -1,7 +1,7 @@
-"""Scalar integer instructions, and the SCC bit that they leave.
+"""Scalar integer instructions, and the SCC bit that they set.
 
 Source: AMD CDNA4 instruction set architecture, sections on SOP1, SOP2, SOPC and SOPK. A shift
-uses the low bits of its count only; SOPK immediates are sign-extended.
+uses only the low bits of its count; SOPK immediates are sign-extended.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ONE64 = np.uint64(1)
 
 
 def _nonzero(run: Callable[..., Array]) -> Callable[..., Pair]:
-    """SCC says whether the result is not zero."""
+    """Return `run` with SCC set where the result is not zero."""
 
     def both(*operands: Array) -> Pair:
         result = run(*operands)
@@ -47,7 +47,7 @@ def _subtract(a: Array, b: Array, borrow: Array | int = 0) -> Pair:
 
 
 def _signed(run: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Pair]:
-    """SCC says whether the signed result does not fit into 32 bits."""
+    """Return `run` with SCC set where the signed result does not fit into 32 bits."""
 
     def both(a: Array, b: Array) -> Pair:
         wide = run(i64(a), i64(b))
@@ -66,46 +66,46 @@ def _most(a: Array, b: Array) -> Pair:
 
 
 def reverse32(value: Array) -> Array:
-    """The 32 bits in the opposite order."""
+    """Reverse the order of 32 bits."""
     for shift, mask in ((1, 0x55555555), (2, 0x33333333), (4, 0x0F0F0F0F), (8, 0x00FF00FF)):
         value = (value >> shift & mask) | ((value & mask) << shift)
     return (value >> 16) | (value << 16)
 
 
 def highest_bit(value: Array) -> Array:
-    """Zeros above the highest set bit of uint32; 2**32-1 for zero."""
+    """Count zeros above the highest set bit of uint32; 2**32-1 for zero."""
     width = np.frexp(value.astype(np.float64))[1]
     return np.where(value == 0, -1, 32 - width).astype(np.int32).view(np.uint32)
 
 
 def lowest_bit(value: Array) -> Array:
-    """Zeros below the lowest set bit of uint32; 2**32-1 for zero."""
+    """Count zeros below the lowest set bit of uint32; 2**32-1 for zero."""
     lowest = value & (~value + np.uint32(1))
     place = np.frexp(lowest.astype(np.float64))[1] - 1
     return np.where(value == 0, -1, place).astype(np.int32).view(np.uint32)
 
 
 def sign_bits(value: Array) -> Array:
-    """Bits above the highest that differs from the sign of int32; 2**32-1 where none does."""
+    """Count bits above the highest that differs from the sign of int32; 2**32-1 for none."""
     return highest_bit((value ^ (value >> 31)).view(np.uint32))
 
 
 def reverse64(value: Array) -> Array:
-    """The 64 bits in the opposite order."""
+    """Reverse the order of 64 bits."""
     low, high = reverse32(high32(value)), reverse32(low32(value))
     result: Array = u64(low) | u64(high) << np.uint64(32)
     return result
 
 
 def highest_bit64(value: Array) -> Array:
-    """Zeros above the highest set bit of uint64; 2**32-1 for zero."""
+    """Count zeros above the highest set bit of uint64; 2**32-1 for zero."""
     high, low = high32(value), low32(value)
     below = np.where(low == 0, np.uint32(0xFFFFFFFF), highest_bit(low) + np.uint32(32))
     return np.where(high != 0, highest_bit(high), below).astype(np.uint32)
 
 
 def lowest_bit64(value: Array) -> Array:
-    """Zeros below the lowest set bit of uint64; 2**32-1 for zero."""
+    """Count zeros below the lowest set bit of uint64; 2**32-1 for zero."""
     high, low = high32(value), low32(value)
     above = np.where(high == 0, np.uint32(0xFFFFFFFF), lowest_bit(high) + np.uint32(32))
     return np.where(low != 0, lowest_bit(low), above).astype(np.uint32)
@@ -116,7 +116,7 @@ def _signs64(value: Array) -> Array:
 
 
 def _quads(value: Array) -> Array:
-    """Bit 4 n of the result: whether one of the bits 4 n .. 4 n + 3 is set."""
+    """Set bit 4 n of the result where one of the bits 4 n .. 4 n + 3 is set."""
     pairs = value | value >> value.dtype.type(1)
     both = pairs | pairs >> value.dtype.type(2)
     mask: Array = both & value.dtype.type(0x1111111111111111 & (1 << 8 * value.itemsize) - 1)
@@ -137,7 +137,7 @@ def _quad_mask(value: Array) -> Array:
 
 
 def _twice(value: Array) -> Array:
-    """Each of 32 bits two times."""
+    """Repeat each of 32 bits twice."""
     wide = u64(value)
     for shift, mask in (
         (16, 0x0000FFFF0000FFFF),
@@ -159,7 +159,7 @@ def _wide_signed_field(value: Array, spec: Array) -> Array:
 
 
 def ones(value: Array) -> Array:
-    """How many bits are set, as uint32."""
+    """Count the set bits, as uint32."""
     return np.bitwise_count(value).astype(np.uint32)
 
 
@@ -172,7 +172,7 @@ def field(value: Array, offset: Array, width: Array) -> Array:
 def signed_field(value: Array, offset: Array, width: Array) -> Array:
     """Sign-extended bit field of uint32, as uint32; offset and width modulo 32.
 
-    The value is shifted as a signed one: a field that reaches beyond it has its sign there.
+    The value is shifted as signed, so that a field that reaches beyond bit 31 is sign-extended.
     """
     width = width & 31
     rest = ((np.uint32(32) - width) & 31).view(np.int32)
@@ -190,7 +190,7 @@ def _packed_signed_field(value: Array, spec: Array) -> Array:
     width = np.minimum(spec >> 16 & 127, 32)
     cut = i64(value) >> i64(spec & 31)
     rest = 64 - i64(width)
-    # A shift by 64 is not defined in numpy.
+    # numpy does not define a shift by 64.
     return np.where(width == 0, 0, cut << (rest & 63) >> (rest & 63)).astype(np.int32)
 
 
@@ -205,7 +205,7 @@ def _pack(low_shift: int, high_shift: int) -> Callable[[Array, Array], Array]:
 
 
 def _bits(both: str, kind: str) -> dict[str, Operation]:
-    """The bitwise instructions of one width."""
+    """Return the bitwise instructions of one width."""
     logic: dict[str, Callable[..., Array]] = {
         "and": lambda a, b: a & b,
         "or": lambda a, b: a | b,

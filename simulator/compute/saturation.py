@@ -1,4 +1,4 @@
-"""Integer instructions with the clamp bit: the exact result, limited to what the type holds.
+"""Integer instructions with the clamp bit: the exact result, saturated to the type's range.
 
 Source: AMD CDNA4 instruction set architecture, section 6.5.
 """
@@ -13,7 +13,7 @@ import numpy as np
 from mxc.simulator.compute.operations import Array, i64
 
 Run = Callable[..., Any]
-#: Smallest and largest number, and the type, of a kind of result.
+#: Smallest and largest value, and the dtype, of each kind of result.
 _LIMITS: dict[str, tuple[int, int, Any]] = {
     "u": (0, 2**32 - 1, np.uint32),
     "i": (-(2**31), 2**31 - 1, np.int32),
@@ -78,7 +78,7 @@ _SIXTEEN: dict[str, Run] = {
     "mad_u16": _mad,
     "mad_i16": _mad,
 }
-#: The exact result in int64 of int64 operands, by name.
+#: Functions of int64 operands with the exact int64 result, by instruction name.
 _EXACT: dict[str, Run] = {
     **{f"v_{op}_{k}": run for op, run in (("add", _add), ("sub", _sub)) for k in ("u32", "i32")},
     "v_subrev_u32": lambda a, b: b - a,
@@ -105,7 +105,7 @@ SATURATING = frozenset(_EXACT)
 
 
 def saturating(name: str, kind: str) -> Run:
-    """The saturating operation of an instruction whose result is of a kind."""
+    """Return the saturating operation of an instruction; kind: the kind of its result."""
     low, high, dtype = _LIMITS[kind]
     run = _EXACT[name]
     return lambda *operands: np.clip(run(*map(i64, operands)), low, high).astype(dtype)

@@ -1,4 +1,4 @@
-"""How many registers each operand of an instruction takes."""
+"""Numbers of registers and operands of instructions, by instruction name."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _counts(name: str) -> Counts | None:
 
 
 def sparse_shape(name: str) -> tuple[int, int, int, str] | None:
-    """Rows, columns, depth and element of a sparse matrix instruction's name."""
+    """Parse rows, columns, depth and element from a sparse matrix instruction's name."""
     match = _SPARSE.fullmatch(name)
     return (int(match[1]), int(match[2]), int(match[3]), match[4]) if match else None
 
@@ -105,7 +105,7 @@ def _matrix(name: str) -> Counts | None:
 
 
 def matrix_shape(name: str) -> tuple[int, int, int, int, str] | None:
-    """Rows, columns, depth, blocks and element of a dense matrix instruction's name."""
+    """Parse rows, columns, depth, blocks and element from a dense matrix instruction's name."""
     match = _MATRIX.fullmatch(name)
     if match is None:
         return None
@@ -113,9 +113,9 @@ def matrix_shape(name: str) -> tuple[int, int, int, int, str] | None:
 
 
 def register_counts(name: str, results: int, operands: int | None) -> Counts:
-    """Registers of each result and operand; 1 each for instructions that are not modelled.
+    """Return the registers of each result and operand; 1 each for unmodelled instructions.
 
-    operands: None for all that the instruction has, which is 3 where that is not known.
+    operands: number of operands; None for all of the instruction, or 3 if that is unknown.
     """
     found = _counts(name)
     if found is None:
@@ -125,17 +125,17 @@ def register_counts(name: str, results: int, operands: int | None) -> Counts:
     return (outs + (1,) * results)[:results], (ins + (1,) * wanted)[:wanted]
 
 
-#: LDS instructions that take a second operand of data at the same address.
+#: LDS instructions with a second data operand for the same address.
 _TWO_DATA = ("ds_cmpst_", "ds_mskor_", "ds_wrap_")
 
 
 def has_two_addresses(name: str) -> bool:
-    """Whether an LDS instruction names two addresses by two offsets."""
+    """Whether an LDS instruction has two addresses, given by two offsets."""
     return name.startswith(("ds_read2", "ds_write2", "ds_wrxchg2"))
 
 
 def local_data(name: str) -> int:
-    """How many operands of data an LDS instruction has."""
+    """Return the number of data operands of an LDS instruction."""
     if not memory_widths(name)[1]:
         return 0
     return 2 if has_two_addresses(name) or name.startswith(_TWO_DATA) else 1
@@ -143,7 +143,7 @@ def local_data(name: str) -> int:
 
 @cache
 def memory_widths(name: str) -> tuple[int, int]:
-    """Registers that a memory instruction loads, and that it stores from each data operand."""
+    """Return the registers that a memory instruction loads, and stores from each data operand."""
     last = name.rsplit("_", 1)[-1]
     if name.startswith("ds_"):
         if name.startswith("ds_read"):

@@ -1,4 +1,4 @@
-"""The conversions to and from fp4, fp6, bf6, fp8 and bf8: which there are, and their operands.
+"""Table of the conversions to and from fp4, fp6, bf6, fp8 and bf8, with their operands.
 
 Source: AMD CDNA4 instruction set architecture, section 7.3 and the sections on VOP1 and VOP3.
 """
@@ -12,10 +12,10 @@ Registers = tuple[tuple[int, ...], tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """From `wide` to `small` if it narrows, else the other way; `count` elements of a lane.
+    """A conversion from `wide` to `small` if it narrows, else back; `count` elements per lane.
 
     scaled: the last operand is a scale. stochastic: the operand after the source is a seed.
-    interleaved: two sources of 16 elements, which take turns in the result.
+    interleaved: two sources of 16 elements each, which alternate in the result.
     """
 
     small: str
@@ -28,12 +28,12 @@ class Conversion:
 
     @property
     def separate(self) -> bool:
-        """Whether the two elements are operands of their own."""
+        """Whether the two elements are separate operands."""
         return self.narrows and self.count == 2 and self.wide == "f32" and not self.stochastic
 
     @property
     def registers(self) -> Registers:
-        """Registers of the result and of each operand."""
+        """Numbers of registers of the result and of each operand."""
         wide = self.count if self.wide == "f32" else max(1, self.count // 2)
         small = 6 if self.count == 32 else 1
         rest = (1,) * (self.stochastic + self.scaled)
@@ -79,7 +79,7 @@ def _table() -> dict[str, Conversion]:
 
 
 SMALL: dict[str, Conversion] = _table()
-#: What v_cvt_pk_f32_fp8 and bf8 mean for gfx942.
+#: v_cvt_pk_f32_fp8 and v_cvt_pk_f32_bf8 of gfx942.
 FNUZ = {
     f"v_cvt_pk_f32_{small}": Conversion(small, "f32", False, 2, scaled=False)
     for small in ("fp8z", "bf8z")

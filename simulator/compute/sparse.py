@@ -1,8 +1,8 @@
-"""Sparse matrix instructions: of each four elements of a row of A two are given, with indices.
+"""Sparse matrix instructions: two of each four elements of a row of A are given, with indices.
 
 Source: AMD CDNA4 instruction set architecture, section 7.5. Element 2 t + e of a lane's part of A
-stands at place index[2 t + e] of the four elements 4 t .. 4 t + 3 of B that the same group of lanes
-holds. The indices are 2 bits each; CBSZ and ABID choose which part of the register has them.
+is multiplied with element 4 t + index[2 t + e] of B in the same group of lanes. The indices have 2
+bits each; CBSZ and ABID select the part of the register that holds them.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ Step = Callable[[Waves], None]
 
 
 def smfmac_step(i: Instruction, constant: Constant) -> Step | None:
-    """What a sparse matrix instruction does; None where it is not modelled."""
+    """Return the step of a sparse matrix instruction; None for any other instruction."""
     shape = sparse_shape(i.name)
     if shape is None:
         return None
     rows, _, depth, element = shape
     left, right = DECODERS[element]
-    #: Elements of A that a lane holds, and where their indices begin.
+    #: Number of elements of A per lane, and the first bit of their indices.
     given = depth // 2 * rows // 64
     chosen = 0 if i.has("cbsz") & 3 else i.has("abid") % (16 // given)
     shift = 2 * given * chosen
@@ -47,7 +47,7 @@ def smfmac_step(i: Instruction, constant: Constant) -> Step | None:
 
 
 def _spread(elements: Array, places: Array) -> Array:
-    """[waves, 64, n] elements at their places: [waves, 64, 2 n], the others zero."""
+    """Expand elements [waves, 64, n] to [waves, 64, 2 n]: each at its place, the others zero."""
     waves, lanes, count = elements.shape
     dense = np.zeros((waves, lanes, count // 2, 4), elements.dtype)
     pairs = elements.reshape(waves, lanes, -1, 2)

@@ -1,4 +1,4 @@
-"""Instructions that read or write the state of a wave rather than its registers alone."""
+"""Instructions that read or write other state of a wave than its registers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HWREG_MODE = 1
 
 
 def special_step(i: Instruction, read: Reader) -> Step | None:
-    """s_getpc_b64, s_setreg of MODE, s_getreg of MODE; None for any other instruction."""
+    """Return the step of s_getpc_b64, and of s_setreg and s_getreg of MODE; None for others."""
     if i.name == "s_getpc_b64":
         return _program_counter(i)
     if i.name in ("s_setreg_b32", "s_setreg_imm32_b32"):
@@ -54,7 +54,7 @@ def _get_mode(i: Instruction) -> Step | None:
 
 
 def _set_mode(i: Instruction, read: Reader) -> Step | None:
-    """MODE changes for all waves of a batch at once."""
+    """Return the step of s_setreg of MODE, which must change MODE alike for all waves."""
     word = i.has("hwreg")
     register, first, size = word & 63, word >> 6 & 31, (word >> 11 & 31) + 1
     if register != _HWREG_MODE:

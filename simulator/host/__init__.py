@@ -1,1 +1,1 @@
-"""The host program of an artifact: its module, its bytecode, the device that it sees."""
+"""Runs the host program of an artifact: its module, its bytecode, and a simulated HAL device."""

@@ -1,6 +1,6 @@
-"""Reading FlatBuffers: tables, vectors, strings (https://flatbuffers.dev internals).
+"""Reads FlatBuffers: tables, vectors, strings (https://flatbuffers.dev internals).
 
-Offsets that lie outside of the data are a CodeObjectError; nothing is copied.
+Offsets outside of the data raise CodeObjectError. Nothing is copied.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class Table:
     """A table of a FlatBuffer; fields are numbered from 0 in the order of its schema."""
 
     def __init__(self, data: memoryview, at: int) -> None:
-        """The table at byte `at`."""
+        """Read the table at byte `at`."""
         self._data = data
         self._at = at
         vtable = at - _read(data, "<i", at)
@@ -24,20 +24,20 @@ class Table:
 
     @classmethod
     def root(cls, data: memoryview) -> Table:
-        """The root table."""
+        """Return the root table."""
         return cls(data, _read(data, "<I", 0))
 
     def scalar(self, field: int, format: str, default: int = 0) -> int:
-        """A number; format as in the struct module."""
+        """Read a number; format as in the struct module."""
         at = self._place(field)
         return default if at is None else _read(self._data, "<" + format, at)
 
     def string(self, field: int) -> str:
-        """A string, "" where there is none."""
+        """Read a string, "" where there is none."""
         return bytes(self.bytes(field)).decode(errors="replace")
 
     def bytes(self, field: int) -> memoryview:
-        """The bytes of a string or a vector of bytes."""
+        """Read the bytes of a string or a vector of bytes."""
         at = self._target(field)
         if at is None:
             return self._data[:0]
@@ -47,16 +47,16 @@ class Table:
         return self._data[at + 4 : at + 4 + count]
 
     def table(self, field: int) -> Table | None:
-        """A table, None where there is none."""
+        """Read a table, None where there is none."""
         at = self._target(field)
         return None if at is None else Table(self._data, at)
 
     def tables(self, field: int) -> list[Table]:
-        """A vector of tables."""
+        """Read a vector of tables."""
         return [Table(self._data, at + _read(self._data, "<I", at)) for at in self._items(field, 4)]
 
     def structs(self, field: int, format: str) -> list[tuple[int, ...]]:
-        """A vector of structs; format as in the struct module, with its padding."""
+        """Read a vector of structs; format as in the struct module, with padding."""
         size = struct.calcsize("<" + format)
         return [struct.unpack_from("<" + format, self._data, at) for at in self._items(field, size)]
 

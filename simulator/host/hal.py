@@ -1,7 +1,7 @@
 """The functions that a host program imports: buffers, command buffers, dispatches, parameters.
 
-They do at once what they are asked to do, in order; fences are there but never waited for. Source
-of the signatures: hal.imports.mlir and io_parameters.imports.mlir of IREE 3.13.
+All functions execute synchronously and in order; fences exist but are never waited for. Source of
+the signatures: hal.imports.mlir and io_parameters.imports.mlir of IREE 3.13.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from mxc.simulator.run.state import UNDEFINED
 from mxc.simulator.run.translate import Program
 from mxc.simulator.watch.observe import Observer
 
-#: What this device says it is.
+#: Answers of the device to queries.
 _ANSWERS = {"hal.device.id": "hip", "hal.executable.format": "rocm-hsaco-fb"}
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """`length` bytes from `offset` of an array of bytes."""
+    """`length` bytes of an array of bytes, from `offset` on."""
 
     array: Array
     offset: int
@@ -38,12 +38,15 @@ class Buffer:
 
     @classmethod
     def over(cls, array: Array) -> Buffer:
-        """The whole of a contiguous array."""
+        """Return a buffer over a whole contiguous array."""
         flat = array.reshape(-1).view(np.uint8)
         return cls(flat, 0, flat.size)
 
     def part(self, offset: int, length: int) -> Buffer:
-        """A part of it; a length of -1 is all that is left."""
+        """Return a part of the buffer; length -1 means up to its end.
+
+        Raises SimulationError for a part that is not inside.
+        """
         size = self.length - offset if length < 0 else length
         if offset < 0 or size < 0 or offset + size > self.length:
             raise SimulationError(
@@ -53,13 +56,13 @@ class Buffer:
 
     @property
     def bytes(self) -> Array:
-        """Its bytes, a window."""
+        """Its bytes, without a copy."""
         return self.array[self.offset : self.offset + self.length]
 
 
 @dataclass(frozen=True)
 class View:
-    """A buffer with a shape and an element type (IREE's number for it); `source` is its origin."""
+    """A buffer with a shape, and IREE's numbers of its element type and encoding."""
 
     buffer: Buffer
     shape: tuple[int, ...]
@@ -70,7 +73,7 @@ class View:
 
 @dataclass(frozen=True)
 class Dispatch:
-    """One kernel that ran: its name, workgroup count, and instructions stepped through."""
+    """One kernel that ran: its name, workgroup count, and number of executed instructions."""
 
     kernel: str
     workgroups: tuple[int, int, int]
@@ -78,16 +81,18 @@ class Dispatch:
 
 
 class Observe(Protocol):
-    """Gives the observer of the next dispatch, or None."""
+    """A function that chooses the observer of each dispatch."""
 
     def __call__(self, kernel: Kernel) -> Observer | None:
-        """For a run of `kernel`."""
+        """Return the observer of the next run of `kernel`, or None."""
 
 
 @dataclass
 class Executable:
-    """Kernels of one executable; each is translated when it is first run. `code`: the code object
-    that holds each."""
+    """The kernels of one executable, each translated when it first runs.
+
+    `code`: the code object that holds each kernel. `names`: kernels by function number.
+    """
 
     kernels: dict[str, Kernel]
     code: dict[str, bytes] = field(default_factory=dict)
@@ -95,13 +100,13 @@ class Executable:
     programs: dict[tuple[str, bool], Program] = field(default_factory=dict)
 
     def program(self, name: str, observed: bool) -> Program:
-        """The translated kernel."""
+        """Return the translated kernel."""
         if (name, observed) not in self.programs:
             self.programs[name, observed] = Program(self.kernels[name], observed=observed)
         return self.programs[name, observed]
 
 
-#: One recorded command: runs with the binding table of the submission.
+#: A recorded command, which runs with the binding table of its submission.
 Command = Callable[[Sequence[Buffer]], None]
 
 
@@ -111,13 +116,13 @@ class Device:
     def __init__(
         self, parameters: Mapping[str, Array] | None = None, observe: Observe | None = None
     ) -> None:
-        """parameters: bytes by name. observe: asked before each dispatch."""
+        """parameters: bytes by name. observe: called before each dispatch for its observer."""
         self.parameters = parameters or {}
         self.observe = observe
         self.dispatches: list[Dispatch] = []
 
     def functions(self) -> dict[str, Callable[..., Any]]:
-        """What a host program may import, by name."""
+        """Return the functions that a host program may import, by name."""
         nothing: dict[str, Callable[..., Any]] = {
             f"hal.{name}": lambda *_: None
             for name in (
@@ -151,7 +156,7 @@ class Device:
             "hal.device.queue.alloca": lambda *a: _allocate(a[7]),
             "hal.device.queue.fill": lambda *a: _fill(a[4].part(a[5], a[6]), a[7], a[8]),
             "hal.device.queue.copy": lambda *a: _copy(a[4].part(a[5], a[8]), a[6].part(a[7], a[8])),
-            # Constants that are read from the program as from a file.
+            # Constants of the program, which it reads like a file.
             "hal.ex.file.from_memory": lambda *a: _constant(a[3]).part(a[4], a[5]),
             "hal.device.queue.read": lambda *a: _copy(a[4].part(a[5], a[8]), a[6].part(a[7], a[8])),
             "hal.device.queue.update": lambda *a: _copy(
@@ -225,7 +230,7 @@ class Device:
     def _named(
         self, scope: memoryview, table: memoryview, text: memoryview, spans: memoryview
     ) -> list[tuple[Array, int, int, int]]:
-        """For each span its parameter, and the offsets in it and in the buffer, and the length."""
+        """Return (parameter, offset in it, offset in the buffer, length) of each span."""
         found = []
         for n, (offset, place, length) in enumerate(struct.iter_unpack("<QQQ", spans)):
             start, size = struct.unpack_from("<II", table, 8 * n)
@@ -258,7 +263,7 @@ def _fail(_: object, status: int) -> None:
 
 
 def _allocate(size: int) -> Buffer:
-    """Memory that nothing was written to holds no number to miss."""
+    """Allocate a buffer filled with UNDEFINED, a NaN that makes reads before writes visible."""
     if size < 0:
         raise SimulationError(f"the host program wants a buffer of {size} bytes")
     words = np.full((size + 3) // 4, UNDEFINED, np.uint32)

@@ -1,13 +1,12 @@
-"""The host program: an interpreter of IREE's VM bytecode, version 17.
+"""Interprets host programs: IREE's VM bytecode, version 17.
 
-The host program of an artifact for gfx950 says which buffers are made, which kernels run with
-which arguments and how often. It is run as it is; only the functions that it imports (module
-"hal" and "io_parameters") are Python functions, in `hal.py`. Operations that no host program of
-ours has are refused by number.
+The host program of an artifact for a GPU allocates the buffers and dispatches the kernels. It runs
+unchanged; the functions that it imports (modules "hal" and "io_parameters") are the Python
+functions in `hal.py`. Operations that no host program of mxc uses are refused by number.
 
 Source: compiler/src/iree/compiler/Dialect/VM/IR/VMOpcodesCore.td and
-runtime/src/iree/vm/bytecode of IREE 3.13. Values of 64 bits are kept in the first of their two
-registers, references in registers of their own.
+runtime/src/iree/vm/bytecode of IREE 3.13. A 64-bit value is kept in the first of its two registers;
+references have separate registers.
 """
 
 from __future__ import annotations
@@ -21,26 +20,27 @@ from mxc.simulator.errors import SimulationError
 from mxc.simulator.host.vm_module import HostModule, Import
 from mxc.simulator.host.vm_steps import CALLS, STEPS
 
-#: What a host program calls: positional arguments; a tuple of values for a variadic one.
+#: An imported function: positional arguments, with a tuple of values for a variadic one.
 HostFunction = Callable[..., Any]
 
-#: Bytes of a module's globals, and references, that are believed; models have a few hundred.
+#: Upper limit of a module's bytes of globals and of its references; models have a few hundred.
 _GLOBALS = 1 << 24
-#: Functions of a host program that call one another.
+#: Most nested calls of functions.
 _DEEPEST = 100
-#: What an operation on registers raises whose bytecode does not fit them.
+#: Errors of an operation whose bytecode does not fit its registers.
 _MALFORMED = (struct.error, IndexError, TypeError, AttributeError)
 _IMPORTED = 0x80000000
 _REF = 0x8000
 
 
 class Machine:
-    """Runs the functions of one module; keeps its globals."""
+    """Runs the functions of one module, and keeps its globals."""
 
     def __init__(self, module: HostModule, functions: dict[str, HostFunction]) -> None:
-        """functions: by the names of the imports, "hal.fence.create".
+        """functions: imported functions by name, such as "hal.fence.create".
 
-        Raises SimulationError for an import that there is no function for.
+        Raises SimulationError for an import without a function, and CodeObjectError for an
+        implausible size of the globals.
         """
         missing = sorted({i.name for i in module.imports} - functions.keys())
         if missing:
@@ -82,10 +82,10 @@ class Machine:
 
 
 class Frame:
-    """One call: registers and the place in the bytecode."""
+    """One call of a function: its registers and its position in the bytecode."""
 
     def __init__(self, machine: Machine, data: memoryview, convention: str) -> None:
-        """A call of a function that has not begun."""
+        """Create a call that has not begun."""
         self.machine = machine
         self.data = data
         self.at = 0
@@ -124,11 +124,11 @@ class Frame:
     # Reading the bytecode
 
     def u8(self) -> int:
-        """The next byte."""
+        """Read the next byte."""
         return self.number("B")
 
     def number(self, format: str) -> int:
-        """The next number; format as in the struct module."""
+        """Read the next number; format as in the struct module."""
         size = struct.calcsize("<" + format)
         if not 0 <= self.at <= len(self.data) - size:
             raise SimulationError(f"the host program leaves its bytecode at byte {self.at}")
@@ -137,21 +137,21 @@ class Frame:
         return int(value)
 
     def register(self) -> int:
-        """The next register's number."""
+        """Read the next register number."""
         return self.number("H")
 
     def registers(self) -> list[int]:
-        """The next list of registers."""
+        """Read the next list of register numbers."""
         self.at += self.at & 1
         return [self.number("H") for _ in range(self.number("H"))]
 
     def remap(self) -> list[tuple[int, int]]:
-        """The next list of moves that a branch makes."""
+        """Read the next list of register moves (source, target) of a branch."""
         self.at += self.at & 1
         return [(self.number("H"), self.number("H")) for _ in range(self.number("H"))]
 
     def text(self) -> str:
-        """The next string."""
+        """Read the next string."""
         length = self.number("H")
         self.at += length
         return bytes(self.data[self.at - length : self.at]).decode(errors="replace")
@@ -159,7 +159,7 @@ class Frame:
     # Registers
 
     def get(self, register: int) -> Any:
-        """A register's value."""
+        """Return a register's value."""
         if register & _REF:
             return self.refs.get(register & 0x3FFF)
         return self.values.get(register & 0x7FFF, 0)
@@ -172,30 +172,35 @@ class Frame:
             self.values[register & 0x7FFF] = value
 
     def value(self) -> int:
-        """The number in the register that comes next in the bytecode."""
+        """Read the next register number and return the number in that register."""
         return self.values.get(self.register() & 0x7FFF, 0)
 
     def ref(self) -> Any:
-        """The reference in the register that comes next in the bytecode."""
+        """Read the next register number and return the reference in that register."""
         return self.refs.get(self.register() & 0x3FFF)
 
     def put_ref(self, value: Any) -> None:
-        """Set the reference register that comes next."""
+        """Read the next register number and set that reference register."""
         self.refs[self.register() & 0x3FFF] = value
 
     def put_value(self, value: int) -> None:
-        """Set the register that comes next."""
+        """Read the next register number and set that register."""
         self.values[self.register() & 0x7FFF] = value
 
     def branch(self, target: int, remap: list[tuple[int, int]]) -> None:
-        """Go on at a block with its arguments, moved in their order: where they change places the
-        compiler goes through a register that is free."""
+        """Continue at a block after moving its arguments in order.
+
+        Sequential moves suffice, because the compiler swaps arguments through a free register.
+        """
         for source, to in remap:
             self.put(to, self.get(source))
         self.at = target
 
     def invoke(self, function: int, registers: list[int], sizes: list[int] | None) -> Any:
-        """Call a function of the module or an imported one."""
+        """Call a function of the module or an imported one; return its results.
+
+        sizes: the number of values of each variadic argument.
+        """
         machine = self.machine
         if not function & _IMPORTED:
             return machine.run(function, [self.get(r) for r in registers])
@@ -209,7 +214,7 @@ class Frame:
 
 
 def _arguments(declared: Import, values: Iterator[Any], sizes: list[int] | None) -> Iterator[Any]:
-    """Values as the calling convention groups them: "rC(ir)D" is one value and a tuple of pairs."""
+    """Group values by the calling convention: "rC(ir)D" is one value and a tuple of pairs."""
     kinds = declared.convention[1:].partition("_")[0].replace("v", "")
     place = 0
     n = 0

@@ -1,8 +1,8 @@
-"""IREE's compiled modules (.vmfb): the host program's functions, constants and executables.
+"""Reads IREE's compiled modules (.vmfb): the host program's functions, constants and executables.
 
-A module is a ZIP archive whose first file is a FlatBuffer with the bytecode
-(runtime/src/iree/schemas/bytecode_module_def.fbs of IREE) and whose others are the constants
-that it refers to; executables for AMD GPUs are FlatBuffers again (hip_executable_def.fbs).
+A module is a ZIP archive. Its first file is a FlatBuffer with the bytecode
+(runtime/src/iree/schemas/bytecode_module_def.fbs of IREE), the other files are constants that the
+bytecode refers to. Executables for AMD GPUs are FlatBuffers too (hip_executable_def.fbs).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _HEADER = 64
 
 @dataclass(frozen=True)
 class Code:
-    """One function: its bytecode, and its calling convention if it is known."""
+    """One function: its bytecode, and its calling convention, "" if unknown."""
 
     data: memoryview
     convention: str
@@ -33,7 +33,7 @@ class Code:
 
 @dataclass(frozen=True)
 class Import:
-    """A function of another module: "hal.fence.create" and "0rI_r"."""
+    """An imported function: its name ("hal.fence.create") and calling convention ("0rI_r")."""
 
     name: str
     convention: str
@@ -41,7 +41,7 @@ class Import:
 
 @dataclass(frozen=True)
 class HostModule:
-    """The functions of a module, what it imports and exports, its constants and globals."""
+    """A module: functions, imports, exports, constants, and the sizes of its globals."""
 
     functions: list[Code]
     imports: list[Import]
@@ -55,7 +55,7 @@ class HostModule:
 def read_module(source: Path | bytes) -> HostModule:
     """Map a .vmfb file, or read its bytes.
 
-    Raises CodeObjectError for a file that is no module of this version of IREE.
+    Raises CodeObjectError for a file that is not a module of this version of IREE.
     """
     if isinstance(source, bytes):
         data = memoryview(source)
@@ -114,7 +114,7 @@ def _module(root: Table, data: memoryview, end: int) -> HostModule:
 
 
 def _constant(segment: Table, data: memoryview, outside: int) -> memoryview:
-    """The bytes of a constant: in the FlatBuffer, or after it."""
+    """Return the bytes of a constant, which are in the FlatBuffer or after it."""
     embedded = segment.bytes(2)
     if len(embedded):
         return embedded
@@ -125,14 +125,14 @@ def _constant(segment: Table, data: memoryview, outside: int) -> memoryview:
 
 
 class Function(NamedTuple):
-    """A function of an executable: which code object holds it, and its bytes of dynamic LDS."""
+    """A function of an executable: the index of its code object, and its bytes of dynamic LDS."""
 
     code: int
     dynamic_lds: int
 
 
 def read_executable(data: memoryview) -> tuple[list[bytes], dict[str, Function]]:
-    """The code objects of an executable, and its functions by name."""
+    """Return the code objects of an executable, and its functions by name."""
     if bytes(data[:4]) != b"HIP1":
         raise CodeObjectError(
             f"an executable of kind {bytes(data[:4])!r}; the simulator runs those for gfx950"

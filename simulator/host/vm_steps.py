@@ -1,4 +1,4 @@
-"""The operations of IREE's VM bytecode, by their numbers."""
+"""The operations of IREE's VM bytecode, by opcode."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _REF = 0x8000
 
 
 def signed32(value: int) -> int:
-    """The value modulo 2**32, as int32."""
+    """Wrap a value to int32."""
     value &= _MASK32
     return value - ((value & 0x80000000) << 1)
 
 
 def signed64(value: int) -> int:
-    """The value modulo 2**64, as int64."""
+    """Wrap a value to int64."""
     value &= _MASK64
     return value - ((value & (1 << 63)) << 1)
 
 
-#: What an operation does; a tuple is what the function returns.
+#: An operation; it returns a tuple, the function's results, if the function returns.
 Step: TypeAlias = "Callable[[Frame], tuple[Any, ...] | None]"
 
 
@@ -75,7 +75,7 @@ def _unsigned(run: Callable[[int, int], int], mask: int) -> Callable[[int, int],
 
 
 def _arithmetic(first: int, mask: int, wrap: Callable[[int], int]) -> dict[int, Step]:
-    """add, sub, mul, div, rem and multiply-add of one width, which have consecutive numbers."""
+    """Return add, sub, mul, div, rem and multiply-add of one width, with consecutive opcodes."""
     runs: list[Callable[[int, int], int]] = [
         operator.add,
         operator.sub,
@@ -90,7 +90,7 @@ def _arithmetic(first: int, mask: int, wrap: Callable[[int], int]) -> dict[int, 
 
 
 def _bits(first: int, wrap: Callable[[int], int]) -> dict[int, Step]:
-    """not, and, or, xor."""
+    """Return not, and, or, xor of one width."""
     runs = (operator.and_, operator.or_, operator.xor)
     table = {first + 1 + n: _binary(run, wrap) for n, run in enumerate(runs)}
     return table | {first: _unary(operator.invert, wrap)}
@@ -231,7 +231,7 @@ def _branch_table(f: Frame) -> None:
 def _call(variadic: bool, resumes: bool) -> Step:
     def step(f: Frame) -> None:
         function = f.number("I")
-        # The number of values of a variadic argument; 0xFFFF for the others.
+        # The number of values of each variadic argument; 0xFFFF for other arguments.
         sizes = f.registers() if variadic else None
         registers = f.registers()
         resume = f.number("I") if resumes else None
@@ -298,7 +298,7 @@ def _load_bytes(format: str) -> Step:
     return step
 
 
-#: Operations that call functions, whose errors are their own.
+#: Operations that call functions, whose errors are passed on unchanged.
 CALLS = frozenset((0x58, 0x59, 0x87, 0x88))
 
 STEPS: dict[int, Step] = {

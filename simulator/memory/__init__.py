@@ -1,1 +1,1 @@
-"""What instructions read and write: buffers, flat and scalar memory, LDS, atomics."""
+"""Memory instructions: buffers, flat and scalar memory, LDS, atomics."""

@@ -1,4 +1,4 @@
-"""Instructions that read and write memory: which part executes them, and what all parts share.
+"""Helpers shared by all memory instructions: access sizes, loads, stores, atomics.
 
 Source: AMD CDNA4 instruction set architecture, chapters 8 to 11.
 """
@@ -19,7 +19,7 @@ Step = Callable[[Waves], None]
 #: A reader of an operand as uint32.
 Reader = Callable[[Operand], Callable[[Waves], Array]]
 
-#: Bytes in memory and whether the value is sign-extended, by the end of the name.
+#: Bytes in memory and sign extension, by the end of the instruction's name.
 _NARROW = {
     "ubyte": (1, False),
     "sbyte": (1, True),
@@ -37,7 +37,7 @@ _NARROW = {
 
 
 def size_of(i: Instruction) -> tuple[int, bool, bool] | None:
-    """Bytes for each lane, sign extension, and whether the upper half of a register is meant."""
+    """Return the bytes per lane, sign extension, and use of a register's upper half; else None."""
     last = i.name.replace("_d16_hi", "").replace("_d16", "").rsplit("_", 1)[-1]
     high = i.name.endswith("_d16_hi")
     if last in _NARROW:
@@ -49,7 +49,7 @@ def size_of(i: Instruction) -> tuple[int, bool, bool] | None:
 
 
 def dwords_to_lds(name: str) -> int:
-    """How many dwords of each lane a load to LDS moves; 0 for those of less than one."""
+    """Return the dwords per lane that a load to LDS moves; 0 for loads of less than one."""
     tail = name.rsplit("dword", 1)
     return int(tail[1].removeprefix("x") or 1) if len(tail) == 2 else 0
 
@@ -64,7 +64,7 @@ def _extended(value: Array, size: int, signed: bool) -> Array:
 def put_loaded(
     w: Waves, i: Instruction, values: Array, size: int, signed: bool, high: bool
 ) -> None:
-    """Write what was loaded; narrow values alone or into one half."""
+    """Write loaded values to registers; a narrow value fills a register, or one half (d16)."""
     target = i.results[0]
     if size >= 4:
         w.put_group(target.bank, target.index, values)
@@ -79,7 +79,7 @@ def put_loaded(
 
 
 def stored_data(w: Waves, operand: Operand, size: int, high: bool) -> Array:
-    """What a store writes: uint32 [waves, 64, registers]."""
+    """Return the data of a store: uint32 [waves, 64, registers]."""
     registers = w.bank(operand.bank)
     if size >= 4:
         return w.group(operand.bank, operand.index, size // 4)
@@ -88,7 +88,7 @@ def stored_data(w: Waves, operand: Operand, size: int, high: bool) -> Array:
 
 
 def gather(w: Waves, address: Array, lanes: Array | None, size: int) -> Array:
-    """Load from virtual addresses; 0 in lanes that do not."""
+    """Load from virtual addresses: uint32 [waves, 64, registers]; 0 in inactive lanes."""
     if w.observer is not None:
         w.observer.load(w, address, lanes, size)
     if lanes is None:
@@ -112,7 +112,7 @@ def scatter(w: Waves, address: Array, lanes: Array | None, values: Array, size: 
 def change(
     w: Waves, i: Instruction, atomic: Atomic, data: Operand, address: Array, lanes: Array
 ) -> None:
-    """An atomic operation on memory by some lanes; what they found goes to the result, if any."""
+    """Do an atomic operation on memory for some lanes; the old values go to the result, if any."""
     if w.observer is not None:
         size = 4 * atomic.dwords
         if i.results:
@@ -122,7 +122,7 @@ def change(
     if not lanes.any():
         return
     raw = stored_data(w, data, 4 * data.count, False)[lanes]
-    # The value comes first and the one to compare with after it.
+    # The new value comes first, then the value to compare with.
     parts = [raw[:, : atomic.dwords]]
     if atomic.operands == 2:
         parts = [raw[:, atomic.dwords :], raw[:, : atomic.dwords]]

@@ -1,8 +1,8 @@
-"""Atomic operations on memory and LDS, one lane after the other where they meet.
+"""Atomic operations on memory and LDS, sequential for lanes with the same address.
 
 Source: AMD CDNA4 instruction set architecture, section 9.2 (floats: NaN, zeros, denormals) and the
-pseudocode of the instructions. Waves execute in their order here, and lanes in theirs; hardware
-may take another order, so that only what does not depend on it agrees.
+pseudocode of the instructions. The simulator processes waves and lanes in ascending order. Hardware
+may take another order, so only results that do not depend on the order agree.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Run = Callable[..., Array]
 
 @dataclass(frozen=True, slots=True)
 class Atomic:
-    """`run` takes what is in memory and the operands, as `kind`, and gives what comes there.
+    """An atomic: `run` takes the old value and the operands, as `kind`, and returns the new value.
 
-    kind: uint32, int32, uint64 or int64, in which bits are seen. operands: 1 or 2. mode: the field
-    of MODE that says whether float operands keep denormals, in LDS; None for integers. memory:
-    whether memory flushes them.
+    kind: the integer type in which bits are passed, uint32, int32, uint64 or int64. operands: 1 or
+    2. mode: for floats, the MODE field that says whether operands in LDS keep denormals; None for
+    integers. flushes_memory: whether denormals of operands in memory are flushed.
     """
 
     kind: Any
@@ -38,7 +38,7 @@ class Atomic:
 
     @property
     def dwords(self) -> int:
-        """Registers of the value in memory and of each operand."""
+        """Number of registers of the value in memory, and of each operand."""
         return int(np.dtype(self.kind).itemsize) // 4
 
 
@@ -90,7 +90,10 @@ def _add_bfloats(old: Array, value: Array, keep: bool) -> Array:
 
 
 def _order(bits: Array, missing: int, keep: bool) -> Array:
-    """Numbers in the order of section 9.2.3, quiet NaN last where `missing` is 1, first at -1."""
+    """Map floats to integers in the order of section 9.2.3.
+
+    missing: 1 orders a quiet NaN last, -1 first.
+    """
     value = _float(bits)
     seen = bits if keep else _bits(flush(value))
     signed = seen.view(np.dtype(f"i{bits.dtype.itemsize}"))
@@ -157,7 +160,7 @@ _FLOATS = {
 
 
 def _memory_names() -> dict[str, Atomic]:
-    """By the end of the name after "_atomic_"."""
+    """Return atomics on memory, by the end of the name after "_atomic_"."""
     table = dict(_FLOATS)
     for name, (sign, run, operands) in _INTEGERS.items():
         key = {"cmpst": "cmpswap"}.get(name, name)
@@ -167,7 +170,7 @@ def _memory_names() -> dict[str, Atomic]:
 
 
 def _local_names() -> dict[str, Atomic]:
-    """By the name after "ds_", without "rtn"."""
+    """Return atomics on LDS, by the name after "ds_", without "rtn"."""
     table = dict(_FLOATS)
     table["wrap_b32"] = Atomic(np.dtype("u4"), _wrap, 2)
     for name, (sign, run, operands) in _INTEGERS.items():
@@ -184,20 +187,20 @@ _MEMORY, _LOCAL = _memory_names(), _local_names()
 
 
 def memory_atomic(name: str) -> Atomic | None:
-    """The operation of "global_atomic_add" and its like; None for any other instruction."""
+    """Return the atomic of an instruction such as "global_atomic_add"; None for others."""
     parts = name.split("_atomic_")
     return _MEMORY.get(parts[1]) if len(parts) == 2 and not name.startswith("s_") else None
 
 
 def local_atomic(name: str) -> Atomic | None:
-    """The operation of "ds_add_rtn_u32" and its like; None for any other instruction."""
+    """Return the atomic of an instruction such as "ds_add_rtn_u32"; None for others."""
     if not name.startswith("ds_"):
         return None
     return _LOCAL.get(name.removeprefix("ds_").replace("rtn_", ""))
 
 
 def keeps_denormals(atomic: Atomic, mode: int | None) -> bool:
-    """Whether operands keep denormals; mode: the MODE register for LDS, None in memory."""
+    """Whether operands keep denormals; mode: the MODE register for LDS, None for memory."""
     if atomic.mode is None or mode is None:
         return not atomic.flushes_memory
     return bool(mode >> atomic.mode & 1)
@@ -212,10 +215,11 @@ def perform(
     *,
     keep: bool,
 ) -> Array:
-    """Change memory for lanes in order; gives what each found there, uint32 [lanes, dwords].
+    """Do an atomic for lanes in order; return the old value of each, uint32 [lanes, dwords].
 
-    index: byte addresses int64 [lanes]. operands: uint32 [lanes, dwords] each. keep: whether
-    denormals are kept.
+    index: byte addresses int64 [lanes]. operands: uint32 [lanes, dwords] each. load, store: access
+    to the memory. keep: whether denormals are kept. Raises SimulationError for an unaligned
+    address.
     """
     size = 4 * atomic.dwords
     if (index & (size - 1)).any():
@@ -234,7 +238,7 @@ def perform(
 
 
 def _turns(index: Array) -> list[Array]:
-    """Lanes whose addresses differ from each other, group after group, each lane in its turn."""
+    """Partition lanes into groups with distinct addresses; equal addresses stay in lane order."""
     order = np.argsort(index, kind="stable")
     ordered = index[order]
     new = np.ones(len(order), bool)

@@ -1,8 +1,8 @@
-"""Vector memory instructions with a buffer resource: raw, structured, swizzled, and of threads.
+"""Vector memory instructions with a buffer resource: raw, structured, swizzled, add-thread-id.
 
-Source: AMD CDNA4 instruction set architecture, section 9.1. Loads beyond the buffer give 0, stores
-and atomics there do nothing: a raw buffer is checked dword by dword without the scalar offset (a
-dword of which a byte lies outside counts as outside), a structured one by its index.
+Source: AMD CDNA4 instruction set architecture, section 9.1. Loads out of bounds return 0, stores
+and atomics out of bounds do nothing. A raw buffer is checked per dword without the scalar offset (a
+dword with a byte outside is out of bounds), a structured buffer by its index.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from mxc.simulator.memory.local import into_lds
 from mxc.simulator.run.state import Waves
 
 _LANE = np.arange(64, dtype=np.int64)[None]
-#: Whether `size` bytes from `skip` bytes after the address on lie in the buffer.
+#: inside(skip, size): whether `size` bytes, from `skip` bytes after the address, are in bounds.
 Inside = Callable[[int, int], Array]
 Addressing = Callable[[Waves], tuple[Array, Inside]]
 
 
 def buffer_step(i: Instruction, read: Reader) -> Step | None:
-    """What a buffer instruction does; None where it is not modelled (formats)."""
+    """Return the step of a buffer instruction; None where it is not modelled (formats)."""
     where = _addressing(i, read)
     atomic = memory_atomic(i.name)
     if atomic is not None:
@@ -98,7 +98,7 @@ def _addressing(i: Instruction, read: Reader) -> Addressing:
 
 
 def _one(w: Waves, flag: Array, what: str) -> bool:
-    """A flag that is the same in all waves that execute."""
+    """Return a flag that must be the same in all executing waves, else SimulationError."""
     chosen = flag if w.active is None or len(flag) == 1 else flag[w.active[:, 0]]
     if chosen.min() != chosen.max():
         raise SimulationError(f"waves differ in {what}")
@@ -106,7 +106,7 @@ def _one(w: Waves, flag: Array, what: str) -> bool:
 
 
 def _swizzled(flags: Array, index: Array, offset: Array, stride: Array) -> Array:
-    """Section 9.1.5.2. Resources of gfx9 have no size of elements: it is 4 bytes (LLVM)."""
+    """Return swizzled offsets (section 9.1.5.2); elements have 4 bytes on gfx9 (LLVM)."""
     run = i64(np.uint32(8) << (flags >> 21 & 3))
     element = 4
     row = index // run * stride + offset // element * element
@@ -119,7 +119,7 @@ def _access(i: Instruction, where: Addressing, size: int, signed: bool, high: bo
     data = i.operands[0]
 
     def some(w: Waves, allowed: Array) -> Array | None:
-        """The lanes that access memory, or None for all."""
+        """Return the lanes that access memory, or None for all."""
         if allowed.all():
             return None if w.every else w.lanes
         return np.asarray(np.broadcast_to(allowed, w.shape) & w.lanes)
@@ -162,7 +162,7 @@ def _to_lds(i: Instruction, where: Addressing) -> Step | None:
         lanes = w.lanes & inside(0, 4)
         if w.observer is not None:
             w.observer.vector(w, i, address, lanes, size, False)
-        # As every load, dword by dword: one that ends after the buffer has its first ones.
+        # A load that ends after the buffer loads the dwords that are in bounds.
         if (lanes & ~inside(0, size)).any():
             parts = [
                 gather(w, address + 4 * n, w.lanes & inside(4 * n, 4), 4) for n in range(size // 4)

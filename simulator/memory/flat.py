@@ -1,8 +1,8 @@
 """Flat, global and scratch instructions.
 
 Source: AMD CDNA4 instruction set architecture, chapter 10; LLVM, User Guide for AMDGPU Backend,
-section Flat (apertures); ROCm's kernel driver, kfd_flat_memory.c (where they begin on gfx9). A flat
-address in the aperture of LDS or of scratch means that memory, any other one global memory.
+section Flat (apertures); ROCm's kernel driver, kfd_flat_memory.c (their addresses on gfx9). A flat
+address in the aperture of LDS or scratch accesses that memory, any other address global memory.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from mxc.simulator.memory.local import into_lds, local_change, local_load, local
 from mxc.simulator.run.operands import PRIVATE_BASE, SHARED_BASE
 from mxc.simulator.run.state import Waves, join
 
-#: What an instruction does at int64 addresses [waves, 64] for the active lanes.
+#: Executes an instruction at int64 addresses [waves, 64] for the active lanes.
 Action = Callable[[Waves, Array], None]
 
 
 def flat_step(i: Instruction, read: Reader) -> Step | None:
-    """What a flat, global or scratch instruction does; None where it is not modelled."""
+    """Return the step of a flat, global or scratch instruction; None where it is not modelled."""
     if i.name.startswith("scratch_"):
         return _scratch(i, read)
     vector = i.operands[0]
@@ -58,7 +58,7 @@ def flat_step(i: Instruction, read: Reader) -> Step | None:
 
 
 def _global(i: Instruction) -> Action | None:
-    """The instruction on global memory."""
+    """Return the action of an instruction on global memory; None where it is not modelled."""
     atomic = memory_atomic(i.name)
     if atomic is not None:
         data = i.operands[1]
@@ -85,7 +85,7 @@ def _global(i: Instruction) -> Action | None:
 
 
 def _anywhere(i: Instruction, elsewhere: Action) -> Action:
-    """A flat instruction: each lane on the memory that its address means."""
+    """Return the action of a flat instruction, which accesses each lane's memory by its address."""
     atomic = memory_atomic(i.name)
     size, signed, high = size_of(i) or (0, False, False)
     stores = "_store_" in i.name
@@ -141,7 +141,7 @@ def _scratch(i: Instruction, read: Reader) -> Step | None:
 
 
 def _own(w: Waves, i: Instruction, place: Array, size: int, signed: bool, high: bool) -> None:
-    """A load or store at byte offsets of each work item's scratch."""
+    """Do a load or store at byte offsets in each work item's scratch."""
     stores = "_store_" in i.name
     if w.observer is not None:
         w.observer.scratch(w, i, place, size, stores)

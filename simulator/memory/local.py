@@ -1,4 +1,4 @@
-"""LDS: loads, stores, atomics, transposing loads, and what loads to LDS write.
+"""LDS instructions: loads, stores, atomics, transposing loads, and writes of loads to LDS.
 
 Source: AMD CDNA4 instruction set architecture, chapter 11 and section 9.1.9; for the transposing
 loads rocRoller's test on hardware, TransposeLoadsTest. LDS beyond the workgroup's allocation reads
@@ -24,7 +24,7 @@ _LANE = np.arange(64, dtype=np.int64)[None]
 
 
 def local_step(i: Instruction, read: Reader) -> Step | None:
-    """What an LDS instruction does; None where it is not modelled."""
+    """Return the step of an LDS instruction; None where it is not modelled."""
     if i.has("gds"):
         return None
     if "addtid" in i.name:
@@ -57,7 +57,7 @@ def local_step(i: Instruction, read: Reader) -> Step | None:
 
 
 def _by_lane(i: Instruction) -> Step:
-    """ds_read_addtid_b32 and ds_write_addtid_b32: at M0 and the offset, lane after lane."""
+    """ds_read_addtid_b32, ds_write_addtid_b32: consecutive lanes from M0 + offset on."""
     stores = i.name.startswith("ds_write")
     offset = i.has("offset")
 
@@ -72,7 +72,7 @@ def _by_lane(i: Instruction) -> Step:
 
 
 def _pair(i: Instruction, address: Callable[[Waves], Array]) -> Step:
-    """Two elements of one or two registers each, at offsets in elements (or 64 of them)."""
+    """Access two elements of one or two registers, at offsets in units of 1 or 64 elements."""
     stores, loads = len(i.operands) > 1, bool(i.results)
     width = i.operands[1].count if stores else i.results[0].count // 2
     unit = 4 * width * (64 if "st64" in i.name else 1)
@@ -87,7 +87,7 @@ def _pair(i: Instruction, address: Callable[[Waves], Array]) -> Step:
             target = i.results[0]
             w.put_group(target.bank, target.index, np.concatenate(parts, axis=-1))
         if offsets[0] == offsets[1]:
-            # One address, one write (section 11.3.1).
+            # Equal addresses are written once (section 11.3.1).
             places, data = places[:1], data[:1]
         for place, values in zip(places, data, strict=False):
             local_store(w, i, place, values, 4 * width)
@@ -108,7 +108,7 @@ def _atomic(
 
 
 def local_change(w: Waves, i: Instruction, atomic: Atomic, place: Array, data: list[Array]) -> None:
-    """An atomic operation on LDS by the active lanes at byte addresses [waves, 64]."""
+    """Do an atomic on LDS for the active lanes at byte addresses [waves, 64]."""
     size = 4 * atomic.dwords
     if w.observer is not None:
         w.observer.local_atomic(w, i, place, size)
@@ -126,10 +126,10 @@ def local_change(w: Waves, i: Instruction, atomic: Atomic, place: Array, data: l
 
 
 def _transposed(i: Instruction, address: Callable[[Waves], Array], offset: np.uint32) -> Step:
-    """ds_read_b64_tr_b16 and its like: 16 lanes load rows of 16 elements and hold columns.
+    """ds_read_b64_tr_b16 and similar: each group of 16 lanes loads a matrix and transposes it.
 
-    The elements that 16 lanes load, one lane after the other, are rows of 16; lane n of them
-    receives the n-th of each row.
+    The elements that 16 lanes load, in lane order, are rows of 16. Lane n of the group receives
+    column n.
     """
     bits = int(i.name.rsplit("_b", 1)[1])
     size = 12 if bits == 6 else 8
@@ -149,7 +149,7 @@ def _transposed(i: Instruction, address: Callable[[Waves], Array], offset: np.ui
 
 
 def _split(words: Array, bits: int) -> Array:
-    """The elements of each lane, [waves, 64, n]."""
+    """Unpack the elements of each lane, [waves, 64, n]."""
     if bits == 16:
         return words.view(np.uint16)
     if bits == 8:
@@ -163,7 +163,7 @@ def _split(words: Array, bits: int) -> Array:
 
 
 def _joined(elements: Array, bits: int) -> Array:
-    """The same back to registers."""
+    """Pack elements [waves, 64, n] back to registers, the inverse of `_split`."""
     if bits >= 8:
         return np.ascontiguousarray(elements).view(np.uint32)
     if bits == 4:
@@ -175,9 +175,9 @@ def _joined(elements: Array, bits: int) -> Array:
 
 
 def into_lds(w: Waves, i: Instruction, values: Array, size: int) -> None:
-    """A load whose result goes to LDS: lane after lane from M0 on.
+    """Store the result of a load to LDS, for consecutive lanes from M0 + offset on.
 
-    Lanes are 4 bytes apart, 16 for loads of 3 and 4 dwords.
+    Lanes are 4 bytes apart, or 16 for loads of 3 and 4 dwords.
     """
     start = w.s[M0] & (0x3FFFF if i.encoding == "MUBUF" else 0x3FFFC)
     place = i64(start) + i.has("offset") + _LANE * (4 if size == 4 else 16)
@@ -185,7 +185,7 @@ def into_lds(w: Waves, i: Instruction, values: Array, size: int) -> None:
 
 
 def local_load(w: Waves, i: Instruction, place: Array, size: int) -> Array:
-    """LDS at [waves, 64] byte addresses: uint32 [waves, 64, registers]."""
+    """Load LDS at byte addresses [waves, 64]: uint32 [waves, 64, registers]."""
     if w.observer is not None:
         w.observer.local(w, i, place, size, None)
     if w.every and place.min() >= 0 and place.max() + size <= w.lds_size:
@@ -198,7 +198,7 @@ def local_load(w: Waves, i: Instruction, place: Array, size: int) -> Array:
 
 
 def local_store(w: Waves, i: Instruction, place: Array, values: Array, size: int) -> None:
-    """Store uint32 [waves, 64, registers] to LDS at [waves, 64] byte addresses."""
+    """Store uint32 [waves, 64, registers] to LDS at byte addresses [waves, 64]."""
     if w.observer is not None:
         w.observer.local(w, i, place, size, values)
     if w.every and place.min() >= 0 and place.max() + size <= w.lds_size:

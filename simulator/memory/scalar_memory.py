@@ -14,7 +14,7 @@ from mxc.simulator.run.state import Waves, join
 
 
 def scalar_step(i: Instruction, read: Reader) -> Step | None:
-    """What a scalar load does; None for other scalar memory instructions."""
+    """Return the step of a scalar load; None for other scalar memory instructions."""
     if not i.name.startswith(("s_load_dword", "s_buffer_load_dword")):
         return None
     target, count = i.results[0].index, i.results[0].count
@@ -28,7 +28,7 @@ def scalar_step(i: Instruction, read: Reader) -> Step | None:
         if more is not None:
             offset = offset + i64(more(w))
         high = w.s[base + 1] & 0xFFFF if buffer else w.s[base + 1]
-        # The low two bits of a scalar address do not count.
+        # The low two bits of a scalar address are ignored.
         address = (join(w.s[base], high).view(np.int64) + offset) & ~np.int64(3)
         if buffer:
             _from_buffer(w, i, base, address, offset)
@@ -45,9 +45,9 @@ def scalar_step(i: Instruction, read: Reader) -> Step | None:
 
 
 def _from_buffer(w: Waves, i: Instruction, base: int, address: Array, offset: Array) -> None:
-    """Dwords of a buffer; 0 for those that do not lie in it.
+    """Load dwords of a buffer; 0 for dwords outside of it.
 
-    num_records is in bytes, or in units of the stride where there is one.
+    num_records is in bytes, or in units of the stride if that is not 0.
     """
     target = i.results[0]
     stride = i64(w.s[base + 1] >> 16 & 0x3FFF)

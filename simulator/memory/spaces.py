@@ -1,7 +1,7 @@
 """Memory: buffers at virtual addresses, and flat local memories (LDS, scratch).
 
-Buffers are used where they lie: simulated memory costs no memory of its own. Each has 64 GiB of
-address space to itself, so that an address computed wrongly meets no other buffer.
+Buffers are used in place, without copies. Each has 64 GiB of address space to itself, so that a
+wrong address does not reach another buffer.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ _FIRST = 1 << 8
 class Bytes:
     """Bytes that can be gathered and scattered by index.
 
-    base: the address of the first for a kernel; home: on this machine, of what they stand for.
-    is_read_only: the kernel's compiler states that it does not write here.
+    base: the address of the first byte for kernels. home: the host address of the array that they
+    represent. is_read_only: the array is read-only, or the compiler states that the kernel does not
+    write to it.
     """
 
     def __init__(self, data: Array, base: int = 0) -> None:
-        """data: uint8, contiguous, of a length that divides by 4."""
+        """data: contiguous uint8, with a length that is a multiple of 4."""
         self.bytes = data
         self.words = data.view(np.uint32)
         self.base = base
@@ -34,7 +35,7 @@ class Bytes:
         self.size = data.size
 
     def load(self, index: Array, size: int) -> Array:
-        """uint32 [..., size // 4] at byte indices; [..., 1] for less than four bytes."""
+        """Load uint32 [..., size // 4] at byte indices; [..., 1] for less than four bytes."""
         if size >= 4 and not (np.bitwise_or.reduce(index, axis=None) & 3):
             if size == 4:
                 return self.words.take(index >> 2)[..., None]
@@ -54,20 +55,20 @@ class Bytes:
 
 
 class Memory:
-    """What a kernel can address: its buffers and its arguments."""
+    """The address space of a kernel: its buffers, its arguments, and its code object."""
 
     def __init__(self) -> None:
-        """Empty."""
+        """Create an empty address space."""
         self._spaces: list[Bytes] = []
         self._image: Bytes | None = None
         self._copies: list[tuple[Array, Array]] = []
 
     def add(self, data: Array, size: int | None = None, *, is_read_only: bool = False) -> int:
-        """Make the bytes of an array addressable; gives the address of the first.
+        """Make the bytes of an array addressable; return the address of the first.
 
-        data: any contiguous array. What is stored is stored in it (`finish` is needed where its
-        length does not divide by 4, or it is not aligned). size: how many bytes are addressable,
-        by default all.
+        data: any contiguous array, to which stores go directly; where it is not aligned, or its
+        length is not a multiple of 4, a copy is used until `finish`. size: number of addressable
+        bytes, by default all. is_read_only: see Bytes.
         """
         flat = data.reshape(-1).view(np.uint8)
         used = flat
@@ -84,18 +85,18 @@ class Memory:
         return base
 
     def add_image(self, data: bytes) -> None:
-        """Make the bytes of a code object addressable, from address 0, for reading."""
+        """Make the bytes of a code object readable, from address 0."""
         raw = np.frombuffer(data + bytes(-len(data) % 4), np.uint8)
         self._image = Bytes(raw)
         self._image.size = len(data)
 
     @property
     def buffers(self) -> Sequence[Bytes]:
-        """All of them, in the order in which they were added."""
+        """All buffers, in the order in which they were added."""
         return self._spaces
 
     def numbers(self, address: Array) -> list[int]:
-        """The numbers of the buffers that hold some of the addresses; others are in none."""
+        """Return the numbers of the buffers in whose address space some of the addresses are."""
         low, high = int(address.min()) >> _SPACING, int(address.max()) >> _SPACING
         if low == high:
             return [low - _FIRST]
@@ -108,21 +109,21 @@ class Memory:
         return self._spaces[number] if 0 <= number < len(self._spaces) else None
 
     def finish(self) -> None:
-        """Write back what could not be used in place."""
+        """Write back the buffers that could not be used in place."""
         for flat, used in self._copies:
             if flat.flags.writeable:
                 flat[:] = used[: flat.size]
 
     def spans(self) -> Sequence[tuple[int, int]]:
-        """First and last address (exclusive) of everything that can be addressed."""
+        """Return first and last address (exclusive) of everything that is addressable."""
         image = [self._image] if self._image else []
         return [(s.base, s.base + s.size) for s in (*image, *self._spaces)]
 
     def find(self, address: Array, size: int, what: str) -> tuple[Bytes, Array]:
-        """The one buffer that holds `size` bytes at all addresses, and the indices into it.
+        """Return the one buffer that holds `size` bytes at all addresses, and indices into it.
 
-        address: int64, not empty. Raises SimulationError where an address is in no buffer, or
-        lanes address more than one.
+        address: int64, not empty. what: the access, for messages. Raises SimulationError where an
+        address is in no buffer, and _Mixed where the addresses are in more than one.
         """
         low, high = int(address.min()), int(address.max())
         space = self._space(low)
@@ -150,7 +151,7 @@ class Memory:
         return ""
 
     def load(self, address: Array, size: int) -> Array:
-        """As Bytes.load, at virtual addresses."""
+        """Load at virtual addresses; see Bytes.load."""
         try:
             space, index = self.find(address, size, "a load")
         except _Mixed:
@@ -158,7 +159,7 @@ class Memory:
         return space.load(index, size)
 
     def store(self, address: Array, values: Array, size: int) -> None:
-        """As Bytes.store, at virtual addresses."""
+        """Store at virtual addresses; see Bytes.store."""
         try:
             space, index = self.find(address, size, "a store")
         except _Mixed:
@@ -184,4 +185,4 @@ class Memory:
 
 
 class _Mixed(Exception):
-    """Lanes address more than one buffer."""
+    """The lanes of an access address more than one buffer."""

@@ -1,1 +1,1 @@
-"""Kernels as Python over the registers of all waves, and their execution."""
+"""Translates kernels to Python functions over the registers of all waves, and executes them."""

@@ -1,8 +1,8 @@
-"""Run a program: workgroups in batches, all waves of a batch in lockstep.
+"""Executes a program for a batch of workgroups, all waves in lockstep.
 
-Waves that branch differently run one group after the other, the group at the lowest address
-first, so that they meet again where the paths join. A barrier lets waves go on when all waves of
-their workgroup have come to it or have ended.
+Waves that branch differently run group by group, the group at the lowest address first, so that
+they reconverge where the paths join. Waves continue after a barrier when all running waves of the
+batch have reached one or have ended.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _NEVER = 1 << 60
 def execute(
     program: Program, w: Waves, *, limit: int, progress: Callable[[int], None] | None = None
 ) -> int:
-    """Run all waves to their end; gives the number of instructions that were stepped through.
+    """Run all waves to their end; return the number of executed instructions.
 
-    limit: the number of instructions after which the kernel counts as hanging. Raises
+    limit: the number of instructions after which the kernel is taken to hang. Raises
     SimulationError with the place of the instruction that failed.
     """
     run = _Run(program, w, limit)
@@ -62,7 +62,7 @@ class _Run:
             self.group(place, stop, chosen)
 
     def group(self, place: int, stop: int, chosen: Array) -> None:
-        """Run the chosen waves until they differ, wait, end, or reach where others are."""
+        """Run the chosen waves until they diverge, wait, end, or reach the position `stop`."""
         blocks = self.program.blocks
         whole = bool(chosen.all())
         while True:
@@ -119,14 +119,14 @@ class _Run:
             raise
 
     def index_of(self, error: Exception, block: Block) -> int:
-        """The instruction in whose line of the generated program an error was raised."""
+        """Return the instruction whose generated line raised an error."""
         for frame in traceback.extract_tb(error.__traceback__):
             if frame.filename == "<kernel>" and frame.lineno:
                 return self.program.instruction_at_line(frame.lineno)
         return block.first
 
     def taken(self, condition: str) -> Array:
-        """Whether each wave takes a branch: bool [waves] or [1]."""
+        """Return whether each wave takes a branch: bool [waves] or [1]."""
         w = self.w
         if condition.startswith("scc"):
             bit: Array = w.scc[:, 0]
@@ -136,7 +136,7 @@ class _Run:
         return ~bit if condition.endswith(("0", "execz", "vccz")) else bit
 
     def release(self) -> None:
-        """All running waves have come to a barrier: let them go on."""
+        """Let all waves at barriers continue."""
         waiting = self.state == _WAITING
         if self.w.observer is not None:
             self.w.observer.barrier(self.w, waiting, self.next)

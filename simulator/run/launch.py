@@ -1,7 +1,7 @@
-"""Run one kernel: code object, workgroup count, buffers and constants in; buffers changed in place.
+"""Launches one kernel on buffers and constants; buffers are changed in place.
 
-The state in which a wave starts is that of the LLVM documentation "User Guide for AMDGPU
-Backend", section Initial Kernel Execution State.
+The initial state of a wave follows the LLVM documentation "User Guide for AMDGPU Backend", section
+Initial Kernel Execution State.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from mxc.simulator.run.state import UNDEFINED, Waves
 from mxc.simulator.run.translate import Program
 from mxc.simulator.watch.observe import Observer
 
-#: Waves that run together share the cost of an instruction; their registers should fit a cache.
+#: Waves per batch: they share the cost of an instruction, and their registers should fit a cache.
 _WAVES = 512
 #: Bytes of scratch and of LDS that a batch may take.
 _SCRATCH, _LDS = 1 << 28, 1 << 24
-#: Instructions of one batch; the longest kernels that we know take a few million.
+#: Most instructions of a batch; the longest known kernels take a few million.
 _LIMIT = 1 << 32
 
 
 @dataclass(frozen=True)
 class Binding:
-    """A part of an array that a kernel sees as one buffer: bytes offset .. offset + length."""
+    """A buffer of a kernel: bytes offset .. offset + length of an array."""
 
     array: Array
     offset: int = 0
@@ -48,13 +48,13 @@ def launch(
     waves: int = _WAVES,
     backwards: bool = False,
 ) -> int:
-    """Run a kernel; gives the number of instructions that were stepped through.
+    """Run a kernel; return the number of executed instructions.
 
-    workgroups: how many in x, y, z. bindings: writable arrays in the order of the kernel's
-    pointer arguments, changed in place. constants: its 32-bit arguments in order. waves: how many
-    run together, at most. backwards: the last workgroup begins first, and counts as the first one
-    in findings. Raises SimulationError for arguments that do not fit the kernel, for an instruction
-    that is not modelled when it is reached, and for a fault (an address in no buffer).
+    workgroups: number of workgroups in x, y, z. bindings: writable arrays in the order of the
+    kernel's pointer arguments, changed in place. constants: its 32-bit arguments in order. waves:
+    most waves per batch. backwards: run workgroups in reverse order; findings number them in that
+    order. Raises SimulationError for arguments that do not fit the kernel, for an unmodelled
+    instruction when it is reached, and for a fault (an address in no buffer).
     """
     kernel = program.kernel
     if min(workgroups) < 0 or max(workgroups) >= 1 << 31:
@@ -62,13 +62,13 @@ def launch(
     memory = Memory()
     memory.add_image(kernel.image)
     arguments = _arguments(kernel, workgroups, bindings, constants, memory)
-    # An argument segment is addressed like every other buffer, and not written by kernels.
+    # The argument segment is an ordinary buffer that kernels do not write to.
     arguments.flags.writeable = False
     base = memory.add(arguments)
     packet = memory.add(_packet(kernel, workgroups, base))
     total = workgroups[0] * workgroups[1] * workgroups[2]
     per_workgroup = -(-int(np.prod(kernel.workgroup)) // 64)
-    # What a workgroup costs beside its registers; what is known of LDS is twenty times as much.
+    # Memory per workgroup besides registers; a sanitizer's state takes twenty times the LDS.
     scratch = 64 * per_workgroup * max(1, kernel.descriptor.scratch_bytes)
     lds = max(1, kernel.lds_bytes)
     batch = max(1, min(waves // per_workgroup, _SCRATCH // scratch, _LDS // lds))
@@ -95,7 +95,7 @@ def _arguments(
     constants: Sequence[int],
     memory: Memory,
 ) -> Array:
-    """The kernel's argument segment."""
+    """Return the bytes of the kernel's argument segment; its buffers are added to `memory`."""
     pointers = [a for a in kernel.arguments if a.kind == "global_buffer"]
     values = [a for a in kernel.arguments if a.kind == "by_value"]
     if len(pointers) != len(bindings):
@@ -138,9 +138,9 @@ def _arguments(
 
 
 def _packet(kernel: Kernel, workgroups: tuple[int, int, int], arguments: int) -> Array:
-    """The packet of the dispatch (HSA Platform System Architecture Specification, section 2.9.6).
+    """Return the dispatch packet (HSA Platform System Architecture Specification, section 2.9.6).
 
-    The queue, the kernel's handle and the signal are not there: their fields are zero.
+    The fields of the kernel's handle and the signal are zero, because neither exists.
     """
     dispatch, dimensions = 2, 3
     sizes = zip(workgroups, kernel.workgroup, strict=True)
@@ -151,7 +151,7 @@ def _packet(kernel: Kernel, workgroups: tuple[int, int, int], arguments: int) ->
 
 
 def _place(kernel: Kernel, part: Binding, memory: Memory, is_read_only: bool) -> int:
-    """The address of a binding: each has a space of its own, even where they share an array."""
+    """Return the address of a binding; bindings have separate addresses even within one array."""
     if not part.array.flags.c_contiguous:
         raise SimulationError(f"{kernel.name}: a buffer is not contiguous")
     flat = part.array.reshape(-1).view(np.uint8)
@@ -161,7 +161,7 @@ def _place(kernel: Kernel, part: Binding, memory: Memory, is_read_only: bool) ->
             f"{kernel.name}: a binding of {length} bytes at {part.offset} "
             f"of a buffer of {flat.size}"
         )
-    # Whole words can be used in place, so that the bytes after a short binding come along.
+    # Only whole words can be used in place, so the length is rounded up to 4 bytes.
     whole = min(flat.size, part.offset + (length + 3) // 4 * 4)
     return memory.add(flat[part.offset : whole], length, is_read_only=is_read_only)
 
@@ -175,7 +175,7 @@ def _start(
     workgroups: tuple[int, int, int],
     per_workgroup: int,
 ) -> Waves:
-    """Waves of the workgroups `numbers` in the state in which hardware starts them."""
+    """Return the waves of the workgroups `numbers` in their initial state."""
     d = kernel.descriptor
     count = len(numbers) * per_workgroup
     lds_size = (kernel.lds_bytes + 3) // 4 * 4
@@ -231,7 +231,7 @@ def _scalars(
 
 
 def _work_items(w: Waves, kernel: Kernel, per_workgroup: int) -> None:
-    """v0: the work item's x, y and z in ten bits each; EXEC: the lanes that have one."""
+    """Set v0 to the work item's x, y and z in ten bits each, and EXEC to lanes with work items."""
     x, y, z = kernel.workgroup
     flat = (np.arange(w.count) % per_workgroup * 64)[:, None] + np.arange(64)
     ids = flat % x

@@ -1,8 +1,8 @@
-"""Lines of Python for the instructions that compute lane by lane.
+"""Generates lines of Python for instructions that compute lane by lane.
 
-Operands are read as the kinds that an instruction's `Operation` names, with the modifiers of its
-encoding (sign, absolute value, halves, SDWA, DPP, clamp, output modifier), and results written
-back to the register files.
+The lines read operands in the kinds of the instruction's `Operation`, apply the modifiers of its
+encoding (sign, absolute value, halves, SDWA, DPP, clamp, output modifier), and write the results to
+the register files.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _FLOATS = "fhdb"
 
 
 def _rounding(w: Waves, runs: tuple[Any, ...], shift: int) -> Any:
-    """The operation for the rounding mode that the program has set."""
+    """Return the operation for the rounding mode in MODE."""
     return runs[w.mode >> shift & 3]
 
 
@@ -51,10 +51,10 @@ def _refuse(*_: Any) -> Any:
 
 
 class Lines(Operands):
-    """Translates instructions to lines; `names` is what the lines refer to."""
+    """Translates instructions to lines; `names`: the objects that the lines refer to."""
 
     def __init__(self, mode: int, *, changes_mode: bool = False) -> None:
-        """mode: the MODE register with which the kernel starts, and whether it changes it."""
+        """mode: the initial MODE register. changes_mode: whether the kernel writes MODE."""
         super().__init__()
         self._mode = mode
         self._changes_mode = changes_mode
@@ -62,7 +62,7 @@ class Lines(Operands):
         self.names |= {"flush_input": flush_input, "flush_output": flush_output}
 
     def translate(self, i: Instruction) -> list[str] | None:
-        """The lines of an instruction; None where no Operation describes it."""
+        """Return the lines of an instruction; None where no Operation describes it."""
         if i.name.startswith("v_bitop3"):
             kind = "u" if i.name.endswith("b32") else "w"
             run = bit_operation(i.has("bitop3"))
@@ -80,7 +80,10 @@ class Lines(Operands):
         return self._vector(i, VALU[i.name]) if i.name in VALU else None
 
     def _function(self, i: Instruction, entry: Operation) -> str:
-        """The text that gives an instruction's function, for the rounding that MODE wants."""
+        """Return an expression of the instruction's function for the rounding mode.
+
+        Raises SimulationError for saturation or rounding that is not modelled.
+        """
         kind = entry.outs[0]
         if i.has("clamp") and kind not in _FLOATS:
             if i.name not in SATURATING:
@@ -88,7 +91,7 @@ class Lines(Operands):
             return self.bind(saturating(i.name, kind))
         fields = {ROUND32} if kind == "f" else {ROUND16}
         if i.name == "v_cvt_f32_f64":
-            # Which of the two it obeys is not documented.
+            # Which of the two fields applies is not documented.
             fields = {ROUND32, ROUND16}
         if kind not in "fhd" or i.name in UNROUNDED:
             return self.bind(entry.run)
@@ -104,7 +107,7 @@ class Lines(Operands):
         return self.bind(make(modes.pop()) if make else _refuse)
 
     def _call(self, i: Instruction, entry: Operation, arguments: list[str]) -> list[str]:
-        """Lines that leave the result of an instruction's function in r."""
+        """Return lines that assign the result of the instruction's function to r."""
         call = f"r = {self._function(i, entry)}({', '.join(arguments)})"
         overflow = self._changes_mode or self._mode & FP16_OVFL
         if entry.outs[0] != "h" or not overflow or i.name in UNROUNDED:
@@ -115,7 +118,7 @@ class Lines(Operands):
         return [*values, f"r = limit(w, {self._function(i, entry)}({together}), {together})"]
 
     def _source(self, i: Instruction, n: int, kind: str) -> str:
-        """The n-th operand of a vector instruction with all its modifiers."""
+        """Return an expression of the n-th operand of a vector instruction, with its modifiers."""
         operand = i.operands[n]
         if n == 0 and i.has("dpp"):
             value = read_kind("moved", kind)
@@ -135,7 +138,7 @@ class Lines(Operands):
         return f"(-{value})" if negative else value
 
     def _input(self, value: str, kind: str) -> str:
-        """Flush denormal operands where MODE says so."""
+        """Flush a denormal operand where MODE says so."""
         shift = DENORM32 if kind == "f" else DENORM16
         if kind == "b" or (self._mode >> shift & 1 and not self._changes_mode):
             return value
@@ -144,7 +147,7 @@ class Lines(Operands):
     # Results
 
     def _result(self, i: Instruction, value: str, kind: str) -> str:
-        """A result with clamp, output modifier and denormal flushing, as uint32 (or 64 bits)."""
+        """Apply denormal flushing, output modifier and clamp to a result; as uint32 or uint64."""
         if kind in "fhd":
             shift = DENORM32 if kind == "f" else DENORM16
             if self._changes_mode or not self._mode >> shift & 2:
@@ -164,7 +167,7 @@ class Lines(Operands):
         return f"{value}.view(u8)" if kind in "Id" else value
 
     def _store(self, i: Instruction, target: Operand, value: str, kind: str) -> list[str]:
-        """Lines that write a result to vector registers."""
+        """Return lines that write a result to vector registers, or a mask to scalar ones."""
         bank, index = target.bank, target.index
         place = f"{bank}[{index}]"
         if kind == "m":
@@ -237,7 +240,7 @@ class Lines(Operands):
         return [*lines, "w.refresh_exec()"] if index in (EXEC, EXEC + 1) else lines
 
     def _save_exec(self, i: Instruction) -> list[str]:
-        """EXEC becomes source op EXEC; the result is the old one (wrexec: the new); SCC."""
+        """Set EXEC to source op EXEC; the result is the old EXEC (wrexec: the new); set SCC."""
         expression = _SAVE_EXEC.get(i.name.split("_")[1])
         kept = "e" if "saveexec" in i.name else "t"
         if expression is None:
@@ -284,7 +287,7 @@ class Lines(Operands):
         return [*lines, *(f"v[{index + n}] = w.put(v[{index + n}], r{n})" for n in (0, 1))]
 
     def _half_sign(self, i: Instruction, n: int, half: int, value: str, kind: str) -> str:
-        """An operand of one half of a packed instruction with the sign that it has there."""
+        """Apply the sign modifier of one half to an operand of a packed instruction."""
         negative = i.has("neg_hi" if half else "neg") >> n & 1
         if kind not in _FLOATS:
             return _sign_bit(i, value, 0, negative)
@@ -292,10 +295,12 @@ class Lines(Operands):
         return f"(-{value})" if negative else value
 
     def _dot_source(self, i: Instruction, n: int, kind: str) -> str:
-        """An operand of a VOP3P instruction that is not packed: of dot products, halves of floats
-        have a sign each."""
+        """Return an operand of a VOP3P instruction that is not packed.
+
+        In dot products of floats each half has its own sign modifier.
+        """
         if i.has("op_sel") or i.has("op_sel_hi"):
-            # LLVM refuses it for gfx940 and later (validateVOP3P in AMDGPUAsmParser.cpp).
+            # LLVM refuses op_sel for gfx940 and later (validateVOP3P in AMDGPUAsmParser.cpp).
             raise SimulationError("op_sel in a dot product is not modelled")
         value = self.get(i.operands[n], kind)
         low, high = i.has("neg") >> n & 1, i.has("neg_hi") >> n & 1
@@ -340,7 +345,7 @@ _SAVE_EXEC = {
 
 
 def _sign_bit(i: Instruction, value: str, absolute: int, negative: int) -> str:
-    """An operand of no float type: only a selection takes the sign of what it selects from."""
+    """Apply sign modifiers to an operand that is not a float; only v_cndmask_b32 has them."""
     if not absolute and not negative:
         return value
     if i.name != "v_cndmask_b32":

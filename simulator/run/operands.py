@@ -1,4 +1,4 @@
-"""How lines of the generated program read operands: registers and constants as kinds."""
+"""Expressions with which the generated program reads operands in a kind."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _is_zero(w: Waves, index: int) -> Array:
 
 
 def _select(value: Array, selector: int, signed: int) -> Array:
-    """SDWA: a byte (0 to 3), a word (4, 5) or all (6) of a register."""
+    """SDWA: return a byte (0 to 3), a word (4, 5) or all (6) of a register."""
     if selector == 6:
         return value
     width, shift = (8, 8 * selector) if selector < 4 else (16, 16 * (selector - 4))
@@ -50,7 +50,7 @@ def _select(value: Array, selector: int, signed: int) -> Array:
 
 
 def _insert(value: Array, old: Array, selector: int, unused: int) -> Array:
-    """SDWA: the result into a byte or word; the rest is zero, sign or preserved."""
+    """SDWA: insert the result in a byte or word; the rest is zero, sign or preserved."""
     if selector == 6:
         return value
     width, shift = (8, 8 * selector) if selector < 4 else (16, 16 * (selector - 4))
@@ -109,28 +109,28 @@ NAMES: dict[str, Any] = {
 }
 
 
-#: Bits that are operands: VCC and EXEC are zero, SCC.
+#: Expressions of the flag operands: VCC is zero, EXEC is zero, SCC.
 _FLAGS = {251: f"is_zero(w, {VCC})", 252: f"is_zero(w, {EXEC})", 253: "w.scc.astype(u4)"}
 
-#: The functions that take 16 bits out of a register, by kind.
+#: Functions that read the low 16 bits of a register, by kind.
 HALF_READERS = {"h": "half", "w": "word", "s": "short", "b": "bfloat"}
 
 
 class Operands:
-    """Reads operands; `names` is what the lines refer to."""
+    """Makes expressions of operands; `names`: the objects that the expressions refer to."""
 
     def __init__(self) -> None:
-        """With the functions that lines use."""
+        """Start with the functions that expressions use."""
         self.names: dict[str, Any] = dict(NAMES)
 
     def bind(self, value: Any) -> str:
-        """A name in the generated program for a Python object."""
+        """Bind a Python object to a new name in the generated program; return the name."""
         name = f"k{len(self.names)}"
         self.names[name] = value
         return name
 
     def constant(self, operand: Operand, kind: str = "u") -> Array:
-        """A constant operand as the function sees it: [1, 1] of the kind's dtype."""
+        """Return a constant operand as an array [1, 1] of the kind's dtype."""
         bank, index = operand.bank, operand.index
         wide = kind in "UId"
         if bank == "float":
@@ -158,7 +158,7 @@ class Operands:
         return readers[kind](low) if kind in readers else low.view(DTYPES[kind])
 
     def bits(self, operand: Operand, n: int = 0) -> str:
-        """The n-th register of an operand, as uint32."""
+        """Return an expression of the n-th register of an operand, as uint32."""
         if operand.is_register:
             return f"{operand.bank}[{operand.index + n}]"
         if operand.bank == "special":
@@ -168,7 +168,7 @@ class Operands:
         return self.bind(self.constant(operand))
 
     def reader(self, operand: Operand) -> Callable[[Waves], Array]:
-        """A function that reads the first register of an operand, or a constant, as uint32."""
+        """Return a function that reads an operand's first register, or a constant, as uint32."""
         if operand.is_register:
             bank, index = operand.bank, operand.index
             return lambda w: w.bank(bank)[index]
@@ -183,7 +183,7 @@ class Operands:
         return lambda w: value
 
     def float_reader(self, i: Instruction, n: int) -> Callable[[Waves], Array]:
-        """The n-th operand as float32, with its sign and absolute value."""
+        """Return a function that reads the n-th operand as float32, with sign modifiers."""
         plain = self.reader(i.operands[n])
         absolute, negative = i.has("abs") >> n & 1, i.has("neg") >> n & 1
 
@@ -195,10 +195,10 @@ class Operands:
         return read
 
     def packed_half(self, operand: Operand, kind: str, upper: int) -> str:
-        """One half of an operand of a packed instruction, as a kind of 16 bits.
+        """Return an expression of one half of an operand of a packed instruction, in a 16-bit kind.
 
-        An inline integer has 32 bits with its sign; an inline float is a float16 in the lower half,
-        and a float32 in instructions of integers (LLVM, getInlineEncodingV216 in
+        An inline integer is sign-extended to 32 bits. An inline float is a float16 in the lower
+        half, or a float32 in integer instructions (LLVM, getInlineEncodingV216 in
         AMDGPUBaseInfo.cpp).
         """
         if operand.is_register or operand.bank == "special":
@@ -208,14 +208,14 @@ class Operands:
         return self.bind(NAMES[HALF_READERS[kind]](word.astype(np.uint32) >> 16 * upper))
 
     def get(self, operand: Operand, kind: str, half: int = 0) -> str:
-        """An operand as a kind; half: the upper 16 bits of a register."""
+        """Return an expression of an operand in a kind; half: 1 for the upper 16 bits."""
         if kind == "m":
             if operand.is_register:
                 return f"w.mask({operand.index})"
             mask = np.unpackbits(self.constant(operand, "I").view(np.uint8), bitorder="little")
             return self.bind(mask.view(bool)[None])
         if operand.bank == "special" and kind == "U" and operand.index in _APERTURES:
-            # Limits are even indices: the last address of 4 GiB.
+            # Even indices are limits: the last address of the 4 GiB aperture.
             low = 0xFFFFFFFF * (operand.index % 2 == 0)
             return self.bind(np.array([[_APERTURES[operand.index] << 32 | low]], np.uint64))
         if not operand.is_register and operand.bank != "special":
@@ -234,7 +234,7 @@ class Operands:
 
 
 def read_kind(bits: str, kind: str) -> str:
-    """The text that reads uint32 `bits` as a kind of one register."""
+    """Return an expression that reads uint32 `bits` in a kind of one register."""
     if kind in HALF_READERS:
         return f"{HALF_READERS[kind]}({bits})"
     return bits if kind == "u" else f"{bits}.view({'i4' if kind == 'i' else 'f4'})"

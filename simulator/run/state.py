@@ -1,8 +1,8 @@
-"""The registers of all waves that run together, and which of their lanes are active.
+"""The registers of all waves of a batch, and their active lanes.
 
 A register is one array for all waves: [waves, 64] for a vector register, [waves, 1] for a scalar
-one. Either extent may be 1 where the value is the same along it. Arrays are never written in
-place: a register that is written gets another array, so a copy of a register costs nothing.
+register. Either extent may be 1 where the value is the same along it. Arrays are never changed in
+place: a write replaces the array, so that copying a register costs nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mxc.simulator.watch.observe import Observer
 
 LANES = 64
-#: What registers and LDS hold before they are written: a signalling NaN, not a number to miss.
+#: Contents of unwritten registers and memory: a signalling NaN, so that reads are noticed.
 UNDEFINED = 0x7FA5A5A5
 
 
@@ -29,7 +29,8 @@ class Waves:
     """`count` waves in lockstep.
 
     s, v, a: the registers. scc: bool. lanes: bool [waves, 64], the active lanes. full: whether
-    every lane of every wave that has not ended is active; every: whether all lanes are.
+    every lane of every wave that has not ended is active. every: whether all lanes of all waves are
+    active. active: bool [waves, 1], the executing waves, None for all that have not ended.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class Waves:
         lds: Bytes,
         scratch: Bytes,
     ) -> None:
-        """All registers undefined, all lanes active."""
+        """Create waves with undefined registers and all lanes active."""
         blank = np.full((1, 1), UNDEFINED, np.uint32)
         self.count = count
         self.shape = (count, LANES)
@@ -68,19 +69,19 @@ class Waves:
         self.set_exec(np.full((1, 1), 0xFFFFFFFFFFFFFFFF, np.uint64))
 
     def bank(self, name: str) -> list[Array]:
-        """The registers of bank "s", "v" or "a"."""
+        """Return the registers of bank "s", "v" or "a"."""
         return self.s if name == "s" else self.v if name == "v" else self.a
 
     def put(self, old: Array, new: Array) -> Array:
-        """The new value of a vector register: `new` in active lanes, `old` in the others."""
+        """Return a vector register's value after a write: `new` in active lanes, else `old`."""
         return new if self.full else np.where(self.lanes, new, old)
 
     def put_where(self, old: Array, new: Array, keep: Array) -> Array:
-        """As `put`, in those active lanes that `keep` names."""
+        """`put` restricted to active lanes where `keep` is true."""
         return np.where(self.lanes & keep, new, old)
 
     def put_scalar(self, old: Array, new: Array) -> Array:
-        """The new value of a scalar register, in the waves that execute."""
+        """Return a scalar register's value after a write by the executing waves."""
         return new if self.active is None else np.where(self.active, new, old)
 
     def select(self, active: Array | None) -> None:
@@ -89,7 +90,7 @@ class Waves:
         self._refresh(self._bits(self.s[EXEC], self.s[EXEC + 1]))
 
     def set_exec(self, mask: Array) -> None:
-        """Write EXEC (uint64) in the waves that execute."""
+        """Write EXEC (uint64) in the executing waves."""
         self.s[EXEC] = self.put_scalar(self.s[EXEC], mask.astype(np.uint32))
         self.s[EXEC + 1] = self.put_scalar(
             self.s[EXEC + 1], (mask >> np.uint64(32)).astype(np.uint32)
@@ -97,7 +98,7 @@ class Waves:
         self.refresh_exec()
 
     def refresh_exec(self) -> None:
-        """EXEC was written: find the active lanes again."""
+        """Recompute the active lanes after a write to EXEC."""
         self._refresh(self._bits(self.s[EXEC], self.s[EXEC + 1]))
 
     def _refresh(self, bits: Array) -> None:
@@ -108,7 +109,7 @@ class Waves:
 
     @contextmanager
     def only(self, lanes: Array) -> Iterator[None]:
-        """Let only some of the active lanes execute what is within."""
+        """Restrict the active lanes to `lanes` within the context."""
         before = (self.lanes, self.every, self.full)
         self.lanes, self.every = lanes, bool(lanes.all())
         self.full = self.every or bool((lanes | ~self.alive).all())
@@ -118,7 +119,7 @@ class Waves:
             self.lanes, self.every, self.full = before
 
     def mask(self, index: int) -> Array:
-        """The lane mask in scalar registers `index` and the next: bool [waves, 64]."""
+        """Return the lane mask in scalar registers `index` and `index` + 1: bool [waves, 64]."""
         low, high = self.s[index], self.s[index + 1]
         known = self._masks.get(index)
         if known is not None and known[0] is low and known[1] is high:
@@ -136,7 +137,7 @@ class Waves:
         return bits.view(bool)
 
     def put_mask(self, index: int, bits: Array) -> None:
-        """Write the result of a compare: bits of inactive lanes are 0."""
+        """Write the lane mask of a compare; bits of inactive lanes are 0."""
         if bits.shape[1] != LANES or not self.every:
             bits = np.broadcast_to(bits, (len(bits), LANES)) & self.lanes
         words = np.packbits(bits, axis=1, bitorder="little").view(np.uint32)
@@ -149,11 +150,11 @@ class Waves:
             self._masks[index] = (low, high, bits)
 
     def wide(self, value: Array) -> Array:
-        """The value with all its extents: [waves, 64]."""
+        """Broadcast a value to [waves, 64]."""
         return value if value.shape == self.shape else np.broadcast_to(value, self.shape)
 
     def first_lane(self, value: Array) -> Array:
-        """The value of the first active lane of each wave (lane 0 where none is): [waves, 1]."""
+        """Return the value of each wave's first active lane (lane 0 if none): [waves, 1]."""
         if value.shape[1] == 1:
             return value
         if self.every:
@@ -174,7 +175,7 @@ class Waves:
             registers[index + i] = np.where(self.lanes, view, registers[index + i])
 
     def group(self, bank: str, index: int, count: int) -> Array:
-        """Consecutive vector registers as one array [waves, 64, count], without a copy if known."""
+        """Return consecutive vector registers as [waves, 64, count], without a copy if cached."""
         registers = self.bank(bank)
         known = self.groups.get((bank, index))
         if known is not None and len(known[1]) == count:
@@ -191,6 +192,6 @@ class Waves:
 
 
 def join(low: Array, high: Array) -> Array:
-    """uint64 from two halves."""
+    """Return uint64 from two halves."""
     result: Array = u64(low) | (u64(high) << np.uint64(32))
     return result

@@ -1,7 +1,7 @@
-"""Kernels to Python: each basic block becomes one function over the registers of all waves.
+"""Translates kernels to Python: each basic block becomes a function over all waves' registers.
 
-An instruction that computes lane by lane becomes one line that applies its function (see
-`operations`) to its operands; every other one becomes a call of a closure made for it.
+An instruction that computes lane by lane becomes lines that apply its function (see `operations`)
+to its operands. Every other instruction becomes a call of a closure that is made for it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from mxc.simulator.run.lines import Lines
 from mxc.simulator.run.state import Waves
 
 _JUMPS = ("s_branch", "s_cbranch_")
-#: Instructions without effect on what is computed; s_waitcnt is one for the sanitizer only.
+#: Instructions without an effect on results; s_waitcnt matters only to the sanitizer.
 NOTHING = frozenset(
     (
         *("s_nop", "s_waitcnt", "s_setprio", "s_sleep", "s_sethalt", "s_icache_inv", "v_nop"),
@@ -43,10 +43,11 @@ _MEMORY = {"SMEM": scalar_step, "MUBUF": buffer_step, "FLAT": flat_step, "DS": l
 
 @dataclass(frozen=True)
 class Block:
-    """Instructions first .. first + count - 1; the last one is `end` if it is a branch.
+    """A basic block, instructions first .. first + count - 1.
 
-    kind: next, jump, branch, barrier or end. target: the index of the block where a taken branch
-    goes; follow: the index of the next block.
+    kind: how it ends, "next", "jump", "branch", "barrier" or "end". condition: of a branch. target:
+    the first instruction of the block to which a taken branch goes. follow: the index after the
+    block.
     """
 
     run: Callable[[Waves], None]
@@ -61,7 +62,7 @@ class Block:
 class Program:
     """A translated kernel: instructions, and blocks by the index of their first instruction.
 
-    unmodelled: the instructions that raise when they are reached, by text.
+    unmodelled: texts of the instructions that raise SimulationError when they are reached.
     """
 
     def __init__(self, kernel: Kernel, *, observed: bool = False) -> None:
@@ -75,15 +76,15 @@ class Program:
         self.blocks = self._translate()
 
     def at_address(self, address: int) -> int:
-        """The index of the instruction at an address."""
+        """Return the index of the instruction at an address."""
         return self._index[address]
 
     def instruction_at_line(self, line: int) -> int:
-        """The index of the instruction that a line of the generated program belongs to."""
+        """Return the index of the instruction of a line of the generated program."""
         return self._lines[min(line, len(self._lines)) - 1]
 
     def place(self, index: int) -> str:
-        """Kernel, address and text of an instruction, for messages."""
+        """Return kernel, address and text of an instruction, for messages."""
         i = self.instructions[index]
         return f"{self.kernel.location(i.address)}: {text(i)}"
 
@@ -93,7 +94,7 @@ class Program:
             if i.name.startswith(_JUMPS):
                 starts.add(self._index[branch_target(i)])
             if _ends_block(i) or (
-                # Code that is not reached lies between: there is nothing to fall into.
+                # Unreachable code lies between, so the block does not fall through.
                 n + 1 < len(self.instructions)
                 and self.instructions[n + 1].address != i.address + i.size
             ):
@@ -166,7 +167,7 @@ def _ends_block(i: Instruction) -> bool:
 
 
 def _reachable(kernel: Kernel) -> list[Instruction]:
-    """The instructions that can be reached from the entry, by address."""
+    """Return the instructions that can be reached from the entry, ordered by address."""
     entry = kernel.descriptor.start
     todo, found = [entry], {}
     while todo:
@@ -186,7 +187,7 @@ def _reachable(kernel: Kernel) -> list[Instruction]:
 
 
 def instruction_lines(lines: Lines, i: Instruction) -> list[str]:
-    """The lines of Python for an instruction; raises SimulationError where it is not modelled."""
+    """Return the Python lines of an instruction; SimulationError where it is not modelled."""
     found = lines.translate(i)
     if found is not None:
         return found
@@ -197,7 +198,7 @@ def instruction_lines(lines: Lines, i: Instruction) -> list[str]:
 
 
 def _step(i: Instruction, lines: Lines) -> Callable[[Waves], None] | None:
-    """The closure that executes an instruction; None where it is not modelled."""
+    """Return the closure that executes an instruction; None where it is not modelled."""
 
     def reader(operand: Operand) -> Callable[[Waves], Any]:
         return lines.reader(operand)

@@ -1,1 +1,1 @@
-"""What watches an execution: the sanitizer, counters, traces."""
+"""Observers of an execution: the sanitizer, counters, traces."""

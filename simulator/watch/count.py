@@ -1,7 +1,7 @@
-"""What a kernel executes: instructions by class, bytes moved, LDS bank conflicts, cycles.
+"""Counts of an execution: instructions by class, bytes moved, LDS bank conflicts, cycles.
 
-Cycles are what the busiest SIMD would need for one kind of instruction alone if nothing else held
-it up: a lower bound, from rates that AMD publishes. They rank kernels; they do not predict time.
+Cycles are a lower bound: the time that the busiest SIMD would need for one class of instructions if
+nothing else delayed it, from rates that AMD publishes. They rank kernels; they do not predict time.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from mxc.simulator.watch.observe import Observer
 
 #: LDS banks of 4 bytes. Source: the bank count of gfx950 in IREE's target table.
 BANKS = 64
-#: Cycles of a matrix instruction on its matrix core, by its rows and blocks; twice as many where
-#: an operand of an f8f6f4 form has 8 bits. Source: AMD CDNA4 ISA, tables 28 and 33.
+#: Cycles of a matrix instruction on its matrix core, by rows and blocks; doubled where an operand
+#: of an f8f6f4 form has 8 bits. Source: AMD CDNA4 ISA, tables 28 and 33.
 MATRIX_CYCLES = {(16, 1): 16, (32, 1): 32, (32, 2): 64, (16, 4): 32, (4, 16): 8}
-#: The same for float32 and float64 with one block, and float64 with four.
+#: Cycles of float32 and float64 matrix instructions, by rows, blocks and element.
 WIDE_CYCLES = {(16, 1, "f32"): 32, (32, 1, "f32"): 64, (16, 1, "f64"): 64, (4, 4, "f64"): 32}
 #: Cycles of a vector instruction: 64 lanes on a SIMD of 16. Source: CDNA3 ISA, chapter 3.
 VECTOR_CYCLES = 4
@@ -40,9 +40,10 @@ _SCALAR = ("SOP1", "SOP2", "SOPC", "SOPK")
 class Counts:
     """Counts of a run, over all waves.
 
-    instructions: executed, by class. memory_read, memory_written: bytes that lanes asked for in
-    buffers. lds_read, lds_written: bytes. bank_conflicts: extra passes over the banks. matrix_,
-    vector_ and lds_cycles: see above; the first two are of one SIMD if waves are spread evenly.
+    instructions: numbers of executed instructions, by class. memory_read, memory_written: bytes
+    that lanes access in buffers. lds_read, lds_written: bytes in LDS. bank_conflicts: extra passes
+    over the banks. matrix_cycles, vector_cycles, lds_cycles: see above; the first two are cycles of
+    one SIMD if waves are spread evenly.
     """
 
     waves: int = 0
@@ -57,12 +58,12 @@ class Counts:
     lds_cycles: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the counts for JSON."""
         return asdict(self)
 
 
 def class_of(i: Instruction) -> str:
-    """The class that an instruction is counted in."""
+    """Return the class under which an instruction is counted."""
     if "mfma" in i.name or "smfmac" in i.name:
         return "matrix"
     if i.name == "s_barrier":
@@ -85,7 +86,7 @@ def class_of(i: Instruction) -> str:
 
 
 def matrix_cycles(i: Instruction) -> int:
-    """Cycles of a matrix instruction on its matrix core; 0 for any other one."""
+    """Return the cycles of a matrix instruction on its matrix core; 0 for other instructions."""
     if sparse := sparse_shape(i.name):
         return MATRIX_CYCLES[sparse[0], 1]
     shape = matrix_shape(i.name)
@@ -99,20 +100,20 @@ def matrix_cycles(i: Instruction) -> int:
 
 
 class Counter(Observer):
-    """Counts one run, or several of one after the other; `counts` is what was found."""
+    """Counts one run or several consecutive runs; `counts`: the totals."""
 
     def __init__(self) -> None:
-        """With nothing counted."""
+        """Start with all counts 0."""
         self.counts = Counts()
         self._blocks: dict[tuple[str, int], tuple[Tally[str], int, int]] = {}
 
     def start(self, w: Waves, program: Program) -> None:
-        """A batch of workgroups begins."""
+        """Count the waves of a batch of workgroups."""
         self._program = program
         self.counts.waves += w.count
 
     def block(self, w: Waves, first: int, count: int) -> None:
-        """Count what a basic block holds for the waves that execute it."""
+        """Count the instructions of a basic block for the waves that execute it."""
         key = (self._program.kernel.name, first)
         if key not in self._blocks:
             body = self._program.instructions[first : first + count]
@@ -129,14 +130,14 @@ class Counter(Observer):
         self.counts.vector_cycles += vector * -(-waves // _SIMDS)
 
     def scalar(self, w: Waves, i: Instruction, address: Array, size: int) -> None:
-        """A scalar load."""
+        """Count a scalar load."""
         waves = w.count if w.active is None else int(np.count_nonzero(w.active))
         self.counts.memory_read += size * waves
 
     def vector(
         self, w: Waves, i: Instruction, address: Array, lanes: Array | None, size: int, store: bool
     ) -> None:
-        """A vector memory access."""
+        """Count a vector memory access."""
         number = int(np.prod(w.shape)) if lanes is None else int(np.count_nonzero(lanes))
         if store:
             self.counts.memory_written += number * size
@@ -146,9 +147,9 @@ class Counter(Observer):
     def local(
         self, w: Waves, i: Instruction, place: Array, size: int, stored: Array | None
     ) -> None:
-        """An LDS access: bytes, and how often lanes that go together meet in a bank.
+        """Count an LDS access: bytes, and bank conflicts among lanes that access together.
 
-        As many lanes go together as fill the banks: 64 for 4 bytes a lane, 16 for 16 bytes.
+        As many lanes access together as fill the banks: 64 for 4 bytes per lane, 16 for 16 bytes.
         """
         self._local(w, place, size, store=stored is not None)
 
@@ -168,13 +169,13 @@ class Counter(Observer):
         self.counts.lds_cycles += int(passes.sum()) * BANKS * 4 // LDS_BYTES
 
     def local_atomic(self, w: Waves, i: Instruction, place: Array, size: int) -> None:
-        """It reads and writes; the banks are busy once."""
+        """Count an LDS atomic, which reads and writes in one pass over the banks."""
         self._local(w, place, size, store=True)
         self.counts.lds_read += int(np.count_nonzero(w.lanes)) * size
 
 
 def _passes(dwords: Array) -> Array:
-    """For each row the largest number of different dwords in one bank; -1 is no access."""
+    """Return for each row the largest number of distinct dwords in a bank; -1 is no access."""
     ordered = np.sort(dwords, axis=1)
     new = np.ones(ordered.shape, bool)
     new[:, 1:] = ordered[:, 1:] != ordered[:, :-1]

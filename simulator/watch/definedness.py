@@ -1,13 +1,14 @@
-"""Which lanes of which registers somebody has written, and where undefined ones matter.
+"""Tracks which lanes of which registers are defined, and where undefined values matter.
 
-A register is defined lane by lane. What an instruction computes lane by lane is undefined in the
-lanes in which an operand is; others take lanes from elsewhere:
+A vector register is defined or undefined per lane. The result of most instructions is undefined in
+the lanes where an operand is undefined. Other instructions propagate differently:
 
-- DPP, permutes and swaps: the lane that a lane reads;
-- v_cndmask: the operand that a lane selects;
-- products of matrices: the rows of one side and the columns of the other.
+- DPP, permutes and swaps: from the lane that a lane reads;
+- v_cndmask: from the operand that a lane selects;
+- products of matrices: along the rows of one side and the columns of the other.
 
-Scalars are defined as a whole; a mask is where all active lanes are that it was computed from.
+A scalar is defined or undefined as a whole. A lane mask is defined where all active lanes from
+which it was computed are.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from mxc.simulator.run.translate import Program
 from mxc.simulator.watch.uses import Register, Use
 
 _ALWAYS = frozenset(("s", n) for n in (EXEC, EXEC + 1))
-#: Scalars are kept in lanes of vector registers by these.
+#: Instructions that move scalars to and from lanes of vector registers.
 _WRITE_LANE, _READ_LANE, _READ_FIRST = "v_writelane_b32", "v_readlane_b32", "v_readfirstlane_b32"
 _LANE = np.arange(LANES)
 _NOWHERE: Array = np.zeros((1, 1), bool)
@@ -37,27 +38,27 @@ _MULTIPLY_ADD = ("v_mad_u64_u32", "v_mad_i64_i32")
 
 
 class Definedness:
-    """The registers of the waves of a batch."""
+    """The definedness of all registers of a batch of waves."""
 
     def __init__(self, w: Waves, program: Program) -> None:
-        """As hardware starts a wave."""
+        """Start in the initial state of a wave."""
         d = program.kernel.descriptor
         scalars = d.user_sgprs + sum(d.workgroup_ids)
         given = {("s", n) for n in range(scalars) if n not in d.undefined_sgprs}
-        #: Registers that are defined everywhere, and for others where: bool [waves, 1 or 64].
+        #: Registers that are defined in all lanes; for others, where: bool [waves, 1 or 64].
         self._full: set[Register] = given | {("v", 0)} | _ALWAYS
         self._partly: dict[Register, Array] = {}
-        #: Lanes that no work item has do not count.
+        #: Lanes without a work item, which do not count.
         self._absent: Array = ~w.lanes
         self._lanes, self._everywhere = w.lanes, w.full
         self._nowhere: Array = np.zeros((w.count, 1), bool)
-        #: Where the results of the instruction that executes are undefined; by register, where
-        #: they differ.
+        #: Where the results of the executing instruction are undefined, and the exceptions by
+        #: register.
         self._result: Array | None = None
         self._results: dict[Register, Array] = {}
 
     def before(self, w: Waves, i: Instruction, use: Use) -> Iterator[str]:
-        """What is wrong with what an instruction reads."""
+        """Yield findings about the registers that an instruction reads."""
         self._lanes, self._everywhere = w.lanes, w.full
         self._result = None
         if self._results:
@@ -65,7 +66,8 @@ class Definedness:
         if use.reads <= self._full:
             return
         active = self._nowhere | True if w.active is None else w.active
-        # A register with scalars in some of its lanes is spilled as a whole.
+        # A register with scalars in some lanes is spilled as a whole, so other lanes may be
+        # undefined.
         spills = i.name.startswith("scratch_store")
         bad: dict[Register, Array] = {}
         for register in sorted(use.reads - self._full):
@@ -83,7 +85,7 @@ class Definedness:
             self._result = self._reached(w, i, bad)
 
     def _reached(self, w: Waves, i: Instruction, bad: dict[Register, Array]) -> Array:
-        """Where results are undefined. bad: the registers that are read, and where they are."""
+        """Return where results are undefined; bad: where the registers that are read are."""
         if i.name in (_READ_LANE, _READ_FIRST):
             wide = np.broadcast_to(_of(i, 0, bad), w.shape)
             others = _of(i, 1, bad) if len(i.operands) > 1 else self._nowhere
@@ -98,7 +100,7 @@ class Definedness:
             return self._multiplied(w, i, bad)
         if i.name in _MULTIPLY_ADD and i.operands[2].is_register:
             # The lower half does not depend on the upper half of the addend, which LLVM leaves
-            # undefined where it wants the lower one alone.
+            # undefined where it needs only the lower half.
             addend = (i.operands[2].bank, i.operands[2].index + 1)
             rest = [each for register, each in bad.items() if register != addend]
             target = (i.results[0].bank, i.results[0].index)
@@ -111,7 +113,7 @@ class Definedness:
         return _any(bad.values(), self._nowhere)
 
     def _moved(self, w: Waves, i: Instruction, bad: Array) -> Array:
-        """The operand whose lanes are moved."""
+        """Return where an operand is undefined after its lanes were moved."""
         there = np.broadcast_to(bad, w.shape) & w.lanes
         if i.name == "ds_bpermute_b32":
             address = w.wide(w.v[i.operands[0].index]).astype(np.int64)
@@ -131,13 +133,16 @@ class Definedness:
         return self._nowhere
 
     def _multiplied(self, w: Waves, i: Instruction, bad: dict[Register, Array]) -> Array:
-        """An undefined element of the first side makes a row undefined, of the second a column."""
+        """Propagate through a matrix product.
+
+        An undefined element of the first side makes a row undefined, of the second side a column.
+        """
         shape = matrix_shape(i.name) or sparse_shape(i.name)
         registers = i.results[0].registers()
         if shape is None or shape[0] not in (16, 32) or len(registers) * LANES != shape[0] ** 2:
             return _any(bad.values(), self._nowhere)
         sparse = "smfmac" in i.name
-        # Scales come after the sums; indices of a sparse side where those of others are.
+        # Operands of each side: factors, then scales (after the sums), or indices of a sparse side.
         parts = ((0, 2) if sparse else (0, 3), (1, 4))
         lines = []
         for side in parts:
@@ -154,7 +159,7 @@ class Definedness:
         return self._nowhere
 
     def _lane(self, w: Waves, i: Instruction) -> Array:
-        """The lane of each wave [waves, 1] that an instruction reads or writes."""
+        """Return the lane of each wave [waves, 1] that an instruction reads or writes."""
         if i.name == _READ_FIRST:
             first: Array = w.lanes.argmax(axis=1)[:, None]
             return first
@@ -163,7 +168,7 @@ class Definedness:
         return np.broadcast_to(number.astype(np.int64) & 63, (w.count, 1))
 
     def after(self, w: Waves, i: Instruction, use: Use) -> None:
-        """Note what an instruction wrote."""
+        """Record the registers that an instruction wrote."""
         bad, lanes = self._result, self._lanes
         one = i.name == _WRITE_LANE
         if bad is None:
@@ -194,7 +199,7 @@ class Definedness:
                 self._full.add(register)
 
     def _enabled(self, w: Waves, i: Instruction, lanes: Array) -> Array:
-        """The lanes that a DPP instruction may write."""
+        """Return the lanes that a DPP instruction may write."""
         keep = dpp_enabled(i.has("row_mask") ^ 15, i.has("bank_mask") ^ 15)[None]
         if i.has("bound_ctrl"):
             return keep
@@ -203,7 +208,7 @@ class Definedness:
 
 
 def _of(i: Instruction, n: int, bad: dict[Register, Array]) -> Array:
-    """Where one of the registers of the n-th operand is undefined."""
+    """Return where a register of the n-th operand is undefined."""
     return _any((bad[r] for r in i.operands[n].registers() if r in bad), _NOWHERE)
 
 

@@ -1,4 +1,4 @@
-"""What the rules on wait states ask of an instruction."""
+"""Properties of instructions that the rules on wait states use."""
 
 from __future__ import annotations
 
@@ -18,87 +18,87 @@ M0_REGISTERS: Registers = frozenset((("s", M0),))
 
 @dataclass(frozen=True)
 class Facts:
-    """What the rules ask of an instruction."""
+    """Properties of one instruction."""
 
     i: Instruction
     processor: Gpu = GFX950
 
     @cached_property
     def reads(self) -> Registers:
-        """Registers that it reads."""
+        """The registers that the instruction reads."""
         return use_of(self.i).reads
 
     @cached_property
     def writes(self) -> Registers:
-        """Registers that it writes."""
+        """The registers that the instruction writes."""
         return use_of(self.i).writes
 
     @cached_property
     def matrix(self) -> bool:
-        """A product of matrices."""
+        """Whether it is a matrix instruction."""
         return "mfma" in self.i.name or "smfmac" in self.i.name
 
     @cached_property
     def vector(self) -> bool:
-        """A vector instruction, products of matrices among them."""
+        """Whether it is a vector instruction, matrix instructions included."""
         return self.i.encoding.startswith("VOP")
 
     @cached_property
     def scalar(self) -> bool:
-        """A scalar instruction."""
+        """Whether it is a scalar instruction."""
         return self.i.encoding.startswith("SOP")
 
     @cached_property
     def memory(self) -> bool:
-        """Vector memory."""
+        """Whether it is a vector memory instruction."""
         return self.i.encoding in ("MUBUF", "FLAT")
 
     @cached_property
     def dot(self) -> bool:
-        """A dot product of a lane."""
+        """Whether it is a dot product per lane."""
         return self.i.name.startswith("v_dot")
 
     @cached_property
     def transcendental(self) -> bool:
-        """Whether it is an instruction of the unit for exponentials, roots and the like."""
+        """Whether it is a transcendental instruction, such as exp, log or sqrt."""
         return self.i.name.startswith(_TRANSCENDENTAL)
 
     @cached_property
     def passes(self) -> int:
-        """Passes of a matrix core, of four cycles each."""
+        """Number of passes of a matrix instruction, of four cycles each."""
         return matrix_cycles(self.i) // 4
 
     @cached_property
     def more(self) -> int:
-        """Passes of the pipeline after them: one more on gfx950 for all but the shortest."""
+        """Additional passes: 0, for XDL instructions 1, or 2 on gfx950 except for the shortest."""
         if not self.wide:
             return 0
         return 1 + (self.processor is GFX950 and self.passes != 2)
 
     @cached_property
     def double(self) -> bool:
-        """A product of matrices of float64."""
+        """Whether it is a matrix instruction on float64."""
         return self.matrix and self.i.name.endswith("_f64")
 
     @cached_property
     def wide(self) -> bool:
-        """A matrix core's own kind: not of f32 or f64 elements (LLVM calls the kind XDL)."""
+        """Whether it is an XDL instruction (LLVM's term): matrix, but not of f32 or f64."""
         return self.matrix and not self.i.name.endswith(("_f64", "_f32"))
 
     @cached_property
     def accumulated(self) -> Registers:
-        """The third operand of a matrix instruction."""
+        """The registers of the accumulator, the third operand of a matrix instruction."""
         return frozenset(self.i.operands[2].registers()) if self.matrix else frozenset()
 
     @cached_property
     def multiplied(self) -> Registers:
-        """Its other operands."""
+        """The registers of the other operands of a matrix instruction."""
         others = (*self.i.operands[:2], *self.i.operands[3:]) if self.matrix else ()
         return frozenset(r for operand in others for r in operand.registers())
 
     @cached_property
     def part(self) -> bool:
-        """Whether it writes a part of its result's register, or may, as conversions to f4 do."""
+        """Whether it writes, or may write, only a part of its result's register."""
         i = self.i
         if i.has("sdwa"):
             return i.encoding != "VOPC" and i.has("dst_sel") ^ 6 != 6
@@ -110,7 +110,7 @@ class Facts:
 
     @cached_property
     def stored(self) -> Registers:
-        """The data of a store of more than 8 bytes, unless a register holds its offset."""
+        """The data registers of a store of more than 8 bytes without a scalar offset register."""
         i = self.i
         if not self.memory or ("_store_" not in i.name and "cmpswap_x2" not in i.name):
             return frozenset()
@@ -120,13 +120,13 @@ class Facts:
 
     @cached_property
     def selects(self) -> Registers:
-        """The scalar register that selects a lane."""
+        """The registers of a lane selector of v_readlane and v_writelane."""
         lane = self.i.name in ("v_readlane_b32", "v_writelane_b32")
         return frozenset(self.i.operands[1].registers()) if lane else frozenset()
 
     @cached_property
     def reads_m0(self) -> bool:
-        """Whether M0 is an operand that is not interlocked."""
+        """Whether it reads M0 without a hardware interlock."""
         name = self.i.name
         movrel = name.startswith(("s_movrel", "s_sendmsg")) or "addtid" in name
         return (
@@ -135,7 +135,7 @@ class Facts:
 
     @cached_property
     def register(self) -> int | None:
-        """The hardware register that s_getreg and s_setreg name."""
+        """The hardware register of s_getreg and s_setreg; None for other instructions."""
         named = self.i.name.startswith(("s_setreg", "s_getreg"))
         return self.i.has("hwreg") & 63 if named else None
 
@@ -146,16 +146,16 @@ class Facts:
 
     @cached_property
     def asks_scalar(self) -> bool:
-        """Whether a scalar write before it may matter, though it is no vector instruction."""
+        """Whether an earlier scalar write may matter although it is not a vector instruction."""
         return self.register is not None or self.reads_m0
 
     @cached_property
     def interesting(self) -> bool:
-        """Whether any rule begins with it."""
+        """Whether any rule has it as the earlier instruction."""
         scalar = self.scalar and (self.sets or bool(self.writes & M0_REGISTERS))
         return self.vector or scalar or bool(self.stored)
 
     @cached_property
     def wait_states(self) -> int:
-        """How many it counts for itself."""
+        """Number of wait states that the instruction itself counts as."""
         return self.i.has("simm16") + 1 if self.i.name == "s_nop" else 1

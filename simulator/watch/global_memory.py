@@ -1,20 +1,20 @@
-"""What is known of the global memory that a dispatch may write: which wave accessed it last.
+"""Race detection in global memory: the last accesses of each place that a dispatch may write.
 
-Two accesses of a dispatch to one byte are a race if they are of different waves, one is a store
-that is not atomic, and nothing orders them:
+Two accesses of a dispatch to one byte are a race if different waves make them, one is a store that
+is not atomic, and nothing orders them. Two things order accesses:
 
-- a barrier of the workgroup, where both waves are of one. A wait is not needed: the waves of a
-  workgroup share a vector cache, which takes their accesses in order (LLVM, User Guide for AMDGPU
-  Backend, memory model of gfx942, where a workgroup is not split among compute units);
-- atomic operations: what a wave did before one is seen by a wave that does one on the same place
-  afterwards, and by those that learn of it in the same way. Loads and stores for more than a
-  wave (sc0, sc1) are atomic. Between workgroups, which may be on chips with an L2 each, fences are
-  needed (the same document): the first wave has released before (buffer_wbl2 sc1, then a wait for
-  vmcnt(0)), and the second one has acquired afterwards (buffer_inv sc1).
+- A barrier of the workgroup, if both waves belong to it. A wait is not needed: the waves of a
+  workgroup share a vector cache, which processes their accesses in order (LLVM, User Guide for
+  AMDGPU Backend, memory model of gfx942, where a workgroup is not split among compute units).
+- Atomic operations: accesses of a wave before an atomic are visible to a wave that later does an
+  atomic on the same place, and transitively. Loads and stores with a scope beyond the wave (sc0,
+  sc1) are atomic. Workgroups may run on dies with separate L2 caches, so between workgroups fences
+  are needed too (same document): the first wave releases before its atomic (buffer_wbl2 sc1, then a
+  wait for vmcnt(0)), and the second wave acquires after its atomic (buffer_inv sc1).
 
-Loads may meet atomic operations, as in loops of compare and swap, which begin with a load.
-A store of the value that a byte has changes nothing, and is no race. Waves may end in the
-simulator before others begin; that orders nothing.
+Plain loads may be concurrent with atomic operations, as in compare-and-swap loops, which begin with
+a load. A store of the value that a byte already has is not a race. That waves end before others
+begin in the simulator orders nothing.
 """
 
 from __future__ import annotations
@@ -29,21 +29,24 @@ from mxc.simulator.compute.operations import Array
 from mxc.simulator.memory.spaces import Bytes, Memory
 from mxc.simulator.run.state import LANES, Waves
 
-#: An access is one number: the time above a bit for atomic ones above the wave, counted from one.
-#: Wave 0 is none in particular: several, that stored the same.
+#: An access is encoded as one number: from high to low bits the time, a bit for atomic accesses,
+#: and the wave, counted from 1. Wave 0 stands for several waves that stored the same value.
 _SHIFT = 24
 _ATOMIC = 1 << _SHIFT - 1
 _WAVE = _ATOMIC - 1
-#: What orders accesses.
+#: Kinds of events that order accesses.
 _Event = Literal["barrier", "atomic", "release", "acquire"]
-#: Bytes that have one number, as long as no access is for less of them.
+#: Bytes that share one entry, unless an access is smaller or less aligned.
 _UNIT = 16
 
 
 @dataclass
 class _Region:
-    """Bytes on this machine that the buffers of a dispatch share. Two of the waves that have read
-    a place are kept, as many see what others write."""
+    """A range of host memory of one or more overlapping buffers of a dispatch.
+
+    For each unit of bytes it keeps the last write, and the last reads of two waves. `is_written`
+    and `is_read`: whether there are any.
+    """
 
     first: int
     size: int
@@ -60,7 +63,7 @@ class _Region:
         return tables[0], tables[1], tables[2]
 
     def places(self, at: Array, size: int) -> Array:
-        """The units [accesses, units of one] of `size` bytes at offsets [accesses]."""
+        """Return the units [accesses, units per access] of `size` bytes at offsets [accesses]."""
         bits = int(np.bitwise_or.reduce(at)) | size
         if bits & (self.unit - 1):
             self._divide(bits & -bits)
@@ -81,9 +84,13 @@ class _Region:
 
 @dataclass
 class _Knowledge:
-    """What became of an access after so many events. Waves that know of it, `since` when;
-    those of them that have `released` it; those that have `heard` of it and are to acquire it.
-    Addresses at which it was told, to all, and to a workgroup."""
+    """Propagation of one access through the first `events` events.
+
+    `since`: the waves that are ordered after it, and from which time on. `released`: the waves that
+    have released it. `heard`: the waves that have read a release of it by an atomic, and must still
+    acquire. `places`: addresses of atomics that publish it to all. `near`: (address, workgroup) of
+    atomics that publish it to a workgroup.
+    """
 
     since: dict[int, int]
     events: int = 0
@@ -95,7 +102,7 @@ class _Knowledge:
 
 @dataclass(frozen=True)
 class _Access:
-    """What some lanes access: offsets in a region, and for each the number that is kept."""
+    """Accesses of some lanes: offsets in a region, and the encoded access (`key`) of each."""
 
     region: _Region
     space: Bytes
@@ -104,28 +111,28 @@ class _Access:
 
     @property
     def shift(self) -> int:
-        """What the offsets in the region are more than those in the buffer."""
+        """Difference between offsets in the region and offsets in the buffer."""
         return self.space.home - self.region.first
 
 
 class GlobalMemory:
-    """State of the global memory of one dispatch."""
+    """Access history of the global memory of one dispatch."""
 
     def __init__(self, memory: Memory) -> None:
-        """Nothing accessed. What the kernel cannot write is left out."""
+        """Start without accesses. Memory that the kernel cannot write is not tracked."""
         self.memory = memory
         self._time = 0
         self._waves = 0
         self._each = 1
         self._barriers: Array = np.zeros(0, np.int64)
-        #: By time: the waves and the addresses of an atomic operation, the waves of a fence, with
+        #: Events (time, kind, who, detail): waves and addresses of an atomic, waves of a fence and
         #: the times up to which they release, or workgroups at a barrier.
         self._order: list[tuple[int, _Event, Array, Array]] = []
         self._known: dict[tuple[int, int], _Knowledge] = {}
         self._regions = _regions(memory)
 
     def start(self, w: Waves) -> None:
-        """Some more workgroups of the dispatch begin."""
+        """Begin another batch of workgroups of the dispatch."""
         groups = int(w.workgroup.max()) + 1
         self._each = w.count // groups
         self._first = self._waves
@@ -135,26 +142,26 @@ class GlobalMemory:
         self._barriers = np.append(self._barriers, np.zeros(groups, np.int64))
 
     def barrier(self, workgroups: Array) -> None:
-        """These workgroups of those that run passed a barrier."""
+        """Record that workgroups of the current batch passed a barrier."""
         self._time += 1
         groups = workgroups + self._first // self._each
         self._barriers[groups] = self._time
         self._order.append((self._time, "barrier", groups, groups))
 
     def written_back(self, waves: Array) -> None:
-        """These waves, bool, begin to write back what the device is to see."""
+        """Record that waves (bool) begin to write back their stores for the device."""
         self._time += 1
         self._back[waves] = self._time
 
     def waited(self, waves: Array) -> None:
-        """These waves have waited for all that they began."""
+        """Record that waves have waited for all their vector memory, which ends a release."""
         waves = waves & (self._back > 0)
         if waves.any():
             self._fence("release", waves, self._back[waves])
             self._back[waves] = 0
 
     def acquired(self, waves: Array) -> None:
-        """These waves load nothing any more that is older than what the device sees."""
+        """Record that waves have invalidated their caches, an acquire."""
         self._fence("acquire", waves, self._back[waves])
 
     def _fence(self, kind: _Event, waves: Array, times: Array) -> None:
@@ -164,7 +171,7 @@ class GlobalMemory:
     def load(
         self, w: Waves, address: Array, lanes: Array | None, size: int, *, atomic: bool
     ) -> Iterator[str]:
-        """A read of `size` bytes at addresses [waves, 64]; gives what is wrong with it."""
+        """Record a read of `size` bytes at addresses [waves, 64]; yield its races."""
         for access in self._accesses(w, address, lanes, size, atomic):
             region = access.region
             places = region.places(access.at, size)
@@ -194,7 +201,7 @@ class GlobalMemory:
         *,
         atomic: bool,
     ) -> Iterator[str]:
-        """A write of uint32 [waves, 64, registers]; gives what is wrong with it."""
+        """Record a write of uint32 [waves, 64, registers]; yield its races."""
         words = np.broadcast_to(values, (*w.shape, values.shape[-1]))
         for access, chosen in self._pairs(w, address, lanes, size, atomic):
             those = words.reshape(-1, words.shape[-1]) if chosen is None else words[chosen]
@@ -202,12 +209,12 @@ class GlobalMemory:
             yield from self._write(access, size, data)
 
     def change(self, w: Waves, address: Array, lanes: Array | None, size: int) -> Iterator[str]:
-        """An atomic operation: reads and writes."""
+        """Record an atomic operation, which reads and writes; yield its races."""
         for access in self._accesses(w, address, lanes, size, True):
             yield from self._write(access, size, None)
 
     def _write(self, access: _Access, size: int, data: Array | None) -> Iterator[str]:
-        """data: uint8 [accesses, size]; None where it counts as another value than that there."""
+        """Record a write; data: uint8 [accesses, size], None for a value that always differs."""
         region = access.region
         places = region.places(access.at, size)
         key = access.key[:, None]
@@ -226,7 +233,7 @@ class GlobalMemory:
         region.is_written = True
         region.written[places] = key
         if same is not None and same.any():
-            # Whoever stored it, it is there: others may have stored it as their own.
+            # Several waves have stored this value, so no particular wave owns it.
             again = same & self._unordered(known, key)
             region.written[places[again]] = np.broadcast_to(key & ~_WAVE, places.shape)[again]
         lost = (region.written[places] ^ key) & _WAVE != 0
@@ -235,7 +242,7 @@ class GlobalMemory:
             yield from self._together(access, places, data)
 
     def _together(self, access: _Access, places: Array, data: Array) -> Iterator[str]:
-        """Waves that store at once to the same places."""
+        """Yield races among waves that store to the same places in one instruction."""
         region = access.region
         parts = data.reshape(*places.shape, -1)
         flat, values = places.reshape(-1), parts.reshape(places.size, -1)
@@ -253,7 +260,7 @@ class GlobalMemory:
         region.written[shared] = self._time << _SHIFT
 
     def _conflicts(self, access: _Access, places: Array, known: Array, what: str) -> Iterator[str]:
-        """Accesses that are not ordered after those that are known."""
+        """Yield a race of the access with a known one that is not ordered before it."""
         key = np.broadcast_to(access.key[:, None], places.shape)
         loose = self._unordered(known, key)
         if not loose.any():
@@ -266,7 +273,7 @@ class GlobalMemory:
                 return
 
     def _unordered(self, known: Array, key: Array) -> Array:
-        """Where two waves access, not both atomically, and no barrier is between."""
+        """Return where different waves access, not both atomically, without a barrier between."""
         wave, mine = known & _WAVE, key & _WAVE
         group = (mine - 1) // self._each
         parted = ((wave - 1) // self._each == group) & (known >> _SHIFT < self._barriers[group])
@@ -274,7 +281,7 @@ class GlobalMemory:
         return loose
 
     def _learned(self, before: int, now: int) -> bool:
-        """Whether atomic operations and barriers led from one access to another."""
+        """Whether atomics, fences and barriers order one access before another."""
         if not self._order:
             return False
         wave, began = (before & _WAVE) - 1, before >> _SHIFT
@@ -287,7 +294,7 @@ class GlobalMemory:
         return (now & _WAVE) - 1 in known.since
 
     def _learn(self, known: _Knowledge, time: int, kind: _Event, each: int, detail: int) -> None:
-        """What an event of a wave, or of a workgroup at a barrier, changes."""
+        """Update `known` for an event of a wave, or of a workgroup at a barrier."""
         since, group = known.since, each // self._each
         if kind == "barrier":
             members = range(each * self._each, (each + 1) * self._each)
@@ -327,7 +334,7 @@ class GlobalMemory:
     def _pairs(
         self, w: Waves, address: Array, lanes: Array | None, size: int, atomic: bool
     ) -> Iterator[tuple[_Access, Array | None]]:
-        """The accesses of each buffer that may be written, and the lanes of each."""
+        """Yield the accesses to each buffer that may be written, and the lanes of each."""
         self._time += 1
         waves = self._mine if lanes is None else np.nonzero(lanes)[0] + (self._first + 1)
         if not waves.size:
@@ -352,10 +359,10 @@ class GlobalMemory:
 
 
 def _regions(memory: Memory) -> dict[int, _Region]:
-    """By the number of each buffer that shares memory with one that may be written, their bytes."""
+    """Return the region of each buffer that shares memory with a writable one, by its number."""
     parts: list[tuple[int, int, list[int]]] = []
     for number, space in sorted(enumerate(memory.buffers), key=lambda each: each[1].home):
-        # Units begin at the same bytes in all buffers that share them.
+        # Aligned, so that overlapping buffers share units.
         first, end, numbers = space.home // _UNIT * _UNIT, space.home + space.size, [number]
         if parts and first < parts[-1][1]:
             before, last, others = parts.pop()
@@ -369,7 +376,7 @@ def _regions(memory: Memory) -> dict[int, _Region]:
 
 
 def _unchanged(access: _Access, places: Array, data: Array | None) -> Array:
-    """The places that have what is stored there."""
+    """Return the places that already hold the stored values."""
     if data is None:
         return np.zeros(places.shape, bool)
     start = access.at - access.shift

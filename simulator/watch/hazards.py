@@ -1,11 +1,11 @@
-"""Wait states that hardware does not insert: where too few instructions stand between two.
+"""Finds missing wait states: dependent instructions that are too close and have no interlock.
 
-Hardware of the CDNA family executes on with an old or half-written register in these cases, and
-leaves it to the compiler to put s_nop between. An instruction is one wait state, s_nop N is N + 1.
+In these cases CDNA hardware continues with an old or half-written register; the compiler must
+insert s_nop. An instruction counts as one wait state, s_nop N as N + 1.
 
 Sources: AMD CDNA3 and CDNA4 instruction set architecture, "Manually inserted wait states (NOPs)"
-and the dependency tables of matrix instructions; LLVM, GCNHazardRecognizer.cpp, as it has them for
-gfx940 and gfx950. Numbers of passes (4 cycles each) follow from the cycles in `count.py`.
+and the dependency tables of matrix instructions; LLVM, GCNHazardRecognizer.cpp, for gfx940 and
+gfx950. Numbers of passes (4 cycles each) follow from the cycles in `count.py`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mxc.simulator.watch.uses import EXECUTION
 from mxc.targets.amd import GFX950
 from mxc.targets.gpu import Gpu
 
-#: No rule looks back further, and none but those of matrix instructions further than 5.
+#: Most wait states of any rule, and of rules that do not begin with a matrix instruction.
 _FURTHEST, _WITHOUT_MATRIX = 20, 5
 _LANES = ("v_readlane_b32", "v_readfirstlane_b32", "v_writelane_b32")
 _SWAPS = ("v_permlane16_swap_b32", "v_permlane32_swap_b32")
@@ -27,9 +27,9 @@ _MASK = frozenset((("s", VCC), ("s", VCC + 1)))
 
 
 def hazards(instructions: Sequence[Instruction], processor: Gpu = GFX950) -> dict[int, list[str]]:
-    """What is wrong, by the address of the instruction that comes too early.
+    """Return the findings by the address of the instruction that comes too early.
 
-    instructions: all that can be reached, by address.
+    instructions: all reachable instructions, ordered by address.
     """
     facts = [Facts(i, processor) for i in instructions]
     before = _predecessors(instructions)
@@ -49,7 +49,7 @@ def hazards(instructions: Sequence[Instruction], processor: Gpu = GFX950) -> dic
 
 
 def _predecessors(instructions: Sequence[Instruction]) -> list[list[int]]:
-    """The indices of the instructions that may execute before each one."""
+    """Return the indices of the possible direct predecessors of each instruction."""
     place = {i.address: n for n, i in enumerate(instructions)}
     before: list[list[int]] = [[] for _ in instructions]
     for n, i in enumerate(instructions):
@@ -63,9 +63,10 @@ def _predecessors(instructions: Sequence[Instruction]) -> list[list[int]]:
 def _earlier(
     facts: Sequence[Facts], before: list[list[int]], n: int, furthest: int
 ) -> Iterator[tuple[int, Facts, Registers]]:
-    """The instructions before the n-th: wait states between, facts, registers written since.
+    """Yield earlier instructions of the n-th: wait states between, facts, hidden registers.
 
-    Registers: those that matrix instructions between have written; the nearest one counts.
+    Hidden registers are those that matrix instructions in between have written, because only the
+    nearest writer counts.
     """
     seen = {n}
     todo: list[tuple[int, int, Registers]] = [(0, n, frozenset())]
@@ -84,7 +85,7 @@ def _earlier(
 
 
 def _rules(earlier: Facts, later: Facts, hidden: Registers) -> Iterator[tuple[int, str]]:
-    """The wait states that must stand between, and why."""
+    """Yield the wait states that the two instructions need between them, and the reason."""
     if earlier.matrix:
         yield from _matrix_rules(earlier, later, hidden)
     elif earlier.vector:

@@ -1,4 +1,4 @@
-"""What may watch an execution: the sanitizer, counters and traces implement this."""
+"""The interface of observers of an execution, which sanitizer, counters and traces implement."""
 
 from __future__ import annotations
 
@@ -14,70 +14,72 @@ if TYPE_CHECKING:
 
 
 class Observer:
-    """Does nothing. `w.at` is the index of the instruction that executes."""
+    """Base class of observers, which does nothing. `w.at`: index of the executing instruction."""
 
-    #: Whether `before` and `after` are wanted for every instruction, or only the other calls.
+    #: Whether `before` and `after` are called for every instruction.
     every_instruction = False
 
     def start(self, w: Waves, program: Program) -> None:
-        """Waves begin, with the registers that hardware gives them."""
+        """Called when the waves of a batch begin, in their initial state."""
 
     def before(self, w: Waves, i: Instruction) -> None:
-        """An instruction is about to execute."""
+        """Called before an instruction executes."""
 
     def after(self, w: Waves, i: Instruction) -> None:
-        """An instruction has executed."""
+        """Called after an instruction has executed."""
 
     def block(self, w: Waves, first: int, count: int) -> None:
-        """`count` instructions from index `first` on are about to execute."""
+        """Called before `count` instructions from index `first` on execute."""
 
     def scalar(self, w: Waves, i: Instruction, address: Array, size: int) -> None:
-        """A scalar load of `size` bytes at int64 addresses [waves or 1, 1]."""
+        """Called for a scalar load of `size` bytes at int64 addresses [waves or 1, 1]."""
 
     def vector(
         self, w: Waves, i: Instruction, address: Array, lanes: Array | None, size: int, store: bool
     ) -> None:
-        """A vector memory access; lanes: those that access, None for all."""
+        """Called for a vector memory access; lanes: the accessing lanes, None for all."""
 
     def load(self, w: Waves, address: Array, lanes: Array | None, size: int) -> None:
-        """Bytes of global memory are about to be read, by lanes as above. A vector access may do
-        so in parts, and leave out what a buffer's bounds exclude."""
+        """Called before lanes read bytes of global memory.
+
+        A vector access may read in parts, and omits bytes outside of a buffer's bounds.
+        """
 
     def store(
         self, w: Waves, address: Array, lanes: Array | None, values: Array, size: int
     ) -> None:
-        """They are about to be written; values: uint32 [waves, 64, registers]."""
+        """Called before lanes write global memory; values: uint32 [waves, 64, registers]."""
 
     def change(self, w: Waves, address: Array, lanes: Array, size: int) -> None:
-        """An atomic operation is about to change them."""
+        """Called before an atomic operation of lanes on global memory."""
 
     def scratch(self, w: Waves, i: Instruction, place: Array, size: int, store: bool) -> None:
-        """An access to scratch at byte offsets of each work item."""
+        """Called for an access to scratch at byte offsets of each work item."""
 
     def local(
         self, w: Waves, i: Instruction, place: Array, size: int, stored: Array | None
     ) -> None:
-        """An access to LDS at byte addresses [waves, 64] within the workgroup's allocation.
+        """Called for an access to LDS at byte addresses [waves, 64] in the workgroup's allocation.
 
-        stored: the uint32 [waves, 64, registers] that it is about to store (dimensions may be 1);
-        None where it loads.
+        stored: the uint32 [waves, 64, registers] to be stored (dimensions may be 1); None for a
+        load.
         """
 
     def local_atomic(self, w: Waves, i: Instruction, place: Array, size: int) -> None:
-        """An atomic operation on LDS at byte addresses [waves, 64]."""
+        """Called for an atomic operation on LDS at byte addresses [waves, 64]."""
 
     def barrier(self, w: Waves, waiting: Array, places: Array) -> None:
-        """Waves (bool [waves]) leave a barrier; places: the index where each one waited."""
+        """Called when waves (bool [waves]) leave a barrier; places: the index where each waited."""
 
     def finish(self, w: Waves) -> None:
-        """All waves have ended."""
+        """Called when all waves have ended."""
 
 
 class Several(Observer):
-    """Tells several observers of one execution, in their order."""
+    """Forwards every call to several observers, in order."""
 
     def __init__(self, observers: Sequence[Observer]) -> None:
-        """observers: those that are told."""
+        """observers: the observers to call."""
         self._observers = tuple(observers)
         self.every_instruction = any(o.every_instruction for o in observers)
         self._close = tuple(o for o in observers if o.every_instruction)

@@ -1,28 +1,27 @@
-"""Finds what hardware does not report: races, missing waits, reads of what was never written.
+"""Finds errors that hardware does not report: races, missing waits, reads of unwritten data.
 
-Findings name the instruction. What is looked for, and by which rule:
+Findings name the instruction. Kinds of findings, and the rule of each:
 
 wait       an instruction uses a register of a load that no s_waitcnt has waited for (vmcnt counts
-           vector memory in order; lgkmcnt counts LDS in order, scalar loads in no order, so that
-           only lgkmcnt(0) is sure of these)
+           vector memory in order; lgkmcnt counts LDS in order but scalar loads in any order, so
+           that only lgkmcnt(0) waits for these)
 race       two waves of a workgroup access the same LDS byte, at least one writes, and the write was
            not both waited for by its wave and followed by a barrier; or another wave has read the
-           byte since the last barrier. A write of the value that the byte has is none. And two
-           waves of a dispatch, one byte of global memory, at least one writes, and neither a
-           barrier of their workgroup nor atomic operations and fences order them
+           byte since the last barrier. A write of the value that the byte has is not a race. Also:
+           two waves of a dispatch access one byte of global memory, at least one writes, and
+           neither a barrier of their workgroup nor atomic operations and fences order them
            (global_memory.py)
 dma        a wave reads LDS that its own load to LDS fills and has not waited for
-undefined  a value computed from a register that was never written is stored, is an address, or
-           decides a branch or which lanes are active (compilers copy and mask out undefined values,
-           which is right), lane by lane (definedness.py); a byte of LDS is read that was never
-           written
+undefined  a value that depends on an unwritten register is stored, is used as an address, or
+           decides a branch or the active lanes (copying and masking undefined values, as compilers
+           do, is allowed), per lane (definedness.py); or an unwritten byte of LDS is read
 bounds     LDS beyond the workgroup's allocation (addresses outside of every buffer are an error of
            the simulator itself, with or without a sanitizer)
 alignment  an LDS or scratch address that is not a multiple of 4 bytes, or of the access where it is
            smaller; global memory only with `Sanitizer(unaligned=True)`, as ROCm lets kernels access
            it unaligned (LLVM: unaligned-access-mode)
 barrier    waves of a workgroup wait at different barriers
-hazard     fewer wait states between two instructions than hardware needs and does not insert itself
+hazard     fewer wait states between two instructions than the hardware needs without an interlock
            (hazards.py: results of matrix instructions, scalar registers that vector instructions
            write, and others)
 """
@@ -52,19 +51,19 @@ from mxc.simulator.watch.uses import LOCAL, SCALAR, VECTOR, Register, Use, use_o
 
 @dataclass(frozen=True)
 class Finding:
-    """`kind` is one of those above; `place` names kernel, address and instruction."""
+    """A finding. `kind`: see the module. `place`: kernel, address and instruction."""
 
     kind: str
     place: str
     detail: str
 
     def __str__(self) -> str:
-        """One line."""
+        """Return the finding as one line."""
         return f"{self.kind}: {self.place}: {self.detail}"
 
 
 class _Count:
-    """One counter of each wave: how many operations were issued, and how many are done."""
+    """One counter of each wave: numbers of issued and of completed operations."""
 
     def __init__(self, waves: int) -> None:
         self.issued: Array = np.zeros(waves, np.int64)
@@ -79,31 +78,31 @@ class _Count:
         self.done = np.where(active, reached, self.done)
 
 
-#: What an instruction with sc1 orders, for all waves of the device.
+#: Effects of fence instructions with sc1, for all waves of the device.
 _FENCES = {"buffer_wbl2": GlobalMemory.written_back, "buffer_inv": GlobalMemory.acquired}
-#: By program and address: found once, whoever watches.
+#: Caches by program and address, shared by all sanitizers.
 _USES: WeakKeyDictionary[Program, dict[int, Use]] = WeakKeyDictionary()
 _HAZARDS: WeakKeyDictionary[Program, dict[int, list[str]]] = WeakKeyDictionary()
 
 
 class Sanitizer(Observer):
-    """Watches a run of a kernel, or several one after the other.
+    """Checks one run of a kernel, or several consecutive runs.
 
-    `findings` holds the first of each kind at each instruction; `counts` says how often each was
-    seen, by kind and place.
+    `findings`: the first finding of each kind at each instruction. `counts`: the number of
+    occurrences, by kind and place.
     """
 
     every_instruction = True
 
     def __init__(self, *, unaligned: bool = False) -> None:
-        """With nothing found. unaligned: report unaligned global memory too."""
+        """unaligned: report unaligned accesses to global memory too."""
         self.findings: list[Finding] = []
         self.counts: Counter[tuple[str, str]] = Counter()
         self._unaligned = unaligned
         self._global = GlobalMemory(Memory())
 
     def start(self, w: Waves, program: Program) -> None:
-        """A batch of workgroups begins."""
+        """Begin a batch of workgroups."""
         self._program = program
         self._uses = _USES.setdefault(program, {})
         if program not in _HAZARDS:
@@ -121,7 +120,7 @@ class Sanitizer(Observer):
         self._registers = Definedness(w, program)
 
     def before(self, w: Waves, i: Instruction) -> None:
-        """Check what the instruction reads."""
+        """Check the registers that an instruction reads, and its wait states."""
         use = self._uses.get(i.address)
         if use is None:
             use = self._uses[i.address] = use_of(i)
@@ -140,14 +139,14 @@ class Sanitizer(Observer):
             _FENCES[i.name](self._global, self._active)
 
     def after(self, w: Waves, i: Instruction) -> None:
-        """Note what the instruction wrote, and what it left outstanding."""
+        """Record the registers that an instruction wrote, and its outstanding operations."""
         use = self._uses[i.address]
         self._registers.after(w, i, use)
         if not use.counters:
             return
         issued = [(name, self._counts[name].issue(self._active)) for name in use.counters]
         if use.loads:
-            # Other waves wait for what they have loaded themselves, if anything.
+            # Waves that do not execute keep their own outstanding loads.
             mine = [(name, np.where(self._active, sequence, 0)) for name, sequence in issued]
             for register in use.writes:
                 theirs = [
@@ -157,8 +156,10 @@ class Sanitizer(Observer):
                 self._pending[register] = [each for each in theirs if each[1].any()] + mine
 
     def _in_order(self, use: Use, register: Register) -> bool:
-        """Whether a load writes a register after all that are to write it: loads from memory come
-        back in order, those from LDS too (CDNA4 ISA guide, 4.4)."""
+        """Whether a load writes a register after all pending loads of that register.
+
+        Loads from memory return in order, and so do loads from LDS (CDNA4 ISA guide, 4.4).
+        """
         names = {name for name, _ in self._pending[register]}
         return use.loads and names == set(use.counters) and names in ({VECTOR}, {LOCAL})
 
@@ -174,7 +175,7 @@ class Sanitizer(Observer):
         counts[VECTOR].wait(vector, self._active)
         if vector == 0:
             self._global.waited(self._active)
-        # Scalar loads may be among those that are left: then LDS has done more, never less.
+        # The outstanding operations may be scalar loads; more LDS operations are complete then.
         counts[LOCAL].wait(local, self._active)
         if local == 0:
             counts[SCALAR].wait(0, self._active)
@@ -197,7 +198,7 @@ class Sanitizer(Observer):
     def vector(
         self, w: Waves, i: Instruction, address: Array, lanes: Array | None, size: int, store: bool
     ) -> None:
-        """Alignment; bounds are the simulator's own errors."""
+        """Check the alignment of a vector memory access, if requested."""
         if not self._unaligned:
             return
         unit = min(size, 4) - 1
@@ -209,28 +210,28 @@ class Sanitizer(Observer):
             self._report("alignment", i, f"an address is not a multiple of {unit + 1} bytes")
 
     def scalar(self, w: Waves, i: Instruction, address: Array, size: int) -> None:
-        """Races of what is loaded."""
+        """Check a scalar load for races."""
         waves = np.broadcast_to(self._active[:, None], (w.count, 1))
         lanes = np.pad(waves, ((0, 0), (0, LANES - 1)))
         self._race(w, self._global.load(w, address, lanes, size, atomic=False))
 
     def load(self, w: Waves, address: Array, lanes: Array | None, size: int) -> None:
-        """Races."""
+        """Check a load for races."""
         self._race(w, self._global.load(w, address, lanes, size, atomic=self._is_atomic(w)))
 
     def store(
         self, w: Waves, address: Array, lanes: Array | None, values: Array, size: int
     ) -> None:
-        """Races."""
+        """Check a store for races."""
         atomic = self._is_atomic(w)
         self._race(w, self._global.store(w, address, lanes, values, size, atomic=atomic))
 
     def change(self, w: Waves, address: Array, lanes: Array, size: int) -> None:
-        """Races."""
+        """Check an atomic for races."""
         self._race(w, self._global.change(w, address, lanes, size))
 
     def _is_atomic(self, w: Waves) -> bool:
-        """Loads and stores for more than one wave."""
+        """Whether the executing load or store has a scope beyond the wave."""
         i = self._program.instructions[w.at]
         return bool(i.has("sc0") or i.has("sc1"))
 
@@ -239,7 +240,7 @@ class Sanitizer(Observer):
             self._report("race", self._program.instructions[w.at], detail)
 
     def scratch(self, w: Waves, i: Instruction, place: Array, size: int, store: bool) -> None:
-        """Alignment."""
+        """Check the alignment of a scratch access."""
         unit = min(size, 4) - 1
         if ((place & unit != 0) & w.lanes).any():
             self._report("alignment", i, f"a scratch offset is not a multiple of {unit + 1} bytes")
@@ -247,7 +248,7 @@ class Sanitizer(Observer):
     def local(
         self, w: Waves, i: Instruction, place: Array, size: int, stored: Array | None
     ) -> None:
-        """Races, bounds and alignment of LDS."""
+        """Check races, bounds and alignment of an LDS access."""
         unit = min(size, 4) - 1
         lanes: Array = w.lanes
         outside = lanes & ((place < 0) | (place + size > w.lds_size))
@@ -274,7 +275,7 @@ class Sanitizer(Observer):
             self._stores.append((name, np.where(self._active, sequence, 0), places, size))
 
     def barrier(self, w: Waves, waiting: Array, places: Array) -> None:
-        """Every workgroup waits at one place, and what was stored before is seen after it."""
+        """Check that a workgroup's waves wait at the same barrier; begin a new epoch."""
         groups = w.workgroup[waiting]
         at = places[waiting]
         low = np.full(int(w.workgroup.max()) + 1, np.iinfo(np.int64).max)

@@ -1,11 +1,12 @@
-"""What is known of every byte of LDS: who wrote it and who read it, and since when that is seen.
+"""Shadow memory of LDS: the last writer and reader of every byte, for race detection.
 
-Each workgroup has an epoch, which a barrier ends. A store is seen by other waves from the epoch
-after the one in which its own wave waited for it. An access is kept as one number, the epoch above
-the wave; whole dwords have one, and a dword of which single bytes were written one for each byte.
+Each workgroup has an epoch, which a barrier ends. A store is visible to other waves from the epoch
+after the one in which its own wave waited for it. An access is encoded as one number, the epoch in
+the high bits and the wave in the low bits. A dword has one entry, or one entry per byte after
+single bytes were written.
 
-A store of the value that a byte has changes nothing, whoever wrote it: waves that store the same
-are no race, and each of them may read it as its own.
+A store of the value that a byte already has changes nothing: waves that store the same value do not
+race, and each of them may read it as its own.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from mxc.simulator.run.state import Waves
 
 _SHIFT = 20
 _WAVE = (1 << _SHIFT) - 1
-#: Stands for several waves.
+#: The wave number that stands for several waves.
 _SEVERAL = _WAVE
-#: Epochs of stores that were not waited for: by LDS instructions, by loads to LDS.
+#: Epochs of stores that were not waited for yet: of LDS instructions, and of loads to LDS.
 _PENDING, _PENDING_DIRECT = 1 << 30, (1 << 30) + 1
 
 _WRITES = "LDS that another wave writes, without a wait and a barrier between"
@@ -30,10 +31,10 @@ _READS = "LDS that another wave reads, without a barrier between"
 
 
 class Shadow:
-    """State of the LDS of all workgroups of a batch."""
+    """Access history of the LDS of all workgroups of a batch."""
 
     def __init__(self, w: Waves) -> None:
-        """Nothing written."""
+        """Start with all bytes unwritten."""
         dwords = w.lds.size // 4 + 4
         self.epoch: Array = np.ones(int(w.workgroup.max()) + 1, np.int64)
         self.written: Array = np.zeros(dwords, np.int64)
@@ -44,16 +45,16 @@ class Shadow:
         self.bytes_are_read = False
         self._memory = w.lds.bytes
         self._waves = w.count // len(self.epoch)
-        #: For each byte the waves of the workgroup, a bit each, that stored the value that it has
-        #: where there are several; made when that happens first.
+        #: For each byte whose value several waves of the workgroup have stored, a bit per wave;
+        #: allocated at first use.
         self._writers: Array | None = None
 
     def barrier(self, workgroups: Array) -> None:
-        """These workgroups passed a barrier."""
+        """Begin a new epoch for workgroups that passed a barrier."""
         self.epoch[workgroups] += 1
 
     def load(self, w: Waves, place: Array, lanes: Array, size: int) -> Iterator[tuple[str, str]]:
-        """A read of `size` bytes; gives what is wrong with it."""
+        """Record a read of `size` bytes; yield (kind, detail) of its findings."""
         flat = (place + w.lds_base)[lanes]
         wave, now = self._who(w, lanes)
         if _whole(flat, size):
@@ -83,7 +84,10 @@ class Shadow:
     def store(
         self, w: Waves, place: Array, lanes: Array, size: int, stored: Array, *, direct: bool
     ) -> Iterator[tuple[str, str]]:
-        """A write of `size` bytes of `stored`; gives what is wrong with it."""
+        """Record a write of `size` bytes of `stored`; yield (kind, detail) of its findings.
+
+        direct: whether a load to LDS writes.
+        """
         flat = (place + w.lds_base)[lanes]
         wave, now = self._who(w, lanes)
         key = ((_PENDING_DIRECT if direct else _PENDING) << _SHIFT) | wave
@@ -113,7 +117,10 @@ class Shadow:
     def _conflicts(
         self, parts: Array, wave: Array, now: Array, data: Array
     ) -> Iterator[tuple[str, str]]:
-        """Other waves that access in this epoch the bytes `parts`, which become `data`."""
+        """Yield races with accesses of other waves in this epoch to bytes `parts`.
+
+        data: the new values of the bytes.
+        """
         dwords = parts >> 2
         single = self.written_bytes.reshape(-1)[parts]
         keys = np.where(self.split[dwords], single, self.written[dwords])
@@ -132,7 +139,7 @@ class Shadow:
         self._join(parts, wave, again)
 
     def _together(self, parts: Array, wave: Array, data: Array) -> Iterator[tuple[str, str]]:
-        """Waves that store at once, to bytes of which some are the same."""
+        """Yield races among waves that store to the same bytes in one instruction."""
         waves = np.broadcast_to(wave, parts.shape).reshape(-1)
         values = data.reshape(-1)
         _, first, place = np.unique(parts, return_index=True, return_inverse=True)
@@ -145,7 +152,7 @@ class Shadow:
         self._join(parts, wave, (several & ~differ)[place].reshape(parts.shape))
 
     def _join(self, parts: Array, waves: Array, where: Array) -> None:
-        """These waves too stored the values of the bytes `parts`."""
+        """Record that these waves have also stored the current values of the bytes `parts`."""
         if not where.any():
             return
         if self._writers is None:
@@ -154,13 +161,13 @@ class Shadow:
         np.bitwise_or.at(self._writers, parts[where], bits[where])
 
     def _is_writer(self, parts: Array, wave: Array) -> Array | bool:
-        """Where a wave is one of several that stored the value that is there."""
+        """Return where a wave is one of several that stored the current value."""
         if self._writers is None:
             return False
         return np.asarray(self._writers[parts] >> wave % self._waves & 1, bool)
 
     def complete(self, w: Waves, places: Array, size: int, waves: Array) -> None:
-        """Stores of some waves were waited for. places: flat bytes, -1 where there was none."""
+        """Record that waves have waited for stores; places: flat byte indices, -1 for none."""
         lanes = (places >= 0) & waves[:, None]
         if not lanes.any():
             return
@@ -170,20 +177,20 @@ class Shadow:
             index = (flat >> 2)[:, None] + np.arange(size // 4)
             _seen(self.written, index, wave, now)
             if self.split[index].any():
-                # Bytes were stored over it since: the others are of this store.
+                # Single bytes were overwritten since; the other bytes still are of this store.
                 parts = (index[..., None] * 4 + np.arange(4)).reshape(len(index), -1)
                 _seen(self.written_bytes.reshape(-1), parts, wave, now)
             return
         _seen(self.written_bytes.reshape(-1), flat[:, None] + np.arange(size), wave, now)
 
     def _split(self, dwords: Array) -> None:
-        """Keep what is known of these dwords byte by byte."""
+        """Split the entries of these dwords into one entry per byte."""
         whole = dwords[~self.split[dwords]]
         self.written_bytes[whole] = self.written[whole][:, None]
         self.split[whole] = True
 
     def _who(self, w: Waves, lanes: Array) -> tuple[Array, Array]:
-        """Wave, and epoch in the place where it is kept, of each lane that accesses."""
+        """Return the wave, and the shifted epoch, of each accessing lane: [lanes, 1] each."""
         rows = np.nonzero(lanes)[0]
         return rows[:, None], (self.epoch[w.workgroup[rows]] << _SHIFT)[:, None]
 
@@ -193,14 +200,17 @@ def _whole(flat: Array, size: int) -> bool:
 
 
 def _others(keys: Array, wave: Array, now: Array) -> Array:
-    """Which accesses are of this epoch, and of another wave."""
+    """Return which accesses are of this epoch and of another wave."""
     return np.asarray((keys >= now) & (keys & _WAVE != wave))
 
 
 def _check_load(
     keys: Array, wave: Array, now: Array, skip: Array, writer: Array | bool
 ) -> Iterator[tuple[str, str]]:
-    """writer: where the wave stored the value that is there, as others did."""
+    """Yield the findings of a load of bytes with the write entries `keys`.
+
+    skip: entries to ignore. writer: where the wave is one of several that stored the value.
+    """
     if ((keys == 0) & ~skip).any():
         yield "undefined", "LDS that was never written"
     late = keys >= now
@@ -214,7 +224,7 @@ def _check_load(
 
 
 def _mark(table: Array, index: Array, wave: Array, now: Array) -> None:
-    """Note a read: of one wave, or of several in this epoch."""
+    """Record a read, with _SEVERAL if several waves have read in this epoch."""
     known = table[index]
     shared = (known >= now) & (known != (now | wave))
     key = np.where(shared, now | _SEVERAL, now | wave)
@@ -226,7 +236,7 @@ def _mark(table: Array, index: Array, wave: Array, now: Array) -> None:
 
 
 def _seen(table: Array, index: Array, wave: Array, now: Array) -> None:
-    """Stores that are complete; another one may have come to the same place since."""
+    """Mark completed stores, unless another store has replaced them since."""
     keys = table[index]
     still = (keys & _WAVE == wave) & (keys >= _PENDING << _SHIFT)
     table[index] = np.where(still, now | wave, keys)

@@ -1,4 +1,4 @@
-"""What one wave does: every instruction, and the registers that it wrote."""
+"""Traces one wave: every instruction that it executes, and the registers that it writes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Trace(Observer):
     every_instruction = True
 
     def __init__(self, file: TextIO, wave: int = 0) -> None:
-        """file: where lines go. wave: counted over the whole grid, workgroup after workgroup."""
+        """file: receives the lines. wave: number of the wave in the whole grid, by workgroup."""
         self._file = file
         self._wanted = wave
         self._before = 0
@@ -34,7 +34,7 @@ class Trace(Observer):
         self._lines: Mapping[int, str] = {}
 
     def start(self, w: Waves, program: Program) -> None:
-        """A batch of workgroups begins; the wave may be in it."""
+        """Begin a batch of workgroups; write a heading if the wave is in it."""
         self._before, self._count = self._before + self._count, w.count
         self._lines = program.kernel.lines
         if self._here():
@@ -44,7 +44,7 @@ class Trace(Observer):
             )
 
     def after(self, w: Waves, i: Instruction) -> None:
-        """Write the line."""
+        """Write the line of an instruction if the wave has executed it."""
         row = self._wanted - self._before
         if not self._here() or (w.active is not None and not w.active[row, 0]):
             return
@@ -62,7 +62,7 @@ class Trace(Observer):
 
     @property
     def waves(self) -> int:
-        """How many waves have begun: a wave of a higher number was not there to be written."""
+        """Number of waves that have begun; a wave with a higher number does not exist."""
         return self._before + self._count
 
     def _here(self) -> bool:

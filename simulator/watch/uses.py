@@ -1,4 +1,4 @@
-"""Which registers an instruction reads and writes, and which counter it keeps waiting."""
+"""The registers that an instruction reads and writes, and the counters that it increments."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from mxc.simulator.compute.packed import PACKED32, packed_reads
 from mxc.simulator.compute.salu import SALU
 from mxc.simulator.compute.signatures import VALU
 
-#: Bank and number; SCC is ("scc", 0).
+#: (bank, index) of a register; SCC is ("scc", 0).
 Register = tuple[str, int]
 EXECUTION = frozenset(("s", n) for n in (EXEC, EXEC + 1))
 CARRY = ("scc", 0)
-#: Counters: of vector memory, of LDS, and of scalar loads, which share lgkmcnt with LDS.
+#: Counters of vector memory, of LDS, and of scalar loads; the last two share lgkmcnt.
 VECTOR, LOCAL, SCALAR = "vmcnt", "lgkmcnt", "scalar"
-#: Both registers are read and written.
+#: Instructions that read and write both registers.
 EXCHANGES = ("v_swap_b32", "v_permlane16_swap_b32", "v_permlane32_swap_b32")
 
 
 @dataclass(frozen=True)
 class Use:
-    """What an instruction does to registers and counters; `decides`: reads that must be defined.
+    """The registers and counters that an instruction uses.
 
-    A result that is a half or a byte of its register (v_mad_mixlo, d16 loads, SDWA) counts as all
-    of it: compilers leave the rest undefined, and do not use it.
-
-    counters: those that it raises. FLAT raises two, as it may go to LDS, and in no order there.
+    decides: registers that are read and must be defined. A result that is a half or a byte of its
+    register (v_mad_mixlo, d16 loads, SDWA) counts as the whole register, because compilers leave
+    the rest undefined and do not use it. counters: counters that the instruction increments. A FLAT
+    instruction increments two, because it may access LDS, without an order there.
     """
 
     reads: frozenset[Register]
@@ -37,7 +37,7 @@ class Use:
 
 
 def use_of(i: Instruction) -> Use:
-    """Registers and counter of an instruction."""
+    """Return the registers and counters that an instruction uses."""
     reads = {r for operand in i.operands for r in operand.registers()}
     if i.name in PACKED32:
         reads = _chosen_halves(i)
@@ -70,14 +70,14 @@ def use_of(i: Instruction) -> Use:
     if i.name.startswith("s_cbranch") or writes & EXECUTION:
         decides = reads
     elif counters:
-        # The address; of global stores the data too. What is stored to LDS may be padding.
+        # The address must be defined, for global stores the data too. LDS stores may store padding.
         decides = set(i.operands[0].registers()) if i.encoding == "DS" and i.operands else reads
         decides = set() if i.name == "ds_swizzle_b32" else decides
     return Use(frozenset(reads), frozenset(decides), frozenset(writes), counters, bool(i.results))
 
 
 def _chosen_halves(i: Instruction) -> set[Register]:
-    """What a packed instruction reads of its pairs: it may take one register for both halves."""
+    """Return the registers that a packed instruction reads; both halves may use the same one."""
     found = set()
     for half in (0, 1):
         for n, upper in packed_reads(i, half):

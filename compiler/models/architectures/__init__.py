@@ -1,4 +1,4 @@
-"""The architectures that are known, and which one a config is of."""
+"""The supported architectures, and the choice of the one that reads a config."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ from mxc.errors import CheckpointError
 
 @dataclass(frozen=True)
 class Architecture:
-    """An architecture: its two names in a config, and what reads one.
+    """An architecture: its two names in a config, and the function that reads a config.
 
-    `read` gets config.json and the name of the file for messages. `inside`: model types of the
-    same model as the language model of one that sees or hears.
+    `read`: takes config.json and the name of the file for messages. `inside`: model types of the
+    same model inside a multimodal wrapper.
     """
 
     model_type: str
@@ -106,10 +106,10 @@ ARCHITECTURES: tuple[Architecture, ...] = (
 
 
 def read_decoder(config: Mapping[str, Any], place: str) -> Decoder:
-    """The model that a config is of; `place` names the file in messages.
+    """Return the model that a config describes; place: names the file in messages.
 
-    Raises CheckpointError: an architecture that is not known (the message lists those that are),
-    names that disagree, and what the architecture refuses.
+    Raises CheckpointError for an unknown architecture (the message lists the known ones), for names
+    that disagree, and for values that the architecture refuses.
     """
     raw = dict(config)
     names, kind = raw.get("architectures") or [], raw.get("model_type")

@@ -1,7 +1,7 @@
-"""Command R7B and Command A (Cohere 2): attention and MLP side by side, layer norm, scaled logits.
+"""Command R7B and Command A (Cohere 2): parallel attention and MLP, layer norm, scaled logits.
 
-Layers that slide rotate, real and imaginary parts in turn; those that see everything do not.
-Source: transformers' models/cohere2 (5.23).
+Sliding layers have an interleaved rotary embedding; layers with full attention have none. Source:
+transformers' models/cohere2 (5.23).
 """
 
 from mxc.compiler.models.architectures.family import decoder, layer_kinds, mlp, self_attention
@@ -16,7 +16,7 @@ NORMS = LayerNorms(before_mlp=None)
 def cohere2(c: Fields) -> Decoder:
     """The model of a config."""
     bias, dense, rope = c.flag("attention_bias", False), mlp(c), read_rope(c, interleaved=True)
-    # Of the first releases; transformers computes without them.
+    # Fields of the first releases, which transformers ignores.
     c.known("use_qk_norm", (False,), False)
     c.known("position_embedding_type", ("rope_gptj",), "rope_gptj")
     c.known("use_parallel_block", (True,), True)

@@ -1,6 +1,7 @@
 """DeepSeek-V2, V3, R1 and V3.1, Kimi K2, GLM-4.7-Flash: multi-head latent attention and experts.
 
-V3 routes by sigmoid with a correction bias and groups, V2 by softmax; the first layers are dense.
+V3 has sigmoid routing with a correction bias and groups, V2 softmax routing; the first layers are
+dense.
 Sources: transformers' models/deepseek_v2, models/deepseek_v3 and models/glm4_moe_lite (5.23).
 """
 
@@ -20,7 +21,7 @@ from mxc.compiler.models.decoder import Decoder, Layer
 
 
 def deepseek_v2(c: Fields) -> Decoder:
-    """The model of a config. Without groups, or with: a group is as good as its best expert."""
+    """The model of a config; with groups, the score of a group is that of its best expert."""
     grouped = c.known("topk_method", ("greedy", "group_limited_greedy"), "greedy") != "greedy"
     groups, kept = (c.size(name, 1) for name in ("n_group", "topk_group"))
     routing = Routing(
@@ -43,14 +44,14 @@ def deepseek_v3(c: Fields) -> Decoder:
 
 
 def glm4_moe_lite(c: Fields) -> Decoder:
-    """The model of a config, as V3."""
+    """The model of a config, with the routing of V3."""
     c.known("topk_method", ("noaux_tc",), "noaux_tc")
     return _latent(c, "glm4_moe_lite", sigmoid_experts(c), 1)
 
 
 def _latent(c: Fields, name: str, experts: Mixture, first: int) -> Decoder:
-    """The model of these experts; `first`: the architecture's default of the dense layers."""
-    # Of training, of how experts are shared out, and sums of other fields.
+    """Return the model; `first`: the architecture's default number of leading dense layers."""
+    # Fields of training and of expert parallelism, and sums of other fields.
     c.inert("ep_size", "seq_aux", "aux_loss_alpha", "head_dim", "qk_head_dim")
     c.known("moe_layer_freq", (1,), 1)
     attention = latent_attention(c)
@@ -59,7 +60,10 @@ def _latent(c: Fields, name: str, experts: Mixture, first: int) -> Decoder:
 
 
 def mlps(c: Fields, experts: Mixture, first: int) -> list[Mlp | Mixture]:
-    """The MLP of each layer: `mlp_layer_types`, or all are of experts but the first ones."""
+    """Return the MLP of each layer: by `mlp_layer_types`, or dense only in the first layers.
+
+    first: the architecture's default number of dense layers.
+    """
     dense, count, types = mlp(c), c.size("num_hidden_layers"), c.raw("mlp_layer_types")
     if types is None or c.raw("first_k_dense_replace") is not None:
         before = dense_layers(c, first)
@@ -75,9 +79,10 @@ def mlps(c: Fields, experts: Mixture, first: int) -> list[Mlp | Mixture]:
 def latent_attention(
     c: Fields, *, rope: Rope | Literal["config"] | None = "config"
 ) -> LatentAttention:
-    """Latent attention; where YaRN says `mscale_all_dim`, its square multiplies the scores too.
+    """Read latent attention.
 
-    `rope`: "config" reads rotary positions from the config; None: there are none.
+    With YaRN's `mscale_all_dim`, the square of its attention factor multiplies the scores too.
+    rope: "config" reads the rotary embedding from the config; None for no rotation.
     """
     heads = c.size("num_attention_heads")
     c.known("num_key_value_heads", (heads,), heads)

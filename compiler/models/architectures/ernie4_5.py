@@ -1,4 +1,4 @@
-"""ERNIE 4.5, dense and with experts: rotary parts in turn, a correction bias of the router.
+"""ERNIE 4.5, dense and with experts: interleaved rotary embedding, router with correction bias.
 
 Sources: transformers' models/ernie4_5 and models/ernie4_5_moe (5.23).
 """
@@ -19,7 +19,7 @@ def ernie4_5(c: Fields) -> Decoder:
 
 
 def ernie4_5_moe(c: Fields) -> Decoder:
-    """The model of a config: a run of layers, or each so many of it, has experts."""
+    """The model of a config: a range of layers, or every n-th layer in it, has experts."""
     bias, count = c.flag("use_bias", False), c.size("num_hidden_layers")
     shared = c.raw("moe_num_shared_experts")
     width = "moe_intermediate_size"
@@ -35,7 +35,7 @@ def ernie4_5_moe(c: Fields) -> Decoder:
         count_field="moe_num_experts",
         width_field=width,
     )
-    # A floor of the sum of the shares, which the best of the softmax are always above.
+    # A lower bound of the sum of the shares, which a softmax always exceeds.
     c.number("moe_norm_min", 1e-12)
     first, last = c.raw("moe_layer_start_index"), c.raw("moe_layer_end_index")
     first, last = (1 if first is None else first), (count - 1 if last in (None, -1) else last)

@@ -1,4 +1,4 @@
-"""EXAONE 4: norms after attention and MLP; layers that see everything have no rotary positions.
+"""EXAONE 4: norms after attention and MLP; layers with full attention have no rotary embedding.
 
 Source: transformers' models/exaone4 (5.23).
 """
@@ -10,7 +10,7 @@ from mxc.compiler.models.decoder import POST_NORMS, Decoder, Layer
 
 
 def exaone4(c: Fields) -> Decoder:
-    """The model of a config; without a `sliding_window` all layers see everything and rotate."""
+    """The model of a config; without `sliding_window` all layers are full, and all rotate."""
     slides = c.raw("sliding_window") is not None
     rope, dense = read_rope(c), mlp(c)
     stated = slides or c.raw("layer_types") is not None

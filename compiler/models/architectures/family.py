@@ -1,4 +1,4 @@
-"""What the configs of Llama and of those who came after it have in common."""
+"""Shared readers of configs of Llama and its successors: attention, MLP, layer kinds, decoder."""
 
 from __future__ import annotations
 
@@ -35,12 +35,11 @@ def self_attention(
     epsilon: float = 0.0,
     temperature: Temperature | None = None,
 ) -> SelfAttention:
-    """Attention with grouped queries.
+    """Read attention with grouped queries.
 
-    `shared` and `depth` are the architecture's defaults of num_key_value_heads and head_dim; of
-    the latter, None means hidden_size / num_attention_heads. `rope`: "config" reads rotary
-    positions from the config, of which `theta` is the architecture's default of rope_theta. The
-    other arguments are those of the block.
+    shared, depth: the architecture's defaults of num_key_value_heads and head_dim; depth None means
+    hidden_size / num_attention_heads. rope: "config" reads the rotary embedding from the config,
+    with `theta` as the architecture's default of rope_theta. Other arguments: see SelfAttention.
     """
     hidden, heads = c.size("hidden_size"), c.size("num_attention_heads")
     count = c.size("num_key_value_heads", shared)
@@ -80,9 +79,9 @@ def mlp(
     width_field: str = "intermediate_size",
     count: int = 1,
 ) -> Mlp:
-    """The dense MLP with a gate; `count` times as wide as `width_field` says.
+    """Read a dense MLP with a gate, `count` times as wide as the field `width_field`.
 
-    `act_field` names the activation of the gate; `activation` is the architecture's default.
+    act_field: the field of the gate's activation; activation: the architecture's default of it.
     """
     gate = GATES[c.known(act_field, tuple(GATES), activation)]
     return Mlp(
@@ -96,10 +95,10 @@ def mlp(
 
 
 def layer_kinds(c: Fields, *, period: int) -> tuple[str, ...]:
-    """SLIDING or FULL for each layer: `layer_types`, or all slide but each `period`-th.
+    """Return SLIDING or FULL for each layer: `layer_types`, or every `period`-th layer is full.
 
-    Configs as they were before `layer_types` may say the period (sliding_window_pattern), as a
-    number or as letters: "LLLG" is three layers that slide (local), then one that does not.
+    Configs without `layer_types` may state the period in sliding_window_pattern, as a number or as
+    letters: "LLLG" is three sliding (local) layers, then one full (global) layer.
     """
     layers = c.size("num_hidden_layers")
     types, pattern = c.raw("layer_types"), c.raw("sliding_window_pattern")
@@ -117,7 +116,7 @@ def layer_kinds(c: Fields, *, period: int) -> tuple[str, ...]:
 
 
 def hybrid_kinds(c: Fields, types: object) -> list[str]:
-    """`types` as FULL or LINEAR for each layer; one at least has keys and values."""
+    """Check `types`, FULL or LINEAR for each layer, with at least one FULL, and return them."""
     count = c.size("num_hidden_layers")
     if not isinstance(types, list) or len(types) != count or not {*types} <= {LINEAR, FULL}:
         raise c.refuse("layer_types", f"a list of {count} times {LINEAR} or {FULL}", types)
@@ -127,7 +126,7 @@ def hybrid_kinds(c: Fields, types: object) -> list[str]:
 
 
 def borrowing(c: Fields, kinds: tuple[str, ...]) -> tuple[bool, ...]:
-    """Whether each layer reads the keys and values of the last of its kind that has some."""
+    """Return for each layer whether it reads keys and values of an earlier layer of its kind."""
     name = "num_kv_shared_layers"
     shared = c.size(name) if c.raw(name) else 0
     first = max(len(kinds) - shared, 0)
@@ -137,7 +136,7 @@ def borrowing(c: Fields, kinds: tuple[str, ...]) -> tuple[bool, ...]:
 
 
 def layer_inputs(c: Fields, layers: int, width: int, activation: str) -> LayerInputs | None:
-    """What each layer gets of a token, if anything; `width` and `activation` are defaults."""
+    """Read per-layer inputs, None if there are none; `width` and `activation` are defaults."""
     name = "hidden_size_per_layer_input"
     rows = c.size("vocab_size_per_layer_input", 262144)
     if c.raw(name) == 0 or (c.raw(name) is None and not width):
@@ -155,10 +154,10 @@ def layer_inputs(c: Fields, layers: int, width: int, activation: str) -> LayerIn
 
 
 def windows(c: Fields) -> tuple[int | None, ...]:
-    """The window of every layer, as Qwen2 and Qwen3 say it.
+    """Read the window of every layer in the form of Qwen2 and Qwen3; None for full layers.
 
-    The layers from `max_window_layers` on slide where `use_sliding_window`, or those that
-    `layer_types` names.
+    With `use_sliding_window`, the layers that `layer_types` names slide, or without it the layers
+    from `max_window_layers` on.
     """
     layers, slides = c.size("num_hidden_layers"), c.flag("use_sliding_window", False)
     width, first = c.raw("sliding_window"), c.raw("max_window_layers")
@@ -187,10 +186,11 @@ def decoder(
     logits_cap: float | None = None,
     inputs: LayerInputs | None = None,
 ) -> Decoder:
-    """The model of these layers; every field of the config must have been read by then.
+    """Return the model of these layers, and read the remaining common fields.
 
-    `norm`: None for the RMS norm with rms_norm_eps. `tied`: the architecture's default of
-    tie_word_embeddings. The other arguments are those of the record. Raises CheckpointError.
+    norm: None for the RMS norm with rms_norm_eps. tied: the architecture's default of
+    tie_word_embeddings. Other arguments: see Decoder. Raises CheckpointError for fields of the
+    config that were not read.
     """
     found = Decoder(
         architecture=architecture,
@@ -214,6 +214,6 @@ def decoder(
 
 
 def _next_tokens(c: Fields) -> int:
-    """Layers that predict tokens after the next one; the fields that say so differ."""
+    """Read the number of layers that predict tokens after the next one, from either field."""
     names = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
     return max(c.size(name) if c.raw(name) else 0 for name in names)

@@ -1,7 +1,7 @@
-"""Gemma 2 and Gemma 3 (text): four norms a layer, GELU gates, scaled embeddings, soft caps.
+"""Gemma 2 and Gemma 3 (text): four norms per layer, GELU gates, scaled embeddings, soft caps.
 
-Every norm multiplies with one plus its weight. Sources: transformers' models/gemma2 and
-models/gemma3 (5.23), in float32: in bfloat16 transformers rounds the scale of the embeddings.
+Every norm multiplies by 1 + weight. Sources: transformers' models/gemma2 and models/gemma3 (5.23),
+in float32: in bfloat16 transformers rounds the scale of the embeddings.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def gemma2(c: Fields) -> Decoder:
 
 
 def gemma3(c: Fields) -> Decoder:
-    """The model of a config: five layers of six slide, with rotary positions of their own."""
+    """The model of a config: five of six layers slide, with a separate rotary embedding."""
     kinds = layer_kinds(c, period=6)
     ropes = read_ropes(c, sorted({*kinds}), theta={FULL: 1e6, SLIDING: 1e4})
     return _gemma(c, "gemma3_text", kinds, ropes, qk_norm=True)
@@ -37,10 +37,10 @@ def _gemma(
     c: Fields, name: str, kinds: tuple[str, ...], ropes: dict[str, Rope], *, qk_norm: bool
 ) -> Decoder:
     bias = c.flag("attention_bias", False)
-    # The period that transformers read layer_types from.
+    # The period from which transformers derives layer_types.
     c.inert("_sliding_window_pattern")
     c.known("use_bidirectional_attention", (False,), False)
-    # Configs of the first releases name the activation twice; this is the one that counts.
+    # Configs of the first releases also have hidden_act, which is unused; hidden_activation counts.
     c.known("hidden_act", ("gelu", "gelu_pytorch_tanh"), "gelu_pytorch_tanh")
     caps = [
         c.number(key) if c.raw(key) is not None else None

@@ -1,4 +1,4 @@
-"""Gemma 4 (text): heads of two sizes, values that are keys, borrowed keys and values, experts.
+"""Gemma 4 (text): two head sizes, values equal to keys, KV sharing between layers, experts.
 
 Source: transformers' models/gemma4 and models/gemma4_unified (5.23), in float32: in bfloat16
 transformers rounds the scale of the embeddings.
@@ -28,10 +28,12 @@ _EXPERTS = ("num_experts", "top_k_experts", "moe_intermediate_size")
 def gemma4(
     c: Fields, name: str = "gemma4_text", *, inputs: int = 256, window: int = 512
 ) -> Decoder:
-    """The model of a config; `inputs` and `window`: the class's defaults of what layers have of
-    their own, and of sliding_window."""
+    """The model of a config.
+
+    inputs, window: defaults of hidden_size_per_layer_input and sliding_window in transformers.
+    """
     if c.raw("use_bidirectional_attention") is not None:
-        c.known("use_bidirectional_attention", ("vision",))  # the tokens of an image alone
+        c.known("use_bidirectional_attention", ("vision",))  # concerns only tokens of images
     kinds, same = family.layer_kinds(c, period=6), c.flag("attention_k_eq_v", False)
     if c.inner("rope_parameters") is None:
         raise c.refuse("rope_parameters", f"an object with {FULL} and {SLIDING}", None)
@@ -73,12 +75,15 @@ def gemma4(
 
 
 def gemma4_unified(c: Fields) -> Decoder:
-    """The model of a config of the class that sees without a tower: other defaults."""
+    """The model of a config of the variant without a vision tower, which has other defaults."""
     return gemma4(c, "gemma4_unified_text", inputs=0, window=1024)
 
 
 def _of_layers(c: Fields, kinds: tuple[str, ...], same: bool) -> list[Fields]:
-    """The fields of each layer: full ones have heads of their own, or `per_layer_config` says."""
+    """Return the fields of each layer, with own head sizes in full layers.
+
+    `per_layer_config` states them, else the global_ fields of the config.
+    """
     full: dict[str, Any] = {"head_dim": c.size("global_head_dim", 512)}
     if c.raw("num_global_key_value_heads") is not None and same:
         full["num_key_value_heads"] = c.size("num_global_key_value_heads")

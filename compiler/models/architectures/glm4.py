@@ -1,4 +1,4 @@
-"""GLM-4 (0414): four norms a layer, half of a head rotated, real and imaginary parts in turn.
+"""GLM-4 (0414): four norms per layer, half of each head rotated with interleaved parts.
 
 Source: transformers' models/glm4 (5.23).
 """

@@ -1,4 +1,4 @@
-"""GLM-4.5, 4.6 and 4.7: half of a head rotated, experts by sigmoid with a correction bias.
+"""GLM-4.5, 4.6 and 4.7: half of each head rotated, sigmoid routing with a correction bias.
 
 The first layers have a dense MLP. Source: transformers' models/glm4_moe (5.23).
 """
@@ -29,13 +29,13 @@ def glm4_moe(c: Fields) -> Decoder:
 
 
 def dense_layers(c: Fields, default: int) -> int:
-    """How many layers, the first ones, have no experts."""
+    """Return the number of leading layers without experts."""
     first = c.raw("first_k_dense_replace")
     return 0 if first == 0 else c.size("first_k_dense_replace", default or None)
 
 
 def sigmoid_experts(c: Fields) -> Mixture:
-    """Experts as DeepSeek-V3 routes them, with an MLP that all tokens share."""
+    """Read experts with the routing of DeepSeek-V3 and a shared expert."""
     return Mixture(
         hidden=c.size("hidden_size"),
         width=c.size("moe_intermediate_size"),

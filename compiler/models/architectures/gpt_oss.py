@@ -1,4 +1,4 @@
-"""gpt-oss: attention with sinks, sliding in turn; experts in MX blocks with a clamped gate.
+"""gpt-oss: attention with sinks, alternating sliding windows; MX experts with a clamped SwiGLU.
 
 Source of the architecture: openai/gpt-oss (gpt_oss/torch/model.py) and transformers'
 models/gpt_oss.
@@ -66,13 +66,13 @@ def decoder(c: GptOssConfig) -> Decoder:
 
 @dataclass(frozen=True, kw_only=True)
 class ClampedSwiglu:
-    """(up + 1) * gate * sigmoid(alpha gate), gate at most and up within +-limit."""
+    """(up + 1) * gate * sigmoid(alpha * gate), with gate <= limit and -limit <= up <= limit."""
 
     limit: float
     alpha: float
 
     def __call__(self, gate: ir.Value, up: ir.Value) -> ir.Value:
-        """The gated value of two f32 scalars."""
+        """Build the gated value of two f32 scalars."""
         most = constant(self.limit, f32())
         gate = arith.minimumf(gate, most)
         up = arith.maximumf(arith.minimumf(up, most), arith.negf(most))

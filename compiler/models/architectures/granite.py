@@ -13,7 +13,7 @@ from mxc.compiler.models.blocks.mlp import Mlp
 from mxc.compiler.models.configs.fields import Fields
 from mxc.compiler.models.decoder import Decoder, Layer
 
-#: The name of the mixture, and what checkpoints call what all of its experts have in one tensor.
+#: The name of the mixture, and the checkpoints' names of its stacked expert tensors.
 _MIXTURE = "block_sparse_moe"
 _NAMES = (
     (f".{_MIXTURE}.input_linear.weight", f".{_MIXTURE}.experts.gate_up_proj"),
@@ -27,7 +27,7 @@ def granite(c: Fields) -> Decoder:
 
 
 def granite_moe(c: Fields) -> Decoder:
-    """The model of a config with experts in every layer: a softmax over those that are chosen."""
+    """The model of a config with experts in every layer, routed by a softmax over the chosen."""
     c.known("hidden_act", ("silu",), "silu")
     experts = Mixture(
         hidden=c.size("hidden_size"),

@@ -1,4 +1,4 @@
-"""Hunyuan (dense), and the translation models HY-MT: queries and keys are normalized once rotated.
+"""Hunyuan (dense) and the translation models HY-MT: QK norms after the rotary embedding.
 
 Source: transformers' models/hunyuan_v1_dense (5.23).
 """
@@ -10,7 +10,7 @@ from mxc.compiler.models.blocks.rope import Rope, read_rope
 from mxc.compiler.models.configs.fields import Fields
 from mxc.compiler.models.decoder import Decoder, Layer
 
-#: What checkpoints call the norms of queries and keys.
+#: The checkpoints' names of the norms of queries and keys.
 _NAMES = ((".query_layernorm.", ".q_norm."), (".key_layernorm.", ".k_norm."))
 
 
@@ -32,7 +32,7 @@ def hunyuan(c: Fields) -> Decoder:
 
 
 def _rope(c: Fields, depth: int) -> Rope:
-    """Rotary positions of the type "dynamic" with an `alpha`, which replaces all other fields."""
+    """Read the rotary embedding; with an `alpha` (type "dynamic") the other fields are unused."""
     scaling = c.inner("rope_parameters") or c.inner("rope_scaling")
     if scaling is None or scaling.raw("alpha") is None:
         return read_rope(c)
@@ -48,7 +48,7 @@ def _rope(c: Fields, depth: int) -> Rope:
 
 
 def _known(c: Fields) -> None:
-    """Fields of releases that name what the architecture always is, and numbers of tokens."""
+    """Check fields that must have the architecture's fixed values; skip token ids and others."""
     c.known("use_qk_norm", (True,), True)
     c.known("use_cla", (False,), False)
     c.known("use_rotary_pos_emb", (True,), True)

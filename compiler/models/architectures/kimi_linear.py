@@ -1,6 +1,6 @@
-"""Kimi Linear: Kimi Delta Attention in three layers of four, latent attention without positions.
+"""Kimi Linear: Kimi Delta Attention in three of four layers, latent attention without rotation.
 
-Experts are those of DeepSeek-V3, under names of their own. Source: transformers' models/kimi_linear
+The experts are those of DeepSeek-V3 under other names. Source: transformers' models/kimi_linear
 (5.23).
 """
 
@@ -18,7 +18,7 @@ from mxc.compiler.models.blocks.rope import FULL
 from mxc.compiler.models.configs.fields import Fields
 from mxc.compiler.models.decoder import Decoder, Layer
 
-#: What others call fields of this config.
+#: Usual name of a field -> its name in this config.
 _NAMES = {
     "max_position_embeddings": "model_max_length",
     "n_group": "num_expert_group",
@@ -27,28 +27,28 @@ _NAMES = {
     "norm_topk_prob": "moe_renormalize",
     "num_experts_per_tok": "num_experts_per_token",
 }
-#: Fields of `linear_attn_config`, and what transformers calls them beside it.
+#: Fields of `linear_attn_config` -> transformers' names outside of it.
 _SIZES = {
     "head_dim": "linear_head_dim",
     "num_heads": "linear_num_heads",
     "short_conv_kernel_size": "linear_conv_kernel_dim",
 }
-#: Lists of layers there, from one on.
+#: Lists of layer numbers in `linear_attn_config`, counted from 1.
 _LISTS = {"kda_layers": LINEAR, "full_attn_layers": FULL}
 
 
 def kimi_linear(c: Fields) -> Decoder:
-    """The model of a config, published or written by transformers."""
+    """The model of a config, as published or as written by transformers."""
     c = c.called(_NAMES)
-    # What the architecture always is: published configs name it.
+    # Fixed properties of the architecture, which published configs state.
     c.known("hidden_act", ("silu",), "silu")
     c.known("mla_use_nope", (True,), True)
     c.known("moe_layer_freq", (1,), 1)
     c.known("moe_router_activation_func", ("sigmoid",), "sigmoid")
     c.known("use_grouped_topk", (True,), True)
-    # Sums of other fields, and rotary positions that there are not.
+    # Sums of other fields, and a rotary embedding that the model does not have.
     c.inert("head_dim", "qk_head_dim", "rope_theta")
-    # Without it transformers takes 2.446.
+    # Required: transformers' default is 2.446, not the usual 1.
     c.number("routed_scaling_factor")
     inner = c.inner("linear_attn_config") or Fields({}, "")
     depth, heads, width = (_size(c, inner, theirs, ours) for theirs, ours in _SIZES.items())
@@ -75,7 +75,7 @@ def kimi_linear(c: Fields) -> Decoder:
 
 
 def _size(c: Fields, inner: Fields, theirs: str, ours: str) -> int:
-    """A size by either name, or by both."""
+    """Read a size under either name, or under both if they agree."""
     named = ((inner, theirs), (c, ours))
     found = {fields.size(key) for fields, key in named if fields.raw(key) is not None}
     if len(found) != 1:
@@ -85,7 +85,7 @@ def _size(c: Fields, inner: Fields, theirs: str, ours: str) -> int:
 
 
 def _kinds(c: Fields, inner: Fields) -> list[str]:
-    """FULL or LINEAR for each layer, by either name, or by both."""
+    """Return FULL or LINEAR for each layer, from layer_types, linear_attn_config, or both."""
     types, found = c.raw("layer_types"), []
     for key, kind in _LISTS.items():
         places = inner.raw(key) or []

@@ -1,4 +1,4 @@
-"""Llama 1, 2, 3 and their kin. Source: transformers' models/llama (5.23)."""
+"""Llama 1, 2, 3 and derived models. Source: transformers' models/llama (5.23)."""
 
 from mxc.compiler.models.architectures.family import decoder, mlp, self_attention
 from mxc.compiler.models.configs.fields import Fields

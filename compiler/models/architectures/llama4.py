@@ -1,8 +1,9 @@
-"""Llama 4, the language model: chunks, layers without rotary positions, one expert of many.
+"""Llama 4, the language model: chunked attention, layers without rotary embedding, one expert.
 
-Rotated layers see their chunk and have queries and keys of length one; the others see everything,
-and their queries grow with the position. What goes into an expert is multiplied with its share.
-Source: transformers' models/llama4 (5.23).
+Layers with rotary embedding attend to their chunk, and normalize queries and keys without weights.
+The other layers have full attention, and scale queries by a temperature that grows with the
+position. The input of an expert is multiplied by its share. Source: transformers' models/llama4
+(5.23).
 """
 
 from mxc.compiler.models.architectures.family import decoder, mlp, self_attention
@@ -73,7 +74,7 @@ def _experts(c: Fields) -> Mixture:
 
 
 def _sparse(c: Fields) -> list[int]:
-    """The layers with experts: `moe_layers`, or the last of each so many."""
+    """Return the layers with experts: `moe_layers`, or every interleave_moe_layer_step-th."""
     step, count = c.size("interleave_moe_layer_step", 1), c.size("num_hidden_layers")
     found = c.raw("moe_layers")
     if found is None:

@@ -1,4 +1,4 @@
-"""MiniMax-M2: experts by sigmoid with a correction bias, queries and keys normalized as a whole.
+"""MiniMax-M2: sigmoid routing with a correction bias, QK norms over all heads.
 
 Source: transformers' models/minimax_m2 (5.23).
 """
@@ -18,7 +18,7 @@ MLP = "block_sparse_moe"
 
 
 def minimax_m2(c: Fields) -> Decoder:
-    """The model of a config; releases say the rotated part of a head as `rotary_dim`."""
+    """The model of a config; releases state the rotated part of a head as `rotary_dim`."""
     depth = c.size("head_dim", 128)
     rotated = c.size("rotary_dim", depth)
     c.known("hidden_act", ("silu",), "silu")
@@ -39,7 +39,7 @@ def minimax_m2(c: Fields) -> Decoder:
 
 
 def _known(c: Fields) -> None:
-    """Fields of the release that name what the architecture always is, or are of training."""
+    """Check fields that must have the architecture's fixed values; skip those of training."""
     c.known("use_qk_norm", (True,), True)
     c.known("qk_norm_type", ("per_layer",), "per_layer")
     c.known("scoring_func", ("sigmoid",), "sigmoid")

@@ -1,4 +1,4 @@
-"""Mistral: Llama, of which every layer may slide. Ministral 3: queries grow with the position.
+"""Mistral: Llama with a sliding window in every layer. Ministral 3: queries with temperature.
 
 Sources: transformers' models/mistral and models/ministral3 (5.23).
 """
@@ -9,12 +9,12 @@ from mxc.compiler.models.blocks.self_attention import Temperature
 from mxc.compiler.models.configs.fields import Fields
 from mxc.compiler.models.decoder import Decoder, Layer
 
-#: What Ministral 3 has in rope_parameters beside rotary positions.
+#: Fields of Ministral 3 in rope_parameters that do not concern the rotary embedding.
 BESIDE = (_GROWTH := "llama_4_scaling_beta", "max_position_embeddings")
 
 
 def mistral(c: Fields) -> Decoder:
-    """The model of a config; a `sliding_window` of null is none, without the field it is 4096."""
+    """The model of a config; `sliding_window` null means no window, an absent field 4096."""
     slides = "sliding_window" not in c.names() or c.raw("sliding_window") is not None
     window = c.size("sliding_window", 4096) if slides else None
     layer = Layer(attention=self_attention(c, window=window), mlp=mlp(c))
@@ -35,7 +35,7 @@ def ministral3(c: Fields) -> Decoder:
 
 
 def temperature(c: Fields) -> Temperature:
-    """What queries are multiplied with: it grows from the original context of YaRN on."""
+    """Read the factor of queries, which grows from YaRN's original context on."""
     rope = c.inner("rope_parameters")
     if rope is None:
         raise c.refuse("rope_parameters", f"an object with {_GROWTH}", None)

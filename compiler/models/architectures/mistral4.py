@@ -1,4 +1,4 @@
-"""Mistral Small 4: latent attention whose queries grow with the position, experts by softmax.
+"""Mistral Small 4: latent attention with temperature of queries, softmax routing.
 
 Source: transformers' models/mistral4 (5.23).
 """
@@ -25,7 +25,7 @@ def mistral4(c: Fields) -> Decoder:
     if rope.fraction != share:
         wanted = f"{share}, the part qk_rope_head_dim of a head"
         raise c.refuse("partial_rotary_factor", wanted, rope.fraction)
-    # The block rotates all of that part.
+    # The latent attention block rotates the whole rotary part.
     attention = latent_attention(c, rope=replace(rope, fraction=1.0))
     attention = replace(attention, temperature=temperature(c))
     experts = sigmoid_experts(c)

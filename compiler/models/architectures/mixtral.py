@@ -1,4 +1,4 @@
-"""Mixtral: Mistral with experts in the place of the MLP. Source: transformers' models/mixtral."""
+"""Mixtral: Mistral with experts instead of the MLP. Source: transformers' models/mixtral."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ MLP = "block_sparse_moe"
 
 
 def mixtral(c: Fields) -> Decoder:
-    """The model of a config. The softmax over all experts is divided by its sum over the chosen."""
+    """The model of a config. Shares are the softmax over all, normalized over the chosen."""
     c.known("hidden_act", ("silu",), "silu")
     experts = Mixture(
         hidden=c.size("hidden_size"),
@@ -26,5 +26,5 @@ def mixtral(c: Fields) -> Decoder:
     attention = self_attention(c, window=window, theta=1e6)
     layer = Layer(attention=attention, mlp=experts, mlp_name=MLP)
     layers = [layer] * c.size("num_hidden_layers")
-    # As the module of transformers 5 is called, and what is quantized in it.
+    # The module's name in transformers 5, which quantized checkpoints have too.
     return replace(decoder(c, "mixtral", layers), aliases=((".mlp.", f".{MLP}."),))

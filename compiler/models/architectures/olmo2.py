@@ -1,4 +1,4 @@
-"""OLMo 2 and OLMo 3: norms after attention and MLP, queries and keys normalized as a whole.
+"""OLMo 2 and OLMo 3: norms after attention and MLP, QK norms over all heads.
 
 Sources: transformers' models/olmo2 and models/olmo3 (5.23).
 """
@@ -10,13 +10,13 @@ from mxc.compiler.models.decoder import POST_NORMS, Decoder, Layer
 
 
 def olmo2(c: Fields) -> Decoder:
-    """The model of a config: all layers see everything."""
+    """The model of a config: all layers have full attention."""
     kinds = (FULL,) * c.size("num_hidden_layers")
     return decoder(c, "olmo2", _layers(c, kinds, {FULL: read_rope(c)}))
 
 
 def olmo3(c: Fields) -> Decoder:
-    """The model of a config: three layers of four slide, without scaled rotary positions."""
+    """The model of a config: three of four layers slide, with an unscaled rotary embedding."""
     kinds = layer_kinds(c, period=4)
     theta = c.number("rope_theta", 5e5)
     ropes = read_ropes(c, sorted({*kinds}), theta={FULL: theta, SLIDING: theta})

@@ -1,4 +1,4 @@
-"""Phi-3, Phi-3.5 and Phi-4: queries, keys and values are one tensor, gate and up are another.
+"""Phi-3, Phi-3.5 and Phi-4: fused projections of queries, keys and values, and of gate and up.
 
 Source: transformers' models/phi3 (5.23).
 """

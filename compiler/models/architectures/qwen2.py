@@ -1,4 +1,4 @@
-"""Qwen2 and Qwen2.5: biases of Q, K and V; later layers may slide.
+"""Qwen2 and Qwen2.5: biases of Q, K and V; later layers may have a sliding window.
 
 Source: transformers' models/qwen2 (5.23).
 """

@@ -1,4 +1,4 @@
-"""Qwen1.5-MoE and Qwen2-MoE: Qwen2 with experts, and an MLP that all tokens share by a gate.
+"""Qwen1.5-MoE and Qwen2-MoE: Qwen2 with experts, and a shared expert with a gate.
 
 Source: transformers' models/qwen2_moe (5.23).
 """
@@ -10,7 +10,7 @@ from mxc.compiler.models.decoder import Decoder, Layer
 
 
 def qwen2_moe(c: Fields) -> Decoder:
-    """The model of a config, of which no published one slides."""
+    """The model of a config; sliding windows, which no published config has, are refused."""
     c.known("use_sliding_window", (False,), False)
     c.inert("sliding_window", "max_window_layers", "layer_types")
     attention = self_attention(c, input_bias=c.flag("qkv_bias", True))

@@ -1,4 +1,4 @@
-"""Qwen3: heads of queries and keys are normalised; later layers may slide.
+"""Qwen3: QK norms per head; later layers may have a sliding window.
 
 Source: transformers' models/qwen3 (5.23).
 """

@@ -1,4 +1,4 @@
-"""Qwen3-MoE: Qwen3 with experts in the place of the MLP, in all layers or in some.
+"""Qwen3-MoE: Qwen3 with experts instead of the MLP, in all layers or in some.
 
 Source: transformers' models/qwen3_moe (5.23).
 """

@@ -1,9 +1,9 @@
-"""Qwen3-Next, Qwen3.5 and Qwen3.6: three layers of four are gated delta nets.
+"""Qwen3-Next, Qwen3.5 and Qwen3.6: three of four layers are gated delta nets.
 
-Attention in the others has an output gate and rotates a part of each head; every norm but that of
-the delta nets multiplies with one plus its weight. Qwen3.5 and 3.6 are published with a vision
-tower around them (blocks of both are the same). Sources: transformers' models/qwen3_next,
-models/qwen3_5 and models/qwen3_5_moe (5.23).
+Attention in the other layers has an output gate and rotates a part of each head. Every norm except
+that of the delta nets multiplies by 1 + weight. Qwen3.5 and 3.6, which have the same blocks, are
+published with a vision tower. Sources: transformers' models/qwen3_next, models/qwen3_5 and
+models/qwen3_5_moe (5.23).
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ def qwen3_5(c: Fields) -> Decoder:
 
 
 def qwen3_5_moe(c: Fields) -> Decoder:
-    """The model of a config with experts in every layer, whose shares add up to one."""
+    """The model of a config with experts in every layer, whose shares are normalized."""
     c.known("norm_topk_prob", (True,), True)
     c.known("mlp_only_layers", ([],), [])
-    # Of layers without experts, which there are not.
+    # The width of layers without experts, which this model does not have.
     c.inert("intermediate_size")
     mixture = experts(c, normalized=True)
     return _hybrid(c, "qwen3_5_moe", lambda number: mixture, fused=False)
@@ -53,9 +53,9 @@ def qwen3_5_moe(c: Fields) -> Decoder:
 def _hybrid(
     c: Fields, name: str, mlp_of: Callable[[int], Mlp | Mixture], *, fused: bool
 ) -> Decoder:
-    """The model whose layer of each number has this MLP."""
+    """Return the model; mlp_of: the MLP of the layer with a number."""
     bias, epsilon = c.flag("attention_bias", False), c.number("rms_norm_eps", 1e-6)
-    # What the architecture always is: published configs name it.
+    # Fixed properties of the architecture, which published configs state.
     c.known("attn_output_gate", (True,), True)
     c.known("output_gate_type", ("swish", "silu"), "swish")
     c.known("mamba_ssm_dtype", ("float32",), "float32")
@@ -93,7 +93,7 @@ def _hybrid(
 
 
 def _kinds(c: Fields) -> list[str]:
-    """FULL or LINEAR for each layer."""
+    """Return FULL or LINEAR for each layer."""
     count, types = c.size("num_hidden_layers"), c.raw("layer_types")
     step = c.size("full_attention_interval", 4)
     if types is None:

@@ -1,4 +1,4 @@
-"""What Qwen's mixtures of experts have in common: the experts, and which layers have them."""
+"""Shared readers of Qwen's mixtures of experts: the experts, and the layers that have them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mxc.compiler.models.configs.fields import Fields
 
 
 def experts(c: Fields, *, normalized: bool, shared: bool = True) -> Mixture:
-    """The experts of a layer. `shared`: all tokens share one more MLP, by a gate."""
+    """Read the experts of a layer. shared: whether there is a shared expert with a gate."""
     beside = None
     if shared:
         inner = mlp(c, width_field="shared_expert_intermediate_size")
@@ -28,7 +28,10 @@ def experts(c: Fields, *, normalized: bool, shared: bool = True) -> Mixture:
 
 
 def mlps(c: Fields, mixture: Mixture) -> list[Mlp | Mixture]:
-    """That of each layer: a mixture in each `decoder_sparse_step`-th, but in `mlp_only_layers`."""
+    """Return the MLP of each layer: the mixture in every `decoder_sparse_step`-th layer.
+
+    Layers in `mlp_only_layers` are dense.
+    """
     dense, step, alone = mlp(c), c.size("decoder_sparse_step", 1), c.raw("mlp_only_layers") or []
     if not isinstance(alone, list) or not all(type(number) is int for number in alone):
         raise c.refuse("mlp_only_layers", "a list of layers", alone)

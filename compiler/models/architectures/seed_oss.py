@@ -10,7 +10,7 @@ from mxc.compiler.models.decoder import Decoder, Layer
 
 def seed_oss(c: Fields) -> Decoder:
     """The model of a config."""
-    # Of training.
+    # A field of training.
     c.inert("residual_dropout")
     attention = self_attention(
         c,

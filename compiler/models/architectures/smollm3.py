@@ -1,4 +1,4 @@
-"""SmolLM3: Llama, of which every fourth layer has no rotary positions.
+"""SmolLM3: Llama where every fourth layer has no rotary embedding.
 
 Source: transformers' models/smollm3 (5.23).
 """
@@ -38,7 +38,10 @@ def smollm3(c: Fields) -> Decoder:
 
 
 def rotated(c: Fields, count: int) -> list[bool]:
-    """Whether each layer rotates: `no_rope_layers` has 1 where it does (its name is misleading)."""
+    """Return for each layer whether it has a rotary embedding.
+
+    `no_rope_layers` has 1 where it does, despite its name.
+    """
     found, interval = c.raw("no_rope_layers"), c.size("no_rope_layer_interval", 4)
     if found is None:
         return [bool((number + 1) % interval) for number in range(count)]

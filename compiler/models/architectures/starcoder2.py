@@ -14,7 +14,7 @@ from mxc.compiler.models.decoder import Decoder, Layer
 def starcoder2(c: Fields) -> Decoder:
     """The model of a config."""
     bias = c.flag("use_bias", True)
-    # Of training, and of the release: names of the only ways there are.
+    # Fields of training, and fields of the release with fixed values.
     c.inert("residual_dropout", "embedding_dropout")
     c.known("mlp_type", ("default",), "default")
     c.known("norm_type", ("layer_norm",), "layer_norm")

@@ -1,1 +1,1 @@
-"""Blocks that decoders are made of: the tensors that each wants, and its part of the program."""
+"""Blocks of decoders: each defines its parameters and builds its part of the program."""

@@ -1,8 +1,8 @@
-"""What contractions see of their activations: rounded, or quantized in blocks of 32 or 16.
+"""Preparation of activations for contractions: rounding, or quantization in blocks of 32 or 16.
 
-One tensor is prepared once and read by every contraction that shares it: Q, K and V, gate and up.
-MX weights meet the mode that was chosen. Plain weights meet floats in every mode: there is no
-product of int8 and bf16, and the router decides by differences that quantizing would move.
+A tensor is prepared once for all contractions that read it: Q, K and V, or gate and up. Activations
+that multiply MX weights are in the chosen mode. Activations that multiply plain weights are floats
+in every mode: there is no product of int8 and bf16, and quantizing could change a router's choice.
 """
 
 from dataclasses import dataclass
@@ -19,13 +19,13 @@ from mxc.formats.recipes import ScaleRecipe
 #: Modes in which nothing is quantized.
 FLOATS = ("f32", "bf16")
 
-#: The mode of llama.cpp: int8 with a float scale a block.
+#: The mode of llama.cpp: int8 with a float scale per block.
 INT8 = "i8"
 
-#: MX modes: the format and the recipe of the scales. Of E2M1, EVEN loses least (0.3 dB less than
-#: FLOOR and RCEIL on normal numbers, and what Quark and aiter take), as of the 6-bit formats; of
-#: the 8-bit formats, RCEIL, with which nothing saturates (e4m3: 0.9 dB less than FLOOR, 0.3 dB less
-#: than EVEN).
+#: MX modes: the format, and the recipe of the scales with the least error. For E2M1 and the 6-bit
+#: formats it is EVEN (E2M1: 0.3 dB better than FLOOR and RCEIL on normally distributed numbers;
+#: Quark and aiter use it too). For the 8-bit formats it is RCEIL, with which nothing saturates
+#: (e4m3: 0.9 dB better than FLOOR, 0.3 dB better than EVEN).
 MX = {
     "mxfp4": ("mxfp4", ScaleRecipe.EVEN),
     "mxfp6": ("mxfp6e2m3", ScaleRecipe.EVEN),
@@ -34,11 +34,11 @@ MX = {
     "mxint8": ("mxint8", ScaleRecipe.RCEIL),
 }
 
-#: e2m1 in blocks of 16 under e4m3 scales, and a float32 for each row: what a token becomes depends
-#: on no other token of the call.
+#: e2m1 in blocks of 16 with e4m3 scales, and a float32 scale per row, so that a quantized token
+#: does not depend on other tokens of the call.
 NVFP4 = "nvfp4"
 
-#: All that `--activations` may be.
+#: All values of `--activations`.
 MODES = (*FLOATS, INT8, *MX, NVFP4)
 
 
@@ -46,8 +46,8 @@ MODES = (*FLOATS, INT8, *MX, NVFP4)
 class Blocks:
     """Activations for weights in blocks: elements [.., KO, KB], scales [.., KO] where quantized.
 
-    `factors` f32 [..]: what products with a row are multiplied with, where it has a scale of its
-    own.
+    `factors` f32 [..]: the scale of each row, which multiplies products with it; None where rows
+    have no scale.
     """
 
     elements: ir.Value
@@ -57,10 +57,10 @@ class Blocks:
 
 @dataclass(frozen=True)
 class Activations:
-    """How activations are prepared: `mode` is one of MODES, `floats` one of FLOATS.
+    """Prepares activations. `mode` is one of MODES, `floats` one of FLOATS.
 
-    `floats` is what meets plain weights; in the modes "f32" and "bf16" it
-    is the mode. `recipe`: of the scales of MX blocks, None for the one of MX.
+    `floats`: the type of activations that multiply plain weights; in the modes "f32" and "bf16" it
+    equals the mode. `recipe`: the recipe of the scales of MX blocks; None for the default in MX.
     """
 
     mode: str
@@ -72,7 +72,7 @@ class Activations:
         return {"f32": ir.F32Type, "bf16": ir.BF16Type}[self.floats].get()
 
     def round(self, x: ir.Value) -> ir.Value:
-        """x f32 [.., K] as plain weights see it: `floats`, rounded to nearest even."""
+        """Round x f32 [.., K] to `floats`, to nearest even, for plain weights."""
         kind = self.float_type()
         if kind == f32():
             return x
@@ -80,9 +80,10 @@ class Activations:
         return generic([(x, loops)], loops, kind, lambda a: arith.truncf(kind, a))
 
     def blocks(self, x: ir.Value, format: BlockFormat) -> Blocks:
-        """x f32 [.., K] as weights of `format` see it.
+        """Prepare x f32 [.., K] for weights of `format`.
 
-        Quantized only in blocks of as many: two scales of a product share their block.
+        x is quantized only where the mode's block size is that of `format`, because both scales of
+        a product apply to the same block. Otherwise x is rounded to `floats`.
         """
         if self.mode == NVFP4 and format.block == FORMATS[NVFP4].block:
             return Blocks(*quantize_nvfp4(x))
@@ -97,7 +98,7 @@ class Activations:
 
 
 def in_blocks(x: ir.Value, block: int = BLOCK) -> ir.Value:
-    """[.., K] as [.., K / block, block]."""
+    """Reshape x [.., K] to [.., K / block, block]."""
     *lead, depth = shape_of(x)
     groups = [*([axis] for axis in range(len(lead))), [len(lead), len(lead) + 1]]
     return expand(x, groups, [*lead, depth // block, block])

@@ -1,6 +1,6 @@
-"""What layers keep of each token in pages, and how it is written there; see dialects/pages.py.
+"""Writes of keys and values to the pages of the KV cache; see dialects/pages.py.
 
-Letters: T rows of this call, V key/value heads, G query heads a key/value head, D head size.
+Letters: T rows of this call, V key/value heads, G query heads per key/value head, D head size.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from mxc.dialects.attention import Reach
 from mxc.dialects.pages import Pages
 from mxc.dialects.rotary_writes import Scales, rotary_write
 
-#: Elements of keys and values that kernels of attention take at once.
+#: Elements of keys and values in a tile of attention kernels; heads are padded to a multiple.
 TILE = 16
 
 
 @dataclass(frozen=True)
 class CacheRow:
-    """What a layer keeps of a token: `entries` times [heads, depth]."""
+    """The cached data of a token in a layer: `entries` tensors [heads, depth]."""
 
     entries: int
     heads: int
@@ -28,21 +28,21 @@ class CacheRow:
 
     @staticmethod
     def of_heads(heads: int, depth: int) -> CacheRow:
-        """A key and a value a head, of so many elements and zeros up to whole tiles."""
+        """Return the row with a key and a value per head, padded with zeros to whole tiles."""
         return CacheRow(entries=2, heads=heads, depth=-(-depth // TILE) * TILE)
 
 
-#: What layers whose pages are of one kind have in common: what a query sees, and the row.
+#: The kind of pages of a layer: the reach of its queries, and the cache row.
 CacheKind = tuple[Reach, CacheRow]
 
 
 @dataclass
 class Cache:
-    """The pages of the layers of one kind: a layer replaces the pool that it has written to.
+    """The pages of the layers of one kind. Each layer that writes replaces the pool.
 
-    `slots` i32 [T]: where each row of the call is written to. `first`: the number of entries that
-    the layers before have. `last`: the entries of the last of them; `scales`: f32 [V] of each, or
-    None, as `write` takes them.
+    `slots` i32 [T]: the slot to which each row of the call is written. `first`: number of entries
+    of the layers that have written so far. `last`: the entries of the last of these layers, and
+    `scales`: their scales f32 [V] or None, as passed to `write`.
     """
 
     pages: Pages
@@ -54,10 +54,11 @@ class Cache:
     def write(
         self, row: CacheRow, parts: list[ir.Value], scales: tuple[ir.Value | None, ...] = ()
     ) -> tuple[int, ...]:
-        """Write parts f32 [T, V, D], one for each entry of a layer; the entries that they are in.
+        """Write the parts f32 [T, V, D] of a layer, one per entry; return the entry numbers.
 
-        They are rounded to the type of the pool, or quantized to its format: in fp8 over `scales`
-        f32 [V], one for each part, or over one. The entries of the next layer come after.
+        The parts are rounded to the pool's type or quantized to its format. For fp8 they are first
+        divided by `scales`, f32 [V] for each part; None for 1. Afterwards `first` is the first
+        entry of the next layer.
         """
         assert len(parts) == row.entries
         entries = tuple(range(self.first, self.first + row.entries))

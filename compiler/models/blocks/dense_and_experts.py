@@ -2,7 +2,7 @@
 
     norm_1(mlp(norm(x))) + norm_2(experts(norm_of_experts(x)))
 
-The router reads x divided by its root mean square, times a weight of its own and H^-1/2.
+The router's input is x, divided by its root mean square, times a weight [H] and H^-1/2.
 
 Source: transformers' models/gemma4 (5.23), Gemma4TextDecoderLayer and Gemma4TextRouter.
 """
@@ -32,9 +32,10 @@ _SCALE = "router.scale"
 
 @dataclass(frozen=True, kw_only=True)
 class DenseAndExperts:
-    """Both parts read x, which is not normalized; `norm` is the model's.
+    """The MLP and the mixture of a layer. Its input x is not normalized; `norm`: the model's norm.
 
-    The MLP has names below its own, experts, router and norms below that of the layer.
+    Names of the MLP's parameters begin with its own name; names of experts, router and norms begin
+    with the layer's name.
     """
 
     mlp: Mlp
@@ -42,7 +43,7 @@ class DenseAndExperts:
     norm: Norm
 
     def parameters(self, name: str, format_of: FormatOf) -> Iterator[Parameter]:
-        """What it reads; `name` is that of the MLP in its layer."""
+        """Yield the parameters; `name`: the name of the MLP in its layer."""
         layer, hidden = name.rpartition(".")[0], ("hidden_size", self.mlp.hidden)
         for norm in (*_BEFORE, *_BEHIND):
             yield from self.norm.parameters(f"{layer}.{norm}", hidden)
@@ -51,7 +52,7 @@ class DenseAndExperts:
         yield from self.experts.parameters(layer, format_of)
 
     def share(self, devices: int) -> NoReturn:
-        """Raises CheckpointError: what follows each part is not divided."""
+        """Raise CheckpointError: the norms after each part need whole rows."""
         refuse_split(devices, "experts beside an MLP in a layer")
 
     def build(self, scope: Scope, x: ir.Value, name: str) -> ir.Value:

@@ -1,8 +1,8 @@
-"""Devices that compute one model together: what is one device's, and sums over all of them.
+"""Devices that compute one model together (tensor parallelism), and sums over them.
 
-Each device has a share of the heads, of the widths of MLPs and experts, and of the vocabulary, and
-computes whole rows of activations with it: the products with its columns are addends of a sum over
-the devices (parameters.py: Split). Norms, routers and what else is small is on every device.
+Each device has a share of the heads, of the widths of MLPs and experts, and of the vocabulary. Its
+products with columns of weights are whole rows [T, H], which are summed over the devices
+(parameters.py: Split). Norms, routers and other small parameters are on every device.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ class Device:
 
     @property
     def prefix(self) -> str:
-        """What the names of its parameters and products begin with."""
+        """The prefix of the names of its parameters and products; "" for a single device."""
         return f"device.{self.number}." if self.count > 1 else ""
 
     @property
     def affinity(self) -> ir.Attribute | None:
-        """What says that something is on it; None where there is one device alone."""
+        """The affinity attribute of values on this device; None for a single device."""
         return promise(self.number) if self.count > 1 else None
 
     def has(self, parameter: Parameter) -> bool:
-        """Whether something of it is on this device."""
+        """Whether this device has a part of the parameter."""
         return parameter.split != "first" or self.number == 0
 
 
 def devices_of(count: int) -> tuple[Device, ...]:
-    """All of `count` devices."""
+    """Return all of `count` devices."""
     return tuple(Device(number, count) for number in range(count))
 
 
 def on_each(value: ir.Value, devices: Sequence[Device]) -> list[ir.Value]:
-    """`value`, which is on the first device, on every device."""
+    """Copy `value` from the first device; return it on every device."""
     return [value, *(transfer(value, each.number) for each in devices[1:])]
 
 
 def summed(parts: Sequence[ir.Value], devices: Sequence[Device]) -> list[ir.Value]:
-    """The sum of parts [T, N], one of each device, on every device.
+    """Sum parts [T, N], one from each device; return the sum on every device.
 
-    All add in the order of the devices, and so have the same bits.
+    Every device adds in the order of the devices, so that all sums have the same bits.
     """
     found = []
     for device in devices:
@@ -70,7 +70,7 @@ def summed(parts: Sequence[ir.Value], devices: Sequence[Device]) -> list[ir.Valu
 
 
 def divided(devices: int, field: str, size: int) -> int:
-    """The share of each device of a size that config.json says. Raises CheckpointError."""
+    """Return size // devices. Raises CheckpointError, naming `field`, where it does not divide."""
     if size % devices:
         raise CheckpointError(
             f"--devices {devices}: {field} is {size}, which does not divide among {devices} "
@@ -80,7 +80,7 @@ def divided(devices: int, field: str, size: int) -> int:
 
 
 def refuse_split(devices: int, what: str) -> NoReturn:
-    """Raise CheckpointError for what is not divided among devices."""
+    """Raise CheckpointError: the model has `what`, which cannot be divided among devices."""
     raise CheckpointError(
         f"--devices {devices}: the model has {what}, which mxc does not divide among devices; "
         "compile it for one"

@@ -1,10 +1,10 @@
-"""How checkpoints have the experts of a layer; which way one has is seen from its names.
+"""Storage forms of a layer's experts in checkpoints, distinguished by tensor names.
 
-    experts.0.gate_proj.weight [I, H], experts.0.up_proj.weight [I, H]    a tensor each
-    experts.0.gate_up_proj.weight [2 I, H]                                gate and up in one
-    experts.gate_up_proj [E, 2 I, H]                                      of all experts in one
+    experts.0.gate_proj.weight [I, H], experts.0.up_proj.weight [I, H]    separate
+    experts.0.gate_up_proj.weight [2 I, H]                                gate and up fused
+    experts.gate_up_proj [E, 2 I, H]                                      all experts stacked
 
-Biases are named alike: experts.0.gate_proj.bias, .., experts.gate_up_proj_bias.
+Biases are named likewise: experts.0.gate_proj.bias, .., experts.gate_up_proj_bias.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ from dataclasses import dataclass
 
 from mxc.compiler.models.blocks.parameters import Dim, FormatOf, Rows
 
-#: What the projections of an expert are called; and as Mixtral has them.
+#: Names of the projections of an expert, and Mixtral's names.
 PROJECTIONS = {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}
 MIXTRAL = {"gate": "w1", "up": "w3", "down": "w2"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExpertTensors:
-    """The names of an architecture's experts, the first way the one of its own checkpoints.
+    """The storage forms of an architecture's experts.
 
-    `stacked`: its own way is one tensor of all experts. `interleaved`: of gate and up in one
-    tensor the rows lie in turn, not one half after the other.
+    `projections`: the names of an expert's projections, in order of preference. `stacked`: the
+    architecture's own checkpoints have one tensor of all experts. `interleaved`: rows of gate and
+    up alternate in fused tensors, instead of all gate rows before all up rows.
     """
 
     projections: tuple[dict[str, str], ...] = (PROJECTIONS,)
@@ -40,9 +41,10 @@ class ExpertTensors:
         *,
         bias: bool = False,
     ) -> tuple[tuple[Rows, ...], str]:
-        """The rows of `parts` ("gate" and "up", or "down") and their layout; or of their biases.
+        """Return the rows of `parts` ("gate" and "up", or "down") or of their biases, and a layout.
 
-        `name` is that of the experts; `dims` are experts, rows, and columns of weights.
+        name: the name of the experts. dims: experts, rows, and for weights columns. The form is the
+        first whose tensor exists, or the architecture's own if there is none.
         """
         count, rows, *columns = dims
         whole = (f"{len(parts)} * {rows[0]}", len(parts) * rows[1]) if len(parts) > 1 else rows

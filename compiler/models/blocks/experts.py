@@ -1,13 +1,13 @@
-"""Mixture of experts: grouping of rows by expert, gathered contractions.
+"""Mixture of experts: grouping of rows by expert, and contractions with gathered weights.
 
-Letters: T tokens, J chosen experts a token, E experts, P = T * J pairs (token, choice), B rows of
+Letters: T tokens, J chosen experts per token, E experts, P = T * J pairs (token, choice), B rows of
 a group, G groups, N and K of an expert's weight [N, K], KO = K / 32 blocks.
 
-Each pair is a row by its expert's weights, which are gathered: a kernel of ours reads them where
-they are, and takes many pairs expert by expert. Where there is no such kernel (on GPUs), the
-program sorts the pairs by expert into G groups of B slots, each group of one expert, so that an
-expert's weights are read once for up to B rows (dialects/expert_groups.py). A slot that no pair
-fills repeats pair 0 and is never read back.
+Each pair is a row times the gathered weights of its expert. On CPUs a kernel reads the weights in
+place, and computes many pairs expert by expert. On GPUs there is no such kernel: the program sorts
+the pairs by expert into G groups of B slots, each group for one expert, so that an expert's weights
+are read once for up to B rows (dialects/expert_groups.py). A slot without a pair repeats pair 0,
+and its result is not read.
 """
 
 import functools
@@ -32,16 +32,16 @@ GROUP_ROWS = 16
 
 
 def as_index(value: ir.Value) -> ir.Value:
-    """An i32 scalar as an index."""
+    """Cast an i32 scalar to index."""
     return arith.index_cast(ir.IndexType.get(), value)
 
 
 @dataclass(frozen=True)
 class Groups:
-    """Where each pair's row is: group g has rows of pairs that all chose `experts[g]`.
+    """Assignment of pairs to the slots of groups; all pairs of group g chose `experts[g]`.
 
-    experts i32 [G]; pair_of_slot i32 [G * B]; slot_of_pair i32 [T, J]. `in_order`: slot p is
-    pair p.
+    `experts` i32 [G], `pair_of_slot` i32 [G * B], `slot_of_pair` i32 [T, J]. `rows`: B.
+    `in_order`: slot p is pair p.
     """
 
     experts: ir.Value
@@ -52,7 +52,7 @@ class Groups:
 
 
 def one_group_a_pair(experts: ir.Value) -> Groups:
-    """Each pair is a group of one row, nothing to sort. experts i32 [T, J]."""
+    """Return groups of one row, one for each pair of experts i32 [T, J], in order."""
     choices = shape_of(experts)[1]
     loops = "m j"
 
@@ -68,11 +68,13 @@ def one_group_a_pair(experts: ir.Value) -> Groups:
 def group_by_expert(
     experts: ir.Value, expert_count: int, x: Blocks, rows: int = GROUP_ROWS
 ) -> tuple[Groups, Blocks]:
-    """Sort the pairs of experts i32 [T, J] into groups of `rows` rows of one expert, and the rows
-    of x [T, KO, KB] as the groups want them: [G, B, KO, KB], and their scales."""
+    """Sort the pairs of experts i32 [T, J] into groups of `rows` rows with one expert each.
+
+    Returns the groups, and the rows of x [T, KO, KB] in their order, [G, B, KO, KB], with scales.
+    """
     chosen = collapse(experts, [[0, 1]])
     flat = _flat(x.elements)
-    # A kernel copies pieces of so many bytes; other rows are copied after it.
+    # The kernel copies pieces of COPIED bytes; rows of another size are copied after it.
     whole = shape_of(flat)[1] * element_of(flat).width % (8 * COPIED) == 0
     owner, pair_of_slot, slots, *copied = expert_groups.group_by_expert(
         chosen, expert_count, rows, flat if whole else None
@@ -85,14 +87,14 @@ def group_by_expert(
 
 
 def repeat_rows(x: Blocks, groups: Groups) -> Blocks:
-    """Rows of x [T, KO, KB], one for each pair in order: [P, 1, KO, KB], and their scales."""
+    """Repeat rows of x [T, KO, KB] for each pair in order: [P, 1, KO, KB], with scales."""
     scales = None if x.scales is None else _repeated(x.scales, groups)
     factors = None if x.factors is None else _repeated(x.factors, groups)
     return Blocks(_repeated(x.elements, groups), scales, factors)
 
 
 def _repeated(x: ir.Value, groups: Groups) -> ir.Value:
-    """Rows of x [T, ..], each J times: [T * J, 1, ..]."""
+    """Repeat each row of x [T, ..] J times: [T * J, 1, ..]."""
     kind, choices = element_of(x), shape_of(groups.slot_of_pair)[1]
     packed = isinstance(kind, ir.FloatType) and kind.width < 16
     x = pack(x) if packed else x
@@ -108,7 +110,7 @@ def _repeated(x: ir.Value, groups: Groups) -> ir.Value:
 
 
 def _rows(x: ir.Value, groups: Groups) -> ir.Value:
-    """Rows of x [T, ..], one a slot: [G, B, ..]."""
+    """Gather the row of x [T, ..] for each slot: [G, B, ..]."""
     flat, choices = _flat(x), shape_of(groups.slot_of_pair)[1]
     inner = " k" * (len(shape_of(flat)) - 1)
 
@@ -122,15 +124,19 @@ def _rows(x: ir.Value, groups: Groups) -> ir.Value:
 
 
 def _flat(x: ir.Value) -> ir.Value:
-    """x [T, ..] as [T, K], like the rows of what computes it, so that nothing before this is seen
-    in blocks; or [T]. Elements of less than 16 bits are in bytes: those of 4 have no addresses."""
+    """Reshape x [T, ..] to [T, K], or keep [T].
+
+    K is one dimension as in the operation that computes x, so that the block dimensions do not
+    propagate into it. Elements of less than 16 bits are packed in bytes, because elements of 4 bits
+    have no addresses.
+    """
     x = pack(x) if _is_packed(x) else x
     rank = len(shape_of(x))
     return collapse(x, [[0], list(range(1, rank))]) if rank > 2 else x
 
 
 def _in_groups(rows: ir.Value, like: ir.Value, groups: Groups) -> ir.Value:
-    """Rows [S, K] as _flat has them, as [G, B, ..] of the elements of `like` [T, ..]."""
+    """Reshape rows [S, K] of `_flat` to [G, B, ..], with the elements of `like` [T, ..]."""
     kind, packed = element_of(like), _is_packed(like)
     _, *rest = shape_of(pack(like) if packed else like)
     slots = shape_of(rows)[0]
@@ -148,8 +154,7 @@ def _is_packed(x: ir.Value) -> bool:
 class ExpertWeight:
     """Elements [E, N, KO, KB] and scales [E, N, KO], or plain elements [E, N, K].
 
-    `bias` and `factors` [E, N], where there are some: what products are multiplied with, then what
-    is added.
+    `factors` [E, N], if any, multiply the products; then `bias` [E, N], if any, is added.
     """
 
     elements: ir.Value
@@ -161,7 +166,7 @@ class ExpertWeight:
 def expert_linear(x: Blocks, groups: Groups, weight: ExpertWeight, name: str) -> ir.Value:
     """x [G, B, K] times the weights of each group's expert, plus bias: f32 [G, B, N].
 
-    Without blocks, x.elements is [G, B, K] too.
+    x.elements is [G, B, KO, KB] for weights in blocks, [G, B, K] for plain weights.
     """
     elements = gather(weight.elements, groups.experts)
     if weight.scales is None:
@@ -201,7 +206,7 @@ def _by_expert(
 
 
 def combine(y: ir.Value, shares: ir.Value, groups: Groups) -> ir.Value:
-    """Sum over the choices of share [T, J] times the pair's row of y [G, B, N]: f32 [T, N]."""
+    """Sum, over the choices J, shares [T, J] times the pair's row of y [G, B, N]: f32 [T, N]."""
     rows = collapse(y, [[0, 1], [2]])
     if not groups.in_order:
         return sum_experts(rows, shares, groups.slot_of_pair, _combined)
@@ -211,7 +216,7 @@ def combine(y: ir.Value, shares: ir.Value, groups: Groups) -> ir.Value:
 
 
 def _combined(rows: ir.Value, shares: ir.Value, slots: ir.Value) -> ir.Value:
-    """`combine` of rows [S, N], of which slots [T, J] has the numbers."""
+    """`combine` of rows [S, N], where slots [T, J] are the row numbers of the pairs."""
     values = [(slice_of(slots, 1, j), "m") for j in range(shape_of(shares)[1])]
 
     def value(given: ir.Value) -> ir.Value:
@@ -226,8 +231,8 @@ def _weighted(
     width: int,
     value: Callable[[ir.Value], ir.Value],
 ) -> ir.Value:
-    """The sum of share [T, J] times `value` of the values of each choice: f32 [T, N]."""
-    # Element by element: IREE takes a sum over so few for a product, whose tiles spill.
+    """Sum, over the choices j, shares [T, j] times `value` of values[j]: f32 [T, N]."""
+    # Unrolled: IREE would lower a short sum as a matrix product, whose tiles spill.
     each = [(slice_of(shares, 1, j), "m") for j in range(len(values))]
 
     def added(*given: ir.Value) -> ir.Value:

@@ -1,4 +1,4 @@
-"""The gated delta net (Gated DeltaNet): linear attention whose decay is one number per head.
+"""Gated DeltaNet: linear attention with a decay per head.
 
     qkv, z, b, a = projections of x
     decay        = exp(-exp(A_log) softplus(a + dt_bias))
@@ -24,8 +24,11 @@ from mxc.dialects.generic import generic
 
 @dataclass(frozen=True, kw_only=True)
 class GatedDeltaNet(LinearAttention):
-    """`fused`: the checkpoint has in_proj_qkvz and in_proj_ba, whose rows lie by heads of keys
-    (Qwen3-Next); the program has each projection as a weight of its own all the same."""
+    """The layer of Gated DeltaNet.
+
+    `fused`: the checkpoint has in_proj_qkvz and in_proj_ba, whose rows are ordered by key head
+    (Qwen3-Next). The program has a separate weight for each projection in either case.
+    """
 
     fused: bool = False
 
@@ -33,7 +36,7 @@ class GatedDeltaNet(LinearAttention):
     heads_field, depth_field = "linear_num_value_heads", "linear_value_head_dim"
 
     def inputs(self, name: str) -> Iterator[Parameter]:
-        """Projections, then what the decay reads."""
+        """Yield the projections, then the parameters of the decay."""
         hidden = ("hidden_size", self.hidden)
         for part, rows, quantizable in self._projections:
             key = f"{name}.{part}.weight"
@@ -43,11 +46,11 @@ class GatedDeltaNet(LinearAttention):
         yield vector(f"{name}.A_log", self.heads)
 
     def convolutions(self, name: str) -> Iterator[tuple[str, Dim]]:
-        """One tensor."""
+        """Yield the one convolution tensor."""
         yield f"{name}.conv1d.weight", self.columns
 
     def projected(self, scope: Scope, x: ir.Value, name: str) -> Projected:
-        """The decay is made of a, f32 [T, H]."""
+        """Project x; `decay` of the result is `a`, f32 [T, H]."""
         weights = scope.weights
         rows = {f"{name}.{part}": size for part, (_, size), _ in self._projections}
         with ir.Location.name(name):
@@ -59,19 +62,19 @@ class GatedDeltaNet(LinearAttention):
         return Projected(*found)
 
     def decay(self, scope: Scope, value: ir.Value, name: str) -> ir.Value:
-        """f32 [T, H]."""
+        """Build the decay of each head from `a`: f32 [T, H]."""
         shift, rate = (
             scope.weights.load(f"{name}.{part}", self.value_heads) for part in ("dt_bias", "A_log")
         )
         return generic([(value, "m h"), (shift, "h"), (rate, "h")], "m h", f32(), left)
 
     def activation(self, gate: ir.Value) -> ir.Value:
-        """silu."""
+        """silu(gate)."""
         return silu(gate)
 
     @property
     def _projections(self) -> tuple[tuple[str, Dim, bool], ...]:
-        """Name and rows of each projection, and whether it may be quantized: rates may not."""
+        """Name and rows of each projection, and whether it may be quantized (not b and a)."""
         return (
             ("in_proj_qkv", self.columns, True),
             ("in_proj_z", self.values, True),
@@ -80,7 +83,7 @@ class GatedDeltaNet(LinearAttention):
         )
 
     def _fused_rows(self, name: str, part: str) -> tuple[Rows, ...]:
-        """The rows of a projection in the tensor that has those of several, head by head."""
+        """Return the rows of a projection in the fused tensor, which is ordered by key head."""
         group = self.value_heads // self.key_heads
         values = group * self.value_depth
         parts = {"q": self.key_depth, "k": self.key_depth, "v": values, "z": values}

@@ -1,4 +1,4 @@
-"""What is between the two halves of an MLP: an activation of gate and up."""
+"""Activation functions of MLPs: of gate and up, or of one input."""
 
 from collections.abc import Callable
 from math import pi

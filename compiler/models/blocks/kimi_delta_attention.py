@@ -1,8 +1,8 @@
-"""Kimi Delta Attention (KDA): linear attention whose decay is one number per channel of a key.
+"""Kimi Delta Attention (KDA): linear attention with a decay per channel of a key.
 
     q, k, v, b = projections of x
-    f, g       = f_b(f_a(x)), g_b(g_a(x)), through as many numbers as a head has
-    decay      = exp(-exp(A_log) softplus(f + dt_bias))       [T, H, K], of which A_log has [H]
+    f, g       = f_b(f_a(x)), g_b(g_a(x)), low-rank, with the head size as rank
+    decay      = exp(-exp(A_log) softplus(f + dt_bias))       [T, H, K], with A_log [H]
     gate       = sigmoid(g)
 
 The rest is in linear_attention.py. Source: Kimi Team, "Kimi Linear" (arXiv 2510.26692), and
@@ -27,19 +27,19 @@ from mxc.dialects.generic import generic, shape_of
 
 @dataclass(frozen=True, kw_only=True)
 class KimiDeltaAttention(LinearAttention):
-    """As many heads of keys as of values, of one size: `value_heads`, `value_depth`."""
+    """The layer of KDA. Keys and values have the same number of heads and the same head size."""
 
     norm_name, output_name = "o_norm", "o_proj"
     heads_field, depth_field = "linear_num_heads", "linear_head_dim"
 
     def inputs(self, name: str) -> Iterator[Parameter]:
-        """Projections, then what the decay reads. Queries, keys and values are one weight."""
+        """Yield the projections, with queries, keys and values as one weight, then the decay's."""
         hidden = ("hidden_size", self.hidden)
         rank = (self.depth_field, self.value_depth)
         mixed = [f"{name}.{part}_proj.weight" for part in "qkv"]
         yield matrix(f"{name}.qkv_proj.weight", self.values, hidden, mixed)
         yield matrix(f"{name}.b_proj.weight", self.heads, hidden, quantizable=False)
-        # What the decay is an exponential of stays plain.
+        # The decay is an exponential of f, so its projections are not quantized.
         for part, quantizable in (("f", False), ("g", True)):
             for key, rows, columns in (("a", rank, hidden), ("b", self.values, rank)):
                 weight = f"{name}.{part}_{key}_proj.weight"
@@ -53,12 +53,12 @@ class KimiDeltaAttention(LinearAttention):
         yield Parameter(key=rate, shape=(self.value_heads,), rows=(stored,))
 
     def convolutions(self, name: str) -> Iterator[tuple[str, Dim]]:
-        """A tensor each for queries, keys and values."""
+        """Yield the convolution tensors of queries, keys and values."""
         for part in "qkv":
             yield f"{name}.{part}_conv1d.weight", self.values
 
     def projected(self, scope: Scope, x: ir.Value, name: str) -> Projected:
-        """The decay is made of f, f32 [T, H K]."""
+        """Project x; `decay` of the result is f, f32 [T, H K]."""
         weights, rank, width = scope.weights, self.value_depth, self.widths[2]
         rows = {"qkv": 3 * width, "b": self.value_heads, "f_a": rank, "g_a": rank}
         names = {part: f"{name}.{part}_proj" for part in rows}
@@ -75,7 +75,7 @@ class KimiDeltaAttention(LinearAttention):
         return Projected(mixed, gate, beta, decay)
 
     def decay(self, scope: Scope, value: ir.Value, name: str) -> ir.Value:
-        """f32 [T, H, K]."""
+        """Build the decay of each channel from f: f32 [T, H, K]."""
         heads, depth = self.value_heads, self.value_depth
         shift = scope.weights.load(f"{name}.dt_bias", heads, depth)
         rate = scope.weights.load(f"{name}.A_log", heads)
@@ -84,5 +84,5 @@ class KimiDeltaAttention(LinearAttention):
         return generic(loops, "m h k", f32(), left)
 
     def activation(self, gate: ir.Value) -> ir.Value:
-        """sigmoid."""
+        """sigmoid(gate)."""
         return sigmoid(gate)

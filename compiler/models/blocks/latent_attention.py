@@ -1,21 +1,22 @@
-"""Multi-head latent attention (DeepSeek-V2): all heads share one compressed row a token.
+"""Multi-head latent attention (DeepSeek-V2): all heads share one compressed cache row per token.
 
-    c, r   = columns of kv_a_proj(x)                    latent [T, C], to be rotated [T, R]
-    row    = norm(c) | rotated(r)                       what the cache keeps of a token
+    c, r   = columns of kv_a_proj(x)                    latent [T, C], rotary part [T, R]
+    row    = norm(c) | rotated(r)                       the cache row of a token
     a, b   = each head of q_b_proj(norm(q_a_proj(x))), or of q_proj(x)
     query  = K a | rotated(b)                           K [C, N], V [E, C] of each head: kv_b_proj
-    mixed  = attention of queries over rows; values are the first C of a row
+    mixed  = attention of queries over rows; values are the first C elements of a row
     result = o_proj(V mixed)
 
-Keys K' c and values V c of the heads are never made, in decode and in prefill: products with them
-are those with c, where K is multiplied with queries and V with what comes out. Of a chunk of T
-tokens over S that came before this costs T S (C + R + C) products a head, where making them costs
-S C (N + E), and T S (N + R + E) after it: more than this up to about T = 170 of DeepSeek-V3.
+The keys K' c and values V c of the heads are never computed, neither in decode nor in prefill: K is
+absorbed into the queries, and V into the result. A chunk of T tokens over S earlier ones costs
+T S (C + R + C) multiplications per head. Computing keys and values would cost S C (N + E), and
+T S (N + R + E) after it, which is more up to about T = 170 for DeepSeek-V3.
 
-kv_b_proj is two parameters. V is its rows of values as they lie, in blocks or not: blocks along C,
-which its product sums over. K is multiplied along the other axis, N: the rows of the parameter are
-columns of the checkpoint's. Plain numbers, and scales of squares, keep their format; blocks along
-C become plain numbers while they are packed, and a note says so.
+kv_b_proj becomes two parameters. V is its rows of values as they are stored, in blocks or plain,
+since the blocks are along C, the axis that its product sums over. The product with K sums over N:
+the parameter's rows are columns of the checkpoint's tensor. Plain elements, and elements with
+scales of square blocks, keep their format; elements in blocks along C are packed as plain numbers,
+and a note says so.
 
 Letters: T tokens, H heads, N, R and E sizes of a head (qk_nope_head_dim, qk_rope_head_dim,
 v_head_dim), C kv_lora_rank. Source: transformers' models/deepseek_v3 (5.23); absorbed products:
@@ -50,18 +51,18 @@ from mxc.compiler.models.blocks.self_attention import NO_SINKS, Temperature, no_
 from mxc.dialects.attention import attention as attend
 from mxc.dialects.generic import generic, shape_of
 
-#: The norms inside, whatever the model's is (transformers' DeepseekV3RMSNorm).
+#: The norms of q_a and kv_a, which have a fixed epsilon (transformers' DeepseekV3RMSNorm).
 _INNER = Norm(epsilon=1e-6)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LatentAttention:
-    """Attention of `heads` heads over rows of `latent` + `rotated` elements.
+    """Attention of `heads` heads over cache rows of `latent` + `rotated` elements.
 
-    `plain`, `rotated` and `value` are N, R and E. `query_rank`: queries come from so many numbers a
-    token; None: from the input. `rope`: rotary positions; None: nothing is rotated. `bias`: of
-    the first projections and of o_proj. `scale`: what scores are multiplied with. `temperature`:
-    what queries are multiplied with (Mistral Small 4).
+    `plain`, `rotated` and `value` are N, R and E. `query_rank`: rank of the low-rank projection of
+    queries; None for a single projection. `rope`: the rotary embedding; None for no rotation.
+    `bias`: whether the first projections and o_proj have biases. `scale`: factor of scores.
+    `temperature`: factor of queries by position (Mistral Small 4).
     """
 
     hidden: int
@@ -76,21 +77,21 @@ class LatentAttention:
     bias: bool = False
     temperature: Temperature | None = None
 
-    #: Every query sees all that came before it.
+    #: Every query sees all earlier tokens.
     window = None
 
     @property
     def row(self) -> attention.CacheRow:
-        """What the cache keeps of a token in a layer."""
+        """The cache row of a token in a layer."""
         return attention.CacheRow(entries=1, heads=1, depth=self.latent + self.rotated)
 
     @property
     def rope_depth(self) -> int:
-        """Elements that rotary positions are for."""
+        """Elements of a head that the rotary embedding applies to."""
         return self.rotated
 
     def parameters(self, name: str, norm: Norm, format_of: FormatOf) -> Iterator[Parameter]:
-        """What it reads, by names that begin with `name`; the norms inside are not the model's."""
+        """Yield its parameters; names begin with `name`. `norm` is unused, see _INNER."""
         hidden, latent = ("hidden_size", self.hidden), ("kv_lora_rank", self.latent)
         queries = "num_attention_heads * (qk_nope_head_dim + qk_rope_head_dim)"
         asked = (queries, self.heads * (self.plain + self.rotated))
@@ -116,15 +117,15 @@ class LatentAttention:
             yield vector(f"{name}.o_proj.bias", hidden, split="first")
 
     def share(self, devices: int) -> LatentAttention:
-        """What each of several devices computes: some heads. The row of a token, which all heads
-        share, is on every device.
+        """Return each device's share: some of the heads.
 
-        Raises CheckpointError where the heads do not divide.
+        The cache row of a token, which all heads share, is on every device. Raises CheckpointError
+        where the heads do not divide.
         """
         return replace(self, heads=divided(devices, "num_attention_heads", self.heads))
 
     def _of_heads(self, name: str, part: str) -> Parameter:
-        """The rows of kv_b_proj that make keys, turned [H, C, N], or values [H, E, C]."""
+        """Return kv_b_proj's part for keys, transposed [H, C, N], or for values [H, E, C]."""
         key, each = f"{name}.kv_b_proj", self.plain + self.value
         why = "num_attention_heads * (qk_nope_head_dim + v_head_dim)"
         dims = ((why, self.heads * each), ("kv_lora_rank", self.latent))
@@ -149,7 +150,7 @@ class LatentAttention:
         return self.heads, self.value, self.latent
 
     def generated(self) -> dict[str, NDArray[np.float32]]:
-        """Parameters that are computed, not read."""
+        """Return the computed parameters by key."""
         return no_sinks(self.heads)
 
     def build(
@@ -160,7 +161,7 @@ class LatentAttention:
         state: State,
         memory: Memory,
     ) -> ir.Value:
-        """x [T, H] -> [T, H]; the pages become those with the rows of x."""
+        """x [T, H] -> [T, H]; the cache rows of x are written to the pages."""
         tokens, weights = shape_of(x)[0], scope.weights
         asked, kept = self._projected(scope, x, name)
         with ir.Location.name(name):
@@ -199,7 +200,7 @@ class LatentAttention:
         return y
 
     def _projected(self, scope: Scope, x: ir.Value, name: str) -> tuple[ir.Value, ir.Value]:
-        """Queries of all heads, and what the cache is to keep, of x [T, H]."""
+        """Project x [T, H] to queries of all heads [T, H (N + R)] and cache rows [T, C + R]."""
         width, row = self.heads * (self.plain + self.rotated), self.latent + self.rotated
         sizes = {"q_proj": width} if self.query_rank is None else {"q_a_proj": self.query_rank}
         sizes["kv_a_proj_with_mqa"] = row
@@ -229,7 +230,7 @@ class LatentAttention:
         return generic([(y, "h m n")], "m h n", f32(), lambda e: e)
 
     def _rotated(self, x: ir.Value, state: State) -> ir.Value:
-        """x [T, heads, R] with rotary positions, if there are any."""
+        """Rotate x [T, heads, R], if there is a rotary embedding."""
         if self.rope is None:
             return x
         cos, sin = state.rotations[self.rope, self.rotated]

@@ -1,6 +1,6 @@
-"""What every layer gets of a token beside what the layer before it gives: per-layer embeddings.
+"""Per-layer inputs: embeddings of each token that are added inside every layer (Gemma 4).
 
-Letters: T rows of this call, L layers, P elements a layer.
+Letters: T rows of this call, L layers, P elements per layer.
 
 Source: transformers' models/gemma4 (5.23), get_per_layer_inputs and project_per_layer_inputs.
 """
@@ -28,10 +28,10 @@ _GATE, _BACK, _BEHIND = "per_layer_input_gate", "per_layer_projection", "post_pe
 
 @dataclass(frozen=True, kw_only=True)
 class LayerInputs:
-    """`width` numbers a token and layer: half a row of a table, half a projection of the embedding.
+    """`width` elements per token and layer, from a row of a table and a projected embedding.
 
-    A layer adds norm(back(activation(gate(x)) * its numbers)) to what it gives, x. `vocabulary`:
-    rows of the table.
+    A layer adds norm(back(activation(gate(x)) * input)) to its result x. `vocabulary`: rows of the
+    table.
     """
 
     vocabulary: int
@@ -41,7 +41,7 @@ class LayerInputs:
     activation: Callable[[ir.Value], ir.Value]
 
     def parameters(self, name: str, norm: Norm) -> Iterator[Parameter]:
-        """What all layers share; `name` is the model's."""
+        """Yield the parameters that all layers share; `name`: the model's name."""
         each = ("hidden_size_per_layer_input", self.width)
         all_layers = (f"num_hidden_layers * {each[0]}", self.layers * self.width)
         yield table(f"{name}.{_TABLE}", ("vocab_size_per_layer_input", self.vocabulary), all_layers)
@@ -49,14 +49,14 @@ class LayerInputs:
         yield from norm.parameters(f"{name}.{_NORM}", each)
 
     def of_layer(self, name: str, norm: Norm) -> Iterator[Parameter]:
-        """What the layer `name` has."""
+        """Yield the parameters of the layer `name`."""
         each, hidden = ("hidden_size_per_layer_input", self.width), ("hidden_size", self.hidden)
         yield matrix(f"{name}.{_GATE}.weight", each, hidden)
         yield matrix(f"{name}.{_BACK}.weight", hidden, each)
         yield from norm.parameters(f"{name}.{_BEHIND}", hidden)
 
     def build(self, scope: Scope, tokens: ir.Value, x: ir.Value, name: str) -> ir.Value:
-        """The numbers [T, L, P] of tokens i32 [T], whose embeddings are x [T, H]."""
+        """Build the inputs [T, L, P] of tokens i32 [T], whose embeddings are x [T, H]."""
         size = self.layers * self.width
         (context,) = linears(scope, x, [f"{name}.{_PROJECTION}"], (size, self.hidden))
         with ir.Location.name(f"{name}.{_PROJECTION}"):
@@ -75,7 +75,7 @@ class LayerInputs:
         return generic([(context, "m l k"), (rows, "m l k")], "m l k", f32(), mixed)
 
     def add(self, scope: Scope, x: ir.Value, own: ir.Value, layer: int, name: str) -> ir.Value:
-        """x [T, H] with what the layer `name` adds: number `layer` of own [T, L, P]."""
+        """Add the input of the layer `name`, own [T, layer, P], to its result x [T, H]."""
         (gate,) = linears(scope, x, [f"{name}.{_GATE}"], (self.width, self.hidden))
         inner = generic(
             [(gate, "m k"), (slice_of(own, 1, layer), "m k")],

@@ -1,20 +1,20 @@
-"""Linear attention by a delta rule with decay, after a short convolution: what its kinds share.
+"""Base class of linear attention: a delta rule with decay, after a short convolution.
 
-    q, k, v  = silu(convolution(projections of x)); q and k of each head have length one,
-               q times K^-1/2
+    q, k, v  = silu(convolution(projections of x)); each head of q and k is normalized to length
+               one, then q is multiplied by K^-1/2
     o        = delta rule of q, k, v, a decay and sigmoid(b)
     result   = projection(norm(o) gate)
 
-A kind (gated_delta_net.py, kimi_delta_attention.py) has its names in checkpoints, its projections,
-what its decay is made of, and the activation of its gate.
+A subclass (gated_delta_net.py, kimi_delta_attention.py) defines the names in checkpoints, the
+projections, the decay, and the activation of the gate.
 
-What a sequence keeps does not grow with it: the last rows that the convolution sees, f32
-[L, W - 1, C], and the matrices of the delta rule, f32 [L, H, K, V], of L layers. They lie in pools
-of those of all sequences, which dialects/recurrence.py describes; a row of a call is read after
-those of its sequence alone, in their order, so that its bits depend on nothing else.
+The states of a sequence do not grow with it: the last input rows of the convolution, f32
+[L, W - 1, C], and the matrices of the delta rule, f32 [L, H, K, V], of L layers. They are in pools
+for all sequences, which dialects/recurrence.py describes. The result of a row depends only on the
+earlier rows of its sequence, bit for bit.
 
-Letters: T rows of this call, G heads of queries and keys, H of values, K and V the sizes of their
-heads, C columns of all of them, W the width of the convolution.
+Letters: T rows of this call, G heads of queries and keys, H heads of values, K and V the sizes of
+their heads, C columns of all of them together, W the width of the convolution.
 """
 
 from __future__ import annotations
@@ -36,16 +36,19 @@ from mxc.compiler.models.blocks.scope import Memory, Scope, State
 from mxc.dialects.generic import constant, generic, shape_of
 from mxc.dialects.recurrence import States, delta_rule, short_convolution
 
-#: Layers of it, in `layer_types` of configs.
+#: The name of these layers in `layer_types` of configs.
 LINEAR = "linear_attention"
-#: Beside the sum of squares of a query or a key (transformers' l2norm).
+#: Added to the sum of squares of a query or a key (transformers' l2norm).
 _SMALL = 1e-6
 
 
 @dataclass(frozen=True)
 class Projected:
-    """What the rule reads of x: `mixed`, queries, keys and values f32 [T, C]; `gate` f32 [T, H V];
-    `beta` f32 [T, H], before the sigmoid; `decay`, what it is made of, as the kind has it."""
+    """Projections of x.
+
+    `mixed`: queries, keys and values, f32 [T, C]. `gate`: f32 [T, H V]. `beta`: f32 [T, H], before
+    the sigmoid. `decay`: the input of the decay, in the shape that the subclass uses.
+    """
 
     mixed: ir.Value
     gate: ir.Value
@@ -55,10 +58,10 @@ class Projected:
 
 @dataclass(frozen=True, kw_only=True)
 class LinearAttention(ABC):
-    """`key_heads` heads of queries and keys, G, and `value_heads` of values, H, a multiple of G.
+    """Linear attention with `key_heads` (G) heads of queries and keys, `value_heads` (H) of values.
 
-    `key_depth` and `value_depth` are the sizes of their heads, K and V; `width` is W, how many
-    tokens the convolution sees; `epsilon` is that of the norm after.
+    H is a multiple of G. `key_depth` and `value_depth`: the head sizes K and V. `width`: number W
+    of tokens that the convolution reads. `epsilon`: that of the norm after the delta rule.
     """
 
     hidden: int
@@ -69,42 +72,42 @@ class LinearAttention(ABC):
     width: int
     epsilon: float
 
-    #: Names in checkpoints: of the norm after the rule, and of the last projection.
+    #: Names in checkpoints of the norm after the delta rule, and of the last projection.
     norm_name: ClassVar[str]
     output_name: ClassVar[str]
-    #: Fields of configs: heads of values, and their size.
+    #: Fields of configs with the number of value heads, and with their size.
     heads_field: ClassVar[str]
     depth_field: ClassVar[str]
 
     @property
     def states(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of what is kept of each layer, f32, by what it is."""
+        """The shapes of a layer's states, f32, by name."""
         sizes = (self.value_heads, self.key_depth, self.value_depth)
         return {"convolution": (self.width - 1, sum(self.widths)), "delta_rule": sizes}
 
     @property
     def widths(self) -> tuple[int, int, int]:
-        """Columns of all queries, keys and values."""
+        """Numbers of columns of all queries, of all keys and of all values."""
         keys = self.key_heads * self.key_depth
         return keys, keys, self.value_heads * self.value_depth
 
     @property
     def columns(self) -> Dim:
-        """C."""
+        """The dimension C."""
         return "columns of queries, keys and values", sum(self.widths)
 
     @property
     def heads(self) -> Dim:
-        """H."""
+        """The dimension H."""
         return self.heads_field, self.value_heads
 
     @property
     def values(self) -> Dim:
-        """H V."""
+        """The dimension H V."""
         return f"{self.heads_field} * {self.depth_field}", self.widths[2]
 
     def parameters(self, name: str, norm: Norm, format_of: FormatOf) -> Iterator[Parameter]:
-        """What it reads, by names that begin with `name`; the norm after is not the model's."""
+        """Yield its parameters; names begin with `name`. `norm` is unused: it has its own norm."""
         yield from self.inputs(name)
         width = ("linear_conv_kernel_dim", self.width)
         rows = tuple(
@@ -117,11 +120,11 @@ class LinearAttention(ABC):
         yield matrix(f"{name}.{self.output_name}.weight", ("hidden_size", self.hidden), self.values)
 
     def share(self, devices: int) -> NoReturn:
-        """Raises CheckpointError: the states of a sequence are on one device."""
+        """Raise CheckpointError: the states of a sequence are on one device."""
         refuse_split(devices, "linear attention")
 
     def build(self, scope: Scope, x: ir.Value, name: str, state: State, memory: Memory) -> ir.Value:
-        """x [T, H] -> [T, H]; the pools become those with the states after the rows."""
+        """x [T, hidden] -> [T, hidden]; the states of the sequences are updated in the pools."""
         projected = self.projected(scope, x, name)
         weights = scope.weights
         assert state.places is not None
@@ -164,23 +167,23 @@ class LinearAttention(ABC):
 
     @abstractmethod
     def inputs(self, name: str) -> Iterator[Parameter]:
-        """The projections of x, and what its decay reads beside."""
+        """Yield the parameters of the projections of x, and of the decay."""
 
     @abstractmethod
     def convolutions(self, name: str) -> Iterator[tuple[str, Dim]]:
-        """The tensors with the weights of the convolution, and the columns of each."""
+        """Yield the tensors of the convolution's weights, and the columns of each."""
 
     @abstractmethod
     def projected(self, scope: Scope, x: ir.Value, name: str) -> Projected:
-        """Products of x [T, hidden]."""
+        """Project x [T, hidden]."""
 
     @abstractmethod
     def decay(self, scope: Scope, value: ir.Value, name: str) -> ir.Value:
-        """What is left of the state: see `dialects.recurrence.delta_rule`."""
+        """Build the decay, the factor of the old state; see `dialects.recurrence.delta_rule`."""
 
     @abstractmethod
     def activation(self, gate: ir.Value) -> ir.Value:
-        """What the norm of the result is multiplied with, of an f32 scalar."""
+        """Return the factor of the normalized result, for the gate as an f32 scalar."""
 
     @property
     def _kernel(self) -> tuple[int, int]:
@@ -198,24 +201,24 @@ def silu(x: ir.Value) -> ir.Value:
 
 
 def left(x: ir.Value, shift: ir.Value, rate: ir.Value) -> ir.Value:
-    """exp(-exp(rate) softplus(x + shift)) of scalars: what is left of a state."""
+    """exp(-exp(rate) softplus(x + shift)) of scalars: the decay of a state."""
     x = arith.addf(x, to_f32(shift))
     zero = constant(0.0, f32())
-    # log(1 + exp(x)), where neither end overflows.
+    # log(1 + exp(x)) in a form that does not overflow.
     small = math.log1p(math.exp(arith.negf(math.absf(x))))
     soft = arith.addf(arith.maximumf(x, zero), small)
     return math.exp(arith.negf(arith.mulf(math.exp(to_f32(rate)), soft)))
 
 
 def _heads(x: ir.Value, count: int) -> ir.Value:
-    """silu of x [T, N] by heads, [T, count, N / count]."""
+    """silu of x [T, N], reshaped to heads [T, count, N / count]."""
     rows, width = shape_of(x)
     x = generic([(x, "m n")], "m n", f32(), silu)
     return expand(x, [[0], [1, 2]], [rows, count, width // count])
 
 
 def _of_length(x: ir.Value, length: float) -> ir.Value:
-    """Every row of x [T, G, K] times `length` over its own length."""
+    """Scale every row of x [T, G, K] to the length `length`."""
     squares = generic(
         [(x, "m g k")], "m g", f32(), lambda a, total: arith.addf(total, arith.mulf(a, a))
     )

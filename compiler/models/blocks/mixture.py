@@ -1,4 +1,4 @@
-"""The mixture of experts of a layer: a router, and an MLP of which each expert has its own."""
+"""The mixture of experts of a layer: a router, and an MLP per expert."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from mxc.errors import CheckpointError
 
 @dataclass(frozen=True, kw_only=True)
 class Shared:
-    """An MLP that every token goes through beside its experts.
+    """A shared expert: an MLP that is computed for every token, beside the chosen experts.
 
-    `gate`: the name of a weight [1, H]; the sigmoid of its product with x is the share of the MLP,
-    which else is one.
+    `gate`: the name of a weight [1, H]; the sigmoid of its product with x multiplies the result of
+    the MLP. None for no such factor.
     """
 
     mlp: Mlp
@@ -42,13 +42,13 @@ class Shared:
 
 @dataclass(frozen=True, kw_only=True)
 class Mixture:
-    """The sum of `choices` of `experts` MLPs of width `width`, by their shares.
+    """The sum of `choices` of `experts` MLPs of width `width`, weighted by their shares.
 
-    `router` is its name; `routing`: how its logits become shares. `tensors`: how the checkpoint has
-    the experts. `shared`: what is added for every token. `biases`: router and experts have some.
-    `weighs_inputs`: of one expert a token, what goes into it is multiplied with its share, and not
-    what comes out (Llama 4).
-    `count_field` and `width_field` are where a config says how many experts of which width.
+    `router`: the router's name. `routing`: how its logits become shares. `tensors`: how the
+    checkpoint stores the experts. `shared`: the shared expert, if any. `biases`: whether router and
+    experts have biases. `weighs_inputs`: with one expert per token, the share multiplies the
+    expert's input instead of its result (Llama 4). `count_field` and `width_field`: the fields of
+    configs with the number of experts and their width.
     """
 
     hidden: int
@@ -66,7 +66,7 @@ class Mixture:
     width_field: str = "intermediate_size"
 
     def __post_init__(self) -> None:
-        """Raise CheckpointError where more experts are chosen than there are."""
+        """Raise CheckpointError where more experts are chosen than exist, or groups do not fit."""
         if self.choices > self.experts:
             raise CheckpointError(
                 f"config.json: wanted at most the {self.experts} experts for num_experts_per_tok, "
@@ -79,7 +79,7 @@ class Mixture:
             )
 
     def parameters(self, name: str, format_of: FormatOf) -> Iterator[Parameter]:
-        """What it reads, by names that begin with `name`."""
+        """Yield its parameters; names begin with `name`."""
         hidden, width = ("hidden_size", self.hidden), (self.width_field, self.width)
         count = (self.count_field, self.experts)
         yield matrix(f"{name}.{self.router}.weight", count, hidden, quantizable=False)
@@ -125,10 +125,10 @@ class Mixture:
                 yield matrix(gate, ("one", 1), hidden, quantizable=False)
 
     def share(self, devices: int) -> Mixture:
-        """What each of several devices computes: of every expert a part of the width.
+        """Return each device's share: a part of the width of every expert.
 
-        So each has as much to do whatever the router chooses, and none computes what another one
-        adds. Raises CheckpointError where the width does not divide.
+        The devices then have equal work whatever the router chooses. Raises CheckpointError where
+        the width does not divide.
         """
         shared = self.shared
         if shared is not None:
@@ -139,7 +139,7 @@ class Mixture:
     def build(
         self, scope: Scope, x: ir.Value, name: str, routed: ir.Value | None = None
     ) -> ir.Value:
-        """x [T, H] -> [T, H]. `routed` [T, H]: what the router reads, where it is not x."""
+        """x [T, H] -> [T, H]. routed [T, H]: the router's input, by default x."""
         shares, chosen = self._route(scope, x if routed is None else routed, name)
         with ir.Location.name(f"{name}.experts"):
             own = x
@@ -166,7 +166,7 @@ class Mixture:
     def _route(self, scope: Scope, x: ir.Value, name: str) -> tuple[ir.Value, ir.Value]:
         """x [T, H] -> shares f32 and experts i32 [T, J]."""
         router = f"{name}.{self.router}"
-        # Floats in every mode: see activations.py.
+        # The router's input is in floats in every mode: see activations.py.
         floats = scope.weights.prepare(x, f"{router}.weight")
         shape = (self.experts, self.hidden)
         bias = scope.weights.own(f"{router}.bias")
@@ -188,13 +188,13 @@ class Mixture:
     def _routed(
         self, x: ir.Value, weight: ir.Value, bias: ir.Value | None = None
     ) -> tuple[ir.Value, ir.Value]:
-        """The reference of `route`."""
+        """Build the reference body of the operation `route`."""
         logits = linear(x, weight, None)
         logits.owner.attributes[PRODUCT] = ir.UnitAttr.get()
         return self.routing.build(add_bias(logits, bias), self.choices)
 
     def _with_shared(self, scope: Scope, x: ir.Value, mixed: ir.Value, name: str) -> ir.Value:
-        """mixed + share * shared(x), all [T, H]."""
+        """mixed + shared(x) [T, H], with the factor of the gate, if any."""
         assert self.shared is not None
         y = self.shared.mlp.build(scope, x, f"{name}.{self.shared.name}")
         if self.shared.gate is None:
@@ -222,6 +222,8 @@ class Mixture:
 
 
 def _sections(parts: Sequence[str], rows: Dim, layout: str) -> tuple[int, ...]:
-    """The rows of an expert that are divided by themselves: of a layout that makes gate and up of
-    rows in turn, all."""
+    """Return the sections of an expert's rows that are divided among devices separately.
+
+    These are gate and up, or all rows together where gate and up rows alternate in the checkpoint.
+    """
     return (rows[1],) * len(parts) if layout == "identity" else (len(parts) * rows[1],)

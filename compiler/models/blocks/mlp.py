@@ -1,4 +1,4 @@
-"""The dense half of a layer: two projections, a gate, one projection back."""
+"""Dense MLPs: gate and up projections, an activation, and a down projection."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ from mxc.dialects.generic import generic
 
 @dataclass(frozen=True, kw_only=True)
 class Mlp:
-    """down(activation(gate(x), up(x))). Gate and up are one weight where they are of one format.
+    """down(activation(gate(x), up(x))). Gate and up of one format are concatenated to one weight.
 
-    `fused`: they are one tensor, gate_up_proj. `width_field`: where a config says the width.
+    `fused`: gate and up are one tensor in the checkpoint, gate_up_proj. `width_field`: the field of
+    configs with the width.
     """
 
     hidden: int
@@ -36,7 +37,7 @@ class Mlp:
     width_field: str = "intermediate_size"
 
     def parameters(self, name: str, format_of: FormatOf) -> Iterator[Parameter]:
-        """What it reads, by names that begin with `name`."""
+        """Yield its parameters; names begin with `name`."""
         hidden, width = ("hidden_size", self.hidden), (self.width_field, self.width)
         whole = (f"2 * {self.width_field}", 2 * self.width) if self.fused else None
         halves = {"gate_proj": width, "up_proj": width}
@@ -48,9 +49,9 @@ class Mlp:
             yield vector(f"{name}.down_proj.bias", hidden, split="first")
 
     def share(self, devices: int) -> Mlp:
-        """What each of several devices computes: a part of the width.
+        """Return each device's share: a part of the width.
 
-        Raises CheckpointError where it does not divide.
+        Raises CheckpointError where the width does not divide.
         """
         return replace(self, width=divided(devices, self.width_field, self.width))
 
@@ -79,7 +80,7 @@ class FeedForward:
     bias: bool = False
 
     def parameters(self, name: str, format_of: FormatOf) -> Iterator[Parameter]:
-        """What it reads, by names that begin with `name`."""
+        """Yield its parameters; names begin with `name`."""
         hidden, width = ("hidden_size", self.hidden), ("intermediate_size", self.width)
         yield matrix(f"{name}.c_fc.weight", width, hidden, split="rows")
         yield matrix(f"{name}.c_proj.weight", hidden, width, split="columns")
@@ -88,9 +89,9 @@ class FeedForward:
             yield vector(f"{name}.c_proj.bias", hidden, split="first")
 
     def share(self, devices: int) -> FeedForward:
-        """What each of several devices computes: a part of the width.
+        """Return each device's share: a part of the width.
 
-        Raises CheckpointError where it does not divide.
+        Raises CheckpointError where the width does not divide.
         """
         return replace(self, width=divided(devices, "intermediate_size", self.width))
 

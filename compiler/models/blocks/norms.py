@@ -1,7 +1,7 @@
 """Normalization over the last dimension: RMS norm, layer norm, and their variants.
 
-Sources: transformers' modeling files (5.23) of Llama (RMS), Gemma (a weight that is stored less
-one), Cohere 2 and Starcoder 2 (layer norm, without and with a bias).
+Sources: transformers' modeling files (5.23) of Llama (RMS), Gemma (stores weight - 1), Cohere 2 and
+Starcoder 2 (layer norm, without and with a bias).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Norm:
     """x * rsqrt(mean(x^2) + epsilon) * (offset + weight) + bias.
 
     `centered`: the mean of x is subtracted first, which makes it a layer norm. `offset` is added to
-    the weight as the checkpoint has it (Gemma stores the weight less one).
+    the checkpoint's weight (Gemma stores weight - 1).
     """
 
     epsilon: float
@@ -33,15 +33,15 @@ class Norm:
     bias: bool = False
 
     def parameters(self, name: str, size: Dim) -> Iterator[Parameter]:
-        """The weight `name`.weight and, where there is one, the bias."""
+        """Yield the parameters `name`.weight and, if the norm has a bias, `name`.bias."""
         yield vector(f"{name}.weight", size)
         if self.bias:
             yield vector(f"{name}.bias", size)
 
     def build(self, weights: Weights, x: ir.Value, name: str, *, named: bool = False) -> ir.Value:
-        """The norm of x [.., H], of rank 2 or 3: f32 of the same shape.
+        """Build the norm of x [.., H], of rank 2 or 3: f32 of the same shape.
 
-        `named`: an operation that kernels compute, where it is an RMS norm of rows without a bias.
+        named: build an RMS norm of rank 2 without bias as a named operation, which kernels compute.
         """
         *lead, width = shape_of(x)
         weight = weights.load(f"{name}.weight", width)

@@ -1,9 +1,9 @@
-"""What a model reads: each parameter of its program, and the rows of tensors that it is made of.
+"""Parameters of a model's program, and the rows of checkpoint tensors that they consist of.
 
     key "model.layers.0.mlp.gate_up_proj.weight"  [2 I, H]
     rows  all of model.layers.0.mlp.gate_proj.weight, then all of model.layers.0.mlp.up_proj.weight
 
-The tensors are named as transformers names them; other dialects are translated (gguf.py).
+Tensors have their names in transformers; names of other dialects are translated (gguf.py).
 """
 
 from __future__ import annotations
@@ -13,23 +13,24 @@ from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
-#: A dimension of a tensor: what it is, for messages, and its size.
+#: A dimension of a tensor: a description for messages, and the size.
 Dim = tuple[str, int]
 
 #: Format of a tensor by its name; None where there is no such tensor.
 FormatOf = Callable[[str], str | None]
 
-#: How a parameter is divided among devices: its rows, of each section as many; its matrices, which
-#: its first dimension counts; or its columns, so that products are addends of a sum over the
-#: devices. Or all of it is on the first device, an addend of such a sum.
+#: How a parameter is divided among devices. "rows": an equal part of the rows of each section.
+#: "matrices": a part of the matrices, which the first dimension counts. "columns": a part of the
+#: columns, so that products are partial sums, which are added over the devices. "first": all of it
+#: is on the first device, whose partial sum includes it.
 Split = Literal["rows", "matrices", "columns", "first"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """All rows of a tensor of `dims`: a row is what the last dimension holds.
+    """Rows of a checkpoint tensor with the dimensions `dims`.
 
-    `taken`: the first of those that are meant, and how many; None: all.
+    `taken`: (first row, number of rows); None for all rows.
     """
 
     tensor: str
@@ -38,30 +39,31 @@ class Rows:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """What config.json says that the shape of the tensor is."""
+        """The shape of the whole tensor, as config.json implies it."""
         return tuple(size for _, size in self.dims)
 
     @property
     def size(self) -> int:
-        """Elements of the rows that are meant."""
+        """Number of elements of the taken rows."""
         first, *rest = self.shape
         return prod(rest) * (first if self.taken is None else self.taken[1])
 
     def describe(self) -> str:
-        """The shape with the reason for each size: "[32 = hidden_size]"."""
+        """Return the shape with the reason for each size: "[32 = hidden_size]"."""
         return f"[{', '.join(f'{size} = {reason}' for reason, size in self.dims)}]"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parameter:
-    """One parameter of a program, of `shape`: a matrix [.., N, K], or numbers.
+    """One parameter of a program, of `shape`: a matrix [.., N, K], or a plain tensor.
 
-    `matrix`: activations are multiplied with it, so that it may be in blocks. `quantizable`:
-    --quantize-dense makes blocks of it where it is plain. `experts`: the first dimension counts
-    experts. `layout`: how its rows are reordered, as packing.items has it. `turned`: rows of
-    it are the columns of each of its `rows`, one matrix after the other. `split`: what each of
-    several devices has of it; None: all. `sections`: how many rows follow one another that are
-    divided by themselves, as those of gate and up; none: all of them.
+    `rows`: the rows of checkpoint tensors that it consists of, concatenated. `matrix`: activations
+    are multiplied with it, so that it may be in a block format. `quantizable`: --quantize-dense
+    quantizes it where it is plain. `experts`: the first dimension counts experts. `layout`: the
+    reordering of its rows, see packing.items. `turned`: each of its matrices is the transpose of
+    one of its `rows`. `split`: how it is divided among devices; None for all of it on each.
+    `sections`: sizes of consecutive row sections that are divided separately, such as gate and up;
+    empty for one section.
     """
 
     key: str
@@ -87,11 +89,11 @@ class Parameter:
 
     @property
     def row_count(self) -> int:
-        """Rows of all matrices."""
+        """Number of rows of all matrices together."""
         return prod(self.shape[: self.row_axis + 1])
 
     def share(self, devices: int) -> tuple[int, ...]:
-        """The shape of what each of several devices has."""
+        """Return the shape of each device's share."""
         shape, rows = list(self.shape), self.row_axis
         axis = {"matrices": 0, "rows": rows, "columns": rows + 1}.get(self.split or "")
         if axis is not None:
@@ -99,7 +101,7 @@ class Parameter:
         return tuple(shape)
 
     def runs(self, device: int, devices: int) -> tuple[tuple[int, int], ...]:
-        """The rows that one of several devices has: the first of each run, and how many."""
+        """Return the rows of one device's share, as runs of (first row, number of rows)."""
         rows = self.row_count
         if self.split == "matrices":
             return ((device * rows // devices, rows // devices),)
@@ -115,13 +117,13 @@ class Parameter:
 
 
 def vector(key: str, dim: Dim, *, split: Split | None = None) -> Parameter:
-    """The tensor `key` [size] of floats."""
+    """Return the parameter of the float tensor `key` [size]."""
     rows = (Rows(tensor=key, dims=(dim,)),)
     return Parameter(key=key, shape=(dim[1],), rows=rows, split=split)
 
 
 def table(name: str, rows: Dim, columns: Dim) -> Parameter:
-    """A tensor [rows, columns] of floats that is looked up, of several devices each in its rows."""
+    """Return the parameter of a lookup table [rows, columns], divided among devices by rows."""
     source = Rows(tensor=name, dims=(rows, columns))
     return Parameter(key=name, shape=source.shape, rows=(source,), split="rows")
 
@@ -136,8 +138,11 @@ def matrix(
     split: Split | None = None,
     sections: tuple[int, ...] = (),
 ) -> Parameter:
-    """Tensors [rows, columns] below one another, or rows of tensors, which then are `rows` in all;
-    the tensor named `key` where none is given. `sections`: where there are none, the tensors."""
+    """Return the parameter of tensors [rows, columns] that are concatenated along their rows.
+
+    tensors: names of tensors, or Rows of tensors; by default the tensor `key`. sections: see
+    Parameter; by default one section per tensor.
+    """
     dims = (rows, columns)
     sources = tuple(
         each if isinstance(each, Rows) else Rows(tensor=each, dims=dims)
@@ -166,11 +171,11 @@ def projections(
     fused: Dim | None = None,
     apart: bool = False,
 ) -> Iterator[Parameter]:
-    """Matrices [rows, columns] that are multiplied with the same input, and their biases [rows].
+    """Yield matrices [rows, columns] that are multiplied with the same input, and biases [rows].
 
-    `parts`: what follows `name` in their names, and their rows. Where the weights are of one
-    format, and the biases, they are one parameter `whole`: the parts below one another; unless
-    `apart`. `fused`: they are one tensor `whole`, of so many rows, in the checkpoint too.
+    parts: the rows of each matrix by the end of its name, after `name`. Matrices of one format,
+    with biases of one format, are concatenated to one parameter `whole`, unless `apart`. fused: the
+    checkpoint has one tensor `whole` with so many rows instead.
     """
     kinds: dict[str, tuple[Dim, ...]] = {"weight": (columns,)} | ({"bias": ()} if bias else {})
     alike = all(len({format_of(f"{name}.{part}.{kind}") for part in parts}) == 1 for kind in kinds)

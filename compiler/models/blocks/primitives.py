@@ -1,8 +1,8 @@
-"""Blocks that decoder models are made of, as tensors in and tensors out.
+"""Builders of the basic tensor operations of decoder models.
 
 Every function builds at the current insertion point. Shapes use these letters: T tokens of this
 call, H hidden size, N and K of a weight [N, K], D head size, R = D / 2, Q query heads, V key/value
-heads, G = Q / V, S keys. Values are f32 unless a line says otherwise; weights keep the type of the
+heads, G = Q / V, S keys. Values are f32 unless stated otherwise; weights keep the type of the
 checkpoint and are extended inside the contraction that reads them.
 """
 
@@ -24,7 +24,7 @@ def f32() -> ir.Type:
 
 
 def to_f32(value: ir.Value) -> ir.Value:
-    """A scalar extended to f32; f32 is returned as it is."""
+    """Extend a scalar to f32; an f32 is returned unchanged."""
     return value if value.type == f32() else arith.extf(f32(), value)
 
 
@@ -40,7 +40,7 @@ def linear(x: ir.Value, weight: ir.Value, bias: ir.Value | None) -> ir.Value:
 
 
 def add_bias(y: ir.Value, bias: ir.Value | None) -> ir.Value:
-    """y [T, N] + bias [N]; y itself where there is none."""
+    """y [T, N] + bias [N]; y itself without a bias."""
     if bias is None:
         return y
     return generic([(y, "m n"), (bias, "n")], "m n", f32(), lambda a, b: arith.addf(a, to_f32(b)))
@@ -79,7 +79,8 @@ def embed(tokens: ir.Value, table: ir.Value) -> ir.Value:
 
 
 def embed_integers(tokens: ir.Value, elements: ir.Value, scales: ir.Value) -> ir.Value:
-    """Rows `tokens` (i32 [T]) of int8 [vocabulary, KO, KB], by f32 [vocabulary, KO]: f32 [T, H]."""
+    """Rows `tokens` (i32 [T]) of int8 elements [vocabulary, KO, KB] with scales f32 [vocabulary,
+    KO]: f32 [T, H], where H = KO * KB."""
     _, blocks, size = shape_of(elements)
 
     def row(token: ir.Value) -> ir.Value:
@@ -103,9 +104,10 @@ def rotate(
 ) -> ir.Value:
     """Rotary embedding of x [T, heads * D] by the rows cos, sin [T, R]: f32 [T, heads, D].
 
-    The first 2 R elements of a head are rotated; those after them (partial rotary embedding) stay.
-    Real parts come first, then the imaginary parts; where `interleaved`, they alternate. Where
-    `spread`, imaginary parts begin at D / 2, and what stays is behind the parts of each kind.
+    The first 2 R elements of a head are rotated; elements after them (partial rotary embedding) are
+    unchanged. The real parts come first, then the imaginary parts; with `interleaved` they
+    alternate. With `spread`, the imaginary parts begin at D / 2, and unchanged elements follow the
+    real parts and the imaginary parts.
     """
     tokens, width = shape_of(x)
     depth, half = width // heads, shape_of(cos)[1]
@@ -143,10 +145,10 @@ def rotate(
 
 
 def expand(x: ir.Value, groups: list[list[int]], sizes: list[int]) -> ir.Value:
-    """tensor.expand_shape to `sizes`, of which each group may have one that is dynamic.
+    """tensor.expand_shape to `sizes`; each group may have one dynamic size.
 
-    Of columns of a wider tensor, they are expanded there first, where its width allows it: IREE
-    reads a slice where it lies, but copies one that it has to reshape.
+    Where x is a slice of columns of a wider tensor, and the width allows it, the wider tensor is
+    expanded and then sliced, because IREE reads a slice in place but copies it to reshape it.
     """
     (source, first), axis = slices.columns_in(x), groups[-1][0]
     width, inner = shape_of(source)[-1], prod(sizes[axis + 1 :])
@@ -165,7 +167,7 @@ def expand(x: ir.Value, groups: list[list[int]], sizes: list[int]) -> ir.Value:
 
 
 def collapse(x: ir.Value, groups: list[list[int]]) -> ir.Value:
-    """tensor.collapse_shape; a group with a dynamic size is dynamic."""
+    """tensor.collapse_shape; a group with a dynamic size becomes dynamic."""
     shape, dynamic = shape_of(x), ir.ShapedType.get_dynamic_size()
     parts = [[shape[axis] for axis in group] for group in groups]
     sizes = [prod(part) if min(part) >= 0 else dynamic for part in parts]
@@ -173,7 +175,7 @@ def collapse(x: ir.Value, groups: list[list[int]]) -> ir.Value:
 
 
 def slice_of(x: ir.Value, axis: int, index: int) -> ir.Value:
-    """x[.., index, ..] at `axis`, whose dimension is dropped."""
+    """x[.., index, ..] at `axis`; that dimension is dropped."""
     shape = shape_of(x)
     offsets = [index if i == axis else 0 for i in range(len(shape))]
     sizes = [1 if i == axis else size for i, size in enumerate(shape)]
@@ -181,13 +183,13 @@ def slice_of(x: ir.Value, axis: int, index: int) -> ir.Value:
 
 
 def parts_of(x: ir.Value, sizes: Sequence[int]) -> list[ir.Value]:
-    """The parts of x [.., N] that lie side by side."""
+    """Split x [.., N] into consecutive column ranges of these sizes."""
     starts = [sum(sizes[:number]) for number in range(len(sizes))]
     return [columns_of(x, start, size) for start, size in zip(starts, sizes, strict=True)]
 
 
 def beside(x: ir.Value, y: ir.Value) -> ir.Value:
-    """x [.., A] and y [.., B] side by side: [.., A + B]."""
+    """Concatenate x [.., A] and y [.., B] to [.., A + B]."""
     *lead, width = sizes_of(x)
     whole = tensor.empty([*lead, shape_of(x)[-1] + shape_of(y)[-1]], element_of(x))
     zeros, ones = [0] * len(lead), [1] * (len(lead) + 1)
@@ -199,7 +201,7 @@ def beside(x: ir.Value, y: ir.Value) -> ir.Value:
 
 
 def widened(x: ir.Value, width: int) -> ir.Value:
-    """x [.., N] with zeros after its columns: [.., width]; x itself where N is `width`."""
+    """Pad x [.., N] with zeros to [.., width]; x itself where N is `width`."""
     *lead, size = shape_of(x)
     if size == width:
         return x
@@ -232,15 +234,18 @@ def rows_of(x: ir.Value, rows: ir.Value) -> ir.Value:
 
 
 def rows_here(rows: ir.Value, first: int, count: int) -> tuple[ir.Value, ir.Value]:
-    """The places of rows i32 [T] in a part, `count` rows from `first` on, 0 for others; and i1 [T]
-    whether they are in it."""
+    """Return row numbers relative to a range of `count` rows from `first` on, and a mask.
+
+    rows i32 [T]. The row numbers are rows - first, i32 [T], 0 for rows outside of the range. The
+    mask is i1 [T], true for rows inside.
+    """
     i32, i1 = (ir.IntegerType.get_signless(width) for width in (32, 1))
 
     def place(row: ir.Value) -> ir.Value:
         return arith.subi(row, constant(first, i32))
 
     def inside(row: ir.Value) -> ir.Value:
-        # Rows before the first are large numbers.
+        # Unsigned, rows before the first are large numbers.
         return arith.cmpi(arith.CmpIPredicate.ult, place(row), constant(count, i32))
 
     def within(row: ir.Value) -> ir.Value:
@@ -250,7 +255,7 @@ def rows_here(rows: ir.Value, first: int, count: int) -> tuple[ir.Value, ir.Valu
 
 
 def of_length_one(x: ir.Value, epsilon: float) -> ir.Value:
-    """x [.., D], of rank 2 or 3, with each row divided by its root mean square: f32."""
+    """Divide each row of x [.., D], of rank 2 or 3, by its root mean square: f32."""
     *lead, width = shape_of(x)
     depth, rows = constant(float(width), f32()), " ".join("mh"[: len(lead)])
     whole = f"{rows} d"

@@ -1,13 +1,14 @@
-"""Rotary position tables: what config.json says of them, and their numbers.
+"""Rotary embeddings: reads their parameters from config.json and computes the tables.
 
-Sources: transformers' modeling_rope_utils.py (5.23) and, of YaRN, Peng et al., "YaRN" (arXiv
-2309.00071): frequencies below `beta_slow` turns over the original context are divided by the
-factor, those above `beta_fast` kept, with a linear ramp between; cos and sin carry the attention
-factor. Llama 3.1 does alike with other borders and a ramp over the wavelengths. LongRoPE divides
-each frequency by a number of its own, of two lists of them: by how long sequences may be.
+Sources: transformers' modeling_rope_utils.py (5.23) and, for YaRN, Peng et al., "YaRN" (arXiv
+2309.00071). YaRN divides frequencies with less than `beta_slow` rotations over the original context
+by the factor, and keeps those with more than `beta_fast`, with a linear ramp between; cos and sin
+include the attention factor. Llama 3.1 does the same with other bounds and a ramp over the
+wavelengths. LongRoPE divides each frequency by its own divisor, from one of two lists that is
+chosen by the maximum sequence length.
 
-The tables are computed here, once, and packed with the weights: the program has no cosine, whose
-error at large angles differs from target to target.
+The tables are computed here once and packed with the weights. The program computes no cosine,
+because its error at large angles differs between targets.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class LinearScaling:
 
 @dataclass(frozen=True, kw_only=True)
 class Llama3Scaling:
-    """Frequencies of wavelengths beyond the original context divided by `factor`, with a ramp."""
+    """Frequencies with wavelengths beyond the original context divided by `factor`, with a ramp."""
 
     factor: float
     low_freq_factor: float
@@ -43,7 +44,7 @@ class Llama3Scaling:
 
 @dataclass(frozen=True, kw_only=True)
 class Divisors:
-    """Each frequency divided by a number of its own, as the checkpoint has them."""
+    """Each frequency divided by its own divisor, from a tensor of the checkpoint."""
 
     numbers: tuple[float, ...]
 
@@ -56,11 +57,12 @@ Scaling = LinearScaling | Llama3Scaling | YarnScaling | LongropeScaling | Diviso
 
 @dataclass(frozen=True, kw_only=True)
 class Rope:
-    """Rotary positions: the base of the frequencies, and how they are scaled (None: not).
+    """A rotary embedding: the base `theta` of the frequencies, and their scaling, if any.
 
-    `fraction` of a head is rotated, its first elements. `interleaved`: real and imaginary parts
-    alternate; else the real parts come first. `proportional`: frequencies and parts lie as if the
-    whole head were rotated, and those from `fraction` on are zero (transformers' "proportional").
+    `fraction`: the fraction of a head that is rotated, its first elements. `interleaved`: real and
+    imaginary parts alternate; else all real parts come first. `proportional`: frequencies and parts
+    are placed as if the whole head were rotated, and frequencies beyond `fraction` are zero
+    (transformers' "proportional").
     """
 
     theta: float
@@ -70,7 +72,7 @@ class Rope:
     proportional: bool = False
 
     def rotated(self, head_dim: int) -> int:
-        """How many elements of a head are rotated."""
+        """Return the number of rotated elements of a head."""
         if self.proportional:
             return 2 * int(self.fraction * head_dim // 2)
         return int(head_dim * self.fraction)
@@ -90,12 +92,13 @@ def read_rope(
     interleaved: bool = False,
     beside: Sequence[str] = (),
 ) -> Rope:
-    """What a config says: `rope_parameters`, or `rope_scaling` and `rope_theta` as before.
+    """Read the rotary embedding of a config: `rope_parameters`, or the older `rope_scaling` and
+    `rope_theta`.
 
-    `theta` and `fraction` are the architecture's defaults of rope_theta and partial_rotary_factor;
-    a `fraction` of None says that it always rotates whole heads. `beside`: fields of
-    `rope_parameters` that say nothing about rotary positions. Raises CheckpointError for a type
-    that is not known, for fields that it does not have, and where the two spellings disagree.
+    theta, fraction: the architecture's defaults of rope_theta and partial_rotary_factor; fraction
+    None means that whole heads are always rotated. beside: fields of `rope_parameters` that do not
+    concern rotary embeddings. Raises CheckpointError for an unknown type, for fields that the type
+    does not have, and where the two spellings disagree.
     """
     new, old = fields.inner("rope_parameters"), fields.inner("rope_scaling")
     if (
@@ -121,11 +124,11 @@ def read_rope(
 def read_ropes(
     fields: Fields, kinds: Sequence[str], *, theta: Mapping[str, float]
 ) -> dict[str, Rope]:
-    """The rotary positions of each of the `kinds` of layers, where they differ.
+    """Read the rotary embedding of each of the `kinds` of layers, where they differ.
 
-    `rope_parameters` has an object for each kind. Before, `rope_theta` and `rope_scaling` were
-    those of full attention, and sliding layers had `rope_local_base_freq` and no scaling.
-    `theta`: the architecture's default of each kind. Raises CheckpointError as read_rope.
+    `rope_parameters` has an object for each kind. In older configs, `rope_theta` and `rope_scaling`
+    are those of full attention, and sliding layers have `rope_local_base_freq` and no scaling.
+    theta: the architecture's default for each kind. Raises CheckpointError as read_rope does.
     """
     new = fields.inner("rope_parameters")
     if new is None or not any(kind in new.names() for kind in theta):
@@ -150,7 +153,10 @@ def read_ropes(
 
 
 def _agreed(fields: Fields, rope: Fields, key: str, outer: float) -> float:
-    """The number `key` of `rope` where it is there, which must not contradict that outside."""
+    """Return the number `key` of `rope`, or `outer` where it has none.
+
+    Raises CheckpointError where `fields` states another number.
+    """
     if rope.raw(key) is None:
         return outer
     inner = rope.number(key)
@@ -160,16 +166,16 @@ def _agreed(fields: Fields, rope: Fields, key: str, outer: float) -> float:
 
 
 def _read_scaling(rope: Fields, outer: Fields, known: tuple[str, ...] = ()) -> Scaling | None:
-    """How frequencies are scaled; `known`: types beside those that every architecture has."""
-    # transformers has "default" beside its older word "mrope".
+    """Read the scaling of frequencies; known: further types that the architecture has."""
+    # transformers writes the rope_type "default" beside the older type "mrope".
     same = (None, "default" if rope.raw("type") == "mrope" else rope.raw("type"), rope.raw("type"))
     if rope.raw("type") is not None and rope.raw("rope_type") not in same:
         raise rope.refuse("type", f"the {rope.raw('rope_type')!r} of rope_type", rope.raw("type"))
     key = "type" if rope.raw("rope_type") is None else "rope_type"
     types = ("default", "linear", "llama3", "yarn", "longrope", "su", "mrope", *known)
     kind = rope.known(key, types)
-    # Which of the positions in time, height and width a frequency turns with: of text, in which
-    # they are the same, they are plain positions (transformers' models/qwen3_vl).
+    # mrope assigns frequencies to positions in time, height and width. For text the three are equal
+    # and mrope is the plain rotary embedding (transformers' models/qwen3_vl).
     _ = rope.raw("mrope_section"), rope.raw("mrope_interleaved")
     scaling: Scaling | None = None
     if kind == "linear" or (kind == "proportional" and rope.number("factor", 1.0) != 1):
@@ -189,7 +195,7 @@ def _read_scaling(rope: Fields, outer: Fields, known: tuple[str, ...] = ()) -> S
             )
     elif kind == "yarn":
         scaling = read_yarn(rope)
-    elif kind in ("longrope", "su"):  # its first name
+    elif kind in ("longrope", "su"):  # "su" is its older name
         scaling = read_longrope(rope, outer)
     rope.finish()
     return scaling
@@ -198,11 +204,11 @@ def _read_scaling(rope: Fields, outer: Fields, known: tuple[str, ...] = ()) -> S
 def frequencies(
     rope: Rope, dims: int, length: int = 0, whole: int | None = None
 ) -> NDArray[np.float32]:
-    """Angular frequencies, radians a token, of `dims` rotated elements: f32 [dims / 2].
+    """Return angular frequencies, radians per token, of `dims` rotated elements: f32 [dims / 2].
 
-    `length`: tokens of the longest sequence, by which LongRoPE chooses. `whole`: elements of the
-    head, where frequencies are proportional to those. In f32, in the order in which the reference
-    computes: the last bit of a frequency is multiplied by the position.
+    length: tokens of the longest sequence, which selects LongRoPE's factors. whole: elements of the
+    head that define the exponents, by default `dims`. All operations are in f32 and in the order of
+    the reference, because an error in the last bit of a frequency is multiplied by the position.
     """
     exponents = np.arange(0, dims, 2, dtype=np.float32) / np.float32(whole or dims)
     wavelengths = np.power(np.float32(rope.theta), exponents)
@@ -225,9 +231,9 @@ def frequencies(
 
 
 def divisors(rope: Rope, dims: int) -> NDArray[np.float32]:
-    """What each plain frequency is divided by to become that of `rope`: f32 [dims / 2].
+    """Return the divisors that turn plain frequencies into those of `rope`: f32 [dims / 2].
 
-    Of neighbouring numbers the one whose quotient is nearest: division rounds.
+    Division rounds, so each divisor is the neighbouring f32 whose quotient is the nearest.
     """
     plain = frequencies(Rope(theta=rope.theta), dims)
     wanted = frequencies(rope, dims)
@@ -275,14 +281,14 @@ def _yarn(
 def tables(
     rope: Rope, head_dim: int, length: int
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """(cos, sin) of every position times every frequency: f32 [length, R] each.
+    """Return (cos, sin) of every position times every frequency: f32 [length, R] each.
 
-    R is half of the elements that are rotated; `length` as in `frequencies`.
+    R is half of the number of rotated elements. length: see `frequencies`.
     """
     angles = np.arange(length, dtype=np.float32)[:, None]
     whole = head_dim if rope.proportional else None
     angles = angles * frequencies(rope, rope.rotated(head_dim), length, whole)
-    # float64 inside, so that the table is the correctly rounded value on every machine.
+    # Computed in float64, so that the rounded table is the same on every machine.
     wide = angles.astype(np.float64)
     scaling, factor = rope.scaling, np.float32(1.0)
     if isinstance(scaling, YarnScaling | LongropeScaling):

@@ -1,6 +1,6 @@
-"""Routing: from the logits of a router to the experts of each token and their shares.
+"""Routing: chooses the experts of each token and their shares from the logits of a router.
 
-Letters: T tokens, E experts, J chosen experts a token, G groups of experts.
+Letters: T tokens, E experts, J chosen experts per token, G groups of experts.
 
 Sources: transformers' modeling files (5.23) of Mixtral and Qwen3-MoE (softmax), DeepSeek-V3 and
 GLM-4.5 (sigmoid, correction bias, groups), DeepSeek-V2 (softmax, groups), MiniMax-M2 and ERNIE 4.5
@@ -23,21 +23,21 @@ from mxc.dialects.generic import constant, fill, generic, loop_index, shape_of
 from mxc.dialects.linalg_ext import top_k
 from mxc.dialects.sizes import size_of
 
-#: Added to the sum of the shares that are normalized (DeepSeek-V3).
+#: Added to the sum by which shares are normalized (DeepSeek-V3).
 _SMALL = 1e-20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Routing:
-    """How the logits of a router become shares.
+    """The function from logits of a router to chosen experts and shares.
 
-    The `scores` are the softmax or the sigmoid of the logits. `correction`: the name of a bias [E]
-    below that of the mixture, which is added to the scores for the choice alone; the checkpoint has
-    it as a row [1, E] where `correction_is_row`. `groups`: experts
-    come in so many groups, of which the best `kept` are chosen from; a group is as good as the sum
-    of its `counted` best experts. `normalized`: the shares of the chosen are divided by their sum.
-    `factor`: what shares are multiplied with; `factors`: the name of weights [E] below that of the
-    mixture, with which those of each expert are multiplied (Gemma 4).
+    `scores`: the function that is applied to the logits. `correction`: the name, after the
+    mixture's, of a bias [E] that is added to the scores for the choice only; the checkpoint stores
+    it as [1, E] with `correction_is_row`. `groups`: number of groups of experts; experts are chosen
+    from the best `kept` groups, and the score of a group is the sum of its `counted` best scores.
+    `normalized`: the shares of the chosen experts are divided by their sum. `factor`: a factor of
+    all shares. `factors`: the name, after the mixture's, of factors [E] of the shares of each
+    expert (Gemma 4).
     """
 
     scores: Literal["softmax", "sigmoid"] = "softmax"
@@ -57,18 +57,20 @@ class Routing:
         correction: ir.Value | None = None,
         factors: ir.Value | None = None,
     ) -> tuple[ir.Value, ir.Value]:
-        """Logits [T, E] -> (shares, f32 [T, J]; experts, i32 [T, J]). `correction` and `factors`:
-        floats [E]."""
+        """Logits [T, E] -> (shares f32 [T, J], experts i32 [T, J]).
+
+        choices: J. correction and factors: floats [E].
+        """
         shares, experts = self._shares(logits, choices, correction)
         return _scaled(_multiplied(shares, experts, factors), self.factor), experts
 
     def _shares(
         self, logits: ir.Value, choices: int, correction: ir.Value | None
     ) -> tuple[ir.Value, ir.Value]:
-        """What `build` gives, before the factors."""
+        """Build shares and experts, before the factors."""
         if self.scores == "softmax" and correction is None and self.groups == 1:
             values, experts = top_k(logits, choices)
-            # The softmax over the chosen is that over all, divided by its sum over the chosen.
+            # The softmax over the chosen equals the normalized shares of the softmax over all.
             shares = _softmax_of_few(values) if self.normalized else _softmax(values, logits)
             return shares, experts
         if self.scores == "softmax":
@@ -103,15 +105,15 @@ class Routing:
         return shares, experts
 
 
-#: The softmax over the chosen experts.
+#: Routing by the softmax over the chosen experts.
 CHOSEN = Routing()
 
 
 def _softmax_of_few(values: ir.Value) -> ir.Value:
-    """The softmax of rows [T, J], element by element: two sums over so few would be two kernels."""
+    """The softmax of rows [T, J], unrolled, because its two short sums would be two kernels."""
 
     def share(value: ir.Value, *row: ir.Value) -> ir.Value:
-        # NaN comes through the sum of the exponentials, whatever the maximum is.
+        # maxnumf ignores NaN, but the sum of the exponentials propagates it.
         greatest = functools.reduce(arith.maxnumf, row)
         weights = [math.exp(arith.subf(each, greatest)) for each in (value, *row)]
         return arith.divf(weights[0], functools.reduce(arith.addf, weights[1:]))
@@ -123,7 +125,7 @@ def _softmax_of_few(values: ir.Value) -> ir.Value:
 def _softmax(values: ir.Value, summed: ir.Value) -> ir.Value:
     """exp(values) divided by the sum of exp(summed), row by row: f32 [T, J].
 
-    The largest of `values` is also that of `summed`.
+    The maximum of a row must be the same in `values` and `summed`.
     """
     greatest = _largest(values)
 
@@ -140,13 +142,13 @@ def _softmax(values: ir.Value, summed: ir.Value) -> ir.Value:
 
 def _largest(values: ir.Value) -> ir.Value:
     start = fill([size_of(values, 0)], f32(), float("-inf"))
-    # NaN comes through the sum of the exponentials, whatever the maximum is.
+    # maxnumf ignores NaN, but the sum of the exponentials propagates it.
     larger: Callable[..., ir.Value] = arith.maxnumf
     return generic([(values, "m j")], "m", f32(), larger, initial=start)
 
 
 def _multiplied(shares: ir.Value, experts: ir.Value, factors: ir.Value | None) -> ir.Value:
-    """shares [T, J], each times the factor of its expert, of `factors` [E] where there are some."""
+    """Multiply shares [T, J] by the factors [E] of their experts, if there are factors."""
     if factors is None:
         return shares
 
@@ -166,7 +168,7 @@ def _scaled(shares: ir.Value, factor: float) -> ir.Value:
 
 
 def _of_the_best_groups(ranked: ir.Value, groups: int, kept: int, counted: int) -> ir.Value:
-    """ranked [T, E], but -inf for experts that are in none of the best `kept` of the groups."""
+    """Set ranked [T, E] to -inf for experts outside of the best `kept` groups."""
     tokens, experts = shape_of(ranked)
     size = experts // groups
     split = expand(ranked, [[0], [1, 2]], [tokens, groups, size])

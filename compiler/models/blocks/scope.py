@@ -1,4 +1,4 @@
-"""What the blocks of one model share while its functions are built."""
+"""State that the blocks of one model share while its function is built."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ from mxc.dialects.attention import Runs
 
 @dataclass(frozen=True)
 class State:
-    """What the layers of one call share.
+    """Values of one call that all layers read.
 
-    `rotations`: the rows cos and sin [T, R] of its T rows, by the rotary positions of a layer and
-    the elements of a head that they are for.
-    `rows`: their positions and their runs. `places` i32 [S]: which of the recurrent states are
-    those of each run's sequence; None where the model has none.
+    `rotations`: cos and sin [T, R] of the T rows of the call, by rotary embedding and head size.
+    `rows`: the positions and the runs of the rows. `places` i32 [S]: the slot of the recurrent
+    states of each run's sequence; None where the model has none.
     """
 
     rotations: Mapping[tuple[Rope, int], tuple[ir.Value, ir.Value]]
@@ -32,11 +31,10 @@ class State:
 
 @dataclass
 class Memory:
-    """What sequences keep from call to call; a layer replaces what it has written to.
+    """The memory of sequences across calls. A layer that writes to a pool replaces its value here.
 
-    `caches`: pages of keys and values, by their kind. `states`: pools f32
-    [M, L, ..] of a size that does not grow with the sequence, see linear_attention.py; `layer`: how
-    many layers that have some are before the next one.
+    `caches`: pages of keys and values, by kind. `states`: pools f32 [M, L, ..] of recurrent states,
+    see linear_attention.py. `layer`: number of layers with states that are already built.
     """
 
     caches: Mapping[CacheKind, Cache]
@@ -51,9 +49,9 @@ class Memory:
 
 @dataclass(frozen=True)
 class Scope:
-    """The weights of the model and what is made of activations; `grouped`: see experts.py.
+    """The weights of the model on one device, its activations, and its norm.
 
-    Of a model on several devices that of one, whose names begin with `prefix`.
+    `grouped`: see experts.py. `prefix`: the prefix of the device's names, "" for a single device.
     """
 
     weights: Weights
@@ -63,5 +61,5 @@ class Scope:
     prefix: str = ""
 
     def norm(self, x: ir.Value, name: str) -> ir.Value:
-        """The model's norm of x [.., H] by the weight of `name`."""
+        """Build the model's norm of x [.., H] with the weight of `name`."""
         return self.normalization.build(self.weights, x, name, named=self.grouped)

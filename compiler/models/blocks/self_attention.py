@@ -1,4 +1,4 @@
-"""Self-attention of a decoder: grouped queries, rotary positions, a cache, windows, sinks.
+"""Self-attention of a decoder: grouped queries, rotary embedding, KV cache, windows, sinks.
 
 Letters as in attention.py; T rows of this call.
 """
@@ -43,31 +43,31 @@ from mxc.dialects.generic import constant, generic, shape_of
 from mxc.dialects.rotary_writes import Scales
 from mxc.dialects.slices import columns_of
 
-#: The projections of the input, where they are tensors of their own.
+#: The projections of the input, where they are separate tensors.
 _INPUTS = ("q_proj", "k_proj", "v_proj")
-#: When and over what queries and keys are normalized.
+#: When, and over which elements, queries and keys are normalized; see SelfAttention.
 QKNorm = Literal["head", "all", "rotated", "length"]
-#: The scales of keys and of values in pages of fp8, one for each head, after a layer's name.
+#: Names, after a layer's name, of the scales of keys and values in fp8 pages, one per head.
 SCALES = ("k_scale", "v_scale")
-#: The sinks of attention without any, f32 [heads]: beside any score, their weight is zero.
+#: Name of the sinks f32 [heads] of attention without sinks, so low that their weight is zero.
 NO_SINKS = "attention.no_sinks"
 
 
 def no_sinks(heads: int) -> dict[str, NDArray[np.float32]]:
-    """The parameter NO_SINKS of a model with so many query heads."""
+    """Return the parameter NO_SINKS of a model with `heads` query heads."""
     return {NO_SINKS: np.full(heads, MASKED, np.float32)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Temperature:
-    """What queries at position p are multiplied with: 1 + factor * log(1 + (p + first) // step)."""
+    """The factor of queries at position p: 1 + factor * log(1 + (p + first) // step)."""
 
     step: int
     factor: float
     first: int = 1
 
     def at(self, position: ir.Value) -> ir.Value:
-        """f32, of an index."""
+        """Build the factor, f32, at a position, an index."""
         one, first, step = (
             constant(value, ir.IndexType.get()) for value in (1, self.first, self.step)
         )
@@ -77,7 +77,7 @@ class Temperature:
         return arith.addf(constant(1.0, f32()), grown)
 
     def times(self, queries: ir.Value, positions: ir.Value) -> ir.Value:
-        """Queries [T, heads, D], multiplied by the position of each row, i32 [T]."""
+        """Multiply queries [T, heads, D] by the factor at each row's position, i32 [T]."""
 
         def grown(value: ir.Value, position: ir.Value) -> ir.Value:
             place = arith.index_cast(ir.IndexType.get(), position)
@@ -90,20 +90,20 @@ class Temperature:
 class SelfAttention:
     """Attention of `heads` query heads over `shared` key/value heads of size `depth`.
 
-    `rope`: the rotary positions of queries and keys; None: they are not rotated (NoPE).
-    `input_bias`: of the projections to queries, keys and values, `output_bias`: of that after.
-    `fused`: those three projections are one tensor, qkv_proj. `qk_norm`: queries and keys are
-    normalized before they are rotated, each "head" by itself or "all" heads together; or after,
-    each "rotated" head by itself (Hunyuan), or by "length" alone (Llama 4), with `epsilon`.
-    `sinks`: one more logit a head. `window`: the last keys that a query sees, itself included, or
-    those of its chunk; None: all.
-    `scale`: what scores are multiplied with, None for depth^-1/2; `cap`: scores become
-    cap * tanh(score / cap). `temperature`: what queries are multiplied with. `gated`: what
-    attention gives of each head is multiplied with the sigmoid of a gate, whose rows stand after
-    those of the head's queries in q_proj (Qwen3-Next).
-    `value_norm`: values are normalized head by head, without a weight. `values_are_keys`: values
-    are what k_proj gives too, before keys are normalized and rotated. `borrows`: keys and values
-    are those of the last layer before that has pages of the same kind (Gemma 4).
+    `rope`: the rotary embedding of queries and keys; None for no rotation (NoPE).
+    `input_bias`: whether the projections to queries, keys and values have biases; `output_bias`:
+    whether o_proj has one. `fused`: these three projections are one tensor, qkv_proj.
+    `qk_norm`: queries and keys are normalized before the rotation, over each "head" or over "all"
+    heads together; or after the rotation, over each head ("rotated", Hunyuan), or over each head
+    without a weight and with `epsilon` ("length", Llama 4).
+    `sinks`: one extra logit per head. `window`: the number of keys that a query sees, its own
+    included, or its chunk; None for all.
+    `scale`: factor of scores, None for depth^-1/2. `cap`: scores become cap * tanh(score / cap).
+    `temperature`: factor of queries by position. `gated`: the result of each head is multiplied by
+    the sigmoid of a gate, whose rows follow those of the head's queries in q_proj (Qwen3-Next).
+    `value_norm`: values are normalized per head, without a weight. `values_are_keys`: values are
+    the result of k_proj too, before keys are normalized and rotated. `borrows`: the layer reads the
+    keys and values of the last earlier layer with pages of the same kind (Gemma 4).
     """
 
     hidden: int
@@ -128,16 +128,16 @@ class SelfAttention:
 
     @property
     def row(self) -> attention.CacheRow:
-        """What the cache keeps of a token in a layer: a key and a value a head."""
+        """The cache row of a token in a layer: a key and a value per head."""
         return attention.CacheRow.of_heads(self.shared, self.depth)
 
     @property
     def rope_depth(self) -> int:
-        """Elements of a head, of which rotary positions are for a part."""
+        """The head size, of which the rotary embedding may rotate a part."""
         return self.depth
 
     def parameters(self, name: str, norm: Norm, format_of: FormatOf) -> Iterator[Parameter]:
-        """What it reads, by names that begin with `name`; `norm` is the model's."""
+        """Yield its parameters; names begin with `name`. norm: the model's norm."""
         hidden = ("hidden_size", self.hidden)
         queries = ("num_attention_heads * head_dim", self.heads * self.depth)
         keys = ("num_key_value_heads * head_dim", self.shared * self.depth)
@@ -152,7 +152,8 @@ class SelfAttention:
             format_of,
             bias=self.input_bias,
             fused=(why, queries[1] + 2 * keys[1]) if self.fused else None,
-            # Attention reads queries as they are, and would read a copy of these columns.
+            # Queries that are not rotated are read by attention directly. As columns of a wider
+            # result they would be copied.
             apart=self.rope is None,
         )
         yield matrix(f"{name}.o_proj.weight", hidden, queries, split="columns")
@@ -167,9 +168,9 @@ class SelfAttention:
             yield vector(f"{name}.sinks", ("num_attention_heads", self.heads), split="rows")
 
     def share(self, devices: int) -> SelfAttention:
-        """What each of several devices computes: some key/value heads and their queries.
+        """Return each device's share: some key/value heads and their query heads.
 
-        Raises CheckpointError where there are no such heads.
+        Raises CheckpointError where the heads cannot be divided.
         """
         if self.qk_norm == "all":
             refuse_split(devices, "queries and keys that are normalized over all heads (QK norms)")
@@ -180,7 +181,7 @@ class SelfAttention:
         return replace(self, heads=heads, shared=shared)
 
     def generated(self) -> dict[str, NDArray[np.float32]]:
-        """Parameters that are computed, not read."""
+        """Return the computed parameters by key."""
         return {} if self.sinks else no_sinks(self.heads)
 
     def build(
@@ -191,7 +192,7 @@ class SelfAttention:
         state: State,
         memory: Memory,
     ) -> ir.Value:
-        """x [T, H] -> [T, H]; the pages become those with the new keys and values."""
+        """x [T, H] -> [T, H]; the new keys and values are written to the pages."""
         heads, shared, depth = self.heads, self.shared, self.depth
         weights = scope.weights
         q, *projected = self._projected(scope, x, name)
@@ -215,7 +216,7 @@ class SelfAttention:
             if self.temperature is not None:
                 q = self.temperature.times(q, state.rows.positions)
             q = expand(q, [[0], [1, 2], [3]], [tokens, shared, heads // shared, depth])
-            # The score with a key is that with its code times the scale.
+            # A key is its fp8 code times its scale, so the scale is applied to the query instead.
             q = widened(_times(q, scales[0]), self.row.depth)
             mixed = attend(
                 q,
@@ -248,12 +249,12 @@ class SelfAttention:
 
     @property
     def _inputs(self) -> tuple[str, ...]:
-        """The projections of the input that there are, where they are tensors of their own."""
+        """The projections of the input that this layer has, as separate tensors."""
         return _INPUTS[:1] if self.borrows else _INPUTS[: 3 - self.values_are_keys]
 
     @property
     def _whole(self) -> str:
-        """The projections of the input as one: "qkv_proj"."""
+        """The name of the concatenated projections of the input, such as "qkv_proj"."""
         return f"{''.join(part[0] for part in self._inputs)}_proj"
 
     @property
@@ -271,7 +272,10 @@ class SelfAttention:
         state: State,
         cache: attention.Cache,
     ) -> ir.Value:
-        """Queries [T, heads * D] turned, [T, heads, D]; keys, turned, and values are written."""
+        """Rotate queries q [T, heads * D] and keys, and write keys and values to the pages.
+
+        Returns the rotated queries [T, heads, D].
+        """
         assert self.rope is not None
         k, v = projected[0], projected[-1]
         if self.qk_norm is not None:
@@ -291,7 +295,7 @@ class SelfAttention:
     def _keys_and_values(
         self, scope: Scope, projected: list[ir.Value], name: str, state: State
     ) -> list[ir.Value]:
-        """What the cache keeps, of what k_proj and, where it is, v_proj give: [T, V, D] each."""
+        """Build the keys and values to write, [T, V, D] each, from the results of projections."""
         k, v = projected[0], projected[-1]
         with ir.Location.name(name):
             v = expand(v, [[0], [1, 2]], [shape_of(v)[0], self.shared, self.depth])
@@ -300,7 +304,7 @@ class SelfAttention:
         return [self._turned(scope, k, self.shared, f"{name}.k_norm", state), v]
 
     def _projected(self, scope: Scope, x: ir.Value, name: str) -> list[ir.Value]:
-        """Queries, keys and values of x [T, H], as far as there are some: [T, heads * D] each."""
+        """Project x [T, H] to queries, and keys and values if any: [T, heads * D] each."""
         counts = (self.heads * (2 if self.gated else 1), self.shared, self.shared)
         widths = [count * self.depth for count, _ in zip(counts, self._inputs, strict=False)]
         weights = scope.weights
@@ -323,7 +327,7 @@ class SelfAttention:
         return parts_of(found[0], widths) if joined else found
 
     def _queries_and_gate(self, x: ir.Value, name: str) -> tuple[ir.Value, ir.Value]:
-        """Both of x [T, heads * 2 D], where they lie head by head: [T, heads * D] each."""
+        """Split x [T, heads * 2 D], per head queries then gate, into both: [T, heads * D] each."""
         with ir.Location.name(name):
             sizes = [shape_of(x)[0], self.heads, 2, self.depth]
             x = expand(x, [[0], [1, 2, 3]], sizes)
@@ -331,8 +335,10 @@ class SelfAttention:
         return queries, gate
 
     def _turned(self, scope: Scope, x: ir.Value, heads: int, norm: str, state: State) -> ir.Value:
-        """Queries or keys x [T, heads * D], normalized and rotated as the model has it, [T, heads,
-        D]; `norm` is the name of the weight."""
+        """Normalize and rotate queries or keys x [T, heads * D], in the model's order.
+
+        Returns [T, heads, D]. norm: the name of the norm.
+        """
         if self.qk_norm in ("head", "all"):
             x = self._normalized(scope, x, heads, norm)
         with ir.Location.name(norm.rpartition(".")[0]):
@@ -342,7 +348,7 @@ class SelfAttention:
         return scope.norm(x, norm) if self.qk_norm == "rotated" else x
 
     def _rotated(self, x: ir.Value, heads: int, state: State) -> ir.Value:
-        """x [T, heads * D] with rotary positions, if there are any: [T, heads, D]."""
+        """Rotate x [T, heads * D], if there is a rotary embedding: [T, heads, D]."""
         rope = self.rope
         if rope is None:
             return expand(x, [[0], [1, 2]], [shape_of(x)[0], heads, self.depth])
@@ -350,7 +356,7 @@ class SelfAttention:
         return rotate(x, heads, cos, sin, interleaved=rope.interleaved, spread=rope.proportional)
 
     def _normalized(self, scope: Scope, x: ir.Value, heads: int, name: str) -> ir.Value:
-        """x [T, heads * D] normalized, head by head or as a whole."""
+        """Normalize x [T, heads * D], per head or over all heads."""
         if self.qk_norm == "all":
             return scope.norm(x, name)
         with ir.Location.name(name):
@@ -373,7 +379,7 @@ class SelfAttention:
 
 
 def _times(x: ir.Value, scales: ir.Value | None) -> ir.Value:
-    """x [T, V, G, D] times a number for each key/value head, f32 [V]; None: as it is."""
+    """x [T, V, G, D] times scales f32 [V] of key/value heads; x itself for None."""
     if scales is None:
         return x
     reads = [(x, "m h g d"), (scales, "h")]

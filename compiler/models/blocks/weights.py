@@ -1,9 +1,9 @@
-"""Weights of a model as its program reads them, and the products of activations with them.
+"""Loads of weights in a program, and products of activations with them.
 
-A weight has the format of the checkpoint, or becomes blocks of an MX format while it is packed. In
-blocks, [.., N, K] is read as the parameters `_blocks` and `_scales` of its name, and as
-`_tensor_scales` [.., N] where the format has a scale of the whole tensor: tensors below one another
-have each their own, and so may rows. Where the scales of blocks are all one, there are no
+A weight has the format of the checkpoint, or is quantized to an MX format while it is packed. A
+weight [.., N, K] in blocks is read as two parameters, its name with `_blocks` and with `_scales`. A
+format with tensor scales has a third one, `_tensor_scales` [.., N], since each row may have its own
+factor: concatenated tensors have different ones. Formats whose block scales are all 1 have no
 `_scales`.
 """
 
@@ -38,26 +38,23 @@ ELEMENTS = {
     "f32": ir.F32Type,
 }
 
-#: Formats of parameters by key: a key of ELEMENTS, or how it lies in blocks.
+#: Formats of parameters by key: a key of ELEMENTS, or a block format.
 Formats = Mapping[str, BlockFormat | str]
 
-#: What the name of the tensor scales ends with.
+#: Suffix of the name of tensor scales.
 TENSOR_SCALES = "_tensor_scales"
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Activations as the weights that read them see them.
-
-    `floats` for plain weights, `blocks` for weights in blocks, by the size of the block.
-    """
+    """Prepared activations: `floats` for plain weights, `blocks` by block size for the others."""
 
     floats: ir.Value | None
     blocks: Mapping[int, Blocks] = field(default_factory=dict)
 
 
 class Weights:
-    """The parameters of one module, and what meets them."""
+    """The parameters of one module, and the products of activations with them."""
 
     def __init__(
         self,
@@ -67,7 +64,7 @@ class Weights:
         *,
         observes: bool = False,
     ) -> None:
-        """`formats`: of every parameter. `observes`: inputs of linear layers are collected."""
+        """formats: the format of every parameter. observes: collect inputs of linear layers."""
         self._parameters = parameters
         self._formats = formats
         self._activations = activations
@@ -75,9 +72,9 @@ class Weights:
         self._observed: dict[str, ir.Value] = {}
 
     def observe(self, x: ir.Value, keys: Sequence[str], experts: ir.Value | None = None) -> None:
-        """Collect x f32 [.., K], which the weights `keys` are multiplied with.
+        """Collect x f32 [.., K], the input of the weights `keys`, if inputs are observed.
 
-        `experts` i32: of a mixture, the expert that each row of x is for, or each choice of it.
+        experts i32: in a mixture, the expert of each row of x, or the chosen experts of each row.
         """
         if self._observes:
             self._observed[INPUTS + ", ".join(keys)] = x
@@ -85,7 +82,7 @@ class Weights:
                 self._observed[EXPERTS + ", ".join(keys)] = experts
 
     def take_observed(self) -> dict[str, ir.Value]:
-        """What was collected since the last call, by the names of results."""
+        """Return the values collected since the last call, by the names of results."""
         found, self._observed = self._observed, {}
         return found
 
@@ -94,22 +91,22 @@ class Weights:
         return key in self._formats
 
     def own(self, key: str) -> str | None:
-        """`key` where the model has such a parameter: of several devices it may be on one."""
+        """Return `key` if this device has the parameter, else None."""
         return key if self.has(key) else None
 
     def format(self, key: str) -> BlockFormat | None:
-        """The format of a weight in blocks; None where it is plain."""
+        """Return the block format of a weight; None for a plain weight."""
         found = self._formats[key]
         return found if isinstance(found, BlockFormat) else None
 
     def load(self, key: str, *shape: int) -> ir.Value:
-        """A plain parameter in the type that the checkpoint has it in."""
+        """Load a plain parameter in the type of the checkpoint."""
         return self._parameters.load(key, shape, ELEMENTS[str(self._formats[key])].get())
 
     def blocked(
         self, key: str, format: BlockFormat, rows: Sequence[int], depth: int
     ) -> tuple[ir.Value, ir.Value]:
-        """Elements [.., K / block, block] and scales [.., K / block] of a weight [*rows, K]."""
+        """Load elements [.., K / block, block] and scales [.., K / block] of a weight [.., K]."""
         i8 = ir.IntegerType.get_signless(8)
         shape = [*rows, format.blocks(depth)]
         elements = self._parameters.load(f"{key}{BLOCKS}", [*shape, format.block_bytes], i8)
@@ -125,9 +122,10 @@ class Weights:
     def lookup(
         self, tokens: ir.Value, key: str, shape: tuple[int, int], first: int | None = None
     ) -> ir.Value:
-        """Rows `tokens` (i32 [T]) of the parameter `key` [N, H] = `shape`: f32 [T, H].
+        """Look up rows `tokens` (i32 [T]) of the parameter `key` [N, H] = `shape`: f32 [T, H].
 
-        `first`: the parameter has the rows from this one on of a larger table; others are zeros.
+        first: the parameter has N rows of a larger table, from row `first` on; other rows give
+        zeros.
         """
         format, here = self.format(key), None
         if first is not None:
@@ -144,14 +142,14 @@ class Weights:
         )
 
     def tensor_scales(self, key: str, *rows: int) -> ir.Value | None:
-        """f32 [*rows]: the scale of the tensor that each row is of, where the format has one."""
+        """Load the tensor scale of each row, f32 [*rows]; None where the format has none."""
         format = self.format(key)
         if format is None or not format.tensor_scale:
             return None
         return self._parameters.load(f"{key}{TENSOR_SCALES}", rows, f32())
 
     def prepare(self, x: ir.Value, *keys: str) -> Inputs:
-        """x f32 [T, K] as the weights `keys` see it, for every `linear` that reads it."""
+        """Prepare x f32 [T, K] for the weights `keys`, once for all `linear` that read it."""
         self.observe(x, keys)
         formats = [self.format(key) for key in keys]
         floats = self._activations.round(x) if None in formats else None
@@ -160,16 +158,16 @@ class Weights:
         return Inputs(floats, blocks)
 
     def rows(self, x: ir.Value, key: str) -> Blocks:
-        """x f32 [.., K] as the weight `key` sees it: for a plain one floats [.., K], no blocks."""
+        """Prepare x f32 [.., K] for the weight `key`; floats [.., K] for a plain weight."""
         format = self.format(key)
         if format is None:
             return Blocks(self._activations.round(x), None)
         return self._activations.blocks(x, format)
 
     def batched(self, x: ir.Value, name: str, key: str, shape: tuple[int, int, int]) -> ir.Value:
-        """x f32 [B, T, K] times the weight [N, K] of each of B, `key` [B, N, K]: f32 [B, T, N].
+        """Batched product of x f32 [B, T, K] and the parameter `key` [B, N, K]: f32 [B, T, N].
 
-        `name` is what reports call it.
+        name: the name of the operation in reports.
         """
         format, rows = self.format(key), self.rows(x, key)
         with ir.Location.name(name):
@@ -197,7 +195,7 @@ class Weights:
     ) -> ir.Value:
         """x [T, K] times the parameter `key` [N, K] = `shape`, plus `bias` [N]: f32 [T, N].
 
-        `name` is what reports call it.
+        name: the name of the operation in reports.
         """
         shift = None if bias is None else self.load(bias, shape[0])
         format = self.format(key)

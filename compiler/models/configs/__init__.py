@@ -1,1 +1,1 @@
-"""What configs say: config.json as checked records, and the metadata of a GGUF as config.json."""
+"""Readers of configs: checked fields of config.json, and GGUF metadata as config.json."""

@@ -1,7 +1,7 @@
-"""config.json as a record of checked reads: what is not understood is refused by its name.
+"""Checked reads of config.json; fields that an architecture does not know are refused by name.
 
-An architecture reads the fields that it knows; `finish` refuses what is left over. A field that
-nobody has read might change the numbers.
+An architecture reads the fields that it knows. `finish` refuses all other fields, because an unread
+field might change what the model computes.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 
 from mxc.errors import CheckpointError
 
-#: Fields that say nothing about what the model computes: of training, of generation, of files and
-#: of transformers itself (PreTrainedConfig and the defaults of GenerationConfig, 5.23).
+#: Fields that do not affect what the model computes: of training, generation, files, and of
+#: transformers itself (PreTrainedConfig and the defaults of GenerationConfig, 5.23).
 INERT = frozenset({
     "_attn_implementation_autoset", "_name_or_path", "architectures", "attention_dropout",
     "auto_map", "bos_token_id", "decoder_start_token_id", "dtype", "eos_token_id",
@@ -31,8 +31,8 @@ INERT = frozenset({
     "exponential_decay_length_penalty", "output_scores", "return_dict_in_generate",
 })  # fmt: skip
 
-#: Fields of PreTrainedConfig and of published configs (Qwen2.5, SmolLM2) that are inert where they
-#: have this value, and there alone. Null always is.
+#: Fields of PreTrainedConfig and of published configs (Qwen2.5, SmolLM2) that are inert only with
+#: this value. Null is always inert.
 _DEFAULTS: dict[str, object] = {
     "add_cross_attention": False,
     "chunk_size_feed_forward": 0,
@@ -48,37 +48,39 @@ _DEFAULTS: dict[str, object] = {
 
 
 class Fields:
-    """The fields of a JSON object; `place` names the file in refusals.
+    """The fields of a JSON object; `place` names the file in messages.
 
-    `names`: what the object calls fields that are asked for under the name that others have.
+    `names`: the object's own names of fields, by the usual name under which they are read. Each
+    read method raises CheckpointError for a missing field without default, and for a value of
+    another type or range.
     """
 
     def __init__(
         self, raw: dict[str, Any], place: str, names: Mapping[str, str] | None = None
     ) -> None:
-        """Nothing is read yet."""
+        """Wrap an object, all fields unread."""
         self._raw, self._place, self._names = raw, place, names or {}
         self._read: set[str] = set()
 
     def called(self, names: Mapping[str, str]) -> Fields:
-        """The same object, nothing of it read, where fields have these names."""
+        """Return the same object with these names of fields, all fields unread."""
         return Fields(self._raw, self._place, names)
 
     def raw(self, key: str) -> Any:
-        """The value as it is; None where there is none."""
+        """Return the unchecked value; None if the field is absent."""
         own = self._own(key)
         self._read.add(own)
         return self._raw.get(own)
 
     def size(self, key: str, default: int | None = None) -> int:
-        """A positive integer."""
+        """Read a positive integer."""
         value = self._get(key, default)
         if type(value) is not int or value <= 0:
             raise self.refuse(key, "a positive integer", value)
         return value
 
     def one_of(self, *keys: str) -> int:
-        """A positive integer under any of several names, which must agree."""
+        """Read a positive integer under any of several names, which must agree."""
         found = {key: self.size(key) for key in keys if self.raw(key) is not None}
         if not found:
             return self.size(keys[0])
@@ -89,7 +91,7 @@ class Fields:
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
-        """A positive number."""
+        """Read a positive number."""
         value = self._get(key, default)
         # bool is an int in Python, and True would pass for 1.0.
         if type(value) not in (int, float) or not 0 < value < math.inf:
@@ -97,21 +99,21 @@ class Fields:
         return float(value)
 
     def flag(self, key: str, default: bool | None = None) -> bool:
-        """True or false."""
+        """Read a Boolean."""
         value = self._get(key, default)
         if type(value) is not bool:
             raise self.refuse(key, "true or false", value)
         return value
 
     def token(self, key: str) -> int | None:
-        """A token number, or None."""
+        """Read a token id, or None."""
         value = self.raw(key)
         if value is not None and (type(value) is not int or value < 0):
             raise self.refuse(key, "a token number or null", value)
         return value
 
     def tokens(self, key: str) -> tuple[int, ...]:
-        """A token number or a list of them; empty for null."""
+        """Read a token id or a list of token ids; empty for null."""
         value = self.raw(key)
         ids = value if isinstance(value, list) else [] if value is None else [value]
         if not all(type(i) is int and i >= 0 for i in ids):
@@ -119,9 +121,9 @@ class Fields:
         return tuple(ids)
 
     def known(self, key: str, supported: tuple[object, ...], default: object = None) -> Any:
-        """One of the values that are supported."""
+        """Read one of the supported values."""
         value = self._get(key, default)
-        # 1 == True: a flag is no number.
+        # 1 == True in Python, so the types are compared too.
         if not any(value == one and type(value) is type(one) for one in supported):
             names = ", ".join(repr(one) for one in supported)
             raise CheckpointError(
@@ -130,7 +132,7 @@ class Fields:
         return value
 
     def inner(self, key: str) -> Fields | None:
-        """An object inside of this one; None where there is none."""
+        """Read a nested object; None if the field is absent."""
         value = self.raw(key)
         if value is None:
             return None
@@ -139,18 +141,21 @@ class Fields:
         return Fields(value, f"{self._place} ({key})")
 
     def inert(self, *keys: str) -> None:
-        """Take fields as read that say nothing about the numbers of this architecture."""
+        """Mark fields as read that do not affect what this architecture computes."""
         self._read.update(map(self._own, keys))
 
     def by_layer(
         self, key: str, layers: int, known: Collection[str], default: Mapping[int, dict[str, Any]]
     ) -> list[Fields]:
-        """These fields as each layer has them: the object `key` has, by the number of a layer,
-        those of the `known` that it has of its own; `default` where there is no such object."""
+        """Return the fields of each layer, with the layer's own values of some fields.
+
+        key: a field with an object from layer number to the layer's own values. known: the fields
+        that it may set. default: the own values by layer number where the field is absent.
+        """
         given = self.inner(key)
         own: dict[int, Any] = dict(default)
         if given is not None:
-            # The numbers of layers have zeros before them: "05" of 30.
+            # Layer numbers have leading zeros: "05" of 30.
             own = {int(name): given.raw(name) for name in given.names() if name.isdecimal()}
             given.finish()
         said = [one for one in own.values() if one is not None]
@@ -166,7 +171,7 @@ class Fields:
         return found
 
     def names(self) -> tuple[str, ...]:
-        """Every field that is there."""
+        """Return the names of all fields, as the object spells them."""
         return tuple(self._raw)
 
     def finish(self) -> None:
@@ -181,13 +186,13 @@ class Fields:
             )
 
     def refuse(self, key: str, wanted: str, found: object) -> CheckpointError:
-        """The refusal of a value."""
+        """Return the CheckpointError for a wrong value of a field."""
         return CheckpointError(
             f"{self._place}: wanted {wanted} for {self._own(key)}, found {found!r}"
         )
 
     def _own(self, key: str) -> str:
-        """What the object calls a field."""
+        """Return the object's own name of a field."""
         return self._names.get(key, key)
 
     def _get(self, key: str, default: Any = None) -> Any:

@@ -1,8 +1,7 @@
-"""What a GGUF's metadata says of a model, as the config.json that transformers would have.
+"""Converts the metadata of a GGUF to the config.json that transformers would have.
 
-So the architectures read it as they read any config. Whatever stands under the architecture's own
-keys must be known here. Source: gguf 0.19.0 (constants.py, convert_hf_to_gguf.py) and llama.cpp's
-src/llama-arch.cpp.
+The architectures then read it like any config. Every metadata key of the architecture must be known
+here. Source: gguf 0.19.0 (constants.py, convert_hf_to_gguf.py) and llama.cpp's src/llama-arch.cpp.
 """
 
 from __future__ import annotations
@@ -38,10 +37,10 @@ _FIELDS = {
     "rope.freq_base": "rope_theta",
     "vocab_size": "vocab_size",
 }
-#: A flag for each layer, or how many layers a period has.
+#: Key of the sliding layers: a flag for each layer, or the number of layers of a period.
 _PATTERN = "attention.sliding_window_pattern"
 
-#: Read one by one below; those that say nothing about the numbers.
+#: Other known keys: read one by one below, or without effect on what the model computes.
 _OTHERS = (
     "attention.sliding_window", _PATTERN, "attention.value_length",
     "expert_count", "expert_gating_func", "expert_shared_feed_forward_length",
@@ -52,24 +51,24 @@ _OTHERS = (
     "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow", "rope.scaling.finetuned",
 )  # fmt: skip
 
-#: What calls itself llama, with experts.
+#: Names of the architecture that GGUF calls llama, if it has experts.
 _MIXTRAL = ("MixtralForCausalLM", "mixtral")
 
-#: How logits of a router become shares -> expert_gating_func.
+#: Score function of a router -> value of expert_gating_func.
 SCORES = {"softmax": 1, "sigmoid": 2}
 
-#: More are in no model.
+#: Upper limit of plausible numbers of layers.
 _MOST_LAYERS = 1 << 16
 
 
 def transformers_config(
     metadata: Mapping[str, Any], tensors: Collection[str], place: str
 ) -> dict[str, Any]:
-    """config.json of the model; `tensors` are the names that it has, `place` its file.
+    """Return config.json of the model. tensors: the names of its tensors. place: its file.
 
-    Whether there are biases, a head beside the embedding, and experts in a layer is seen from the
-    tensors: GGUF does not say it. Raises CheckpointError for an architecture or a key that is not
-    known, and for rotary factors of longrope of one that has none.
+    GGUF does not state whether a model has biases, a head beside the embedding, or experts in a
+    layer; this is seen from the tensors. Raises CheckpointError for an unknown architecture or key,
+    and for factors of LongRoPE in an architecture that does not support it.
     """
     kind = metadata.get("general.architecture")
     if not isinstance(kind, str) or kind not in KINDS:
@@ -107,7 +106,7 @@ def transformers_config(
     config = {field: own[key] for key, field in fields.items() if own.get(key) is not None}
     config |= {"architectures": [names[0]], "model_type": names[1]}
     config.setdefault("num_key_value_heads", config.get("num_attention_heads"))
-    # As llama.cpp has them; the architectures' own defaults differ.
+    # Defaults of llama.cpp; the architectures' own defaults differ.
     config.setdefault("rope_theta", 10000.0)
     config.setdefault("head_dim", _head_size(config))
     config["tie_word_embeddings"] = "lm_head.weight" not in tensors
@@ -122,7 +121,7 @@ def transformers_config(
     config |= fixed(kind, config)
     scaling = {} if factors else rope_scaling(own, place)
     if kind == "gpt-oss":
-        # Of its published configs; GGUF has no key for either.
+        # Values of the published configs; GGUF has no key for either.
         scaling["truncate"] = False
         config["quantization_config"] = {"quant_method": "mxfp4"}
     if scaling:
@@ -132,7 +131,7 @@ def transformers_config(
 
 
 def stores_norms(metadata: Mapping[str, Any]) -> bool:
-    """Whether norms of the file have what they multiply with, and transformers' that less one."""
+    """Whether the file stores norm weights with 1 added to transformers' weights (Gemma)."""
     kind = KINDS.get(str(metadata.get("general.architecture")))
     return kind is not None and kind.stored_norms
 
@@ -140,10 +139,10 @@ def stores_norms(metadata: Mapping[str, Any]) -> bool:
 def published_config(
     metadata: Mapping[str, Any], tensors: Mapping[str, CanonicalTensor], place: str
 ) -> tuple[dict[str, Any], dict[str, CanonicalTensor]]:
-    """config.json of the model, and its tensors without those that config.json says.
+    """Return config.json of the model, and its tensors without those that config.json expresses.
 
-    Raises CheckpointError as transformers_config, for divisors of rotary frequencies that are
-    no scaling of Llama 3, and for norms that are stored otherwise than transformers has them.
+    Raises CheckpointError as transformers_config does, for rotary divisors that are not a scaling
+    of Llama 3, and for norms that are stored differently from transformers.
     """
     if stores_norms(metadata):
         raise CheckpointError(
@@ -160,7 +159,7 @@ def published_config(
 
 
 def unstated(metadata: Mapping[str, Any]) -> tuple[str, ...]:
-    """What the file does not say and is taken as the architecture has it: notes, one each."""
+    """Return notes on properties that the file does not state and that are assumed."""
     kind = metadata.get("general.architecture")
     notes = []
     if kind == "gpt-oss":
@@ -215,7 +214,7 @@ def _tokens(metadata: Mapping[str, Any], own: Mapping[str, Any], place: str) -> 
 
 
 def _windows(kind: str, own: Mapping[str, Any], place: str) -> dict[str, Any]:
-    """The fields of config.json that say which layers slide; none where no layer does."""
+    """Return the fields of config.json for sliding windows; empty where no layer slides."""
     width, layers = own.get("attention.sliding_window"), _layers(own)
     if not width:
         if KINDS[kind].needs_window:
@@ -257,7 +256,7 @@ def _windows(kind: str, own: Mapping[str, Any], place: str) -> dict[str, Any]:
 
 
 def _layers(own: Mapping[str, Any]) -> int:
-    """The number of layers; 0 where the architecture will refuse what is there."""
+    """Return the number of layers; 0 for an invalid value, which the architecture refuses."""
     layers = own.get("block_count")
     return layers if type(layers) is int and 0 < layers <= _MOST_LAYERS else 0
 
@@ -285,7 +284,7 @@ def _experts(
 
 
 def _head_size(config: Mapping[str, Any]) -> Any:
-    """The dimensions of a head; None where the architecture will refuse what is there."""
+    """Return the head size; None for invalid values, which the architecture refuses."""
     width, heads = config.get("hidden_size"), config.get("num_attention_heads")
     if config.get("head_dim") is not None:
         return config["head_dim"]
@@ -295,9 +294,10 @@ def _head_size(config: Mapping[str, Any]) -> Any:
 def _check_heads(
     config: dict[str, Any], own: Mapping[str, Any], place: str, *, partial: bool
 ) -> None:
-    """Values are as wide as keys; all dimensions of a head are rotated, or `partial` says how many.
+    """Check that values are as wide as keys, and that all dimensions of a head are rotated.
 
-    The latter become a field of the config.
+    With `partial`, fewer rotated dimensions become partial_rotary_factor of the config. Raises
+    CheckpointError otherwise.
     """
     size = _head_size(config)
     rotated = own.get("rope.dimension_count", size)

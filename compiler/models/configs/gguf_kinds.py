@@ -1,9 +1,9 @@
-"""The architectures of llama.cpp that are read from a GGUF, and what each has beside the others.
+"""The architectures of llama.cpp that are read from a GGUF, and the properties of each.
 
-    general.architecture     fields of config.json: of metadata under another name, of tensors that
-                             are there, or fixed, where llama.cpp has no key for them
-
-Source: llama.cpp's src/models and src/llama-model.cpp (keys, defaults, rotary pairs), conversion/.
+A record maps an architecture to transformers' names, and says which fields of config.json come from
+metadata under another name, from the presence of tensors, or from fixed values where llama.cpp has
+no key. Source: llama.cpp's src/models and src/llama-model.cpp (keys, defaults, rotary pairs),
+conversion/.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """One of them: its two names in transformers, `architecture` and `model_type`.
+    """An architecture, with its names in transformers, `architecture` and `model_type`.
 
-    `fields`: metadata key, without the architecture, to field. `present`: field to the parameter of
-    layer 0 that says it by being there. `defaults`: values of keys where the file has none, as
-    llama.cpp takes them. `partial`: heads may be rotated in part. `period`: of the sliding layers
-    where the file has no pattern: of each P layers the last is full, of 0 none is; None: a window
-    alone does not say which layers slide. `by_layer`: config.json says for each layer whether it
-    slides; `needs_window`: some always do. `sliding`: the two names of what slides, where they
-    differ. `slides`: llama.cpp reads the window; a number: of models of so many layers alone.
-    `scores`: how the router's logits become shares. `experts_everywhere`: llama.cpp wants experts
-    in every layer where there are some. `long`: rotary factors for long texts may be there.
-    `stored_norms`: norms have what they multiply with, where transformers has that less one.
+    `fields`: metadata key, without the architecture -> field of config.json. `present`: Boolean
+    field -> the parameter of layer 0 whose presence makes it true. `defaults`: llama.cpp's defaults
+    of keys. `partial`: heads may be rotated in part. `period`: P where the last of every P layers
+    is full and the others slide, if the file has no pattern; 0 if all slide; None if a window alone
+    does not say which layers slide. `by_layer`: config.json says for each layer whether it slides.
+    `needs_window`: the file must state a window. `sliding`: the names in transformers of the
+    variant with a window, where they differ. `slides`: llama.cpp reads the window; a number: only
+    in models with so many layers. `scores`: the score function of the router. `experts_everywhere`:
+    llama.cpp requires experts in every layer of a model with experts. `long`: the file may have
+    factors of LongRoPE. `stored_norms`: the file stores norm weights with 1 added to those of
+    transformers.
     """
 
     architecture: str
@@ -55,8 +56,8 @@ _LOCAL_EXPERTS = {
     "expert_feed_forward_length": "intermediate_size",
 }
 
-#: `general.architecture` -> the architecture. Mistral and Mixtral call themselves llama, OLMo 3
-#: olmo2.
+#: `general.architecture` -> the architecture. GGUFs of Mistral and Mixtral state llama, those of
+#: OLMo 3 olmo2.
 KINDS: Mapping[str, Kind] = MappingProxyType(
     {
         "cohere2": Kind(
@@ -245,13 +246,13 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
     }
 )  # fmt: skip
 
-#: What llama.cpp takes Gemmas of so many layers for: scores are divided by the root of what a head
-#: has of the hidden size, not of its own.
+#: Numbers of layers of the largest Gemmas, by which llama.cpp recognizes them: their scores are
+#: divided by the square root of hidden_size / heads instead of the head size.
 _LARGEST = {"gemma2": 46, "gemma3": 62}
 
 
 def fixed(kind: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """What the architecture has by itself, for a config with its sizes."""
+    """Return the fields that follow from the architecture and the sizes in `config`."""
     if kind not in _LARGEST:
         return {}
     divisor, width = config.get("head_dim"), config.get("hidden_size")

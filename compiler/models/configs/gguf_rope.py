@@ -1,11 +1,11 @@
-"""Rotary positions in a GGUF: metadata and tensors, as config.json has them.
+"""Converts rotary scaling in a GGUF, from metadata and tensors, to `rope_scaling` of config.json.
 
     linear, yarn  rope.scaling.* in the metadata
-    llama3        rope_freqs.weight: what each frequency is divided by
+    llama3        rope_freqs.weight: the divisor of each frequency
     longrope      rope_factors_long.weight, rope_factors_short.weight: the divisors of Phi-3
 
 Source: convert_hf_to_gguf.py; llama.cpp's src/llama-model.cpp (the keys and their defaults) and
-src/llama-context.cpp (what attn_factor multiplies).
+src/llama-context.cpp (use of attn_factor).
 """
 
 from __future__ import annotations
@@ -20,21 +20,22 @@ from numpy.typing import NDArray
 from mxc.compiler.models.configs.yarn import yarn_attention
 from mxc.errors import CheckpointError
 
-#: The tensor of what each rotary frequency is divided by.
+#: The tensor with the divisor of each rotary frequency.
 DIVISORS = "rope_freqs.weight"
 
-#: Tensors of longrope.
+#: The tensors of LongRoPE's divisors.
 FACTORS = ("rope_factors_long.weight", "rope_factors_short.weight")
 
-#: Two attention factors of one file agree within that, relative: both were rounded to float32.
+#: Relative tolerance between two attention factors of one file, both rounded to float32.
 _AGREE = 1e-6
 
 
 def rope_scaling(own: Mapping[str, Any], place: str) -> dict[str, Any]:
-    """`rope_scaling` of config.json; empty without scaling. `own`: keys after the architecture.
+    """Return `rope_scaling` of config.json; empty without scaling.
 
-    Defaults are llama.cpp's: a factor without a type is linear, and YaRN without an original
-    context has that of the model. Raises CheckpointError for what is not supported.
+    own: metadata of the architecture, by key without the architecture's name. Defaults are
+    llama.cpp's: a factor without a type is linear, and YaRN without an original context takes the
+    model's context. Raises CheckpointError for unsupported values.
     """
     kind = own.get("rope.scaling.type", "linear")
     if kind == "none":
@@ -43,7 +44,7 @@ def rope_scaling(own: Mapping[str, Any], place: str) -> dict[str, Any]:
         raise CheckpointError(
             f"{place}: rope.scaling.type {kind!r} is not supported; supported: none, linear, yarn"
         )
-    # The second is the name in the first files. 0 is llama.cpp's word for none.
+    # rope.scale_linear is the key of the oldest files. In llama.cpp 0 means no scaling.
     factor = _number(own, "rope.scaling.factor", place)
     factor = _number(own, "rope.scale_linear", place) if factor is None else factor
     if kind == "yarn":
@@ -56,7 +57,7 @@ def rope_scaling(own: Mapping[str, Any], place: str) -> dict[str, Any]:
 
 
 def _number(own: Mapping[str, Any], key: str, place: str) -> float | None:
-    """A finite number that is not negative; None where there is none."""
+    """Return a finite number that is not negative; None if the key is absent."""
     value = own.get(key)
     if value is not None and (type(value) not in (int, float) or not 0 <= value < math.inf):
         raise CheckpointError(f"{place}: wanted a positive number for {key}, found {value!r}")
@@ -64,7 +65,7 @@ def _number(own: Mapping[str, Any], key: str, place: str) -> float | None:
 
 
 def _yarn(own: Mapping[str, Any], factor: float, place: str) -> dict[str, Any]:
-    # What is not set is negative where llama.cpp itself has written the file.
+    # In files that llama.cpp itself has written, -1 means that the factor is not set.
     if (share := own.get("rope.scaling.yarn_ext_factor", 1.0)) not in (1.0, -1.0):
         raise CheckpointError(
             f"{place}: rope.scaling.yarn_ext_factor is {share}; only 1 is supported"
@@ -83,10 +84,11 @@ def _yarn(own: Mapping[str, Any], factor: float, place: str) -> dict[str, Any]:
 
 
 def _attention_factor(own: Mapping[str, Any], factor: float, place: str) -> float | None:
-    """What cos and sin are multiplied with; None: what YaRN makes of the factor.
+    """Return the factor of cos and sin; None for YaRN's default.
 
-    `attn_factor` is a factor beside YaRN's own, as llama.cpp computes; `yarn_attn_factor` is both,
-    as convert_hf_to_gguf.py writes it.
+    `attn_factor` multiplies YaRN's own factor, as llama.cpp computes it. `yarn_attn_factor` is the
+    whole factor, as convert_hf_to_gguf.py writes it. Raises CheckpointError where both are given
+    and disagree.
     """
     times = _number(own, "rope.scaling.attn_factor", place)
     whole = _number(own, "rope.scaling.yarn_attn_factor", place)
@@ -104,9 +106,10 @@ def _attention_factor(own: Mapping[str, Any], factor: float, place: str) -> floa
 def longrope_scaling(
     factors: Mapping[str, NDArray[np.float32]], metadata: Mapping[str, Any], place: str
 ) -> dict[str, Any]:
-    """`rope_scaling` of config.json for divisors [pairs] of frequencies, by the names in FACTORS.
+    """Return `rope_scaling` of config.json for LongRoPE.
 
-    Raises CheckpointError where one of both lists or the original context is missing.
+    factors: the divisors [pairs] of frequencies, by the names in FACTORS. Raises CheckpointError
+    where one of the two lists or the original context is missing.
     """
     kind = metadata.get("general.architecture")
     key = f"{kind}.rope.scaling.original_context_length"
@@ -129,9 +132,10 @@ def longrope_scaling(
 def llama3_scaling(
     divisors: NDArray[np.float32], config: Mapping[str, Any], place: str
 ) -> dict[str, Any]:
-    """The scaling of Llama 3 that divides frequencies so, as convert_hf_to_gguf.py does it.
+    """Return the published scaling of Llama 3 that gives these divisors of frequencies.
 
-    Raises CheckpointError where none of the published scalings does.
+    The divisors are computed as in convert_hf_to_gguf.py. Raises CheckpointError where no published
+    scaling gives them.
     """
     base, width = config.get("rope_theta", 10000.0), 2 * divisors.size
     wavelengths = 2 * np.pi * base ** (np.arange(0, width, 2) / width)

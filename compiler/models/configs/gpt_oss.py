@@ -1,7 +1,7 @@
-"""config.json of gpt-oss, parsed to a record in which every field is stated and checked.
+"""Parses config.json of gpt-oss to a record with checked fields.
 
 Source of the meanings and defaults: transformers models/gpt_oss/configuration_gpt_oss.py and
-modeling_rope_utils.py (5.23). What changes numbers and has no default there is asked for here.
+modeling_rope_utils.py (5.23). A field without default there that affects the results is required.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ class GptOssConfig:
 
 
 def parse(raw: dict[str, Any], place: str) -> GptOssConfig:
-    """The record of a parsed config.json; `place` names the file in errors.
+    """Return the record of a parsed config.json; place: names the file in errors.
 
-    Raises CheckpointError: another architecture or rope type (the message
-    lists what is supported), a missing field, or fields that contradict each other.
+    Raises CheckpointError for another architecture or rope type (the message lists the supported
+    ones), a missing field, or fields that contradict each other.
     """
     fields = Fields(raw, place)
     _check_kind(raw, place)
-    # The second is the name in the first published configs.
+    # experts_per_token is the name in the first published configs.
     top_k = fields.one_of("num_experts_per_tok", "experts_per_token")
     layers = fields.size("num_hidden_layers")
     layer_types = _layer_types(fields, layers)
@@ -102,13 +102,13 @@ def _check_kind(raw: dict[str, Any], place: str) -> None:
         known("architecture", architecture, ARCHITECTURES)
     known("model_type", raw.get("model_type"), MODEL_TYPES)
     # transformers applies its own clamped swiglu whatever hidden_act says; another name here
-    # means a model that is not this one.
+    # means another model.
     known("hidden_act", raw.get("hidden_act", "silu"), ("silu",))
 
 
 def _layer_types(fields: Fields, layers: int) -> tuple[str, ...]:
     types = fields.raw("layer_types")
-    if types is None:  # transformers' rule: sliding first, then in turn
+    if types is None:  # transformers' rule: alternating, sliding first
         return tuple(LAYER_TYPES[i % 2] for i in range(layers))
     if not isinstance(types, list) or len(types) != layers:
         raise fields.refuse("layer_types", f"a list of num_hidden_layers = {layers} names", types)
@@ -119,7 +119,7 @@ def _layer_types(fields: Fields, layers: int) -> tuple[str, ...]:
 
 
 def _rope(raw: dict[str, Any], place: str) -> tuple[float, YarnScaling]:
-    # transformers 5 writes rope_parameters (theta inside); before it was rope_scaling.
+    # transformers 5 writes rope_parameters (theta inside); older versions write rope_scaling.
     old, new = raw.get("rope_scaling"), raw.get("rope_parameters")
     if old and new and old != new:
         raise CheckpointError(

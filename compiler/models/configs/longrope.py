@@ -1,4 +1,4 @@
-"""What a config says of LongRoPE, the scaling of rotary frequencies of Phi-3, Phi-3.5 and Phi-4."""
+"""Reads LongRoPE from a config: the scaling of rotary frequencies of Phi-3, Phi-3.5 and Phi-4."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from mxc.errors import CheckpointError
 
 @dataclass(frozen=True, kw_only=True)
 class LongropeScaling:
-    """Each frequency divided by a number of its own (https://arxiv.org/abs/2402.13753).
+    """Each frequency divided by its own divisor (https://arxiv.org/abs/2402.13753).
 
-    `long` where sequences may be longer than `original_max_position_embeddings`, else `short`.
-    `attention_factor` multiplies cos and sin, in both cases.
+    The divisors are `long` where sequences may be longer than `original_max_position_embeddings`,
+    else `short`. `attention_factor` multiplies cos and sin in both cases.
     """
 
     short: tuple[float, ...]
@@ -23,14 +23,14 @@ class LongropeScaling:
     attention_factor: float
 
     def divisors(self, length: int) -> tuple[float, ...]:
-        """The divisors for sequences of up to `length` tokens."""
+        """Return the divisors for sequences of up to `length` tokens."""
         return self.long if length > self.original_max_position_embeddings else self.short
 
 
 def read_longrope(rope: Fields, outer: Fields) -> LongropeScaling:
-    """The fields of a rope of type longrope, with the defaults of transformers (5.23).
+    """Read a rope of type longrope, with the defaults of transformers (5.23).
 
-    `outer`: the config around it, which may say the original context and says the longest one.
+    outer: the config around it, which states the maximum context and may state the original one.
     """
     key = "original_max_position_embeddings"
     original = rope.size(key) if rope.raw(key) is not None else outer.size(key)

@@ -1,4 +1,4 @@
-"""What a config says of YaRN, the scaling of rotary frequencies for long contexts."""
+"""Reads YaRN from a config: a scaling of rotary frequencies for long contexts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mxc.compiler.models.configs.fields import Fields
 class YarnScaling:
     """YaRN scaling of the rotary frequencies (https://arxiv.org/abs/2309.00071).
 
-    `attention_factor` multiplies cos and sin; it is resolved already, never None.
+    `attention_factor` multiplies cos and sin; defaults are resolved already.
     """
 
     factor: float
@@ -24,7 +24,7 @@ class YarnScaling:
 
 
 def read_yarn(rope: Fields) -> YarnScaling:
-    """The fields of a rope of type yarn, with the defaults of transformers (5.23)."""
+    """Read a rope of type yarn, with the defaults of transformers (5.23)."""
     factor = rope.number("factor")
     return YarnScaling(
         factor=factor,
@@ -37,7 +37,7 @@ def read_yarn(rope: Fields) -> YarnScaling:
 
 
 def yarn_attention(factor: float, weight: float = 1.0) -> float:
-    """What cos and sin are multiplied with where frequencies are divided by `factor`."""
+    """Return YaRN's default factor of cos and sin where frequencies are divided by `factor`."""
     return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
 
 
