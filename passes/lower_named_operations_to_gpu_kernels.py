@@ -34,8 +34,8 @@ after:
 
 Leaves alone: states whose rows are not a multiple of an eighth of a wave, or that do not have a
 multiple of 8 rows, or have more than 256; convolutions of one token or more than 8, or with weights
-that are not bf16, f16 or f32; rotary writes to pages of other types, or of heads whose half is not
-a multiple of 4; the largest elements of rows of more than 1024 elements or of a dynamic number of
+that are not bf16, f16 or f32; rotary writes whose real and imaginary parts are not a multiple of 4
+elements, of 8 for packed pages; the largest elements of rows of more than 1024 elements or of a dynamic number of
 elements, of other types than f32, in another order than descending, with given indices, or with
 results that do not start from -inf and 0; more than 1024 experts; norms of rows of more than 32768
 elements or not a multiple of 4, or with weights that are not bf16, f16 or f32; routers that read no
