@@ -36,8 +36,13 @@ def command(
         ),
     ] = None,
     tokens: Annotated[
-        int, typer.Option(min=1, help="Of a language model, tokens of the prompt.")
-    ] = 128,
+        int | None,
+        typer.Option(
+            min=1,
+            help="Of a language model, tokens of the prompt.",
+            show_default="up to the token that the report estimates",
+        ),
+    ] = None,
     repetitions: Annotated[int, typer.Option(min=1, help="Timed runs of a kernel.")] = 10,
 ) -> None:
     """Run each kernel of an artifact on a GPU: compare it with the simulator, and time it.

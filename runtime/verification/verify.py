@@ -120,7 +120,7 @@ def verify(
     index: int | None,
     function: str,
     arguments: Sequence[Any] | None,
-    tokens: int,
+    tokens: int | None,
     repetitions: int,
     seen: Callable[[KernelResult | FunctionResult], None],
 ) -> Verification:
@@ -129,7 +129,8 @@ def verify(
     library: HIP's library, None to search for it. uri: the IREE device for the whole run. index:
     the GPU, by default the first with the artifact's architecture. A program's `function` is called
     with `arguments`, or random ones if there are none; a language model reads `tokens` random
-    tokens and decodes one more. repetitions: number of timed runs. seen: called with each result.
+    tokens and decodes one more, by default the token whose kernels the report estimates.
+    repetitions: number of timed runs. seen: called with each result.
 
     Raises RequestError where there is no GPU for the artifact, and for arguments that do not fit.
     """
@@ -160,7 +161,8 @@ def verify(
         return devices[-1]
 
     model = load(path, make=make)
-    call = _call(model, function, arguments, tokens)
+    length = known.decoded - 1 if tokens is None else tokens
+    call = _call(model, function, arguments, length, known.set_size)
     try:
         wanted = call(model)
     except RequestError as error:
@@ -222,9 +224,16 @@ _Results = dict[str, tuple[str, arrays.Array]]
 
 
 def _call(
-    model: Model, function: str, given: Sequence[Any] | None, tokens: int
+    model: Model,
+    function: str,
+    given: Sequence[Any] | None,
+    tokens: int,
+    sized: Callable[[int, int], None],
 ) -> Callable[[Model], _Results]:
-    """Return a function that calls a model with fixed arguments and returns the results."""
+    """Return a function that calls a model with fixed arguments and returns the results.
+
+    sized: called before each step of a language model with its rows and the length of its sequence.
+    """
     generator = np.random.default_rng(_SEED)
     record = model.manifest.model
     if record is not None:
@@ -233,7 +242,9 @@ def _call(
 
         def read(chosen: Model) -> _Results:
             sequence = chosen.sequence()
+            sized(tokens, tokens)
             row = sequence.feed(prompt[:-1], last_only=True)
+            sized(1, tokens + 1)
             return {
                 f"prompt of {tokens}": ("f32", row),
                 "decode": ("f32", sequence.feed(prompt[-1:])),
@@ -283,7 +294,10 @@ def _digest(path: Path) -> str:
 
 
 class _Report:
-    """The kernels in the report of an artifact."""
+    """The kernels in the report of an artifact, with estimates for the step that runs.
+
+    The report has estimates for some steps of a language model, its samples; see `set_size`.
+    """
 
     def __init__(self, path: Path) -> None:
         file = path / REPORT
@@ -298,6 +312,17 @@ class _Report:
         for name, caller in callers.items():
             if caller in self._operations:
                 self._operations.setdefault(name, self._operations[caller])
+        self._samples = {(each["rows"], each["positions"]): each["name"] for each in raw["samples"]}
+        self._sample: str | None = None
+
+    @property
+    def decoded(self) -> int:
+        """Length of the shortest sequence of which the report estimates the last token."""
+        return min((length for rows, length in self._samples if rows == 1), default=64)
+
+    def set_size(self, rows: int, positions: int) -> None:
+        """State the rows of the step that runs next, and the length of its sequence."""
+        self._sample = self._samples.get((rows, positions))
 
     @property
     def types(self) -> dict[str, tuple[str, ...]]:
@@ -307,7 +332,8 @@ class _Report:
     def result(self, check: Check) -> KernelResult:
         """Return the result of a check, with the report's estimate beside it."""
         operation = self._operations.get(check.kernel, {})
-        time = operation.get("time") or {}
+        sample = operation.get("samples", {}).get(self._sample, {})
+        time = operation.get("time") or sample.get("time") or {}
         model = time.get("seconds")
         return KernelResult(
             name=check.kernel,

@@ -124,9 +124,14 @@ def test_a_model_is_run(tmp_path: Path) -> None:
     write_gpt_oss(tmp_path / "checkpoint", options, tokenizer=False)
     place = tmp_path / "model.mxc"
     mxc.compile(tmp_path / "checkpoint", "gfx950", place, max_sequence_length=32)
-    found = run(place, SimulatedHip("gfx950"), function=None, tokens=2)
+    found = run(place, SimulatedHip("gfx950"), function=None, tokens=None)
     assert found.failure is None
     assert found.agrees
+    # The last token of 32 is a sample of the report, and the prompt before it is none.
+    assert [each.name for each in found.functions] == ["prompt of 31", "decode"]
+    estimated = [each for each in found.kernels if each.ratio is not None]
+    assert {"schedule", "roofline"} == {each.model for each in estimated}
+    assert len(found.kernels) / 3 < len(estimated) < len(found.kernels)
     names = [kernel.name for kernel in found.kernels]
     assert any(name.startswith("mxc_attention") for name in names)
     assert not any(name.endswith("_joined") for name in names)
