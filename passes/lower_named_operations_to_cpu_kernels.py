@@ -32,8 +32,8 @@ and values whose size is not a multiple of 16 (of 32 if packed), keys of more th
 with 16 lanes, else 16 or 8 (keys of more than 144 elements have 8 lanes at most, and half as many
 keys in a block from 288 elements on); states whose rows are not a multiple of `lanes`, or that do
 not have a multiple of 8 rows; convolutions whose columns are not a multiple of `lanes`, of one
-token or more than 8, or with weights that are not bf16, f16 or f32; rotary writes whose real
-and imaginary parts are not a multiple of `lanes` elements, of 8 for packed pages.
+token or more than 8, or with weights that are not bf16, f16 or f32; rotary writes whose real and
+imaginary parts are not a multiple of `lanes` elements, of 8 for packed pages.
 """
 
 from __future__ import annotations
