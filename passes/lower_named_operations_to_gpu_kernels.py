@@ -39,13 +39,14 @@ elements, of 8 for packed pages; the largest elements of rows of more than 1024 
 dynamic number of elements, of other types than f32, in another order than descending, with given
 indices, or with results that do not start from -inf and 0; more than 1024 experts; norms of rows of
 more than 32768 elements or not a multiple of 4, or with weights that are not bf16, f16 or f32;
-routers that read no such norm, or whose weights have more than 256 KiB. Refuses: attention with
-queries that are not f32; keys, values or sinks of other types than bf16, f16 and f32; packed keys
-and values in other formats than mxint8, mxfp8e4m3 and fp8e4m3, of which a lane would have an odd
-number of elements, or, in MX formats, elements of two blocks (96); keys and values whose size is
-not a multiple of 16; keys of more than 512 bytes, or 1152 for bf16 and formats that are decoded to
-bf16; pages whose positions are not a multiple of 32; scales and caps far from 1. Values may be the
-first elements of the rows that hold the keys.
+routers that read no such norm, or whose weights have more than 256 KiB.
+
+Refuses: attention with queries that are not f32; keys, values or sinks of other types than bf16,
+f16 and f32; packed keys and values in other formats than mxint8, mxfp8e4m3 and fp8e4m3, of which a
+lane would have an odd number of elements, or, in MX formats, elements of two blocks (96); keys and
+values whose size is not a multiple of 16; keys of more than 512 bytes, or 1152 for bf16 and formats
+that are decoded to bf16; pages whose positions are not a multiple of 32; scales and caps far from
+1. Values may be the first elements of the rows that hold the keys.
 """
 
 from __future__ import annotations
