@@ -188,7 +188,9 @@ class Model:
             bytes_per_token=sum(
                 o.devices * prod(page.stored.shape) * _BYTES[page.dtype] // PAGE for page in pages
             ),
-            bytes_per_sequence=sum(prod(s.shape) * _BYTES[s.dtype] for s in states.values()),
+            bytes_per_sequence=sum(
+                o.devices * prod(s.shape) * _BYTES[s.dtype] for s in states.values()
+            ),
             eos_tokens=self.eos_tokens,
             bos_token=decoder.bos_token,
             pad_token=decoder.pad_token,

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from packed_file import packed_file
 from safetensors.numpy import load_file
-from transformers import Gemma4TextConfig, KimiLinearConfig, PretrainedConfig, Qwen3NextConfig
+from transformers import Gemma4TextConfig, PretrainedConfig, Qwen3NextConfig
 
 import mxc
 from mxc.artifact.manifest import REPORT
@@ -78,10 +78,9 @@ def test_what_is_packed(
         bias = source[f"{EXPERTS}.gate_up_proj_bias"]
         rows = [half(bias[:, turn::2], 1, device) for turn in range(2)]
         check(device, f"{EXPERTS}.gate_up_proj_bias", np.concatenate(rows, 1))
-        for part in "qkv":
-            for kind in ("weight", "bias"):
-                key = f"{ATTENTION}.{part}_proj.{kind}"
-                check(device, key, half(source[key], 0, device))
+        for kind in ("weight", "bias"):
+            rows = [half(source[f"{ATTENTION}.{part}_proj.{kind}"], 0, device) for part in "qkv"]
+            check(device, f"{ATTENTION}.qkv_proj.{kind}", np.concatenate(rows))
         check(device, key := f"{ATTENTION}.sinks", half(source[key], 0, device))
         check(device, key := f"{ATTENTION}.o_proj.weight", half(source[key], 1, device))
         check(device, key := "model.embed_tokens.weight", half(source[key], 0, device))
@@ -158,7 +157,12 @@ def whole(kind: type[PretrainedConfig], name: str, **fields: Any) -> dict[str, A
 
 
 LAYERS = ["linear_attention"] * 3 + ["full_attention"]
-HYBRID = {"num_hidden_layers": 4, "layer_types": LAYERS}
+HYBRID = {
+    "num_hidden_layers": 4,
+    "layer_types": LAYERS,
+    "linear_num_key_heads": 3,
+    "linear_num_value_heads": 6,
+}
 
 
 @pytest.mark.parametrize(
@@ -171,10 +175,16 @@ HYBRID = {"num_hidden_layers": 4, "layer_types": LAYERS}
         ({"vocab_size": 139}, {}, "vocab_size is 139, which does not divide among 2 devices"),
         ({}, {"quantize_dense": "mxfp8"}, "down_proj.weight is mxfp8e4m3, in blocks of 32, .*48"),
         ({}, {"observe_inputs": True}, "inputs of linear layers are collected on one device"),
-        ({"model_type": "olmo2"}, {}, "normalized over all heads"),
-        (whole(Qwen3NextConfig, "Qwen3NextForCausalLM", **HYBRID), {}, "has linear attention"),
-        (whole(KimiLinearConfig, "KimiLinearForCausalLM", **HYBRID), {}, "has linear attention"),
-        (whole(Gemma4TextConfig, "Gemma4ForCausalLM"), {}, "inputs of each layer's own"),
+        (
+            whole(Qwen3NextConfig, "Qwen3NextForCausalLM", **HYBRID),
+            {},
+            "linear_num_key_heads is 3, ",
+        ),
+        (
+            whole(Gemma4TextConfig, "Gemma4ForCausalLM", num_key_value_heads=1),
+            {},
+            "num_key_value_heads is 1, ",
+        ),
     ],
 )
 def test_what_is_refused(

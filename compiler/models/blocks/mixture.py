@@ -14,7 +14,7 @@ from mxc.compiler.models.blocks.devices import divided
 from mxc.compiler.models.blocks.expert_tensors import EACH, ExpertTensors
 from mxc.compiler.models.blocks.experts import ExpertWeight, Groups
 from mxc.compiler.models.blocks.gates import Activation, gated, sigmoid, silu
-from mxc.compiler.models.blocks.mlp import Mlp, linears
+from mxc.compiler.models.blocks.mlp import Mlp, Summed, linears
 from mxc.compiler.models.blocks.parameters import Dim, FormatOf, Parameter, Rows, matrix, vector
 from mxc.compiler.models.blocks.primitives import add, add_bias, collapse, f32, linear
 from mxc.compiler.models.blocks.routing import CHOSEN, Routing
@@ -41,8 +41,8 @@ class Shared:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mixture:
-    """The sum of `choices` of `experts` MLPs of width `width`, weighted by their shares.
+class Mixture(Summed):
+    """The sum of `choices` of `experts` MLPs of width `width`, by their shares.
 
     `router`: the router's name. `routing`: how its logits become shares. `tensors`: how the
     checkpoint stores the experts. `shared`: the shared expert, if any. `biases`: whether router and
@@ -136,10 +136,10 @@ class Mixture:
         width = divided(devices, self.width_field, self.width)
         return replace(self, width=width, shared=shared)
 
-    def build(
+    def addend(
         self, scope: Scope, x: ir.Value, name: str, routed: ir.Value | None = None
     ) -> ir.Value:
-        """x [T, H] -> [T, H]. routed [T, H]: the router's input, by default x."""
+        """x [T, H] -> [T, H], of the sum. `routed` [T, H]: what the router reads, if not x."""
         shares, chosen = self._route(scope, x if routed is None else routed, name)
         with ir.Location.name(f"{name}.experts"):
             own = x
@@ -196,7 +196,7 @@ class Mixture:
     def _with_shared(self, scope: Scope, x: ir.Value, mixed: ir.Value, name: str) -> ir.Value:
         """mixed + shared(x) [T, H], with the factor of the gate, if any."""
         assert self.shared is not None
-        y = self.shared.mlp.build(scope, x, f"{name}.{self.shared.name}")
+        y = self.shared.mlp.addend(scope, x, f"{name}.{self.shared.name}")
         if self.shared.gate is None:
             return add(mixed, y)
         (logits,) = linears(scope, x, [f"{name}.{self.shared.gate}"], (1, self.hidden))

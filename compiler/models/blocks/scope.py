@@ -9,6 +9,7 @@ from iree.compiler import ir
 
 from mxc.compiler.models.blocks.activations import Activations
 from mxc.compiler.models.blocks.attention import Cache, CacheKind
+from mxc.compiler.models.blocks.devices import Device
 from mxc.compiler.models.blocks.norms import Norm
 from mxc.compiler.models.blocks.rope import Rope
 from mxc.compiler.models.blocks.weights import Weights
@@ -51,14 +52,19 @@ class Memory:
 class Scope:
     """The weights of the model on one device, its activations, and its norm.
 
-    `grouped`: see experts.py. `prefix`: the prefix of the device's names, "" for a single device.
+    Of a model on several devices that of one, `device`.
     """
 
     weights: Weights
     activations: Activations
     normalization: Norm
     grouped: bool
-    prefix: str = ""
+    device: Device
+
+    @property
+    def prefix(self) -> str:
+        """What the names of its parameters begin with."""
+        return self.device.prefix
 
     def norm(self, x: ir.Value, name: str) -> ir.Value:
         """Build the model's norm of x [.., H] with the weight of `name`."""
