@@ -51,15 +51,23 @@ def _decoded(decoding: Decoding, loops: list[int], sizes: Sequence[int | ir.Valu
         ir.AffineMap.get(len(loops), 0, [substitute(expression, to) for expression in at])
         for at in (place_in_row(decoding), decoding.scale.at)
     ]
+    inputs = [elements, scales]
+    if decoding.factor != 1.0:
+        factor = ir.FloatAttr.get(ir.F32Type.get(), decoding.factor)
+        of_one = ir.RankedTensorType.get([], factor.type)
+        inputs.append(arith.constant(of_one, ir.DenseElementsAttr.get_splat(of_one, factor)))
+        maps.append(ir.AffineMap.get(len(loops), 0, []))
     maps.append(ir.AffineMap.get_identity(len(loops)))
     parallel = [linalg.IteratorType.parallel] * len(loops)
 
-    def body(element: ir.Value, scale: ir.Value, _: ir.Value) -> ir.Value:
+    def body(element: ir.Value, scale: ir.Value, *rest: ir.Value) -> ir.Value:
         value = extend(element, scale)
+        for factor in rest[:-1]:
+            value = arith.mulf(value, factor)
         return value if kind == value.type else arith.truncf(kind, value)
 
     init = tensor.empty(list(sizes), kind)
-    return linalg.generic([elements, scales], [init], maps, parallel)(body)
+    return linalg.generic(inputs, [init], maps, parallel)(body)
 
 
 def _with_halves_last(decoding: Decoding) -> Decoding:
