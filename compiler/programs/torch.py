@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,11 @@ from mxc.compiler.programs.constants import LIST, Constants
 from mxc.compiler.programs.torch_lowering import lowered
 from mxc.dialects.dispatches import walk
 from mxc.dialects.parameters import Parameters
-from mxc.errors import CompileError
+from mxc.errors import CompileError, PassError
 from mxc.passes.base import run
 
+#: What is said of an operation that the importer does not lower.
+NO_LOWERING = "has no lowering; write it with other operations"
 #: Files of torch.export.save.
 SUFFIX = ".pt2"
 
@@ -117,7 +120,7 @@ def read_torch(
         raise _refusal(error) from error
     module = importer.module
     require_known(module)
-    run(LOWER, module)
+    lower(LOWER, module)
     _see_through_views(module)
     return module, tuple(map(str, program.graph_signature.user_inputs))
 
@@ -128,6 +131,8 @@ def _refusal(error: Exception) -> CompileError:
 
 
 def _names_torchao(file: Path) -> bool:
+    if not file.stat().st_size:  # which has no map
+        return False
     with file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
         return data.find(b"torchao") >= 0
 
@@ -214,6 +219,25 @@ def _see_through_views(module: ir.Module) -> None:
         op.erase()
 
 
+def lower(passes: Sequence[str], module: ir.Module) -> None:
+    """Run passes of the importer. Raises PassError with its place for an operation without a
+    lowering."""
+    try:
+        run(passes, module)
+    except PassError as error:
+        for op in walk(module.operation):
+            if op.name.startswith("torch.") and str(op.location) == str(error.location):
+                raise PassError(f"{_called(op)} {NO_LOWERING}", op.location) from error
+        raise
+
+
+def _called(op: ir.Operation) -> str:
+    """What a framework calls an operation: aten.add.Tensor, onnx.Add."""
+    named = "name" in op.attributes and op.name == "torch.operator"
+    name = ir.StringAttr(op.attributes["name"]).value if named else op.name
+    return name.removeprefix("torch.")
+
+
 def require_known(module: ir.Module) -> None:
     """Raise CompileError for an operation that is not torch's own, with its place."""
     found: list[ir.Operation] = []
@@ -225,9 +249,4 @@ def require_known(module: ir.Module) -> None:
 
     module.operation.walk(look)
     for op in found:
-        name = ir.StringAttr(op.attributes["name"]).value
-        raise CompileError(
-            f"{op.location}: {name.removeprefix('torch.')} has no lowering; write it with "
-            "other operations",
-            phase="import",
-        )
+        raise CompileError(f"{op.location}: {_called(op)} {NO_LOWERING}", phase="import")

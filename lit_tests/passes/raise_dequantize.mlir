@@ -312,7 +312,7 @@ func.func @halves_of_one_block(%bytes: tensor<8x16xi8>, %scales: tensor<8x1xf8E8
 // CHECK-DAG: %[[E:.*]] = flow.tensor.bitcast %arg0 : tensor<8x32xi8> -> tensor<8x64xf4E2M1FN>
 // CHECK: linalg.generic {{.*}} ins(%[[E]], %arg1, %[[G]] : tensor<8x64xf4E2M1FN>, tensor<8x4xf8E4M3FN>, tensor<f32>)
 // CHECK-NEXT: ^bb0
-// CHECK-NEXT: %[[V:.*]] = arith.scaling_extf
+// CHECK: %[[V:.*]] = arith.mulf
 // CHECK-NEXT: %[[W:.*]] = arith.mulf %[[V]]
 // CHECK-NEXT: linalg.yield %[[W]]
 func.func @scale_of_the_tensor(%bytes: tensor<8x32xi8>, %scales: tensor<8x4xf8E4M3FN>) -> tensor<8x64xf32> {

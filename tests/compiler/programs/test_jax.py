@@ -206,7 +206,14 @@ def test_a_file_for_a_gpu(exported: dict[str, export.Exported], tmp_path: Path) 
     ("function", "message"),
     [
         (lambda x: x.astype(jnp.float8_e8m0fnu), r"test_jax\.py.*converts f32 to f8E8M0FNU"),
-        (lambda x: jnp.linalg.cholesky(x), "op_sharding_rule"),
+        (
+            lambda x: jnp.linalg.svd(x)[1],
+            r"test_jax\.py.*a call of lapack_sgesdd_ffi has no lowering",
+        ),
+        (
+            lambda x: jax.pure_callback(lambda y: y, x, x),
+            r"test_jax\.py.*a call of xla_ffi_python_cpu_callback has no lowering",
+        ),
     ],
 )
 def test_what_cannot_be_compiled_is_refused_in_a_line(
@@ -232,6 +239,13 @@ def test_float64_is_refused(function: Any, of: str, message: str, tmp_path: Path
         program = export.export(jax.jit(function))(jax.ShapeDtypeStruct((40, 40), of))
     with pytest.raises(MxcError, match=message) as caught:
         mxc.compile(program, output=tmp_path / "x.mxc")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_without_the_function_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.stablehlo").write_text("")
+    with pytest.raises(MxcError, match="has no function @main; write the text of") as caught:
+        mxc.compile(tmp_path / "x.stablehlo", output=tmp_path / "x.mxc")
     assert "\n" not in str(caught.value)
 
 

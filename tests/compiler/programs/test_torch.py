@@ -154,6 +154,14 @@ def test_a_buffer_that_changes_is_refused(tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("content", [b"", b"no archive"])
+def test_a_file_that_is_no_program_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "x.pt2").write_bytes(content)
+    with pytest.raises(CompileError, match="cannot be imported") as caught:
+        mxc.compile(tmp_path / "x.pt2", output=tmp_path / "x.mxc")
+    assert "\n" not in str(caught.value)
+
+
 def test_an_operation_without_lowering_is_refused_with_its_place(tmp_path: Path) -> None:
     class Unknown(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -162,6 +170,8 @@ def test_an_operation_without_lowering_is_refused_with_its_place(tmp_path: Path)
     program = torch.export.export(Unknown(), (torch.randn(4, 4),))
     file = tmp_path / "unknown.pt2"
     torch.export.save(program, file)
-    with pytest.raises(CompileError, match=r"test_torch\.py.*aten\.\w*eig") as caught:
+    with pytest.raises(
+        CompileError, match=r"test_torch\.py.*aten\.\w*eig has no lowering"
+    ) as caught:
         mxc.compile(file, output=tmp_path / "x.mxc")
     assert "\n" not in str(caught.value)
