@@ -205,6 +205,18 @@ class Decoder:
         inputs = None if self.inputs is None else self.inputs.share(devices)
         return replace(self, layers=layers, vocab_size=size, inputs=inputs)
 
+    def with_experts_by_number(self) -> Decoder:
+        """The model whose experts several devices divide by number, not by width."""
+        layers = []
+        for layer in self.layers:
+            mlp = layer.mlp
+            if isinstance(mlp, Mixture):
+                mlp = replace(mlp, by_number=True)
+            elif isinstance(mlp, DenseAndExperts):
+                mlp = replace(mlp, experts=replace(mlp.experts, by_number=True))
+            layers.append(replace(layer, mlp=mlp))
+        return replace(self, layers=tuple(layers))
+
     def parameters(self, format_of: FormatOf, *, head: bool = False) -> Iterator[Parameter]:
         """Yield the parameters that the program reads from the checkpoint, in model order.
 

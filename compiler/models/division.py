@@ -29,18 +29,38 @@ def require_devices(decoder: Decoder, options: Options) -> None:
     decoder.share(count)
 
 
+def experts_in_parts(devices: int, bound: Sequence[Bound]) -> str:
+    """Why experts are divided by number: the blocks that a part of their width would cut; or ""."""
+    for each in bound:
+        if each.parameter.experts and each.parameter.split == "columns" and _cut(devices, each):
+            return _said(devices, each)
+    return ""
+
+
 def require_whole_blocks(devices: int, bound: Sequence[Bound]) -> None:
     """Raise CheckpointError where the division would split a block that shares a scale."""
     for each in bound:
-        blocks, width = each.blocks, each.parameter.shape[-1] // devices
-        if devices == 1 or each.parameter.split != "columns" or blocks is None:
-            continue
-        if not blocks.unit_scales and width % blocks.block:
+        if each.parameter.split == "columns" and _cut(devices, each):
             raise CheckpointError(
-                f"--devices {devices}: {each.key} is {each.format}, in blocks of {blocks.block}, "
-                f"and each device would have {width} of its {each.parameter.shape[-1]} columns, "
-                "which is no multiple; give fewer devices"
+                f"--devices {devices}: {_said(devices, each)}; give fewer devices"
             )
+
+
+def _cut(devices: int, bound: Bound) -> bool:
+    """Whether the columns of a weight would be divided inside a block."""
+    blocks = bound.blocks
+    if blocks is None or blocks.unit_scales:
+        return False
+    return bool(bound.parameter.shape[-1] // devices % blocks.block) and devices > 1
+
+
+def _said(devices: int, bound: Bound) -> str:
+    columns, blocks = bound.parameter.shape[-1], bound.blocks
+    assert blocks is not None
+    return (
+        f"{bound.key} is {bound.format}, in blocks of {blocks.block}, and each device would have "
+        f"{columns // devices} of its {columns} columns, which is no multiple"
+    )
 
 
 def device_weights(

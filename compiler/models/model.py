@@ -48,7 +48,12 @@ from mxc.compiler.models.configs.gguf import unstated
 from mxc.compiler.models.configs.gguf_rope import DIVISORS, FACTORS
 from mxc.compiler.models.configs.longrope import LongropeScaling
 from mxc.compiler.models.decoder import PAGE, Decoder
-from mxc.compiler.models.division import device_weights, require_devices, require_whole_blocks
+from mxc.compiler.models.division import (
+    device_weights,
+    experts_in_parts,
+    require_devices,
+    require_whole_blocks,
+)
 from mxc.compiler.models.fused_layers import split_fused
 from mxc.compiler.models.gguf import read_gguf_decoder
 from mxc.compiler.models.language_model import read_language_model, settle_head
@@ -238,6 +243,11 @@ def open_model(
     if options.dense_format is not None and options.recipe is not None:
         dense = Dense(format=options.dense_format, recipe=scale_recipe(options.recipe))
     bound, left = bind(decoder, source, dense, unit)
+    if why := experts_in_parts(options.devices, bound):
+        notes = (*notes, f"experts are divided among the devices by number: {why}")
+        decoder = decoder.with_experts_by_number()
+        require_devices(decoder, options)
+        bound, left = bind(decoder, source, dense, unit)
     _require_nvfp4(bound, options, place)
     require_whole_blocks(options.devices, bound)
     scales, unread = describe_unread(decoder, left)

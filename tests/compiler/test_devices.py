@@ -93,6 +93,36 @@ def test_what_is_packed(
         assert f"device.1.{key}" not in found
 
 
+def test_experts_are_divided_by_number_where_blocks_would_be_cut(tmp_path: Path) -> None:
+    """With their biases, and the logits of one device."""
+    options = GptOssOptions(hidden_size=64, intermediate_size=96, vocab_size=330)
+    write_gpt_oss(tmp_path / "source", options)
+    shards = (tmp_path / "source").glob("*.safetensors")
+    source = {k: v for file in shards for k, v in load_file(file).items()}
+    tokens, logits = [3, 1, 4, 1, 5, 9, 2, 6], []
+    for devices in (1, 2):
+        artifact = mxc.compile(
+            tmp_path / "source",
+            "cpu",
+            tmp_path / f"{devices}.mxc",
+            activations="f32",
+            max_sequence_length=64,
+            devices=devices,
+            listing=False,
+        )
+        logits.append(mxc.load(artifact.path).sequence().feed(tokens))
+    (note,) = (each for each in artifact.manifest.notes if "by number" in each)
+    assert "in blocks of 32, and each device would have 48 of its 96 columns" in note
+    np.testing.assert_allclose(logits[1], logits[0], rtol=0, atol=2e-5 * np.std(logits[0]))
+    found = archive(
+        open_model(tmp_path / "source", max_sequence_length=64, devices=2), tmp_path / "w.irpa"
+    )
+    for device in range(2):
+        for part in ("down_proj_blocks", "down_proj_scales", "down_proj_bias"):
+            wanted = half(source[f"{EXPERTS}.{part}"], 0, device)
+            assert found[f"device.{device}.{EXPERTS}.{part}"].tobytes() == wanted.tobytes()
+
+
 def test_what_is_quantized(folder: Path, tmp_path: Path) -> None:
     """The blocks of the whole weight, cut between two of them."""
     model = open_model(folder, max_sequence_length=37, devices=2, quantize_dense="mxfp8")

@@ -154,6 +154,43 @@ def test_a_buffer_that_changes_is_refused(tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
+@torch.library.custom_op("own::twist", mutates_args=())
+def twist(x: torch.Tensor) -> torch.Tensor:
+    return x.clone()
+
+
+@twist.register_fake
+def _twisted(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+def branch(x: torch.Tensor) -> torch.Tensor:
+    return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))
+
+
+@pytest.mark.parametrize(
+    ("function", "x", "said"),
+    [
+        (twist, torch.zeros(4), r"test_torch\.py.*own\.twist\.default has no lowering"),
+        (branch, torch.zeros(4), "torch.cond has no lowering"),
+        (torch.add, torch.zeros(4, dtype=torch.complex64), "argument x is torch.complex64"),
+        (torch.add, torch.zeros(4, dtype=torch.uint16), "argument x is torch.uint16"),
+    ],
+)
+def test_what_the_importer_does_not_know_is_refused(
+    tmp_path: Path, function: Any, x: torch.Tensor, said: str
+) -> None:
+    class Unknown(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = function(x, x) if function is torch.add else function(x)
+            return found
+
+    program = torch.export.export(Unknown(), (x,))
+    with pytest.raises(CompileError, match=said) as caught:
+        mxc.compile(program, output=tmp_path / "x.mxc")
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize("content", [b"", b"no archive"])
 def test_a_file_that_is_no_program_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x.pt2").write_bytes(content)

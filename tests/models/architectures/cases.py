@@ -196,7 +196,7 @@ HYBRIDS: dict[str, Case] = {
                 "linear_head_dim": 32,
                 "linear_num_heads": 6,
                 "linear_conv_kernel_dim": 4,
-                "moe_intermediate_size": 64,
+                "moe_intermediate_size": 32,
                 "num_experts": 8,
                 "num_experts_per_token": 3,
                 "num_expert_group": 4,

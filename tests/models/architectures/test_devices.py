@@ -21,6 +21,7 @@ DEVICES = {
     "gemma4_text, experts": 2,
     "gpt_oss": 2,
     # Linear attention whose queries, keys and values are one weight; latent attention beside it.
+    # Half of an expert is no whole block: each device has half of the experts.
     "kimi_linear": 2,
     "llama": 2,
     # Queries and keys are normalized over the heads of all devices.
