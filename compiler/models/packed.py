@@ -60,9 +60,8 @@ def _share(
     The dimensions after the rows, if any, are columns.
     """
     rows = parameter.row_axis
-    if source.shape[: rows + 1] != parameter.shape[: rows + 1] and not isinstance(
-        source, np.ndarray
-    ):
+    differs = source.shape[: rows + 1] != parameter.shape[: rows + 1]
+    if differs and isinstance(source, StoredPart):
         # What the rows are does not show in the shape that is stored.
         source = Stacked((source,), parameter.shape, source.dtype)
     shape = list(source.shape)

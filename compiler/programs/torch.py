@@ -298,7 +298,7 @@ def _called(op: ir.Operation) -> str:
     """What a framework calls an operation: aten.add.Tensor, onnx.Add."""
     named = "name" in op.attributes and op.name == "torch.operator"
     name = ir.StringAttr(op.attributes["name"]).value if named else op.name
-    return name.removeprefix("torch.")
+    return str(name).removeprefix("torch.")
 
 
 def require_known(module: ir.Module) -> None:

@@ -210,10 +210,6 @@ def test_a_file_for_a_gpu(exported: dict[str, export.Exported], tmp_path: Path) 
             lambda x: jnp.linalg.svd(x)[1],
             r"test_jax\.py.*a call of lapack_sgesdd_ffi has no lowering",
         ),
-        (
-            lambda x: jax.pure_callback(lambda y: y, x, x),
-            r"test_jax\.py.*a call of xla_ffi_python_cpu_callback has no lowering",
-        ),
     ],
 )
 def test_what_cannot_be_compiled_is_refused_in_a_line(

@@ -62,6 +62,20 @@ def test_decoded_together(name: str, devices: int, built: Builds) -> None:
     found.check(rows, starts)
 
 
+@pytest.mark.parametrize(("name", "devices"), [("qwen3_next", 2)])
+def test_states_are_of_the_heads_of_each_device(name: str, devices: int, built: Builds) -> None:
+    sequence = built(name, devices).model.sequence()
+    sequence.feed([1, 2, 3])
+    states = {key: state.shape for key, state in sequence.states().items()}
+    # One layer, three tokens before the next; two heads of keys and four of values, of 16 and 32.
+    assert states == {
+        f"device.{device}.{name}": shape
+        for device in range(2)
+        for name, shape in (("convolution", (1, 3, 16 + 16 + 64)), ("delta_rule", (1, 2, 16, 32)))
+    }
+    assert built(name, devices).model.manifest.model.bytes_per_sequence == 2 * 4 * (288 + 1024)
+
+
 @each
 def test_each_has_its_share_of_the_weights(name: str, devices: int, built: Builds) -> None:
     model = built(name, devices).model
