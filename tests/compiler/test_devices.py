@@ -162,13 +162,7 @@ def test_everything_is_on_its_device(folder: Path, tmp_path: Path) -> None:
         weights="none",
         dump_ir=tmp_path / "ir",
     )
-    (text,) = (file.read_text() for file in (tmp_path / "ir").glob("*-iree-stream.mlir"))
-    runs = re.findall(r"stream.cmd.execute on\(#hal.device.affinity<@device(\d)>\)(.*)", text)
-    assert {device for device, _ in runs} == {"0", "1"}
-    for device, given in runs:
-        assert set(re.findall(r"%device\.(\d)\.", given)) <= {device}
-    loads = re.findall(r"stream.cmd.parameter.load on\(#hal.device.affinity<@device(\d)>\)", text)
-    assert {*loads} == {"0", "1"}
+    _require_places(tmp_path / "ir")
     report = json.loads((artifact.path / REPORT).read_text())
     assert report["findings"] == []
     (sent,) = report["transfers"]
@@ -184,6 +178,58 @@ def whole(kind: type[PretrainedConfig], name: str, **fields: Any) -> dict[str, A
     """A config of transformers, which is not laid over that of the Llama."""
     own: dict[str, Any] = kind(**fields).to_dict()
     return own | {"architectures": [name]}
+
+
+#: A Qwen3-Next of one layer of each kind, and of a size that two devices divide.
+NEXT = {
+    "num_hidden_layers": 2,
+    "layer_types": ["linear_attention", "full_attention"],
+    "hidden_size": 64,
+    "num_attention_heads": 2,
+    "vocab_size": 138,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 64,
+    "shared_expert_intermediate_size": 64,
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "sent"),
+    [
+        # Two sums and the embedding, and two sums of squares, both ways; tokens, positions, slots.
+        (LLAMA | {"model_type": "olmo2"}, 2 * (3 * 64 + 2) + 3),
+        # Two sums a layer and the embedding.
+        (whole(Qwen3NextConfig, "Qwen3NextForCausalLM", **NEXT), 2 * 5 * 64 + 3),
+    ],
+)
+def test_blocks_with_sums_and_states_of_their_own_on_a_gpu(
+    tmp_path: Path, config: dict[str, Any], sent: int
+) -> None:
+    write_decoder(tmp_path / "source", config, headers_only=True)
+    artifact = mxc.compile(
+        tmp_path / "source",
+        "gfx950",
+        tmp_path / "model.mxc",
+        max_sequence_length=64,
+        devices=2,
+        weights="none",
+        dump_ir=tmp_path / "ir",
+    )
+    _require_places(tmp_path / "ir")
+    (found,) = json.loads((artifact.path / REPORT).read_text())["transfers"]
+    assert found["bytes_per_row"] == 4 * sent
+
+
+def _require_places(ir: Path) -> None:
+    """Each device runs what it has parameters of."""
+    (text,) = (file.read_text() for file in ir.glob("*-iree-stream.mlir"))
+    runs = re.findall(r"stream.cmd.execute on\(#hal.device.affinity<@device(\d)>\)(.*)", text)
+    assert {device for device, _ in runs} == {"0", "1"}
+    for device, given in runs:
+        assert set(re.findall(r"%device\.(\d)\.", given)) <= {device}
+    loads = re.findall(r"stream.cmd.parameter.load on\(#hal.device.affinity<@device(\d)>\)", text)
+    assert {*loads} == {"0", "1"}
 
 
 LAYERS = ["linear_attention"] * 3 + ["full_attention"]
