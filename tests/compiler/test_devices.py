@@ -195,16 +195,16 @@ NEXT = {
 
 
 @pytest.mark.parametrize(
-    ("config", "sent"),
+    ("config", "row", "run"),
     [
         # Two sums and the embedding, and two sums of squares, both ways; tokens, positions, slots.
-        (LLAMA | {"model_type": "olmo2"}, 2 * (3 * 64 + 2) + 3),
-        # Two sums a layer and the embedding.
-        (whole(Qwen3NextConfig, "Qwen3NextForCausalLM", **NEXT), 2 * 5 * 64 + 3),
+        (LLAMA | {"model_type": "olmo2"}, 2 * (3 * 64 + 2) + 3, 3 + 1),
+        # Two sums a layer and the embedding; the place of the states.
+        (whole(Qwen3NextConfig, "Qwen3NextForCausalLM", **NEXT), 2 * 5 * 64 + 3, 3 + 1 + 1),
     ],
 )
 def test_blocks_with_sums_and_states_of_their_own_on_a_gpu(
-    tmp_path: Path, config: dict[str, Any], sent: int
+    tmp_path: Path, config: dict[str, Any], row: int, run: int
 ) -> None:
     write_decoder(tmp_path / "source", config, headers_only=True)
     artifact = mxc.compile(
@@ -218,7 +218,8 @@ def test_blocks_with_sums_and_states_of_their_own_on_a_gpu(
     )
     _require_places(tmp_path / "ir")
     (found,) = json.loads((artifact.path / REPORT).read_text())["transfers"]
-    assert found["bytes_per_row"] == 4 * sent
+    assert found["bytes_per_row"] == 4 * row
+    assert found["bytes_per_run"] == 4 * run
 
 
 def _require_places(ir: Path) -> None:
