@@ -64,9 +64,15 @@ def dequantized(x: Any, scales: Any) -> Any:
 
 
 def block(x: Any) -> Any:
-    """A layer of a transformer whose projection has MX weights; what it is given is donated."""
-    normal = x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + 1e-6)
-    hidden = jax.nn.gelu(normal @ DENSE)
+    """A layer of a transformer with MX weights; what it is given is donated."""
+
+    def normal(x: Any) -> Any:
+        return x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + 1e-6)
+
+    heads = plain({"x": normal(x)})["y"].reshape(1, -1, 2, N // 2)
+    mixed = jax.nn.dot_product_attention(heads, heads, heads, is_causal=True)
+    x = x + jnp.concatenate([mixed.reshape(-1, N)] * 2, axis=-1)
+    hidden = jax.nn.gelu(normal(x) @ DENSE)
     up = plain({"x": jnp.concatenate([hidden, hidden], axis=-1)})["y"]
     return x + jnp.concatenate([up, up], axis=-1)
 
@@ -175,7 +181,7 @@ def test_weights_are_packed_in_rows_whatever_their_order(compiled: Artifact) -> 
 
 def test_products_with_packed_weights_are_kernels_of_ours(compiled: Artifact) -> None:
     products = [one for one in _report(compiled).matmuls if "mxfp4" in one.rhs]
-    assert len(products) == 4
+    assert len(products) == 5
     assert not any(one.fallback or one.reason for one in products)
 
 
@@ -193,6 +199,15 @@ def test_an_argument_that_does_not_fit_is_named(model: Any) -> None:
 def test_what_jax_asserts_of_sizes_is_asserted(model: Any) -> None:
     with pytest.raises(RuntimeError, match="Expected value >= 1 for dimension variable 'rows'"):
         model.call("plain", np.zeros((0, K), np.float32))
+
+
+def test_a_block_of_a_transformer_for_a_gpu(
+    exported: dict[str, export.Exported], tmp_path: Path
+) -> None:
+    found = mxc.compile(exported["block"], target="gfx950", output=tmp_path / "block.mxc")
+    products = [one for one in _report(found).matmuls if "mxfp4" in one.rhs]
+    assert len(products) == 2
+    assert not any(one.fallback or one.reason for one in products)
 
 
 def test_a_file_for_a_gpu(exported: dict[str, export.Exported], tmp_path: Path) -> None:
