@@ -151,14 +151,10 @@ def constant_value(tree: Tree) -> float | int | None:
 def _without_factor(tree: Tree) -> tuple[Tree, float]:
     """A product in f32 without the constants in it, and the product of these: the scale of a whole
     tensor beside those of its blocks. Powers of two stay, as programs decode elements by them."""
-    if isinstance(tree, Product):
-        sides = (tree.left, tree.right)
-    elif isinstance(tree, Apply) and tree.op.name == "arith.mulf":
-        sides = (tree.inputs[0], tree.inputs[1])
-    else:
+    multiplies = isinstance(tree, Apply) and tree.op.name == "arith.mulf"
+    if not (multiplies or isinstance(tree, Product)) or not isinstance(tree.type, ir.F32Type):
         return tree, 1.0
-    if not isinstance(tree.type, ir.F32Type):
-        return tree, 1.0
+    sides = parts(tree)
     for constant, other in (sides, sides[::-1]):
         value = constant_value(constant)
         if isinstance(value, float) and math.isfinite(value) and abs(math.frexp(value)[0]) != _HALF:

@@ -29,16 +29,20 @@ def require_devices(decoder: Decoder, options: Options) -> None:
     decoder.share(count)
 
 
-def experts_in_parts(devices: int, bound: Sequence[Bound]) -> str:
-    """Why experts are divided by number: the blocks that a part of their width would cut; or ""."""
+def why_by_number(devices: int, bound: Sequence[Bound]) -> str:
+    """A note that experts are divided by number, where a part of their width would cut blocks; else
+    ""."""
     for each in bound:
         if each.parameter.experts and each.parameter.split == "columns" and _cut(devices, each):
-            return _said(devices, each)
+            why = _said(devices, each)
+            return f"experts are divided among the devices by number: {why}"
     return ""
 
 
-def require_whole_blocks(devices: int, bound: Sequence[Bound]) -> None:
-    """Raise CheckpointError where the division would split a block that shares a scale."""
+def require_blocks(decoder: Decoder, devices: int, bound: Sequence[Bound]) -> None:
+    """Raise CheckpointError where devices would have parts of blocks that share a scale, or there
+    are no experts for each."""
+    decoder.share(devices)
     for each in bound:
         if each.parameter.split == "columns" and _cut(devices, each):
             raise CheckpointError(
