@@ -253,6 +253,17 @@ def test_float64_is_refused(function: Any, of: str, message: str, tmp_path: Path
     assert "\n" not in str(caught.value)
 
 
+def test_an_importer_that_dies_is_an_error_in_a_line(tmp_path: Path) -> None:
+    deep = "[" * 20000 + "]" * 20000
+    file = tmp_path / "x.stablehlo"
+    file.write_text(f"func.func @main() attributes {{a = {deep}}} {{ return }}")
+    with pytest.raises(
+        MxcError, match=r"died in IREE import of main \(killed by SIGSEGV"
+    ) as caught:
+        mxc.compile(file, output=tmp_path / "x.mxc")
+    assert "\n" not in str(caught.value)
+
+
 def test_a_file_without_the_function_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.stablehlo").write_text("")
     with pytest.raises(MxcError, match="has no function @main; write the text of") as caught:
