@@ -59,14 +59,13 @@ def convert(
 ) -> Converted:
     """Write the checkpoint `path` as `output` in the dialect `to`, a key of PLANS.
 
-    `output` is a folder, of gguf a file. The bytes are the same whoever `workers` are, by default
-    threads of this process. What a killed run of the same request left is taken up (pieces/run.py).
-    `made_of`: the digest of the request that made `path`, if files with other times are the same.
-    Raises RequestError for an unknown dialect; ArtifactError
-    or RequestError where the output exists (unless `force`) or cannot be written; CheckpointError
-    for what cannot be read, and by name for the first tensor that the dialect cannot hold with
-    every value kept. Nothing is left behind then. Raises WorkerError where a worker is lost, and
-    what is done stays.
+    `output` is a folder, or a file for gguf. The bytes do not depend on `workers`, by default
+    threads of this process. An interrupted run of the same request is resumed (pieces/run.py).
+    `made_of`: the digest of the request that wrote `path`; by default names, sizes and times of its
+    files tell whether it is the same. Raises RequestError for an unknown dialect; ArtifactError or
+    RequestError if the output exists (unless `force`) or cannot be written; CheckpointError if the
+    source cannot be read, and for the first tensor, by name, that the dialect cannot hold exactly.
+    Nothing is left behind then. Raises WorkerError if a worker is lost; finished pieces are kept.
     """
     workers = workers or Workers()
     request = Request(source=path.absolute(), to=to)

@@ -212,15 +212,17 @@ class Builder:
         return _Call(scope, tokens, wanted, state, Memory(caches, memory[kinds:]))
 
     def _embedded(self, call: _Call) -> ir.Value:
-        """The embeddings of the tokens f32 [T, H]: of several devices those of its rows."""
+        """Look up the embeddings of the tokens, f32 [T, H].
+
+        One of several devices has only some rows of the table; for other tokens it gives zeros.
+        """
         model, device = self._decoder, call.scope.device
         first = device.first_of(model.vocab_size)
         key, shape = f"{device.prefix}{EMBEDDING}", (model.vocab_size, model.hidden_size)
         return call.scope.weights.lookup(call.tokens, key, shape, first)
 
     def _layer_inputs(self, calls: list[_Call], xs: list[ir.Value]) -> Sequence[ir.Value | None]:
-        """What each layer gets of a token beside x [T, H] on each device, where a model has
-        that."""
+        """Build the per-layer inputs of the tokens, of embeddings x [T, H], on each device."""
         inputs = self._decoder.inputs
         if inputs is None:
             return [None] * len(xs)

@@ -1,4 +1,4 @@
-"""Formats of keys and values: which pages can have, and the scales of a checkpoint for fp8.
+"""Formats of the KV cache: which a model can have, and the scales of a checkpoint for fp8.
 
 A checkpoint that is made for an fp8 (e4m3) cache has a scale for the keys and a scale for the
 values of each layer: the cache holds key / scale. With `--kv-cache fp8` the scales are parameters
@@ -33,10 +33,10 @@ NAMES = {
     "self_attn.qkv_proj.output_scale": "kv",
 }
 
-#: Lanes that share a value in kernels of GPUs.
+#: Number of lanes that share the elements of a value in GPU kernels.
 _LANES = 16
 
-#: What the scales are for, as configs are read.
+#: The format that the scales are for, as it is read from configs.
 _FP8 = "f8_e4m3"
 
 #: (layer, "k" or "v") -> its scale.
@@ -155,7 +155,7 @@ def _scale(tensor: CanonicalTensor, attention: Cached | None) -> NDArray[np.floa
 def require_pages(
     decoder: Decoder, options: Options, unit: MatrixUnit | None, asked: str | None
 ) -> None:
-    """Raise CheckpointError where keys and values cannot be in the format that is asked for."""
+    """Raise CheckpointError where keys and values cannot be in the requested page format."""
     if options.page_format is None:
         return
     depths = [kind.row.depth for kind in decoder.pages]
@@ -164,7 +164,7 @@ def require_pages(
             f"--kv-cache {asked}: keys have {depth} elements a head; wanted a multiple of "
             f"{PAGE_BLOCK}: leave it out, or give bf16 or f32"
         )
-    # A lane of a GPU has values of one block.
+    # The elements of a value in one lane of a GPU must belong to one block.
     parts = [kind.row.depth for kind in decoder.pages if kind.row.entries > 1]
     uneven = next((each for each in parts if PAGE_BLOCK % (each // _LANES)), None)
     if uneven and PAGE_FORMATS[options.page_format] and unit is not None:

@@ -71,7 +71,7 @@ from mxc.targets.matrix_unit import MatrixUnit
 #: Files of a checkpoint that generation needs; the artifact gets copies.
 TEXT_FILES = (TOKENIZER, TOKENIZER_CONFIG, CHAT_TEMPLATE)
 
-#: Bytes of a number in memory, by its type.
+#: Bytes of an element in memory, by its type.
 _BYTES = {"f32": 4, "bf16": 2, "i8": 1}
 
 

@@ -51,7 +51,7 @@ class DenseAndExperts:
         yield from self.experts.parameters(layer, format_of)
 
     def share(self, devices: int) -> DenseAndExperts:
-        """What each of several devices computes: a part of both widths.
+        """Return each device's share: a part of both widths.
 
         Raises CheckpointError where they do not divide.
         """

@@ -1,8 +1,8 @@
 """Devices that compute one model together (tensor parallelism), and sums over them.
 
-Each device has a share of the heads, of the widths of MLPs and experts, and of the vocabulary, and
-computes whole rows of activations with it: the products with its columns are addends of a sum over
-the devices (parameters.py: Split). Norms, routers and what else is small is on every device.
+Each device has a share of the heads, of the widths of MLPs and experts, and of the vocabulary. Its
+products with columns of weights are whole rows [T, H], which are summed over the devices
+(parameters.py: Split). Norms, routers and other small parameters are on every device.
 
 A block is built on each device by a generator, which yields such addends and is sent the sums.
 """
@@ -42,8 +42,7 @@ class Device:
         return promise(self.number) if self.count > 1 else None
 
     def first_of(self, count: int) -> int | None:
-        """The first of its `count` rows of a table, of which each device has as many; None where
-        it has all."""
+        """The first row of this device's `count` rows of a table; None for a single device."""
         return count * self.number if self.count > 1 else None
 
     def has(self, parameter: Parameter) -> bool:
@@ -80,7 +79,7 @@ def summed(parts: Sequence[ir.Value], devices: Sequence[Device]) -> list[ir.Valu
 
 
 def together(blocks: Sequence[Steps], devices: Sequence[Device]) -> list[ir.Value]:
-    """The results of a block that is built on each device."""
+    """Build a block on each device and return its result on each."""
     sums: Sequence[ir.Value | None] = [None] * len(devices)
     while True:
         parts, results = [], []

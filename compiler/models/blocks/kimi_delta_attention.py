@@ -41,7 +41,7 @@ class KimiDeltaAttention(LinearAttention):
         yield matrix(f"{name}.qkv_proj.weight", self.values, hidden, mixed, split="rows")
         beta = f"{name}.b_proj.weight"
         yield matrix(beta, self.heads, hidden, quantizable=False, split="rows")
-        # What the decay is an exponential of stays plain.
+        # The decay is an exponential of f, so its projections are not quantized.
         for part, quantizable in (("f", False), ("g", True)):
             low, high = (f"{name}.{part}_{key}_proj.weight" for key in "ab")
             yield matrix(low, rank, hidden, quantizable=quantizable)

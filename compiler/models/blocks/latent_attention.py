@@ -161,7 +161,7 @@ class LatentAttention:
         state: State,
         memory: Memory,
     ) -> Steps:
-        """x [T, H] -> [T, H]; the pages become those with the rows of x."""
+        """x [T, H] -> [T, H]; the cache rows of x are written to the pages."""
         tokens, weights = shape_of(x)[0], scope.weights
         asked, kept = self._projected(scope, x, name)
         with ir.Location.name(name):

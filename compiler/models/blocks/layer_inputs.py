@@ -57,15 +57,15 @@ class LayerInputs:
         yield from norm.parameters(f"{name}.{_BEHIND}", hidden)
 
     def share(self, devices: int) -> LayerInputs:
-        """What each of several devices computes: all of it, with some rows of the table.
+        """Return each device's share: some rows of the table, and all of the rest.
 
-        Raises CheckpointError where they do not divide.
+        Raises CheckpointError where the rows do not divide.
         """
         field = "vocab_size_per_layer_input"
         return replace(self, vocabulary=divided(devices, field, self.vocabulary))
 
     def build(self, scope: Scope, tokens: ir.Value, x: ir.Value, name: str) -> Steps:
-        """The numbers [T, L, P] of tokens i32 [T], whose embeddings are x [T, H]."""
+        """Build the inputs [T, L, P] of tokens i32 [T], whose embeddings are x [T, H]."""
         size = self.layers * self.width
         (context,) = linears(scope, x, [f"{name}.{_PROJECTION}"], (size, self.hidden))
         with ir.Location.name(f"{name}.{_PROJECTION}"):

@@ -75,7 +75,7 @@ class LinearAttention(ABC):
     #: Names in checkpoints of the norm after the delta rule, and of the last projection.
     norm_name: ClassVar[str]
     output_name: ClassVar[str]
-    #: Fields of configs: heads of keys, heads of values, and the size of these.
+    #: Fields of configs with the number of key heads, of value heads, and the size of these.
     key_heads_field: ClassVar[str]
     heads_field: ClassVar[str]
     depth_field: ClassVar[str]
@@ -128,17 +128,16 @@ class LinearAttention(ABC):
         yield matrix(output, hidden, self.values, split="columns")
 
     def share(self, devices: int) -> Self:
-        """What each of several devices computes: some heads of keys and their values, of which it
-        has the states.
+        """Return each device's share: some key heads with their value heads and states.
 
-        Raises CheckpointError where there are no such heads.
+        Raises CheckpointError where the heads do not divide.
         """
         keys = divided(devices, self.key_heads_field, self.key_heads)
         values = divided(devices, self.heads_field, self.value_heads)
         return replace(self, key_heads=keys, value_heads=values)
 
     def build(self, scope: Scope, x: ir.Value, name: str, state: State, memory: Memory) -> Steps:
-        """x [T, H] -> [T, H]; the pools become those with the states after the rows."""
+        """x [T, hidden] -> [T, hidden]; the states of the sequences are updated in the pools."""
         projected = self.projected(scope, x, name)
         weights = scope.weights
         assert state.places is not None

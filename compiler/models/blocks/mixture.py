@@ -58,14 +58,14 @@ class Shared:
 
 @dataclass(frozen=True, kw_only=True)
 class Mixture(Summed):
-    """The sum of `choices` of `experts` MLPs of width `width`, by their shares.
+    """The sum of `choices` of `experts` MLPs of width `width`, weighted by their shares.
 
-    `router` is its name; `routing`: how its logits become shares. `tensors`: how the checkpoint has
-    the experts. `shared`: what is added for every token. `biases`: router and experts have some.
-    `weighs_inputs`: of one expert a token, what goes into it is multiplied with its share, and not
-    what comes out (Llama 4). `by_number`: of several devices each has some experts, not a part of
-    the width of all; it has `held`, None: all.
-    `count_field` and `width_field` are where a config says how many experts of which width.
+    `router`: the router's name. `routing`: how its logits become shares. `tensors`: how the
+    checkpoint stores the experts. `shared`: the shared expert, if any. `biases`: whether router and
+    experts have biases. `weighs_inputs`: with one expert per token, the share multiplies the
+    expert's input instead of its result (Llama 4). `count_field` and `width_field`: the fields of
+    configs with the number of experts and their width. `by_number`: several devices divide the
+    experts by number, not by width; `held`: how many a device has, None for all.
     """
 
     hidden: int
@@ -146,9 +146,8 @@ class Mixture(Summed):
     def share(self, devices: int) -> Mixture:
         """Return each device's share: a part of the width of every expert.
 
-        So each has as much to do whatever the router chooses, and none computes what another one
-        adds. `by_number`: all that goes to its own experts. Raises CheckpointError where the width,
-        or the number, does not divide.
+        The devices then have equal work whatever the router chooses. With `by_number` it is some
+        experts in full. Raises CheckpointError where the width, or the number, does not divide.
         """
         shared = self.shared
         if shared is not None:
@@ -162,7 +161,7 @@ class Mixture(Summed):
     def addend(
         self, scope: Scope, x: ir.Value, name: str, routed: ir.Value | None = None
     ) -> ir.Value:
-        """x [T, H] -> [T, H], of the sum. `routed` [T, H]: what the router reads, if not x."""
+        """Build the addend [T, H] for x [T, H]. routed [T, H]: the router's input, by default x."""
         shares, chosen = self._route(scope, x if routed is None else routed, name)
         with ir.Location.name(f"{name}.experts"):
             if self.held is not None:
@@ -190,7 +189,7 @@ class Mixture(Summed):
 
     @property
     def _count(self) -> int:
-        """Experts whose weights there are."""
+        """The number of experts whose weights this device has."""
         return self.experts if self.held is None else self.held
 
     def _split(self, by_width: Split) -> Split:
@@ -258,8 +257,10 @@ class Mixture(Summed):
 def _own(
     shares: ir.Value, chosen: ir.Value, first: int | None, count: int
 ) -> tuple[ir.Value, ir.Value]:
-    """Shares f32 and experts i32 [T, J] where there are `count` experts from the first on: those of
-    others are the first one with a share of zero, so that rows and groups have the same places."""
+    """Shares f32 and experts i32 [T, J] on a device that has `count` experts from `first` on.
+
+    Experts of other devices become its first one with a share of zero: shapes stay the same.
+    """
     if first is None:
         return shares, chosen
     place, here = rows_here(collapse(chosen, [[0, 1]]), first, count)

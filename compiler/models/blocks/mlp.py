@@ -27,7 +27,7 @@ class Summed(ABC):
 
     @abstractmethod
     def addend(self, scope: Scope, x: ir.Value, name: str) -> ir.Value:
-        """x [T, H] -> [T, H], of the sum."""
+        """Build this device's addend [T, H] for x [T, H]."""
 
     def build(self, scope: Scope, x: ir.Value, name: str) -> Steps:
         """x [T, H] -> [T, H]."""
@@ -36,7 +36,7 @@ class Summed(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Mlp(Summed):
-    """down(activation(gate(x), up(x))). Gate and up are one weight where they are of one format.
+    """down(activation(gate(x), up(x))). Gate and up of one format are concatenated to one weight.
 
     `fused`: gate and up are one tensor in the checkpoint, gate_up_proj. `width_field`: the field of
     configs with the width.
@@ -69,7 +69,7 @@ class Mlp(Summed):
         return replace(self, width=divided(devices, self.width_field, self.width))
 
     def addend(self, scope: Scope, x: ir.Value, name: str) -> ir.Value:
-        """x [T, H] -> [T, H], of the sum."""
+        """Build this device's addend [T, H] for x [T, H]."""
         whole = f"{name}.gate_up_proj"
         if scope.weights.has(f"{whole}.weight"):
             (y,) = linears(scope, x, [whole], (2 * self.width, self.hidden))
@@ -109,7 +109,7 @@ class FeedForward(Summed):
         return replace(self, width=divided(devices, "intermediate_size", self.width))
 
     def addend(self, scope: Scope, x: ir.Value, name: str) -> ir.Value:
-        """x [T, H] -> [T, H], of the sum."""
+        """Build this device's addend [T, H] for x [T, H]."""
         shape = (self.width, self.hidden)
         (inner,) = linears(scope, x, [f"{name}.c_fc"], shape)
         inner = generic([(inner, "m n")], "m n", f32(), self.activation)

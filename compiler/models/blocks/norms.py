@@ -35,7 +35,7 @@ class Norm:
     def parameters(
         self, name: str, size: Dim, *, split: Split | None = None
     ) -> Iterator[Parameter]:
-        """The weight `name`.weight and, where there is one, the bias."""
+        """Yield the parameters `name`.weight and, if the norm has a bias, `name`.bias."""
         yield vector(f"{name}.weight", size, split=split)
         if self.bias:
             yield vector(f"{name}.bias", size, split=split)
@@ -55,7 +55,7 @@ class Norm:
             return self._normed(x, weight, *bias)
 
     def squares(self, x: ir.Value) -> ir.Value:
-        """The sum of squares of each row of x [T, H], which has a part of it: [T, 1]."""
+        """Build the sum of squares of each row of x [T, H], a part of the columns: [T, 1]."""
         assert not self.centered
         loops = [(x, "m k")]
         one = {"o": 1}
@@ -66,7 +66,7 @@ class Norm:
     def build_part(
         self, weights: Weights, x: ir.Value, squares: ir.Value, width: int, name: str
     ) -> ir.Value:
-        """The norm of a part x [T, H] of rows of `width`, whose sums of squares are [T, 1]."""
+        """Build the norm of x [T, H], a part of rows of `width` with sums of squares [T, 1]."""
         weight = weights.load(f"{name}.weight", shape_of(x)[1])
         with ir.Location.name(name):
             return self._scaled(x, slice_of(squares, 1, 0), width, weight)
@@ -91,7 +91,7 @@ class Norm:
     def _scaled(
         self, x: ir.Value, squares: ir.Value, width: int, weight: ir.Value, *bias: ir.Value
     ) -> ir.Value:
-        """x [.., H] by the root of the mean of `width` squares, of which there are the sums."""
+        """Scale x [.., H] by the weight over the root of the mean of `width` squares."""
         rows = " ".join("mh"[: len(shape_of(squares))])
         whole = f"{rows} k"
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
+from functools import reduce
 
 from iree.compiler import ir
 
@@ -11,9 +12,11 @@ from mxc.compiler.models.blocks.activations import Activations
 from mxc.compiler.models.blocks.attention import Cache, CacheKind
 from mxc.compiler.models.blocks.devices import Device
 from mxc.compiler.models.blocks.norms import Norm
+from mxc.compiler.models.blocks.primitives import beside, parts_of
 from mxc.compiler.models.blocks.rope import Rope
 from mxc.compiler.models.blocks.weights import Weights
 from mxc.dialects.attention import Runs
+from mxc.dialects.generic import shape_of
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class Memory:
 class Scope:
     """The weights of the model on one device, its activations, and its norm.
 
-    Of a model on several devices that of one, `device`.
+    `grouped`: see experts.py.
     """
 
     weights: Weights
@@ -63,9 +66,27 @@ class Scope:
 
     @property
     def prefix(self) -> str:
-        """What the names of its parameters begin with."""
+        """The prefix of the device's names, "" for a single device."""
         return self.device.prefix
 
     def norm(self, x: ir.Value, name: str) -> ir.Value:
         """Build the model's norm of x [.., H] with the weight of `name`."""
         return self.normalization.build(self.weights, x, name, named=self.grouped)
+
+    def norms_over_devices(
+        self, parts: Mapping[str, ir.Value]
+    ) -> Generator[ir.Value, ir.Value, list[ir.Value]]:
+        """Build the model's norm of rows [T, H] of which each device has a part, by its name.
+
+        Several devices sum the squares of each row, of all parts in one transfer.
+        """
+        count, norm = self.device.count, self.normalization
+        if count == 1:
+            return [self.norm(x, name) for name, x in parts.items()]
+        with ir.Location.name(next(iter(parts))):
+            squares = yield reduce(beside, [norm.squares(x) for x in parts.values()])
+            sums = parts_of(squares, [1] * len(parts))
+        return [
+            norm.build_part(self.weights, x, total, count * shape_of(x)[1], name)
+            for (name, x), total in zip(parts.items(), sums, strict=True)
+        ]

@@ -5,7 +5,7 @@ Letters as in attention.py; T rows of this call.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -26,7 +26,6 @@ from mxc.compiler.models.blocks.parameters import (
     vector,
 )
 from mxc.compiler.models.blocks.primitives import (
-    beside,
     collapse,
     expand,
     f32,
@@ -191,7 +190,7 @@ class SelfAttention:
         state: State,
         memory: Memory,
     ) -> Steps:
-        """x [T, H] -> [T, H]; the pages become those with the new keys and values."""
+        """x [T, H] -> [T, H]; the new keys and values are written to the pages."""
         heads, shared, depth = self.heads, self.shared, self.depth
         weights = scope.weights
         q, *projected = self._projected(scope, x, name)
@@ -199,7 +198,8 @@ class SelfAttention:
         if self.gated:
             q, gate = self._queries_and_gate(q, name)
         if self.qk_norm == "all":
-            q, projected[0] = yield from self._normalized_as_one(scope, q, projected[0], name)
+            named = {f"{name}.q_norm": q, f"{name}.k_norm": projected[0]}
+            q, projected[0] = yield from scope.norms_over_devices(named)
         cache = memory.caches[self.window, self.row]
         if self._rotates_as_it_writes:
             q = self._written(scope, q, projected, name, state, cache)
@@ -337,8 +337,10 @@ class SelfAttention:
         return queries, gate
 
     def _turned(self, scope: Scope, x: ir.Value, heads: int, norm: str, state: State) -> ir.Value:
-        """Queries or keys x [T, heads * D], normalized and rotated as the model has it, [T, heads,
-        D]; `norm` is the name of the weight."""
+        """Normalize and rotate queries or keys x [T, heads * D], in the model's order.
+
+        Returns [T, heads, D]. norm: the name of the norm.
+        """
         if self.qk_norm == "head":
             x = self._normalized(scope, x, heads, norm)
         with ir.Location.name(norm.rpartition(".")[0]):
@@ -356,32 +358,12 @@ class SelfAttention:
         return rotate(x, heads, cos, sin, interleaved=rope.interleaved, spread=rope.proportional)
 
     def _normalized(self, scope: Scope, x: ir.Value, heads: int, name: str) -> ir.Value:
-        """x [T, heads * D] normalized, head by head."""
+        """Normalize x [T, heads * D] per head."""
         with ir.Location.name(name):
             rows = expand(x, [[0], [1, 2]], [shape_of(x)[0], heads, self.depth])
             return collapse(scope.norm(rows, name), [[0], [1, 2]])
 
-    def _normalized_as_one(
-        self, scope: Scope, q: ir.Value, k: ir.Value, name: str
-    ) -> Generator[ir.Value, ir.Value, tuple[ir.Value, ir.Value]]:
-        """Queries and keys [T, heads * D], each normalized over all heads, those of other devices
-        too: these have one sum of squares of each row, of queries beside that of keys."""
-        count, norm, names = (
-            scope.device.count,
-            scope.normalization,
-            (f"{name}.q_norm", f"{name}.k_norm"),
-        )
-        if count == 1:
-            return scope.norm(q, names[0]), scope.norm(k, names[1])
-        with ir.Location.name(name):
-            squares = yield beside(norm.squares(q), norm.squares(k))
-        first, second = (
-            norm.build_part(scope.weights, x, sums, count * shape_of(x)[1], each)
-            for x, sums, each in zip((q, k), parts_of(squares, (1, 1)), names, strict=True)
-        )
-        return first, second
-
-    def _cache_scales(self, scope: Scope, name: str) -> tuple[ir.Value | None, ...]:
+    def _cache_scales(self, scope: Scope, name: str) -> Scales:
         """The scales f32 [V] of keys and of values in pages of fp8; None where they are one."""
         weights = scope.weights
         keys, values = (
