@@ -126,8 +126,9 @@ def _type(kind: ir.Type, op: ir.Operation, function: str, said: dict[str, str]) 
         )
     if str(kind) in NUMBERS:
         return TensorType(shape=(), dtype=str(kind))
+    place = "" if op.location == ir.Location.unknown(op.context) else f"{op.location}: "
     raise CompileError(
-        f"{op.location}: function {function} has an argument or result of type {kind}, which "
+        f"{place}function {function} has an argument or result of type {kind}, which "
         f"cannot cross the boundary; numbers of {', '.join(NUMBERS)} and tensors of "
         f"{', '.join(BOUNDARY)} can. Packed elements cross as i8 and are named inside by "
         "flow.tensor.bitcast",

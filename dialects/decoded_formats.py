@@ -11,12 +11,17 @@ Two differences are accepted, and listed in `Decoding.differs`:
     scale 255   NaN in E8M0; a program may compute 2^128, which is Inf, or anything
     scale 0     2^-127 in E8M0; a program that shifts the scale into the exponent of an f32 makes 0
 
-`signed_zeros` is false where a zero of the program has another sign than in the format (a table of
-integers has one zero). A sum that starts at +0.0 is the same.
+A constant that multiplies all values, as the scale of a whole tensor of nvfp4, is left out of them:
+the real product is the same, rounded in another order.
+
+`signed_zeros` is false where a zero of the program has another sign than that of the format (a
+table of integers has one zero): a sum that starts from +0.0 is the same.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -46,7 +51,9 @@ from mxc.formats.formats import E8M0, FORMATS, BlockFormat
 _WIDEST = 8
 #: Bits of an element of which an index selects one of two in a byte.
 _NIBBLE = 4
-#: A table that agrees in more than this part is reported as nearly a format.
+#: The mantissa of a power of two, as math.frexp has it.
+_HALF = 0.5
+#: The part of a table that agrees where a format was meant.
 _MEANT = 0.5
 
 
@@ -54,8 +61,9 @@ _MEANT = 0.5
 class Decoding:
     """The elements and scales of a format that a tree reads; `kind`: the float type of its values.
 
-    `second`: an expression that is 1 where the element is the second of its byte; None where each
-    read is one element. `swapped`: the first element of a byte is in its high bits.
+    `factor`: what all values are multiplied by, as the scale of a whole tensor.
+    `second`: 1 where the element is the second of its byte, an expression; None where a read is an
+    element. `swapped`: the first of a byte is in its high bits.
     """
 
     format: BlockFormat
@@ -66,6 +74,7 @@ class Decoding:
     kind: ir.Type
     signed_zeros: bool
     differs: tuple[str, ...]
+    factor: float = 1.0
 
 
 def decoding_of(tree: Tree, ranges: list[int | None]) -> Decoding | str | None:
@@ -73,6 +82,16 @@ def decoding_of(tree: Tree, ranges: list[int | None]) -> Decoding | str | None:
 
     None for a tree whose reads are not codes and their scales.
     """
+    found = _decoding_of(tree, ranges)
+    if isinstance(found, str):
+        rest, factor = _without_factor(tree)
+        inner = _decoding_of(rest, ranges) if factor != 1.0 else None
+        if isinstance(inner, Decoding):
+            return dataclasses.replace(inner, factor=factor)
+    return found
+
+
+def _decoding_of(tree: Tree, ranges: list[int | None]) -> Decoding | str | None:
     found = list(dict.fromkeys(reads(tree)))
     kind = tree.type
     if len(found) != 2 or any(not is_code(each.type) for each in found):
@@ -127,6 +146,22 @@ def constant_value(tree: Tree) -> float | int | None:
         return None
     found = _Table({}, {}).of(tree)
     return None if found is None else found.reshape(-1)[0].item()
+
+
+def _without_factor(tree: Tree) -> tuple[Tree, float]:
+    """A product in f32 without the constants in it, and the product of these: the scale of a whole
+    tensor beside those of its blocks. Powers of two stay, as programs decode elements by them."""
+    multiplies = isinstance(tree, Apply) and tree.op.name == "arith.mulf"
+    if not (multiplies or isinstance(tree, Product)) or not isinstance(tree.type, ir.F32Type):
+        return tree, 1.0
+    sides = parts(tree)
+    for constant, other in (sides, sides[::-1]):
+        value = constant_value(constant)
+        if isinstance(value, float) and math.isfinite(value) and abs(math.frexp(value)[0]) != _HALF:
+            rest, factor = _without_factor(other)
+            return rest, factor * value
+    (left, first), (right, second) = map(_without_factor, sides)
+    return Product(left, right), first * second
 
 
 def is_code(kind: ir.Type) -> bool:

@@ -23,9 +23,11 @@ Scale bytes 0 and 255 mean 2^-127 and NaN afterwards. Where the program computes
 them, the attribute mxc.notes of the module says so, and the report prints it. A zero may change its
 sign where the values are only summed.
 
-Leaves alone: tensors that are also computed from other tensors, such as a scale of the whole
-tensor, and values that differ from the format for some code; a sum of the latter gets the
-difference as its reason.
+A constant that multiplies elements or scales, as the scale of a whole tensor of nvfp4, multiplies
+the decoded values.
+
+Leaves alone: what is computed from other tensors too, and values of which some code differs from
+the format; what sums these has the difference as its fallback.
 """
 
 from __future__ import annotations

@@ -141,11 +141,14 @@ class PagedSteps:
         return np.concatenate([self._read(pools[kind], pages) for pools in self._pools], axis=-2)
 
     def read_state(self, slot: int) -> dict[str, NDArray[np.float32]]:
-        """Return copies of the states in a slot, by name: [L, ..]."""
+        """Copies of the states of a sequence, by name: [L, ..]; of several devices the heads of
+        each, by `device.0.` and its name."""
         slots = np.array([slot], np.int32)
+        several = len(self._states) > 1
         return {
-            name: self._read(memory, slots)[0]
-            for name, memory in zip(self._record.states, self._states[0], strict=True)
+            f"device.{number}.{name}" if several else name: self._read(memory, slots)[0]
+            for number, own in enumerate(self._states)
+            for name, memory in zip(self._record.states, own, strict=True)
         }
 
     def grow(self, pages: Sequence[int], states: int, used: Sequence[Sequence[int]]) -> None:

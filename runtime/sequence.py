@@ -102,7 +102,8 @@ class Sequence:
         return self._shared.read_pages(self._pages, kind)
 
     def states(self) -> dict[str, NDArray[np.float32]]:
-        """Return copies of its recurrent states, by name: [L, ..]; undefined before a token."""
+        """Copies of its recurrent states, by name: [L, ..]; of no meaning before a token. On
+        several devices each has those of its heads, as `device.0.` and the name."""
         return self._shared.read_state(self._pages)
 
     def run(self, tokens: NDArray[np.int32], first: int = 0) -> Run:

@@ -55,15 +55,17 @@ def convert(
     force: bool = False,
     workers: Workers | None = None,
     progress: Progress | None = None,
+    made_of: str | None = None,
 ) -> Converted:
     """Write the checkpoint `path` as `output` in the dialect `to`, a key of PLANS.
 
     `output` is a folder, or a file for gguf. The bytes do not depend on `workers`, by default
     threads of this process. An interrupted run of the same request is resumed (pieces/run.py).
-    Raises RequestError for an unknown dialect; ArtifactError or RequestError if the output exists
-    (unless `force`) or cannot be written; CheckpointError if the source cannot be read, and for the
-    first tensor, by name, that the dialect cannot hold exactly. Nothing is left behind then. Raises
-    WorkerError if a worker is lost; finished pieces are kept.
+    `made_of`: the digest of the request that wrote `path`; by default names, sizes and times of its
+    files tell whether it is the same. Raises RequestError for an unknown dialect; ArtifactError or
+    RequestError if the output exists (unless `force`) or cannot be written; CheckpointError if the
+    source cannot be read, and for the first tensor, by name, that the dialect cannot hold exactly.
+    Nothing is left behind then. Raises WorkerError if a worker is lost; finished pieces are kept.
     """
     workers = workers or Workers()
     request = Request(source=path.absolute(), to=to)
@@ -73,7 +75,7 @@ def convert(
     if output.resolve() in (path.resolve(), *path.resolve().parents):
         raise RequestError(f"{output}: holds the source; choose another output")
     writing, plan = planned.writing, planned.plan
-    digest = digest_of(request, files_of(path))
+    digest = digest_of(request, made_of or files_of(path))
     report = progress or (lambda done, total, tensor: None)
     with resumable_folder(output, digest) as folder:
         with Runner(request, writing, folder, digest, workers, output) as runner:

@@ -5,6 +5,7 @@ The module's only function is `step`, which `ModelRecord` describes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from iree.compiler import ir
@@ -14,10 +15,11 @@ from mxc.artifact.pages import stored_positions
 from mxc.compiler.models.blocks.activations import Activations
 from mxc.compiler.models.blocks.attention import Cache
 from mxc.compiler.models.blocks.devices import (
-    Device,
+    Steps,
     devices_of,
     on_each,
     summed,
+    together,
 )
 from mxc.compiler.models.blocks.primitives import (
     add,
@@ -85,7 +87,7 @@ class Builder:
                     activations,
                     decoder.norm,
                     grouped,
-                    device.prefix,
+                    device,
                 )
                 for device in self._devices
             ]
@@ -180,11 +182,11 @@ class Builder:
             for scope, own, memory in zip(self._scopes, each, pools, strict=True)
         ]
         found = summed(
-            [self._embedded(call, device) for call, device in zip(calls, devices, strict=True)],
+            [self._embedded(call) for call in calls],
             devices,
         )
         xs = [scale(x, model.embedding_scale) for x in found]
-        inputs = [self._layer_inputs(call, x) for call, x in zip(calls, xs, strict=True)]
+        inputs = self._layer_inputs(calls, xs)
         for number, layer in enumerate(model.layers):
             xs = self._layer(layer, xs, number, calls)
             xs = [
@@ -209,27 +211,34 @@ class Builder:
         state = State(self._rotations(scope, positions), Runs(positions, runs), places)
         return _Call(scope, tokens, wanted, state, Memory(caches, memory[kinds:]))
 
-    def _embedded(self, call: _Call, device: Device) -> ir.Value:
+    def _embedded(self, call: _Call) -> ir.Value:
         """Look up the embeddings of the tokens, f32 [T, H].
 
         One of several devices has only some rows of the table; for other tokens it gives zeros.
         """
-        model = self._decoder
-        first = model.vocab_size * device.number if device.count > 1 else None
+        model, device = self._decoder, call.scope.device
+        first = device.first_of(model.vocab_size)
         key, shape = f"{device.prefix}{EMBEDDING}", (model.vocab_size, model.hidden_size)
         return call.scope.weights.lookup(call.tokens, key, shape, first)
 
-    def _layer_inputs(self, call: _Call, x: ir.Value) -> ir.Value | None:
-        """Build the per-layer inputs of the tokens, whose embeddings are x [T, H], or None."""
+    def _layer_inputs(self, calls: list[_Call], xs: list[ir.Value]) -> Sequence[ir.Value | None]:
+        """Build the per-layer inputs of the tokens, of embeddings x [T, H], on each device."""
         inputs = self._decoder.inputs
-        return None if inputs is None else inputs.build(call.scope, call.tokens, x, "model")
+        if inputs is None:
+            return [None] * len(xs)
+        blocks = [
+            inputs.build(call.scope, call.tokens, x, f"{call.scope.prefix}model")
+            for call, x in zip(calls, xs, strict=True)
+        ]
+        return together(blocks, self._devices)
 
     def _with_input(self, call: _Call, own: ir.Value | None, x: ir.Value, number: int) -> ir.Value:
         """Add the per-layer input of layer `number` to x [T, H], if the model has such inputs."""
         inputs = self._decoder.inputs
         if inputs is None or own is None:
             return x
-        return inputs.add(call.scope, x, own, number, f"model.layers.{number}")
+        name = f"{call.scope.prefix}model.layers.{number}"
+        return inputs.add(call.scope, x, own, number, name)
 
     def _scaled(self, layer: Layer, x: ir.Value, scope: Scope, number: int) -> ir.Value:
         """Multiply x [T, H] by the scalar of a layer, if the layer has one."""
@@ -267,10 +276,8 @@ class Builder:
                 for call, value, name in zip(calls, values, names, strict=True)
             ]
 
-        def added(
-            values: list[ir.Value], parts: list[ir.Value], after: str | None
-        ) -> list[ir.Value]:
-            wholes = norm(summed(parts, devices), after)
+        def added(values: list[ir.Value], blocks: list[Steps], after: str | None) -> list[ir.Value]:
+            wholes = norm(together(blocks, devices), after)
             return [
                 add(value, scale(whole, layer.residual))
                 for value, whole in zip(values, wholes, strict=True)

@@ -1,4 +1,4 @@
-"""Scales of an fp8 KV cache in a checkpoint, as parameters of the program.
+"""Formats of the KV cache: which a model can have, and the scales of a checkpoint for fp8.
 
 A checkpoint that is made for an fp8 (e4m3) cache has a scale for the keys and a scale for the
 values of each layer: the cache holds key / scale. With `--kv-cache fp8` the scales are parameters
@@ -14,12 +14,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mxc.artifact.pages import PAGE_BLOCK, PAGE_FORMATS
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor
 from mxc.compiler.checkpoints.layers.quantization import Activations
 from mxc.compiler.models.blocks.self_attention import SCALES, SelfAttention
 from mxc.compiler.models.decoder import Cached, Decoder
+from mxc.compiler.models.options import Options
 from mxc.dialects.pages import FP8
 from mxc.errors import CheckpointError
+from mxc.targets.matrix_unit import MatrixUnit
 
 #: Names of scales in a layer -> the parts that they are for, "k", "v" or both: modelopt
 #: (k_proj.k_scale), compressed-tensors (k_scale), AutoFP8 (kv_scale), Quark (k_proj.output_scale).
@@ -29,6 +32,9 @@ NAMES = {
     **{f"self_attn.{part}_proj.output_scale": part for part in "kv"},
     "self_attn.qkv_proj.output_scale": "kv",
 }
+
+#: Number of lanes that share the elements of a value in GPU kernels.
+_LANES = 16
 
 #: The format that the scales are for, as it is read from configs.
 _FP8 = "f8_e4m3"
@@ -144,3 +150,25 @@ def _scale(tensor: CanonicalTensor, attention: Cached | None) -> NDArray[np.floa
             f"{heads} heads; fetch the file again"
         )
     return np.broadcast_to(numbers, heads).copy()
+
+
+def require_pages(
+    decoder: Decoder, options: Options, unit: MatrixUnit | None, asked: str | None
+) -> None:
+    """Raise CheckpointError where keys and values cannot be in the requested page format."""
+    if options.page_format is None:
+        return
+    depths = [kind.row.depth for kind in decoder.pages]
+    if depth := next((each for each in depths if each % PAGE_BLOCK), None):
+        raise CheckpointError(
+            f"--kv-cache {asked}: keys have {depth} elements a head; wanted a multiple of "
+            f"{PAGE_BLOCK}: leave it out, or give bf16 or f32"
+        )
+    # The elements of a value in one lane of a GPU must belong to one block.
+    parts = [kind.row.depth for kind in decoder.pages if kind.row.entries > 1]
+    uneven = next((each for each in parts if PAGE_BLOCK % (each // _LANES)), None)
+    if uneven and PAGE_FORMATS[options.page_format] and unit is not None:
+        raise CheckpointError(
+            f"--kv-cache {asked}: values have {uneven} elements a head; kernels of GPUs read "
+            "those of 32, 64, 128, 256 and 512: leave it out, or give bf16, f32 or fp8"
+        )

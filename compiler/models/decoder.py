@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mxc.compiler.models.blocks.attention import CacheKind, CacheRow
 from mxc.compiler.models.blocks.dense_and_experts import DenseAndExperts
-from mxc.compiler.models.blocks.devices import divided, refuse_split
+from mxc.compiler.models.blocks.devices import divided
 from mxc.compiler.models.blocks.latent_attention import LatentAttention
 from mxc.compiler.models.blocks.layer_inputs import LayerInputs
 from mxc.compiler.models.blocks.linear_attention import LinearAttention
@@ -193,19 +193,29 @@ class Decoder:
     def share(self, devices: int) -> Decoder:
         """Return the share of the model that each of `devices` devices computes.
 
-        Raises CheckpointError where heads, widths or the vocabulary do not divide among them, and
-        for parts of a model that cannot be divided.
+        Raises CheckpointError where heads, widths or the vocabulary do not divide among them.
         """
         if devices == 1:
             return self
-        if self.inputs is not None or any(layer.scaled for layer in self.layers):
-            refuse_split(devices, "numbers or inputs of each layer's own (Gemma 4)")
         layers = tuple(
             replace(layer, attention=layer.attention.share(devices), mlp=layer.mlp.share(devices))
             for layer in self.layers
         )
         size = divided(devices, "vocab_size", self.vocab_size)
-        return replace(self, layers=layers, vocab_size=size)
+        inputs = None if self.inputs is None else self.inputs.share(devices)
+        return replace(self, layers=layers, vocab_size=size, inputs=inputs)
+
+    def with_experts_by_number(self) -> Decoder:
+        """The model whose experts several devices divide by number, not by width."""
+        layers = []
+        for layer in self.layers:
+            mlp = layer.mlp
+            if isinstance(mlp, Mixture):
+                mlp = replace(mlp, by_number=True)
+            elif isinstance(mlp, DenseAndExperts):
+                mlp = replace(mlp, experts=replace(mlp.experts, by_number=True))
+            layers.append(replace(layer, mlp=mlp))
+        return replace(self, layers=tuple(layers))
 
     def parameters(self, format_of: FormatOf, *, head: bool = False) -> Iterator[Parameter]:
         """Yield the parameters that the program reads from the checkpoint, in model order.

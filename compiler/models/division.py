@@ -29,18 +29,42 @@ def require_devices(decoder: Decoder, options: Options) -> None:
     decoder.share(count)
 
 
-def require_whole_blocks(devices: int, bound: Sequence[Bound]) -> None:
-    """Raise CheckpointError where the division would split a block that shares a scale."""
+def why_by_number(devices: int, bound: Sequence[Bound]) -> str:
+    """A note that experts are divided by number, where a part of their width would cut blocks; else
+    ""."""
     for each in bound:
-        blocks, width = each.blocks, each.parameter.shape[-1] // devices
-        if devices == 1 or each.parameter.split != "columns" or blocks is None:
-            continue
-        if not blocks.unit_scales and width % blocks.block:
+        if each.parameter.experts and each.parameter.split == "columns" and _cut(devices, each):
+            why = _said(devices, each)
+            return f"experts are divided among the devices by number: {why}"
+    return ""
+
+
+def require_blocks(decoder: Decoder, devices: int, bound: Sequence[Bound]) -> None:
+    """Raise CheckpointError where devices would have parts of blocks that share a scale, or there
+    are no experts for each."""
+    decoder.share(devices)
+    for each in bound:
+        if each.parameter.split == "columns" and _cut(devices, each):
             raise CheckpointError(
-                f"--devices {devices}: {each.key} is {each.format}, in blocks of {blocks.block}, "
-                f"and each device would have {width} of its {each.parameter.shape[-1]} columns, "
-                "which is no multiple; give fewer devices"
+                f"--devices {devices}: {_said(devices, each)}; give fewer devices"
             )
+
+
+def _cut(devices: int, bound: Bound) -> bool:
+    """Whether the columns of a weight would be divided inside a block."""
+    blocks = bound.blocks
+    if blocks is None or blocks.unit_scales:
+        return False
+    return bool(bound.parameter.shape[-1] // devices % blocks.block) and devices > 1
+
+
+def _said(devices: int, bound: Bound) -> str:
+    columns, blocks = bound.parameter.shape[-1], bound.blocks
+    assert blocks is not None
+    return (
+        f"{bound.key} is {bound.format}, in blocks of {blocks.block}, and each device would have "
+        f"{columns // devices} of its {columns} columns, which is no multiple"
+    )
 
 
 def device_weights(

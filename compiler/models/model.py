@@ -26,7 +26,6 @@ from mxc.artifact.manifest import (
     TensorType,
     WeightRecord,
 )
-from mxc.artifact.pages import PAGE_BLOCK, PAGE_FORMATS
 from mxc.compiler.checkpoints.dialects import open_checkpoint
 from mxc.compiler.checkpoints.dialects.gguf import NAME as GGUF
 from mxc.compiler.checkpoints.files.safetensors import (
@@ -42,13 +41,18 @@ from mxc.compiler.models.blocks.activations import NVFP4
 from mxc.compiler.models.blocks.devices import Device, devices_of
 from mxc.compiler.models.blocks.self_attention import SelfAttention
 from mxc.compiler.models.builder import Builder
-from mxc.compiler.models.cache_scales import CacheScale, settle_scales
+from mxc.compiler.models.cache_scales import CacheScale, require_pages, settle_scales
 from mxc.compiler.models.configs.fields import Fields
 from mxc.compiler.models.configs.gguf import unstated
 from mxc.compiler.models.configs.gguf_rope import DIVISORS, FACTORS
 from mxc.compiler.models.configs.longrope import LongropeScaling
 from mxc.compiler.models.decoder import PAGE, Decoder
-from mxc.compiler.models.division import device_weights, require_devices, require_whole_blocks
+from mxc.compiler.models.division import (
+    device_weights,
+    require_blocks,
+    require_devices,
+    why_by_number,
+)
 from mxc.compiler.models.fused_layers import split_fused
 from mxc.compiler.models.gguf import read_gguf_decoder
 from mxc.compiler.models.language_model import read_language_model, settle_head
@@ -67,9 +71,6 @@ from mxc.targets.matrix_unit import MatrixUnit
 #: Files of a checkpoint that generation needs; the artifact gets copies.
 TEXT_FILES = (TOKENIZER, TOKENIZER_CONFIG, CHAT_TEMPLATE)
 
-
-#: Number of lanes that share the elements of a value in GPU kernels.
-_LANES = 16
 #: Bytes of an element in memory, by its type.
 _BYTES = {"f32": 4, "bf16": 2, "i8": 1}
 
@@ -188,7 +189,9 @@ class Model:
             bytes_per_token=sum(
                 o.devices * prod(page.stored.shape) * _BYTES[page.dtype] // PAGE for page in pages
             ),
-            bytes_per_sequence=sum(prod(s.shape) * _BYTES[s.dtype] for s in states.values()),
+            bytes_per_sequence=sum(
+                o.devices * prod(s.shape) * _BYTES[s.dtype] for s in states.values()
+            ),
             eos_tokens=self.eos_tokens,
             bos_token=decoder.bos_token,
             pad_token=decoder.pad_token,
@@ -230,14 +233,17 @@ def open_model(
     )
     count = 1 if devices is None else devices
     options = replace(options, observe_inputs=bool(observe_inputs), devices=count)
-    _require_pages(decoder, options, unit, kv_cache)
+    require_pages(decoder, options, unit, kv_cache)
     require_devices(decoder, options)
     dense = None
     if options.dense_format is not None and options.recipe is not None:
         dense = Dense(format=options.dense_format, recipe=scale_recipe(options.recipe))
     bound, left = bind(decoder, source, dense, unit)
+    if why := why_by_number(options.devices, bound):
+        decoder, notes = decoder.with_experts_by_number(), (*notes, why)
+        bound, left = bind(decoder, source, dense, unit)
     _require_nvfp4(bound, options, place)
-    require_whole_blocks(options.devices, bound)
+    require_blocks(decoder, options.devices, bound)
     scales, unread = describe_unread(decoder, left)
     cache_scales, said = settle_scales(decoder, scales, source.quantization.cache, options.kv_cache)
     notes = (
@@ -279,28 +285,6 @@ def _read(source: Source) -> _Read:
         texts=text_files(source.config, place),
         notes=unstated(source.config),
     )
-
-
-def _require_pages(
-    decoder: Decoder, options: Options, unit: MatrixUnit | None, asked: str | None
-) -> None:
-    """Raise CheckpointError where keys and values cannot be in the requested page format."""
-    if options.page_format is None:
-        return
-    depths = [kind.row.depth for kind in decoder.pages]
-    if depth := next((each for each in depths if each % PAGE_BLOCK), None):
-        raise CheckpointError(
-            f"--kv-cache {asked}: keys have {depth} elements a head; wanted a multiple of "
-            f"{PAGE_BLOCK}: leave it out, or give bf16 or f32"
-        )
-    # The elements of a value in one lane of a GPU must belong to one block.
-    parts = [kind.row.depth for kind in decoder.pages if kind.row.entries > 1]
-    uneven = next((each for each in parts if PAGE_BLOCK % (each // _LANES)), None)
-    if uneven and PAGE_FORMATS[options.page_format] and unit is not None:
-        raise CheckpointError(
-            f"--kv-cache {asked}: values have {uneven} elements a head; kernels of GPUs read "
-            "those of 32, 64, 128, 256 and 512: leave it out, or give bf16, f32 or fp8"
-        )
 
 
 def _require_nvfp4(bound: Sequence[Bound], options: Options, place: Path) -> None:

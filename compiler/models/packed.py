@@ -59,7 +59,12 @@ def _share(
 
     The dimensions after the rows, if any, are columns.
     """
-    shape, rows = list(source.shape), parameter.row_axis
+    rows = parameter.row_axis
+    differs = source.shape[: rows + 1] != parameter.shape[: rows + 1]
+    if differs and isinstance(source, StoredPart):
+        # What the rows are does not show in the shape that is stored.
+        source = Stacked((source,), parameter.shape, source.dtype)
+    shape = list(source.shape)
     axis = {"matrices": 0, "rows": rows, "columns": rows + 1}.get(parameter.split or "")
     if axis is None or axis == len(shape):
         return source

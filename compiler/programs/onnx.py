@@ -19,10 +19,9 @@ from mxc.compiler.programs.constants import LIST, Constants
 from mxc.compiler.programs.onnx_lowering import lower_quantized
 from mxc.compiler.programs.onnx_quantized import NOTE, forget, rewrite
 from mxc.compiler.programs.onnx_types import DOMAIN
-from mxc.compiler.programs.torch import LOWER, require_known
+from mxc.compiler.programs.torch import LOWER, lower, require_known
 from mxc.dialects.parameters import Parameters
 from mxc.errors import CompileError
-from mxc.passes.base import run
 
 SUFFIX = ".onnx"
 
@@ -54,6 +53,8 @@ def read_onnx(
         ) from error
     try:
         model = onnx.load(str(file))
+        if not model.graph.output:
+            raise CompileError(f"{file}: has no graph; write the file again", phase="import")
         if rewrite(model, onnx):
             constants.note(NOTE)
         module, inputs, outputs = _imported(context, model, constants, onnx, importer)
@@ -62,9 +63,9 @@ def read_onnx(
     except Exception as error:
         text = " ".join(str(error).split()) or type(error).__name__
         raise CompileError(f"{file}: cannot be imported: {text[:600]}", phase="import") from error
-    run(("func.func(convert-torch-onnx-to-torch)",), module)
+    lower(("func.func(convert-torch-onnx-to-torch)",), module)
     require_known(module)
-    run(LOWER, module)
+    lower(LOWER, module)
     return module, inputs, outputs
 
 
@@ -95,6 +96,7 @@ def _imported(
         model, check_type=True, strict_mode=True, data_prop=True
     )
     forget(model)
+    _require_ranks(model.graph)
     with context:
         importer.ELEM_TYPE_TO_IR_TYPE_CB.update(
             {number: partial(ir.Type.parse, text) for number, text in _TYPES.items()}
@@ -117,6 +119,27 @@ def _imported(
     results = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).results
     function.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(kinds, results))
     return module, tuple(names), outputs
+
+
+def _require_ranks(graph: Any) -> None:
+    """Raise CompileError for an argument, or what a node of ONNX makes, that is no tensor of a
+    known rank: the importer would take it for a number."""
+    every = (*graph.input, *graph.value_info, *graph.output)
+    unknown = {
+        each.name
+        for each in every
+        if each.type.HasField("tensor_type") and not each.type.tensor_type.HasField("shape")
+    }
+    made = {name: node for node in graph.node if not node.domain for name in node.output}
+    for each in every:
+        node = made.get(each.name)
+        if each.name in unknown and (node is not None or each in graph.input):
+            what = "argument" if node is None else f"{node.name}: what {node.op_type} makes,"
+            raise CompileError(
+                f"{what} {each.name}: its rank is not known; give it a shape, in which sizes that "
+                "come with the call have names",
+                phase="import",
+            )
 
 
 def _is_weight(value: Any) -> bool:

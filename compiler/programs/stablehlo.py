@@ -5,7 +5,9 @@ from __future__ import annotations
 from iree.compiler import ir
 from iree.compiler.dialects import cf, tensor
 
+from mxc.compiler.programs.torch import NO_LOWERING
 from mxc.dialects.dispatches import walk
+from mxc.errors import CompileError, PassError
 from mxc.passes.base import run
 
 #: IREE's lowering; afterwards each function that a caller may call is whole.
@@ -32,16 +34,33 @@ def lower_stablehlo(module: ir.Module) -> None:
     for op in list(walk(module.operation)):
         if op.name == "stablehlo.custom_call" and _target(op) == _ASSERTION:
             _assert(op)
-    run(_LOWER, module)
+    try:
+        run(_LOWER, module)
+    except PassError as error:
+        for op in walk(module.operation):
+            if op.name == "stablehlo.custom_call":
+                raise PassError(
+                    f"a call of {_target(op)} {NO_LOWERING}",
+                    op.location,
+                ) from error
+        raise
 
 
 def names_of(module: ir.Module) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What JAX calls the arguments and results of @main: paths in its trees ("x['a']")."""
+    """What JAX calls the arguments and results of @main: paths in its trees ("x['a']").
+
+    Raises CompileError where there is no such function.
+    """
     functions = {
         ir.StringAttr(view.operation.attributes["sym_name"]).value: view.operation
         for view in module.body.operations
         if view.operation.name == "func.func"
     }
+    if "main" not in functions:
+        raise CompileError(
+            "the program has no function @main; write the text of exported.mlir_module()",
+            phase="import",
+        )
     main = functions["main"]
     arguments = list(main.regions[0].blocks[0].arguments)
     inputs = [_name(argument.location) or _called(argument, functions) for argument in arguments]

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import logging
 import mmap
+import re
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,9 +19,14 @@ from mxc.compiler.programs.constants import LIST, Constants
 from mxc.compiler.programs.torch_lowering import lowered
 from mxc.dialects.dispatches import walk
 from mxc.dialects.parameters import Parameters
-from mxc.errors import CompileError
+from mxc.errors import CompileError, PassError
 from mxc.passes.base import run
 
+#: What is said of an operation that the importer does not lower.
+NO_LOWERING = "has no lowering; write it with other operations"
+#: What torch says of an operator that it does not have, and of a place in the user's source.
+_UNKNOWN = re.compile(r"failed to resolve torch\.ops\.([\w.]+) to an operator")
+_PLACE = re.compile(r'File "([^"]+)", line (\d+)')
 #: Files of torch.export.save.
 SUFFIX = ".pt2"
 
@@ -94,7 +103,6 @@ def read_torch(
     importer does not know, PassError with its place for an operation that has no lowering.
     """
     try:
-        import torch
         from iree.compiler.extras.fx_importer import FxImporter
 
         if _names_torchao(file):
@@ -105,8 +113,10 @@ def read_torch(
             phase="import",
         ) from error
 
+    loaded = _loaded(file)
     try:
-        program = lowered(torch.export.load(file))
+        program = lowered(loaded)
+        require_importable(program)
         hooks = _Tensors(constants)
         importer = FxImporter(context=context, hooks=hooks)
         hooks.parameters = Parameters(importer.module)
@@ -117,17 +127,75 @@ def read_torch(
         raise _refusal(error) from error
     module = importer.module
     require_known(module)
-    run(LOWER, module)
+    lower(LOWER, module)
     _see_through_views(module)
     return module, tuple(map(str, program.graph_signature.user_inputs))
 
 
+def _loaded(file: Path) -> Any:
+    """The ExportedProgram of a file.
+
+    Raises CompileError: by name for an operator that torch does not have, which only torch's log
+    says, or for another file.
+    """
+    import torch
+
+    log, said = logging.getLogger("torch.export"), io.StringIO()
+    handler, above = logging.StreamHandler(said), log.propagate
+    log.addHandler(handler)
+    log.propagate = False
+    try:
+        return torch.export.load(file)
+    except Exception as error:
+        text = said.getvalue()
+        if unknown := _UNKNOWN.search(text):
+            found = _PLACE.search(text, unknown.end())
+            place = f'loc("{found[1]}":{found[2]}:0): ' if found else ""
+            raise CompileError(f"{place}{unknown[1]} {NO_LOWERING}", phase="import") from error
+        raise CompileError(
+            f"{file.name} cannot be imported: it is no file that torch.export.save of torch "
+            f"{torch.__version__} writes ({_in_a_line(error)})",
+            phase="import",
+        ) from error
+    finally:
+        log.removeHandler(handler)
+        log.propagate = above
+
+
+def require_importable(program: Any) -> None:
+    """Raise CompileError, with its place, for the first node that the importer does not know: by
+    the type of its values, or as control flow."""
+    import torch
+    from iree.compiler.extras import fx_importer
+
+    given = {*program.graph_signature.user_inputs}
+    for node in program.graph.nodes:
+        found = _PLACE.search(node.meta.get("stack_trace") or "")
+        place = f'loc("{found[1]}":{found[2]}:0): ' if found else ""
+        if isinstance(node.target, torch._ops.HigherOrderOperator):
+            name = node.target.name()
+            if not hasattr(fx_importer.GraphNodeImporter, f"_import_hop_{name}"):
+                raise CompileError(f"{place}torch.{name} {NO_LOWERING}", phase="import")
+        kind = getattr(node.meta.get("val"), "dtype", None)
+        known = kind is None or kind in fx_importer.TORCH_DTYPE_TO_MLIR_TYPE
+        if not known or (node.name in given and kind is not None and kind.is_complex):
+            what = f"argument {node.name}" if node.op == "placeholder" else str(node.target)
+            raise CompileError(
+                f"{place}{what} is {kind}, which has no lowering; use another type", phase="import"
+            )
+
+
 def _refusal(error: Exception) -> CompileError:
-    text = " ".join(str(error).split()) or type(error).__name__
-    return CompileError(f"the program cannot be imported: {text[:600]}", phase="import")
+    return CompileError(f"the program cannot be imported: {_in_a_line(error)}", phase="import")
+
+
+def _in_a_line(error: Exception) -> str:
+    return (" ".join(str(error).split()) or type(error).__name__)[:600]
 
 
 def _names_torchao(file: Path) -> bool:
+    if not file.stat().st_size:  # which has no map
+        return False
     with file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
         return data.find(b"torchao") >= 0
 
@@ -214,6 +282,25 @@ def _see_through_views(module: ir.Module) -> None:
         op.erase()
 
 
+def lower(passes: Sequence[str], module: ir.Module) -> None:
+    """Run passes of the importer. Raises PassError with its place for an operation without a
+    lowering."""
+    try:
+        run(passes, module)
+    except PassError as error:
+        for op in walk(module.operation):
+            if op.name.startswith("torch.") and str(op.location) == str(error.location):
+                raise PassError(f"{_called(op)} {NO_LOWERING}", op.location) from error
+        raise
+
+
+def _called(op: ir.Operation) -> str:
+    """What a framework calls an operation: aten.add.Tensor, onnx.Add."""
+    named = "name" in op.attributes and op.name == "torch.operator"
+    name = ir.StringAttr(op.attributes["name"]).value if named else op.name
+    return str(name).removeprefix("torch.")
+
+
 def require_known(module: ir.Module) -> None:
     """Raise CompileError for an operation that is not torch's own, with its place."""
     found: list[ir.Operation] = []
@@ -225,9 +312,4 @@ def require_known(module: ir.Module) -> None:
 
     module.operation.walk(look)
     for op in found:
-        name = ir.StringAttr(op.attributes["name"]).value
-        raise CompileError(
-            f"{op.location}: {name.removeprefix('torch.')} has no lowering; write it with "
-            "other operations",
-            phase="import",
-        )
+        raise CompileError(f"{op.location}: {_called(op)} {NO_LOWERING}", phase="import")

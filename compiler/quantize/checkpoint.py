@@ -197,12 +197,13 @@ def quantize_checkpoint(
             (folder / name).write_bytes(content)
         if source.is_dir():
             _copy_others(source, folder)
+        made = folder
         if spoken.converted:
-            written = _converted(folder, spoken.converted, output, workers)
-        else:
-            _require_free(output)  # another process may have created it meanwhile
+            made, written = _converted(folder, spoken.converted, output.name, workers, digest)
+        _require_free(output)  # it may have come meanwhile
+        if made == folder:
             (folder / JOURNAL).unlink()
-            folder.rename(output)
+        made.rename(output)
     return Result(
         source=source,
         output=output,
@@ -239,13 +240,19 @@ def _copy_others(source: Path, folder: Path) -> None:
             shutil.copyfile(path, folder / path.name)
 
 
-def _converted(folder: Path, dialect: str, output: Path, workers: Workers) -> int:
-    """Convert the quantized `folder` to `dialect` as `output`; return the size of the result."""
-    from mxc.compiler.convert.checkpoint import convert  # imports this package
+def _converted(
+    folder: Path, dialect: str, name: str, workers: Workers, digest: str
+) -> tuple[Path, int]:
+    """Write `folder` in a dialect that is made of the others, as `name` in it; its place and size.
 
-    convert(folder, dialect, output, workers=workers)
+    There a run that is killed leaves what the next one takes up.
+    """
+    from mxc.compiler.convert.checkpoint import convert  # which knows the outputs of this package
+
+    output = folder / name
+    convert(folder, dialect, output, workers=workers, made_of=digest, force=True)
     files = [output] if output.is_file() else output.glob("*.safetensors")
-    return sum(file.stat().st_size for file in files)
+    return output, sum(file.stat().st_size for file in files)
 
 
 def _require_free(output: Path) -> None:

@@ -27,11 +27,16 @@ def transfers(flow: ir.Operation) -> tuple[Transfers, ...]:
 
 def _of_function(function: ir.Operation) -> Transfers | None:
     sizes: dict[str, list[int]] = {"row": [], "logits": [], "run": []}
-    for op in walk(function):
-        if op.name == TRANSFER:
-            kind = ir.RankedTensorType(op.operands[0].type)
-            fixed = prod(size for size in kind.shape if size >= 0)
-            sizes[_counted(op, kind)].append(fixed * element_bits(kind.element_type) // 8)
+    sent = [
+        (ir.RankedTensorType(op.operands[0].type), _argument(op))
+        for op in walk(function)
+        if op.name == TRANSFER
+    ]
+    tables = {argument for kind, argument in sent if _is_table(kind)}
+    for kind, argument in sent:
+        fixed = prod(size for size in kind.shape if size >= 0)
+        counts = _counted(kind, argument, tables)
+        sizes[counts].append(fixed * element_bits(kind.element_type) // 8)
     if not any(sizes.values()):
         return None
     return Transfers(
@@ -43,15 +48,25 @@ def _of_function(function: ir.Operation) -> Transfers | None:
     )
 
 
-def _counted(op: ir.Operation, kind: ir.RankedTensorType) -> str:
-    """Return what the first dimension of a transferred tensor counts: "row", "logits" or "run".
-
-    Tables of integers have one row per run.
-    """
-    if kind.rank == 2 and isinstance(kind.element_type, ir.IntegerType):
+def _counted(kind: ir.RankedTensorType, argument: int | None, tables: set[int | None]) -> str:
+    """What the first dimension of a tensor counts: of runs are `tables`, and the places of states,
+    which stand after all other numbers; slots, of rows, stand before a table each."""
+    if _is_table(kind):
         return "run"
+    if argument == _WANTED:
+        return "logits"
+    after = argument is not None and argument > _WANTED
+    return "run" if after and (argument or 0) + 1 not in tables else "row"
+
+
+def _is_table(kind: ir.RankedTensorType) -> bool:
+    return kind.rank == 2 and isinstance(kind.element_type, ir.IntegerType)
+
+
+def _argument(op: ir.Operation) -> int | None:
+    """The number of the argument that a tensor of numbers is; None for one that is computed."""
     size = op.operands[1].owner
-    if isinstance(size, ir.Operation | ir.OpView) and size.name == _DIM:
-        argument = ir.BlockArgument(size.operands[0]).arg_number
-        return "logits" if argument == _WANTED else "row"
-    return "row"
+    element = ir.RankedTensorType(op.operands[0].type).element_type
+    if not isinstance(element, ir.IntegerType) or isinstance(size, ir.Block):
+        return None
+    return ir.BlockArgument(size.operands[0]).arg_number if size.name == _DIM else None

@@ -303,3 +303,42 @@ func.func @halves_of_one_block(%bytes: tensor<8x16xi8>, %scales: tensor<8x1xf8E8
   } -> tensor<8x1x32xf32>
   func.return %w : tensor<8x1x32xf32>
 }
+
+// -----
+
+// The scale of a whole tensor, which multiplies the scales of blocks, multiplies the decoded values.
+// CHECK-LABEL: @scale_of_the_tensor
+// CHECK-DAG: %[[G:.*]] = arith.constant dense<3.000000e-01> : tensor<f32>
+// CHECK-DAG: %[[E:.*]] = flow.tensor.bitcast %arg0 : tensor<8x32xi8> -> tensor<8x64xf4E2M1FN>
+// CHECK: linalg.generic {{.*}} ins(%[[E]], %arg1, %[[G]] : tensor<8x64xf4E2M1FN>, tensor<8x4xf8E4M3FN>, tensor<f32>)
+// CHECK-NEXT: ^bb0
+// CHECK: %[[V:.*]] = arith.mulf
+// CHECK-NEXT: %[[W:.*]] = arith.mulf %[[V]]
+// CHECK-NEXT: linalg.yield %[[W]]
+func.func @scale_of_the_tensor(%bytes: tensor<8x32xi8>, %scales: tensor<8x4xf8E4M3FN>) -> tensor<8x64xf32> {
+  %values = arith.constant dense<[0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0]> : tensor<16xf32>
+  %e = tensor.empty() : tensor<8x64xf32>
+  %w = linalg.generic {
+      indexing_maps = [affine_map<(n, k) -> (n, k floordiv 2)>, affine_map<(n, k) -> (n, k floordiv 16)>, affine_map<(n, k) -> (n, k)>],
+      iterator_types = ["parallel", "parallel"]}
+      ins(%bytes, %scales : tensor<8x32xi8>, tensor<8x4xf8E4M3FN>) outs(%e : tensor<8x64xf32>) {
+  ^bb0(%byte: i8, %scale: f8E4M3FN, %o: f32):
+    %k = linalg.index 1 : index
+    %two = arith.constant 2 : index
+    %place = arith.remui %k, %two : index
+    %part = arith.index_cast %place : index to i8
+    %four = arith.constant 4 : i8
+    %by = arith.muli %part, %four : i8
+    %moved = arith.shrui %byte, %by : i8
+    %low = arith.constant 15 : i8
+    %bits = arith.andi %moved, %low : i8
+    %code = arith.index_castui %bits : i8 to index
+    %value = tensor.extract %values[%code] : tensor<16xf32>
+    %whole = arith.constant 3.000000e-01 : f32
+    %wide = arith.extf %scale : f8E4M3FN to f32
+    %both = arith.mulf %wide, %whole : f32
+    %y = arith.mulf %value, %both : f32
+    linalg.yield %y : f32
+  } -> tensor<8x64xf32>
+  func.return %w : tensor<8x64xf32>
+}

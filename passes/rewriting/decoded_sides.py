@@ -21,7 +21,7 @@ from mxc.dialects.dequantize import extend, is_byte, iterators
 from mxc.dialects.generic import constant, element_of, generic, shape_of
 from mxc.dialects.indexing import dims, indexing_maps, loop_ranges, substitute
 from mxc.dialects.product import f32_operands
-from mxc.dialects.scalar_nodes import Product, Read, Tree, loops_of, reads
+from mxc.dialects.scalar_nodes import Apply, Product, Read, Tree, loops_of, reads
 from mxc.dialects.scalar_trees import body_tree
 from mxc.dialects.sizes import size_of
 from mxc.passes.rewriting.codes import Codes
@@ -51,15 +51,23 @@ def _decoded(decoding: Decoding, loops: list[int], sizes: Sequence[int | ir.Valu
         ir.AffineMap.get(len(loops), 0, [substitute(expression, to) for expression in at])
         for at in (place_in_row(decoding), decoding.scale.at)
     ]
+    inputs = [elements, scales]
+    if decoding.factor != 1.0:
+        factor = ir.FloatAttr.get(ir.F32Type.get(), decoding.factor)
+        of_one = ir.RankedTensorType.get([], factor.type)
+        inputs.append(arith.constant(of_one, ir.DenseElementsAttr.get_splat(of_one, factor)))
+        maps.append(ir.AffineMap.get(len(loops), 0, []))
     maps.append(ir.AffineMap.get_identity(len(loops)))
     parallel = [linalg.IteratorType.parallel] * len(loops)
 
-    def body(element: ir.Value, scale: ir.Value, _: ir.Value) -> ir.Value:
+    def body(element: ir.Value, scale: ir.Value, *rest: ir.Value) -> ir.Value:
         value = extend(element, scale)
+        for factor in rest[:-1]:
+            value = arith.mulf(value, factor)
         return value if kind == value.type else arith.truncf(kind, value)
 
     init = tensor.empty(list(sizes), kind)
-    return linalg.generic([elements, scales], [init], maps, parallel)(body)
+    return linalg.generic(inputs, [init], maps, parallel)(body)
 
 
 def _with_halves_last(decoding: Decoding) -> Decoding:
@@ -148,12 +156,21 @@ def decode_sides(op: ir.Operation, codes: Codes) -> list[Decoding]:
     if len(plain) > 1:
         return []
     for groups in _partitions(trees, 2 - len(plain)):
-        found = [decoding_of(_product(group), ranges) for group in groups]
+        found = [_side(_product(group), ranges) for group in groups]
         sides = [side for side in found if isinstance(side, Decoding)]
         if len(sides) == len(found):
             _rebuild(op, sides, plain)
             return sides
     return []
+
+
+def _side(tree: Tree, ranges: list[int | None]) -> Decoding | str | None:
+    """The format that a tree in f32 decodes, rounded to a narrower float before or not."""
+    found = decoding_of(tree, ranges)
+    if isinstance(found, str) and isinstance(tree, Apply) and tree.op.name == "arith.extf":
+        inner = decoding_of(tree.inputs[0], ranges)
+        return inner if isinstance(inner, Decoding) else found
+    return found
 
 
 def _factors(op: ir.Operation) -> list[ir.Value] | None:

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from packed_file import packed_file
 from safetensors.numpy import load_file
-from transformers import Gemma4TextConfig, KimiLinearConfig, PretrainedConfig, Qwen3NextConfig
+from transformers import Gemma4TextConfig, PretrainedConfig, Qwen3NextConfig
 
 import mxc
 from mxc.artifact.manifest import REPORT
@@ -78,10 +78,9 @@ def test_what_is_packed(
         bias = source[f"{EXPERTS}.gate_up_proj_bias"]
         rows = [half(bias[:, turn::2], 1, device) for turn in range(2)]
         check(device, f"{EXPERTS}.gate_up_proj_bias", np.concatenate(rows, 1))
-        for part in "qkv":
-            for kind in ("weight", "bias"):
-                key = f"{ATTENTION}.{part}_proj.{kind}"
-                check(device, key, half(source[key], 0, device))
+        for kind in ("weight", "bias"):
+            rows = [half(source[f"{ATTENTION}.{part}_proj.{kind}"], 0, device) for part in "qkv"]
+            check(device, f"{ATTENTION}.qkv_proj.{kind}", np.concatenate(rows))
         check(device, key := f"{ATTENTION}.sinks", half(source[key], 0, device))
         check(device, key := f"{ATTENTION}.o_proj.weight", half(source[key], 1, device))
         check(device, key := "model.embed_tokens.weight", half(source[key], 0, device))
@@ -92,6 +91,36 @@ def test_what_is_packed(
     for key in (f"{ATTENTION}.o_proj.bias", f"{EXPERTS}.down_proj_bias"):
         check(0, key, source[key])
         assert f"device.1.{key}" not in found
+
+
+def test_experts_are_divided_by_number_where_blocks_would_be_cut(tmp_path: Path) -> None:
+    """With their biases, and the logits of one device."""
+    options = GptOssOptions(hidden_size=64, intermediate_size=96, vocab_size=330)
+    write_gpt_oss(tmp_path / "source", options)
+    shards = (tmp_path / "source").glob("*.safetensors")
+    source = {k: v for file in shards for k, v in load_file(file).items()}
+    tokens, logits = [3, 1, 4, 1, 5, 9, 2, 6], []
+    for devices in (1, 2):
+        artifact = mxc.compile(
+            tmp_path / "source",
+            "cpu",
+            tmp_path / f"{devices}.mxc",
+            activations="f32",
+            max_sequence_length=64,
+            devices=devices,
+            listing=False,
+        )
+        logits.append(mxc.load(artifact.path).sequence().feed(tokens))
+    (note,) = (each for each in artifact.manifest.notes if "by number" in each)
+    assert "in blocks of 32, and each device would have 48 of its 96 columns" in note
+    np.testing.assert_allclose(logits[1], logits[0], rtol=0, atol=2e-5 * np.std(logits[0]))
+    found = archive(
+        open_model(tmp_path / "source", max_sequence_length=64, devices=2), tmp_path / "w.irpa"
+    )
+    for device in range(2):
+        for part in ("down_proj_blocks", "down_proj_scales", "down_proj_bias"):
+            wanted = half(source[f"{EXPERTS}.{part}"], 0, device)
+            assert found[f"device.{device}.{EXPERTS}.{part}"].tobytes() == wanted.tobytes()
 
 
 def test_what_is_quantized(folder: Path, tmp_path: Path) -> None:
@@ -133,13 +162,7 @@ def test_everything_is_on_its_device(folder: Path, tmp_path: Path) -> None:
         weights="none",
         dump_ir=tmp_path / "ir",
     )
-    (text,) = (file.read_text() for file in (tmp_path / "ir").glob("*-iree-stream.mlir"))
-    runs = re.findall(r"stream.cmd.execute on\(#hal.device.affinity<@device(\d)>\)(.*)", text)
-    assert {device for device, _ in runs} == {"0", "1"}
-    for device, given in runs:
-        assert set(re.findall(r"%device\.(\d)\.", given)) <= {device}
-    loads = re.findall(r"stream.cmd.parameter.load on\(#hal.device.affinity<@device(\d)>\)", text)
-    assert {*loads} == {"0", "1"}
+    _require_places(tmp_path / "ir")
     report = json.loads((artifact.path / REPORT).read_text())
     assert report["findings"] == []
     (sent,) = report["transfers"]
@@ -157,8 +180,66 @@ def whole(kind: type[PretrainedConfig], name: str, **fields: Any) -> dict[str, A
     return own | {"architectures": [name]}
 
 
+#: A Qwen3-Next of one layer of each kind, and of a size that two devices divide.
+NEXT = {
+    "num_hidden_layers": 2,
+    "layer_types": ["linear_attention", "full_attention"],
+    "hidden_size": 64,
+    "num_attention_heads": 2,
+    "vocab_size": 138,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 64,
+    "shared_expert_intermediate_size": 64,
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "row", "run"),
+    [
+        # Two sums and the embedding, and two sums of squares, both ways; tokens, positions, slots.
+        (LLAMA | {"model_type": "olmo2"}, 2 * (3 * 64 + 2) + 3, 3 + 1),
+        # Two sums a layer and the embedding; the place of the states.
+        (whole(Qwen3NextConfig, "Qwen3NextForCausalLM", **NEXT), 2 * 5 * 64 + 3, 3 + 1 + 1),
+    ],
+)
+def test_blocks_with_sums_and_states_of_their_own_on_a_gpu(
+    tmp_path: Path, config: dict[str, Any], row: int, run: int
+) -> None:
+    write_decoder(tmp_path / "source", config, headers_only=True)
+    artifact = mxc.compile(
+        tmp_path / "source",
+        "gfx950",
+        tmp_path / "model.mxc",
+        max_sequence_length=64,
+        devices=2,
+        weights="none",
+        dump_ir=tmp_path / "ir",
+    )
+    _require_places(tmp_path / "ir")
+    (found,) = json.loads((artifact.path / REPORT).read_text())["transfers"]
+    assert found["bytes_per_row"] == 4 * row
+    assert found["bytes_per_run"] == 4 * run
+
+
+def _require_places(ir: Path) -> None:
+    """Each device runs what it has parameters of."""
+    (text,) = (file.read_text() for file in ir.glob("*-iree-stream.mlir"))
+    runs = re.findall(r"stream.cmd.execute on\(#hal.device.affinity<@device(\d)>\)(.*)", text)
+    assert {device for device, _ in runs} == {"0", "1"}
+    for device, given in runs:
+        assert set(re.findall(r"%device\.(\d)\.", given)) <= {device}
+    loads = re.findall(r"stream.cmd.parameter.load on\(#hal.device.affinity<@device(\d)>\)", text)
+    assert {*loads} == {"0", "1"}
+
+
 LAYERS = ["linear_attention"] * 3 + ["full_attention"]
-HYBRID = {"num_hidden_layers": 4, "layer_types": LAYERS}
+HYBRID = {
+    "num_hidden_layers": 4,
+    "layer_types": LAYERS,
+    "linear_num_key_heads": 3,
+    "linear_num_value_heads": 6,
+}
 
 
 @pytest.mark.parametrize(
@@ -171,10 +252,16 @@ HYBRID = {"num_hidden_layers": 4, "layer_types": LAYERS}
         ({"vocab_size": 139}, {}, "vocab_size is 139, which does not divide among 2 devices"),
         ({}, {"quantize_dense": "mxfp8"}, "down_proj.weight is mxfp8e4m3, in blocks of 32, .*48"),
         ({}, {"observe_inputs": True}, "inputs of linear layers are collected on one device"),
-        ({"model_type": "olmo2"}, {}, "normalized over all heads"),
-        (whole(Qwen3NextConfig, "Qwen3NextForCausalLM", **HYBRID), {}, "has linear attention"),
-        (whole(KimiLinearConfig, "KimiLinearForCausalLM", **HYBRID), {}, "has linear attention"),
-        (whole(Gemma4TextConfig, "Gemma4ForCausalLM"), {}, "inputs of each layer's own"),
+        (
+            whole(Qwen3NextConfig, "Qwen3NextForCausalLM", **HYBRID),
+            {},
+            "linear_num_key_heads is 3, ",
+        ),
+        (
+            whole(Gemma4TextConfig, "Gemma4ForCausalLM", num_key_value_heads=1),
+            {},
+            "num_key_value_heads is 1, ",
+        ),
     ],
 )
 def test_what_is_refused(

@@ -35,6 +35,14 @@ INTEGER = """%a = arith.sitofp %code : i8 to f32
     %y = arith.mulf %a, %b : f32"""
 
 
+#: The scale of a whole tensor of nvfp4 times those of its blocks.
+OF_THE_TENSOR = """%a = arith.extf %code : ELEMENT to f32
+    %b = arith.extf %scale : SCALE to f32
+    %whole = arith.constant 0.3 : f32
+    %by = arith.mulf %b, %whole : f32
+    %y = arith.mulf %a, %by : f32"""
+
+
 def find(body: str, element: str, scale: str, kind: str = "f32") -> Decoding | str | None:
     text = PROGRAM.replace("BODY", body)
     for name, given in {"ELEMENT": element, "SCALE": scale, "KIND": kind}.items():
@@ -56,6 +64,16 @@ def test_extended_and_multiplied(name: str, kind: str) -> None:
         assert (found.format.name, str(found.kind)) == (name, kind)
         assert found.signed_zeros
         assert found.differs == ()
+
+
+def test_a_scale_of_the_whole_tensor_is_a_factor() -> None:
+    with new_context():
+        found = find(OF_THE_TENSOR, "f4E2M1FN", "f8E4M3FN")
+        assert isinstance(found, Decoding)
+        assert found.format.name == "nvfp4"
+        assert found.factor == pytest.approx(0.3)
+        other = find(OF_THE_TENSOR.replace("mulf %b", "addf %b"), "f4E2M1FN", "f8E4M3FN")
+        assert not isinstance(other, Decoding)
 
 
 def test_f16_lacks_most_scales() -> None:

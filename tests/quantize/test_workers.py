@@ -130,6 +130,68 @@ def test_a_killed_command_resumes(checkpoint, tmp_path, monkeypatch, format, pro
     assert not journals(tmp_path)
 
 
+CONVERTING = """
+import os, sys
+from pathlib import Path
+from mxc.compiler.convert.writing import Writing
+from mxc.compiler.pieces import piece
+from mxc.compiler.quantize.checkpoint import quantize_checkpoint
+source, output, format, dialect = sys.argv[1:]
+piece.PIECE, count, compute = 3000, [], Writing.compute
+def kill(self, piece, output):
+    count.append(piece)
+    if len(count) == 12:
+        os.kill(os.getpid(), 9)
+    return compute(self, piece, output)
+Writing.compute = kill
+quantize_checkpoint(source, Path(output), format, dialect=dialect)
+"""
+
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 1,
+    "vocab_size": 40,
+    "max_position_embeddings": 64,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 1e4,
+}
+
+
+@pytest.mark.parametrize("dialect", ["gguf", "torchao"])
+def test_a_conversion_that_was_killed_resumes(llama, tmp_path, monkeypatch, dialect):
+    from mxc.compiler.convert.writing import Writing
+
+    source, count, written, put = llama(LLAMA), computed(monkeypatch), [], Writing.compute
+    script, out = tmp_path / "killed.py", tmp_path / "out"
+    script.write_text(CONVERTING)
+    run = subprocess.run([sys.executable, script, source, out, "mxfp4", dialect], timeout=300)
+    script.unlink()
+    assert run.returncode == -9
+
+    def counted(self, piece, output):
+        written.append(piece)
+        return put(self, piece, output)
+
+    monkeypatch.setattr(Writing, "compute", counted)
+    result = quantize_checkpoint(source, out, "mxfp4", dialect=dialect)
+    assert count == [], "nothing is quantized again"
+    rest = len(written)
+    other = quantize_checkpoint(source, tmp_path / "whole", "mxfp4", dialect=dialect)
+    assert 0 < rest < len(written) - rest
+    assert result.bytes_written == other.bytes_written
+    if dialect == "gguf":
+        assert out.read_bytes() == (tmp_path / "whole").read_bytes()
+    else:
+        assert files(out) == files(tmp_path / "whole")
+    assert [*tmp_path.glob(".*")] == []
+
+
 def test_bytes_that_were_lost_are_computed_again(checkpoint, tmp_path, monkeypatch):
     source, count = checkpoint(), computed(monkeypatch)
     quantize_checkpoint(source, tmp_path / "whole", "mxfp4")

@@ -10,13 +10,12 @@ Source: transformers' models/gemma4 (5.23), Gemma4TextDecoderLayer and Gemma4Tex
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import NoReturn
+from dataclasses import dataclass, replace
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith
 
-from mxc.compiler.models.blocks.devices import refuse_split
+from mxc.compiler.models.blocks.devices import Steps
 from mxc.compiler.models.blocks.mixture import Mixture
 from mxc.compiler.models.blocks.mlp import Mlp
 from mxc.compiler.models.blocks.norms import Norm
@@ -51,11 +50,14 @@ class DenseAndExperts:
         yield vector(f"{layer}.{_SCALE}", hidden)
         yield from self.experts.parameters(layer, format_of)
 
-    def share(self, devices: int) -> NoReturn:
-        """Raise CheckpointError: the norms after each part need whole rows."""
-        refuse_split(devices, "experts beside an MLP in a layer")
+    def share(self, devices: int) -> DenseAndExperts:
+        """Return each device's share: a part of both widths.
 
-    def build(self, scope: Scope, x: ir.Value, name: str) -> ir.Value:
+        Raises CheckpointError where they do not divide.
+        """
+        return replace(self, mlp=self.mlp.share(devices), experts=self.experts.share(devices))
+
+    def build(self, scope: Scope, x: ir.Value, name: str) -> Steps:
         """x [T, H] -> [T, H]."""
         layer = name.rpartition(".")[0]
         before = [scope.norm(x, f"{layer}.{norm}") for norm in _BEFORE]
@@ -68,9 +70,10 @@ class DenseAndExperts:
                 f32(),
                 lambda a, w: arith.mulf(arith.mulf(a, to_f32(w)), constant(root, f32())),
             )
+        # Each is a sum over the devices before its norm.
         parts = (
-            self.mlp.build(scope, before[0], name),
-            self.experts.build(scope, before[1], layer, routed),
+            (yield self.mlp.addend(scope, before[0], name)),
+            (yield self.experts.addend(scope, before[1], layer, routed)),
         )
         pairs = zip(parts, _BEHIND, strict=True)
         return add(*(scope.norm(part, f"{layer}.{norm}") for part, norm in pairs))

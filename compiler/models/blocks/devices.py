@@ -3,13 +3,14 @@
 Each device has a share of the heads, of the widths of MLPs and experts, and of the vocabulary. Its
 products with columns of weights are whole rows [T, H], which are summed over the devices
 (parameters.py: Split). Norms, routers and other small parameters are on every device.
+
+A block is built on each device by a generator, which yields such addends and is sent the sums.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
 
 from iree.compiler import ir
 
@@ -17,6 +18,10 @@ from mxc.compiler.models.blocks.parameters import Parameter
 from mxc.compiler.models.blocks.primitives import add
 from mxc.dialects.devices import promise, transfer
 from mxc.errors import CheckpointError
+
+#: What builds a block on one device: it yields addends [T, N] of sums over the devices, is sent the
+#: sums, and returns its result, which is the same on all devices.
+Steps = Generator[ir.Value, ir.Value, ir.Value]
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,10 @@ class Device:
     def affinity(self) -> ir.Attribute | None:
         """The affinity attribute of values on this device; None for a single device."""
         return promise(self.number) if self.count > 1 else None
+
+    def first_of(self, count: int) -> int | None:
+        """The first row of this device's `count` rows of a table; None for a single device."""
+        return count * self.number if self.count > 1 else None
 
     def has(self, parameter: Parameter) -> bool:
         """Whether this device has a part of the parameter."""
@@ -69,6 +78,21 @@ def summed(parts: Sequence[ir.Value], devices: Sequence[Device]) -> list[ir.Valu
     return found
 
 
+def together(blocks: Sequence[Steps], devices: Sequence[Device]) -> list[ir.Value]:
+    """Build a block on each device and return its result on each."""
+    sums: Sequence[ir.Value | None] = [None] * len(devices)
+    while True:
+        parts, results = [], []
+        for block, total in zip(blocks, sums, strict=True):
+            try:
+                parts.append(next(block) if total is None else block.send(total))
+            except StopIteration as end:
+                results.append(end.value)
+        if results:
+            return results
+        sums = summed(parts, devices)
+
+
 def divided(devices: int, field: str, size: int) -> int:
     """Return size // devices. Raises CheckpointError, naming `field`, where it does not divide."""
     if size % devices:
@@ -77,11 +101,3 @@ def divided(devices: int, field: str, size: int) -> int:
             "devices; give a number that divides it"
         )
     return size // devices
-
-
-def refuse_split(devices: int, what: str) -> NoReturn:
-    """Raise CheckpointError: the model has `what`, which cannot be divided among devices."""
-    raise CheckpointError(
-        f"--devices {devices}: the model has {what}, which mxc does not divide among devices; "
-        "compile it for one"
-    )

@@ -33,17 +33,25 @@ class GatedDeltaNet(LinearAttention):
     fused: bool = False
 
     norm_name, output_name = "norm", "out_proj"
+    key_heads_field = "linear_num_key_heads"
     heads_field, depth_field = "linear_num_value_heads", "linear_value_head_dim"
 
     def inputs(self, name: str) -> Iterator[Parameter]:
         """Yield the projections, then the parameters of the decay."""
         hidden = ("hidden_size", self.hidden)
         for part, rows, quantizable in self._projections:
-            key = f"{name}.{part}.weight"
-            found = self._fused_rows(name, part) if self.fused else None
-            yield matrix(key, rows, hidden, found or (), quantizable=quantizable)
-        yield vector(f"{name}.dt_bias", self.heads)
-        yield vector(f"{name}.A_log", self.heads)
+            found = self._fused_rows(name, part) if self.fused else ()
+            yield matrix(
+                f"{name}.{part}.weight",
+                rows,
+                hidden,
+                found,
+                quantizable=quantizable,
+                split="rows",
+                sections=self.widths if rows == self.columns else rows[1:],
+            )
+        yield vector(f"{name}.dt_bias", self.heads, split="rows")
+        yield vector(f"{name}.A_log", self.heads, split="rows")
 
     def convolutions(self, name: str) -> Iterator[tuple[str, Dim]]:
         """Yield the one convolution tensor."""

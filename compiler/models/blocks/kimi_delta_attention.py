@@ -30,27 +30,29 @@ class KimiDeltaAttention(LinearAttention):
     """The layer of KDA. Keys and values have the same number of heads and the same head size."""
 
     norm_name, output_name = "o_norm", "o_proj"
-    heads_field, depth_field = "linear_num_heads", "linear_head_dim"
+    key_heads_field = heads_field = "linear_num_heads"
+    depth_field = "linear_head_dim"
 
     def inputs(self, name: str) -> Iterator[Parameter]:
         """Yield the projections, with queries, keys and values as one weight, then the decay's."""
         hidden = ("hidden_size", self.hidden)
         rank = (self.depth_field, self.value_depth)
         mixed = [f"{name}.{part}_proj.weight" for part in "qkv"]
-        yield matrix(f"{name}.qkv_proj.weight", self.values, hidden, mixed)
-        yield matrix(f"{name}.b_proj.weight", self.heads, hidden, quantizable=False)
+        yield matrix(f"{name}.qkv_proj.weight", self.values, hidden, mixed, split="rows")
+        beta = f"{name}.b_proj.weight"
+        yield matrix(beta, self.heads, hidden, quantizable=False, split="rows")
         # The decay is an exponential of f, so its projections are not quantized.
         for part, quantizable in (("f", False), ("g", True)):
-            for key, rows, columns in (("a", rank, hidden), ("b", self.values, rank)):
-                weight = f"{name}.{part}_{key}_proj.weight"
-                yield matrix(weight, rows, columns, quantizable=quantizable)
+            low, high = (f"{name}.{part}_{key}_proj.weight" for key in "ab")
+            yield matrix(low, rank, hidden, quantizable=quantizable)
+            yield matrix(high, self.values, rank, quantizable=quantizable, split="rows")
         shift, rate = f"{name}.dt_bias", f"{name}.A_log"
         of_heads = (self.value_heads, self.value_depth)
         stored = Rows(tensor=shift, dims=(self.values,))
-        yield Parameter(key=shift, shape=of_heads, rows=(stored,))
+        yield Parameter(key=shift, shape=of_heads, rows=(stored,), split="rows")
         one = ("one", 1)
         stored = Rows(tensor=rate, dims=(one, one, self.heads, one))
-        yield Parameter(key=rate, shape=(self.value_heads,), rows=(stored,))
+        yield Parameter(key=rate, shape=(self.value_heads,), rows=(stored,), split="rows")
 
     def convolutions(self, name: str) -> Iterator[tuple[str, Dim]]:
         """Yield the convolution tensors of queries, keys and values."""

@@ -33,7 +33,7 @@ from iree.compiler import ir
 from numpy.typing import NDArray
 
 from mxc.compiler.models.blocks import attention
-from mxc.compiler.models.blocks.devices import divided
+from mxc.compiler.models.blocks.devices import Steps, divided
 from mxc.compiler.models.blocks.mlp import linears
 from mxc.compiler.models.blocks.norms import Norm
 from mxc.compiler.models.blocks.parameters import Dim, FormatOf, Parameter, Rows, matrix, vector
@@ -160,7 +160,7 @@ class LatentAttention:
         name: str,
         state: State,
         memory: Memory,
-    ) -> ir.Value:
+    ) -> Steps:
         """x [T, H] -> [T, H]; the cache rows of x are written to the pages."""
         tokens, weights = shape_of(x)[0], scope.weights
         asked, kept = self._projected(scope, x, name)
@@ -196,8 +196,8 @@ class LatentAttention:
             mixed = collapse(mixed, [[0], [1, 2], [3]])
             values = collapse(self._by_head(scope, mixed, name, "values"), [[0], [1, 2]])
         shape = (self.hidden, self.heads * self.value)
-        (y,) = linears(scope, values, [f"{name}.o_proj"], shape)
-        return y
+        (part,) = linears(scope, values, [f"{name}.o_proj"], shape)
+        return (yield part)
 
     def _projected(self, scope: Scope, x: ir.Value, name: str) -> tuple[ir.Value, ir.Value]:
         """Project x [T, H] to queries of all heads [T, H (N + R)] and cache rows [T, C + R]."""

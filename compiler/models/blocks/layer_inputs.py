@@ -8,11 +8,12 @@ Source: transformers' models/gemma4 (5.23), get_per_layer_inputs and project_per
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith
 
+from mxc.compiler.models.blocks.devices import Steps, divided
 from mxc.compiler.models.blocks.mlp import linears
 from mxc.compiler.models.blocks.norms import Norm
 from mxc.compiler.models.blocks.parameters import Parameter, matrix, table
@@ -55,12 +56,21 @@ class LayerInputs:
         yield matrix(f"{name}.{_BACK}.weight", hidden, each)
         yield from norm.parameters(f"{name}.{_BEHIND}", hidden)
 
-    def build(self, scope: Scope, tokens: ir.Value, x: ir.Value, name: str) -> ir.Value:
+    def share(self, devices: int) -> LayerInputs:
+        """Return each device's share: some rows of the table, and all of the rest.
+
+        Raises CheckpointError where the rows do not divide.
+        """
+        field = "vocab_size_per_layer_input"
+        return replace(self, vocabulary=divided(devices, field, self.vocabulary))
+
+    def build(self, scope: Scope, tokens: ir.Value, x: ir.Value, name: str) -> Steps:
         """Build the inputs [T, L, P] of tokens i32 [T], whose embeddings are x [T, H]."""
         size = self.layers * self.width
         (context,) = linears(scope, x, [f"{name}.{_PROJECTION}"], (size, self.hidden))
         with ir.Location.name(f"{name}.{_PROJECTION}"):
-            rows = scope.weights.lookup(tokens, f"{name}.{_TABLE}", (self.vocabulary, size))
+            table, first = (self.vocabulary, size), scope.device.first_of(self.vocabulary)
+            rows = yield scope.weights.lookup(tokens, f"{name}.{_TABLE}", table, first)
             context = scale(context, self.hidden**-0.5)
             context, rows = (
                 expand(part, [[0], [1, 2]], [shape_of(x)[0], self.layers, self.width])

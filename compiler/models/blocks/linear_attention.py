@@ -21,13 +21,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import ClassVar, NoReturn
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, math
 
-from mxc.compiler.models.blocks.devices import refuse_split
+from mxc.compiler.models.blocks.devices import Steps, divided
 from mxc.compiler.models.blocks.gates import sigmoid
 from mxc.compiler.models.blocks.norms import Norm
 from mxc.compiler.models.blocks.parameters import Dim, FormatOf, Parameter, Rows, matrix
@@ -75,7 +75,8 @@ class LinearAttention(ABC):
     #: Names in checkpoints of the norm after the delta rule, and of the last projection.
     norm_name: ClassVar[str]
     output_name: ClassVar[str]
-    #: Fields of configs with the number of value heads, and with their size.
+    #: Fields of configs with the number of key heads, of value heads, and the size of these.
+    key_heads_field: ClassVar[str]
     heads_field: ClassVar[str]
     depth_field: ClassVar[str]
 
@@ -114,16 +115,28 @@ class LinearAttention(ABC):
             Rows(tensor=tensor, dims=(columns, ("one", 1), width))
             for tensor, columns in self.convolutions(name)
         )
-        yield Parameter(key=f"{name}.conv1d.weight", shape=self._kernel, rows=rows)
+        yield Parameter(
+            key=f"{name}.conv1d.weight",
+            shape=self._kernel,
+            rows=rows,
+            split="rows",
+            sections=self.widths,
+        )
         depth = (self.depth_field, self.value_depth)
         yield from self._norm.parameters(f"{name}.{self.norm_name}", depth)
-        yield matrix(f"{name}.{self.output_name}.weight", ("hidden_size", self.hidden), self.values)
+        hidden, output = ("hidden_size", self.hidden), f"{name}.{self.output_name}.weight"
+        yield matrix(output, hidden, self.values, split="columns")
 
-    def share(self, devices: int) -> NoReturn:
-        """Raise CheckpointError: the states of a sequence are on one device."""
-        refuse_split(devices, "linear attention")
+    def share(self, devices: int) -> Self:
+        """Return each device's share: some key heads with their value heads and states.
 
-    def build(self, scope: Scope, x: ir.Value, name: str, state: State, memory: Memory) -> ir.Value:
+        Raises CheckpointError where the heads do not divide.
+        """
+        keys = divided(devices, self.key_heads_field, self.key_heads)
+        values = divided(devices, self.heads_field, self.value_heads)
+        return replace(self, key_heads=keys, value_heads=values)
+
+    def build(self, scope: Scope, x: ir.Value, name: str, state: State, memory: Memory) -> Steps:
         """x [T, hidden] -> [T, hidden]; the states of the sequences are updated in the pools."""
         projected = self.projected(scope, x, name)
         weights = scope.weights
@@ -163,7 +176,8 @@ class LinearAttention(ABC):
             )
             output = f"{name}.{self.output_name}"
             prepared = weights.prepare(collapse(gated, [[0], [1, 2]]), f"{output}.weight")
-        return weights.linear(prepared, output, f"{output}.weight", (self.hidden, self.widths[2]))
+        shape = (self.hidden, self.widths[2])
+        return (yield weights.linear(prepared, output, f"{output}.weight", shape))
 
     @abstractmethod
     def inputs(self, name: str) -> Iterator[Parameter]:

@@ -14,12 +14,28 @@ from mxc.compiler.models.blocks.devices import divided
 from mxc.compiler.models.blocks.expert_tensors import EACH, ExpertTensors
 from mxc.compiler.models.blocks.experts import ExpertWeight, Groups
 from mxc.compiler.models.blocks.gates import Activation, gated, sigmoid, silu
-from mxc.compiler.models.blocks.mlp import Mlp, linears
-from mxc.compiler.models.blocks.parameters import Dim, FormatOf, Parameter, Rows, matrix, vector
-from mxc.compiler.models.blocks.primitives import add, add_bias, collapse, f32, linear
+from mxc.compiler.models.blocks.mlp import Mlp, Summed, linears
+from mxc.compiler.models.blocks.parameters import (
+    Dim,
+    FormatOf,
+    Parameter,
+    Rows,
+    Split,
+    matrix,
+    vector,
+)
+from mxc.compiler.models.blocks.primitives import (
+    add,
+    add_bias,
+    collapse,
+    expand,
+    f32,
+    linear,
+    rows_here,
+)
 from mxc.compiler.models.blocks.routing import CHOSEN, Routing
 from mxc.compiler.models.blocks.scope import Scope
-from mxc.dialects.generic import element_of, fill, generic
+from mxc.dialects.generic import constant, element_of, fill, generic, shape_of
 from mxc.dialects.named_operations import PRODUCT
 from mxc.dialects.routes import MOST_BYTES, route
 from mxc.dialects.row_norms import is_row_norm
@@ -41,14 +57,15 @@ class Shared:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mixture:
+class Mixture(Summed):
     """The sum of `choices` of `experts` MLPs of width `width`, weighted by their shares.
 
     `router`: the router's name. `routing`: how its logits become shares. `tensors`: how the
     checkpoint stores the experts. `shared`: the shared expert, if any. `biases`: whether router and
     experts have biases. `weighs_inputs`: with one expert per token, the share multiplies the
     expert's input instead of its result (Llama 4). `count_field` and `width_field`: the fields of
-    configs with the number of experts and their width.
+    configs with the number of experts and their width. `by_number`: several devices divide the
+    experts by number, not by width; `held`: how many a device has, None for all.
     """
 
     hidden: int
@@ -64,6 +81,8 @@ class Mixture:
     activation: Activation = silu
     count_field: str = "num_local_experts"
     width_field: str = "intermediate_size"
+    by_number: bool = False
+    held: int | None = None
 
     def __post_init__(self) -> None:
         """Raise CheckpointError where more experts are chosen than exist, or groups do not fit."""
@@ -104,7 +123,7 @@ class Mixture:
                 quantizable=True,
                 experts=True,
                 layout=layout,
-                split="rows" if len(parts) > 1 else "columns",
+                split=self._split("rows" if len(parts) > 1 else "columns"),
                 sections=_sections(parts, rows, layout),
             )
             if self.biases:
@@ -115,7 +134,7 @@ class Mixture:
                     rows=found,
                     experts=True,
                     layout=layout,
-                    split="rows" if len(parts) > 1 else "first",
+                    split=self._split("rows" if len(parts) > 1 else "first"),
                     sections=_sections(parts, rows, layout),
                 )
         if self.shared is not None:
@@ -127,21 +146,26 @@ class Mixture:
     def share(self, devices: int) -> Mixture:
         """Return each device's share: a part of the width of every expert.
 
-        The devices then have equal work whatever the router chooses. Raises CheckpointError where
-        the width does not divide.
+        The devices then have equal work whatever the router chooses. With `by_number` it is some
+        experts in full. Raises CheckpointError where the width, or the number, does not divide.
         """
         shared = self.shared
         if shared is not None:
             shared = replace(shared, mlp=shared.mlp.share(devices))
+        if self.by_number:
+            held = divided(devices, self.count_field, self.experts)
+            return replace(self, held=held, shared=shared)
         width = divided(devices, self.width_field, self.width)
         return replace(self, width=width, shared=shared)
 
-    def build(
+    def addend(
         self, scope: Scope, x: ir.Value, name: str, routed: ir.Value | None = None
     ) -> ir.Value:
-        """x [T, H] -> [T, H]. routed [T, H]: the router's input, by default x."""
+        """Build the addend [T, H] for x [T, H]. routed [T, H]: the router's input, by default x."""
         shares, chosen = self._route(scope, x if routed is None else routed, name)
         with ir.Location.name(f"{name}.experts"):
+            if self.held is not None:
+                shares, chosen = _own(shares, chosen, scope.device.first_of(self.held), self.held)
             own = x
             if self.weighs_inputs:
                 share = collapse(shares, [[0, 1]])
@@ -151,7 +175,7 @@ class Mixture:
             scope.weights.observe(own, [into], chosen)
             rows = scope.weights.rows(own, into)
             if scope.grouped:
-                groups, rows = experts.group_by_expert(chosen, self.experts, rows)
+                groups, rows = experts.group_by_expert(chosen, self._count, rows)
             else:
                 groups = experts.one_group_a_pair(chosen)
                 rows = experts.repeat_rows(rows, groups)
@@ -162,6 +186,15 @@ class Mixture:
             out = self._linear(scope, inner, groups, back, self.hidden, self.width)
             mixed = experts.combine(out, shares, groups)
         return mixed if self.shared is None else self._with_shared(scope, x, mixed, name)
+
+    @property
+    def _count(self) -> int:
+        """The number of experts whose weights this device has."""
+        return self.experts if self.held is None else self.held
+
+    def _split(self, by_width: Split) -> Split:
+        """How the weights of experts are divided among devices."""
+        return "matrices" if self.by_number else by_width
 
     def _route(self, scope: Scope, x: ir.Value, name: str) -> tuple[ir.Value, ir.Value]:
         """x [T, H] -> shares f32 and experts i32 [T, J]."""
@@ -196,7 +229,7 @@ class Mixture:
     def _with_shared(self, scope: Scope, x: ir.Value, mixed: ir.Value, name: str) -> ir.Value:
         """mixed + shared(x) [T, H], with the factor of the gate, if any."""
         assert self.shared is not None
-        y = self.shared.mlp.build(scope, x, f"{name}.{self.shared.name}")
+        y = self.shared.mlp.addend(scope, x, f"{name}.{self.shared.name}")
         if self.shared.gate is None:
             return add(mixed, y)
         (logits,) = linears(scope, x, [f"{name}.{self.shared.gate}"], (1, self.hidden))
@@ -210,7 +243,7 @@ class Mixture:
     def _linear(
         self, scope: Scope, x: Blocks, groups: Groups, name: str, outputs: int, depth: int
     ) -> ir.Value:
-        weights, shape = scope.weights, (self.experts, outputs)
+        weights, shape = scope.weights, (self._count, outputs)
         format = weights.format(name)
         if format is None:
             elements, scales = weights.load(name, *shape, depth), None
@@ -219,6 +252,27 @@ class Mixture:
         bias = weights.load(f"{name}_bias", *shape) if weights.has(f"{name}_bias") else None
         weight = ExpertWeight(elements, scales, weights.tensor_scales(name, *shape), bias)
         return experts.expert_linear(x, groups, weight, name)
+
+
+def _own(
+    shares: ir.Value, chosen: ir.Value, first: int | None, count: int
+) -> tuple[ir.Value, ir.Value]:
+    """Shares f32 and experts i32 [T, J] on a device that has `count` experts from `first` on.
+
+    Experts of other devices become its first one with a share of zero: shapes stay the same.
+    """
+    if first is None:
+        return shares, chosen
+    place, here = rows_here(collapse(chosen, [[0, 1]]), first, count)
+    zero = constant(0.0, f32())
+    own = generic(
+        [(collapse(shares, [[0, 1]]), "p"), (here, "p")],
+        "p",
+        f32(),
+        lambda share, inside: arith.select(inside, share, zero),
+    )
+    own, place = (expand(each, [[0, 1]], shape_of(chosen)) for each in (own, place))
+    return own, place
 
 
 def _sections(parts: Sequence[str], rows: Dim, layout: str) -> tuple[int, ...]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from iree.compiler import ir
 
-from mxc.compiler.models.blocks.devices import divided
+from mxc.compiler.models.blocks.devices import Steps, divided
 from mxc.compiler.models.blocks.gates import Activation, combined, gated, silu
 from mxc.compiler.models.blocks.parameters import (
     FormatOf,
@@ -21,8 +22,20 @@ from mxc.compiler.models.blocks.scope import Scope
 from mxc.dialects.generic import generic
 
 
+class Summed(ABC):
+    """A block whose result is one sum over the devices."""
+
+    @abstractmethod
+    def addend(self, scope: Scope, x: ir.Value, name: str) -> ir.Value:
+        """Build this device's addend [T, H] for x [T, H]."""
+
+    def build(self, scope: Scope, x: ir.Value, name: str) -> Steps:
+        """x [T, H] -> [T, H]."""
+        return (yield self.addend(scope, x, name))
+
+
 @dataclass(frozen=True, kw_only=True)
-class Mlp:
+class Mlp(Summed):
     """down(activation(gate(x), up(x))). Gate and up of one format are concatenated to one weight.
 
     `fused`: gate and up are one tensor in the checkpoint, gate_up_proj. `width_field`: the field of
@@ -55,8 +68,8 @@ class Mlp:
         """
         return replace(self, width=divided(devices, self.width_field, self.width))
 
-    def build(self, scope: Scope, x: ir.Value, name: str) -> ir.Value:
-        """x [T, H] -> [T, H]."""
+    def addend(self, scope: Scope, x: ir.Value, name: str) -> ir.Value:
+        """Build this device's addend [T, H] for x [T, H]."""
         whole = f"{name}.gate_up_proj"
         if scope.weights.has(f"{whole}.weight"):
             (y,) = linears(scope, x, [whole], (2 * self.width, self.hidden))
@@ -71,7 +84,7 @@ class Mlp:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FeedForward:
+class FeedForward(Summed):
     """c_proj(activation(c_fc(x))), an MLP without a gate (Starcoder 2)."""
 
     hidden: int
@@ -95,8 +108,8 @@ class FeedForward:
         """
         return replace(self, width=divided(devices, "intermediate_size", self.width))
 
-    def build(self, scope: Scope, x: ir.Value, name: str) -> ir.Value:
-        """x [T, H] -> [T, H]."""
+    def addend(self, scope: Scope, x: ir.Value, name: str) -> ir.Value:
+        """Build this device's addend [T, H] for x [T, H]."""
         shape = (self.width, self.hidden)
         (inner,) = linears(scope, x, [f"{name}.c_fc"], shape)
         inner = generic([(inner, "m n")], "m n", f32(), self.activation)

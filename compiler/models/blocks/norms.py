@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from iree.compiler import ir
 from iree.compiler.dialects import arith, math
 
-from mxc.compiler.models.blocks.parameters import Dim, Parameter, vector
-from mxc.compiler.models.blocks.primitives import f32, to_f32
+from mxc.compiler.models.blocks.parameters import Dim, Parameter, Split, vector
+from mxc.compiler.models.blocks.primitives import f32, slice_of, to_f32
 from mxc.compiler.models.blocks.weights import Weights
 from mxc.dialects.generic import constant, generic, shape_of
 from mxc.dialects.row_norms import row_norm
@@ -32,11 +32,13 @@ class Norm:
     offset: float = 0.0
     bias: bool = False
 
-    def parameters(self, name: str, size: Dim) -> Iterator[Parameter]:
+    def parameters(
+        self, name: str, size: Dim, *, split: Split | None = None
+    ) -> Iterator[Parameter]:
         """Yield the parameters `name`.weight and, if the norm has a bias, `name`.bias."""
-        yield vector(f"{name}.weight", size)
+        yield vector(f"{name}.weight", size, split=split)
         if self.bias:
-            yield vector(f"{name}.bias", size)
+            yield vector(f"{name}.bias", size, split=split)
 
     def build(self, weights: Weights, x: ir.Value, name: str, *, named: bool = False) -> ir.Value:
         """Build the norm of x [.., H], of rank 2 or 3: f32 of the same shape.
@@ -51,6 +53,23 @@ class Norm:
                 numbers = {"epsilon": self.epsilon, "offset": self.offset}
                 return row_norm(x, weight, self._normed, **numbers)
             return self._normed(x, weight, *bias)
+
+    def squares(self, x: ir.Value) -> ir.Value:
+        """Build the sum of squares of each row of x [T, H], a part of the columns: [T, 1]."""
+        assert not self.centered
+        loops = [(x, "m k")]
+        one = {"o": 1}
+        return generic(
+            loops, "m o", f32(), lambda a, acc: arith.addf(acc, arith.mulf(a, a)), sizes=one
+        )
+
+    def build_part(
+        self, weights: Weights, x: ir.Value, squares: ir.Value, width: int, name: str
+    ) -> ir.Value:
+        """Build the norm of x [T, H], a part of rows of `width` with sums of squares [T, 1]."""
+        weight = weights.load(f"{name}.weight", shape_of(x)[1])
+        with ir.Location.name(name):
+            return self._scaled(x, slice_of(squares, 1, 0), width, weight)
 
     def _normed(self, x: ir.Value, weight: ir.Value, *bias: ir.Value) -> ir.Value:
         *lead, width = shape_of(x)
@@ -67,6 +86,14 @@ class Norm:
         squares = generic(
             [(x, whole)], rows, f32(), lambda a, acc: arith.addf(acc, arith.mulf(a, a))
         )
+        return self._scaled(x, squares, width, weight, *bias)
+
+    def _scaled(
+        self, x: ir.Value, squares: ir.Value, width: int, weight: ir.Value, *bias: ir.Value
+    ) -> ir.Value:
+        """Scale x [.., H] by the weight over the root of the mean of `width` squares."""
+        rows = " ".join("mh"[: len(shape_of(squares))])
+        whole = f"{rows} k"
 
         def normalized(a: ir.Value, total: ir.Value, w: ir.Value, *b: ir.Value) -> ir.Value:
             variance = arith.addf(_mean(total, width), constant(self.epsilon, f32()))

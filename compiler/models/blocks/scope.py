@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
+from functools import reduce
 
 from iree.compiler import ir
 
 from mxc.compiler.models.blocks.activations import Activations
 from mxc.compiler.models.blocks.attention import Cache, CacheKind
+from mxc.compiler.models.blocks.devices import Device
 from mxc.compiler.models.blocks.norms import Norm
+from mxc.compiler.models.blocks.primitives import beside, parts_of
 from mxc.compiler.models.blocks.rope import Rope
 from mxc.compiler.models.blocks.weights import Weights
 from mxc.dialects.attention import Runs
+from mxc.dialects.generic import shape_of
 
 
 @dataclass(frozen=True)
@@ -51,15 +55,38 @@ class Memory:
 class Scope:
     """The weights of the model on one device, its activations, and its norm.
 
-    `grouped`: see experts.py. `prefix`: the prefix of the device's names, "" for a single device.
+    `grouped`: see experts.py.
     """
 
     weights: Weights
     activations: Activations
     normalization: Norm
     grouped: bool
-    prefix: str = ""
+    device: Device
+
+    @property
+    def prefix(self) -> str:
+        """The prefix of the device's names, "" for a single device."""
+        return self.device.prefix
 
     def norm(self, x: ir.Value, name: str) -> ir.Value:
         """Build the model's norm of x [.., H] with the weight of `name`."""
         return self.normalization.build(self.weights, x, name, named=self.grouped)
+
+    def norms_over_devices(
+        self, parts: Mapping[str, ir.Value]
+    ) -> Generator[ir.Value, ir.Value, list[ir.Value]]:
+        """Build the model's norm of rows [T, H] of which each device has a part, by its name.
+
+        Several devices sum the squares of each row, of all parts in one transfer.
+        """
+        count, norm = self.device.count, self.normalization
+        if count == 1:
+            return [self.norm(x, name) for name, x in parts.items()]
+        with ir.Location.name(next(iter(parts))):
+            squares = yield reduce(beside, [norm.squares(x) for x in parts.values()])
+            sums = parts_of(squares, [1] * len(parts))
+        return [
+            norm.build_part(self.weights, x, total, count * shape_of(x)[1], name)
+            for (name, x), total in zip(parts.items(), sums, strict=True)
+        ]

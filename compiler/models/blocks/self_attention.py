@@ -15,7 +15,7 @@ from iree.compiler.dialects import arith, math
 from numpy.typing import NDArray
 
 from mxc.compiler.models.blocks import attention
-from mxc.compiler.models.blocks.devices import divided, refuse_split
+from mxc.compiler.models.blocks.devices import Steps, divided
 from mxc.compiler.models.blocks.gates import sigmoid
 from mxc.compiler.models.blocks.norms import Norm
 from mxc.compiler.models.blocks.parameters import (
@@ -162,8 +162,10 @@ class SelfAttention:
         if self.qk_norm not in (None, "length"):
             head = ("head_dim", self.depth)
             for part, whole in (("q_norm", queries), ("k_norm", keys))[: 2 - self.borrows]:
-                size = whole if self.qk_norm == "all" else head
-                yield from norm.parameters(f"{name}.{part}", size)
+                if self.qk_norm == "all":
+                    yield from norm.parameters(f"{name}.{part}", whole, split="rows")
+                else:
+                    yield from norm.parameters(f"{name}.{part}", head)
         if self.sinks:
             yield vector(f"{name}.sinks", ("num_attention_heads", self.heads), split="rows")
 
@@ -172,10 +174,6 @@ class SelfAttention:
 
         Raises CheckpointError where the heads cannot be divided.
         """
-        if self.qk_norm == "all":
-            refuse_split(devices, "queries and keys that are normalized over all heads (QK norms)")
-        if self.borrows:
-            refuse_split(devices, "layers that read keys and values of others")
         heads = divided(devices, "num_attention_heads", self.heads)
         shared = divided(devices, "num_key_value_heads", self.shared)
         return replace(self, heads=heads, shared=shared)
@@ -191,7 +189,7 @@ class SelfAttention:
         name: str,
         state: State,
         memory: Memory,
-    ) -> ir.Value:
+    ) -> Steps:
         """x [T, H] -> [T, H]; the new keys and values are written to the pages."""
         heads, shared, depth = self.heads, self.shared, self.depth
         weights = scope.weights
@@ -199,6 +197,9 @@ class SelfAttention:
         gate = None
         if self.gated:
             q, gate = self._queries_and_gate(q, name)
+        if self.qk_norm == "all":
+            named = {f"{name}.q_norm": q, f"{name}.k_norm": projected[0]}
+            q, projected[0] = yield from scope.norms_over_devices(named)
         cache = memory.caches[self.window, self.row]
         if self._rotates_as_it_writes:
             q = self._written(scope, q, projected, name, state, cache)
@@ -239,13 +240,14 @@ class SelfAttention:
                     lambda a, b: arith.mulf(a, sigmoid(b)),
                 )
             prepared = weights.prepare(mixed, f"{output}.weight")
-        return weights.linear(
+        part = weights.linear(
             prepared,
             output,
             f"{output}.weight",
             (self.hidden, heads * depth),
             weights.own(f"{output}.bias"),
         )
+        return (yield part)
 
     @property
     def _inputs(self) -> tuple[str, ...]:
@@ -278,7 +280,7 @@ class SelfAttention:
         """
         assert self.rope is not None
         k, v = projected[0], projected[-1]
-        if self.qk_norm is not None:
+        if self.qk_norm == "head":
             q = self._normalized(scope, q, self.heads, f"{name}.q_norm")
             k = self._normalized(scope, k, self.shared, f"{name}.k_norm")
         with ir.Location.name(name):
@@ -339,7 +341,7 @@ class SelfAttention:
 
         Returns [T, heads, D]. norm: the name of the norm.
         """
-        if self.qk_norm in ("head", "all"):
+        if self.qk_norm == "head":
             x = self._normalized(scope, x, heads, norm)
         with ir.Location.name(norm.rpartition(".")[0]):
             x = self._rotated(x, heads, state)
@@ -356,9 +358,7 @@ class SelfAttention:
         return rotate(x, heads, cos, sin, interleaved=rope.interleaved, spread=rope.proportional)
 
     def _normalized(self, scope: Scope, x: ir.Value, heads: int, name: str) -> ir.Value:
-        """Normalize x [T, heads * D], per head or over all heads."""
-        if self.qk_norm == "all":
-            return scope.norm(x, name)
+        """Normalize x [T, heads * D] per head."""
         with ir.Location.name(name):
             rows = expand(x, [[0], [1, 2]], [shape_of(x)[0], heads, self.depth])
             return collapse(scope.norm(rows, name), [[0], [1, 2]])

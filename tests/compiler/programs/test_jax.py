@@ -64,9 +64,15 @@ def dequantized(x: Any, scales: Any) -> Any:
 
 
 def block(x: Any) -> Any:
-    """A layer of a transformer whose projection has MX weights; what it is given is donated."""
-    normal = x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + 1e-6)
-    hidden = jax.nn.gelu(normal @ DENSE)
+    """A layer of a transformer with MX weights; what it is given is donated."""
+
+    def normal(x: Any) -> Any:
+        return x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + 1e-6)
+
+    heads = plain({"x": normal(x)})["y"].reshape(1, -1, 2, N // 2)
+    mixed = jax.nn.dot_product_attention(heads, heads, heads, is_causal=True)
+    x = x + jnp.concatenate([mixed.reshape(-1, N)] * 2, axis=-1)
+    hidden = jax.nn.gelu(normal(x) @ DENSE)
     up = plain({"x": jnp.concatenate([hidden, hidden], axis=-1)})["y"]
     return x + jnp.concatenate([up, up], axis=-1)
 
@@ -175,7 +181,7 @@ def test_weights_are_packed_in_rows_whatever_their_order(compiled: Artifact) -> 
 
 def test_products_with_packed_weights_are_kernels_of_ours(compiled: Artifact) -> None:
     products = [one for one in _report(compiled).matmuls if "mxfp4" in one.rhs]
-    assert len(products) == 4
+    assert len(products) == 5
     assert not any(one.fallback or one.reason for one in products)
 
 
@@ -195,6 +201,15 @@ def test_what_jax_asserts_of_sizes_is_asserted(model: Any) -> None:
         model.call("plain", np.zeros((0, K), np.float32))
 
 
+def test_a_block_of_a_transformer_for_a_gpu(
+    exported: dict[str, export.Exported], tmp_path: Path
+) -> None:
+    found = mxc.compile(exported["block"], target="gfx950", output=tmp_path / "block.mxc")
+    products = [one for one in _report(found).matmuls if "mxfp4" in one.rhs]
+    assert len(products) == 2
+    assert not any(one.fallback or one.reason for one in products)
+
+
 def test_a_file_for_a_gpu(exported: dict[str, export.Exported], tmp_path: Path) -> None:
     file = tmp_path / "dot.stablehlo"
     file.write_text(exported["scaled_dot"].mlir_module())
@@ -206,7 +221,10 @@ def test_a_file_for_a_gpu(exported: dict[str, export.Exported], tmp_path: Path) 
     ("function", "message"),
     [
         (lambda x: x.astype(jnp.float8_e8m0fnu), r"test_jax\.py.*converts f32 to f8E8M0FNU"),
-        (lambda x: jnp.linalg.cholesky(x), "op_sharding_rule"),
+        (
+            lambda x: jnp.linalg.svd(x)[1],
+            r"test_jax\.py.*a call of lapack_sgesdd_ffi has no lowering",
+        ),
     ],
 )
 def test_what_cannot_be_compiled_is_refused_in_a_line(
@@ -232,6 +250,24 @@ def test_float64_is_refused(function: Any, of: str, message: str, tmp_path: Path
         program = export.export(jax.jit(function))(jax.ShapeDtypeStruct((40, 40), of))
     with pytest.raises(MxcError, match=message) as caught:
         mxc.compile(program, output=tmp_path / "x.mxc")
+    assert "\n" not in str(caught.value)
+
+
+def test_an_importer_that_dies_is_an_error_in_a_line(tmp_path: Path) -> None:
+    deep = "[" * 20000 + "]" * 20000
+    file = tmp_path / "x.stablehlo"
+    file.write_text(f"func.func @main() attributes {{a = {deep}}} {{ return }}")
+    with pytest.raises(
+        MxcError, match=r"died in IREE import of main \(killed by SIGSEGV"
+    ) as caught:
+        mxc.compile(file, output=tmp_path / "x.mxc")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_without_the_function_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.stablehlo").write_text("")
+    with pytest.raises(MxcError, match="has no function @main; write the text of") as caught:
+        mxc.compile(tmp_path / "x.stablehlo", output=tmp_path / "x.mxc")
     assert "\n" not in str(caught.value)
 
 

@@ -1,6 +1,7 @@
 """Programs from ONNX: the numbers are those of ONNX, and quantized weights are packed."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +128,32 @@ def _unary(kind: str, **attributes: Any) -> onnx.ModelProto:
 def test_an_operation_without_lowering_is_refused_with_its_node(tmp_path: Path) -> None:
     message = _refused(tmp_path, _unary("Twist", domain="own"))
     assert "layer.3" in message
-    assert "Twist" in message
+    assert "Twist has no lowering" in message
+
+
+@pytest.mark.parametrize(
+    ("shape", "given", "said"),
+    [
+        (None, [4], r"argument x: its rank is not known; give it a shape"),
+        ([4], None, r"n1: what Reshape makes, y: its rank is not known"),
+    ],
+)
+def test_an_unknown_rank_is_refused(
+    tmp_path: Path, shape: list[int] | None, given: list[int] | None, said: str
+) -> None:
+    value, kinds = helper.make_tensor_value_info, TensorProto
+    inputs = [
+        value("x", kinds.FLOAT, shape),
+        value("sizes", kinds.INT64, ["any"] if given is None else [1]),
+    ]
+    node = helper.make_node("Reshape", ["x", "sizes"], ["y"], name="n1")
+    graph = helper.make_graph([node], "g", inputs, [value("y", kinds.FLOAT, given)])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])
+    assert re.search(said, _refused(tmp_path, made))
+
+
+def test_an_empty_file_is_refused(tmp_path: Path) -> None:
+    assert "x.onnx: has no graph" in _refused(tmp_path, onnx.ModelProto())
 
 
 def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:

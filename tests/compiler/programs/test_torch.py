@@ -122,7 +122,7 @@ def test_rows_come_with_the_call(modules: Any, model: Any) -> None:
 
 def test_scaled_products_are_kernels_of_ours(compiled: Artifact) -> None:
     products = [one for one in _report(compiled).matmuls if one.rhs in FORMATS]
-    assert len(products) == 6
+    assert len(products) == 9
     assert {one.rhs for one in products} == {"mxfp4", "mxfp8e4m3", "nvfp4"}
     assert not any(one.fallback or one.reason for one in products)
 
@@ -154,6 +154,51 @@ def test_a_buffer_that_changes_is_refused(tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
+@torch.library.custom_op("own::twist", mutates_args=())
+def twist(x: torch.Tensor) -> torch.Tensor:
+    return x.clone()
+
+
+@twist.register_fake
+def _twisted(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+def branch(x: torch.Tensor) -> torch.Tensor:
+    return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))
+
+
+@pytest.mark.parametrize(
+    ("function", "x", "said"),
+    [
+        (twist, torch.zeros(4), r"test_torch\.py.*own\.twist\.default has no lowering"),
+        (branch, torch.zeros(4), "torch.cond has no lowering"),
+        (torch.add, torch.zeros(4, dtype=torch.complex64), "argument x is torch.complex64"),
+        (torch.add, torch.zeros(4, dtype=torch.uint16), "argument x is torch.uint16"),
+    ],
+)
+def test_what_the_importer_does_not_know_is_refused(
+    tmp_path: Path, function: Any, x: torch.Tensor, said: str
+) -> None:
+    class Unknown(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = function(x, x) if function is torch.add else function(x)
+            return found
+
+    program = torch.export.export(Unknown(), (x,))
+    with pytest.raises(CompileError, match=said) as caught:
+        mxc.compile(program, output=tmp_path / "x.mxc")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive"])
+def test_a_file_that_is_no_program_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "x.pt2").write_bytes(content)
+    with pytest.raises(CompileError, match="cannot be imported") as caught:
+        mxc.compile(tmp_path / "x.pt2", output=tmp_path / "x.mxc")
+    assert "\n" not in str(caught.value)
+
+
 def test_an_operation_without_lowering_is_refused_with_its_place(tmp_path: Path) -> None:
     class Unknown(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -162,6 +207,8 @@ def test_an_operation_without_lowering_is_refused_with_its_place(tmp_path: Path)
     program = torch.export.export(Unknown(), (torch.randn(4, 4),))
     file = tmp_path / "unknown.pt2"
     torch.export.save(program, file)
-    with pytest.raises(CompileError, match=r"test_torch\.py.*aten\.\w*eig") as caught:
+    with pytest.raises(
+        CompileError, match=r"test_torch\.py.*aten\.\w*eig has no lowering"
+    ) as caught:
         mxc.compile(file, output=tmp_path / "x.mxc")
     assert "\n" not in str(caught.value)

@@ -69,5 +69,5 @@ def exported() -> dict[str, tuple[torch.export.ExportedProgram, torch.nn.Module,
         torch.manual_seed(0)
         module, values = build()
         module.eval()
-        found[name] = (torch.export.export(module, values), module, values)
+        found[name] = (torch.export.export(module, values, strict=False), module, values)
     return found

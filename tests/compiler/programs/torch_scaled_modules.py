@@ -1,8 +1,15 @@
 """Modules of torch with scaled elements, most of torchao: name -> (module, its arguments)."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
+from compressed_tensors.compressors.mxfp4.base import MXFP4PackedCompressor
+from compressed_tensors.compressors.mxfp8.base import MXFP8QuantizationCompressor
+from compressed_tensors.compressors.nvfp4.base import NVFP4PackedCompressor
+from compressed_tensors.quantization import QuantizationScheme
+from compressed_tensors.quantization.quant_scheme import MXFP4A16, MXFP8A16, NVFP4A16
+from compressed_tensors.quantization.utils.helpers import calculate_qparams, generate_gparam
 from torch.nn import functional
 from torch.nn.functional import ScalingType, SwizzleType
 from torchao.prototype.mx_formats.constants import DTYPE_FP6_E2M3
@@ -35,6 +42,29 @@ def nvfp4_linear(scaled: bool) -> torch.nn.Module:
     packed = NVFP4Tensor.to_nvfp4(weight, per_tensor_scale=whole)
     linear.weight = torch.nn.Parameter(packed, requires_grad=False)
     return torch.nn.Sequential(linear)
+
+
+class Compressed(torch.nn.Module):
+    """A linear layer as compressed-tensors stores it, by what its library decompresses it to."""
+
+    def __init__(self, compressor: Any, preset: dict[str, Any]) -> None:
+        super().__init__()
+        kind, weight = preset["weights"], torch.randn(N, K)
+        blocks = weight.reshape(N, -1, kind.group_size)
+        low, high = blocks.amin(-1), blocks.amax(-1)
+        whole = generate_gparam(low.min(), high.max()) if kind.group_size == 16 else None
+        scale, _ = calculate_qparams(low, high, kind, whole)
+        parts = {"weight": weight, "weight_scale": scale}
+        parts |= {} if whole is None else {"weight_global_scale": whole}
+        self.scheme = QuantizationScheme(targets=["Linear"], weights=kind)
+        self.compressor = compressor
+        for name, part in compressor.compress(parts, self.scheme).items():
+            self.register_buffer(name, part.detach())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        parts = dict(self.named_buffers())
+        weight = self.compressor.decompress(parts, self.scheme)["weight"]
+        return functional.linear(x, weight.to(torch.float32))
 
 
 class ScaledMm(torch.nn.Module):
@@ -107,6 +137,11 @@ SCALED: dict[str, Callable[[], Module]] = {
     "torchao MXTensor mxfp6": lambda: _with_rows(Dequantized(DTYPE_FP6_E2M3)),
     "torchao NVFP4Tensor": lambda: _with_rows(nvfp4_linear(False)),
     "torchao NVFP4Tensor, scaled": lambda: _with_rows(nvfp4_linear(True)),
+    "compressed-tensors mxfp4": lambda: _with_rows(Compressed(MXFP4PackedCompressor, MXFP4A16)),
+    "compressed-tensors mxfp8": lambda: _with_rows(
+        Compressed(MXFP8QuantizationCompressor, MXFP8A16)
+    ),
+    "compressed-tensors nvfp4": lambda: _with_rows(Compressed(NVFP4PackedCompressor, NVFP4A16)),
     "scaled_mm mxfp8": lambda: scaled_mm(torch.float8_e4m3fn),
     "pairs": pairs,
     "bytes": lambda: (Bytes(), (torch.arange(256, dtype=torch.uint8),)),

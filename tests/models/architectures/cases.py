@@ -194,7 +194,7 @@ HYBRIDS: dict[str, Case] = {
                 "layer_types": [LINEAR, SEES_ALL, LINEAR],
                 "num_key_value_heads": 4,
                 "linear_head_dim": 32,
-                "linear_num_heads": 3,
+                "linear_num_heads": 6,
                 "linear_conv_kernel_dim": 4,
                 "moe_intermediate_size": 32,
                 "num_experts": 8,
@@ -235,8 +235,9 @@ GEMMA4: dict[str, Any] = TWO | {
         SLIDES: {"rope_type": "default", "rope_theta": 1e2},
     },
 }
-#: Full layers have one head of keys, which are its values too.
+#: Full layers have fewer heads of keys, which are their values too.
 _KEYS_ARE_VALUES = {"attention_k_eq_v": True, "num_global_key_value_heads": 1}
+_TWO_OF_FOUR = _KEYS_ARE_VALUES | {"num_key_value_heads": 4, "num_global_key_value_heads": 2}
 
 #: Heads, pages and norms differ by layer.
 GEMMAS4: dict[str, Case] = {
@@ -263,8 +264,7 @@ GEMMAS4: dict[str, Case] = {
     # Each layer has experts.
     "gemma4_text, experts": Case(
         t.Gemma4TextConfig(
-            **GEMMA4,
-            **_KEYS_ARE_VALUES,
+            **GEMMA4 | _TWO_OF_FOUR,
             hidden_size_per_layer_input=0,
             enable_moe_block=True,
             num_experts=4,

@@ -15,14 +15,26 @@ DEVICES = {
     "cohere2": 4,
     # All heads share one row a token, which is on both devices.
     "deepseek_v3": 2,
+    # Two of the layers read keys and values of others; each layer gets numbers of its own.
+    "gemma4_text, borrows": 2,
+    # The MLP and the experts of a layer are two sums.
+    "gemma4_text, experts": 2,
     "gpt_oss": 2,
+    # Linear attention whose queries, keys and values are one weight; latent attention beside it.
+    # Half of an expert is no whole block: each device has half of the experts.
+    "kimi_linear": 2,
     "llama": 2,
+    # Queries and keys are normalized over the heads of all devices.
+    "minimax_m2": 2,
+    "olmo3": 2,
     # q_proj, k_proj and v_proj are one tensor, gate_proj and up_proj another one.
     "phi3": 2,
     # The head is the embedding; every weight is of another format, the second layer slides.
     "qwen2": 2,
     # An expert that all tokens go through, with a gate of its own.
     "qwen2_moe": 2,
+    # Linear attention with two heads of values for one of keys, which lie head by head.
+    "qwen3_next": 2,
 }
 
 Builds = Callable[[str, int], Built]
@@ -48,6 +60,20 @@ def test_decoded_together(name: str, devices: int, built: Builds) -> None:
         found.check(sequence.feed(found.tokens[:start]), slice(0, start))
     rows = found.model.batch().feed(sequences, [found.tokens[start] for start in starts])
     found.check(rows, starts)
+
+
+@pytest.mark.parametrize(("name", "devices"), [("qwen3_next", 2)])
+def test_states_are_of_the_heads_of_each_device(name: str, devices: int, built: Builds) -> None:
+    sequence = built(name, devices).model.sequence()
+    sequence.feed([1, 2, 3])
+    states = {key: state.shape for key, state in sequence.states().items()}
+    # One layer, three tokens before the next; two heads of keys and four of values, of 16 and 32.
+    assert states == {
+        f"device.{device}.{name}": shape
+        for device in range(2)
+        for name, shape in (("convolution", (1, 3, 16 + 16 + 64)), ("delta_rule", (1, 2, 16, 32)))
+    }
+    assert built(name, devices).model.manifest.model.bytes_per_sequence == 2 * 4 * (288 + 1024)
 
 
 @each
