@@ -162,7 +162,6 @@ def compile(
             target="",
             module=folder,
             parameters=weighted is not None,
-            foreign=model is None,
             dump_dir=_dump_folder(dump_ir),
             schedules="" if schedule is None else str(Path(schedule).absolute()),
             assembly=html is not None,

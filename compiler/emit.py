@@ -61,7 +61,6 @@ def emit_assembly(
             target="",
             module=Path(folder),
             parameters=model is not None or foreign is not None,
-            foreign=model is None,
             dump_dir=dump_ir,
             schedules="" if schedule is None else str(schedule.absolute()),
             assembly=True,

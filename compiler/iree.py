@@ -127,17 +127,13 @@ class Compiler:
         program: bytes,
         code_dir: Path | None = None,
         *,
-        verify_each: bool = True,
         devices: int = 1,
     ) -> None:
         """Parse `program` (MLIR bytecode or text). Raises CompileError if it does not parse.
 
         - `code_dir`: folder for the assembly of the kernels, for GPUs also for their code objects.
-        - `verify_each`: let IREE verify the program after each of its passes; otherwise it is
-          verified after each phase, which makes the whole compilation a quarter faster.
         - `devices`: number of devices that the program is compiled for.
         """
-        self._verify_each = verify_each
         self._session = Session()
         self._session.set_flags(*flags(target, code_dir, devices))
         context = prepare(self._session.context)
@@ -155,14 +151,16 @@ class Compiler:
         self._callback = _CALLBACK(self._collect)
 
     def run_to(self, phase: str) -> None:
-        """Run phase `phase`, which follows the last one run. Raises CompileError with IREE's
-        messages.
+        """Run phase `phase`, which follows the last one run, and verify the program.
+
+        IREE's own verification, after each of its passes, takes a third of a compilation.
+        Raises CompileError with IREE's messages.
         """
         invocation = self._session.invocation()
         self._messages.clear()
         handle = invocation._inv_p
         _library.ireeCompilerInvocationEnableCallbackDiagnostics(handle, 0, self._callback, None)
-        _library.ireeCompilerInvocationSetVerifyIR(handle, self._verify_each)
+        _library.ireeCompilerInvocationSetVerifyIR(handle, False)
         _library.ireeCompilerInvocationSetCompileFromPhase(handle, self._done.encode())
         _library.ireeCompilerInvocationSetCompileToPhase(handle, phase.encode())
         invocation.import_module(self.module.operation)
@@ -170,8 +168,7 @@ class Compiler:
             succeeded = invocation.execute()
         if not succeeded:
             raise CompileError(_first(self._messages), phase=phase)
-        if not self._verify_each:
-            self._verify(phase)
+        self._verify(phase)
         self._done, self._invocation = phase, invocation
 
     def _verify(self, phase: str) -> None:

@@ -38,7 +38,6 @@ class Request:
 
     - `place`: name of the program in messages.
     - `parameters`: weights are packed for the program, so that it may name them.
-    - `foreign`: the program was not built by mxc and is verified after each pass.
     - `dump_dir`: folder for the IR after each pass and each phase.
     - `assembly`: return the assembly of the kernels.
     - `listed`: report the instructions and registers of kernels; otherwise LLVM generates their
@@ -54,7 +53,6 @@ class Request:
     target: str
     module: Path
     parameters: bool = False
-    foreign: bool = False
     dump_dir: Path | None = None
     assembly: bool = False
     listed: bool = True

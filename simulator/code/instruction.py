@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
 
 #: Names of special scalar registers, by number.
 NAMED = {
@@ -63,9 +64,12 @@ class Operand:
 
     def registers(self) -> tuple[tuple[str, int], ...]:
         """Return every register that it names, as (bank, index)."""
-        if not self.is_register:
-            return ()
-        return tuple((self.bank, self.index + i) for i in range(self.count))
+        return _registers(self.bank, self.index, self.count) if self.is_register else ()
+
+
+@cache
+def _registers(bank: str, index: int, count: int) -> tuple[tuple[str, int], ...]:
+    return tuple((bank, index + i) for i in range(count))
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,8 @@ import numpy as np
 from mxc.simulator.compute.division import division
 from mxc.simulator.compute.operations import Array, Operation, operation
 
-_HALFWAY = np.uint64(0x0FFFFFFF)
+#: The bits of a float64 that a float32 does not have, and those of the middle between two.
+_REST, _HALFWAY = np.uint64(0x1FFFFFFF), np.uint64(0x10000000)
 _TINY = 2.0**-126
 _TWO_PI = 2 * np.pi
 
@@ -33,7 +34,9 @@ def fused32(a: Array, b: Array, c: Array) -> Array:
     product = a.astype(np.float64) * b
     total = product + c
     bits = total.view(np.uint64)
-    if ((bits & _HALFWAY) == 0).any() or (np.abs(total) < _TINY).any():
+    halfway = (bits & _REST) == _HALFWAY
+    denormal = (np.abs(total) < _TINY) & (total != 0)
+    if np.count_nonzero(halfway | denormal):
         other = total - product
         error = (product - (total - other)) + (c - other)
         inexact = (error != 0) & np.isfinite(total) & ((bits & np.uint64(1)) == 0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from mxc.simulator.code.code_object import Kernel
@@ -106,18 +107,21 @@ class Program:
         lines = Lines(self.kernel.descriptor.mode, changes_mode=changes)
         starts = self._starts()
         source: list[str] = []
+        blocks: dict[int, Block] = {}
         for first, follow in zip(starts, [*starts[1:], len(self.instructions)], strict=True):
+            begin = len(source)
             self._add(source, first, f"def b{first}(w):")
             self._add(source, first, " w.fragments.clear(); s, v, a = w.s, w.v, w.a")
+            if self._observed:
+                self._add(source, first, " before, after = w.observer.before, w.observer.after")
             for n in range(first, follow):
                 for line in self._one(lines, n):
                     self._add(source, n, f" {line}")
-        space: dict[str, Any] = lines.names
-        exec(compile("\n".join(source), "<kernel>", "exec"), space)
-        return {
-            first: self._block(space[f"b{first}"], first, follow)
-            for first, follow in zip(starts, [*starts[1:], len(self.instructions)], strict=True)
-        }
+            # Its lines have the numbers that they have in the whole program.
+            function = "\n" * begin + "\n".join(source[begin:])
+            run = _when_run(function, f"b{first}", lines.names)
+            blocks[first] = self._block(run, first, follow)
+        return blocks
 
     def _add(self, source: list[str], index: int, line: str) -> None:
         source.append(line)
@@ -130,9 +134,9 @@ class Program:
             return body
         name = lines.bind(i)
         return [
-            f"w.at = {n}; w.observer.before(w, {name})",
+            f"w.at = {n}; before(w, {name})",
             *body,
-            f"w.observer.after(w, {name})",
+            f"after(w, {name})",
         ]
 
     def _body(self, lines: Lines, i: Instruction) -> list[str]:
@@ -160,6 +164,18 @@ class Program:
         elif last.name == "s_barrier":
             kind = "barrier"
         return Block(run, first, follow - first, kind, condition, target, follow)
+
+
+def _when_run(source: str, name: str, space: dict[str, Any]) -> Callable[[Waves], None]:
+    """The function `name`, compiled when it is first called: many blocks of a kernel never run."""
+
+    @cache
+    def compiled() -> Callable[[Waves], None]:
+        exec(compile(source, "<kernel>", "exec"), space)
+        function: Callable[[Waves], None] = space[name]
+        return function
+
+    return lambda w: compiled()(w)
 
 
 def _ends_block(i: Instruction) -> bool:

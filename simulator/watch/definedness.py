@@ -50,36 +50,47 @@ class Definedness:
         self._partly: dict[Register, Array] = {}
         #: Lanes without a work item, which do not count.
         self._absent: Array = ~w.lanes
-        self._lanes, self._everywhere = w.lanes, w.full
         self._nowhere: Array = np.zeros((w.count, 1), bool)
+        self._look(w)
         #: Where the results of the executing instruction are undefined, and the exceptions by
         #: register.
         self._result: Array | None = None
         self._results: dict[Register, Array] = {}
 
+    def _look(self, w: Waves) -> None:
+        """The waves that execute, their active lanes, and these with those that do not count."""
+        self._active, self._lanes, self._everywhere = w.active, w.lanes, w.full
+        self._waves: Array = self._nowhere | True if w.active is None else w.active
+        self._written: Array = w.lanes | self._absent & self._waves
+
     def before(self, w: Waves, i: Instruction, use: Use) -> Iterator[str]:
         """Yield findings about the registers that an instruction reads."""
-        self._lanes, self._everywhere = w.lanes, w.full
+        if w.lanes is not self._lanes or w.active is not self._active:
+            self._look(w)
+        self._everywhere = w.full
         self._result = None
         if self._results:
             self._results = {}
         if use.reads <= self._full:
             return
-        active = self._nowhere | True if w.active is None else w.active
         # A register with scalars in some lanes is spilled as a whole, so other lanes may be
         # undefined.
         spills = i.name.startswith("scratch_store")
         bad: dict[Register, Array] = {}
         for register in sorted(use.reads - self._full):
             known = self._partly.get(register)
-            here = active if known is None else active & ~known
+            # Other lanes of what is computed lane by lane are not written.
+            active = self._written if use.lanewise and register[0] in "va" else self._waves
+            if known is active:
+                continue
+            here = active if known is None else active > known  # and not known
             if register in use.decides:
                 used = here.all(axis=1, keepdims=True) & w.lanes if spills else here & w.lanes
                 if used.any():
                     yield f"{register[0]}{register[1]} comes from what nobody wrote"
                     self._full.add(register)
                     continue
-            if here.any():
+            if np.count_nonzero(here):  # of a small array in a tenth of the time of `any`
                 bad[register] = here
         if bad:
             self._result = self._reached(w, i, bad)
@@ -177,17 +188,21 @@ class Definedness:
                 return
             if use.writes <= self._full:
                 return
-        waves = self._nowhere | True if w.active is None else w.active
-        written = waves & (self._lane(w, i) == _LANE) if one else lanes | self._absent & waves
+        waves = self._waves
+        written = waves & (self._lane(w, i) == _LANE) if one else self._written
         if i.has("dpp"):
             written = written & self._enabled(w, i, lanes)
         for register in use.writes:
             here = written if register[0] in "va" else waves
             if register in self._full:
+                if bad is None:
+                    continue
                 known: Array = self._nowhere | True
             else:
                 known = self._partly.get(register, self._nowhere)
-            known = known | here
+            if bad is None and not np.count_nonzero(here > known):
+                continue
+            known = here if known is self._nowhere else known | here
             if bad is not None:
                 reached = self._results.get(register, bad)
                 if register[0] not in "va":

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from mxc.simulator.code.instruction import M0, Instruction
 from mxc.simulator.watch.count import matrix_cycles
-from mxc.simulator.watch.uses import Register, use_of
+from mxc.simulator.watch.uses import Register, Use, use_of
 from mxc.targets.amd import GFX950
 from mxc.targets.gpu import Gpu
 
@@ -24,14 +24,19 @@ class Facts:
     processor: Gpu = GFX950
 
     @cached_property
+    def use(self) -> Use:
+        """What it does to registers."""
+        return use_of(self.i)
+
+    @property
     def reads(self) -> Registers:
         """The registers that the instruction reads."""
-        return use_of(self.i).reads
+        return self.use.reads
 
-    @cached_property
+    @property
     def writes(self) -> Registers:
         """The registers that the instruction writes."""
-        return use_of(self.i).writes
+        return self.use.writes
 
     @cached_property
     def matrix(self) -> bool:

@@ -77,7 +77,7 @@ def _earlier(
                 continue
             seen.add(previous)
             fact = facts[previous]
-            if fact.interesting:
+            if fact.matrix or (distance < _WITHOUT_MATRIX and fact.interesting):
                 yield distance, fact, hidden
             if distance + fact.wait_states < furthest:
                 since = hidden | fact.writes if fact.matrix else hidden

@@ -179,10 +179,15 @@ class Sanitizer(Observer):
         counts[LOCAL].wait(local, self._active)
         if local == 0:
             counts[SCALAR].wait(0, self._active)
+        late: dict[int, bool] = {}  # the registers of a load share their numbers
+        for each in self._pending.values():
+            for name, sequence in each:
+                if id(sequence) not in late:
+                    late[id(sequence)] = bool(np.count_nonzero(sequence > counts[name].done))
         self._pending = {
             register: issued
             for register, issued in self._pending.items()
-            if any((sequence > counts[name].done).any() for name, sequence in issued)
+            if any(late[id(sequence)] for _, sequence in issued)
         }
         left = []
         for name, sequence, places, size in self._stores:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from mxc.simulator.code.instruction import EXEC, M0, VCC, Instruction
@@ -15,6 +16,8 @@ EXECUTION = frozenset(("s", n) for n in (EXEC, EXEC + 1))
 CARRY = ("scc", 0)
 #: Counters of vector memory, of LDS, and of scalar loads; the last two share lgkmcnt.
 VECTOR, LOCAL, SCALAR = "vmcnt", "lgkmcnt", "scalar"
+#: Vector instructions that take lanes from elsewhere.
+_ACROSS = re.compile("mfma|smfmac|lane")
 #: Instructions that read and write both registers.
 EXCHANGES = ("v_swap_b32", "v_permlane16_swap_b32", "v_permlane32_swap_b32")
 
@@ -27,6 +30,7 @@ class Use:
     register (v_mad_mixlo, d16 loads, SDWA) counts as the whole register, because compilers leave
     the rest undefined and do not use it. counters: counters that the instruction increments. A FLAT
     instruction increments two, because it may access LDS, without an order there.
+    lanewise: a lane of a result depends on no other lane of vector registers.
     """
 
     reads: frozenset[Register]
@@ -34,6 +38,7 @@ class Use:
     writes: frozenset[Register]
     counters: tuple[str, ...]
     loads: bool
+    lanewise: bool
 
 
 def use_of(i: Instruction) -> Use:
@@ -73,7 +78,15 @@ def use_of(i: Instruction) -> Use:
         # The address must be defined, for global stores the data too. LDS stores may store padding.
         decides = set(i.operands[0].registers()) if i.encoding == "DS" and i.operands else reads
         decides = set() if i.name == "ds_swizzle_b32" else decides
-    return Use(frozenset(reads), frozenset(decides), frozenset(writes), counters, bool(i.results))
+    lanewise = i.encoding.startswith("VOP") and not i.has("dpp") and not _ACROSS.search(i.name)
+    return Use(
+        reads=frozenset(reads),
+        decides=frozenset(decides),
+        writes=frozenset(writes),
+        counters=counters,
+        loads=bool(i.results),
+        lanewise=lanewise,
+    )
 
 
 def _chosen_halves(i: Instruction) -> set[Register]:

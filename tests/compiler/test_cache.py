@@ -89,7 +89,6 @@ def test_a_compiler_is_not_started_again(tmp_path: Path, request_: Request) -> N
         {"program": PROGRAM + b" "},
         {"target": "cpu:haswell"},
         {"parameters": True},
-        {"foreign": True},
         {"assembly": True},
         {"listed": False},
     ],

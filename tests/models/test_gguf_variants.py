@@ -262,13 +262,8 @@ def made(
     def build(folder: Path, name: str) -> tuple[Path, Converted]:
         said = convert(folder / "model", "gguf", folder / "m.gguf")
         if name in COMPILED:
-            mxc.compile(
-                folder / "m.gguf",
-                "cpu",
-                folder / "m.mxc",
-                activations="f32",
-                max_sequence_length=LENGTH,
-            )
+            options = {"activations": "f32", "max_sequence_length": LENGTH, "listing": False}
+            mxc.compile(folder / "m.gguf", "cpu", folder / "m.mxc", **options)
         return folder, said
 
     futures: dict[str, Future[tuple[Path, Converted]]] = {}

@@ -24,6 +24,7 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
         folder / "both.mxc",
         activations="f32",
         max_sequence_length=16,
+        listing=False,
     ).path
 
 

@@ -30,6 +30,7 @@ def poisoned(tmp_path_factory: pytest.TempPathFactory) -> Path:
         folder / "model.mxc",
         activations="f32",
         max_sequence_length=48,
+        listing=False,
     )
     return folder / "model.mxc"
 

@@ -45,6 +45,7 @@ def test_logits_are_those_of_the_model_for_this_machine(case, older, compiled, t
         tmp_path / "portable.mxc",
         activations=case["activations"],
         max_sequence_length=case["length"],
+        listing=False,
     )
     size = np.sqrt(np.mean(here.wanted**2))
     artifacts = {"here": here.artifact, "portable": tmp_path / "portable.mxc"}
@@ -83,6 +84,7 @@ def test_bf16_is_rounded_without_its_instructions_too(case, compiled, tmp_path) 
         tmp_path / "portable.mxc",
         activations="bf16",
         max_sequence_length=case["length"],
+        listing=False,
     )
     rows = []
     for artifact in (here.artifact, tmp_path / "portable.mxc"):

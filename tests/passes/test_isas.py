@@ -185,7 +185,7 @@ def runner(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def compile_words(words: Sequence[Word], isa: str, file: Path) -> None:
-    compiler = iree.Compiler(RECORDS[isa], program(words), verify_each=False)
+    compiler = iree.Compiler(RECORDS[isa], program(words))
     for phase in iree.PHASES:
         compiler.run_to(phase)
     compiler.write_module(file)

@@ -43,7 +43,9 @@ func.func @main(%a: tensor<20x48xf32>, %b: tensor<24x48xf32>) -> (tensor<20x24xf
 def program(tmp_path_factory: pytest.TempPathFactory) -> SimulatedModel:
     folder = tmp_path_factory.mktemp("program")
     (folder / "program.mlir").write_text(PROGRAM)
-    mxc.compile(folder / "program.mlir", target="gfx950", output=folder / "program.mxc")
+    mxc.compile(
+        folder / "program.mlir", target="gfx950", output=folder / "program.mxc", listing=False
+    )
     return cast(SimulatedModel, mxc.load(folder / "program.mxc", device="simulator"))
 
 
@@ -111,6 +113,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             output=folder / f"{target}.mxc",
             max_sequence_length=32,
             activations="bf16",
+            listing=False,
         )
     return {"simulator": folder / "gfx950.mxc", "cpu": folder / "cpu.mxc"}
 

@@ -139,6 +139,7 @@ LANES = """
   s_endpgm
 """
 MASKS = "row_mask:0xf bank_mask:0xf"
+TWENTY, ALL = "s_mov_b64 exec, vcc\ns_nop 4\n", "s_nop 7\ns_mov_b64 exec, s[6:7]"
 
 
 @pytest.mark.parametrize(
@@ -161,6 +162,10 @@ MASKS = "row_mask:0xf bank_mask:0xf"
         ("v_mov_b32 v5, v3\ns_nop 1\nv_permlane32_swap_b32 v5, v2", "v2", 32),
         ("v_readlane_b32 s8, v2, 19\ns_nop 4\nv_mov_b32 v5, s8", "v5", 64),
         ("v_readlane_b32 s8, v2, 20\ns_nop 4\nv_mov_b32 v5, s8", "v5", 0),
+        # Lanes that do not execute are read all the same.
+        (f"{TWENTY}v_readlane_b32 s8, v2, 19\ns_nop 4\nv_mov_b32 v5, s8\n{ALL}", "v5", 20),
+        (f"{TWENTY}v_readlane_b32 s8, v2, 20\ns_nop 4\nv_mov_b32 v5, s8\n{ALL}", "v5", 0),
+        (f"{TWENTY}v_mfma_f32_16x16x16_bf16 v[8:11], v[2:3], v[2:3], 0\n{ALL}", "v8", 0),
     ],
 )
 def test_lanes(code: str, register: str, defined: int) -> None:

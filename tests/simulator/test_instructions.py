@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -87,6 +87,7 @@ def test_overflow_of_the_small_formats() -> None:
 
 
 @settings(max_examples=300, deadline=None)
+@example(2.0**-12 * (1 + 2.0**-15), 2.0**-12 * (1 - 2.0**-15), 1 + 2.0**-23)
 @given(*[st.floats(width=32, allow_nan=False) for _ in range(3)])
 def test_fused_multiply_add_rounds_once(a: float, b: float, c: float) -> None:
     from fractions import Fraction

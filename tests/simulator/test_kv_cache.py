@@ -31,6 +31,7 @@ def test_pages_and_logits_are_those_of_the_cpu(name: str, depth: int, tmp_path: 
             max_sequence_length=32,
             activations="bf16",
             kv_cache=name,
+            listing=False,
         )
         sequence = mxc.load(output, device=device).sequence()
         feeds = [sequence.feed([5, 17, 200, 3, 77, 402]), sequence.feed([9])]

@@ -102,7 +102,9 @@ def program() -> str:
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp(request.param)
     (folder / "program.mlir").write_text(program())
-    mxc.compile(folder / "program.mlir", target=request.param, output=folder / "program.mxc")
+    mxc.compile(
+        folder / "program.mlir", target=request.param, output=folder / "program.mxc", listing=False
+    )
     return cast(SimulatedModel, mxc.load(folder / "program.mxc", device="simulator"))
 
 

@@ -66,7 +66,7 @@ def numbers() -> Floats:
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
     folder = tmp_path_factory.mktemp("nvfp4")
     (folder / "p.mlir").write_text(program([-1]))
-    mxc.compile(folder / "p.mlir", target=request.param, output=folder / "p.mxc")
+    mxc.compile(folder / "p.mlir", target=request.param, output=folder / "p.mxc", listing=False)
     device = "simulator" if request.param == "gfx950" else None
     return mxc.load(folder / "p.mxc", device=device)
 

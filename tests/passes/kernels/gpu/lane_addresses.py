@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from iree.compiler import ir
+from lane_program import Operation
 from lane_values import Array, Memory
 
 #: Bits of an address in one memory.
@@ -22,23 +23,21 @@ class LaneAddresses:
         """No memory has an address yet."""
         self.memories: list[Array] = []
 
-    def memref_extract_aligned_pointer_as_index(
-        self, op: ir.Operation, memory: Memory
-    ) -> list[Any]:
+    def memref_extract_aligned_pointer_as_index(self, op: Operation, memory: Memory) -> list[Any]:
         """Each memory has addresses of its own, as many as there may be."""
         self.memories.append(memory.data)
         return [np.full((self.threads, 1), len(self.memories) << _ADDRESS, np.uint64)]
 
-    def memref_extract_strided_metadata(self, op: ir.Operation, memory: Memory) -> list[Any]:
+    def memref_extract_strided_metadata(self, op: Operation, memory: Memory) -> list[Any]:
         """Sizes are not looked at."""
         numbers = (memory.start, np.array([-1]), *([each] for each in memory.strides))
         found = [np.broadcast_to(np.array(n).astype(np.uint64), self.threads) for n in numbers]
         return [memory, *(each[:, None] for each in found)]
 
-    def llvm_inttoptr(self, op: ir.Operation, address: Array) -> list[Any]:
+    def llvm_inttoptr(self, op: Operation, address: Array) -> list[Any]:
         return [address]
 
-    def llvm_atomicrmw(self, op: ir.Operation, address: Array, number: Array) -> list[Any]:
+    def llvm_atomicrmw(self, op: Operation, address: Array, number: Array) -> list[Any]:
         """Additions of i32, one lane after the other."""
         assert ir.IntegerAttr(op.attributes["bin_op"]).value == 1
         old = np.zeros_like(number)
@@ -49,5 +48,5 @@ class LaneAddresses:
             word += number[lane].astype(np.uint32)
         return [old]
 
-    def llvm_fence(self, op: ir.Operation) -> None:
+    def llvm_fence(self, op: Operation) -> None:
         """Workgroups run one after the other."""

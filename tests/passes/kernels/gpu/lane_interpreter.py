@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 from iree.compiler import ir
-from iree.compiler.dialects import scf
 from lane_addresses import LaneAddresses
 from lane_moves import LaneMoves
-from lane_values import FLOATS, Array, Memory, as_bits, floats, from_bits, kind_of, raw_of
+from lane_program import Block, Operation, Value, read
+from lane_values import FLOATS, Array, Memory, floats, kind_of, raw_of, regroup
 
 _INTEGERS = {
     "arith.addi": np.add,
@@ -44,6 +44,7 @@ _NUMBERS = {
     "rocdl.exp2": np.exp2,
     "rocdl.rcp": np.reciprocal,
 }
+_ENDS = ("scf.yield", "func.return", "stream.return")
 #: Predicates of arith.cmpi, of numbers without and with a sign, and of arith.cmpf.
 _COMPARISONS = {0: np.equal, 1: np.not_equal, 6: np.less, 7: np.less_equal, 8: np.greater}
 _SIGNED = {2: np.less, 3: np.less_equal, 4: np.greater, 5: np.greater_equal}
@@ -69,14 +70,17 @@ def run(
         and name in ("", ir.StringAttr(op.attributes["sym_name"]).value)
     ]
     export, inner = [op.operation for op in executable.regions[0].blocks[0].operations][:2]
-    host = _Workgroup(1, (), (), scalars)
-    counts = [int(each[0, 0]) for each in host.run(export.regions[0].blocks[0])]
+    counts = [
+        int(each[0, 0])
+        for each in _Workgroup(1, (), (), scalars).call(read(export.regions[0].blocks[0]))
+    ]
     (function,) = inner.regions[0].blocks[0].operations
+    body = read(function.regions[0].blocks[0])
     size = str(function.attributes["translation_info"]).partition("workgroup_size = [")[2]
     threads = int(size.partition(",")[0])
     groups = list(np.ndindex(*counts))
     for group in reversed(groups) if backwards else groups:
-        _Workgroup(threads, group, buffers, scalars).run(function.regions[0].blocks[0])
+        _Workgroup(threads, group, buffers, scalars).call(body)
 
 
 class _Workgroup(LaneMoves, LaneAddresses):
@@ -89,64 +93,72 @@ class _Workgroup(LaneMoves, LaneAddresses):
     ) -> None:
         super().__init__()
         self.threads, self.group, self.buffers = threads, group, buffers
-        self.values: dict[ir.Value, Any] = {}
+        self.values: dict[Value, Any] = {}
         self.active = np.ones(threads, bool)
         self.scalars = scalars
 
-    def run(self, block: ir.Block) -> list[Any]:
+    def call(self, block: Block) -> list[Any]:
+        """A function: the last of its arguments are the scalars."""
+        count = len(block.arguments) - len(self.scalars)
+        for value, number in zip(block.arguments[count:], self.scalars, strict=True):
+            self.values[value] = np.full((self.threads, 1), number, np.uint64)
+        return self.run(block)
+
+    def run(self, block: Block) -> list[Any]:
         """All operations; what the last one yields."""
-        if self.scalars and not isinstance(block.owner, scf.ForOp | scf.IfOp):
-            for value, number in zip(
-                list(block.arguments)[-len(self.scalars) :], self.scalars, strict=True
-            ):
-                self.values[value] = np.full((self.threads, 1), number, np.uint64)
+        values = self.values
         for op in block.operations:
-            name = op.operation.name
-            given = [self.values.get(v) for v in op.operands]
-            if name in ("scf.yield", "func.return", "stream.return"):
+            name = op.name
+            given = [values.get(v) for v in op.operands]
+            if name in _ENDS:
                 return given
             if name in _INTEGERS:
-                results = self._masked(op.operation, _INTEGERS[name](*given))
+                results = self._masked(op, _INTEGERS[name](*given))
             elif name in _NUMBERS:
-                results = self._floats(op.operation, _NUMBERS[name], *given)
+                results = self._floats(op, _NUMBERS[name], *given)
             else:
-                results = getattr(self, name.replace(".", "_"))(op.operation, *given)
+                results = getattr(self, name.replace(".", "_"))(op, *given)
             for value, found in zip(op.results, results or (), strict=True):
-                self.values[value] = found
+                values[value] = found
         return []
 
     # Constants, places.
 
-    def arith_constant(self, op: ir.Operation) -> list[Any]:
-        _, width, count = kind_of(op.results[0])
+    def arith_constant(self, op: Operation) -> list[Any]:
+        if op.constant is None:
+            op.constant = self._constant(op)
+        return [op.constant]
+
+    def _constant(self, op: Operation) -> Array:
+        element, width, count = kind_of(op.results[0])
         attribute = op.attributes["value"]
         if isinstance(attribute, ir.DenseElementsAttr):
-            element = kind_of(op.results[0])[0]
             if attribute.is_splat:
                 attribute = attribute.get_splat_value()
             else:
                 numbers = np.array(attribute)
-                raw = raw_of(numbers) if isinstance(element, ir.FloatType) else numbers
-                return [np.tile(raw.astype(np.uint64), (self.threads, 1))]
+                raw = raw_of(numbers) if element in FLOATS else numbers
+                return np.tile(raw.astype(np.uint64), (self.threads, 1))
         if isinstance(attribute, ir.FloatAttr):
             number = np.array([attribute.value], FLOATS[str(attribute.type)])
             raw = int(raw_of(number)[0])
         else:
             raw = int(attribute.value) & ((1 << width) - 1)
-        return [np.full((self.threads, count), raw, np.uint64)]
+        return np.full((self.threads, count), raw, np.uint64)
 
-    def gpu_thread_id(self, op: ir.Operation) -> list[Any]:
+    def gpu_thread_id(self, op: Operation) -> list[Any]:
         return [np.arange(self.threads, dtype=np.uint64)[:, None]]
 
-    def stream_dispatch_workgroup_id(self, op: ir.Operation) -> list[Any]:
+    def stream_dispatch_workgroup_id(self, op: Operation) -> list[Any]:
         number = self.group[ir.IntegerAttr(op.attributes["dimension"]).value]
         return [np.full((self.threads, 1), number, np.uint64)]
 
     def stream_binding_subspan(
-        self, op: ir.Operation, _: Any, offset: Array, *sizes: Array
+        self, op: Operation, _: Any, offset: Array, *sizes: Array
     ) -> list[Any]:
         kind, left = ir.MemRefType(op.results[0].type), list(sizes)
-        number = ir.BlockArgument(op.operands[0]).arg_number
+        number = op.operands[0].argument
+        assert number is not None
         shape = [n if n >= 0 else int(left.pop(0)[0, 0]) for n in kind.shape]
         strides = np.cumprod([1, *reversed(shape[1:])])[::-1]
         places = tuple(int(s) for s in strides)
@@ -154,16 +166,16 @@ class _Workgroup(LaneMoves, LaneAddresses):
             Memory(self.buffers[number], kind.element_type.width, places, np.zeros(1, np.int64))
         ]
 
-    def memref_alloc(self, op: ir.Operation) -> list[Any]:
+    def memref_alloc(self, op: Operation) -> list[Any]:
         kind = ir.MemRefType(op.results[0].type)
         strides = tuple(int(s) for s in np.cumprod([1, *reversed(kind.shape[1:])])[::-1])
         data = np.zeros(int(np.prod(kind.shape)) * kind.element_type.width // 8, np.uint8)
         return [Memory(data, kind.element_type.width, strides, np.zeros(1, np.int64))]
 
-    def amdgpu_fat_raw_buffer_cast(self, op: ir.Operation, memory: Memory) -> list[Any]:
+    def amdgpu_fat_raw_buffer_cast(self, op: Operation, memory: Memory) -> list[Any]:
         return [Memory(memory.data, memory.bits, memory.strides, memory.start, bounded=True)]
 
-    def memref_subview(self, op: ir.Operation, memory: Memory, *given: Array) -> list[Any]:
+    def memref_subview(self, op: Operation, memory: Memory, *given: Array) -> list[Any]:
         """What begins at an offset. Sizes are not looked at; strides of its own may be fewer."""
         counts = [int(n) for n in op.attributes["operandSegmentSizes"]]
         dynamic, start = list(given[: counts[1]]), memory.start
@@ -176,147 +188,149 @@ class _Workgroup(LaneMoves, LaneAddresses):
             strides = tuple(kept)
         return [Memory(memory.data, memory.bits, strides, start, memory.bounded)]
 
-    def memref_collapse_shape(self, op: ir.Operation, memory: Memory) -> list[Any]:
+    def memref_collapse_shape(self, op: Operation, memory: Memory) -> list[Any]:
         strides = tuple(ir.MemRefType(op.results[0].type).get_strides_and_offset()[0])
         return [Memory(memory.data, memory.bits, strides, memory.start, memory.bounded)]
 
     # Integers.
 
-    def _masked(self, op: ir.Operation, result: Array) -> list[Any]:
+    def _masked(self, op: Operation, result: Array) -> list[Any]:
         return [result & np.uint64((1 << kind_of(op.results[0])[1]) - 1)]
 
-    def arith_extui(self, op: ir.Operation, a: Array) -> list[Any]:
+    def arith_extui(self, op: Operation, a: Array) -> list[Any]:
         return [a]
 
-    def arith_index_cast(self, op: ir.Operation, a: Array) -> list[Any]:
+    def arith_index_cast(self, op: Operation, a: Array) -> list[Any]:
         return self._masked(op, a)
 
     arith_index_castui = arith_index_cast
 
-    def arith_cmpi(self, op: ir.Operation, a: Array, b: Array) -> list[Any]:
+    def arith_cmpi(self, op: Operation, a: Array, b: Array) -> list[Any]:
         predicate = ir.IntegerAttr(op.attributes["predicate"]).value
         if predicate in _SIGNED:
             a, b = (_with_sign(each, kind_of(op.operands[0])[1]) for each in (a, b))
             return [_SIGNED[predicate](a, b).astype(np.uint64)]
         return [_COMPARISONS[predicate](a, b).astype(np.uint64)]
 
-    def arith_maxsi(self, op: ir.Operation, a: Array, b: Array) -> list[Any]:
+    def arith_maxsi(self, op: Operation, a: Array, b: Array) -> list[Any]:
         pair = (_with_sign(each, kind_of(op.operands[0])[1]) for each in (a, b))
         return self._masked(op, np.maximum(*pair).astype(np.uint64))
 
-    def arith_minsi(self, op: ir.Operation, a: Array, b: Array) -> list[Any]:
+    def arith_minsi(self, op: Operation, a: Array, b: Array) -> list[Any]:
         pair = (_with_sign(each, kind_of(op.operands[0])[1]) for each in (a, b))
         return self._masked(op, np.minimum(*pair).astype(np.uint64))
 
-    def vector_reduction(self, op: ir.Operation, a: Array) -> list[Any]:
+    def vector_reduction(self, op: Operation, a: Array) -> list[Any]:
         assert str(op.attributes["kind"]) == "#vector.kind<maxsi>"
         wide = _with_sign(a, kind_of(op.operands[0])[1])
         return self._masked(op, wide.max(axis=1, keepdims=True).astype(np.uint64))
 
-    def arith_shrsi(self, op: ir.Operation, a: Array, b: Array) -> list[Any]:
+    def arith_shrsi(self, op: Operation, a: Array, b: Array) -> list[Any]:
         wide = _with_sign(a, kind_of(op.operands[0])[1]) >> b.astype(np.int64)
         return self._masked(op, wide.astype(np.uint64))
 
-    def arith_trunci(self, op: ir.Operation, a: Array) -> list[Any]:
+    def arith_trunci(self, op: Operation, a: Array) -> list[Any]:
         return self._masked(op, a)
 
-    def math_ctpop(self, op: ir.Operation, a: Array) -> list[Any]:
+    def math_ctpop(self, op: Operation, a: Array) -> list[Any]:
         return [np.bitwise_count(a).astype(np.uint64)]
 
-    def arith_select(self, op: ir.Operation, chosen: Array, a: Array, b: Array) -> list[Any]:
+    def arith_select(self, op: Operation, chosen: Array, a: Array, b: Array) -> list[Any]:
         return [np.where(chosen.astype(bool), a, b)]
 
-    def llvm_inline_asm(self, op: ir.Operation, a: Array) -> list[Any]:
+    def llvm_inline_asm(self, op: Operation, a: Array) -> list[Any]:
         """A value that the compiler does not know."""
         assert ir.StringAttr(op.attributes["asm_string"]).value == ""
         return [a]
 
     def llvm_call_intrinsic(
-        self, op: ir.Operation, high: Array, low: Array, chosen: Array
+        self, op: Operation, high: Array, low: Array, chosen: Array
     ) -> list[Any]:
         """v_perm_b32."""
         assert ir.StringAttr(op.attributes["intrin"]).value == "llvm.amdgcn.perm"
-        parts = [from_bits(as_bits(word, 32), 8) for word in (low, high)]
+        parts = [regroup(word, 32, 8) for word in (low, high)]
         known = np.concatenate([*parts, np.zeros((self.threads, 8), np.uint64)], axis=1)
-        places = from_bits(as_bits(chosen, 32), 8).astype(np.int64)
-        assert np.isin(places, [*range(8), 12]).all()
+        places = regroup(chosen, 32, 8).astype(np.int64)
+        assert ((places < 8) | (places == 12)).all()
         picked = np.take_along_axis(known, places, axis=1)
-        return [from_bits(as_bits(picked, 8), 32)]
+        return [regroup(picked, 8, 32)]
 
     # Floats.
 
-    def _floats(self, op: ir.Operation, compute: Callable[..., Array], *given: Array) -> list[Any]:
+    def _floats(self, op: Operation, compute: Callable[..., Array], *given: Array) -> list[Any]:
         kind, _, _ = kind_of(op.operands[0])
         with np.errstate(all="ignore"):
             return [raw_of(np.asarray(compute(*(floats(g, kind) for g in given))))]
 
-    def arith_cmpf(self, op: ir.Operation, a: Array, b: Array) -> list[Any]:
+    def arith_cmpf(self, op: Operation, a: Array, b: Array) -> list[Any]:
         compare = _OF_FLOATS[ir.IntegerAttr(op.attributes["predicate"]).value]
         kind = kind_of(op.operands[0])[0]
         return [compare(floats(a, kind), floats(b, kind)).astype(np.uint64)]
 
-    def math_fma(self, op: ir.Operation, a: Array, b: Array, c: Array) -> list[Any]:
+    def math_fma(self, op: Operation, a: Array, b: Array, c: Array) -> list[Any]:
         def fma(x: Array, y: Array, z: Array) -> Array:
             return (x.astype(np.float64) * y + z).astype(np.float32)
 
         return self._floats(op, fma, a, b, c)
 
-    def arith_extf(self, op: ir.Operation, a: Array) -> list[Any]:
+    def arith_extf(self, op: Operation, a: Array) -> list[Any]:
         return self._floats(op, lambda x: x.astype(np.float32), a)
 
-    def arith_truncf(self, op: ir.Operation, a: Array) -> list[Any]:
-        wanted = FLOATS[str(kind_of(op.results[0])[0])]
+    def arith_truncf(self, op: Operation, a: Array) -> list[Any]:
+        wanted = FLOATS[kind_of(op.results[0])[0]]
         return self._floats(op, lambda x: x.astype(wanted), a)
 
-    def llvm_intr_maximum(self, op: ir.Operation, a: Array, b: Array) -> list[Any]:
+    def llvm_intr_maximum(self, op: Operation, a: Array, b: Array) -> list[Any]:
         return self._floats(op, np.maximum, a, b)
 
-    def llvm_intr_minimum(self, op: ir.Operation, a: Array, b: Array) -> list[Any]:
+    def llvm_intr_minimum(self, op: Operation, a: Array, b: Array) -> list[Any]:
         return self._floats(op, np.minimum, a, b)
 
-    def arith_sitofp(self, op: ir.Operation, a: Array) -> list[Any]:
+    def arith_sitofp(self, op: Operation, a: Array) -> list[Any]:
         return [raw_of(_with_sign(a, kind_of(op.operands[0])[1]).astype(np.float32))]
 
     # Vectors: bits stay what they are.
 
-    def vector_bitcast(self, op: ir.Operation, a: Array) -> list[Any]:
-        return [from_bits(as_bits(a, kind_of(op.operands[0])[1]), kind_of(op.results[0])[1])]
+    def vector_bitcast(self, op: Operation, a: Array) -> list[Any]:
+        return [regroup(a, kind_of(op.operands[0])[1], kind_of(op.results[0])[1])]
 
-    def arith_bitcast(self, op: ir.Operation, a: Array) -> list[Any]:
+    def arith_bitcast(self, op: Operation, a: Array) -> list[Any]:
         return [a]
 
-    def vector_broadcast(self, op: ir.Operation, a: Array) -> list[Any]:
+    def vector_broadcast(self, op: Operation, a: Array) -> list[Any]:
         return [np.broadcast_to(a, (self.threads, kind_of(op.results[0])[2]))]
 
-    def vector_extract(self, op: ir.Operation, a: Array) -> list[Any]:
+    def vector_extract(self, op: Operation, a: Array) -> list[Any]:
         (at,) = op.attributes["static_position"]
         return [a[:, at : at + 1]]
 
-    def vector_from_elements(self, op: ir.Operation, *given: Array) -> list[Any]:
+    def vector_from_elements(self, op: Operation, *given: Array) -> list[Any]:
         return [np.concatenate(given, axis=1)]
 
-    def vector_shuffle(self, op: ir.Operation, a: Array, b: Array) -> list[Any]:
+    def vector_shuffle(self, op: Operation, a: Array, b: Array) -> list[Any]:
         return [np.concatenate([a, b], axis=1)[:, list(op.attributes["mask"])]]
 
-    def vector_extract_strided_slice(self, op: ir.Operation, a: Array) -> list[Any]:
+    def vector_extract_strided_slice(self, op: Operation, a: Array) -> list[Any]:
         first = ir.IntegerAttr(op.attributes["offsets"][0]).value
         return [a[:, first : first + kind_of(op.results[0])[2]]]
 
-    def vector_create_mask(self, op: ir.Operation, count: Array) -> list[Any]:
+    def vector_create_mask(self, op: Operation, count: Array) -> list[Any]:
         return [(np.arange(kind_of(op.results[0])[2]) < count.astype(np.int64)).astype(np.uint64)]
 
     # Memory.
 
-    def vector_load(self, op: ir.Operation, memory: Memory, *at: Array) -> list[Any]:
+    def vector_load(self, op: Operation, memory: Memory, *at: Array) -> list[Any]:
         _, width, count = kind_of(op.results[0])
         places, inside = memory.places([a[:, 0].astype(np.int64) for a in at], count)
         assert memory.bounded or inside[self.active].all()
-        read = np.where(inside, memory.data[np.where(inside, places, 0)], 0).astype(np.uint64)
-        return [from_bits(as_bits(read, 8), width)]
+        if inside.all():
+            return [regroup(memory.data[places], 8, width)]
+        found = np.where(inside, memory.data[np.where(inside, places, 0)], 0)
+        return [regroup(found, 8, width)]
 
     memref_load = vector_load
 
-    def memref_store(self, op: ir.Operation, raw: Array, memory: Memory, *at: Array) -> None:
+    def memref_store(self, op: Operation, raw: Array, memory: Memory, *at: Array) -> None:
         self.vector_store(op, raw, memory, *at)
 
     def _store(
@@ -325,29 +339,29 @@ class _Workgroup(LaneMoves, LaneAddresses):
         places, inside = memory.places([a[:, 0].astype(np.int64) for a in at], raw.shape[1])
         stored = np.repeat(mask, width // 8, axis=1) & self.active[:, None]
         assert inside[stored].all()
-        data = from_bits(as_bits(raw, width), 8).astype(np.uint8)
+        data = regroup(raw, width, 8).astype(np.uint8)
         memory.data[places[stored]] = data[stored]
 
-    def vector_store(self, op: ir.Operation, raw: Array, memory: Memory, *at: Array) -> None:
+    def vector_store(self, op: Operation, raw: Array, memory: Memory, *at: Array) -> None:
         self._store(memory, at, raw, kind_of(op.operands[0])[1], np.ones(raw.shape, bool))
 
-    def vector_maskedstore(self, op: ir.Operation, memory: Memory, *rest: Array) -> None:
+    def vector_maskedstore(self, op: Operation, memory: Memory, *rest: Array) -> None:
         *at, mask, raw = rest
         self._store(memory, at, raw, kind_of(op.operands[-1])[1], mask.astype(bool))
 
-    def amdgpu_lds_barrier(self, op: ir.Operation) -> None:
+    def amdgpu_lds_barrier(self, op: Operation) -> None:
         """All lanes have come here."""
 
-    def rocdl_sched_barrier(self, op: ir.Operation) -> None:
+    def rocdl_sched_barrier(self, op: Operation) -> None:
         """For the scheduler of the compiler."""
 
     # Control.
 
     def scf_for(
-        self, op: ir.Operation, start: Array, stop: Array, step: Array, *carried: Any
+        self, op: Operation, start: Array, stop: Array, step: Array, *carried: Any
     ) -> list[Any]:
         """Lanes may have bounds of their own: those that are done wait for the others."""
-        block, outside = op.regions[0].blocks[0], self.active
+        (block,), outside = op.regions[0], self.active
         values, at = list(carried), start
         while (running := outside & (at < stop)[:, 0]).any():
             self.active = running
@@ -361,14 +375,14 @@ class _Workgroup(LaneMoves, LaneAddresses):
         self.active = outside
         return values
 
-    def scf_if(self, op: ir.Operation, chosen: Array) -> list[Any]:
+    def scf_if(self, op: Operation, chosen: Array) -> list[Any]:
         outside, taken = self.active, chosen[:, 0].astype(bool)
         found = []
         for region, lanes in zip(op.regions, (taken, ~taken), strict=True):
             self.active = outside & lanes
             # Where no lane is, nothing runs.
-            some = self.active.any() and len(region.blocks)
-            found.append(self.run(region.blocks[0]) if some else [])
+            some = self.active.any() and region
+            found.append(self.run(region[0]) if some else [])
         self.active = outside
         if not op.results:
             return []

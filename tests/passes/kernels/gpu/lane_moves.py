@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 from iree.compiler import ir
+from lane_program import Operation
 from lane_values import Array, floats, kind_of, raw_of
 
 WAVE = 32
@@ -36,27 +37,27 @@ class LaneMoves:
     threads: int
     active: Array
 
-    def rocdl_readfirstlane(self, op: ir.Operation, a: Array) -> list[Any]:
+    def rocdl_readfirstlane(self, op: Operation, a: Array) -> list[Any]:
         return [np.repeat(a[::WAVE], WAVE, axis=0)[: self.threads]]
 
-    def rocdl_ballot(self, op: ir.Operation, chosen: Array) -> list[Any]:
+    def rocdl_ballot(self, op: Operation, chosen: Array) -> list[Any]:
         lane = np.arange(self.threads) % WAVE
         bits = (chosen[:, 0].astype(bool) & self.active).astype(np.uint64) << lane.astype(np.uint64)
         return [np.repeat(bits.reshape(-1, WAVE).sum(axis=1, dtype=np.uint64), WAVE)[:, None]]
 
-    def rocdl_ds_bpermute(self, op: ir.Operation, at: Array, value: Array) -> list[Any]:
+    def rocdl_ds_bpermute(self, op: Operation, at: Array, value: Array) -> list[Any]:
         lane = np.arange(self.threads)
         return [value[lane // WAVE * WAVE + at[:, 0].astype(np.int64) // 4 % WAVE]]
 
     def rocdl_permlanex16(
-        self, op: ir.Operation, old: Array, value: Array, low: Array, high: Array
+        self, op: Operation, old: Array, value: Array, low: Array, high: Array
     ) -> list[Any]:
         """A lane of the other 16 of the wave, by four bits for each lane."""
         lane = np.arange(self.threads)
         chosen = np.where(lane % 16 < 8, low[:, 0], high[:, 0]).astype(np.int64)
         return [value[(lane // 16 ^ 1) * 16 + (chosen >> 4 * (lane % 8) & 15)]]
 
-    def amdgpu_dpp(self, op: ir.Operation, old: Array, value: Array) -> list[Any]:
+    def amdgpu_dpp(self, op: Operation, old: Array, value: Array) -> list[Any]:
         """Lanes of four in another order, or of eight or sixteen in the opposite one."""
         lane = np.arange(self.threads)
         if "quad_perm" in str(op.attributes["kind"]):
@@ -69,47 +70,43 @@ class LaneMoves:
 
     # Matrices.
 
-    def _matrix(self, raw: Array, kind: ir.Type, width: int, depth: int) -> Array:
-        """The fragments of a wave as [16, depth]. Two lanes that have whole rows have the same."""
-        numbers = floats(raw, kind).astype(np.float64)
-        lane, i = np.arange(WAVE)[:, None], np.arange(raw.shape[1])[None]
-        whole = np.full((16, depth), np.nan)
+    def _matrix(self, raw: Array, kind: str, width: int, depth: int) -> Array:
+        """The fragments of waves as [waves, 16, depth]. Two lanes that have whole rows have the
+        same."""
+        waves = raw.reshape(-1, WAVE, raw.shape[1])
+        numbers = floats(waves, kind).astype(np.float64)
         if raw.shape[1] == depth:
-            np.testing.assert_array_equal(raw[:16], raw[16:])
-            return numbers[:16]
-        whole[np.broadcast_to(lane % 16, numbers.shape), _ALONG_K[depth, width](i, lane // 16)] = (
-            numbers
-        )
+            assert (waves[:, :16] == waves[:, 16:]).all()
+            return numbers[:, :16]
+        lane, i = np.arange(WAVE)[:, None], np.arange(raw.shape[1])[None]
+        whole = np.full((len(waves), 16, depth), np.nan)
+        whole[:, lane % 16, _ALONG_K[depth, width](i, lane // 16)] = numbers
         return whole
 
     def _products(
-        self, op: ir.Operation, c: Array, sides: Sequence[tuple[Array, Array | None]]
+        self, op: Operation, c: Array, sides: Sequence[tuple[Array, Array | None]]
     ) -> list[Any]:
         depth = ir.IntegerAttr(op.attributes["k"]).value
-        result = np.empty_like(c)
-        for first in range(0, self.threads, WAVE):
-            wave = slice(first, first + WAVE)
-            whole = []
-            for operand, (raw, scales) in zip(op.operands, sides, strict=False):
-                kind, width, _ = kind_of(operand)
-                matrix = self._matrix(raw[wave], kind, width, depth)
-                if scales is not None:
-                    own = floats(scales[wave][:16], ir.Type.parse("f8E8M0FNU")).astype(np.float64)
-                    matrix = matrix * np.repeat(own, 32, axis=1)
-                whole.append(matrix)
-            product = whole[0] @ whole[1].T
-            lane, i = np.arange(WAVE)[:, None], np.arange(8)[None]
-            twice = sides[0][0].shape[1] == depth
-            part = product[2 * i + lane // 16 if twice else i + 8 * (lane // 16), lane % 16]
-            total = floats(c[wave], ir.F32Type.get()).astype(np.float64) + part
-            result[wave] = raw_of(total.astype(np.float32))
-        return [result]
+        whole = []
+        for operand, (raw, scales) in zip(op.operands, sides, strict=False):
+            kind, width, _ = kind_of(operand)
+            matrix = self._matrix(raw, kind, width, depth)
+            if scales is not None:
+                own = floats(scales.reshape(-1, WAVE, 4)[:, :16], "f8E8M0FNU").astype(np.float64)
+                matrix = matrix * np.repeat(own, 32, axis=2)
+            whole.append(matrix)
+        product = whole[0] @ whole[1].swapaxes(1, 2)
+        lane, i = np.arange(WAVE)[:, None], np.arange(8)[None]
+        twice = sides[0][0].shape[1] == depth
+        part = product[:, 2 * i + lane // 16 if twice else i + 8 * (lane // 16), lane % 16]
+        total = floats(c, "f32").astype(np.float64) + part.reshape(c.shape)
+        return [raw_of(total.astype(np.float32))]
 
-    def amdgpu_wmma(self, op: ir.Operation, a: Array, b: Array, c: Array) -> list[Any]:
+    def amdgpu_wmma(self, op: Operation, a: Array, b: Array, c: Array) -> list[Any]:
         return self._products(op, c, [(a, None), (b, None)])
 
     def amdgpu_scaled_wmma(
-        self, op: ir.Operation, a: Array, b: Array, c: Array, of_a: Array, of_b: Array
+        self, op: Operation, a: Array, b: Array, c: Array, of_a: Array, of_b: Array
     ) -> list[Any]:
         sides = []
         for side, raw, scales in (("a", a, of_a), ("b", b, of_b)):

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
 from iree.compiler import ir
 from numpy.typing import NDArray
 
+if TYPE_CHECKING:
+    from lane_program import Value
+
 Array = NDArray[Any]
+#: Element type, its bits, and elements of a value.
+Kind = tuple[str, int, int]
 
 FLOATS = {
     "f32": np.float32,
@@ -22,6 +27,11 @@ FLOATS = {
     "f8E8M0FNU": ml_dtypes.float8_e8m0fnu,
     "f4E2M1FN": ml_dtypes.float4_e2m1fn,
 }
+#: Integers of as many bits, and the type.
+_NUMBERS = {
+    name: (np.dtype(f"u{np.dtype(kind).itemsize}"), np.dtype(kind)) for name, kind in FLOATS.items()
+}
+_INTEGERS = {bits: np.dtype(f"u{bits // 8}") for bits in (8, 16, 32, 64)}
 
 
 @dataclass
@@ -41,29 +51,34 @@ class Memory:
         return bytes_at, (bytes_at >= 0) & (bytes_at < self.data.size)
 
 
-def kind_of(value: ir.Value) -> tuple[ir.Type, int, int]:
+def kind_of(value: Value) -> Kind:
     """Element type, its bits, and elements of a value."""
-    kind, count = value.type, 1
+    return value.kind
+
+
+def kind_of_type(kind: ir.Type) -> Kind:
+    """The same of a type."""
+    count = 1
     if isinstance(kind, ir.VectorType):
         kind, count = kind.element_type, int(np.prod(kind.shape))
-    return kind, 64 if isinstance(kind, ir.IndexType) else kind.width, count
+    return str(kind), 64 if isinstance(kind, ir.IndexType) else kind.width, count
 
 
-def as_bits(raw: Array, width: int) -> Array:
-    """[lanes, n] of so many bits -> [lanes, n * width] of 0 and 1, the lowest first."""
+def regroup(raw: Array, width: int, wanted: int) -> Array:
+    """[lanes, n] of `width` bits -> [lanes, n * width / wanted] of `wanted`, the lowest first."""
+    if width in _INTEGERS and wanted in _INTEGERS:
+        own = raw.astype(_INTEGERS[width], order="C")
+        return own.view(_INTEGERS[wanted]).astype(np.uint64)
     shifts = np.arange(width, dtype=np.uint64)
-    return ((raw[..., None] >> shifts) & np.uint64(1)).reshape(raw.shape[0], -1)
+    bits = (raw[..., None] >> shifts) & np.uint64(1)
+    powers = np.uint64(1) << np.arange(wanted, dtype=np.uint64)
+    return (bits.reshape(raw.shape[0], -1, wanted) * powers).sum(axis=-1, dtype=np.uint64)
 
 
-def from_bits(bits: Array, width: int) -> Array:
-    powers = np.uint64(1) << np.arange(width, dtype=np.uint64)
-    return (bits.reshape(bits.shape[0], -1, width) * powers).sum(axis=-1, dtype=np.uint64)
-
-
-def floats(raw: Array, kind: ir.Type) -> Array:
+def floats(raw: Array, kind: str) -> Array:
     """Bits of a float type as numbers of it."""
-    found = np.dtype(FLOATS[str(kind)])
-    return raw.astype(f"u{found.itemsize}").view(found)
+    integers, numbers = _NUMBERS[kind]
+    return raw.astype(integers).view(numbers)
 
 
 def raw_of(numbers: Array) -> Array:

@@ -1,0 +1,62 @@
+"""Blocks of MLIR, read once for lane_interpreter.py, which runs an operation many times."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from iree.compiler import ir
+from lane_values import Kind, kind_of_type
+
+
+@dataclass(eq=False)
+class Value:
+    """A value, or an argument of a block with its number."""
+
+    type: ir.Type
+    argument: int | None = None
+
+    @cached_property
+    def kind(self) -> Kind:
+        """What `kind_of` gives."""
+        return kind_of_type(self.type)
+
+
+@dataclass(eq=False)
+class Operation:
+    """An operation. `constant` is for what the interpreter finds once."""
+
+    name: str
+    operands: list[Value]
+    results: list[Value]
+    attributes: dict[str, ir.Attribute]
+    regions: list[list[Block]]
+    constant: Any = None
+
+
+@dataclass(eq=False)
+class Block:
+    """Arguments and operations."""
+
+    arguments: list[Value] = field(default_factory=list)
+    operations: list[Operation] = field(default_factory=list)
+
+
+def read(block: ir.Block) -> Block:
+    """A block, and those inside of it."""
+    return _read(block, {})
+
+
+def _read(block: ir.Block, known: dict[ir.Value, Value]) -> Block:
+    found = Block([Value(each.type, each.arg_number) for each in block.arguments])
+    known.update(zip(block.arguments, found.arguments, strict=True))
+    for each in block.operations:
+        op = each.operation
+        results = [Value(result.type) for result in op.results]
+        operands = [known[operand] for operand in op.operands]
+        regions = [[_read(inner, known) for inner in region.blocks] for region in op.regions]
+        known.update(zip(op.results, results, strict=True))
+        attributes = dict(op.attributes.items())
+        found.operations.append(Operation(op.name, operands, results, attributes, regions))
+    return found
