@@ -90,7 +90,8 @@ class Calls:
         """
         self.once(name, lambda: build(name, kernel, threads, cases))
         given = kernel.given(scalars)
-        buffers, made = given.buffers, given.buffers[len(tensors) :]
+        buffers = given.buffers
+        made = buffers[len(tensors) :]
         operands = [as_buffer(value, each) for value, each in zip(tensors, buffers, strict=False)]
         tied = [-1] * len(made)
         if updated is not None:

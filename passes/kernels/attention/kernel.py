@@ -44,7 +44,6 @@ from mxc.passes.kernels.attention.staging import Staging
 from mxc.passes.kernels.attention.tile import Tile
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.extents import Buffer, value_of
-from mxc.passes.kernels.paged_attention import Scalars
 from mxc.passes.kernels.runs import block_of_rows, first_seen
 from mxc.passes.kernels.vectors import f32, i1, i8, index, loop, scratch, when
 
@@ -55,27 +54,27 @@ AHEAD = 64
 EachHead = Callable[[ir.Value, ir.Value], None]
 
 
-def attention(shape: Attention, buffers: Sequence[ir.Value], call: Scalars) -> None:
-    """Build the body at the insertion point, over the memrefs of `buffers_of`."""
+def attention(shape: Attention, buffers: Sequence[ir.Value]) -> None:
+    """Build the body at the insertion point."""
     *_, runs, _, _, _ = buffers
     # The last rows of a run attend to most keys, and are started first, to balance the load.
-    number = arith.subi(arith.subi(shape.blocks(call), index(1)), workgroup(1))
+    number = arith.subi(arith.subi(shape.blocks(), index(1)), workgroup(1))
     run, block, found = block_of_rows(
-        runs, value_of(call.runs), number, group=shape.group, rows=BLOCK_ROWS
+        runs, value_of(shape.runs), number, group=shape.group, rows=BLOCK_ROWS
     )
-    memory, of_all_heads = _memory(shape, buffers, call)
-    work = Workgroup(run, shape.group, arith.muli(workgroup(2), value_of(call.tokens)))
+    memory, of_all_heads = _memory(shape, buffers)
+    work = Workgroup(run, shape.group, arith.muli(workgroup(2), value_of(shape.tokens)))
     many = found
-    together = shape.all_heads(call)
+    together = shape.all_heads()
     if together is not None:
         with when(arith.andi(found, together)):
-            AllHeads(shape, of_all_heads, work, call, block).build()
+            AllHeads(shape, of_all_heads, work, block).build()
         many = arith.andi(found, arith.xori(together, constant(1, i1())))
     with when(many):
-        OneHead(shape, memory, work, call, block).build()
+        OneHead(shape, memory, work, block).build()
 
 
-def _memory(shape: Attention, buffers: Sequence[ir.Value], call: Scalars) -> tuple[Memory, Memory]:
+def _memory(shape: Attention, buffers: Sequence[ir.Value]) -> tuple[Memory, Memory]:
     """Scratch memory of a workgroup for one head, and for all heads; both use the same memory."""
     queries, pool, sinks, _, lists, parts, result = buffers
     staged = scratch([shape.depth, shape.block_keys], f32())
@@ -106,9 +105,9 @@ def _memory(shape: Attention, buffers: Sequence[ir.Value], call: Scalars) -> tup
             lists=lists,
             parts=parts,
             result=result,
-            sums=arith.select(is_apart(call), parts, result),
-            keys=value_of(call.keys),
-            values=value_of(call.values),
+            sums=arith.select(is_apart(shape), parts, result),
+            keys=value_of(shape.keys),
+            values=value_of(shape.values),
             staged=staged,
             copied=None if copied is None else view(copied, 4 * each),
             factors=factors,
@@ -130,7 +129,6 @@ class Walk(ABC):
     shape: Attention
     memory: Memory
     work: Workgroup
-    call: Scalars
     block: ir.Value
 
     @property
@@ -157,7 +155,7 @@ class Walk(ABC):
         size, piece_keys = index(shape.block_keys), index(PIECE_KEYS)
         begin = arith.muli(arith.divui(first_seen(shape.reach, first), size), size)
         behind = arith.addi(last, index(1))
-        apart = is_apart(self.call)
+        apart = is_apart(shape)
         # Without a workgroup per piece, this is workgroup 0 of 1.
         piece = arith.addi(arith.divui(begin, piece_keys), workgroup(2))
         end = arith.ceildivui(behind, piece_keys)
@@ -179,7 +177,7 @@ class Walk(ABC):
             with when(whole):
                 self.all_tiles(lambda tile: tile.finish(several))
             with when(apart):
-                self.all_tiles(lambda tile: tile.leave_piece(self.call))
+                self.all_tiles(Tile.leave_piece)
 
     def _go_over(self, start: ir.Value, stop: ir.Value) -> None:
         """Process the keys `start` .. `stop` - 1 of a piece."""

@@ -103,7 +103,7 @@ class Mix:
             first = arith.select(last, first, here.first)
             head = arith.select(last, index(0), following)
         key = arith.addi(first, number)
-        line, pool = 512 // int(self.shape.element_type().width), self.memory.pool
+        line, pool = 512 // int(self.shape.pool_type.width), self.memory.pool
         for at in columns[:: max(1, line // self.shape.lanes)]:
             prefetch(pool, [page, self.memory.keys, key, head, at])
             values = [page, self.memory.values, key, head, at]
@@ -114,7 +114,7 @@ class Mix:
         if memory.copied is not None:
             return extended(load(memory.copied, [number, at], self.shape.value_type(), lanes))
         place = self.block.here.at(memory.values, number, self.rows.head, at)
-        value = load(memory.pool, place, self.shape.element_type(), lanes)
+        value = load(memory.pool, place, self.shape.pool_type, lanes)
         if packed is None:
             return extended(value)
         value = of_bytes(packed, value)

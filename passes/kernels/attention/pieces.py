@@ -23,7 +23,6 @@ from mxc.passes.kernels.attention.staging import extended
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.exponential import exponential, greater, lanes_of
 from mxc.passes.kernels.extents import value_of
-from mxc.passes.kernels.paged_attention import Scalars
 from mxc.passes.kernels.runs import Run, first_seen, run_of_token
 from mxc.passes.kernels.vectors import broadcast, f32, index, load, loop, splat, when
 
@@ -60,14 +59,14 @@ def added(before: ir.Value, piece: ir.Value, factors: tuple[ir.Value, ir.Value])
     return math.fma(piece, factors[1], arith.mulf(before, factors[0]))
 
 
-def join_pieces(shape: Attention, buffers: Sequence[ir.Value], call: Scalars) -> None:
+def join_pieces(shape: Attention, buffers: Sequence[ir.Value]) -> None:
     """Build the body of @NAME_joined; a workgroup has the query heads of a token."""
     parts, sinks, runs, result = buffers
     lanes, whole = shape.lanes, shape.mixed // shape.lanes
     registers = max(n for n in range(1, SUMS + 1) if whole % n == 0)
     head, token = workgroup(0), workgroup(1)
-    with when(is_apart(call)):
-        run = run_of_token(runs, value_of(call.runs), token)
+    with when(is_apart(shape)):
+        run = run_of_token(runs, value_of(shape.runs), token)
         with loop(index(0), index(shape.group), index(1)) as (member, _, _):
             first, behind = _pieces(shape, run, token, member)
             sink = only_sink(extended(broadcast(sinks, [head, member], lanes)))
@@ -78,9 +77,9 @@ def join_pieces(shape: Attention, buffers: Sequence[ir.Value], call: Scalars) ->
                     for i in range(registers)
                 ]
                 with loop(first, behind, index(1), start) as (piece, (maximum, total, *sums), op):
-                    row = arith.addi(arith.muli(piece, value_of(call.tokens)), token)
+                    row = arith.addi(arith.muli(piece, value_of(shape.tokens)), token)
                     left = [
-                        broadcast(parts, shape.state_of(call, [row, head, member], i), lanes)
+                        broadcast(parts, shape.state_of([row, head, member], i), lanes)
                         for i in range(2)
                     ]
                     state, factors = joined(State(maximum, total), State(*left))

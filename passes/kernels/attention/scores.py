@@ -98,7 +98,7 @@ def _ask_for_values(
     """Prefetch a part of the values of the block, in the loop over its scores at `at`."""
     keys, depth = shape.block_keys, shape.depth
     first = arith.divui(arith.muli(at, index(keys)), index(depth))
-    line = 512 // int(shape.element_type().width)
+    line = 512 // int(shape.pool_type.width)
     for row in range(max(1, keys * UNROLL // depth)):
         number = arith.addi(first, index(row))
         for column in range(0, shape.mixed, line):

@@ -9,13 +9,10 @@ from dataclasses import dataclass
 from iree.compiler import ir
 from iree.compiler.dialects import arith
 
-from mxc.dialects.attention import Reach
-from mxc.dialects.pages import page_format
 from mxc.dialects.quantize import BLOCK
-from mxc.formats.formats import BlockFormat
 from mxc.passes.kernels.attention.rows import equal, less
 from mxc.passes.kernels.extents import Size, plus, product, quotient_up, value_of
-from mxc.passes.kernels.paged_attention import Scalars, pool_type
+from mxc.passes.kernels.paged_attention import PagedAttention
 from mxc.passes.kernels.runs import most_blocks, most_pieces
 from mxc.passes.kernels.vectors import index
 
@@ -36,35 +33,10 @@ MOST_STAGED, MOST_SCRATCH = 18432, 32256
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attention:
-    """Sizes of one kernel; sizes that are known at the call are in Scalars.
+class Attention(PagedAttention):
+    """Sizes of one kernel, of registers of `lanes` f32."""
 
-    A key has `depth` elements, a value `mixed`. `pool`: entries of a page and its positions;
-    `element`: its type or packed format; `sinks`: the type of the sinks. Scores are multiplied by
-    `scale` and bounded by `cap`; `reach` is the sliding window in tokens, or the chunks.
-    """
-
-    heads: int
-    group: int
-    depth: int
-    mixed: int
-    pool: tuple[int, int]
-    element: str
-    sinks: str
-    scale: float
-    cap: float | None
-    reach: Reach
     lanes: int
-
-    @property
-    def result(self) -> str:
-        """Type of the result: the kernel that prepares activations rounds them."""
-        return "f32"
-
-    @property
-    def counts(self) -> bool:
-        """CPU kernels do not count their workgroups."""
-        return False
 
     @property
     def tile_rows(self) -> int:
@@ -78,8 +50,9 @@ class Attention:
 
     @property
     def key_registers(self) -> int:
-        """Number of registers of keys that a tile processes at once."""
-        return key_registers(self.depth, self.lanes)
+        """Registers of keys that are staged, and that a tile takes, at once: as many as there is
+        room for, 0 for none."""
+        return min(KEY_REGISTERS, MOST_STAGED // (4 * self.depth * self.lanes))
 
     @property
     def chains(self) -> int:
@@ -117,33 +90,20 @@ class Attention:
         """Bytes of the maxima and totals of tiles, for the current piece and for all before it."""
         return 4 * 4 * tiles * self.lanes
 
-    @property
-    def packed(self) -> BlockFormat | None:
-        """The packed format of the pool; None for floats."""
-        return page_format(self.element)
-
-    @property
-    def scaled(self) -> bool:
-        """Whether a page has scales: one per block in an MX format."""
-        return self.packed is not None and not self.packed.unit_scales
-
-    def element_type(self) -> ir.Type:
-        """The MLIR type of the elements of the pool."""
-        return pool_type(self.element)
-
     def value_type(self) -> ir.Type:
         """The MLIR type of copied values: bf16 for packed values, which it holds exactly."""
-        return ir.BF16Type.get() if self.packed is not None else self.element_type()
+        return ir.BF16Type.get() if self.packed is not None else self.pool_type
 
-    def parts(self, call: Scalars) -> list[Size]:
+    @property
+    def parts(self) -> list[Size]:
         """Sizes of the partial results, [rows, V, G, mixed]: pieces * T rows of values, followed by
         maxima and totals, see `state_of`. Without a workgroup per piece: the sums of all pieces
         before the current one."""
-        rows = product(call.pieces, call.tokens)
+        rows = product(self.pieces, self.tokens)
         states = quotient_up(product(rows, 2), self.mixed)
         return [plus(rows, states), self.heads, self.group, self.mixed]
 
-    def state_of(self, call: Scalars, row: Sequence[ir.Value], number: int) -> list[ir.Value]:
+    def state_of(self, row: Sequence[ir.Value], number: int) -> list[ir.Value]:
         """The indices in the partial results of the maximum (0) or the total (1) of a row [piece *
         T + t, v, g]: they lie in pairs after the values."""
         first, head, member = row
@@ -154,62 +114,60 @@ class Attention:
         for size in (self.mixed, self.group, self.heads):
             indices.append(arith.remui(at, index(size)))
             at = arith.divui(at, index(size))
-        rows = value_of(product(call.pieces, call.tokens))
+        rows = value_of(product(self.pieces, self.tokens))
         return [arith.addi(rows, at), *reversed(indices)]
 
-    def all_heads(self, call: Scalars) -> ir.Value | None:
+    def all_heads(self) -> ir.Value | None:
         """Whether the workgroups of a call process all heads; None if no call's do."""
         if not self.takes_all_heads:
             return None
-        return equal(value_of(call.tokens), value_of(call.runs))
+        return equal(value_of(self.tokens), value_of(self.runs))
 
-    def blocks(self, call: Scalars) -> ir.Value:
+    def blocks(self) -> ir.Value:
         """Most blocks of rows of a call."""
-        tokens, runs = value_of(call.tokens), value_of(call.runs)
+        tokens, runs = value_of(self.tokens), value_of(self.runs)
         return most_blocks(tokens, runs, group=self.group, rows=BLOCK_ROWS)
 
-    def pieces(self, call: Scalars) -> ir.Value:
+    @property
+    def pieces_apart(self) -> ir.Value:
         """Number of pieces with their own workgroup; 1 if one workgroup processes all keys."""
         found = most_pieces(
-            arith.muli(value_of(call.pages), index(self.pool[1])),
+            arith.muli(value_of(self.pages), index(self.pool[1])),
             reach=self.reach,
             group=self.group,
             rows=BLOCK_ROWS,
             piece_keys=PIECE_KEYS,
         )
-        few = less(self._workgroups(call), index(ENOUGH_WORKGROUPS))
+        few = less(self._workgroups(), index(ENOUGH_WORKGROUPS))
         size = index(4 * self.heads * self.group * self.mixed)
-        parts = arith.muli(arith.muli(value_of(call.tokens), found), size)
+        parts = arith.muli(arith.muli(value_of(self.tokens), found), size)
         apart = arith.andi(few, less(parts, index(MOST_PARTS + 1)))
         return arith.select(apart, arith.maxui(found, index(1)), index(1))
 
-    def _workgroups(self, call: Scalars) -> ir.Value:
-        return arith.muli(self._columns(call), self.blocks(call))
+    def _workgroups(self) -> ir.Value:
+        return arith.muli(self._columns(), self.blocks())
 
-    def _columns(self, call: Scalars) -> ir.Value:
+    def _columns(self) -> ir.Value:
         """Number of workgroups per block of rows."""
-        together, heads = self.all_heads(call), index(self.heads)
+        together, heads = self.all_heads(), index(self.heads)
         return heads if together is None else arith.select(together, index(1), heads)
 
-    def workgroups(self, call: Scalars) -> Sequence[Size]:
+    @property
+    def workgroups(self) -> list[Size]:
         """Number of workgroups along heads, blocks of rows and pieces."""
-        return [self._columns(call), self.blocks(call), call.pieces]
+        return [self._columns(), self.blocks(), self.pieces]
 
-    def joined_workgroups(self, call: Scalars) -> Sequence[Size]:
+    @property
+    def join_workgroups(self) -> list[Size]:
         """Number of workgroups along heads and tokens; a single one, which does nothing, without a
         workgroup per piece."""
-        apart = is_apart(call)
+        apart = is_apart(self)
         return [
             arith.select(apart, index(self.heads), index(1)),
-            arith.select(apart, value_of(call.tokens), index(1)),
+            arith.select(apart, value_of(self.tokens), index(1)),
         ]
 
 
-def is_apart(call: Scalars) -> ir.Value:
+def is_apart(kernel: Attention) -> ir.Value:
     """Whether each piece has its own workgroup."""
-    return less(index(1), value_of(call.pieces))
-
-
-def key_registers(depth: int, lanes: int) -> int:
-    """Number of registers of keys that are staged at once, as scratch allows; 0 if none fits."""
-    return min(KEY_REGISTERS, MOST_STAGED // (4 * depth * lanes))
+    return less(index(1), value_of(kernel.pieces))

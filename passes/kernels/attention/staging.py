@@ -91,7 +91,7 @@ class Staging:
         registers = []
         for number in numbers:
             here = block.here.at(memory.keys, number, self.head, at)
-            registers.append(load(memory.pool, here, self.shape.element_type(), width))
+            registers.append(load(memory.pool, here, self.shape.pool_type, width))
             if memory.copied is not None:
                 prefetch(memory.pool, block.ahead.at(memory.keys, number, self.head, at))
         if width == lanes:
@@ -149,7 +149,7 @@ class Staging:
     def copy_values(self, block: Block) -> None:
         """Copy the values, unchanged, or as bf16 where they are packed."""
         shape, lanes, memory = self.shape, self.shape.lanes, self.memory
-        depth, packed, kind = shape.mixed, shape.packed, shape.element_type()
+        depth, packed, kind = shape.mixed, shape.packed, shape.pool_type
         width = math.gcd(depth, lanes * 32 // kind.width) if packed is None else lanes
         count = arith.subi(block.stop, block.start)
         with loop(index(0), count, index(1)) as (number, _, _):

@@ -20,7 +20,6 @@ from mxc.passes.kernels.attention.scores import Scores, scores
 from mxc.passes.kernels.attention.shape import Attention
 from mxc.passes.kernels.attention.staging import extended
 from mxc.passes.kernels.exponential import exponential, greater
-from mxc.passes.kernels.paged_attention import Scalars
 from mxc.passes.kernels.runs import first_seen
 from mxc.passes.kernels.vectors import broadcast, f32, index, load, loop, splat, when
 
@@ -93,13 +92,13 @@ class Tile:
         total = math.fma(total, factor, reduce_rows(sums, arith.addf))
         vector.store(total, memory.totals, here)
 
-    def leave_piece(self, call: Scalars) -> None:
+    def leave_piece(self) -> None:
         """Write maximum and total of the piece, for `join_pieces`."""
         memory = self._memory
         for i in range(self._rows.count):
             for number, source in enumerate((memory.maxima, memory.totals)):
                 value = memref.LoadOp(source, self._state(i)).result
-                place = self._shape.state_of(call, self._rows.part(i), number)
+                place = self._shape.state_of(self._rows.part(i), number)
                 memref.StoreOp(value, memory.parts, place)
 
     def add_piece(self) -> None:

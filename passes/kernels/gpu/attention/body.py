@@ -92,7 +92,6 @@ from mxc.passes.kernels.gpu.lanes import (
     times,
 )
 from mxc.passes.kernels.gpu.products import multiply_floats
-from mxc.passes.kernels.paged_attention import Scalars
 from mxc.passes.kernels.runs import first_seen
 from mxc.passes.kernels.vectors import i32, index, loop, when
 
@@ -100,15 +99,14 @@ from mxc.passes.kernels.vectors import i32, index, loop, when
 _F32_PARTS = 3
 
 
-def attention(shape: Attention, buffers: Sequence[ir.Value], call: Scalars, *, tiles: int) -> None:
-    """Build the body at the insertion point, over the memrefs of `buffers_of`, for waves of so many
-    tiles of rows."""
+def attention(shape: Attention, buffers: Sequence[ir.Value], *, tiles: int) -> None:
+    """Build the body at the insertion point, for waves of so many tiles of rows."""
     lane = lane_of(shape.instruction)
-    own = wave(shape, call, buffers[3], tiles, lane.lane)
+    own = wave(shape, buffers[3], tiles, lane.lane)
     with when(own.some):
-        _Body(shape, buffers, call, own, tiles, lane).build()
+        _Body(shape, buffers, own, tiles, lane).build()
         if shape.counts and tiles == 1:
-            join_when_last(shape, buffers, call, own, lane.lane)
+            join_when_last(shape, buffers, own, lane.lane)
 
 
 class _Body:
@@ -116,7 +114,6 @@ class _Body:
         self,
         shape: Attention,
         buffers: Sequence[ir.Value],
-        call: Scalars,
         own: Wave,
         tiles: int,
         lane: Lane,
@@ -133,7 +130,7 @@ class _Body:
             [count, 1, shape.group, shape.depth],
             kept=(0, 2, 3),
         )
-        entries = [value_of(each) for each in (call.keys, call.values)]
+        entries = [value_of(each) for each in (shape.keys, shape.values)]
         packed = bytes_of_entries(pool) if shape.scaled else None
         keys, values = (
             Pages(pool, lists, long(own.run), each, head, shape.pool[1], packed) for each in entries

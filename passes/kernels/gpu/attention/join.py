@@ -41,7 +41,6 @@ from mxc.passes.kernels.gpu.attention.softmax import FLOOR, number, rounded, zer
 from mxc.passes.kernels.gpu.attention.sums import Sums
 from mxc.passes.kernels.gpu.attention.wave import Wave
 from mxc.passes.kernels.gpu.lanes import at_most, below, divided, long, plus, rest, times
-from mxc.passes.kernels.paged_attention import Scalars
 from mxc.passes.kernels.runs import first_seen, read_run
 from mxc.passes.kernels.vectors import f32, i32, index, loop, of, when
 
@@ -49,8 +48,8 @@ from mxc.passes.kernels.vectors import f32, i32, index, loop, of, when
 _PIECES = 8
 
 
-def join_pieces(shape: Attention, buffers: Sequence[ir.Value], call: Scalars) -> None:
-    """Build the body of the second kernel, over the memrefs of `joined_buffers_of`."""
+def join_pieces(shape: Attention, buffers: Sequence[ir.Value]) -> None:
+    """Build the body of the second kernel, over the memrefs of `joined_buffers`."""
     parts, sinks, runs, result = buffers
     run = read_run(runs, workgroup(1))
     quads = shape.mixed // TAIL
@@ -61,16 +60,16 @@ def join_pieces(shape: Attention, buffers: Sequence[ir.Value], call: Scalars) ->
         member = rest(divided(own, quads), shape.group)
         head = divided(own, quads * shape.group)
         count = pieces_between(first_seen(shape.reach, run.before), run.before)
-        pieces = _Pieces(shape, call, parts, sinks, result, run.number, run.first, count)
+        pieces = _Pieces(shape, parts, sinks, result, run.number, run.first, count)
         pieces.join(head, member, at)
 
 
 def join_when_last(
-    shape: Attention, buffers: Sequence[ir.Value], call: Scalars, own: Wave, lane: ir.Value
+    shape: Attention, buffers: Sequence[ir.Value], own: Wave, lane: ir.Value
 ) -> None:
     """Where a wave has stored a piece of a tile of rows: add all of them up if it is the last one.
 
-    Over the memrefs of `buffers_of`; `lane`: an index.
+    `lane`: an index.
     """
     *_, sinks, _, _, counters, parts, result = buffers
     with when(own.apart):
@@ -90,7 +89,7 @@ def join_when_last(
         with when(arith.cmpi(arith.CmpIPredicate.eq, before, others)):
             fence("acquire")
             pieces = _Pieces(
-                shape, call, parts, sinks, result, long(own.run), long(own.token), long(count)
+                shape, parts, sinks, result, long(own.run), long(own.token), long(count)
             )
             quads = shape.mixed // TAIL
             rows = arith.minui(own.rows, plus(own.skipped, TILE))
@@ -113,7 +112,6 @@ class _Pieces:
     """The `count` pieces of the `token` that run `run` decodes: indices; memrefs."""
 
     shape: Attention
-    call: Scalars
     parts: ir.Value
     sinks: ir.Value
     result: ir.Value
@@ -147,7 +145,7 @@ class _Pieces:
 
     def _load(self, piece: ir.Value, head: ir.Value, member: ir.Value, at: ir.Value) -> Sums:
         shape = self.shape
-        place = arith.addi(arith.muli(piece, value_of(self.call.runs)), self.run)
+        place = arith.addi(arith.muli(piece, value_of(shape.runs)), self.run)
         begin = [place, index(0), index(0), index(0)]
         sizes = [1, shape.heads, shape.group, shape.mixed + TAIL]
         left = bounded(part(self.parts, begin, sizes, kept=(1, 2, 3)))

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith
 
-from mxc.dialects.attention import Reach
-from mxc.dialects.pages import page_format
-from mxc.formats.formats import BlockFormat
 from mxc.passes.kernels.extents import Size, value_of
 from mxc.passes.kernels.gpu.attention.softmax import LOG2_E
 from mxc.passes.kernels.gpu.fragments import FRAGMENT, Instruction
 from mxc.passes.kernels.gpu.lanes import at_most, below, divided, plus, times
-from mxc.passes.kernels.paged_attention import Scalars
+from mxc.passes.kernels.paged_attention import PagedAttention
 from mxc.passes.kernels.runs import reach_size
 from mxc.passes.kernels.vectors import index
 
@@ -36,29 +32,10 @@ MOST_PARTS = 1 << 30
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attention:
-    """Sizes of one kernel, all static.
+class Attention(PagedAttention):
+    """Sizes of one kernel. `instruction`: for bf16, of 16 rows."""
 
-    A key has `depth` elements, a value `mixed`, of `pool` = E entries of B positions a page;
-    `element` is their type, or their packed format; `sinks` is the type of the sinks. Scores are
-    multiplied by `scale` and bounded by `cap`; `reach` is the sliding window in tokens, or the
-    chunks. `result`: "f32", or "bf16" where it is rounded. `instruction`: for bf16, of 16 rows.
-    `counts`: whether the last wave of a tile adds its pieces up; else a second kernel does.
-    """
-
-    heads: int
-    group: int
-    depth: int
-    mixed: int
-    pool: tuple[int, int]
-    element: str
-    sinks: str
-    scale: float
-    cap: float | None
-    reach: Reach
     instruction: Instruction
-    result: str = "f32"
-    counts: bool = False
 
     @property
     def unit(self) -> float:
@@ -175,27 +152,18 @@ class Attention:
         """The bf16 that add up to an element of the pool."""
         return 1 if self.packed is not None else {"bf16": 1, "f16": 2, "f32": 3}[self.element]
 
-    @property
-    def packed(self) -> BlockFormat | None:
-        """What the pool is packed in; None: it has floats."""
-        return page_format(self.element)
-
-    @property
-    def scaled(self) -> bool:
-        """Whether a page has scales: one per block of an MX format."""
-        return self.packed is not None and not self.packed.unit_scales
-
     def element_type(self) -> ir.Type:
         """The MLIR type of keys and values in registers: bf16 of what is packed, exactly."""
         return ir.BF16Type.get() if self.packed is not None else ir.Type.parse(self.element)
 
-    def pieces(self, call: Scalars) -> Size:
+    @property
+    def pieces_apart(self) -> ir.Value:
         """Waves among which the keys of a decoded token are shared out: Z.
 
         0: there is one run, of several tokens, so that no token is decoded. 1: a wave goes over all
         pieces and writes the result. More: each piece has a wave, and `parts` has what it comes to.
         """
-        tokens, runs, pages = (value_of(each) for each in (call.tokens, call.runs, call.pages))
+        tokens, runs, pages = map(value_of, (self.tokens, self.runs, self.pages))
         apart = index(1)
         if self.reach is None or reach_size(self.reach) > 2 * PIECE_KEYS:
             apart = arith.ceildivui(times(pages, self.pool[1]), index(PIECE_KEYS))
@@ -208,11 +176,12 @@ class Attention:
         alone = arith.cmpi(arith.CmpIPredicate.eq, runs, index(1))
         return arith.select(arith.andi(several, alone), index(0), apart)
 
-    def parts(self, call: Scalars) -> Sequence[Size]:
+    @property
+    def parts(self) -> list[Size]:
         """[Z * S, V, G, mixed + TAIL]; [1, ..] where pieces are not computed apart."""
         count: Size = None
-        if call.pieces is not None:
-            runs, pieces = value_of(call.runs), value_of(call.pieces)
+        if self.pieces is not None:
+            runs, pieces = value_of(self.runs), value_of(self.pieces)
             few = below(pieces, 2)
             count = arith.select(few, index(1), arith.muli(runs, pieces))
         return [count, self.heads, self.group, self._part]
@@ -227,20 +196,21 @@ class Attention:
         """Tiles of rows of one token."""
         return -(-self.group // TILE)
 
-    def workgroups(self, call: Scalars) -> Sequence[Size]:
+    @property
+    def workgroups(self) -> list[Size]:
         """Along slices of heads; then blocks of rows, and what is computed apart."""
-        runs, pieces = value_of(call.runs), value_of(call.pieces)
+        runs, pieces = value_of(self.runs), value_of(self.pieces)
         apart = times(arith.muli(runs, pieces), self.token_blocks)
-        blocks = self.blocks(call, 1)
+        blocks = self.blocks(1)
         if self.tiles > 1:
             none = below(pieces, 1)
-            blocks = arith.select(none, self.blocks(call, self.tiles), blocks)
-        return (self.heads * self.slices, arith.addi(blocks, apart))
+            blocks = arith.select(none, self.blocks(self.tiles), blocks)
+        return [self.heads * self.slices, arith.addi(blocks, apart)]
 
-    def blocks(self, call: Scalars, tiles: int) -> ir.Value:
+    def blocks(self, tiles: int) -> ir.Value:
         """Blocks of rows of all runs, at most: those of run s begin at `first_block`. None where
         all tokens are decoded, and computed apart."""
-        tokens, runs, pieces = (value_of(each) for each in (call.tokens, call.runs, call.pieces))
+        tokens, runs, pieces = map(value_of, (self.tokens, self.runs, self.pieces))
         some = arith.addi(self.first_block(tokens, tiles), runs)
         decoded = arith.cmpi(arith.CmpIPredicate.eq, tokens, runs)
         apart = arith.cmpi(arith.CmpIPredicate.ne, pieces, index(0))
@@ -253,13 +223,14 @@ class Attention:
         """
         return divided(times(token, self.group), tiles * TILE)
 
-    def joined_workgroups(self, call: Scalars) -> Sequence[Size]:
+    @property
+    def join_workgroups(self) -> list[Size]:
         """Workgroups of the second kernel, a run of one token each: a lane has four elements of a
         row."""
         count = -(-self.heads * self.group * (self.mixed // TAIL) // JOINED)
-        runs = value_of(call.runs)
-        few = below(value_of(call.pieces), 2)
-        return (count, arith.select(few, index(0), runs))
+        runs = value_of(self.runs)
+        few = below(value_of(self.pieces), 2)
+        return [count, arith.select(few, index(0), runs)]
 
 
 def piece_of(key: ir.Value) -> ir.Value:

@@ -30,7 +30,6 @@ from mxc.passes.kernels.gpu.lanes import (
     short,
     times,
 )
-from mxc.passes.kernels.paged_attention import Scalars
 from mxc.passes.kernels.runs import first_seen, read_run
 from mxc.passes.kernels.vectors import i1, i32, loop
 
@@ -57,11 +56,11 @@ class Wave:
     part: ir.Value
 
 
-def wave(shape: Attention, call: Scalars, runs: ir.Value, tiles: int, lane: ir.Value) -> Wave:
+def wave(shape: Attention, runs: ir.Value, tiles: int, lane: ir.Value) -> Wave:
     """The wave that runs. `tiles` of rows; where they are several Z is 0."""
     rows, group = tiles * TILE, shape.group
-    count, pieces = short(value_of(call.runs)), short(value_of(call.pieces))
-    unit, blocks = short(workgroup(1)), short(shape.blocks(call, tiles))
+    count, pieces = short(value_of(shape.runs)), short(value_of(shape.pieces))
+    unit, blocks = short(workgroup(1)), short(shape.blocks(tiles))
     mine = below(unit, blocks)
     branch = scf.IfOp(mine, [i32()] * 3, has_else=True)
     with ir.InsertionPoint(branch.then_block):
@@ -108,7 +107,7 @@ def wave(shape: Attention, call: Scalars, runs: ir.Value, tiles: int, lane: ir.V
         start=times(divided(start, BLOCK_KEYS), BLOCK_KEYS),
         behind=behind,
         apart=apart,
-        part=arith.addi(arith.muli(long(piece), value_of(call.runs)), long(number)),
+        part=arith.addi(arith.muli(long(piece), value_of(shape.runs)), long(number)),
     )
 
 
