@@ -44,8 +44,10 @@ from iree.compiler import ir
 
 from mxc.passes.base import Pass
 from mxc.passes.kernels.attention.lowering import attention_kernels
-from mxc.passes.kernels.cpu.recurrences.lowering import recurrence_kernels
+from mxc.passes.kernels.cpu.recurrences.convolution import CpuConvolution
+from mxc.passes.kernels.cpu.recurrences.delta_rule import CpuDeltaRule
 from mxc.passes.kernels.lowerings import lower_named
+from mxc.passes.kernels.recurrences.calls import recurrence_lowering
 from mxc.passes.kernels.rotary_writes import rotary_lowering
 
 
@@ -58,5 +60,9 @@ class LowerNamedOperationsToCpuKernels(Pass):
 
     def run(self, module: ir.Operation) -> None:
         """Lower every call that a kernel takes."""
-        kernels = (attention_kernels, recurrence_kernels, rotary_lowering)
-        lower_named(module, [each(self.lanes) for each in kernels])
+        lowerings = (
+            attention_kernels(self.lanes),
+            recurrence_lowering(CpuDeltaRule, CpuConvolution, self.lanes),
+            rotary_lowering(self.lanes),
+        )
+        lower_named(module, lowerings)

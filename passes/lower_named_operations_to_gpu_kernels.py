@@ -58,11 +58,13 @@ from iree.compiler import ir
 from mxc.passes.base import Pass
 from mxc.passes.kernels.gpu.attention.lowering import attention_kernels
 from mxc.passes.kernels.gpu.grouping import grouping_lowering
-from mxc.passes.kernels.gpu.recurrences.lowering import recurrence_kernels
+from mxc.passes.kernels.gpu.recurrences.convolution import GpuConvolution
+from mxc.passes.kernels.gpu.recurrences.delta_rule import GpuDeltaRule
 from mxc.passes.kernels.gpu.route import route_lowering
 from mxc.passes.kernels.gpu.row_norm import row_norm_lowering
 from mxc.passes.kernels.gpu.top_k import top_k_lowering
 from mxc.passes.kernels.lowerings import lower_named
+from mxc.passes.kernels.recurrences.calls import recurrence_lowering
 from mxc.passes.kernels.rotary_writes import rotary_lowering
 from mxc.targets.amd import known_gpu
 
@@ -82,7 +84,7 @@ class LowerNamedOperationsToGpuKernels(Pass):
         attention that no kernel takes."""
         matrix = known_gpu(self.target).matrix
         lowerings = (
-            recurrence_kernels(matrix.lanes),
+            recurrence_lowering(GpuDeltaRule, GpuConvolution, matrix.lanes),
             rotary_lowering(_LOADED, matrix.lanes),
             top_k_lowering(matrix.lanes),
             grouping_lowering(matrix.lanes),

@@ -35,6 +35,12 @@ def reshape(value: ir.Value, sizes: Sequence[int], dynamic: Sequence[ir.Value] =
     if list(sizes) == shape_of(value):
         return value
     element, rank = element_of(value), len(shape_of(value))
+    pairs = zip(sizes, shape_of(value), strict=False)
+    if rank == len(sizes) and [min(one) for one in pairs if one[0] != one[1] or one[0] < 0] == [
+        ir.ShapedType.get_dynamic_size()
+    ]:
+        # The only size that is not known on one side is what it is on the other.
+        return tensor.CastOp(ir.RankedTensorType.get(list(sizes), element), value).result
     flat = value
     if rank == 0:
         flat = tensor.expand_shape(ir.RankedTensorType.get([1], element), value, [], [], [1])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Self
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, memref
@@ -10,7 +12,8 @@ from iree.compiler.dialects import arith, memref
 from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.reasons import Reason
 from mxc.dialects.recurrence import ConvolutionCall, DeltaRuleCall
-from mxc.passes.kernels.extents import Buffer, Size
+from mxc.passes.kernels.executables import Threads
+from mxc.passes.kernels.extents import Buffer, Size, Sized
 from mxc.passes.kernels.vectors import f32, i32, index
 
 #: Types of weights that are extended to f32 exactly.
@@ -19,17 +22,56 @@ _FLOATS = ("bf16", "f16", "f32")
 _MOST_WIDTH = 8
 
 
-@dataclass(frozen=True)
-class Extents:
-    """Extents of a call: rows T, runs S, slots M; index values, or None before there is a call."""
+@dataclass(frozen=True, kw_only=True)
+class Recurrence(Sized, ABC):
+    """A kernel for states of `layers` layers. `lanes`: of a register, or of a wave on a GPU.
 
+    With each call come the `layer`, rows T, runs S, and slots M of the pool.
+    """
+
+    layers: int
+    lanes: int
+    layer: Size = None
     rows: Size = None
     runs: Size = None
     slots: Size = None
 
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The symbol of the kernel."""
 
-@dataclass(frozen=True)
-class RuleShape:
+    @property
+    @abstractmethod
+    def refused(self) -> Reason | None:
+        """Why no kernel has these sizes, if none has."""
+
+    @property
+    def threads(self) -> Threads | None:
+        """Threads of a workgroup, on a GPU."""
+        return None
+
+    @property
+    @abstractmethod
+    def workgroups(self) -> list[Size]:
+        """Along columns, heads if any, and runs."""
+
+    @property
+    @abstractmethod
+    def buffers(self) -> list[Buffer]:
+        """What is read: the last ones are the pool, runs and places; and the result."""
+
+    @abstractmethod
+    def body(self, *buffers: ir.Value) -> None:
+        """Build the body at the insertion point."""
+
+    def _with_runs(self, given: list[Buffer], pool: list[int], result: Buffer) -> list[Buffer]:
+        runs, places = Buffer([self.runs, 3], i32()), Buffer([self.runs], i32())
+        return [*given, Buffer([self.slots, self.layers, *pool], f32()), runs, places, result]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeltaRule(Recurrence):
     """The delta rule of `heads` of values, with states [M, layers, heads, key_depth, depth].
 
     `each`: each row of a state has its own decay.
@@ -39,15 +81,21 @@ class RuleShape:
     heads: int
     key_depth: int
     depth: int
-    layers: int
     each: bool
 
-    @staticmethod
-    def of(call: DeltaRuleCall) -> RuleShape:
-        """The shape of a call."""
+    @classmethod
+    def of(cls, call: DeltaRuleCall, lanes: int) -> Self:
+        """The kernel of a call, if it is not refused."""
         _, layers, heads, key_depth, depth = shape_of(call.states.pool)
-        each = len(shape_of(call.decay)) == 3
-        return RuleShape(shape_of(call.keys)[1], heads, key_depth, depth, layers, each)
+        return cls(
+            key_heads=shape_of(call.keys)[1],
+            heads=heads,
+            key_depth=key_depth,
+            depth=depth,
+            layers=layers,
+            each=len(shape_of(call.decay)) == 3,
+            lanes=lanes,
+        )
 
     @property
     def name(self) -> str:
@@ -60,52 +108,53 @@ class RuleShape:
         """Number of heads of values per head of keys."""
         return self.heads // self.key_heads
 
-    def buffers(self, of: Extents) -> list[Buffer]:
+    @property
+    def buffers(self) -> list[Buffer]:
         """Queries, keys, values, decay, beta, pool, runs, places, and the result."""
-        keys = Buffer([of.rows, self.key_heads, self.key_depth], f32())
-        values = Buffer([of.rows, self.heads, self.depth], f32())
-        rates = Buffer([of.rows, self.heads], f32())
-        decay = Buffer([of.rows, self.heads, self.key_depth], f32()) if self.each else rates
-        pool = [of.slots, self.layers, self.heads, self.key_depth, self.depth]
-        return [keys, keys, values, decay, rates, Buffer(pool, f32()), *_runs(of), values]
+        keys = Buffer([self.rows, self.key_heads, self.key_depth], f32())
+        values = Buffer([self.rows, self.heads, self.depth], f32())
+        rates = Buffer([self.rows, self.heads], f32())
+        decay = Buffer([self.rows, self.heads, self.key_depth], f32()) if self.each else rates
+        given = [keys, keys, values, decay, rates]
+        return self._with_runs(given, [self.heads, self.key_depth, self.depth], values)
 
 
-@dataclass(frozen=True)
-class ConvolutionShape:
+@dataclass(frozen=True, kw_only=True)
+class Convolution(Recurrence):
     """The convolution of `columns`, with states [M, layers, width - 1, columns]; `element` is the
     type of the weights."""
 
     columns: int
     width: int
-    layers: int
     element: str
 
-    @staticmethod
-    def of(call: ConvolutionCall) -> ConvolutionShape | Reason:
-        """The shape of a call, or the reason why no kernel on any target takes it."""
+    @classmethod
+    def of(cls, call: ConvolutionCall, lanes: int) -> Self:
+        """The kernel of a call, if it is not refused."""
         columns, width = shape_of(call.weights)
         element, layers = str(element_of(call.weights)), shape_of(call.states.pool)[1]
-        if not 2 <= width <= _MOST_WIDTH:
-            return Reason(f"it sees {width} tokens; kernels take 2 to {_MOST_WIDTH}")
-        if element not in _FLOATS:
-            return Reason(f"weights are {element}; kernels take {', '.join(_FLOATS)}")
-        return ConvolutionShape(columns, width, layers, element)
+        return cls(columns=columns, width=width, element=element, layers=layers, lanes=lanes)
+
+    @property
+    def refused(self) -> Reason | None:
+        """Why no kernel has these sizes, whatever the target."""
+        if not 2 <= self.width <= _MOST_WIDTH:
+            return Reason(f"it sees {self.width} tokens; kernels take 2 to {_MOST_WIDTH}")
+        if self.element not in _FLOATS:
+            return Reason(f"weights are {self.element}; kernels take {', '.join(_FLOATS)}")
+        return None
 
     @property
     def name(self) -> str:
         """The symbol of the kernel."""
         return f"mxc_convolution_{self.columns}x{self.width}_{self.element}_of_{self.layers}"
 
-    def buffers(self, of: Extents) -> list[Buffer]:
+    @property
+    def buffers(self) -> list[Buffer]:
         """x, weights (one column after the other), pool, runs, places, and the result."""
-        x = Buffer([of.rows, self.columns], f32())
+        x = Buffer([self.rows, self.columns], f32())
         weights = Buffer([self.columns * self.width], ir.Type.parse(self.element))
-        pool = Buffer([of.slots, self.layers, self.width - 1, self.columns], f32())
-        return [x, weights, pool, *_runs(of), x]
-
-
-def _runs(of: Extents) -> list[Buffer]:
-    return [Buffer([of.runs, 3], i32()), Buffer([of.runs], i32())]
+        return self._with_runs([x, weights], [self.width - 1, self.columns], x)
 
 
 @dataclass(frozen=True)

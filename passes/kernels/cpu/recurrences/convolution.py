@@ -6,7 +6,6 @@ The last W - 1 rows of x are in registers; the extended and transposed weights a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, math, scf, vector
@@ -14,56 +13,50 @@ from iree.compiler.dialects import arith, math, scf, vector
 from mxc.dialects.reasons import Reason
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.extents import Size
-from mxc.passes.kernels.recurrences.shape import ConvolutionShape, Extents, rows_of_run
+from mxc.passes.kernels.recurrences.shape import Convolution, rows_of_run
 from mxc.passes.kernels.vectors import f32, index, load, loop, of, scratch, splat
 
 #: Registers for the last rows, of 32, or of 16 as AVX2 has.
 _KEPT, _KEPT_AVX2 = 12, 6
 
 
-@dataclass(frozen=True)
-class CpuConvolution:
-    """The kernel of `shape` for registers of `lanes` f32."""
-
-    shape: ConvolutionShape
-    lanes: int
-
-    @staticmethod
-    def of(shape: ConvolutionShape, lanes: int) -> CpuConvolution | Reason:
-        """The kernel, or the reason for none."""
-        if shape.columns % lanes:
-            return Reason(f"x has {shape.columns} columns; kernels take multiples of {lanes}")
-        return CpuConvolution(shape, lanes)
+class CpuConvolution(Convolution):
+    """In registers of `lanes` f32."""
 
     @property
-    def threads(self) -> None:
-        """None: the number of threads is for GPUs."""
+    def refused(self) -> Reason | None:
+        """Why no registers have such columns."""
+        if self.columns % self.lanes:
+            text = f"x has {self.columns} columns; kernels take multiples of {self.lanes}"
+            return super().refused or Reason(text)
+        return super().refused
 
     @property
-    def columns(self) -> int:
+    def _together(self) -> int:
         """Number of columns of a workgroup."""
         return self._registers * self.lanes
 
     @property
     def _registers(self) -> int:
         """Number of registers per row of a workgroup."""
-        whole = self.shape.columns // self.lanes
+        whole = self.columns // self.lanes
         kept = _KEPT_AVX2 if self.lanes == 8 else _KEPT
-        most = max(1, kept // (self.shape.width - 1))
+        most = max(1, kept // (self.width - 1))
         return max(n for n in range(1, min(most, whole) + 1) if whole % n == 0)
 
-    def workgroups(self, of: Extents) -> list[Size]:
+    @property
+    def workgroups(self) -> list[Size]:
         """Number of workgroups along columns and runs."""
-        return [self.shape.columns // self.columns, of.runs]
+        return [self.columns // self._together, self.runs]
 
-    def body(self, layer: ir.Value, *buffers: ir.Value) -> None:
+    def body(self, *buffers: ir.Value) -> None:
         """Build the body at the insertion point."""
         x, weights, pool, runs, places, result = buffers
         run = rows_of_run(runs, places, workgroup(1))
-        first = arith.muli(workgroup(0), index(self.columns))
+        first = arith.muli(workgroup(0), index(self._together))
         columns = [arith.addi(first, index(n * self.lanes)) for n in range(self._registers)]
-        before = [index(n) for n in range(self.shape.width - 1)]
-        states = [[run.place, layer, n, column] for n in before for column in columns]
+        before = [index(n) for n in range(self.width - 1)]
+        states = [[run.place, self.layer, n, column] for n in before for column in columns]
         factors = self._factors(weights, columns)
         zeros = splat(0.0, f32(), self.lanes)
         start = [arith.select(run.fresh, zeros, self._load(pool, at)) for at in states]
@@ -84,13 +77,13 @@ class CpuConvolution:
 
     def _factors(self, weights: ir.Value, columns: list[ir.Value]) -> ir.Value:
         """Load the weights to scratch f32 [W, columns]."""
-        width, lanes = self.shape.width, self.lanes
-        memory = scratch([width, self.columns], f32())
-        element = ir.Type.parse(self.shape.element)
+        width, lanes = self.width, self.lanes
+        memory = scratch([width, self._together], f32())
+        element = ir.Type.parse(self.element)
         for number, column in enumerate(columns):
             at = arith.muli(column, index(width))
             whole = vector.load(of(element, lanes * width), weights, [at])
-            if self.shape.element != "f32":
+            if self.element != "f32":
                 whole = arith.extf(of(f32(), lanes * width), whole)
             for n in range(width):
                 taken = vector.shuffle(whole, whole, list(range(n, lanes * width, width)))

@@ -23,7 +23,7 @@ from iree.compiler.dialects import arith, math, memref, scf, vector
 from mxc.dialects.reasons import Reason
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.extents import Size
-from mxc.passes.kernels.recurrences.shape import Extents, RuleShape, rows_of_run
+from mxc.passes.kernels.recurrences.shape import DeltaRule, rows_of_run
 from mxc.passes.kernels.vectors import f32, index, load, loop, of, scratch, splat
 
 #: Most f32 of a tile: with rows of queries and keys, it fits in an L1 cache of 32 KiB.
@@ -34,26 +34,18 @@ _STEP = 8
 _CHAINS = 8
 
 
-@dataclass(frozen=True)
-class CpuDeltaRule:
-    """The kernel of `shape` for registers of `lanes` f32."""
-
-    shape: RuleShape
-    lanes: int
-
-    @staticmethod
-    def of(shape: RuleShape, lanes: int) -> CpuDeltaRule | Reason:
-        """The kernel, or the reason for none."""
-        if shape.key_depth % _STEP or shape.depth % lanes:
-            return Reason(
-                f"a state is {shape.key_depth}x{shape.depth}; kernels take multiples of "
-                f"{_STEP}x{lanes}"
-            )
-        return CpuDeltaRule(shape, lanes)
+class CpuDeltaRule(DeltaRule):
+    """In registers of `lanes` f32."""
 
     @property
-    def threads(self) -> None:
-        """None: the number of threads is for GPUs."""
+    def refused(self) -> Reason | None:
+        """Why no registers have such states."""
+        if self.key_depth % _STEP or self.depth % self.lanes:
+            return Reason(
+                f"a state is {self.key_depth}x{self.depth}; kernels take multiples of "
+                f"{_STEP}x{self.lanes}"
+            )
+        return None
 
     @property
     def columns(self) -> int:
@@ -63,37 +55,38 @@ class CpuDeltaRule:
     @property
     def _registers(self) -> int:
         """Number of registers per row of the tile."""
-        whole = self.shape.depth // self.lanes
-        most = max(1, _TILE // (self.shape.key_depth * self.lanes))
+        whole = self.depth // self.lanes
+        most = max(1, _TILE // (self.key_depth * self.lanes))
         return max(n for n in range(1, min(most, whole, _CHAINS) + 1) if whole % n == 0)
 
-    def workgroups(self, of: Extents) -> list[Size]:
+    @property
+    def workgroups(self) -> list[Size]:
         """Number of workgroups along columns, heads and runs."""
-        return [self.shape.depth // self.columns, self.shape.heads, of.runs]
+        return [self.depth // self.columns, self.heads, self.runs]
 
-    def body(self, layer: ir.Value, *buffers: ir.Value) -> None:
+    def body(self, *buffers: ir.Value) -> None:
         """Build the body at the insertion point."""
         *rows, pool, runs, places, result = buffers
         block, head, number = (workgroup(n) for n in range(3))
         run = rows_of_run(runs, places, number)
         first = arith.muli(block, index(self.columns))
-        key_head = arith.divui(head, index(self.shape.group))
-        tile = scratch([self.shape.key_depth, self.columns], f32())
+        key_head = arith.divui(head, index(self.group))
+        tile = scratch([self.key_depth, self.columns], f32())
         columns = [arith.addi(first, index(n * self.lanes)) for n in range(self._registers)]
         own = [index(n * self.lanes) for n in range(self._registers)]
         zeros = splat(0.0, f32(), self.lanes)
-        with loop(index(0), index(self.shape.key_depth), index(1)) as (i, _, _):
+        with loop(index(0), index(self.key_depth), index(1)) as (i, _, _):
             for place, column in zip(own, columns, strict=True):
-                at = [run.place, layer, head, i, column]
+                at = [run.place, self.layer, head, i, column]
                 value = arith.select(run.fresh, zeros, self._load(pool, at))
                 vector.store(value, tile, [i, place])
         with loop(run.first, run.behind, index(1)) as (row, _, _):
             each = _Row(self, tile, own, rows, row, head, key_head)
             for value, column in zip(each.result(columns), columns, strict=True):
                 vector.store(value, result, [row, head, column])
-        with loop(index(0), index(self.shape.key_depth), index(1)) as (i, _, _):
+        with loop(index(0), index(self.key_depth), index(1)) as (i, _, _):
             for place, column in zip(own, columns, strict=True):
-                at = [run.place, layer, head, i, column]
+                at = [run.place, self.layer, head, i, column]
                 vector.store(self._load(tile, [i, place]), pool, at)
 
     def _load(self, source: ir.Value, at: Sequence[ir.Value]) -> ir.Value:
@@ -115,7 +108,7 @@ class _Row:
     def result(self, columns: Sequence[ir.Value]) -> list[ir.Value]:
         """Update the tile, and return the result of the row."""
         _, _, values, decay, beta = self.rows
-        lanes, each = self.kernel.lanes, self.kernel.shape.each
+        lanes, each = self.kernel.lanes, self.kernel.each
         rate = self._wide(_element(beta, [self.row, self.head]))
         kept = None if each else self._wide(_element(decay, [self.row, self.head]))
         changes = []
@@ -140,7 +133,7 @@ class _Row:
     def _known(self) -> list[ir.Value]:
         def products(i: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
             key = self._of_key(self.rows[1], i)
-            if self.kernel.shape.each:
+            if self.kernel.each:
                 key = arith.mulf(key, self._decay(i))
             key, lanes = self._wide(key), self.kernel.lanes
             return [
@@ -160,7 +153,7 @@ class _Row:
         parts = max(1, chains // count)
         parts = max(n for n in (1, 2, 4, 8) if n <= parts)
         zero = splat(0.0, f32(), self.kernel.lanes)
-        depth = index(self.kernel.shape.key_depth)
+        depth = index(self.kernel.key_depth)
         with loop(index(0), depth, index(_STEP), [zero] * (count * parts)) as (i, sums, op):
             for n in range(_STEP):
                 taken = slice(n % parts * count, (n % parts + 1) * count)

@@ -16,50 +16,42 @@ from mxc.dialects.generic import constant
 from mxc.passes.kernels.executables import Threads, workgroup
 from mxc.passes.kernels.extents import Size
 from mxc.passes.kernels.gpu.lanes import below, plus, times
-from mxc.passes.kernels.recurrences.shape import (
-    ConvolutionShape,
-    Extents,
-    Rows,
-    rows_of_run,
-)
+from mxc.passes.kernels.recurrences.shape import Convolution, Rows, rows_of_run
 from mxc.passes.kernels.vectors import f32, index, loop, when
 
 #: Lanes of a workgroup; rows that are loaded at once.
 _THREADS, _ROWS = 256, 8
 
 
-@dataclass(frozen=True)
-class GpuConvolution:
-    """`shape` in waves of `wave` lanes."""
-
-    shape: ConvolutionShape
-    wave: int
+class GpuConvolution(Convolution):
+    """In waves of `lanes`."""
 
     @property
     def threads(self) -> Threads:
         """Threads of a workgroup."""
-        return Threads(_THREADS, self.wave)
+        return Threads(_THREADS, self.lanes)
 
-    def workgroups(self, of: Extents) -> list[Size]:
+    @property
+    def workgroups(self) -> list[Size]:
         """Along columns and runs."""
-        return [-(-self.shape.columns // _THREADS), of.runs]
+        return [-(-self.columns // _THREADS), self.runs]
 
-    def body(self, layer: ir.Value, *buffers: ir.Value) -> None:
+    def body(self, *buffers: ir.Value) -> None:
         """Build the body at the insertion point."""
         x, weights, pool, runs, places, result = buffers
         column = plus(times(workgroup(0), _THREADS), thread())
         run = rows_of_run(runs, places, workgroup(1))
-        with when(below(column, self.shape.columns)):
-            lane = _Lane(self.shape, x, result, column, self._factors(weights, column))
-            self._run(lane, run, pool, layer)
+        with when(below(column, self.columns)):
+            lane = _Lane(x, result, column, self._factors(weights, column))
+            self._run(lane, run, pool)
 
     def _factors(self, weights: ir.Value, column: ir.Value) -> list[ir.Value]:
-        first = times(column, self.shape.width)
-        found = [memref.LoadOp(weights, [plus(first, n)]).result for n in range(self.shape.width)]
-        return found if self.shape.element == "f32" else [arith.extf(f32(), w) for w in found]
+        first = times(column, self.width)
+        found = [memref.LoadOp(weights, [plus(first, n)]).result for n in range(self.width)]
+        return found if self.element == "f32" else [arith.extf(f32(), w) for w in found]
 
-    def _run(self, lane: _Lane, run: Rows, pool: ir.Value, layer: ir.Value) -> None:
-        places = [[run.place, layer, index(n), lane.column] for n in range(self.shape.width - 1)]
+    def _run(self, lane: _Lane, run: Rows, pool: ir.Value) -> None:
+        places = [[run.place, self.layer, index(n), lane.column] for n in range(self.width - 1)]
         zero = constant(0.0, f32())
         kept = [memref.LoadOp(pool, place).result for place in places]
         kept = [arith.select(run.fresh, zero, value) for value in kept]
@@ -78,7 +70,6 @@ class GpuConvolution:
 class _Lane:
     """A column, and the weights of it."""
 
-    shape: ConvolutionShape
     x: ir.Value
     result: ir.Value
     column: ir.Value

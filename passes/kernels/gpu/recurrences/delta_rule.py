@@ -29,7 +29,7 @@ from mxc.passes.kernels.executables import Threads, workgroup
 from mxc.passes.kernels.extents import Size
 from mxc.passes.kernels.gpu.lanes import below, divided, plus, rest, times
 from mxc.passes.kernels.gpu.sums import OF_EIGHT, over_lanes, sum_of
-from mxc.passes.kernels.recurrences.shape import Extents, Rows, RuleShape, rows_of_run
+from mxc.passes.kernels.recurrences.shape import DeltaRule, Rows, rows_of_run
 from mxc.passes.kernels.vectors import f32, index, load, loop, splat, when
 
 #: Lanes that share a column; lanes of a workgroup at most.
@@ -43,48 +43,44 @@ _AHEAD = 2
 Vectors = list[ir.Value]
 
 
-@dataclass(frozen=True)
-class GpuDeltaRule:
-    """`shape` in waves of `wave` lanes."""
+class GpuDeltaRule(DeltaRule):
+    """In waves of `lanes`."""
 
-    shape: RuleShape
-    wave: int
-
-    @staticmethod
-    def of(shape: RuleShape, wave: int) -> GpuDeltaRule | Reason:
-        """The kernel, or why there is none."""
-        kernel = GpuDeltaRule(shape, wave)
-        columns, most = wave // _PARTS, _MOST * _PARTS
-        if shape.key_depth % _PARTS or shape.key_depth > most or shape.depth % columns:
+    @property
+    def refused(self) -> Reason | None:
+        """Why no lanes have such states."""
+        columns, most = self.lanes // _PARTS, _MOST * _PARTS
+        if self.key_depth % _PARTS or self.key_depth > most or self.depth % columns:
             return Reason(
-                f"a state is {shape.key_depth}x{shape.depth}; kernels take multiples of "
+                f"a state is {self.key_depth}x{self.depth}; kernels take multiples of "
                 f"{_PARTS}x{columns}, and {most} rows at most"
             )
-        return kernel
+        return None
 
     @property
     def threads(self) -> Threads:
         """Threads of a workgroup."""
-        return Threads(self.columns * _PARTS, self.wave)
+        return Threads(self.columns * _PARTS, self.lanes)
 
     @property
     def columns(self) -> int:
         """Columns of a workgroup."""
         count = _THREADS // _PARTS
-        while self.shape.depth % count:
+        while self.depth % count:
             count //= 2
         return count
 
-    def workgroups(self, of: Extents) -> list[Size]:
+    @property
+    def workgroups(self) -> list[Size]:
         """Along columns, heads and runs."""
-        return [self.shape.depth // self.columns, self.shape.heads, of.runs]
+        return [self.depth // self.columns, self.heads, self.runs]
 
     @property
     def elements(self) -> int:
         """Elements of a lane."""
-        return self.shape.key_depth // _PARTS
+        return self.key_depth // _PARTS
 
-    def body(self, layer: ir.Value, *buffers: ir.Value) -> None:
+    def body(self, *buffers: ir.Value) -> None:
         """Build the body at the insertion point."""
         *rows, pool, runs, places, result = buffers
         block, head, number = (workgroup(n) for n in range(3))
@@ -96,11 +92,11 @@ class GpuDeltaRule:
             rows=rows,
             run=run,
             head=head,
-            key_head=divided(head, self.shape.group),
+            key_head=divided(head, self.group),
             first=times(part, self.elements),
             column=column,
         )
-        state = lane.state(pool, layer)
+        state = lane.state(pool)
         held = state, [lane.row(plus(run.first, n)) for n in range(_AHEAD)]
         with loop(run.first, run.behind, index(1), values_of(held)) as (row, values, op):
             state, (own, *ahead) = with_values(held, values)
@@ -110,7 +106,7 @@ class GpuDeltaRule:
                 memref.StoreOp(found, result, [row, head, column])
             scf.YieldOp(values_of((state, [*ahead, following])))
         state, _ = with_values(held, op.results)
-        lane.store(state, pool, layer)
+        lane.store(state, pool)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,13 +126,14 @@ class _Lane:
         """Elements of a vector."""
         return next(n for n in (4, 2, 1) if self.kernel.elements % n == 0)
 
-    def _places(self, layer: ir.Value) -> list[list[ir.Value]]:
+    def _places(self) -> list[list[ir.Value]]:
         own = [plus(self.first, n) for n in range(self.kernel.elements)]
+        layer = self.kernel.layer
         return [[self.run.place, layer, self.head, i, self.column] for i in own]
 
-    def state(self, pool: ir.Value, layer: ir.Value) -> Vectors:
+    def state(self, pool: ir.Value) -> Vectors:
         """Its part of the state before the run."""
-        found = [memref.LoadOp(pool, place).result for place in self._places(layer)]
+        found = [memref.LoadOp(pool, place).result for place in self._places()]
         zeros = splat(0.0, f32(), self._width)
         return [
             arith.select(
@@ -145,10 +142,10 @@ class _Lane:
             for n in range(0, len(found), self._width)
         ]
 
-    def store(self, state: Vectors, pool: ir.Value, layer: ir.Value) -> None:
+    def store(self, state: Vectors, pool: ir.Value) -> None:
         """Its part of the state after the run."""
         values = [vector.extract(v, [], [n]) for v in state for n in range(self._width)]
-        for value, place in zip(values, self._places(layer), strict=True):
+        for value, place in zip(values, self._places(), strict=True):
             memref.StoreOp(value, pool, place)
 
     def row(self, number: ir.Value) -> _Row:
@@ -164,7 +161,7 @@ class _Lane:
             ]
 
         q, k = (vectors(source, self.key_head) for source in (queries, keys))
-        if self.kernel.shape.each:
+        if self.kernel.each:
             left = vectors(decay, self.head)
         else:
             left = [memref.LoadOp(decay, [row, self.head]).result]

@@ -17,7 +17,6 @@ from mxc.compiler.pipelines import pipeline
 from mxc.dialects.context import new_context
 from mxc.passes import base
 from mxc.passes.kernels.gpu.recurrences.delta_rule import GpuDeltaRule
-from mxc.passes.kernels.recurrences.shape import RuleShape
 
 #: One workgroup a head and several; lanes of two waves and of four; vectors of one, two and four
 #: elements; a decay for each row of a state. Columns that fill workgroups, and that do not.
@@ -122,5 +121,7 @@ def test_what_no_kernel_takes_is_computed(watched: Callable[..., Any]) -> None:
     [(256, 8, True), (264, 8, False), (12, 8, False), (8, 12, False), (8, 16, True)],
 )
 def test_states_of_a_delta_rule(rows: int, columns: int, taken: bool) -> None:
-    shape = RuleShape(1, 1, rows, columns, 1, each=False)
-    assert isinstance(GpuDeltaRule.of(shape, 64), GpuDeltaRule) is taken
+    kernel = GpuDeltaRule(
+        key_heads=1, heads=1, key_depth=rows, depth=columns, each=False, layers=1, lanes=64
+    )
+    assert (kernel.refused is None) is taken
