@@ -124,7 +124,7 @@ def added(counter: ir.Value, at: ir.Value, number: ir.Value) -> ir.Value:
     first = memref.ExtractAlignedPointerAsIndexOp(counter).result
     _, offset, _, _ = memref.ExtractStridedMetadataOp(counter).results
     size = arith.ConstantOp(ir.IndexType.get(), 4).result
-    place = arith.addi(first, arith.muli(arith.addi(offset, at), size))
+    place = first + (offset + at) * size
     pointer = ir.Operation.create(
         "llvm.inttoptr",
         results=[ir.Type.parse("!llvm.ptr<1>")],

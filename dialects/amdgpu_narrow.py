@@ -21,7 +21,6 @@ from iree.compiler import ir
 from iree.compiler.dialects import amdgpu, arith, rocdl, vector
 
 from mxc.dialects.amdgpu import pinned, thread
-from mxc.dialects.generic import constant
 from mxc.formats.formats import E2M3, ElementFormat
 from mxc.targets.matrix_unit import MatrixUnit
 
@@ -182,9 +181,9 @@ def exchanged(value: ir.Value, distance: int, unit: MatrixUnit) -> tuple[ir.Valu
         return value, rocdl.permlanex16(i32, value, value, low, high, True, False)
     # The address is recomputed at each use: keeping it would take one register too many.
     (lane,) = pinned([arith.index_cast(i32, thread())])
-    return value, of_lane(value, arith.xori(lane, constant(distance, i32)))
+    return value, of_lane(value, lane ^ distance)
 
 
 def of_lane(value: ir.Value, lane: ir.Value) -> ir.Value:
     """The i32 of another lane of the wave, given by its number, i32: ds_bpermute."""
-    return rocdl.ds_bpermute(value.type, arith.muli(lane, constant(4, lane.type)), value)
+    return rocdl.ds_bpermute(value.type, lane * 4, value)

@@ -166,10 +166,10 @@ def _reference(
     block = Pages(pool, lists, format).positions
     _, heads, group, _ = shape_of(queries)
     pages = value_of(size_of(lists, 1))
-    count = arith.muli(pages, constant(block, index))
+    count = pages * block
     one = constant(1, index)
     last_run, last, last_page = (
-        arith.subi(value_of(each), one) for each in (size_of(lists, 0), pages, size_of(pool, 0))
+        value_of(each) - one for each in (size_of(lists, 0), pages, size_of(pool, 0))
     )
     owners = owners_of(size_of(positions, 0), runs)
 
@@ -181,10 +181,10 @@ def _reference(
         # Code generators compute whole vectors, and also extract for unused places of the last
         # vector: rows of no run, positions of no page.
         run = arith.minui(arith.index_cast(index, owner), last_run)
-        number = arith.minui(arith.divui(position, size), last)
+        number = arith.minui(position // size, last)
         page = tensor.extract(lists, [run, number])
         page = arith.minui(arith.index_cast(index, page), last_page)
-        at = [page, entry, arith.remui(position, size), head, depth]
+        at = [page, entry, position % size, head, depth]
         return element_at(Pages(pool, lists, format), at)
 
     def product(owner: ir.Value) -> ir.Value:
@@ -193,7 +193,7 @@ def _reference(
         def step(depth: ir.Value, total: ir.Value) -> ir.Value:
             query = tensor.extract(queries, [row, head, member, depth])
             key = element(owner, keys, position, head, depth)
-            return arith.addf(total, arith.mulf(query, key))
+            return total + query * key
 
         return _summed(constant(shape_of(queries)[3], index), step)
 
@@ -212,16 +212,16 @@ def _reference(
         seen = arith.cmpi(arith.CmpIPredicate.sle, key, query)
         if isinstance(reach, Chunk):
             size = constant(reach.size, index)
-            start = arith.muli(arith.divui(query, size), size)
-            seen = arith.andi(seen, arith.cmpi(arith.CmpIPredicate.sge, key, start))
+            start = query // size * size
+            seen = seen & arith.cmpi(arith.CmpIPredicate.sge, key, start)
         elif reach is not None:
-            age = arith.subi(query, key)
+            age = query - key
             limit = constant(reach, index)
-            seen = arith.andi(seen, arith.cmpi(arith.CmpIPredicate.slt, age, limit))
-        scaled = arith.mulf(product, constant(scale, f32))
+            seen = seen & arith.cmpi(arith.CmpIPredicate.slt, age, limit)
+        scaled = product * scale
         if cap is not None:
             bound = constant(cap, f32)
-            scaled = arith.mulf(math.tanh(arith.divf(scaled, bound)), bound)
+            scaled = math.tanh(scaled / bound) * bound
         return arith.select(seen, scaled, constant(MASKED, f32))
 
     scores = generic([(products, _SCORES), (positions, "m")], _SCORES, f32, masked)
@@ -235,16 +235,16 @@ def _reference(
         [(scores, _SCORES), (maximum, _ROWS)],
         _SCORES,
         f32,
-        lambda x, top: math.exp(arith.subf(x, top)),
+        lambda x, top: math.exp(x - top),
     )
     sink_weight = generic(
         [(sinks, _SINKS), (maximum, _ROWS)],
         _ROWS,
         f32,
-        lambda x, top: math.exp(arith.subf(to_f32(x), top)),
+        lambda x, top: math.exp(to_f32(x) - top),
     )
     total = generic(
-        [(weights, _SCORES)], _ROWS, f32, lambda x, acc: arith.addf(x, acc),
+        [(weights, _SCORES)], _ROWS, f32, lambda x, acc: x + acc,
         initial=sink_weight,
     )  # fmt: skip
 
@@ -257,13 +257,13 @@ def _reference(
             weight = tensor.extract(weights, [row, head, member, position])
             unseen = arith.cmpf(arith.CmpFPredicate.OEQ, weight, zero)
             value = element(owner, values, position, head, depth)
-            return arith.addf(total, arith.select(unseen, zero, arith.mulf(weight, value)))
+            return total + arith.select(unseen, zero, weight * value)
 
         return _summed(count, step)
 
     sums = generic([(owners, "m")], _RESULT, f32, mix, sizes={"h": heads, "g": group, "d": mixed})
     sums.owner.attributes[PRODUCT] = ir.UnitAttr.get()
-    return generic([(sums, _RESULT), (total, _ROWS)], _RESULT, f32, lambda x, t: arith.divf(x, t))
+    return generic([(sums, _RESULT), (total, _ROWS)], _RESULT, f32, lambda x, t: x / t)
 
 
 def _summed(count: ir.Value, step: Callable[[ir.Value, ir.Value], ir.Value]) -> ir.Value:
@@ -289,6 +289,6 @@ def owners_of(rows: Size, runs: ir.Value) -> ir.Value:
 
     def begun(first: ir.Value, acc: ir.Value) -> ir.Value:
         row = arith.index_cast(i32, linalg.IndexOp(0).result)
-        return arith.addi(acc, arith.extui(i32, arith.cmpi(arith.CmpIPredicate.sle, first, row)))
+        return acc + arith.extui(i32, arith.cmpi(arith.CmpIPredicate.sle, first, row))
 
     return generic([(firsts, "s")], "m", i32, begun, initial=-1, sizes={"m": rows})

@@ -26,7 +26,6 @@ from dataclasses import dataclass, replace
 from iree.compiler import ir
 from iree.compiler.dialects import arith, linalg
 
-from mxc.dialects.generic import constant
 from mxc.formats.formats import INT8
 
 #: The weight of the lowest bit of an mxint8 element.
@@ -54,14 +53,14 @@ def extend(element: ir.Value, scale: ir.Value | None) -> ir.Value:
     if scale is not None and is_integer(element.type):
         value = arith.sitofp(f32, element)
         if scale.type == f32:
-            return arith.mulf(value, scale)
-        return arith.mulf(arith.mulf(value, constant(INT8_STEP, f32)), arith.extf(f32, scale))
+            return value * scale
+        return value * INT8_STEP * arith.extf(f32, scale)
     if scale is not None and isinstance(scale.type, ir.Float8E8M0FNUType):
         return arith.scaling_extf(f32, element, scale)
     value = element if element.type == f32 else arith.extf(f32, element)
     if scale is None:
         return value
-    return arith.mulf(value, scale if scale.type == f32 else arith.extf(f32, scale))
+    return value * (scale if scale.type == f32 else arith.extf(f32, scale))
 
 
 def is_element(element: ir.Type) -> bool:

@@ -54,9 +54,9 @@ def group_by_expert(
     index, kind = ir.IndexType.get(), i32()
     pairs = value_of(size_of(chosen, 0))
     used = arith.minsi(pairs, constant(experts, index))
-    most = arith.addi(pairs, arith.muli(used, constant(rows - 1, index)))
-    groups = arith.divui(most, constant(rows, index))
-    slots = arith.muli(groups, constant(rows, index))
+    most = pairs + used * (rows - 1)
+    groups = most // rows
+    slots = groups * rows
     # Empty operands, which supply the sizes of the results.
     operands = [chosen, empty([groups], kind), empty([slots], kind)]
     whole = ir.IntegerType.get_signless(64)
@@ -115,40 +115,40 @@ def _reference(
         earlier = arith.cmpi(
             arith.CmpIPredicate.slt, loop_index(loops, "q"), loop_index(loops, "p")
         )
-        return arith.addi(acc, one_if(arith.andi(earlier, equal(a, b))))
+        return acc + one_if(earlier & equal(a, b))
 
     rank = generic([(chosen, "p"), (chosen, "q")], "p", i32(), count_earlier)
     blocks = generic(
         [(chosen, "p")],
         "e",
         i32(),
-        lambda c, acc: arith.addi(acc, one_if(equal(c, position("e", "e")))),
+        lambda c, acc: acc + one_if(equal(c, position("e", "e"))),
         sizes={"e": count},
     )
     blocks = generic(
         [(blocks, "e")],
         "e",
         i32(),
-        lambda n: arith.divui(arith.addi(n, number(rows - 1)), number(rows)),
+        lambda n: (n + number(rows - 1)) // number(rows),
     )
 
     def add_earlier(n: ir.Value, acc: ir.Value) -> ir.Value:
         earlier = arith.cmpi(
             arith.CmpIPredicate.slt, loop_index("e d", "d"), loop_index("e d", "e")
         )
-        return arith.addi(acc, arith.select(earlier, n, number(0)))
+        return acc + arith.select(earlier, n, number(0))
 
     first = generic([(blocks, "d")], "e", i32(), add_earlier, sizes={"e": count})
 
     def place(expert: ir.Value, before: ir.Value) -> ir.Value:
         at = arith.index_cast(ir.IndexType.get(), expert)
-        return arith.addi(arith.muli(tensor.extract(first, [at]), number(rows)), before)
+        return tensor.extract(first, [at]) * number(rows) + before
 
     places = generic([(chosen, "p"), (rank, "p")], "p", i32(), place)
 
     def ended(start: ir.Value, n: ir.Value, acc: ir.Value) -> ir.Value:
-        over = arith.cmpi(arith.CmpIPredicate.sle, arith.addi(start, n), position("g", "g"))
-        return arith.addi(acc, one_if(over))
+        over = arith.cmpi(arith.CmpIPredicate.sle, start + n, position("g", "g"))
+        return acc + one_if(over)
 
     many = {"g": size_of(groups, 0)}
     owner = generic([(first, "e"), (blocks, "e")], "g", i32(), ended, sizes=many)
@@ -162,10 +162,10 @@ def _reference(
     pair_of_slot = generic([(places, "p")], "s", i32(), pair_here, sizes=many)
     if copied is None:
         return [owner, pair_of_slot, places]
-    choices = arith.divui(value_of(size_of(chosen, 0)), value_of(size_of(copied, 0)))
+    choices = value_of(size_of(chosen, 0)) // value_of(size_of(copied, 0))
 
     def row(pair: ir.Value) -> ir.Value:
-        token = arith.divui(arith.index_cast(ir.IndexType.get(), pair), choices)
+        token = arith.index_cast(ir.IndexType.get(), pair) // choices
         return tensor.extract(copied, [token, loop_index("s k", "k")])
 
     many = {"k": shape_of(copied)[1]}

@@ -108,9 +108,9 @@ def fp8_code(value: ir.Value, scale: ir.Value | None = None) -> ir.Value:
     Ties go to even. What is beyond the largest number, infinity too, becomes the largest. A NaN
     stays a NaN.
     """
-    bits = as_bits(value if scale is None else arith.divf(value, scale))
+    bits = as_bits(value if scale is None else value / scale)
     found = element_code(bits, like(bits, _ONE), E4M3)
-    none = above(arith.andi(bits, like(bits, MAGNITUDE)), INFINITY)
+    none = above(bits & like(bits, MAGNITUDE), INFINITY)
     code = arith.select(none, like(bits, E4M3.nan_codes[0]), found)
     return arith.trunci(shaped_as(ir.IntegerType.get_signless(8), code), code)
 
@@ -169,11 +169,11 @@ def _write_blocks(
             arith.index_cast(i32, loop_index("m e h k c", loop)) for loop in "ehkc"
         )
         page, at = (op(slot, constant(block, i32)) for op in (arith.divui, arith.remui))
-        whole = arith.addi(arith.muli(page, constant(entries, i32)), constant(entry, i32))
-        whole = arith.addi(whole, each)
-        before = arith.addi(arith.muli(head, constant(blocks, i32)), part)
-        offset = arith.addi(arith.muli(before, constant(block, i32)), at)
-        offset = arith.addi(offset, constant(block * heads * depth, i32))
+        whole = page * entries + entry
+        whole = whole + each
+        before = head * blocks + part
+        offset = before * block + at
+        offset = offset + block * heads * depth
         first = arith.cmpi(arith.CmpIPredicate.eq, which, constant(0, i32))
         return arith.select(first, whole, offset)
 
@@ -201,7 +201,7 @@ def element_at(pages: Pages, at: Sequence[ir.Value]) -> ir.Value:
         return element
     _, _, _, heads, depth = shape_of(pages.pool)
     place = place_of_scale(heads, depth, pages.positions, at)
-    return arith.mulf(element, _scale(tensor.extract(pages.pool, place)))
+    return element * _scale(tensor.extract(pages.pool, place))
 
 
 def _write(
@@ -213,11 +213,11 @@ def _write(
 
     def place(slot: ir.Value) -> ir.Value:
         size = constant(block, i32)
-        page, at = arith.divui(slot, size), arith.remui(slot, size)
+        page, at = slot // size, slot % size
         each = arith.index_cast(i32, loop_index("m e i", "e"))
-        each = arith.muli(arith.addi(each, constant(written[0], i32)), constant(height, i32))
-        whole = arith.muli(page, constant(entries * height, i32))
-        return arith.addi(whole, arith.addi(at, each))
+        each = (each + written[0]) * height
+        whole = page * (entries * height)
+        return whole + (at + each)
 
     dynamic = ir.ShapedType.get_dynamic_size()
     places = generic([(slots, "m")], "m e i", i32, place, sizes={"e": len(written), "i": 1})
@@ -242,19 +242,19 @@ def place_of_scale(
     def number(value: int) -> ir.Value:
         return constant(value, ir.IndexType.get())
 
-    before = arith.muli(head, number(depth // PAGE_BLOCK))
-    before = arith.addi(before, arith.divui(element, number(PAGE_BLOCK)))
-    byte = arith.addi(arith.muli(before, number(positions)), position)
-    row = arith.addi(arith.divui(byte, number(heads * depth)), number(positions))
-    head = arith.remui(arith.divui(byte, number(depth)), number(heads))
-    return [page, entry, row, head, arith.remui(byte, number(depth))]
+    before = head * number(depth // PAGE_BLOCK)
+    before = before + element // number(PAGE_BLOCK)
+    byte = before * number(positions) + position
+    row = byte // number(heads * depth) + number(positions)
+    head = byte // number(depth) % number(heads)
+    return [page, entry, row, head, byte % number(depth)]
 
 
 def _element(code: ir.Value, element: ElementFormat) -> ir.Value:
     """The f32 value of a byte of a format, without its scale."""
     f32 = ir.F32Type.get()
     if not element.exponent:
-        return arith.mulf(arith.sitofp(f32, code), constant(element.min_positive, f32))
+        return arith.sitofp(f32, code) * element.min_positive
     return arith.extf(f32, arith.bitcast(ir.Type.parse(element.mlir), code))
 
 
@@ -262,7 +262,7 @@ def _scale(byte: ir.Value) -> ir.Value:
     """The f32 value of an E8M0 byte: 2^(byte - 127), NaN for 255. The byte 0, a subnormal, is zero,
     as CPUs and IREE read it."""
     i32, f32 = ir.IntegerType.get_signless(32), ir.F32Type.get()
-    bits = arith.shli(arith.extui(i32, byte), constant(23, i32))
+    bits = arith.extui(i32, byte) << 23
     none = arith.cmpi(arith.CmpIPredicate.eq, byte, constant(-1, byte.type))
     return arith.select(none, constant(float("nan"), f32), arith.bitcast(f32, bits))
 

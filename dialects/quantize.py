@@ -135,9 +135,9 @@ def quantize_nvfp4(
         scales = _renamed(codes, format.scale.mlir)
 
         def element(value: ir.Value, scale: ir.Value, whole: ir.Value) -> ir.Value:
-            unit = arith.divf(constant(1.0, f32), whole)
-            unit = arith.divf(unit, arith.extf(f32, scale))
-            steps = as_bits(arith.mulf(value, unit))
+            unit = constant(1.0, f32) / whole
+            unit = unit / arith.extf(f32, scale)
+            steps = as_bits(value * unit)
             return arith.trunci(_integer(4), element_code(steps, None, format.element))
 
         inner = f"{lead} kb"
@@ -161,12 +161,12 @@ def _codes(x: ir.Value, format: BlockFormat, recipe: ScaleRecipe) -> tuple[ir.Va
 
     def word(value: ir.Value, scale: ir.Value, others: ir.Value) -> ir.Value:
         place = arith.index_cast(_integer(32), linalg.IndexOp(len(shape_of(amax)) + 1).result)
-        shift = arith.muli(place, i32(element.bits))
-        return arith.ori(others, arith.shli(code(value, scale), shift))
+        shift = place * i32(element.bits)
+        return others | code(value, scale) << shift
 
     def part(word: ir.Value) -> ir.Value:
         place = arith.index_cast(_integer(32), linalg.IndexOp(len(shape_of(amax)) + 1).result)
-        return arith.trunci(byte, arith.shrui(word, arith.muli(place, i32(8))))
+        return arith.trunci(byte, word >> place * i32(8))
 
     scales = generic([(amax, lead)], lead, byte, scale)
     if element.bits == 6:
@@ -205,7 +205,7 @@ def _amax(blocks: ir.Value) -> ir.Value:
     loops = _loops(blocks)
 
     def largest(value: ir.Value, acc: ir.Value) -> ir.Value:
-        magnitude = arith.andi(arith.bitcast(_integer(32), value), i32(MAGNITUDE))
+        magnitude = arith.bitcast(_integer(32), value) & i32(MAGNITUDE)
         return arith.maxsi(magnitude, acc)
 
     return generic([(blocks, loops)], loops.rpartition(" ")[0], _integer(32), largest)

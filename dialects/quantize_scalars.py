@@ -36,14 +36,14 @@ def scale_byte(amax: ir.Value, element: ElementFormat, recipe: ScaleRecipe) -> i
     ordered = amax
     if not element.emax:
         # For the other elements, a subnormal amax has the byte 0 either way.
-        twice = arith.subi(arith.addi(amax, amax), like(amax, 1 << MANTISSA))
+        twice = amax + amax - like(amax, 1 << MANTISSA)
         ordered = arith.select(below(amax, 1 << MANTISSA), twice, amax)
     # Additions of zero are left out, as a compiler would: quantizations.py matches the resulting
     # form.
     added = addend(element, recipe)
-    raised = arith.addi(ordered, like(amax, added)) if added else ordered
+    raised = ordered + like(amax, added) if added else ordered
     byte = arith.shrsi(raised, like(amax, MANTISSA))
-    byte = arith.subi(byte, like(amax, element.emax)) if element.emax else byte
+    byte = byte - like(amax, element.emax) if element.emax else byte
     byte = arith.minsi(arith.maxsi(byte, like(amax, 0)), like(amax, E8M0.max_code))
     if recipe is ScaleRecipe.RCEIL:
         byte = arith.select(below(amax, INFINITY), byte, like(amax, E8M0.max_code))
@@ -52,25 +52,25 @@ def scale_byte(amax: ir.Value, element: ElementFormat, recipe: ScaleRecipe) -> i
 
 def element_code(bits: ir.Value, byte: ir.Value | None, element: ElementFormat) -> ir.Value:
     """Emit rounding.encode of a float32 (its bits), divided by the scale `byte` if given: i32."""
-    magnitude = arith.andi(bits, like(bits, MAGNITUDE))
+    magnitude = bits & like(bits, MAGNITUDE)
     # A subnormal m * 2^-149 as bits with exponents extended below 1: the bits of f32(m), minus 149
     # in the exponent. Zero is clamped to exponent -23: under the smallest scale, 2^-127, it becomes
     # 2^-23, which rounds to zero in every format.
     small = as_bits(arith.sitofp(shaped_as(ir.F32Type.get(), bits), magnitude))
-    small = arith.subi(small, like(bits, 149 << MANTISSA))
+    small = small - like(bits, 149 << MANTISSA)
     small = arith.maxsi(small, like(bits, -(23 << MANTISSA)))
     wide = arith.select(below(magnitude, 1 << MANTISSA), small, magnitude)
     # Divide by the scale in the exponent. A result below 1 << MANTISSA rounds to zero in every
     # format.
     if byte is not None:
-        shift = arith.shli(arith.subi(like(bits, _BIAS), byte), like(bits, MANTISSA))
-        wide = arith.addi(wide, shift)
+        shift = like(bits, _BIAS) - byte << like(bits, MANTISSA)
+        wide = wide + shift
     scaled = arith.maxsi(wide, like(bits, 0))
     scaled = arith.select(below(magnitude, INFINITY), scaled, like(bits, INFINITY))
     code = arith.minsi(_nearest(scaled, element), like(bits, element.max_code))
     if element.exponent:
-        sign = arith.shrui(bits, like(bits, 32 - element.bits))
-        code = arith.ori(code, arith.andi(sign, like(bits, element.sign_bit)))
+        sign = bits >> like(bits, 32 - element.bits)
+        code = code | sign & like(bits, element.sign_bit)
     else:
         code = signed(code, bits)
     if byte is None:
@@ -84,10 +84,10 @@ def _nearest(magnitude: ir.Value, element: ElementFormat) -> ir.Value:
     if not element.exponent:
         return least
     dropped = MANTISSA - element.mantissa
-    odd = arith.andi(arith.shrui(magnitude, like(magnitude, dropped)), like(magnitude, 1))
-    raised = arith.addi(arith.addi(magnitude, like(magnitude, (1 << dropped - 1) - 1)), odd)
+    odd = magnitude >> like(magnitude, dropped) & like(magnitude, 1)
+    raised = magnitude + like(magnitude, (1 << dropped - 1) - 1) + odd
     rebias = (_BIAS - element.bias) << element.mantissa
-    normal = arith.subi(arith.shrui(raised, like(magnitude, dropped)), like(magnitude, rebias))
+    normal = (raised >> like(magnitude, dropped)) - like(magnitude, rebias)
     return arith.select(below(magnitude, bits_of(element.min_normal)), least, normal)
 
 
@@ -97,31 +97,29 @@ def cast_code(bits: ir.Value, element: ElementFormat) -> ir.Value:
     Rounds to nearest, ties to even. NaN, and values beyond the largest, become NaN. No zero is
     negative.
     """
-    magnitude = arith.minsi(arith.andi(bits, like(bits, MAGNITUDE)), like(bits, INFINITY))
+    magnitude = arith.minsi(bits & like(bits, MAGNITUDE), like(bits, INFINITY))
     # A subnormal float32 rounds to zero, whether or not it is flushed.
     code = _nearest(magnitude, element)
-    sign = arith.andi(
-        arith.shrui(bits, like(bits, 32 - element.bits)), like(bits, element.sign_bit)
-    )
+    sign = bits >> like(bits, 32 - element.bits) & like(bits, element.sign_bit)
     nothing = arith.cmpi(arith.CmpIPredicate.eq, code, like(bits, 0))
-    number = arith.select(nothing, code, arith.ori(code, sign))
+    number = arith.select(nothing, code, code | sign)
     (nan,) = element.nan_codes
     return arith.select(above(code, element.max_code), like(bits, nan), number)
 
 
 def cast_value(code: ir.Value, element: ElementFormat) -> ir.Value:
     """The float32 of a code, i32, of a FNUZ element."""
-    magnitude = arith.andi(code, like(code, element.magnitude_mask))
+    magnitude = code & like(code, element.magnitude_mask)
     places = MANTISSA - element.mantissa
-    normal = arith.shli(magnitude, like(code, places))
-    normal = arith.addi(normal, like(code, (_BIAS - element.bias) << MANTISSA))
+    normal = magnitude << like(code, places)
+    normal = normal + like(code, (_BIAS - element.bias) << MANTISSA)
     small = arith.sitofp(shaped_as(ir.F32Type.get(), code), magnitude)
-    small = as_bits(arith.mulf(small, like(small, element.min_positive)))
+    small = as_bits(small * like(small, element.min_positive))
     size = arith.select(below(magnitude, 1 << element.mantissa), small, normal)
-    sign = arith.shli(arith.andi(code, like(code, element.sign_bit)), like(code, 32 - element.bits))
+    sign = (code & like(code, element.sign_bit)) << like(code, 32 - element.bits)
     (nan,) = element.nan_codes
     special = arith.cmpi(arith.CmpIPredicate.eq, code, like(code, nan))
-    return as_float(arith.select(special, like(code, NAN), arith.ori(size, sign)))
+    return as_float(arith.select(special, like(code, NAN), size | sign))
 
 
 def steps(magnitude: ir.Value, step: float) -> ir.Value:
@@ -129,19 +127,19 @@ def steps(magnitude: ir.Value, step: float) -> ir.Value:
     # The sum has `step` as its last place, so that the addition rounds.
     magic = step * (1 << MANTISSA)
     value = as_float(magnitude)
-    rounded = arith.addf(value, like(value, magic))
-    return arith.subi(as_bits(rounded), like(magnitude, bits_of(magic)))
+    rounded = value + like(value, magic)
+    return as_bits(rounded) - like(magnitude, bits_of(magic))
 
 
 def signed(magnitude: ir.Value, bits: ir.Value) -> ir.Value:
     """An i32 with the sign of the float32 with these bits."""
-    return arith.select(below(bits, 0), arith.subi(like(magnitude, 0), magnitude), magnitude)
+    return arith.select(below(bits, 0), like(magnitude, 0) - magnitude, magnitude)
 
 
 def int8_scale(amax: ir.Value) -> ir.Value:
     """The f32 scale of a block of int8, from the bits of its amax."""
     largest = as_float(amax)
-    scale = arith.divf(largest, like(largest, INT8_MAX))
+    scale = largest / like(largest, INT8_MAX)
     scale = arith.select(below(amax, _LEAST_INT8), like(scale, 0.0), scale)
     return arith.select(below(amax, INFINITY), scale, like(scale, np.nan))
 
@@ -149,13 +147,13 @@ def int8_scale(amax: ir.Value) -> ir.Value:
 def int8_element(value: ir.Value, scale: ir.Value) -> ir.Value:
     """The int8 element of an f32 under the f32 scale of its block, as i32."""
     zero = like(value, 0.0)
-    quotient = arith.mulf(value, arith.divf(like(value, 1.0), scale))
+    quotient = value * (like(value, 1.0) / scale)
     # False also for a NaN.
     ordinary = arith.cmpf(arith.CmpFPredicate.OGT, scale, zero)
     bits = as_bits(arith.select(ordinary, quotient, zero))
     # Clamped as integers, so that no compiler fuses the product with the addition in `steps`: the
     # product has to be rounded first, and may then be a tie.
-    magnitude = arith.andi(bits, like(bits, MAGNITUDE))
+    magnitude = bits & like(bits, MAGNITUDE)
     magnitude = arith.minsi(magnitude, like(bits, bits_of(INT8_MAX)))
     # Clamped again: otherwise a compiler would combine the subtraction in `steps` with the
     # negation, and quantizations.py would not match the form.
@@ -170,7 +168,7 @@ def row_scale(amax: ir.Value, format: BlockFormat) -> ir.Value:
     largest = float(format.scale.max * format.element.max)
     least = like(amax, bits_of(MIN_TENSOR_SCALE))
     peak = as_float(amax)
-    scale = as_bits(arith.divf(peak, like(peak, largest)))
+    scale = as_bits(peak / like(peak, largest))
     # Positive floats are ordered like their bits.
     scale = as_float(arith.maxsi(scale, least))
     return arith.select(below(amax, INFINITY), scale, like(scale, np.nan))
@@ -179,7 +177,7 @@ def row_scale(amax: ir.Value, format: BlockFormat) -> ir.Value:
 def block_scale(amax: ir.Value, whole: ir.Value, format: BlockFormat) -> ir.Value:
     """The code, i32, of the scale of a block, from the bits of its amax and its row's scale."""
     peak = as_float(amax)
-    wanted = as_bits(arith.divf(arith.divf(peak, like(peak, format.element.max)), whole))
+    wanted = as_bits(peak / like(peak, format.element.max) / whole)
     least, largest = (bits_of(float(n)) for n in (format.scale.min_normal, format.scale.max))
     wanted = arith.maxsi(arith.minsi(wanted, like(amax, largest)), like(amax, least))
     return element_code(wanted, None, format.scale)

@@ -55,7 +55,7 @@ class _Slots:
 
         def place() -> ir.Value:
             slot, layer = self.state(run_of(linalg.IndexOp(0).result))
-            return arith.index_cast(i32, arith.addi(arith.muli(slot, _index(layers)), layer))
+            return arith.index_cast(i32, slot * _index(layers) + layer)
 
         number = {"n": size_of(updates, 0), "i": 1}
         places = generic([], "n i", i32, place, sizes=number)
@@ -87,9 +87,9 @@ def delta_rule(*given: ir.Value) -> list[ir.Value]:
 
         def kept(factor: ir.Value) -> ir.Value:
             run = _number(owners, [row])
-            here = arith.addi(slots.before(run), arith.subi(row, slots.first(run)))
+            here = slots.before(run) + (row - slots.first(run))
             value = tensor.extract(pool, [*slots.state(run), *_loops(3)])
-            return _or_zero(arith.mulf(factor, value), here)
+            return _or_zero(factor * value, here)
 
         state = generic(
             [(left, "h k" if len(shape_of(left)) == 2 else "h")], _STATE, f32, kept, sizes=whole
@@ -99,13 +99,13 @@ def delta_rule(*given: ir.Value) -> list[ir.Value]:
             [(known, "h v"), (v, "h v"), (b, "h")],
             "h v",
             f32,
-            lambda have, want, rate: arith.mulf(rate, arith.subf(want, have)),
+            lambda have, want, rate: rate * (want - have),
         )
         state = generic(
             [(state, _STATE), (k, "h k"), (change, "h v")],
             _STATE,
             f32,
-            lambda s, key, d: arith.addf(s, arith.mulf(key, d)),
+            lambda s, key, d: s + key * d,
         )
         result = _product(q, state)
         here = [_DYNAMIC, 0, 0], [1, heads, sizes[1]], [1] * 3
@@ -127,8 +127,8 @@ def convolution(*given: ir.Value) -> list[ir.Value]:
 
     def source(run: ir.Value, place: ir.Value, column: ir.Value) -> ir.Value:
         """x of a run at `place` from its first row; places from -W + 1 to -1 are in the state."""
-        row = arith.maxsi(arith.addi(slots.first(run), place), _index(0))
-        old = arith.minsi(arith.addi(place, _index(width - 1)), _index(width - 2))
+        row = arith.maxsi(slots.first(run) + place, _index(0))
+        old = arith.minsi(place + _index(width - 1), _index(width - 2))
         value = tensor.extract(pool, [*slots.state(run), old, column])
         value = _or_zero(value, slots.before(run))
         inside = arith.cmpi(arith.CmpIPredicate.sge, place, _index(0))
@@ -139,17 +139,17 @@ def convolution(*given: ir.Value) -> list[ir.Value]:
         # Read by index rather than as an operand: IREE has no GPU code for this operation after the
         # reduction that computes the owners.
         run = _number(owners, [row])
-        place = arith.subi(row, slots.first(run))
+        place = row - slots.first(run)
         total = constant(0.0, f32)
         for at in range(width):
-            value = source(run, arith.addi(place, _index(at - width + 1)), column)
+            value = source(run, place + _index(at - width + 1), column)
             factor = to_f32(tensor.extract(weights, [column, _index(at)]))
-            total = arith.addf(total, arith.mulf(value, factor))
+            total = total + value * factor
         return total
 
     def last() -> ir.Value:
         run, at, column = _loops(3)
-        return source(run, arith.addi(slots.rows(run), arith.addi(at, _index(1 - width))), column)
+        return source(run, slots.rows(run) + (at + _index(1 - width)), column)
 
     result = generic([], "m c", f32, convolved, sizes={"m": count, "c": columns})
     sizes: dict[str, int | ir.Value] = {"s": _size(slots.runs), "w": width - 1, "c": columns}
@@ -171,7 +171,7 @@ def _of_values(x: ir.Value, heads: int) -> ir.Value:
 
     def element() -> ir.Value:
         head, place = _loops(2)
-        return tensor.extract(x, [arith.divui(head, _index(group)), place])
+        return tensor.extract(x, [head // _index(group), place])
 
     return generic([], "h k", element_of(x), element, sizes={"h": heads, "k": shape_of(x)[1]})
 
@@ -191,7 +191,7 @@ def _product(row: ir.Value, state: ir.Value) -> ir.Value:
     """row [H, K] times state [H, K, V], f32 [H, V]."""
 
     def dot(a: ir.Value, b: ir.Value, total: ir.Value) -> ir.Value:
-        return arith.addf(total, arith.mulf(a, b))
+        return total + a * b
 
     found = generic([(row, "h k"), (state, _STATE)], "h v", ir.F32Type.get(), dot)
     found.owner.attributes[PRODUCT] = ir.UnitAttr.get()

@@ -169,19 +169,19 @@ def _rotated(
     def rotate(value: ir.Value) -> ir.Value:
         row, head, at = (loop_index(loops, letter) for letter in loops.split())
         if distance == 1:
-            pair, part = arith.divui(at, number(2)), arith.remui(at, number(2))
+            pair, part = at // number(2), at % number(2)
             is_second = arith.cmpi(arith.CmpIPredicate.eq, part, number(1))
         else:
             is_second = arith.cmpi(arith.CmpIPredicate.uge, at, number(distance))
-            pair = arith.select(is_second, arith.subi(at, number(distance)), at)
+            pair = arith.select(is_second, at - number(distance), at)
         inside = arith.cmpi(arith.CmpIPredicate.ult, pair, number(pairs))
         step = number(distance)
-        other = arith.select(is_second, arith.subi(at, step), arith.addi(at, step))
+        other = arith.select(is_second, at - step, at + step)
         pair, other = (arith.select(inside, each, number(0)) for each in (pair, other))
-        place = arith.addi(arith.muli(head, number(depth)), other)
+        place = head * number(depth) + other
         c, s = (tensor.extract(table, [row, pair]) for table in tables)
-        own, beside = arith.mulf(value, c), arith.mulf(tensor.extract(x, [row, place]), s)
-        first, second = arith.subf(own, beside), arith.addf(own, beside)
+        own, beside = value * c, tensor.extract(x, [row, place]) * s
+        first, second = own - beside, own + beside
         return arith.select(inside, arith.select(is_second, second, first), value)
 
     return generic([(_heads(x, heads, depth), loops)], loops, element_of(x), rotate)

@@ -106,7 +106,7 @@ def contraction_into(
         *block_scales, total = rest
         left = extend(left, block_scales.pop(0) if lhs_scale is not None else None)
         right = extend(right, block_scales.pop(0) if rhs_scale is not None else None)
-        return arith.addf(total, arith.mulf(left, right))
+        return total + left * right
 
     return linalg.generic([lhs, rhs, *scales], [acc], list(maps), loops)(body)
 

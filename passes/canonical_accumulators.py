@@ -28,7 +28,7 @@ import math
 from dataclasses import dataclass
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, linalg
+from iree.compiler.dialects import linalg
 
 from mxc.dialects.decoded_formats import constant_value
 from mxc.dialects.generic import element_of, empty, fill, shape_of
@@ -101,7 +101,7 @@ def _add(op: ir.Operation, addend: ir.Value) -> None:
         loops = [linalg.IteratorType.parallel] * len(shape)
         init = empty(_sizes(addend), element_of(result))
         total = linalg.generic([result, source], [init], maps, loops)(
-            lambda left, right, _: arith.addf(left, right)
+            lambda left, right, _: left + right
         )
     result.replace_all_uses_except(total, total.owner.operation)
     _fill(op)

@@ -66,7 +66,7 @@ def _narrowed(op: ir.Operation) -> ir.Value:
     value, *scale = op.operands
     value = _as_f32(value)
     if scale:
-        value = arith.divf(value, _as_f32(scale[0]))
+        value = value / _as_f32(scale[0])
     kind = op.results[0].type
     code = cast_code(as_bits(value), _ELEMENTS[str(kind)])
     return arith.bitcast(kind, arith.trunci(ir.IntegerType.get_signless(8), code))
@@ -79,7 +79,7 @@ def _widened(op: ir.Operation) -> ir.Value:
     code = arith.extui(ir.IntegerType.get_signless(32), code)
     value = cast_value(code, _ELEMENTS[str(element.type)])
     if scale:
-        value = arith.mulf(value, _as_f32(scale[0]))
+        value = value * _as_f32(scale[0])
     kind = op.results[0].type
     return value if kind == value.type else arith.truncf(kind, value)
 

@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, linalg, tensor
+from iree.compiler.dialects import linalg, tensor
 
 from mxc.dialects.dequantize import (
     is_byte,
@@ -84,7 +84,7 @@ def _hoist(op: ir.Operation) -> None:
 
     def product(scalars: Sequence[ir.Value]) -> ir.Value:
         at = dict(zip((argument for argument, _ in inputs), scalars, strict=False))
-        return arith.addf(scalars[-1], _without(terms[0], hoisted, at))
+        return scalars[-1] + _without(terms[0], hoisted, at)
 
     result = generic_like(op, [read for _, read in inputs], start, product)
     added = None if start == init else init
@@ -124,7 +124,7 @@ def _without(
         return _without(right, hoisted, at)
     if right in hoisted:
         return _without(left, hoisted, at)
-    return arith.mulf(_without(left, hoisted, at), _without(right, hoisted, at))
+    return _without(left, hoisted, at) * _without(right, hoisted, at)
 
 
 def _zeros(op: ir.Operation, like: ir.Value) -> ir.Value:
@@ -160,8 +160,8 @@ def _scaled(
     def body(total: ir.Value, *rest: ir.Value) -> ir.Value:
         at = dict(zip(arguments, rest, strict=False))
         for factor in factors:
-            total = arith.mulf(total, clone_scalar(factor, at))
-        return total if added is None else arith.addf(rest[len(arguments)], total)
+            total = total * clone_scalar(factor, at)
+        return total if added is None else rest[len(arguments)] + total
 
     with ir.InsertionPoint(op), op.location:
         sizes = [size_of(result, axis) for axis in range(rank)]

@@ -181,4 +181,4 @@ def _mirrored(bits: ir.Value) -> ir.Value:
     """Invert all bits but the sign where the sign is set. This function is its own inverse."""
     width = bits.type.width
     last, rest = (constant(n, bits.type) for n in (width - 1, (1 << width - 1) - 1))
-    return arith.xori(bits, arith.andi(arith.shrsi(bits, last), rest))
+    return bits ^ arith.shrsi(bits, last) & rest

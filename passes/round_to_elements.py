@@ -62,7 +62,7 @@ def _quotient(value: ir.Value, scale: ir.Value | None = None) -> ir.Value:
     f32 = ir.F32Type.get()
     if value.type != f32 and (scale is not None or isinstance(value.type, ir.F16Type)):
         value = arith.extf(f32, value)
-    return value if scale is None else arith.divf(value, arith.extf(f32, scale))
+    return value if scale is None else value / arith.extf(f32, scale)
 
 
 def _carried(value: ir.Value, element: ElementFormat) -> ir.Value:
@@ -74,4 +74,4 @@ def _carried(value: ir.Value, element: ElementFormat) -> ir.Value:
     size = math.absf(value)
     reaches = arith.cmpf(arith.CmpFPredicate.OGE, size, from_)
     below = arith.cmpf(arith.CmpFPredicate.OLT, size, to)
-    return arith.select(arith.andi(reaches, below), math.copysign(to, value), value)
+    return arith.select(reaches & below, math.copysign(to, value), value)

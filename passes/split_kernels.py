@@ -32,7 +32,7 @@ from mxc.artifact.kernel_names import case_name
 from mxc.dialects.dispatches import walk
 from mxc.passes.base import Pass
 from mxc.passes.kernels.executables import CASES, TRANSLATION
-from mxc.passes.kernels.gpu.lanes import below
+from mxc.passes.kernels.vectors import below
 from mxc.passes.rewriting.worklist import erase
 
 _EXPORT = "hal.executable.export"

@@ -83,7 +83,7 @@ def _rewrite(op: ir.Operation) -> None:
             clone_scalar(side, at) if each is None else extend(at[each], ones.pop(0))
             for side, each in zip(sides, bare, strict=True)
         ]
-        return arith.addf(scalars[-1], arith.mulf(*factors))
+        return scalars[-1] + arith.mulf(*factors)
 
     reads = [*inputs, *(scale for scale in scales if scale is not None)]
     replace(op, generic_like(op, reads, op.operands[len(op.operands) - 1], body))

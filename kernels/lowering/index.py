@@ -58,7 +58,7 @@ class Index:
         if by == 1:
             return self
         if any(factor % by for factor in self.terms.values()):
-            return of(arith.divui(value_of(self), constant(by, ir.IndexType.get())))
+            return of(value_of(self) // by)
         terms = {value: factor // by for value, factor in self.terms.items()}
         return Index(self.number // by, terms)
 
@@ -96,11 +96,11 @@ def value_of(number: Number) -> ir.Value:
         return constant(number, index)
     found: ir.Value | None = None
     for value, factor in number.terms.items():
-        part = value if factor == 1 else arith.muli(value, constant(factor, index))
-        found = part if found is None else arith.addi(found, part)
+        part = value if factor == 1 else value * factor
+        found = part if found is None else found + part
     if found is None:
         return constant(number.number, index)
-    return arith.addi(found, constant(number.number, index)) if number.number else found
+    return found + number.number if number.number else found
 
 
 def least(first: Number, second: Number) -> Number:

@@ -151,7 +151,7 @@ class Places:
         elif known(group) == 0:
             found = 0
         else:
-            found = of(arith.muli(value_of(group), value_of(of(self._sizes["m"]))))
+            found = of(value_of(group) * value_of(of(self._sizes["m"])))
         if derived.plus:
             found = found + at[derived.plus]
         if derived.through:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, vector
+from iree.compiler.dialects import vector
 
 from mxc.dialects.generic import constant
 from mxc.kernels.interpret import atom_offsets
@@ -159,9 +159,8 @@ class Vectors(ABC):
             return self._float(vector.load(self._bytes, self.places.memory[name], [place]))
         registers = self.places.registers[name]
         total, *others = (registers[key] for key in self._keys(name, tile, *at))
-        integer = self.kernel.arrays[name].element.name == "i32"
         for value in others:
-            total = arith.addi(total, value) if integer else arith.addf(total, value)
+            total = total + value
         return total
 
     @property

@@ -21,7 +21,7 @@ from mxc.artifact.kernel_names import case_name
 from mxc.dialects.amdgpu import in_global_memory
 from mxc.kernels.lowering.nest import workgroup as workgroup
 from mxc.passes.kernels.extents import Size, value_of
-from mxc.passes.kernels.vectors import index
+from mxc.passes.kernels.vectors import below, index
 
 _EXECUTABLE = "stream.executable"
 
@@ -93,7 +93,7 @@ def switch_below(
     """Emit a switch: part n runs for numbers below bound n, the last part for all others."""
     case = index(len(bounds))
     for place, bound in reversed(list(enumerate(bounds))):
-        fits = arith.cmpi(arith.CmpIPredicate.ult, number, index(bound))
+        fits = below(number, bound)
         case = arith.select(fits, index(place), case)
     switch = ir.Operation.create(
         "scf.index_switch",

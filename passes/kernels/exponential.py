@@ -56,14 +56,14 @@ def exponential(x: ir.Value) -> ir.Value:
     # This order of operands keeps NaN: a comparison with NaN is false.
     x = greater(same(_LOWEST), x)
     rounded = math.fma(x, same(_LOG2_E), same(_ROUND))
-    n = arith.subf(rounded, same(_ROUND))
+    n = rounded - same(_ROUND)
     r = math.fma(n, same(-_LN_2_HIGH), x)
     r = math.fma(n, same(-_LN_2_LOW), r)
     power = same(_POLYNOMIAL[0])
     for coefficient in _POLYNOMIAL[1:]:
         power = math.fma(power, r, same(coefficient))
-    exponent = arith.shli(bitcast(rounded, i32(), lanes), splat(23, i32(), lanes))
-    return arith.mulf(power, bitcast(exponent, ir.F32Type.get(), lanes))
+    exponent = bitcast(rounded, i32(), lanes) << 23
+    return power * bitcast(exponent, ir.F32Type.get(), lanes)
 
 
 def tanh(x: ir.Value) -> ir.Value:
@@ -73,13 +73,13 @@ def tanh(x: ir.Value) -> ir.Value:
     def same(value: float) -> ir.Value:
         return splat(value, ir.F32Type.get(), lanes)
 
-    size, square = math.absf(x), arith.mulf(x, x)
+    size, square = math.absf(x), x * x
     power = same(_TANH[0])
     for coefficient in _TANH[1:]:
         power = math.fma(power, square, same(coefficient))
-    near = math.fma(arith.mulf(power, square), x, x)
-    below = exponential(arith.mulf(size, same(-2.0)))
-    far = arith.divf(arith.subf(same(1.0), below), arith.addf(same(1.0), below))
+    near = math.fma(power * square, x, x)
+    below = exponential(size * same(-2.0))
+    far = (same(1.0) - below) / (same(1.0) + below)
     small = arith.cmpf(arith.CmpFPredicate.OLT, size, same(_TANH_BOUND))
     return arith.select(small, near, math.copysign(far, x))
 

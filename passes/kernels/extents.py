@@ -28,11 +28,7 @@ def named(size: Size) -> str:
 
 def plus(first: Size, second: Size) -> Size:
     """first + second, where neither is negative."""
-    if isinstance(first, int) and isinstance(second, int):
-        return first + second
-    if first is None or second is None:
-        return None
-    return arith.addi(value_of(first), value_of(second))
+    return None if first is None or second is None else first + second
 
 
 def least(size: Size, most: int) -> Size:
@@ -44,29 +40,17 @@ def least(size: Size, most: int) -> Size:
 
 def product(first: Size, second: Size) -> Size:
     """first * second, where neither is negative."""
-    if isinstance(first, int) and isinstance(second, int):
-        return first * second
-    if first is None or second is None:
-        return None
-    if isinstance(second, int) and second == 1:
-        return first
-    if isinstance(first, int) and first == 1:
-        return second
-    return arith.muli(value_of(first), value_of(second))
+    return None if first is None or second is None else first * second
 
 
 def quotient(size: Size, by: int) -> Size:
     """size / by, rounded down."""
-    if isinstance(size, int):
-        return size // by
-    return size if size is None or by == 1 else arith.divui(size, index(by))
+    return None if size is None else size // by
 
 
 def quotient_up(size: Size, by: int) -> Size:
     """size / by, rounded up."""
-    if isinstance(size, int):
-        return -(-size // by)
-    return size if size is None else arith.divui(arith.addi(size, index(by - 1)), index(by))
+    return None if size is None else (size + (by - 1)) // by
 
 
 @dataclass(frozen=True)

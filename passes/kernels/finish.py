@@ -97,7 +97,7 @@ class Finish:
 
     def _read(self, reach: Reach, source: ir.Value, place: Place, together: int) -> ir.Value:
         if reach == "group":
-            return memref.LoadOp(source, [arith.divui(place.row, index(together))]).result
+            return memref.LoadOp(source, [place.row // together]).result
         if reach in ("row", "scalar"):
             return memref.LoadOp(source, [place.row if reach == "row" else index(0)]).result
         at = [place.row, place.column] if reach == "cell" else [place.column]
@@ -151,7 +151,7 @@ def _is_vector(value: ir.Value) -> bool:
 def _exponential(x: ir.Value, lanes: int) -> ir.Value:
     """exp of any f32: where it may be infinite, the square of the exp of half the argument."""
     high = arith.cmpf(arith.CmpFPredicate.OGT, x, splat(_HIGH, f32(), lanes))
-    half = arith.mulf(x, splat(0.5, f32(), lanes))
+    half = x * 0.5
     half = arith.minimumf(half, splat(_HIGH, f32(), lanes))
     found = exponential(arith.select(high, half, x))
-    return arith.select(high, arith.mulf(found, found), found)
+    return arith.select(high, found * found, found)

@@ -26,7 +26,7 @@ def widened(value: ir.Value) -> ir.Value:
 def rounded(value: ir.Value, kind: ir.Type) -> ir.Value:
     """f32 rounded to the values of bf16 or f16, still as f32; unchanged for other types."""
     if isinstance(kind, ir.BF16Type):
-        bits = arith.andi(_rounded_bits(value), _number(value, -1 << _SHIFT))
+        bits = _rounded_bits(value) & _number(value, -1 << _SHIFT)
         return arith.bitcast(value.type, bits)
     if isinstance(kind, ir.F16Type):
         return widened(arith.truncf(_like(value, kind), value))
@@ -41,7 +41,7 @@ def narrowed(value: ir.Value, kind: ir.Type) -> ir.Value:
     if not isinstance(kind, ir.BF16Type):
         return arith.truncf(_like(value, kind), value) if _element(value) != kind else value
     half = ir.IntegerType.get_signless(_SHIFT)
-    high = arith.shrui(_rounded_bits(value), _number(value, _SHIFT))
+    high = _rounded_bits(value) >> _number(value, _SHIFT)
     return arith.bitcast(_like(value, kind), arith.trunci(_like(value, half), high))
 
 
@@ -58,16 +58,16 @@ def extreme(a: ir.Value, b: ir.Value, *, largest: bool) -> ir.Value:
     same = arith.cmpf(arith.CmpFPredicate.OEQ, a, b)
     found = arith.select(same, arith.bitcast(a.type, zeros), found)
     either = arith.cmpf(arith.CmpFPredicate.UNO, a, b)
-    return arith.select(either, arith.addf(a, b), found)
+    return arith.select(either, a + b, found)
 
 
 def _rounded_bits(value: ir.Value) -> ir.Value:
     """The bits of an f32, adjusted so that their upper half is the nearest bf16."""
     bits = arith.bitcast(_like(value, ir.IntegerType.get_signless(32)), value)
-    odd = arith.andi(arith.shrui(bits, _number(value, _SHIFT)), _number(value, 1))
-    near = arith.addi(bits, arith.addi(odd, _number(value, _HALF)))
+    odd = bits >> _number(value, _SHIFT) & _number(value, 1)
+    near = bits + (odd + _number(value, _HALF))
     is_nan = arith.cmpf(arith.CmpFPredicate.UNO, value, value)
-    return arith.select(is_nan, arith.ori(bits, _number(value, _QUIET)), near)
+    return arith.select(is_nan, bits | _number(value, _QUIET), near)
 
 
 def _number(like: ir.Value, number: int) -> ir.Value:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, flow, tensor
+from iree.compiler.dialects import flow, tensor
 
 from mxc.dialects.generic import constant, element_of, shape_of
 from mxc.dialects.sizes import dynamic_sizes
@@ -80,7 +80,7 @@ def _byte_sizes(
         return [*lead, last * width // 8], list(dynamic)
     *others, count = dynamic
     each = constant(width // 8, ir.IndexType.get())
-    return [*lead, last], [*others, arith.muli(count, each)]
+    return [*lead, last], [*others, count * each]
 
 
 def as_memref(value: ir.Value, memref: ir.Type, dynamic: Sequence[ir.Value] = ()) -> ir.Value:

@@ -30,7 +30,7 @@ from mxc.passes.kernels.calls import Calls
 from mxc.passes.kernels.executables import Threads, workgroup
 from mxc.passes.kernels.extents import Buffer, Size, Sized, value_of
 from mxc.passes.kernels.lowerings import Lowering
-from mxc.passes.kernels.vectors import f32, i1, i8, i32, index, load, loop, of, table
+from mxc.passes.kernels.vectors import below, f32, i1, i8, i32, index, load, loop, of, table
 
 #: Types of pools of floats; lanes of a workgroup on a GPU.
 _FLOATS, _THREADS = ("bf16", "f16", "f32"), 256
@@ -122,7 +122,7 @@ class Rotation:
         if self.distance == 1:
             places = range(self.run)
             inside = _below(element, 2 * self.pairs)
-            pair = arith.select(inside, arith.divui(element, index(2)), nowhere)
+            pair = arith.select(inside, element // 2, nowhere)
             c, s = (
                 vector.shuffle(found, found, [place // 2 for place in places])
                 for found in (read(pair, self.run // 2) for read in tables)
@@ -132,15 +132,15 @@ class Rotation:
         else:
             apart = index(self.distance)
             first = _below(element, self.distance)
-            pair = arith.select(first, element, arith.subi(element, apart))
+            pair = arith.select(first, element, element - apart)
             inside = _below(pair, self.pairs)
-            beside = arith.select(first, arith.addi(element, apart), pair)
+            beside = arith.select(first, element + apart, pair)
             other = elements(arith.select(inside, beside, element))
             pair = arith.select(inside, pair, nowhere)
             c, s = (read(pair, self.run) for read in tables)
-            second = arith.xori(first, constant(1, i1()))
-        kept, added = arith.mulf(own, c), arith.mulf(other, s)
-        value = arith.select(second, arith.addf(kept, added), arith.subf(kept, added))
+            second = first ^ 1
+        kept, added = own * c, other * s
+        value = arith.select(second, kept + added, kept - added)
         return arith.select(inside, value, own)
 
 
@@ -154,7 +154,7 @@ def _concatenated(runs: Sequence[ir.Value]) -> ir.Value:
 
 
 def _below(number: ir.Value, limit: int) -> ir.Value:
-    return arith.cmpi(arith.CmpIPredicate.ult, number, index(limit))
+    return below(number, limit)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,9 +277,9 @@ class _Body:
         self.row = workgroup(0)
         slot = arith.index_castui(ir.IndexType.get(), memref.LoadOp(slots, [self.row]).result)
         positions = index(kernel.pool[1])
-        self.page, self.at = arith.divui(slot, positions), arith.remui(slot, positions)
+        self.page, self.at = slot // positions, slot % positions
         entry = value_of(kernel.entry)
-        self.entries = entry, arith.addi(entry, index(1))
+        self.entries = entry, entry + 1
 
     def build(self) -> None:
         """The whole body."""
@@ -296,19 +296,19 @@ class _Body:
         on_gpu = self.kernel.wave is not None
         first, step = (thread(), _THREADS) if on_gpu else (index(0), 1)
         with loop(first, index(heads * count), index(step)) as (each, _, _):
-            body(arith.divui(each, index(count)), arith.remui(each, index(count)))
+            body(each // count, each % count)
 
     def _rotate_query(self, head: ir.Value, number: ir.Value) -> None:
-        element = arith.muli(number, index(self.rotation.run))
+        element = number * self.rotation.run
         self._answer(head, element, self._rotated(self.queries, head, element))
 
     def _keep(self, head: ir.Value, number: ir.Value) -> None:
-        element = arith.muli(number, index(self.kernel.together))
+        element = number * self.kernel.together
         for part, (source, read) in enumerate(
             ((self.keys, self._rotated), (self.values, self._run))
         ):
             runs = [
-                read(source, head, arith.addi(element, index(start)))
+                read(source, head, element + start)
                 for start in range(0, self.kernel.together, self.rotation.run)
             ]
             self._store(part, head, element, _concatenated(runs))
@@ -326,13 +326,13 @@ class _Body:
     def _run(self, source: _Columns, head: ir.Value, element: ir.Value) -> ir.Value:
         """f32 [run] of a head from an element on."""
         rows, begin = source
-        first = arith.addi(begin, arith.muli(head, index(self.rotation.depth)))
-        return load(rows, [self.row, arith.addi(first, element)], f32(), self.rotation.run)
+        first = begin + head * self.rotation.depth
+        return load(rows, [self.row, first + element], f32(), self.rotation.run)
 
     def _answer(self, head: ir.Value, element: ir.Value, value: ir.Value) -> None:
         """Store a run of the rotated queries."""
-        first = arith.muli(head, index(self.rotation.depth))
-        vector.store(value, self.result, [self.row, arith.addi(first, element)])
+        first = head * self.rotation.depth
+        vector.store(value, self.result, [self.row, first + element])
 
     def _store(self, part: int, head: ir.Value, element: ir.Value, value: ir.Value) -> None:
         """Store a run, or a block, of a key (`part` 0) or a value (1) in its page."""
@@ -352,7 +352,7 @@ class _Body:
             vector.store(fp8_code(value, scale), self.pool, at)
             return
         bits = as_bits(value)
-        sizes = arith.andi(bits, like(bits, MAGNITUDE))
+        sizes = bits & like(bits, MAGNITUDE)
         largest = vector.reduction(i32(), vector.CombiningKind.MAXSI, sizes)
         byte = scale_byte(largest, format.element, RECIPE)
         codes = element_code(bits, vector.broadcast(bits.type, byte), format.element)

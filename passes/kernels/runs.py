@@ -15,7 +15,7 @@ from iree.compiler.dialects import arith, memref, scf
 
 from mxc.dialects.attention import Chunk, Reach
 from mxc.dialects.generic import constant
-from mxc.passes.kernels.vectors import i1, index, loop
+from mxc.passes.kernels.vectors import i1, index, loop, signed_below
 
 
 def reach_size(reach: int | Chunk) -> int:
@@ -32,8 +32,8 @@ def first_seen(reach: Reach, position: ir.Value) -> ir.Value:
     if reach is None:
         return number(0)
     if isinstance(reach, Chunk):
-        return arith.muli(arith.divui(position, number(reach.size)), number(reach.size))
-    return arith.maxsi(number(0), arith.subi(position, number(reach - 1)))
+        return position // number(reach.size) * number(reach.size)
+    return arith.maxsi(number(0), position - number(reach - 1))
 
 
 def most_blocks(tokens: ir.Value, runs: ir.Value, *, group: int, rows: int) -> ir.Value:
@@ -41,8 +41,8 @@ def most_blocks(tokens: ir.Value, runs: ir.Value, *, group: int, rows: int) -> i
 
     A run of c tokens has at most (c * G + rows - g) / rows blocks, where g divides both rows and G.
     """
-    ragged = arith.muli(runs, index(rows - math.gcd(group, rows)))
-    return arith.divui(arith.addi(arith.muli(tokens, index(group)), ragged), index(rows))
+    ragged = runs * (rows - math.gcd(group, rows))
+    return (tokens * group + ragged) // rows
 
 
 def most_pieces(
@@ -80,12 +80,12 @@ def block_of_rows(
     no = constant(0, i1())
     with loop(index(0), count, index(1), [index(0), index(0), index(0), no]) as (each, carried, op):
         before, run, block, found = carried
-        all_rows = arith.muli(_number(runs, each, 1), index(group))
-        behind = arith.addi(before, arith.ceildivui(all_rows, index(rows)))
-        here = arith.andi(_at_most(before, number), _less(number, behind))
+        all_rows = _number(runs, each, 1) * group
+        behind = before + arith.ceildivui(all_rows, index(rows))
+        here = _at_most(before, number) & _less(number, behind)
         run = arith.select(here, each, run)
-        block = arith.select(here, arith.subi(number, before), block)
-        scf.YieldOp([behind, run, block, arith.ori(found, here)])
+        block = arith.select(here, number - before, block)
+        scf.YieldOp([behind, run, block, found | here])
     _, run, block, found = op.results
     return read_run(runs, run), block, found
 
@@ -109,7 +109,7 @@ def _number(runs: ir.Value, run: ir.Value, column: int) -> ir.Value:
 
 
 def _less(x: ir.Value, y: ir.Value) -> ir.Value:
-    return arith.cmpi(arith.CmpIPredicate.slt, x, y)
+    return signed_below(x, y)
 
 
 def _at_most(x: ir.Value, y: ir.Value) -> ir.Value:

@@ -84,6 +84,30 @@ def scratch(sizes: Sequence[int], element: ir.Type) -> ir.Value:
     return memref.AllocaOp(kind, [], [], alignment=alignment).result
 
 
+def equal(a: ir.Value, b: ir.Value | int) -> ir.Value:
+    """Whether a = b, of integers."""
+    return _compared(arith.CmpIPredicate.eq, a, b)
+
+
+def unequal(a: ir.Value, b: ir.Value | int) -> ir.Value:
+    """Whether a and b, integers, differ."""
+    return _compared(arith.CmpIPredicate.ne, a, b)
+
+
+def below(a: ir.Value, b: ir.Value | int) -> ir.Value:
+    """Whether a < b, of what is not negative."""
+    return _compared(arith.CmpIPredicate.ult, a, b)
+
+
+def signed_below(a: ir.Value, b: ir.Value | int) -> ir.Value:
+    """Whether a < b, of integers."""
+    return _compared(arith.CmpIPredicate.slt, a, b)
+
+
+def _compared(how: arith.CmpIPredicate, a: ir.Value, b: ir.Value | int) -> ir.Value:
+    return arith.cmpi(how, a, constant(b, a.type) if isinstance(b, int) else b)
+
+
 @contextlib.contextmanager
 def loop(
     start: ir.Value, stop: ir.Value, step: ir.Value, carried: Sequence[ir.Value] = ()
@@ -120,4 +144,4 @@ def shifted(value: ir.Value, bits: int) -> ir.Value:
         return value
     kind = ir.VectorType(value.type)
     by = splat(abs(bits), kind.element_type, kind.shape[0])
-    return arith.shrui(value, by) if bits > 0 else arith.shli(value, by)
+    return value >> by if bits > 0 else value << by

@@ -131,7 +131,7 @@ def _exchanged(value: ir.Value) -> ir.Value:
 
     def body(byte: ir.Value) -> ir.Value:
         four = constant(4, i8)
-        return arith.ori(arith.shli(byte, four), arith.shrui(byte, four))
+        return byte << four | byte >> four
 
     return generic([(value, letters)], letters, i8, body)
 
@@ -247,7 +247,7 @@ def _rebuild(op: ir.Operation, sides: Sequence[Decoding], plain: Sequence[ir.Val
         f32 = ir.F32Type.get()
         for argument in inner[len(kept) :]:
             factors.append(argument if argument.type == f32 else arith.extf(f32, argument))
-        linalg.YieldOp([arith.addf(total, arith.mulf(*factors))])
+        linalg.YieldOp([total + arith.mulf(*factors)])
     replace(op, new.results[0])
 
 

@@ -8,7 +8,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, linalg, tensor
 
 from mxc.dialects.boundary import pack, unpack
-from mxc.dialects.generic import constant, element_of, empty, generic, loop_index, shape_of
+from mxc.dialects.generic import element_of, empty, generic, loop_index, shape_of
 from mxc.dialects.scalar_operations import bits_of
 from mxc.dialects.sizes import size_of
 from mxc.dialects.tensor_constants import codes_of, constant_tensor, is_constant
@@ -67,11 +67,11 @@ def _of_nibbles(value: ir.Value, order: Sequence[int]) -> ir.Value:
 
     def shift(letter: str) -> ir.Value:
         place = arith.index_cast(i8, loop_index(f"{output} p", letter))
-        return arith.muli(place, constant(_NIBBLE, i8))
+        return place * _NIBBLE
 
     def body(byte: ir.Value, made: ir.Value) -> ir.Value:
-        code = arith.andi(arith.shrui(byte, shift("t")), constant(15, i8))
-        return arith.ori(made, arith.shli(code, shift("p")))
+        code = byte >> shift("t") & 15
+        return made | code << shift("p")
 
     found = generic([(source, " ".join(read))], output, i8, body, sizes={"t": 2})
     groups = [[axis] for axis in order]

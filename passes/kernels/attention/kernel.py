@@ -34,18 +34,16 @@ from dataclasses import dataclass
 from iree.compiler import ir
 from iree.compiler.dialects import arith, memref
 
-from mxc.dialects.generic import constant
 from mxc.dialects.quantize import BLOCK
 from mxc.passes.kernels.attention.memory import Block, Memory, Workgroup, place_of
 from mxc.passes.kernels.attention.packed import bytes_of_entries
-from mxc.passes.kernels.attention.rows import equal, less
 from mxc.passes.kernels.attention.shape import BLOCK_ROWS, PIECE_KEYS, Attention, is_apart
 from mxc.passes.kernels.attention.staging import Staging
 from mxc.passes.kernels.attention.tile import Tile
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.extents import Buffer, value_of
 from mxc.passes.kernels.runs import block_of_rows, first_seen
-from mxc.passes.kernels.vectors import f32, i1, i8, index, loop, scratch, when
+from mxc.passes.kernels.vectors import equal, f32, i8, index, loop, scratch, signed_below, when
 
 #: Prefetch distance, in keys, where values are copied.
 AHEAD = 64
@@ -58,18 +56,18 @@ def attention(shape: Attention, buffers: Sequence[ir.Value]) -> None:
     """Build the body at the insertion point."""
     *_, runs, _, _, _ = buffers
     # The last rows of a run attend to most keys, and are started first, to balance the load.
-    number = arith.subi(arith.subi(shape.blocks(), index(1)), workgroup(1))
+    number = shape.blocks() - 1 - workgroup(1)
     run, block, found = block_of_rows(
         runs, value_of(shape.runs), number, group=shape.group, rows=BLOCK_ROWS
     )
     memory, of_all_heads = _memory(shape, buffers)
-    work = Workgroup(run, shape.group, arith.muli(workgroup(2), value_of(shape.tokens)))
+    work = Workgroup(run, shape.group, workgroup(2) * value_of(shape.tokens))
     many = found
     together = shape.all_heads()
     if together is not None:
-        with when(arith.andi(found, together)):
+        with when(found & together):
             AllHeads(shape, of_all_heads, work, block).build()
-        many = arith.andi(found, arith.xori(together, constant(1, i1())))
+        many = found & (together ^ 1)
     with when(many):
         OneHead(shape, memory, work, block).build()
 
@@ -151,28 +149,28 @@ class Walk(ABC):
     def build(self) -> None:
         """Compute one piece and write its partial result, or compute all and write the result."""
         shape, run = self.shape, self.work.run
-        first, last = (arith.addi(run.before, token) for token in self.tokens)
+        first, last = (run.before + token for token in self.tokens)
         size, piece_keys = index(shape.block_keys), index(PIECE_KEYS)
-        begin = arith.muli(arith.divui(first_seen(shape.reach, first), size), size)
-        behind = arith.addi(last, index(1))
+        begin = first_seen(shape.reach, first) // size * size
+        behind = last + 1
         apart = is_apart(shape)
         # Without a workgroup per piece, this is workgroup 0 of 1.
-        piece = arith.addi(arith.divui(begin, piece_keys), workgroup(2))
+        piece = begin // piece_keys + workgroup(2)
         end = arith.ceildivui(behind, piece_keys)
-        end = arith.select(apart, arith.minui(end, arith.addi(piece, index(1))), end)
-        with when(less(piece, end)):
-            whole = arith.xori(apart, constant(1, i1()))
+        end = arith.select(apart, arith.minui(end, piece + 1), end)
+        with when(signed_below(piece, end)):
+            whole = apart ^ 1
             self.all_tiles(Tile.begin_piece)
-            several = less(arith.addi(piece, index(1)), end)
+            several = signed_below(piece + 1, end)
             with when(whole):
                 self.all_tiles(Tile.begin)
                 with when(several):
                     self.all_tiles(Tile.begin_sums)
             with loop(piece, end, index(1)) as (each, _, _):
-                start = arith.muli(each, piece_keys)
-                stop = arith.minui(behind, arith.addi(start, piece_keys))
+                start = each * piece_keys
+                stop = arith.minui(behind, start + piece_keys)
                 self._go_over(arith.maxui(start, begin), stop)
-                with when(less(arith.addi(each, index(1)), end)):
+                with when(signed_below(each + 1, end)):
                     self.all_tiles(Tile.add_piece)
             with when(whole):
                 self.all_tiles(lambda tile: tile.finish(several))
@@ -182,14 +180,14 @@ class Walk(ABC):
     def _go_over(self, start: ir.Value, stop: ir.Value) -> None:
         """Process the keys `start` .. `stop` - 1 of a piece."""
         size, run = index(self.shape.block_keys), self.work.run
-        last = arith.muli(arith.divui(arith.addi(run.before, self.tokens[1]), size), size)
+        last = (run.before + self.tokens[1]) // size * size
         ahead = index(self.shape.block_keys if self.memory.copied is None else AHEAD)
         with loop(start, stop, size) as (at, _, _):
             places = [
                 place_of(self.shape, self.memory.lists, run.number, position)
-                for position in (at, arith.minui(arith.addi(at, ahead), last))
+                for position in (at, arith.minui(at + ahead, last))
             ]
-            block = Block(at, arith.minui(arith.addi(at, size), stop), *places)
+            block = Block(at, arith.minui(at + size, stop), *places)
 
             def go_over(head: ir.Value, number: ir.Value) -> None:
                 staging = Staging(self.shape, self.memory, head)
@@ -227,16 +225,16 @@ class OneHead(Walk):
 
     def _bounds(self) -> tuple[ir.Value, ir.Value]:
         """The first row of the block, and the row after its last."""
-        first = arith.muli(self.block, index(BLOCK_ROWS))
-        count = arith.muli(self.work.run.tokens, index(self.shape.group))
-        return first, arith.minui(count, arith.addi(first, index(BLOCK_ROWS)))
+        first = self.block * BLOCK_ROWS
+        count = self.work.run.tokens * self.shape.group
+        return first, arith.minui(count, first + BLOCK_ROWS)
 
     @property
     def tokens(self) -> tuple[ir.Value, ir.Value]:
         """The tokens of the first and of the last row."""
         first, behind = self._bounds()
         group = index(self.shape.group)
-        return arith.divui(first, group), arith.divui(arith.subi(behind, index(1)), group)
+        return first // group, (behind - 1) // group
 
     def each_head(self, act: EachHead) -> None:
         """Emit `act` for the head of the workgroup."""
@@ -246,17 +244,17 @@ class OneHead(Walk):
         """Emit full tiles; the last may repeat rows, unless it is the rest of one token's rows."""
         first, behind = self._bounds()
         size = self.shape.tile_rows
-        count = arith.subi(behind, first)
+        count = behind - first
         tiles, rest = arith.ceildivui(count, index(size)), self.shape.group % size
         left = None
         if rest:
-            left = equal(arith.remui(count, index(size)), index(rest))
-            tiles = arith.select(left, arith.subi(tiles, index(1)), tiles)
+            left = equal(count % size, index(rest))
+            tiles = arith.select(left, tiles - 1, tiles)
         with loop(index(0), tiles, index(1)) as (tile, _, _):
-            at = arith.addi(first, arith.muli(tile, index(size)))
-            rows = self.work.tile(head, arith.addi(number, tile), at, size)
+            at = first + tile * size
+            rows = self.work.tile(head, number + tile, at, size)
             act(Tile(self.shape, self.memory, rows, all_heads=False))
         if left is not None:
             with when(left):
-                rows = self.work.rest(head, arith.addi(number, tiles), rest)
+                rows = self.work.rest(head, number + tiles, rest)
                 act(Tile(self.shape, self.memory, rows, all_heads=False))

@@ -58,7 +58,7 @@ class Place:
         self, entry: ir.Value, number: ir.Value, head: ir.Value, element: ir.Value
     ) -> list[ir.Value]:
         """The indices in the pool of an element of key `number` of the block."""
-        return [self.page, entry, arith.addi(self.first, number), head, element]
+        return [self.page, entry, self.first + number, head, element]
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,8 @@ class Block:
 def place_of(shape: Attention, lists: ir.Value, run: ir.Value, position: ir.Value) -> Place:
     """The place of the block that begins at `position` of a run."""
     size = index(shape.pool[1])
-    page = memref.LoadOp(lists, [run, arith.divui(position, size)]).result
-    return Place(arith.index_cast(ir.IndexType.get(), page), arith.remui(position, size))
+    page = memref.LoadOp(lists, [run, position // size]).result
+    return Place(arith.index_cast(ir.IndexType.get(), page), position % size)
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Rows:
 
     def part(self, number: int) -> list[ir.Value]:
         """The indices of the partial result of a row."""
-        token = arith.addi(self.first_part, self.tokens[number])
+        token = self.first_part + self.tokens[number]
         return [token, self.head, self.members[number]]
 
 
@@ -129,32 +129,30 @@ class Workgroup:
         for token in tokens:
             if token not in known:
                 run = self.run
-                known[token] = arith.addi(run.first, token), arith.addi(run.before, token)
+                known[token] = run.first + token, run.before + token
         places, positions = zip(*(known[token] for token in tokens), strict=True)
         return Rows(head, number, places, positions, members, self.first_part)
 
     def tile(self, head: ir.Value, number: ir.Value, first: ir.Value, count: int) -> Rows:
         """`count` rows from `first` on; where the run has fewer, rows are repeated."""
-        each, last = index(self.group), arith.subi(self.run.tokens, index(1))
+        each, last = index(self.group), self.run.tokens - 1
         if self.group % count == 0:
-            token, member = arith.divui(first, each), arith.remui(first, each)
-            members = [arith.addi(member, index(i)) for i in range(count)]
+            token, member = first // each, first % each
+            members = [member + i for i in range(count)]
             return self.rows(head, number, [token] * count, members)
         if count % self.group == 0:
-            token = arith.divui(first, each)
-            tokens = [
-                arith.minui(arith.addi(token, index(i)), last) for i in range(count // self.group)
-            ]
+            token = first // each
+            tokens = [arith.minui(token + i, last) for i in range(count // self.group)]
             members = [index(i) for i in range(self.group)]
             spread = [token for token in tokens for _ in members]
             return self.rows(head, number, spread, members * len(tokens))
-        most = arith.subi(arith.muli(self.run.tokens, each), index(1))
-        numbers = [arith.minui(arith.addi(first, index(i)), most) for i in range(count)]
-        tokens = [arith.divui(row, each) for row in numbers]
-        return self.rows(head, number, tokens, [arith.remui(row, each) for row in numbers])
+        most = self.run.tokens * each - 1
+        numbers = [arith.minui(first + i, most) for i in range(count)]
+        tokens = [row // each for row in numbers]
+        return self.rows(head, number, tokens, [row % each for row in numbers])
 
     def rest(self, head: ir.Value, number: ir.Value, count: int) -> Rows:
         """The last `count` rows of the run, all of one token."""
-        last = arith.subi(self.run.tokens, index(1))
+        last = self.run.tokens - 1
         members = [index(self.group - count + i) for i in range(count)]
         return self.rows(head, number, [last] * count, members)

@@ -23,6 +23,7 @@ from mxc.passes.kernels.exponential import lanes_of
 from mxc.passes.kernels.vectors import (
     bitcast,
     broadcast,
+    equal,
     f32,
     i1,
     i32,
@@ -31,6 +32,7 @@ from mxc.passes.kernels.vectors import (
     loop,
     prefetch,
     splat,
+    unequal,
 )
 
 
@@ -50,7 +52,7 @@ class Mix:
         most = KEY_REGISTERS * self.shape.tile_rows // self.rows.count
         registers = max(n for n in range(1, most + 1) if depth // lanes % n == 0)
         with loop(index(0), index(depth), index(registers * lanes)) as (at, _, _):
-            columns = [arith.addi(at, index(j * lanes)) for j in range(registers)]
+            columns = [at + j * lanes for j in range(registers)]
 
             def mixed(careful: bool, columns: list[ir.Value] = columns) -> list[ir.Value]:
                 return self._columns(columns, first, behind, careful=careful)
@@ -73,7 +75,7 @@ class Mix:
             factor = broadcast(memory.weights, [rest, index(i * width)], lanes)
             for at in columns:
                 before = load(memory.sums, [*rows.part(i), at], f32(), lanes)
-                sums.append(arith.mulf(before, factor))
+                sums.append(before * factor)
         with loop(first, behind, index(1), sums) as (number, totals, op):
             if memory.copied is None:
                 self._ask_for_next(number, columns)
@@ -97,12 +99,12 @@ class Mix:
         page, first = self.block.ahead.page, self.block.ahead.first
         head = self.rows.head
         if self.all_heads:
-            here, following = self.block.here, arith.addi(head, index(1))
-            last = arith.cmpi(arith.CmpIPredicate.eq, following, index(self.shape.heads))
+            here, following = self.block.here, head + 1
+            last = equal(following, self.shape.heads)
             page = arith.select(last, page, here.page)
             first = arith.select(last, first, here.first)
             head = arith.select(last, index(0), following)
-        key = arith.addi(first, number)
+        key = first + number
         line, pool = 512 // int(self.shape.pool_type.width), self.memory.pool
         for at in columns[:: max(1, line // self.shape.lanes)]:
             prefetch(pool, [page, self.memory.keys, key, head, at])
@@ -120,8 +122,8 @@ class Mix:
         value = of_bytes(packed, value)
         if not self.shape.scaled:
             return value
-        part = arith.divui(at, index(BLOCK))
-        return arith.mulf(value, broadcast(memory.factors, [part, number], lanes))
+        part = at // BLOCK
+        return value * broadcast(memory.factors, [part, number], lanes)
 
 
 def _unless_zero(weight: ir.Value, value: ir.Value) -> ir.Value:
@@ -134,7 +136,7 @@ def _unless_zero(weight: ir.Value, value: ir.Value) -> ir.Value:
 def _any_not_finite(values: Sequence[ir.Value]) -> ir.Value:
     """Whether a lane is infinite or NaN: x - x is zero for all other values."""
     lanes = lanes_of(values[0])
-    bits = [bitcast(arith.subf(value, value), i32(), lanes) for value in values]
+    bits = [bitcast(value - value, i32(), lanes) for value in values]
     both = functools.reduce(arith.ori, bits)
-    over = arith.cmpi(arith.CmpIPredicate.ne, both, splat(0, i32(), lanes))
+    over = unequal(both, splat(0, i32(), lanes))
     return vector.ReductionOp(i1(), vector.CombiningKind.OR, over).result

@@ -23,7 +23,7 @@ from mxc.dialects.quantize import BLOCK
 from mxc.formats.formats import BlockFormat
 from mxc.passes.kernels.attention.memory import Memory, Place
 from mxc.passes.kernels.attention.shape import Attention
-from mxc.passes.kernels.vectors import bitcast, f32, i8, i16, i32, index, load, of, shifted, splat
+from mxc.passes.kernels.vectors import bitcast, equal, f32, i8, i16, i32, load, of, shifted, splat
 
 #: Value of an e4m3 divided by the value of the f16 with the same bits.
 _E4M3 = 256.0
@@ -47,21 +47,21 @@ def place_of_scale(
 ) -> list[ir.Value]:
     """The indices in `Memory.packed` of the scale of a block for the first key of `place`."""
     entries, positions = shape.pool
-    row = arith.addi(arith.muli(place.page, index(entries)), entry)
-    before = arith.addi(arith.muli(head, index(shape.depth // BLOCK)), block)
-    at = arith.addi(arith.muli(before, index(positions)), place.first)
-    return [row, arith.addi(at, index(positions * shape.heads * shape.depth))]
+    row = place.page * entries + entry
+    before = head * (shape.depth // BLOCK) + block
+    at = before * positions + place.first
+    return [row, at + positions * shape.heads * shape.depth]
 
 
 def scales_of(shape: Attention, memory: Memory, place: list[ir.Value], keys: ir.Value) -> ir.Value:
     """f32 [lanes]: the scales of keys from number `keys` on, times `unit_of` the format."""
     assert shape.packed is not None
     lanes, (row, at) = shape.lanes, place
-    codes = load(memory.packed, [row, arith.addi(at, keys)], i8(), lanes)
-    bits = arith.shli(arith.extui(of(i32(), lanes), codes), splat(23, i32(), lanes))
+    codes = load(memory.packed, [row, at + keys], i8(), lanes)
+    bits = arith.extui(of(i32(), lanes), codes) << 23
     unit = splat(unit_of(shape.packed), f32(), lanes)
-    found = arith.mulf(bitcast(bits, f32(), lanes), unit)
-    none = arith.cmpi(arith.CmpIPredicate.eq, codes, splat(-1, i8(), lanes))
+    found = bitcast(bits, f32(), lanes) * unit
+    none = equal(codes, splat(-1, i8(), lanes))
     return arith.select(none, splat(float("nan"), f32(), lanes), found)
 
 
@@ -80,12 +80,12 @@ def of_bytes(format: BlockFormat, codes: ir.Value) -> ir.Value:
         return arith.sitofp(wide, arith.extsi(of(i32(), lanes), codes))
     # The sign is at bits 15 and 14; the mask clears bit 14, which no e4m3 needs.
     both = shifted(arith.extsi(of(i16(), lanes), codes), -7)
-    bits = arith.andi(both, splat(0xBF80 - (1 << 16), i16(), lanes))
+    bits = both & 0xBF80 - (1 << 16)
     if not format.unit_scales:
         return arith.extf(wide, bitcast(bits, ir.F16Type.get(), lanes))
-    bits = _with_nan(bits, arith.andi(bits, splat(_NAN_OF_F16[0], i16(), lanes)), _NAN_OF_F16)
+    bits = _with_nan(bits, bits & _NAN_OF_F16[0], _NAN_OF_F16)
     found = arith.extf(wide, bitcast(bits, ir.F16Type.get(), lanes))
-    return arith.mulf(found, splat(_E4M3, f32(), lanes))
+    return found * _E4M3
 
 
 def of_dwords(format: BlockFormat, dwords: ir.Value, byte: int) -> ir.Value:
@@ -95,30 +95,30 @@ def of_dwords(format: BlockFormat, dwords: ir.Value, byte: int) -> ir.Value:
     if not format.element.exponent:
         signed = arith.shrsi(high, splat(24, i32(), lanes))
         return arith.sitofp(of(f32(), lanes), signed)
-    magnitude = arith.andi(shifted(high, 4), splat(0x07F00000, i32(), lanes))
+    magnitude = shifted(high, 4) & 0x07F00000
     exponent = _EXPONENT if format.unit_scales else _EXPONENT - int(math.log2(_E4M3))
-    normal = arith.addi(magnitude, splat(exponent << 23, i32(), lanes))
-    more = arith.addi(magnitude, splat((exponent + 1) << 23, i32(), lanes))
+    normal = magnitude + (exponent << 23)
+    more = magnitude + ((exponent + 1) << 23)
     # A subnormal m / 8 is (1 + m / 8) - 1. It is the smaller one there; elsewhere the other is.
     one = math.ldexp(1.0, exponent + 1 - 127)
-    less = arith.subf(bitcast(more, f32(), lanes), splat(one, f32(), lanes))
+    less = bitcast(more, f32(), lanes) - one
     found = arith.minui(normal, bitcast(less, i32(), lanes))
     if format.unit_scales:
         found = _with_nan(found, magnitude, _NAN_OF_F32)
-    sign = arith.andi(high, splat(-(1 << 31), i32(), lanes))
-    return bitcast(arith.ori(found, sign), f32(), lanes)
+    sign = high & -(1 << 31)
+    return bitcast(found | sign, f32(), lanes)
 
 
 def _with_nan(bits: ir.Value, magnitude: ir.Value, nan: tuple[int, int]) -> ir.Value:
     """The bits of floats, replaced by the second of `nan` where `magnitude` equals the first."""
     kind = ir.VectorType(bits.type)
     code, special = (splat(each, kind.element_type, kind.shape[0]) for each in nan)
-    same = arith.cmpi(arith.CmpIPredicate.eq, magnitude, code)
+    same = equal(magnitude, code)
     return arith.select(same, special, bits)
 
 
 def as_bf16(values: ir.Value) -> ir.Value:
     """f32 values that bf16 holds exactly, as bf16: their upper halves."""
     (lanes,) = ir.VectorType(values.type).shape
-    bits = arith.shrui(bitcast(values, i32(), lanes), splat(16, i32(), lanes))
+    bits = bitcast(values, i32(), lanes) >> 16
     return bitcast(arith.trunci(of(i16(), lanes), bits), ir.BF16Type.get(), lanes)

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, math, scf, vector
+from iree.compiler.dialects import math, scf, vector
 
 from mxc.passes.kernels.attention.shape import BLOCK_ROWS, PIECE_KEYS, Attention, is_apart
 from mxc.passes.kernels.attention.staging import extended
@@ -43,20 +43,20 @@ class State:
 def only_sink(sink: ir.Value) -> State:
     """The state before the first piece."""
     maximum = greater(splat(FLOOR, f32(), lanes_of(sink)), sink)
-    return State(maximum, exponential(arith.subf(sink, maximum)))
+    return State(maximum, exponential(sink - maximum))
 
 
 def joined(before: State, piece: State) -> tuple[State, tuple[ir.Value, ir.Value]]:
     """The combined state, and the factors of the state before and of the piece."""
     maximum = greater(piece.maximum, before.maximum)
-    old = exponential(arith.subf(before.maximum, maximum))
-    new = exponential(arith.subf(piece.maximum, maximum))
+    old = exponential(before.maximum - maximum)
+    new = exponential(piece.maximum - maximum)
     return State(maximum, added(before.total, piece.total, (old, new))), (old, new)
 
 
 def added(before: ir.Value, piece: ir.Value, factors: tuple[ir.Value, ir.Value]) -> ir.Value:
     """before * the first factor + piece * the second."""
-    return math.fma(piece, factors[1], arith.mulf(before, factors[0]))
+    return math.fma(piece, factors[1], before * factors[0])
 
 
 def join_pieces(shape: Attention, buffers: Sequence[ir.Value]) -> None:
@@ -72,12 +72,9 @@ def join_pieces(shape: Attention, buffers: Sequence[ir.Value]) -> None:
             sink = only_sink(extended(broadcast(sinks, [head, member], lanes)))
             start = [sink.maximum, sink.total, *[splat(0.0, f32(), lanes)] * registers]
             with loop(index(0), index(whole), index(registers)) as (register, _, _):
-                columns = [
-                    arith.muli(arith.addi(register, index(i)), index(lanes))
-                    for i in range(registers)
-                ]
+                columns = [(register + i) * lanes for i in range(registers)]
                 with loop(first, behind, index(1), start) as (piece, (maximum, total, *sums), op):
-                    row = arith.addi(arith.muli(piece, value_of(shape.tokens)), token)
+                    row = piece * value_of(shape.tokens) + token
                     left = [
                         broadcast(parts, shape.state_of([row, head, member], i), lanes)
                         for i in range(2)
@@ -89,7 +86,7 @@ def join_pieces(shape: Attention, buffers: Sequence[ir.Value]) -> None:
                     scf.YieldOp([state.maximum, state.total, *sums])
                 _, total, *sums = op.results
                 for at, value in zip(columns, sums, strict=True):
-                    vector.store(arith.divf(value, total), result, [token, head, member, at])
+                    vector.store(value / total, result, [token, head, member, at])
 
 
 def _pieces(
@@ -97,14 +94,14 @@ def _pieces(
 ) -> tuple[ir.Value, ir.Value]:
     """The first piece that a row attends to and the one after the last, counted from the first
     piece that its block of rows attends to."""
-    own, rows = arith.subi(token, run.first), index(BLOCK_ROWS)
-    row = arith.addi(arith.muli(own, index(shape.group)), member)
-    begin = arith.divui(arith.muli(arith.divui(row, rows), rows), index(shape.group))
+    own, rows = token - run.first, index(BLOCK_ROWS)
+    row = own * shape.group + member
+    begin = row // rows * rows // shape.group
 
     def first_piece(token: ir.Value) -> ir.Value:
-        key = first_seen(shape.reach, arith.addi(run.before, token))
-        return arith.divui(key, index(PIECE_KEYS))
+        key = first_seen(shape.reach, run.before + token)
+        return key // PIECE_KEYS
 
-    behind = arith.addi(arith.divui(arith.addi(run.before, own), index(PIECE_KEYS)), index(1))
+    behind = (run.before + own) // PIECE_KEYS + 1
     zero = first_piece(begin)
-    return arith.subi(first_piece(own), zero), arith.subi(behind, zero)
+    return first_piece(own) - zero, behind - zero

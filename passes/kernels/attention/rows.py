@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, scf, vector
+from iree.compiler.dialects import scf, vector
 
 from mxc.passes.kernels.exponential import lanes_of
 from mxc.passes.kernels.vectors import of
@@ -99,16 +99,6 @@ def _reduce_pair(x: ir.Value, y: ir.Value, run: int, combine: Combine) -> ir.Val
         return shuffle(x, y, [start + i for start in starts for i in range(run)])
 
     return combine(half(0), half(run))
-
-
-def less(x: ir.Value, y: ir.Value) -> ir.Value:
-    """x < y for index values."""
-    return arith.cmpi(arith.CmpIPredicate.slt, x, y)
-
-
-def equal(x: ir.Value, y: ir.Value) -> ir.Value:
-    """x = y for index values."""
-    return arith.cmpi(arith.CmpIPredicate.eq, x, y)
 
 
 def choose(

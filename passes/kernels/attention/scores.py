@@ -14,7 +14,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, math, scf
 
 from mxc.passes.kernels.attention.memory import Block, Memory, Rows
-from mxc.passes.kernels.attention.rows import choose, less, spread
+from mxc.passes.kernels.attention.rows import choose, spread
 from mxc.passes.kernels.attention.shape import KEY_REGISTERS, Attention
 from mxc.passes.kernels.exponential import tanh
 from mxc.passes.kernels.runs import first_seen
@@ -26,6 +26,7 @@ from mxc.passes.kernels.vectors import (
     load,
     loop,
     prefetch,
+    signed_below,
     splat,
     table,
 )
@@ -45,7 +46,7 @@ def scores(shape: Attention, memory: Memory, rows: Rows, block: Block) -> Scores
 
 
 def _products(shape: Attention, memory: Memory, rows: Rows, block: Block) -> Scores:
-    lanes, registers = shape.lanes, shape.key_registers
+    registers = shape.key_registers
     at_once = KEY_REGISTERS * shape.tile_rows // (rows.count * registers)
     number = min(shape.chains, at_once)
     chains: list[list[ir.Value]] = []
@@ -55,9 +56,9 @@ def _products(shape: Attention, memory: Memory, rows: Rows, block: Block) -> Sco
     def finished(*sums: ir.Value) -> ir.Value:
         total = functools.reduce(arith.addf, sums)
         if shape.cap is None:
-            return arith.mulf(total, splat(shape.scale, f32(), lanes))
-        bounded = tanh(arith.mulf(total, splat(shape.scale / shape.cap, f32(), lanes)))
-        return arith.mulf(bounded, splat(shape.cap, f32(), lanes))
+            return total * shape.scale
+        bounded = tanh(total * (shape.scale / shape.cap))
+        return bounded * shape.cap
 
     totals = [finished(*sums) for sums in zip(*chains, strict=True)]
     return [totals[i * registers : (i + 1) * registers] for i in range(rows.count)]
@@ -76,7 +77,7 @@ def _chains(
         for step in range(UNROLL):
             if step % shape.chains not in chains:
                 continue
-            here = arith.addi(at, index(step))
+            here = at + step
             keys = [
                 load(memory.staged, [here, index(j * lanes)], f32(), lanes)
                 for j in range(registers)
@@ -97,10 +98,10 @@ def _ask_for_values(
 ) -> None:
     """Prefetch a part of the values of the block, in the loop over its scores at `at`."""
     keys, depth = shape.block_keys, shape.depth
-    first = arith.divui(arith.muli(at, index(keys)), index(depth))
+    first = at * keys // depth
     line = 512 // int(shape.pool_type.width)
     for row in range(max(1, keys * UNROLL // depth)):
-        number = arith.addi(first, index(row))
+        number = first + row
         for column in range(0, shape.mixed, line):
             place = block.here.at(memory.values, number, rows.head, index(column))
             prefetch(memory.pool, place)
@@ -108,11 +109,11 @@ def _ask_for_values(
 
 def _masked(shape: Attention, rows: Rows, block: Block, scores: Scores) -> Scores:
     """Mask scores of keys that a row does not attend to. Most blocks have none, and skip this."""
-    behind = arith.addi(block.start, index(shape.block_keys))
-    hidden = less(arith.addi(rows.positions[0], index(1)), behind)
+    behind = block.start + shape.block_keys
+    hidden = signed_below(rows.positions[0] + 1, behind)
     if shape.reach is not None:
-        early = less(block.start, first_seen(shape.reach, rows.positions[-1]))
-        hidden = arith.ori(hidden, early)
+        early = signed_below(block.start, first_seen(shape.reach, rows.positions[-1]))
+        hidden = hidden | early
 
     def masked() -> list[ir.Value]:
         masks: dict[ir.Value, list[ir.Value]] = {}
@@ -137,7 +138,7 @@ def _seen_keys(shape: Attention, position: ir.Value, start: ir.Value) -> list[ir
     lanes = shape.lanes
 
     def bound(key: ir.Value) -> ir.Value:
-        return spread(arith.index_cast(i32(), arith.subi(key, start)), lanes)
+        return spread(arith.index_cast(i32(), key - start), lanes)
 
     own, first = bound(position), None
     if shape.reach is not None:
@@ -147,6 +148,6 @@ def _seen_keys(shape: Attention, position: ir.Value, start: ir.Value) -> list[ir
         keys = table(np.arange(j * lanes, (j + 1) * lanes, dtype=np.int32), i32())
         mask = arith.cmpi(arith.CmpIPredicate.sle, keys, own)
         if first is not None:
-            mask = arith.andi(mask, arith.cmpi(arith.CmpIPredicate.sge, keys, first))
+            mask = mask & arith.cmpi(arith.CmpIPredicate.sge, keys, first)
         masks.append(mask)
     return masks

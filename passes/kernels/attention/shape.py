@@ -10,11 +10,10 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith
 
 from mxc.dialects.quantize import BLOCK
-from mxc.passes.kernels.attention.rows import equal, less
 from mxc.passes.kernels.extents import Size, plus, product, quotient_up, value_of
 from mxc.passes.kernels.paged_attention import PagedAttention
 from mxc.passes.kernels.runs import most_blocks, most_pieces
-from mxc.passes.kernels.vectors import index
+from mxc.passes.kernels.vectors import equal, index, signed_below
 
 #: Most registers of keys that a tile processes at once.
 KEY_REGISTERS = 2
@@ -107,15 +106,15 @@ class Attention(PagedAttention):
         """The indices in the partial results of the maximum (0) or the total (1) of a row [piece *
         T + t, v, g]: they lie in pairs after the values."""
         first, head, member = row
-        each = arith.addi(arith.muli(first, index(self.heads)), head)
-        each = arith.addi(arith.muli(each, index(self.group)), member)
-        at = arith.addi(arith.muli(each, index(2)), index(number))
+        each = first * self.heads + head
+        each = each * self.group + member
+        at = each * 2 + number
         indices = []
         for size in (self.mixed, self.group, self.heads):
-            indices.append(arith.remui(at, index(size)))
-            at = arith.divui(at, index(size))
+            indices.append(at % size)
+            at = at // size
         rows = value_of(product(self.pieces, self.tokens))
-        return [arith.addi(rows, at), *reversed(indices)]
+        return [rows + at, *reversed(indices)]
 
     def all_heads(self) -> ir.Value | None:
         """Whether the workgroups of a call process all heads; None if no call's do."""
@@ -132,20 +131,20 @@ class Attention(PagedAttention):
     def pieces_apart(self) -> ir.Value:
         """Number of pieces with their own workgroup; 1 if one workgroup processes all keys."""
         found = most_pieces(
-            arith.muli(value_of(self.pages), index(self.pool[1])),
+            value_of(self.pages) * self.pool[1],
             reach=self.reach,
             group=self.group,
             rows=BLOCK_ROWS,
             piece_keys=PIECE_KEYS,
         )
-        few = less(self._workgroups(), index(ENOUGH_WORKGROUPS))
+        few = signed_below(self._workgroups(), index(ENOUGH_WORKGROUPS))
         size = index(4 * self.heads * self.group * self.mixed)
-        parts = arith.muli(arith.muli(value_of(self.tokens), found), size)
-        apart = arith.andi(few, less(parts, index(MOST_PARTS + 1)))
+        parts = value_of(self.tokens) * found * size
+        apart = few & signed_below(parts, index(MOST_PARTS + 1))
         return arith.select(apart, arith.maxui(found, index(1)), index(1))
 
     def _workgroups(self) -> ir.Value:
-        return arith.muli(self._columns(), self.blocks())
+        return self._columns() * self.blocks()
 
     def _columns(self) -> ir.Value:
         """Number of workgroups per block of rows."""
@@ -170,4 +169,4 @@ class Attention(PagedAttention):
 
 def is_apart(kernel: Attention) -> ir.Value:
     """Whether each piece has its own workgroup."""
-    return less(index(1), value_of(kernel.pieces))
+    return signed_below(index(1), value_of(kernel.pieces))

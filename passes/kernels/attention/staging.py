@@ -53,14 +53,14 @@ class Staging:
     def stage_keys(self, block: Block) -> None:
         """Store the keys to `staged`, transposed. Past the last key, it is repeated."""
         lanes, depth = self.shape.lanes, self.shape.depth
-        last = arith.subi(arith.subi(block.stop, block.start), index(1))
+        last = block.stop - block.start - 1
         # The elements in 32 bits form a column of a transposition.
         packed = self.shape.packed is not None
         width = (4 if packed else 2 if self.shape.element == "bf16" else 1) * lanes
         whole = depth // width * width
         stage = self._stage_packed if packed else self._stage_square
         with loop(index(0), index(self.shape.block_keys), index(lanes)) as (column, _, _):
-            numbers = [arith.minsi(arith.addi(column, index(i)), last) for i in range(lanes)]
+            numbers = [arith.minsi(column + i, last) for i in range(lanes)]
             with loop(index(0), index(whole), index(width)) as (at, _, _):
                 stage(block, numbers, at, column, width)
             if whole < depth:
@@ -101,11 +101,11 @@ class Staging:
             for pair in transpose([bitcast(register, i32(), lanes) for register in registers]):
                 # A bf16 is the upper half of the f32 of the same value; the even element is the
                 # lower one.
-                even = arith.shli(pair, splat(16, i32(), lanes))
-                odd = arith.andi(pair, splat(-0x10000, i32(), lanes))
+                even = pair << 16
+                odd = pair & -0x10000
                 columns += [bitcast(half, f32(), lanes) for half in (even, odd)]
         for i, register in enumerate(columns):
-            vector.store(register, memory.staged, [arith.addi(at, index(i)), column])
+            vector.store(register, memory.staged, [at + i, column])
 
     def _stage_packed(
         self,
@@ -130,10 +130,10 @@ class Staging:
             registers.append(bitcast(codes, i32(), lanes))
             if memory.copied is not None:
                 prefetch(memory.pool, block.ahead.at(memory.keys, number, self.head, at))
-        first = arith.divui(at, index(BLOCK))
+        first = at // BLOCK
         scales = []
         for part in range(-(-width // BLOCK) if shape.scaled else 0):
-            each = arith.addi(first, index(part))
+            each = first + part
             place = place_of_scale(shape, memory.keys, block.here, self.head, each)
             scales.append(scales_of(shape, memory, place, column))
         each = width // lanes
@@ -142,8 +142,8 @@ class Staging:
                 element = i * each + byte
                 value = of_dwords(shape.packed, dwords, byte)
                 if shape.scaled:
-                    value = arith.mulf(value, scales[element // BLOCK])
-                here = [arith.addi(at, index(element)), column]
+                    value = value * scales[element // BLOCK]
+                here = [at + element, column]
                 vector.store(value, memory.staged, here)
 
     def copy_values(self, block: Block) -> None:
@@ -151,7 +151,7 @@ class Staging:
         shape, lanes, memory = self.shape, self.shape.lanes, self.memory
         depth, packed, kind = shape.mixed, shape.packed, shape.pool_type
         width = math.gcd(depth, lanes * 32 // kind.width) if packed is None else lanes
-        count = arith.subi(block.stop, block.start)
+        count = block.stop - block.start
         with loop(index(0), count, index(1)) as (number, _, _):
             for at in range(0, depth, width):
                 here = block.here.at(memory.values, number, self.head, index(at))
@@ -160,7 +160,7 @@ class Staging:
                     value = of_bytes(packed, value)
                     if shape.scaled:
                         factor = broadcast(memory.factors, [index(at // BLOCK), number], lanes)
-                        value = arith.mulf(value, factor)
+                        value = value * factor
                     value = as_bf16(value)
                 vector.store(value, memory.copied, [number, index(at)])
                 if at * kind.width % 512 == 0:

@@ -15,13 +15,13 @@ from iree.compiler.dialects import arith, math, memref, vector
 from mxc.passes.kernels.attention.memory import Block, Memory, Rows
 from mxc.passes.kernels.attention.mix import Mix
 from mxc.passes.kernels.attention.pieces import FLOOR, State, added, joined, only_sink
-from mxc.passes.kernels.attention.rows import choose, less, reduce_rows, row_lanes
+from mxc.passes.kernels.attention.rows import choose, reduce_rows, row_lanes
 from mxc.passes.kernels.attention.scores import Scores, scores
 from mxc.passes.kernels.attention.shape import Attention
 from mxc.passes.kernels.attention.staging import extended
 from mxc.passes.kernels.exponential import exponential, greater
 from mxc.passes.kernels.runs import first_seen
-from mxc.passes.kernels.vectors import broadcast, f32, index, load, loop, splat, when
+from mxc.passes.kernels.vectors import broadcast, f32, index, load, loop, signed_below, splat, when
 
 
 class Tile:
@@ -57,17 +57,17 @@ class Tile:
     def block(self, block: Block) -> None:
         """Process a block of keys, if the tile attends to any of them."""
         shape, positions = self._shape, self._rows.positions
-        behind = arith.addi(block.start, index(shape.block_keys))
-        own = arith.addi(positions[-1], index(1))
-        some, first = less(block.start, own), block.start
+        behind = block.start + shape.block_keys
+        own = positions[-1] + 1
+        some, first = signed_below(block.start, own), block.start
         if shape.reach is not None:
             oldest = first_seen(shape.reach, positions[0])
-            some = arith.andi(some, less(oldest, behind))
+            some = some & signed_below(oldest, behind)
             first = arith.maxsi(first, oldest)
         with when(some):
             self._soften(scores(shape, self._memory, self._rows, block))
             mix = Mix(shape, self._memory, self._rows, block, self._all_heads)
-            bounds = [arith.subi(at, block.start) for at in (first, arith.minsi(behind, own))]
+            bounds = [at - block.start for at in (first, arith.minsi(behind, own))]
             mix.add(*bounds)
 
     def _soften(self, scores: Scores) -> None:
@@ -81,12 +81,12 @@ class Tile:
         sums = []
         for i, row in enumerate(scores):
             top = broadcast(memory.maxima, self._state(i), lanes)
-            weights = [exponential(arith.subf(score, top)) for score in row]
+            weights = [exponential(score - top) for score in row]
             for j, weight in enumerate(weights):
                 vector.store(weight, memory.weights, [index(i), index(j * lanes)])
             sums.append(functools.reduce(arith.addf, weights))
         # The factors of the rows are stored in the extra row of `weights`.
-        factor = exponential(arith.subf(before, maximum))
+        factor = exponential(before - maximum)
         vector.store(factor, memory.weights, [index(self._shape.tile_rows), index(0)])
         total = load(memory.totals, here, f32(), lanes)
         total = math.fma(total, factor, reduce_rows(sums, arith.addf))

@@ -35,6 +35,7 @@ from mxc.passes.kernels.vectors import (
     loop,
     of,
     splat,
+    unequal,
 )
 
 #: Elements per dword of operands.
@@ -162,8 +163,8 @@ class Prepare(Sized):
         """Build the body at the insertion point."""
         elements, *scales, result = buffers
         height = index(self._rows_a_workgroup)
-        first = arith.muli(workgroup(0), height)
-        last = arith.minui(arith.addi(first, height), value_of(self.rows))
+        first = workgroup(0) * height
+        last = arith.minui(first + height, value_of(self.rows))
         with (
             loop(first, last, index(1)) as (row, _, _),
             loop(index(0), index(self.blocks), index(1)) as (block, _, _),
@@ -200,7 +201,7 @@ class Prepare(Sized):
             worth = self.prepared.unit * self.prepared.weight_unit
             if worth != 1.0:
                 # A power of two: exact.
-                scale = arith.mulf(scale, splat(worth, f32(), 1))
+                scale = scale * worth
             at = [row, block, index(self.prepared.scale_at)]
             vector.store(bitcast(scale, i32(), 1), result, at)
         if self.prepared.kind == "quads":
@@ -208,7 +209,7 @@ class Prepare(Sized):
             wide = arith.extsi(of(i32(), self._size), values)
             total = vector.reduction(i32(), "add", wide)
             start = vector.broadcast(of(i32(), 1), total)
-            start = arith.muli(start, splat(-self.prepared.offset, i32(), 1))
+            start = start * -self.prepared.offset
             vector.store(start, result, [row, block, index(self.prepared.start_at)])
 
     def _scaled(self, values: ir.Value, scale: ir.Value) -> ir.Value:
@@ -216,14 +217,14 @@ class Prepare(Sized):
         wide = of(f32(), self._size)
         values = values if values.type == wide else arith.extf(wide, values)
         every = vector.broadcast(wide, vector.extract(scale, [], [0]))
-        found = arith.mulf(values, every)
+        found = values * every
         if self.source.to:
             found = rounded(found, ir.Type.parse(self.source.to))
         return _narrow(found, self.prepared.kind)
 
     def _scale(self, scales: Scales, source: ir.Value, row: ir.Value, block: ir.Value) -> ir.Value:
         """The f32 scale of a block, as a vector of one lane."""
-        at = [row, arith.divui(block, index(scales.steps)) if scales.steps > 1 else block]
+        at = [row, block // scales.steps if scales.steps > 1 else block]
         return scales.floats(load(source, at, scales.memory, 1), 1)
 
     def _operands(self, elements: ir.Value, row: ir.Value, block: ir.Value) -> ir.Value:
@@ -252,11 +253,11 @@ class Prepare(Sized):
             if kind == "quads":
                 return arith.trunci(of(i8(), size), codes)
             whole = arith.sitofp(of(f32(), size), codes)
-            return _narrow(arith.mulf(whole, splat(source.unit, f32(), size)), kind)
+            return _narrow(whole * source.unit, kind)
         values = floats_of_codes(codes, source.element, size)
         if kind != "quads":
             return _narrow(values, kind)
-        whole = arith.mulf(values, splat(1 / self.prepared.unit, f32(), size))
+        whole = values * (1 / self.prepared.unit)
         return arith.trunci(of(i8(), size), arith.fptosi(of(i32(), size), whole))
 
 
@@ -270,18 +271,18 @@ def bf16_planes(values: ir.Value) -> list[ir.Value]:
     upper, exponent = (splat(n, i32(), lanes) for n in (-65536, 0x7F800000))
     nothing = splat(0.0, f32(), lanes)
     bits = bitcast(values, i32(), lanes)
-    finite = arith.cmpi(arith.CmpIPredicate.ne, arith.andi(bits, exponent), exponent)
+    finite = unequal(bits & exponent, exponent)
     is_nan = arith.cmpf(arith.CmpFPredicate.UNO, values, values)
     # The upper half of a NaN may be that of an infinity.
-    quiet = bitcast(arith.ori(bits, splat(0x400000, i32(), lanes)), f32(), lanes)
+    quiet = bitcast(bits | 0x400000, f32(), lanes)
     left = arith.select(is_nan, quiet, values)
     found = []
     for _ in range(3):
-        high = bitcast(arith.andi(bitcast(left, i32(), lanes), upper), f32(), lanes)
-        half = arith.shrui(bitcast(left, i32(), lanes), splat(16, i32(), lanes))
+        high = bitcast(bitcast(left, i32(), lanes) & upper, f32(), lanes)
+        half = bitcast(left, i32(), lanes) >> 16
         narrow = arith.trunci(of(i16(), lanes), half)
         found.append(bitcast(narrow, ir.BF16Type.get(), lanes))
-        left = arith.select(finite, arith.subf(left, high), nothing)
+        left = arith.select(finite, left - high, nothing)
     return found
 
 
@@ -296,4 +297,4 @@ def _rounded(values: ir.Value) -> ir.Value:
     (lanes,) = ir.VectorType(values.type).shape
     narrow = arith.truncf(of(ir.BF16Type.get(), lanes), values)
     wide = arith.extui(of(i32(), lanes), bitcast(narrow, i16(), lanes))
-    return bitcast(arith.shli(wide, splat(16, i32(), lanes)), f32(), lanes)
+    return bitcast(wide << 16, f32(), lanes)

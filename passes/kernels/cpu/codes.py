@@ -15,7 +15,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, vector
 
 from mxc.formats.formats import ElementFormat, Specials
-from mxc.passes.kernels.vectors import bitcast, f32, i32, of, splat, table
+from mxc.passes.kernels.vectors import bitcast, equal, f32, i32, of, splat, table, unequal
 
 _MANTISSA = 23
 _BIAS = 127
@@ -32,11 +32,11 @@ def codes_of(raw: ir.Value, element: ElementFormat) -> ir.Value:
         places = [3 * (k // 4) + byte if byte < 3 else 0 for k in range(lanes) for byte in range(4)]
         words = bitcast(vector.shuffle(raw, raw, places), i32(), lanes)
         shifts = np.array([6 * (k % 4) for k in range(lanes)], np.int32)
-        return arith.shrui(words, table(shifts, i32()))
+        return words >> table(shifts, i32())
     codes = arith.extui(of(i32(), count), raw)
     if element.bits == 8:
         return codes
-    return vector.interleave(codes, arith.shrui(codes, splat(4, i32(), count)))
+    return vector.interleave(codes, codes >> 4)
 
 
 def floats_of_codes(codes: ir.Value, element: ElementFormat, lanes: int) -> ir.Value:
@@ -47,33 +47,30 @@ def floats_of_codes(codes: ir.Value, element: ElementFormat, lanes: int) -> ir.V
 
     if not element.exponent:
         top = number(32 - element.bits)
-        wide = arith.shrsi(arith.shli(codes, top), top)
+        wide = arith.shrsi(codes << top, top)
         value = arith.sitofp(of(f32(), lanes), wide)
-        return arith.mulf(value, splat(element.min_positive, f32(), lanes))
+        return value * element.min_positive
     shift = _MANTISSA - element.mantissa
-    placed = arith.shli(codes, number(shift))
-    magnitude = arith.andi(placed, number(element.magnitude_mask << shift))
-    bits = arith.addi(magnitude, number((_BIAS - element.bias) << _MANTISSA))
+    placed = codes << number(shift)
+    magnitude = placed & number(element.magnitude_mask << shift)
+    bits = magnitude + number((_BIAS - element.bias) << _MANTISSA)
     normal = bitcast(bits, f32(), lanes)
-    twice = arith.addf(normal, normal)
-    small = arith.subf(twice, splat(element.min_normal, f32(), lanes))
+    twice = normal + normal
+    small = twice - element.min_normal
     is_small = arith.cmpf(arith.CmpFPredicate.OLT, small, normal)
     bits = bitcast(arith.select(is_small, small, normal), i32(), lanes)
     if element.specials is Specials.FNUZ:
         # The code of the negative zero: the only code with sign and without magnitude.
-        sign = arith.andi(codes, number(element.sign_bit))
-        is_nan = arith.andi(
-            arith.cmpi(arith.CmpIPredicate.ne, sign, number(0)),
-            arith.cmpi(arith.CmpIPredicate.eq, magnitude, number(0)),
-        )
+        sign = codes & number(element.sign_bit)
+        is_nan = unequal(sign, number(0)) & equal(magnitude, number(0))
         bits = arith.select(is_nan, number(_EXPONENT | 1 << (_MANTISSA - 1)), bits)
     elif element.nan_codes:
         first = min(element.inf_codes or element.nan_codes)
         special = arith.cmpi(arith.CmpIPredicate.sge, magnitude, number(first << shift))
         # With an exponent of ones, an infinity has no mantissa, as in the code.
         exponent = number(_EXPONENT if element.inf_codes else _EXPONENT | 1 << (_MANTISSA - 1))
-        bits = arith.select(special, arith.ori(magnitude, exponent), bits)
+        bits = arith.select(special, magnitude | exponent, bits)
     if element.signed:
-        sign = arith.andi(arith.shli(codes, number(32 - element.bits)), number(-(2**31)))
-        bits = arith.ori(bits, sign)
+        sign = codes << number(32 - element.bits) & number(-(2**31))
+        bits = bits | sign
     return bitcast(bits, f32(), lanes)

@@ -19,7 +19,7 @@ from mxc.kernels.lowering.places import At
 from mxc.passes.kernels.cpu.elements import Codes
 from mxc.passes.kernels.cpu.isa import Amx, Exponents, halves, pair
 from mxc.passes.kernels.cpu.weights import PANEL, Column, Weights
-from mxc.passes.kernels.vectors import bitcast, i8, i16, i32, of, splat
+from mxc.passes.kernels.vectors import bitcast, equal, i8, i16, i32, of, splat
 
 #: Called with the number and the value of each register of a tile.
 Put = Callable[[int, ir.Value], None]
@@ -61,9 +61,9 @@ class DecodedTiles:
         exact = self._all_between(raw, table)
         op = scf.IfOp(exact, [], has_else=True)
         with ir.InsertionPoint(op.then_block):
-            less = arith.subi(splat(table.most, i32(), TILE), wide)
+            less = splat(table.most, i32(), TILE) - wide
             # In both halves of a dword, for the two elements of a column.
-            less = arith.muli(less, splat((1 << _MANTISSA) * 0x10001, i32(), TILE))
+            less = less * ((1 << _MANTISSA) * 0x10001)
             less = bitcast(less, i16(), 2 * TILE)
 
             def subtracted(number: int, found: ir.Value) -> None:
@@ -103,20 +103,20 @@ class DecodedTiles:
 
         def multiplied(number: int, found: ir.Value) -> None:
             factor = factors[number * len(factors) // TILE]
-            two = [arith.mulf(half, factor) for half in halves(found, TILE)]
+            two = [half * factor for half in halves(found, TILE)]
             put(number, pair(two[0], two[1], TILE))
 
         return multiplied
 
     def _all_between(self, raw: ir.Value, table: ExponentTable) -> ir.Value:
         """Whether the table is exact for every scale byte."""
-        first = arith.subi(raw, splat(table.least, i8(), TILE))
+        first = raw - table.least
         width = splat(table.most - table.least, i8(), TILE)
         inside = arith.cmpi(arith.CmpIPredicate.ule, first, width)
         word = vector.bitcast(of(i16(), 1), inside)
         every = arith.ConstantOp(i16(), -1).result
         found = vector.extract(word, [], [0])
-        return arith.cmpi(arith.CmpIPredicate.eq, found, every)
+        return equal(found, every)
 
 
 def _less(value: ir.Value, less: ir.Value) -> ir.Value:

@@ -23,7 +23,6 @@ from functools import cache
 
 import numpy as np
 from iree.compiler import ir
-from iree.compiler.dialects import arith
 from numpy.typing import NDArray
 
 from mxc.formats.formats import (
@@ -250,14 +249,9 @@ class SixesInRows(Sixes):
         unit, start = divmod(24 * j, 32)
         bits = shifted(as_integers(i32(), raw(unit)), start)
         if start + 24 > 32:
-            bits = arith.ori(bits, shifted(as_integers(i32(), raw(unit + 1)), start - 32))
-        (lanes,) = ir.VectorType(bits.type).shape
-        parts = [
-            arith.andi(shifted(bits, -2 * b), splat(0x3F << 8 * b, i32(), lanes)) for b in range(4)
-        ]
-        return as_integers(
-            i8(), arith.ori(arith.ori(parts[0], parts[1]), arith.ori(parts[2], parts[3]))
-        )
+            bits = bits | shifted(as_integers(i32(), raw(unit + 1)), start - 32)
+        parts = [shifted(bits, -2 * b) & 0x3F << 8 * b for b in range(4)]
+        return as_integers(i8(), parts[0] | parts[1] | (parts[2] | parts[3]))
 
 
 @dataclass(frozen=True)
@@ -270,7 +264,7 @@ class Bytes(Codes):
         for j in range(self.units):
             if kind == "quads":
                 flip = splat(-128, i8(), 4 * isa.lanes)
-                yield raw(j) if isa.signed else arith.xori(raw(j), flip)
+                yield raw(j) if isa.signed else raw(j) ^ flip
             else:
                 yield from _of_bytes(isa, kind, self.element, raw(j))
 
@@ -373,4 +367,4 @@ def _join(low: ir.Value, high: ir.Value) -> ir.Value:
         every = int.from_bytes(bytes([byte]) * (width // 8), "little")
         return splat(every, kind.element_type, lanes)
 
-    return arith.ori(arith.andi(low, mask(0x0F)), arith.andi(high, mask(0x30)))
+    return low & mask(0x0F) | high & mask(0x30)

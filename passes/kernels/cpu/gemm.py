@@ -24,7 +24,7 @@ from mxc.passes.kernels.extents import value_of as size_of
 from mxc.passes.kernels.finish import Place
 from mxc.passes.kernels.narrow_floats import rounded
 from mxc.passes.kernels.sources import BLOCK
-from mxc.passes.kernels.vectors import bitcast, broadcast, f32, i8, index, of
+from mxc.passes.kernels.vectors import bitcast, broadcast, equal, f32, i8, index, of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ class Gemm(Product):
         if not one:
             self._nest(given, several, self.plan.rows)
             return
-        alone = arith.cmpi(arith.CmpIPredicate.eq, self._rows_of_group(given), index(1))
+        alone = equal(self._rows_of_group(given), 1)
         branch = scf.IfOp(alone, has_else=True)
         for block, nest, rows in (
             (branch.then_block, one[0], 1),
@@ -81,8 +81,8 @@ class Gemm(Product):
             return size_of(self.rows.rows)
         table, group = given.arrays["ROUTES"], workgroup(GRID["g"])
         begin = memref.LoadOp(table, [group]).result
-        end = memref.LoadOp(table, [arith.addi(group, index(1))]).result
-        return arith.index_cast(ir.IndexType.get(), arith.subi(end, begin))
+        end = memref.LoadOp(table, [group + 1]).result
+        return arith.index_cast(ir.IndexType.get(), end - begin)
 
     def _nest(self, given: Given, kernel: Kernel, rows: int) -> None:
         """Emit one of the nests, with tiles of `rows` rows."""
@@ -121,17 +121,17 @@ class Registers(Vectors):
     def ask(self, columns: Sequence[Column], k: Number, ahead: int) -> None:
         """Prefetch weights some blocks ahead; past the end of K, those of the next columns."""
         gemm, memory = self.gemm, self.memory
-        block = arith.addi(self._block(k), index(ahead // gemm.weights.elements.block))
+        block = self._block(k) + ahead // gemm.weights.elements.block
         limit = index(gemm.steps)
         behind = arith.cmpi(arith.CmpIPredicate.uge, block, limit)
-        block = arith.select(behind, arith.subi(block, limit), block)
+        block = arith.select(behind, block - limit, block)
         # Columns of one panel share cache lines.
         narrow = PANEL // self.lanes
         together = len(columns) // gemm.halves
         step = arith.select(behind, index(max(1, together // narrow)), index(0))
         for column in columns[::narrow]:
             *expert, panel = column.place
-            place = [*expert, arith.addi(panel, step)]
+            place = [*expert, panel + step]
             gemm.weights.prefetch(gemm.isa, memory.elements, memory.scales, place, block)
 
     def decode(self, column: Column, k: Number) -> Iterator[ir.Value]:
@@ -143,7 +143,7 @@ class Registers(Vectors):
             return
         scale, kind = self.factor(column, k), ir.Type.parse(weights.rounded)
         for register in found:
-            yield rounded(arith.mulf(register, scale), kind)
+            yield rounded(register * scale, kind)
 
     def operand(self, dwords: ir.Value) -> ir.Value:
         """Bitcast dwords to the operand type of the dot product."""
@@ -179,7 +179,7 @@ class Registers(Vectors):
             sums = arith.sitofp(of(f32(), self.lanes), sums)
         *first, last = factors
         for factor in first:
-            sums = arith.mulf(sums, factor)
+            sums = sums * factor
         return self.gemm.isa.multiply_add(sums, last, total)
 
     def finish(self, totals: Sequence[ir.Value], row: Number, n: Number) -> ir.Value:

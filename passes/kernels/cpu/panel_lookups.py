@@ -71,11 +71,11 @@ def _element(panels: ir.Value, at: Sequence[ir.Value], sizes: Sequence[int]) -> 
     """The element [n, ..] of a weight with rows of `sizes`."""
     row, column, *others = at
     for place, size in zip(others, sizes[1:], strict=True):
-        column = arith.addi(arith.muli(column, index(size)), place)
+        column = column * size + place
     rows, each = index(PANEL), index(shape_of(panels)[2] // PANEL)
-    lane = arith.muli(arith.remui(row, rows), each)
-    last = arith.addi(lane, arith.remui(column, each))
-    return tensor.extract(panels, [arith.divui(row, rows), arith.divui(column, each), last])
+    lane = row % rows * each
+    last = lane + column % each
+    return tensor.extract(panels, [row // rows, column // each, last])
 
 
 def _rows(panels: ir.Value, ids: ir.Value, sizes: Sequence[int]) -> ir.Value:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, vector
+from iree.compiler.dialects import vector
 
 from mxc.kernels.contraction import Choice, Contraction
 from mxc.kernels.decode import BF16, F32, element_of, scale_element
@@ -179,8 +179,8 @@ class Product(ABC):
         """The places of columns of the result; for a gate, also those of the second half."""
         width, mask = self.result_columns, None
         if width % PANEL:
-            mask = vector.create_mask(of(i1(), self.lanes), [arith.subi(index(width), column)])
-        second = [arith.addi(column, index(width))] * (self.halves - 1)
+            mask = vector.create_mask(of(i1(), self.lanes), [index(width) - column])
+        second = [column + width] * (self.halves - 1)
         return [Place(row, each, mask) for each in (column, *second)]
 
 

@@ -58,7 +58,7 @@ class Routes(Sized):
 
         def bump(buffer: ir.Value, at: ir.Value) -> ir.Value:
             before = memref.LoadOp(buffer, [at]).result
-            memref.StoreOp(arith.addi(before, unit), buffer, [at])
+            memref.StoreOp(before + unit, buffer, [at])
             return before
 
         with loop(zero, index(self.experts), one) as (e, _, _):
@@ -68,7 +68,7 @@ class Routes(Sized):
 
         def group(number: ir.Value, begin: ir.Value, expert: ir.Value) -> None:
             memref.StoreOp(begin, routes, [number])
-            at = arith.addi(number, index(self.experts + 1))
+            at = number + (self.experts + 1)
             memref.StoreOp(expert, routes, [at])
 
         with loop(zero, index(self.experts), one, [none, zero]) as (e, (begin, number), op):
@@ -76,12 +76,12 @@ class Routes(Sized):
             group(number, begin, arith.index_cast(i32(), e))
             memref.StoreOp(begin, cursor, [e])
             some = arith.index_cast(ir.IndexType.get(), arith.minui(count, unit))
-            scf.YieldOp([arith.addi(begin, count), arith.addi(number, some)])
+            scf.YieldOp([begin + count, number + some])
         end, groups = op.results
         with loop(groups, index(self.experts), one) as (number, _, _):
             group(number, end, none)
         memref.StoreOp(end, routes, [index(self.experts)])
         with loop(zero, value_of(self.rows), one) as (row, _, _):
             place = arith.index_cast(ir.IndexType.get(), bump(cursor, expert(row)))
-            at = arith.addi(place, index(2 * self.experts + 1))
+            at = place + (2 * self.experts + 1)
             memref.StoreOp(arith.index_cast(i32(), row), routes, [at])

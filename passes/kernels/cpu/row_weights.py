@@ -51,13 +51,13 @@ class RowWeights(Weights):
 
     def column(self, isa: Isa, expert: Sequence[ir.Value], register: ir.Value) -> Column:
         """The columns of a register."""
-        first = arith.index_cast(i32(), arith.muli(register, index(isa.lanes)))
+        first = arith.index_cast(i32(), register * isa.lanes)
         lanes = table(np.arange(isa.lanes, dtype=np.int32), i32())
-        numbers = arith.addi(vector.broadcast(lanes.type, first), lanes)
+        numbers = vector.broadcast(lanes.type, first) + lanes
         numbers = arith.minui(numbers, splat(self.rows - 1, i32(), isa.lanes))
         for number in expert:
-            base = arith.index_cast(i32(), arith.muli(number, index(self.rows)))
-            numbers = arith.addi(numbers, vector.broadcast(lanes.type, base))
+            base = arith.index_cast(i32(), number * self.rows)
+            numbers = numbers + vector.broadcast(lanes.type, base)
         return Rows((), index(0), numbers)
 
     def steps(
@@ -67,7 +67,7 @@ class RowWeights(Weights):
         units = self.elements.units
 
         def raw(unit: int) -> ir.Value:
-            at = arith.addi(arith.muli(block, index(units)), index(unit))
+            at = block * units + unit
             found = _gathered(elements, column, at, self.blocks * units, isa.lanes)
             return bitcast(found, i8(), 4 * isa.lanes)
 
@@ -84,7 +84,7 @@ def _gathered(source: ir.Value, column: Column, place: ir.Value, row: int, lanes
     """Gather the element at `place` of each row of a column; rows are `row` elements long."""
     assert isinstance(column, Rows)
     element = ir.MemRefType(source.type).element_type
-    starts = arith.muli(column.numbers, splat(row, i32(), lanes))
+    starts = column.numbers * row
     every = splat(1, i1(), lanes)
     nothing = splat(0, element, lanes)
     return vector.gather(of(element, lanes), source, [place], starts, every, nothing)

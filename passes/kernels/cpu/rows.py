@@ -13,10 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith
 
 from mxc.passes.kernels.extents import Buffer, Size, Sized, least, plus, product, quotient
-from mxc.passes.kernels.vectors import i32, index
+from mxc.passes.kernels.vectors import i32
 
 
 @dataclass(frozen=True)
@@ -63,4 +62,4 @@ class Rows(Sized):
 
     def source(self, row: ir.Value) -> ir.Value:
         """The row of activations for a row of the result."""
-        return row if self.share == 1 else arith.divui(row, index(self.share))
+        return row if self.share == 1 else row // self.share

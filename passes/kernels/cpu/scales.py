@@ -16,7 +16,7 @@ from iree.compiler.dialects import arith
 from mxc.formats.formats import E4M3
 from mxc.passes.kernels.cpu.codes import floats_of_codes
 from mxc.passes.kernels.sources import BLOCK, ScaleType
-from mxc.passes.kernels.vectors import bitcast, f32, i8, i32, of, splat
+from mxc.passes.kernels.vectors import bitcast, equal, f32, i8, i32, of, splat
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,8 @@ class Scales:
         wide = arith.extui(of(i32(), lanes), raw)
         if self.type == "f8E4M3FN":
             return floats_of_codes(wide, E4M3, lanes)
-        power = bitcast(arith.shli(wide, splat(23, i32(), lanes)), f32(), lanes)
-        is_nan = arith.cmpi(arith.CmpIPredicate.eq, wide, splat(255, i32(), lanes))
+        power = bitcast(wide << 23, f32(), lanes)
+        is_nan = equal(wide, splat(255, i32(), lanes))
         return arith.select(is_nan, splat(float("nan"), f32(), lanes), power)
 
 

@@ -66,10 +66,10 @@ class SortedRows:
     def body(self, *buffers: ir.Value) -> None:
         """Build the body at the insertion point."""
         source, routes, result = buffers
-        first = arith.muli(workgroup(0), index(_ROWS))
-        last = arith.minui(arith.addi(first, index(_ROWS)), value_of(self.rows.groups))
+        first = workgroup(0) * _ROWS
+        last = arith.minui(first + _ROWS, value_of(self.rows.groups))
         with loop(first, last, index(1)) as (row, _, _):
-            at = arith.addi(row, index(self.rows.order))
+            at = row + self.rows.order
             number = memref.LoadOp(routes, [at]).result
             own = arith.index_cast(ir.IndexType.get(), number)
             own = self.rows.source(own)

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith
 
 from mxc.dialects.reasons import Reason
 from mxc.kernels.amx import TILE, most_rows, scheduled
@@ -126,13 +125,13 @@ class Tiles(Product):
 
         def store(parts: Sequence[Sequence[ir.Value]], row: ir.Value, column: ir.Value) -> None:
             for number, totals in enumerate(parts):
-                places = self.places(row, arith.addi(column, index(number * TILE)))
+                places = self.places(row, column + number * TILE)
                 value = given.finish.apply(list(totals), places)
                 if blocks is not None:
                     blocks.put(value, 0, index(number * TILE))
                 else:
                     put(value, given.results[0], places[0])
             if blocks is not None:
-                blocks.store([row], arith.divui(column, index(BLOCK)))
+                blocks.store([row], column // BLOCK)
 
         return store

@@ -11,13 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith
 
 from mxc.passes.kernels.cpu.elements import Elements
 from mxc.passes.kernels.cpu.isa import Isa, Kind
 from mxc.passes.kernels.cpu.scales import Scales
 from mxc.passes.kernels.extents import Buffer
-from mxc.passes.kernels.vectors import f32, i8, index, load, prefetch, splat
+from mxc.passes.kernels.vectors import i8, index, load, prefetch
 
 #: Columns of a panel.
 PANEL = 16
@@ -97,14 +96,14 @@ class Weights:
         if isa.lanes == PANEL:
             return Column((*expert, register), index(0))
         parts = index(PANEL // isa.lanes)
-        lane = arith.muli(arith.remui(register, parts), index(isa.lanes))
-        return Column((*expert, arith.divui(register, parts)), lane)
+        lane = register % parts * isa.lanes
+        return Column((*expert, register // parts), lane)
 
     def steps(
         self, isa: Isa, elements: ir.Value, column: Column, block: ir.Value
     ) -> Iterator[ir.Value]:
         """Yield the register of each step of a block; each is built when it is requested."""
-        at = arith.muli(column.lane, index(4))
+        at = column.lane * 4
 
         def raw(unit: int) -> ir.Value:
             return load(elements, [*column.place, block, index(unit), at], i8(), 4 * isa.lanes)
@@ -118,7 +117,7 @@ class Weights:
         if self._is_whole and self.kind != "quads":
             # The elements were decoded as 64ths or as quarters; this factor is a power of two, and
             # exact.
-            found = arith.mulf(found, splat(1 / self.elements.unit, f32(), isa.lanes))
+            found = found * (1 / self.elements.unit)
         return found
 
     def raw_scales(self, isa: Isa, scales: ir.Value, column: Column, block: ir.Value) -> ir.Value:
@@ -131,7 +130,7 @@ class Weights:
         """The number of the scale of a block."""
         assert self.scales is not None
         steps = self.scales.steps
-        return block if steps == 1 else arith.divui(block, index(steps))
+        return block if steps == 1 else block // steps
 
     def prefetch(
         self,

@@ -19,7 +19,7 @@ from iree.compiler.dialects import arith
 from mxc.passes.kernels.executables import Cases, Threads, switch_below
 from mxc.passes.kernels.extents import Buffer, Size, value_of
 from mxc.passes.kernels.gpu.contraction import Contraction
-from mxc.passes.kernels.gpu.lanes import below
+from mxc.passes.kernels.vectors import below
 
 
 @dataclass(frozen=True)

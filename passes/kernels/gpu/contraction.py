@@ -19,12 +19,11 @@ from mxc.passes.kernels.gpu.decode import Register
 from mxc.passes.kernels.gpu.float_scales import sums_of
 from mxc.passes.kernels.gpu.floats import Floats
 from mxc.passes.kernels.gpu.fragments import QUAD
-from mxc.passes.kernels.gpu.lanes import below, divided, plus, times
 from mxc.passes.kernels.gpu.output import Blocks
 from mxc.passes.kernels.gpu.parts import rows_of
 from mxc.passes.kernels.gpu.schedule import Schedule
 from mxc.passes.kernels.gpu.sides import Scaled
-from mxc.passes.kernels.vectors import f32, i32, index, of
+from mxc.passes.kernels.vectors import below, f32, i32, index, of
 
 
 @dataclass(frozen=True)
@@ -167,11 +166,11 @@ class Given:
         """The row in these of the workgroup's row `local`."""
         if self.contraction.share == 1:
             return local
-        return arith.subi(self._source(plus(first, local)), self._source(first))
+        return self._source(first + local) - self._source(first)
 
     def result_row(self, row: ir.Value) -> ir.Value:
         """A row of the group in the result of all groups."""
-        return plus(times(self.group, value_of(self.contraction.rows)), row)
+        return self.group * value_of(self.contraction.rows) + row
 
     def has_row(self, row: ir.Value) -> ir.Value:
         """Whether the group has a row."""
@@ -190,7 +189,7 @@ class Given:
 
     def _source(self, row: ir.Value) -> ir.Value:
         """The row of lhs of a row of the group."""
-        return divided(self.result_row(row), self.contraction.share)
+        return self.result_row(row) // self.contraction.share
 
     def _expert(self, ids: ir.Value) -> ir.Value:
         """An id outside of the experts would read outside of them."""
@@ -204,7 +203,7 @@ class Given:
         size = kind.shape[0] // self.contraction.experts
         dynamic = ir.ShapedType.get_dynamic_size()
         part = ir.MemRefType.get([size], kind.element_type, kind.layout, kind.memory_space)
-        start = times(expert, size)
+        start = expert * size
         return memref.SubViewOp(part, buffer, [start], [], [], [dynamic], [size], [1]).result
 
     def finished(
@@ -259,8 +258,7 @@ class Given:
             for total in tile
         ]
         places = [
-            Place(row, plus(column, half * self.contraction.width), mask)
-            for half in range(len(parts))
+            Place(row, column + half * self.contraction.width, mask) for half in range(len(parts))
         ]
         return self.finish.apply(parts, places, last=last)
 
@@ -270,4 +268,4 @@ class Given:
         if width % QUAD == 0:
             return None
         kind = of(ir.IntegerType.get_signless(1), QUAD)
-        return vector.create_mask(kind, [arith.subi(index(width), column)])
+        return vector.create_mask(kind, [index(width) - column])

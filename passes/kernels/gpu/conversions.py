@@ -72,7 +72,7 @@ class Conversion:
             codes = element_code(bitcast(values, i32(), count), bytes_of, element)
             if not element.exponent:
                 # A negative integer has ones above its bits.
-                codes = arith.andi(codes, splat((1 << element.bits) - 1, i32(), count))
+                codes = codes & (1 << element.bits) - 1
             return _packed(codes, element.bits)
         if byte is None:
             return narrowed(values, constant(1.0, f32()), element)
@@ -89,27 +89,27 @@ def _packed(codes: ir.Value, width: int) -> ir.Value:
 
     def put(word: int, value: ir.Value) -> None:
         known = words[word]
-        words[word] = value if known is None else arith.ori(known, value)
+        words[word] = value if known is None else known | value
 
     for place in range(count):
         word, bit = divmod(place * width, 32)
         code = vector.extract(codes, [], [place])
-        put(word, arith.shli(code, number(bit)) if bit else code)
+        put(word, code << bit if bit else code)
         if bit + width > 32:
-            put(word + 1, arith.shrui(code, number(32 - bit)))
+            put(word + 1, code >> 32 - bit)
     return vector.from_elements(ir.VectorType.get([len(words)], i32()), words)
 
 
 def power_of(byte: ir.Value) -> ir.Value:
     """The f32 2^(byte - 127) of a scale byte, i32: for conversions, to which 255 is NaN."""
-    return as_float(arith.maxsi(arith.shli(byte, number(MANTISSA)), number(_LEAST_SCALE)))
+    return as_float(arith.maxsi(byte << MANTISSA, number(_LEAST_SCALE)))
 
 
 def largest_in(values: ir.Value) -> ir.Value:
     """The largest magnitude, the bits of it, of the f32 that a lane has."""
     count = ir.VectorType(values.type).shape[0]
     bits = bitcast(values, i32(), count)
-    sizes = arith.andi(bits, splat(MAGNITUDE, i32(), count))
+    sizes = bits & MAGNITUDE
     largest = vector.extract(sizes, [], [0])
     for place in range(1, count):
         largest = arith.maxsi(largest, vector.extract(sizes, [], [place]))

@@ -19,9 +19,11 @@ import numpy as np
 from iree.compiler import ir
 from iree.compiler.dialects import arith, rocdl, vector
 
+from mxc.dialects.generic import constant
+from mxc.dialects.quantize_scalars import i32 as i32_of
 from mxc.formats.formats import E8M0, BlockFormat, ElementFormat
 from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT
-from mxc.passes.kernels.vectors import bitcast, f32, i32, of, splat, table
+from mxc.passes.kernels.vectors import bitcast, equal, f32, i32, of, splat, table
 
 #: The type of decoded elements.
 Register = Literal["bf16", "f16"]
@@ -77,7 +79,7 @@ def _by_floats(
     """Elements of 4 bits under two scales in E4M3."""
     assert (format.element.mlir, format.scale.mlir) == ("f4E2M1FN", "f8E4M3FN")
     pair = vector.extract(bitcast(vector.shuffle(scales, scales, [0, 1, 0, 1]), i32(), 1), [], [0])
-    unit = arith.ConstantOp(f32(), ir.FloatAttr.get(f32(), 1.0)).result
+    unit = constant(1.0, f32())
     product = f32()
     if register == "f16":
         product = ir.F16Type.get()
@@ -113,8 +115,8 @@ def _integers(
     block: ir.Value, scale: ir.Value, element: ElementFormat, register: Register
 ) -> list[ir.Value]:
     """An integer of at most 8 bits is a bf16 as it is, and a power of two moves its exponent."""
-    one = arith.ConstantOp(f32(), ir.FloatAttr.get(f32(), element.min_positive))
-    unit = arith.mulf(power(scale), one)
+    one = constant(element.min_positive, f32())
+    unit = power(scale) * one
     return [_times(each, unit, register) for each in integers(block, element.bits)]
 
 
@@ -127,7 +129,7 @@ def integers(block: ir.Value, bits: int) -> list[ir.Value]:
     for number in range(BLOCK // FRAGMENT):
         # Eight are a word, of which each in turn is moved to the top, and down with its sign.
         word = vector.broadcast(of(i32(), FRAGMENT), vector.extract(words, [], [number]))
-        top = arith.shli(word, table(np.arange(32 - bits, -1, -bits, dtype=np.int32), i32()))
+        top = word << table(np.arange(32 - bits, -1, -bits, dtype=np.int32), i32())
         down = arith.shrsi(top, splat(32 - bits, i32(), FRAGMENT))
         found.append(arith.sitofp(wide, down))
     return found
@@ -135,7 +137,7 @@ def integers(block: ir.Value, bits: int) -> list[ir.Value]:
 
 def _times(values: ir.Value, factor: ir.Value, register: Register) -> ir.Value:
     """f32 [8] times an f32, rounded to the type of the register; or f16 by f16, for f16."""
-    scaled = arith.mulf(values, vector.broadcast(of(factor.type, FRAGMENT), factor))
+    scaled = values * vector.broadcast(of(factor.type, FRAGMENT), factor)
     if factor.type == ir.Type.parse(register):
         return scaled
     return arith.truncf(of(ir.Type.parse(register), FRAGMENT), scaled)
@@ -144,15 +146,12 @@ def _times(values: ir.Value, factor: ir.Value, register: Register) -> ir.Value:
 def power(scale: ir.Value) -> ir.Value:
     """The f32 of an E8M0 byte: 255 is NaN, and 0 is 2^-127, which is subnormal."""
 
-    def bits(value: int) -> ir.Value:
-        return arith.ConstantOp(i32(), ir.IntegerAttr.get(i32(), value)).result
-
     def chosen(code: int, special: int, found: ir.Value) -> ir.Value:
-        same = arith.cmpi(arith.CmpIPredicate.eq, wide, bits(code))
-        return arith.select(same, bits(special), found)
+        same = equal(wide, code)
+        return arith.select(same, i32_of(special), found)
 
     wide = arith.extui(i32(), scale)
-    exponent = arith.shli(wide, bits(23))
+    exponent = wide << 23
     return arith.bitcast(f32(), chosen(255, 0x7FC00000, chosen(0, 1 << 22, exponent)))
 
 

@@ -23,11 +23,12 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, vector
 
 from mxc.dialects.amdgpu import permuted_bytes
+from mxc.dialects.generic import constant
 from mxc.dialects.quantize_scalars import i32 as number
 from mxc.formats.formats import E2M1, E4M3, E8M0, BlockFormat, ElementFormat, Specials
 from mxc.passes.kernels.gpu.decode import by_halves, integers, power
 from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT
-from mxc.passes.kernels.vectors import bitcast, f32, i32, of, splat, table
+from mxc.passes.kernels.vectors import bitcast, f32, i32, of, splat, table, unequal
 
 F16_BIAS, _F16_MANTISSA = 15, 10
 _NAN = 0x7FC00000
@@ -84,10 +85,10 @@ def _float(bits: int) -> ir.Value:
 def _e4m3(code: ir.Value) -> ir.Value:
     """The f32 of a scale of nvfp4, i8."""
     word = arith.extui(i32(), code)
-    (half,) = _aligned([arith.shli(word, number(8))], E4M3)
+    (half,) = _aligned([word << 8], E4M3)
     low = vector.extract(bitcast(_joined([half]), ir.F16Type.get(), 2), [], [0])
-    unit = arith.ConstantOp(f32(), ir.FloatAttr.get(f32(), 2.0 ** (F16_BIAS - E4M3.bias)))
-    value = arith.mulf(arith.extf(f32(), low), unit)
+    unit = constant(2.0 ** (F16_BIAS - E4M3.bias), f32())
+    value = arith.extf(f32(), low) * unit
     return arith.select(_any_nan([word]), _float(_NAN), value)
 
 
@@ -95,7 +96,7 @@ def _looked_up(words: Sequence[ir.Value], factor: ir.Value) -> list[ir.Value]:
     """f4: each word holds eight elements, the first one lowest."""
     count = 1 << (E2M1.bits - 1)
     values = table(E2M1.values[:count], f32())
-    bits = bitcast(arith.mulf(values, vector.broadcast(values.type, factor)), i32(), count)
+    bits = bitcast(values * vector.broadcast(values.type, factor), i32(), count)
     each = [vector.extract(bits, [], [at]) for at in range(count)]
     # Of two registers the third bytes, then the fourth ones: the low and high bytes of bf16.
     pairs = [permuted_bytes(b, a, _LAST_TWO) for a, b in zip(each[::2], each[1::2], strict=True)]
@@ -103,14 +104,14 @@ def _looked_up(words: Sequence[ir.Value], factor: ir.Value) -> list[ir.Value]:
     high = [permuted_bytes(pairs[at + 1], pairs[at], _HIGH_HALVES) for at in (0, 2)]
     found = []
     for word in words:
-        even = arith.andi(word, number(0x0F0F0F0F))
-        odd = arith.andi(arith.shrui(word, number(4)), number(0x0F0F0F0F))
+        even = word & 0x0F0F0F0F
+        odd = word >> 4 & 0x0F0F0F0F
         pairs = []
         for order in (_FIRST_TWO, _LAST_TWO):
             codes = permuted_bytes(odd, even, order)
-            chosen = arith.andi(codes, number(0x07070707))
-            sign = arith.andi(arith.shli(codes, number(4)), number(-0x7F7F7F80))
-            upper = arith.ori(permuted_bytes(high[1], high[0], chosen), sign)
+            chosen = codes & 0x07070707
+            sign = codes << 4 & -0x7F7F7F80
+            upper = permuted_bytes(high[1], high[0], chosen) | sign
             lower = permuted_bytes(low[1], low[0], chosen)
             pairs += [permuted_bytes(upper, lower, two) for two in (_FIRST_TWO, _LAST_TWO)]
         found.append(bitcast(_joined(pairs), ir.BF16Type.get(), FRAGMENT))
@@ -121,11 +122,11 @@ def _any_nan(words: Sequence[ir.Value]) -> ir.Value:
     """Whether a byte of the words is 0x7F but for its sign: one more is the bit of the sign."""
     carried = None
     for word in words:
-        more = arith.addi(arith.andi(word, number(0x7F7F7F7F)), number(0x01010101))
-        carried = more if carried is None else arith.ori(carried, more)
+        more = (word & 0x7F7F7F7F) + 0x01010101
+        carried = more if carried is None else carried | more
     assert carried is not None
-    signs = arith.andi(carried, number(-0x7F7F7F80))
-    return arith.cmpi(arith.CmpIPredicate.ne, signs, number(0))
+    signs = carried & -0x7F7F7F80
+    return unequal(signs, 0)
 
 
 def eights(words: Sequence[ir.Value], kind: ElementFormat) -> list[ir.Value]:
@@ -142,12 +143,12 @@ def _fnuz(words: Sequence[ir.Value], kind: ElementFormat, factor: ir.Value) -> l
         parts = []
         for word in words[at : at + FRAGMENT // 4]:
             for byte in range(4):
-                top = arith.shli(word, number(24 - 8 * byte)) if byte < 3 else word
-                sign = arith.andi(top, number(-0x80000000))
-                size = arith.andi(top, number(kind.magnitude_mask << 24))
-                parts.append(arith.ori(sign, arith.shrui(size, number(8 - kind.exponent))))
-        values = arith.mulf(bitcast(_joined(parts), f32(), FRAGMENT), unit)
-        found.append(_upper(arith.mulf(values, vector.broadcast(wide, factor))))
+                top = word << 24 - 8 * byte if byte < 3 else word
+                sign = top & -0x80000000
+                size = top & kind.magnitude_mask << 24
+                parts.append(sign | size >> 8 - kind.exponent)
+        values = bitcast(_joined(parts), f32(), FRAGMENT) * unit
+        found.append(_upper(values * vector.broadcast(wide, factor)))
     return found
 
 
@@ -155,15 +156,13 @@ def _any_code(words: Sequence[ir.Value], code: int) -> ir.Value:
     """Whether a byte of the words is `code`: what differs from it nowhere is zero."""
     found = None
     for word in words:
-        differs = arith.xori(word, number(_signed(code * 0x01010101)))
+        differs = word ^ _signed(code * 0x01010101)
         # A byte that is zero borrows from its own highest bit, which is not set in it.
-        borrowed = arith.andi(
-            arith.subi(differs, number(0x01010101)), arith.xori(differs, number(-1))
-        )
-        found = borrowed if found is None else arith.ori(found, borrowed)
+        borrowed = differs - 0x01010101 & (differs ^ -1)
+        found = borrowed if found is None else found | borrowed
     assert found is not None
-    signs = arith.andi(found, number(-0x7F7F7F80))
-    return arith.cmpi(arith.CmpIPredicate.ne, signs, number(0))
+    signs = found & -0x7F7F7F80
+    return unequal(signs, 0)
 
 
 def _signed(word: int) -> int:
@@ -185,11 +184,11 @@ def _moved(words: Sequence[ir.Value], first: int, to: int) -> ir.Value:
     number_of, bit = divmod(first, 32)
     word, shift = words[number_of], bit - to
     if bit + 6 > 32:
-        word = arith.shrui(word, number(shift))
-        return arith.ori(word, arith.shli(words[number_of + 1], number(32 - shift)))
+        word = word >> shift
+        return word | words[number_of + 1] << 32 - shift
     if shift == 0:
         return word
-    return arith.shrui(word, number(shift)) if shift > 0 else arith.shli(word, number(-shift))
+    return word >> shift if shift > 0 else word << -shift
 
 
 def _aligned(pairs: Sequence[ir.Value], kind: ElementFormat) -> list[ir.Value]:
@@ -202,10 +201,7 @@ def _aligned(pairs: Sequence[ir.Value], kind: ElementFormat) -> list[ir.Value]:
         return list(pairs)
     mask = kind.magnitude_mask << (_F16_MANTISSA - kind.mantissa)
     both, signs = number(mask | mask << 16), number(-0x7FFF8000)
-    return [
-        arith.ori(arith.andi(pair, signs), arith.andi(arith.shrui(pair, number(shift)), both))
-        for pair in pairs
-    ]
+    return [pair & signs | pair >> shift & both for pair in pairs]
 
 
 def _products(pairs: Sequence[ir.Value], exponent: int, factor: ir.Value) -> list[ir.Value]:
@@ -215,16 +211,16 @@ def _products(pairs: Sequence[ir.Value], exponent: int, factor: ir.Value) -> lis
         halves = bitcast(_joined(pairs[at : at + FRAGMENT // 2]), ir.F16Type.get(), FRAGMENT)
         values = arith.extf(wide, halves)
         if exponent:
-            values = arith.mulf(values, splat(2.0**exponent, f32(), FRAGMENT))
-        found.append(_upper(arith.mulf(values, vector.broadcast(wide, factor))))
+            values = values * (2.0**exponent)
+        found.append(_upper(values * vector.broadcast(wide, factor)))
     return found
 
 
 def _integers(block: ir.Value, factor: ir.Value, kind: ElementFormat) -> list[ir.Value]:
     """An integer of at most 8 bits is a bf16 as it is."""
-    one = arith.ConstantOp(f32(), ir.FloatAttr.get(f32(), kind.min_positive))
-    unit = vector.broadcast(of(f32(), FRAGMENT), arith.mulf(factor, one))
-    return [_upper(arith.mulf(each, unit)) for each in integers(block, kind.bits)]
+    one = constant(kind.min_positive, f32())
+    unit = vector.broadcast(of(f32(), FRAGMENT), factor * one)
+    return [_upper(each * unit) for each in integers(block, kind.bits)]
 
 
 def _upper(values: ir.Value) -> ir.Value:

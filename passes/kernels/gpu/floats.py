@@ -19,10 +19,10 @@ from mxc.dialects.amdgpu import BEYOND
 from mxc.passes.kernels.extents import Buffer, Size, product
 from mxc.passes.kernels.gpu.decode import Register
 from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT, K_STEPS, Instruction
-from mxc.passes.kernels.gpu.lanes import Lane, below, divided, plus, rest, times
+from mxc.passes.kernels.gpu.lanes import Lane
 from mxc.passes.kernels.gpu.sides import Loaded
 from mxc.passes.kernels.sources import Source
-from mxc.passes.kernels.vectors import bitcast, f32, i8, i32, index, of, splat
+from mxc.passes.kernels.vectors import below, bitcast, f32, i8, i32, index, of, splat
 
 #: Bytes of a load.
 LOAD = 16
@@ -101,16 +101,16 @@ class FloatSide:
         # Of the blocks of a sum a lane has a part; without sums a k-step is one, and each its own.
         sums = max(1, self.sums)
         first, stride = (1, groups // sums) if self.sums else (K_STEPS, 1)
-        own = plus(times(step, self.instruction.step), times(divided(group, sums), first))
+        own = step * self.instruction.step + group // sums * first
         part = kind.block_bytes // sums
         found: Loaded = []
         for row in self.rows:
-            start = times(plus(times(row, kind.blocks), own), kind.block_bytes)
-            start = plus(start, times(rest(group, sums), part))
+            start = (row * kind.blocks + own) * kind.block_bytes
+            start = start + group % sums * part
             for number in range(K_STEPS * sums):
-                block = plus(own, number * stride)
+                block = own + number * stride
                 for byte in range(0, part, LOAD):
-                    at = plus(start, number * stride * kind.block_bytes + byte)
+                    at = start + (number * stride * kind.block_bytes + byte)
                     if masked:
                         at = arith.select(below(block, kind.blocks), at, index(BEYOND))
                     loaded = vector.load(of(i8(), LOAD), self.buffer, [at])
@@ -153,8 +153,8 @@ def bf16_parts(left: ir.Value, count: int, *, finite: bool = False) -> list[ir.V
         found.append(vector.shuffle(halves, halves, upper))
         if part + 1 < count:
             bits = bitcast(left, i32(), size)
-            high = bitcast(arith.andi(bits, splat(_HIGH, i32(), size)), f32(), size)
-            rest = arith.subf(left, high)
+            high = bitcast(bits & _HIGH, f32(), size)
+            rest = left - high
             if not finite:
                 # Infinities, which are their own high part, have nothing left.
                 same = arith.cmpf(arith.CmpFPredicate.OEQ, left, high)

@@ -23,19 +23,9 @@ from mxc.dialects.sizes import size_of
 from mxc.passes.kernels.calls import Calls
 from mxc.passes.kernels.executables import Threads, workgroup
 from mxc.passes.kernels.extents import Buffer, Size, Sized, named, product, value_of
-from mxc.passes.kernels.gpu.lanes import (
-    at_most,
-    below,
-    divided,
-    long,
-    plus,
-    rest,
-    short,
-    signed_below,
-    times,
-)
+from mxc.passes.kernels.gpu.lanes import at_most, long, short
 from mxc.passes.kernels.lowerings import Lowering
-from mxc.passes.kernels.vectors import i32, index, load, loop, when
+from mxc.passes.kernels.vectors import below, equal, i32, index, load, loop, signed_below, when
 
 #: Lanes of a workgroup at least, which bring as many pairs at once, and at most.
 _LEAST, _MOST = 256, 1024
@@ -121,44 +111,42 @@ class Grouping(Sized):
             memref.StoreOp(zero, listed, [own])
 
         def counted(here: ir.Value, _: ir.Value, before: ir.Value) -> ir.Value:
-            return plus(before, arith.extui(i32(), here))
+            return before + arith.extui(i32(), here)
 
         count = self._over_pairs(chosen, memory, counted)
-        filled = divided(plus(count, self.rows - 1), self.rows)
+        filled = (count + (self.rows - 1)) // self.rows
         memref.StoreOp(filled, memory, [own])
         barrier()
         with loop(index(0), index(self.experts), index(1), [zero, zero]) as (at, sums, op):
             number = memref.LoadOp(memory, [at]).result
             earlier = arith.select(below(at, own), number, zero)
-            scf.YieldOp([plus(sums[0], earlier), plus(sums[1], number)])
+            scf.YieldOp([sums[0] + earlier, sums[1] + number])
         first, needed = (long(found) for found in op.results)
         barrier()
-        begin = times(group, self.rows)
+        begin = group * self.rows
         # The slots of this group before those of the pairs of the lane's expert; negative: behind.
-        place = arith.subi(times(first, self.rows), begin)
-        has = arith.andi(
-            signed_below(place, 1), signed_below(begin, times(plus(first, long(filled)), self.rows))
-        )
-        has = arith.andi(has, below(own, self.experts))
+        place = first * self.rows - begin
+        has = signed_below(place, 1) & signed_below(begin, (first + long(filled)) * self.rows)
+        has = has & below(own, self.experts)
         with when(has):
             memref.StoreOp(short(own), owners, [group])
         # A group that no pair needs has the last expert.
         spare = arith.cmpi(arith.CmpIPredicate.ule, needed, group)
-        only = arith.andi(spare, arith.cmpi(arith.CmpIPredicate.eq, own, index(0)))
+        only = spare & equal(own, 0)
         with when(only):
             memref.StoreOp(constant(self.experts - 1, i32()), owners, [group])
 
         def placed(here: ir.Value, pair: ir.Value, before: ir.Value) -> ir.Value:
-            slot = plus(place, long(before))
-            inside = arith.andi(arith.andi(here, has), below(slot, self.rows))
+            slot = place + long(before)
+            inside = here & has & below(slot, self.rows)
             with when(inside):
-                memref.StoreOp(short(plus(begin, slot)), slots, [pair])
+                memref.StoreOp(short(begin + slot), slots, [pair])
                 memref.StoreOp(short(pair), listed, [slot])
             return counted(here, pair, before)
 
         self._over_pairs(chosen, memory, placed)
         with when(below(own, self.rows)):
-            memref.StoreOp(memref.LoadOp(listed, [own]).result, pairs, [plus(begin, own)])
+            memref.StoreOp(memref.LoadOp(listed, [own]).result, pairs, [begin + own])
         if self.width:
             self._copy(source, copies, listed, begin)
 
@@ -168,18 +156,18 @@ class Grouping(Sized):
         run = 8 * COPIED // kind.width
         pieces, lanes = self.width // run, self.threads.count
         end = self.rows * pieces
-        choices = short(arith.divui(value_of(self.pairs), value_of(self.tokens)))
+        choices = short(value_of(self.pairs) // value_of(self.tokens))
         with loop(index(0), index(end), index(lanes * _AHEAD)) as (base, _, _):
             found = []
             for step in range(_AHEAD):
-                piece = plus(plus(base, thread()), step * lanes)
+                piece = base + thread() + step * lanes
                 at = at_most(piece, end - 1)
-                slot, column = divided(at, pieces), times(rest(at, pieces), run)
-                row = long(arith.divui(memref.LoadOp(listed, [slot]).result, choices))
+                slot, column = at // pieces, at % pieces * run
+                row = long(memref.LoadOp(listed, [slot]).result // choices)
                 found.append((piece, slot, column, load(source, [row, column], kind, run)))
             for piece, slot, column, value in found:
                 with when(below(piece, end)):
-                    vector.store(value, copies, [plus(begin, slot), column])
+                    vector.store(value, copies, [begin + slot, column])
 
     def _over_pairs(
         self,
@@ -191,20 +179,20 @@ class Grouping(Sized):
         is one of this lane's expert, the pair, and the i32."""
         own, pairs, lanes = thread(), value_of(self.pairs), self.threads.count
         with loop(index(0), pairs, index(lanes), [constant(0, i32())]) as (base, carried, outer):
-            place = plus(base, own)
-            expert = memref.LoadOp(chosen, [at_most(place, arith.subi(pairs, index(1)))]).result
+            place = base + own
+            expert = memref.LoadOp(chosen, [at_most(place, pairs - 1)]).result
             expert = arith.select(below(place, pairs), expert, constant(-1, i32()))
             memref.StoreOp(expert, memory, [own])
             barrier()
-            end = at_most(arith.subi(pairs, base), lanes)
+            end = at_most(pairs - base, lanes)
             # Waves without experts have nothing to look for.
             end = arith.select(below(own, self._searching), end, index(0))
             with loop(index(0), end, index(_TOGETHER), carried) as (at, (found,), inner):
                 several = load(memory, [at], i32(), _TOGETHER)
                 for number in range(_TOGETHER):
                     each = vector.extract(several, [], [number])
-                    here = arith.cmpi(arith.CmpIPredicate.eq, each, short(own))
-                    found = step(here, plus(plus(base, at), number), found)
+                    here = equal(each, short(own))
+                    found = step(here, base + at + number, found)
                 scf.YieldOp([found])
             barrier()
             scf.YieldOp(list(inner.results))

@@ -1,4 +1,4 @@
-"""Where a lane stands: in its wave, its wave in the workgroup, and small sums of indices."""
+"""Where a lane stands: in its wave, its wave in the workgroup, and small operations on indices."""
 
 from __future__ import annotations
 
@@ -16,30 +16,6 @@ from mxc.passes.kernels.vectors import index
 LANES = 64
 
 
-def plus(a: ir.Value, b: ir.Value | int) -> ir.Value:
-    """a + b."""
-    if isinstance(b, int):
-        return a if b == 0 else arith.addi(a, constant(b, a.type))
-    return arith.addi(a, b)
-
-
-def times(a: ir.Value, b: ir.Value | int) -> ir.Value:
-    """a * b."""
-    if isinstance(b, int):
-        return a if b == 1 else arith.muli(a, constant(b, a.type))
-    return arith.muli(a, b)
-
-
-def divided(a: ir.Value, b: int) -> ir.Value:
-    """a / b, rounded down, of what is not negative."""
-    return a if b == 1 else arith.divui(a, constant(b, a.type))
-
-
-def rest(a: ir.Value, b: int) -> ir.Value:
-    """a % b of what is not negative."""
-    return constant(0, a.type) if b == 1 else arith.remui(a, constant(b, a.type))
-
-
 def short(value: ir.Value) -> ir.Value:
     """An index that is below 2 ** 31 as i32: instructions of 64 bits are several each."""
     return arith.index_cast(ir.IntegerType.get_signless(32), value)
@@ -48,23 +24,6 @@ def short(value: ir.Value) -> ir.Value:
 def long(value: ir.Value) -> ir.Value:
     """An i32 that is not negative as an index."""
     return arith.index_castui(ir.IndexType.get(), value)
-
-
-def exclusive_or(a: ir.Value, b: ir.Value) -> ir.Value:
-    """a ^ b."""
-    return arith.xori(a, b)
-
-
-def below(a: ir.Value, b: ir.Value | int) -> ir.Value:
-    """Whether a < b, of what is not negative."""
-    bound = constant(b, a.type) if isinstance(b, int) else b
-    return arith.cmpi(arith.CmpIPredicate.ult, a, bound)
-
-
-def signed_below(a: ir.Value, b: ir.Value | int) -> ir.Value:
-    """Whether a < b."""
-    bound = constant(b, a.type) if isinstance(b, int) else b
-    return arith.cmpi(arith.CmpIPredicate.slt, a, bound)
 
 
 def at_most(a: ir.Value, b: ir.Value | int) -> ir.Value:
@@ -91,12 +50,12 @@ def lane_of(instruction: Instruction) -> Lane:
     """The lane that runs, at the insertion point."""
     own = thread()
     lanes = instruction.unit.lanes
-    lane = rest(own, lanes)
-    row, group = rest(lane, instruction.rows), divided(lane, instruction.rows)
+    lane = own % lanes
+    row, group = lane % instruction.rows, lane // instruction.rows
     column = row
     if instruction.interleaved:
         # Row 2 e + g of the result is sum e of group g: it is given column 8 g + e.
         count = instruction.lane_groups
-        column = plus(times(rest(row, count), instruction.run), divided(row, count))
+        column = row % count * instruction.run + row // count
     block = index(0) if instruction.unit.replicated else group
-    return Lane(lane, row, column, block, group, uniform(divided(own, lanes)))
+    return Lane(lane, row, column, block, group, uniform(own // lanes))

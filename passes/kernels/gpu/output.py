@@ -27,13 +27,12 @@ from iree.compiler.dialects import arith, memref, vector
 
 from mxc.dialects.amdgpu import BEYOND, no_reordering
 from mxc.dialects.amdgpu_narrow import swapped
-from mxc.dialects.quantize_scalars import i32 as number
 from mxc.passes.kernels.extents import Buffer, Size, product
 from mxc.passes.kernels.gpu.conversions import Conversion
 from mxc.passes.kernels.gpu.fragments import BLOCK, QUAD, Instruction
-from mxc.passes.kernels.gpu.lanes import Lane, divided, plus, rest, times
+from mxc.passes.kernels.gpu.lanes import Lane
 from mxc.passes.kernels.gpu.schedule import Schedule
-from mxc.passes.kernels.vectors import bitcast, f32, i8, i32, index, of
+from mxc.passes.kernels.vectors import bitcast, equal, f32, i8, i32, index, of
 
 
 def tiles_of(instruction: Instruction) -> int:
@@ -85,12 +84,12 @@ class Blocks:
         values = self._run(quads)
         byte = self.conversion.scale(values, self._across)
         packed, at, holds = self._words(self.conversion.elements(values, byte))
-        block = plus(times(row, self.width // BLOCK), divided(column, BLOCK))
-        at = arith.addi(times(block, self.conversion.format.block_bytes // 4), at)
-        stores = inside if holds is None else arith.andi(inside, holds)
+        block = row * (self.width // BLOCK) + column // BLOCK
+        at = block * (self.conversion.format.block_bytes // 4) + at
+        stores = inside if holds is None else inside & holds
         at = arith.select(stores, at, index(BEYOND // 4))
         vector.store(packed, self.elements, [at])
-        stores = arith.andi(inside, self._is(self.lane.group))
+        stores = inside & self._is(self.lane.group)
         at = arith.select(stores, block, index(BEYOND))
         memref.StoreOp(arith.trunci(i8(), byte), self.scales, [at])
         # One block after the other: many at once would take the registers of another wave.
@@ -122,17 +121,17 @@ class Blocks:
         words = BLOCK // 2 * self.conversion.format.element.bits // 32
         group = self.lane.group
         if self.instruction.rows == BLOCK:
-            return packed, times(group, words), None
-        start, late = times(rest(group, 2), words), divided(group, 2)
+            return packed, group * words, None
+        start, late = group % 2 * words, group // 2
         if words % 2 == 0:
-            return packed, plus(start, times(late, words // 2)), None
+            return packed, start + late * (words // 2), None
         # 48 bits, and the 48 of the lane that has the next columns.
         words_of = [vector.extract(packed, [], [at]) for at in range(2)]
         (low, next_low), (high, next_high) = (swapped(word, word, 32) for word in words_of)
-        middle = arith.ori(high, arith.shli(next_low, number(16)))
-        last = arith.ori(arith.shrui(next_low, number(16)), arith.shli(next_high, number(16)))
+        middle = high | next_low << 16
+        last = next_low >> 16 | next_high << 16
         both = vector.from_elements(of(i32(), words), [low, middle, last])
         return both, start, self._is(late)
 
     def _is(self, number: ir.Value) -> ir.Value:
-        return arith.cmpi(arith.CmpIPredicate.eq, number, index(0))
+        return equal(number, 0)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, vector
+from iree.compiler.dialects import vector
 
 from mxc.dialects.amdgpu import mfma, scaled_mfma, scaled_wmma, wmma, zeros
 from mxc.passes.kernels.gpu.dense.side import DenseSide
@@ -189,4 +189,4 @@ def _times(row: ir.Value | None, column: ir.Value | None) -> ir.Value:
         found = column if row is None else row
         assert found is not None
         return found
-    return arith.mulf(row, column)
+    return row * column

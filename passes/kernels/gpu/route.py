@@ -23,11 +23,11 @@ from mxc.dialects.routes import MOST_BYTES, RouteCall, route_calls
 from mxc.passes.kernels.calls import Calls
 from mxc.passes.kernels.extents import Buffer, Size
 from mxc.passes.kernels.gpu.attention.softmax import LOG2_E, power
-from mxc.passes.kernels.gpu.lanes import at_most, below, divided, long, plus, rest, times
+from mxc.passes.kernels.gpu.lanes import at_most, long
 from mxc.passes.kernels.gpu.sums import TOGETHER, over_lanes, sum_of
 from mxc.passes.kernels.gpu.top_k import known, places_before
 from mxc.passes.kernels.lowerings import Lowering
-from mxc.passes.kernels.vectors import f32, i32, index, load, loop, of, splat, when
+from mxc.passes.kernels.vectors import below, equal, f32, i32, index, load, loop, of, splat, when
 
 #: Consecutive elements of a lane; of these how many are loaded before the first is waited for.
 _RUN, _AHEAD = 8, 8
@@ -108,7 +108,7 @@ class Route:
         raw = memref.LoadOp(logits, [at_most(own, self.experts - 1)]).result
         value, counts = known(raw)
         rank = places_before(value, own, logits, self.experts)
-        first = arith.andi(below(own, self.experts), below(rank, self.choices))
+        first = below(own, self.experts) & below(rank, self.choices)
         with when(first):
             at = long(rank)
             memref.StoreOp(value, chosen, [at])
@@ -119,12 +119,12 @@ class Route:
             every = [memref.LoadOp(chosen, [index(n)]).result for n in range(self.choices)]
 
             def weight(x: ir.Value) -> ir.Value:
-                difference = arith.subf(x, every[0])
-                return power(arith.mulf(difference, constant(LOG2_E, f32())))
+                difference = x - every[0]
+                return power(difference * LOG2_E)
 
             total = functools.reduce(arith.addf, [weight(x) for x in every])
             own_weight = weight(memref.LoadOp(chosen, [own]).result)
-            memref.StoreOp(arith.divf(own_weight, total), shares, [number, own])
+            memref.StoreOp(own_weight / total, shares, [number, own])
 
     def _multiply(
         self,
@@ -137,16 +137,14 @@ class Route:
     ) -> None:
         """The product with each expert's weights and its bias, or -inf for NaN."""
         own, together = thread(), threads // TOGETHER
-        part, size = rest(own, TOGETHER), TOGETHER * _RUN
+        part, size = own % TOGETHER, TOGETHER * _RUN
         for turn in range(-(-self.experts // together)):
-            expert = plus(divided(own, TOGETHER), turn * together)
+            expert = own // TOGETHER + turn * together
             at = at_most(expert, self.experts - 1)
             end = index(-(-width // (size * _AHEAD)) * size * _AHEAD)
             zero = splat(0.0, f32(), _RUN)
             with loop(index(0), end, index(size * _AHEAD), [zero]) as (first, (total,), op):
-                columns = [
-                    plus(plus(first, times(part, _RUN)), step * size) for step in range(_AHEAD)
-                ]
+                columns = [first + part * _RUN + step * size for step in range(_AHEAD)]
                 places = [at_most(column, width - _RUN) for column in columns]
                 kind = ir.Type.parse(self.weight)
                 found = [load(weights, [at, place], kind, _RUN) for place in places]
@@ -158,10 +156,8 @@ class Route:
             logit = over_lanes(sum_of(op.results[0]))
             if biases is not None:
                 bias = memref.LoadOp(biases, [at]).result
-                logit = arith.addf(logit, bias if self.bias == "f32" else arith.extf(f32(), bias))
-            stores = arith.andi(
-                arith.cmpi(arith.CmpIPredicate.eq, part, index(0)), below(expert, self.experts)
-            )
+                logit = logit + (bias if self.bias == "f32" else arith.extf(f32(), bias))
+            stores = equal(part, 0) & below(expert, self.experts)
             with when(stores):
                 memref.StoreOp(known(logit)[0], logits, [expert])
 

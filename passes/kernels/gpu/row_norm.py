@@ -28,12 +28,12 @@ from mxc.dialects.sizes import dynamic_sizes
 from mxc.passes.kernels.calls import Calls
 from mxc.passes.kernels.executables import Threads, workgroup
 from mxc.passes.kernels.extents import Buffer, Size, Sized, named
-from mxc.passes.kernels.gpu.lanes import at_most, below, long, plus, times
+from mxc.passes.kernels.gpu.lanes import at_most, long
 from mxc.passes.kernels.gpu.route import Route
 from mxc.passes.kernels.gpu.sums import over_workgroup, sum_of
 from mxc.passes.kernels.lowerings import Lowering
 from mxc.passes.kernels.roundings import is_plain, is_rounding
-from mxc.passes.kernels.vectors import f32, i32, index, load, of, splat, when
+from mxc.passes.kernels.vectors import below, f32, i32, index, load, of, splat, when
 from mxc.passes.rewriting.rebuild import replace
 from mxc.passes.rewriting.worklist import replace_op
 
@@ -118,7 +118,7 @@ class RowNorm(Sized):
         sums = [next(rest) for _ in range(bool(self.choices))]
         results = [next(rest) for _ in self.stores]
         row, lane, size = workgroup(0), thread(), self.threads.count * _RUN
-        columns = [plus(times(lane, _RUN), turn * size) for turn in range(-(-self.width // size))]
+        columns = [lane * _RUN + turn * size for turn in range(-(-self.width // size))]
         places = [at_most(column, self.width - _RUN) for column in columns]
         factors = [self._factor(weights, place) for place in places]
         held = self._held(given, row, places)
@@ -127,14 +127,14 @@ class RowNorm(Sized):
                 self._store(value, into, row, column)
         total = splat(0.0, f32(), _RUN)
         for column, value in zip(columns, held, strict=True):
-            total = arith.addf(total, self._inside(column, arith.mulf(value, value)))
+            total = total + self._inside(column, value * value)
         squares = over_workgroup(sum_of(total), self.threads.count)
-        mean = arith.divf(squares, constant(float(self.width), f32()))
-        root = math.sqrt(arith.addf(mean, constant(self.epsilon, f32())))
-        scale = vector.broadcast(of(f32(), _RUN), arith.divf(constant(1.0, f32()), root))
+        mean = squares / float(self.width)
+        root = math.sqrt(mean + self.epsilon)
+        scale = vector.broadcast(of(f32(), _RUN), constant(1.0, f32()) / root)
         memory = shared([self.width], f32()) if self.route else None
         for column, value, factor in zip(columns, held, factors, strict=True):
-            normed = arith.mulf(factor, arith.mulf(value, scale))
+            normed = factor * (value * scale)
             for result in results:
                 self._store(normed, result, row, column)
             if self.route:
@@ -149,7 +149,7 @@ class RowNorm(Sized):
         kind = ir.Type.parse(self.weight)
         found = load(weights, [place], kind, _RUN)
         found = found if self.weight == "f32" else arith.extf(of(f32(), _RUN), found)
-        return arith.addf(splat(self.offset, f32(), _RUN), found) if self.offset else found
+        return splat(self.offset, f32(), _RUN) + found if self.offset else found
 
     def _held(
         self, given: Sequence[ir.Value], row: ir.Value, places: Sequence[ir.Value]
@@ -166,16 +166,13 @@ class RowNorm(Sized):
         found = []
         for place, residual in zip(places, held, strict=True):
             products = [
-                arith.mulf(
-                    load(rows, [number, place], f32(), _RUN),
-                    vector.broadcast(of(f32(), _RUN), share),
-                )
+                load(rows, [number, place], f32(), _RUN) * vector.broadcast(of(f32(), _RUN), share)
                 for number, share in zip(numbers, of_choices, strict=True)
             ]
             total = products[0]
             for product in products[1:]:
-                total = arith.addf(total, product)
-            found.append(arith.addf(residual, total))
+                total = total + product
+            found.append(residual + total)
         return found
 
     def _ragged(self) -> bool:

@@ -12,6 +12,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, vector
 
 from mxc.dialects.amdgpu import BEYOND, joined
+from mxc.dialects.quantize_scalars import i32 as i32_of
 from mxc.formats.formats import E8M0, F32, BlockFormat, Specials
 from mxc.passes.kernels.extents import Buffer, Size, product
 from mxc.passes.kernels.gpu.decode import Register, decode
@@ -26,17 +27,8 @@ from mxc.passes.kernels.gpu.fragments import (
     shared_pieces,
     whole,
 )
-from mxc.passes.kernels.gpu.lanes import (
-    Lane,
-    at_most,
-    below,
-    divided,
-    plus,
-    rest,
-    signed_below,
-    times,
-)
-from mxc.passes.kernels.vectors import bitcast, f32, i8, i32, index, of, splat
+from mxc.passes.kernels.gpu.lanes import Lane, at_most
+from mxc.passes.kernels.vectors import below, bitcast, f32, i8, i32, index, of, signed_below, splat
 
 #: What was loaded for one step: vectors, in an order of the side's own.
 Loaded = list[ir.Value]
@@ -152,31 +144,29 @@ class ScaledSide:
 
     def late(self, step: ir.Value, *, masked: bool) -> Loaded:
         """What of a step `load` leaves for the time when it is multiplied, and goes behind it."""
-        first = times(step, self.instruction.step)
+        first = step * self.instruction.step
         tiles = range(len(self.rows) if self._late else 0)
         return [self._factors(tile, first, masked=masked) for tile in tiles]
 
     def load(self, step: ir.Value, *, masked: bool) -> Loaded:
         """One step, but for what is `late`. `masked`: blocks that a row does not have are zero."""
         kind, group = self.kind, self.lane.block
-        first = times(step, self.instruction.step)
+        first = step * self.instruction.step
         found: Loaded = []
         offsets = [
-            plus(
-                times(self._block(piece), kind.block_bytes),
-                plus(times(rest(group, piece.share), piece.stride), piece.start),
-            )
+            self._block(piece) * kind.block_bytes
+            + (group % piece.share * piece.stride + piece.start)
             for piece in self._pieces
         ]
-        own = plus(first, times(group, K_STEPS))
+        own = first + group * K_STEPS
         for tile, row in enumerate(self.rows):
-            start = times(plus(times(row, kind.blocks), first), kind.block_bytes)
+            start = (row * kind.blocks + first) * kind.block_bytes
             for k_step in range(self.k_steps):
                 blocks = k_step * self._stride
                 for piece, offset in zip(self._pieces, offsets, strict=True):
-                    at = plus(plus(start, offset), blocks * kind.block_bytes)
+                    at = start + offset + blocks * kind.block_bytes
                     if masked:
-                        block = plus(plus(first, self._block(piece)), blocks)
+                        block = first + self._block(piece) + blocks
                         at = arith.select(below(block, kind.blocks), at, index(BEYOND))
                     found.append(vector.load(of(i8(), piece.bytes), self.buffers[0], [at]))
             if kind.multiplies_sums:
@@ -197,8 +187,8 @@ class ScaledSide:
 
     def _block(self, piece: Piece) -> ir.Value:
         """The block of a step, for its first instruction, that a piece of this lane is of."""
-        block = plus(divided(self.lane.block, piece.share), piece.first)
-        return times(block, 1 if self._in_order or self.sums else K_STEPS)
+        block = self.lane.block // piece.share + piece.first
+        return block * (1 if self._in_order or self.sums else K_STEPS)
 
     def _factors(self, tile: int, first: ir.Value, *, masked: bool) -> ir.Value:
         """The f32 of a step, of all rows that the lane needs: f32 [rows x scales of a step]."""
@@ -206,10 +196,10 @@ class ScaledSide:
         size, count = kind.format.scale.bits // 8, 1 if masked else scales.together
         found = []
         for row in self.factors[tile]:
-            start = times(row, kind.blocks // kind.shared)
+            start = row * (kind.blocks // kind.shared)
             for number in range(0, scales.count, count):
-                block = plus(first, number * scales.stride)
-                at = times(plus(start, divided(block, kind.shared)), size)
+                block = first + number * scales.stride
+                at = (start + block // kind.shared) * size
                 if masked:
                     at = arith.select(below(block, kind.blocks), at, index(BEYOND))
                 loaded = vector.load(of(i8(), size * count), self.buffers[1], [at])
@@ -227,11 +217,11 @@ class ScaledSide:
     def _scales_in_turn(self, row: ir.Value, first: ir.Value, *, masked: bool) -> ir.Value:
         """The scales of a row, per sum and k-step, of a step that begins at block `first`."""
         kind, count, stride = self.kind, self.kind.scales, self._stride
-        start, found = times(row, kind.blocks // kind.shared), []
-        own = plus(first, divided(self.lane.block, self.sums))
+        start, found = row * (kind.blocks // kind.shared), []
+        own = first + self.lane.block // self.sums
         for part in range(self.k_steps * self.sums):
-            block = plus(own, part * stride // self.sums)
-            at = times(plus(start, divided(block, kind.shared)), count)
+            block = own + part * stride // self.sums
+            at = (start + block // kind.shared) * count
             if masked:
                 at = arith.select(below(block, kind.blocks), at, index(BEYOND))
             found.append(vector.load(of(i8(), count), self.buffers[1], [at]))
@@ -245,7 +235,7 @@ class ScaledSide:
         memory, blocks, count = self.buffers[1], self.kind.blocks, self.kind.scales
         if self.kind.shared > 1:
             return self._shared_scales(row, own, masked=masked)
-        at = times(plus(times(row, blocks), own), count)
+        at = (row * blocks + own) * count
         left = blocks % K_STEPS
         if not masked:
             return vector.load(of(i8(), K_STEPS * count), memory, [at])
@@ -253,7 +243,7 @@ class ScaledSide:
             scales = [
                 vector.load(of(i8(), count), memory, [arith.select(valid, byte, index(BEYOND))])
                 for k_step in range(K_STEPS)
-                for byte, valid in ((plus(at, k_step * count), below(plus(own, k_step), blocks)),)
+                for byte, valid in ((at + k_step * count, below(own + k_step, blocks)),)
             ]
             return joined(scales)
         at = arith.select(below(own, blocks), at, index(BEYOND))
@@ -261,22 +251,22 @@ class ScaledSide:
             return vector.load(of(i8(), K_STEPS), memory, [at])
         # The row ends within these four: they are read with those before them, because a load that
         # goes beyond the end of the buffer gives nothing at all.
-        whole = signed_below(plus(own, K_STEPS - 1), blocks)
-        at = arith.select(whole, at, arith.subi(at, index(K_STEPS - left)))
+        whole = signed_below(own + (K_STEPS - 1), blocks)
+        at = arith.select(whole, at, at - (K_STEPS - left))
         word = bitcast(vector.load(of(i8(), K_STEPS), memory, [at]), i32(), 1)
-        shift = arith.select(whole, _i32(0), _i32(8 * (K_STEPS - left)))
-        moved = arith.shrui(vector.extract(word, [], [0]), shift)
+        shift = arith.select(whole, i32_of(0), i32_of(8 * (K_STEPS - left)))
+        moved = vector.extract(word, [], [0]) >> shift
         return bitcast(vector.broadcast(of(i32(), 1), moved), i8(), K_STEPS)
 
     def _shared_scales(self, row: ir.Value, own: ir.Value, *, masked: bool) -> ir.Value:
         """The same where two blocks, or all four, have one scale."""
         kind, shared = self.kind, min(self.kind.shared, K_STEPS)
-        start = plus(times(row, kind.blocks // kind.shared), divided(own, kind.shared))
+        start = row * (kind.blocks // kind.shared) + own // kind.shared
         found = []
         for number in range(K_STEPS // shared):
-            at = plus(start, number)
+            at = start + number
             if masked:
-                valid = below(plus(own, number * shared), kind.blocks)
+                valid = below(own + number * shared, kind.blocks)
                 at = arith.select(valid, at, index(BEYOND))
             found.append(vector.load(of(i8(), 1), self.buffers[1], [at]))
         both = joined(found)
@@ -333,7 +323,3 @@ class ScaledSide:
 def clamped(row: ir.Value, rows: int) -> ir.Value:
     """A row that exists: those beyond the end are computed for nothing, and not stored."""
     return at_most(row, rows - 1)
-
-
-def _i32(value: int) -> ir.Value:
-    return arith.ConstantOp(i32(), ir.IntegerAttr.get(i32(), value)).result

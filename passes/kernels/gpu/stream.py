@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, scf, vector
+from iree.compiler.dialects import scf, vector
 
 from mxc.dialects.amdgpu import barrier, bounded, no_reordering, shared, zeros
 from mxc.passes.kernels.carried import values_of, with_values
@@ -33,11 +33,11 @@ from mxc.passes.kernels.gpu.contraction import Contraction, Given
 from mxc.passes.kernels.gpu.dense.side import DenseSide
 from mxc.passes.kernels.gpu.floats import Floats, FloatSide
 from mxc.passes.kernels.gpu.fragments import QUAD
-from mxc.passes.kernels.gpu.lanes import Lane, below, divided, lane_of, plus, rest, times
+from mxc.passes.kernels.gpu.lanes import Lane, lane_of
 from mxc.passes.kernels.gpu.output import Blocks, tiles_of
 from mxc.passes.kernels.gpu.products import DecodedProduct, ScaledProduct, SummedProduct
 from mxc.passes.kernels.gpu.sides import Loaded, Scaled, ScaledSide, clamped
-from mxc.passes.kernels.vectors import f32, index, loop, of, when
+from mxc.passes.kernels.vectors import below, f32, index, loop, of, when
 
 
 @dataclass(frozen=True)
@@ -69,11 +69,11 @@ class Body:
         self.lane: Lane = lane_of(self.instruction)
         _, waves_n, self.waves_k = self.schedule.waves
         wave = self.lane.wave
-        self.wave_k = rest(wave, self.waves_k)
-        wave_n = rest(divided(wave, self.waves_k), waves_n)
-        wave_m = divided(wave, self.waves_k * waves_n)
+        self.wave_k = wave % self.waves_k
+        wave_n = wave // self.waves_k % waves_n
+        wave_m = wave // (self.waves_k * waves_n)
         self.given = Given(kernel, given)
-        self.first = times(workgroup(1), self.schedule.rows)
+        self.first = workgroup(1) * self.schedule.rows
         self.blocks: Blocks | None = None
         # Tiles along the columns that are stored together.
         self.span = 1
@@ -85,17 +85,16 @@ class Body:
         self.tiles_m, self.tiles_n = self.schedule.tiles
         # Of the workgroup's rows, those that this lane has.
         self.rows = [
-            plus(times(plus(times(wave_m, self.tiles_m), tile), size), self.lane.row)
-            for tile in range(self.tiles_m)
+            (wave_m * self.tiles_m + tile) * size + self.lane.row for tile in range(self.tiles_m)
         ]
         sources = tuple(self.given.lhs_row(self.first, row) for row in self.rows)
         # A gated result has its halves in the first and in the second half of the tiles.
         self.halves = kernel.halves
         across = self.tiles_n // self.halves
-        first = plus(times(workgroup(0), waves_n), wave_n)
-        self.columns = [times(plus(times(first, across), tile), size) for tile in range(across)]
+        first = workgroup(0) * waves_n + wave_n
+        self.columns = [(first * across + tile) * size for tile in range(across)]
         starts = [
-            plus(clamped(plus(column, self.lane.column), kernel.width), half * kernel.width)
+            clamped(column + self.lane.column, kernel.width) + half * kernel.width
             for half in range(self.halves)
             for column in self.columns
         ]
@@ -128,7 +127,7 @@ class Body:
         width = self.kernel.width
         return tuple(
             tuple(
-                plus(clamped(plus(self._column(column, quad), at), width), half * width)
+                clamped(self._column(column, quad) + at, width) + half * width
                 for quad in range(self.instruction.totals // QUAD)
                 for at in range(QUAD)
             )
@@ -173,7 +172,7 @@ class Body:
         ragged = blocks != iterations * size * self.waves_k
 
         def step(iteration: ir.Value) -> ir.Value:
-            return plus(times(iteration, self.waves_k), self.wave_k)
+            return iteration * self.waves_k + self.wave_k
 
         def load(iteration: ir.Value, *, masked: bool) -> tuple[Loaded, Loaded]:
             at = step(iteration)
@@ -199,7 +198,7 @@ class Body:
                 now, lhs, rhs = with_values(held, given)
                 # Loads return in order: what is needed now is asked for first.
                 at_hand = own(iteration, lhs, rhs, masked=False)
-                lhs_next, rhs_next = load(plus(iteration, 1), masked=False)
+                lhs_next, rhs_next = load(iteration + 1, masked=False)
                 found = multiply(now, *at_hand)
                 scf.YieldOp([*found, *lhs_next, *rhs_next])
             totals, lhs, rhs = with_values(held, op.results)
@@ -229,24 +228,24 @@ class Body:
         barrier()
         kind = of(f32(), size)
         for start in range(0, pairs, self.waves_k):
-            own = plus(self.wave_k, start)
+            own = self.wave_k + start
 
             def sums(own: ir.Value = own) -> None:
-                m, n = divided(own, units), times(rest(own, units), self.span)
+                m, n = own // units, own % units * self.span
                 tiles = []
                 for number in range(self.span):
                     pair = []
                     for half in range(self.halves):
-                        tile = plus(plus(times(m, self.tiles_n), n), half * across + number)
+                        tile = m * self.tiles_n + n + (half * across + number)
                         at = [tile, self.lane.lane, index(0)]
                         total = vector.load(kind, memory, [index(0), *at], alignment=16)
                         for k in range(1, self.waves_k):
                             part = vector.load(kind, memory, [index(k), *at], alignment=16)
-                            total = arith.addf(total, part)
+                            total = total + part
                         pair.append(total)
                     tiles.append(pair)
-                row = plus(self.rows[0], times(m, self.instruction.rows))
-                column = plus(self.columns[0], times(n, self.instruction.rows))
+                row = self.rows[0] + m * self.instruction.rows
+                column = self.columns[0] + n * self.instruction.rows
                 self._store_all(row, column, tiles)
 
             if start + self.waves_k <= pairs:
@@ -257,24 +256,24 @@ class Body:
 
     def _store_all(self, row: ir.Value, column: ir.Value, tiles: list[list[ir.Value]]) -> None:
         """Finish and store tiles side by side; `row` is this lane's, `column` the first of all."""
-        own = plus(self.first, row)
+        own = self.first + row
         inside, whole = self.given.has_row(own), self.given.result_row(own)
         quads = range(self.instruction.totals // QUAD)
         if self.blocks is None:
             (pair,) = tiles
             for quad in quads:
                 at = self._column(column, quad)
-                with when(arith.andi(inside, below(at, self.kernel.width))):
+                with when(inside & below(at, self.kernel.width)):
                     self.given.store(whole, at, pair, quad)
             return
         # The lanes of a block exchange columns: those of rows that there are not take part.
-        inside = arith.andi(inside, below(column, self.kernel.width))
+        inside = inside & below(column, self.kernel.width)
         kind = of(f32(), QUAD)
         branch = scf.IfOp(inside, [kind] * (len(tiles) * len(quads)), has_else=True)
         with ir.InsertionPoint(branch.then_block):
             found = []
             for number, pair in enumerate(tiles):
-                first = plus(column, number * self.instruction.rows)
+                first = column + number * self.instruction.rows
                 for quad in quads:
                     at = self._column(first, quad)
                     found.append(self.given.finished(whole, at, pair, quad))
@@ -286,4 +285,4 @@ class Body:
     def _column(self, column: ir.Value, quad: int) -> ir.Value:
         """The first column of a quad of the tile that begins at `column`."""
         run = self.instruction.run
-        return plus(column, plus(times(self.lane.group, run), self.instruction.row(quad)))
+        return column + (self.lane.group * run + self.instruction.row(quad))

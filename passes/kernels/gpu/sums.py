@@ -9,9 +9,7 @@ from iree.compiler.dialects import arith, memref, vector
 
 from mxc.dialects.amdgpu import barrier, shared, thread
 from mxc.dialects.amdgpu_narrow import mirrored, neighbour
-from mxc.dialects.generic import constant
-from mxc.passes.kernels.gpu.lanes import divided, rest
-from mxc.passes.kernels.vectors import f32, i32, index, of, when
+from mxc.passes.kernels.vectors import equal, f32, i32, index, of, when
 
 #: Lanes that sum by DPP; elements that are read from shared memory at once.
 TOGETHER, _FOUR = 16, 4
@@ -30,7 +28,7 @@ def over_lanes(
     """The sum of an f32 over 16 lanes, or those of `moves`, in all of them."""
     for move in moves:
         other = arith.bitcast(f32(), move(arith.bitcast(i32(), value)))
-        value = arith.addf(value, other)
+        value = value + other
     return value
 
 
@@ -38,14 +36,14 @@ def over_workgroup(value: ir.Value, threads: int) -> ir.Value:
     """The sum of an f32 over all lanes of a workgroup, a multiple of 64, in all of them."""
     count, lane = threads // TOGETHER, thread()
     total, memory = over_lanes(value), shared([count], f32())
-    first = arith.cmpi(arith.CmpIPredicate.eq, rest(lane, TOGETHER), constant(0, lane.type))
+    first = equal(lane % TOGETHER, 0)
     with when(first):
-        memref.StoreOp(total, memory, [divided(lane, TOGETHER)])
+        memref.StoreOp(total, memory, [lane // TOGETHER])
     barrier()
     whole = None
     for at in range(0, count, _FOUR):
         part = vector.load(of(f32(), _FOUR), memory, [index(at)], alignment=4 * _FOUR)
-        whole = part if whole is None else arith.addf(whole, part)
+        whole = part if whole is None else whole + part
     return sum_of(whole)
 
 
@@ -54,5 +52,5 @@ def sum_of(values: ir.Value) -> ir.Value:
     parts = [vector.extract(values, [], [n]) for n in range(ir.VectorType(values.type).shape[0])]
     while len(parts) > 1:
         half = len(parts) // 2
-        parts = [arith.addf(a, b) for a, b in zip(parts[:half], parts[half:], strict=True)]
+        parts = [a + b for a, b in zip(parts[:half], parts[half:], strict=True)]
     return parts[0]

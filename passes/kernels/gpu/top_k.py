@@ -25,10 +25,10 @@ from mxc.passes.gather_packed import operations_named
 from mxc.passes.kernels.calls import Calls
 from mxc.passes.kernels.executables import Threads, workgroup
 from mxc.passes.kernels.extents import Buffer, Size, Sized, named
-from mxc.passes.kernels.gpu.lanes import below, plus, short
+from mxc.passes.kernels.gpu.lanes import short
 from mxc.passes.kernels.lowerings import Lowering
 from mxc.passes.kernels.values import is_filled
-from mxc.passes.kernels.vectors import f32, i32, index, load, loop, when
+from mxc.passes.kernels.vectors import below, f32, i32, index, load, loop, when
 
 #: Lanes of a workgroup at most; elements that are read at once.
 _MOST, _TOGETHER = 1024, 4
@@ -101,7 +101,7 @@ def known(raw: ir.Value, inside: ir.Value | None = None) -> tuple[ir.Value, ir.V
     """An element, -inf for NaN and what is not `inside`, and whether it is greater than that."""
     nothing = constant(_NOTHING, f32())
     counts = _greater(raw, nothing)
-    counts = counts if inside is None else arith.andi(counts, inside)
+    counts = counts if inside is None else counts & inside
     return arith.select(counts, raw, nothing), counts
 
 
@@ -117,9 +117,9 @@ def places_before(value: ir.Value, own: ir.Value, memory: ir.Value, columns: int
         for step in range(_TOGETHER):
             other = vector.extract(four, [], [step])
             equal = arith.cmpf(arith.CmpFPredicate.OEQ, other, value)
-            earlier = arith.cmpi(arith.CmpIPredicate.ult, plus(short(at), step), short(own))
-            first = arith.ori(_greater(other, value), arith.andi(equal, earlier))
-            before = arith.addi(before, arith.extui(i32(), first))
+            earlier = below(short(at) + step, short(own))
+            first = _greater(other, value) | equal & earlier
+            before = before + arith.extui(i32(), first)
         scf.YieldOp([before])
     return op.results[0]
 

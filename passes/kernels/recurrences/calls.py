@@ -37,7 +37,7 @@ def recurrence_lowering(
         kernel: Recurrence = (
             rule.of(call, lanes) if isinstance(call, DeltaRuleCall) else convolution.of(call, lanes)
         )
-        return kernel.refused or kernel
+        return kernel.checked()
 
     return Lowering(calls, choose, _dispatch)
 

@@ -14,7 +14,7 @@ from mxc.dialects.reasons import Reason
 from mxc.dialects.recurrence import ConvolutionCall, DeltaRuleCall
 from mxc.passes.kernels.executables import Threads
 from mxc.passes.kernels.extents import Buffer, Size, Sized
-from mxc.passes.kernels.vectors import f32, i32, index
+from mxc.passes.kernels.vectors import equal, f32, i32, index
 
 #: Types of weights that are extended to f32 exactly.
 _FLOATS = ("bf16", "f16", "f32")
@@ -41,10 +41,9 @@ class Recurrence(Sized, ABC):
     def name(self) -> str:
         """The symbol of the kernel."""
 
-    @property
     @abstractmethod
-    def refused(self) -> Reason | None:
-        """Why no kernel has these sizes, if none has."""
+    def checked(self) -> Self | Reason:
+        """This, or why no kernel has these sizes."""
 
     @property
     def threads(self) -> Threads | None:
@@ -85,7 +84,7 @@ class DeltaRule(Recurrence):
 
     @classmethod
     def of(cls, call: DeltaRuleCall, lanes: int) -> Self:
-        """The kernel of a call, if it is not refused."""
+        """The kernel of a call; see `checked`."""
         _, layers, heads, key_depth, depth = shape_of(call.states.pool)
         return cls(
             key_heads=shape_of(call.keys)[1],
@@ -130,19 +129,18 @@ class Convolution(Recurrence):
 
     @classmethod
     def of(cls, call: ConvolutionCall, lanes: int) -> Self:
-        """The kernel of a call, if it is not refused."""
+        """The kernel of a call; see `checked`."""
         columns, width = shape_of(call.weights)
         element, layers = str(element_of(call.weights)), shape_of(call.states.pool)[1]
         return cls(columns=columns, width=width, element=element, layers=layers, lanes=lanes)
 
-    @property
-    def refused(self) -> Reason | None:
-        """Why no kernel has these sizes, whatever the target."""
+    def checked(self) -> Self | Reason:
+        """This, or why no kernel has these sizes, whatever the target."""
         if not 2 <= self.width <= _MOST_WIDTH:
             return Reason(f"it sees {self.width} tokens; kernels take 2 to {_MOST_WIDTH}")
         if self.element not in _FLOATS:
             return Reason(f"weights are {self.element}; kernels take {', '.join(_FLOATS)}")
-        return None
+        return self
 
     @property
     def name(self) -> str:
@@ -175,5 +173,5 @@ def rows_of_run(runs: ir.Value, places: ir.Value, number: ir.Value) -> Rows:
         return arith.index_cast(ir.IndexType.get(), memref.LoadOp(source, list(at)).result)
 
     first, count, before = (load(runs, number, index(column)) for column in range(3))
-    fresh = arith.cmpi(arith.CmpIPredicate.eq, before, index(0))
-    return Rows(first, arith.addi(first, count), load(places, number), fresh)
+    fresh = equal(before, 0)
+    return Rows(first, first + count, load(places, number), fresh)

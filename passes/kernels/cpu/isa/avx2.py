@@ -16,7 +16,7 @@ from mxc.passes.kernels.cpu.codes import floats_of_codes
 from mxc.passes.kernels.cpu.isa import x86_bytes
 from mxc.passes.kernels.cpu.isa.protocol import Grain, Isa
 from mxc.passes.kernels.cpu.isa.registers import bfloat16_bits, pairs_of_halves
-from mxc.passes.kernels.vectors import bitcast, i8, i16, of, splat, table
+from mxc.passes.kernels.vectors import bitcast, equal, i8, i16, of, splat, table
 
 #: Mantissa bits of a bf16, and its exponent bias.
 _MANTISSA, _BIAS = 7, 127
@@ -94,29 +94,29 @@ class Avx2(Isa):
         def at_least(first: int) -> ir.Value:
             return arith.cmpi(arith.CmpIPredicate.sge, magnitude, number(first))
 
-        magnitude = arith.andi(codes, number(element.magnitude_mask))
-        placed = arith.shli(magnitude, number(_MANTISSA - element.mantissa))
-        normal = arith.addi(placed, number((_BIAS - element.bias) << _MANTISSA))
+        magnitude = codes & number(element.magnitude_mask)
+        placed = magnitude << number(_MANTISSA - element.mantissa)
+        normal = placed + number((_BIAS - element.bias) << _MANTISSA)
         subnormal = 1 << element.mantissa
         bits = bfloat16_bits(element.values[:subnormal]).view(np.uint8).reshape(-1, 2)
         tables = np.zeros((2, _HIGH), np.uint8)
         tables[:, :subnormal] = bits.T
         lookup = table(np.tile(tables.reshape(-1), count // _HIGH).view(np.int8), i8())
-        both = arith.muli(magnitude, number(0x0101))
-        places = arith.ori(both, number(_HIGH << 8))
+        both = magnitude * number(0x0101)
+        places = both | number(_HIGH << 8)
         small = x86.shuffle_bytes(lookup, bitcast(places, i8(), 2 * count))
         found = arith.select(at_least(subnormal), normal, bitcast(small, i16(), count))
-        sign = arith.andi(arith.shli(codes, number(8)), number(0x8000))
+        sign = codes << number(8) & number(0x8000)
         if element.specials is Specials.FNUZ:
             # The code of the negative zero.
-            code = arith.andi(codes, number(0xFF))
-            is_special = arith.cmpi(arith.CmpIPredicate.eq, code, number(element.sign_bit))
+            code = codes & number(0xFF)
+            is_special = equal(code, number(element.sign_bit))
         else:
             is_special = at_least(min(element.inf_codes or element.nan_codes))
-        special = arith.andi(
-            arith.extsi(of(i16(), count), is_special), number(_SPECIAL[bool(element.inf_codes)])
+        special = arith.extsi(of(i16(), count), is_special) & number(
+            _SPECIAL[bool(element.inf_codes)]
         )
-        found = arith.ori(arith.ori(found, special), sign)
+        found = found | special | sign
         return bitcast(found, ir.BF16Type.get(), count)
 
     def floats_of_dwords(self, element: ElementFormat, codes: ir.Value) -> ir.Value:

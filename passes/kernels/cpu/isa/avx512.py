@@ -16,7 +16,7 @@ from mxc.passes.kernels.cpu.codes import floats_of_codes
 from mxc.passes.kernels.cpu.isa import x86_bytes
 from mxc.passes.kernels.cpu.isa.protocol import Grain, Isa
 from mxc.passes.kernels.cpu.isa.registers import bfloat16_bits, pairs_of_halves
-from mxc.passes.kernels.vectors import bitcast, f32, i8, i16, splat, table
+from mxc.passes.kernels.vectors import bitcast, f32, i8, i16, signed_below, splat, table
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Avx512(Isa):
         low, high = (bits & 0xFF).astype(np.uint8), (bits >> 8).astype(np.uint8)
         half = 128
         signed = np.array_equal(bits[:half] | 0x8000, bits[half:])
-        sign = arith.cmpi(arith.CmpIPredicate.slt, codes, splat(0, i8(), 4 * self.lanes))
+        sign = signed_below(codes, splat(0, i8(), 4 * self.lanes))
 
         def look_up(part: NDArray[np.uint8]) -> ir.Value:
             first, second = (table(x.view(np.int8), i8()) for x in np.split(part, 2))
@@ -102,8 +102,8 @@ class Avx512(Isa):
 
         lows, highs = look_up(low[:half]), look_up(high[:half])
         if signed:
-            top = arith.andi(codes, splat(-128, i8(), 4 * self.lanes))
-            highs = arith.ori(highs, top)
+            top = codes & -128
+            highs = highs | top
         else:
             lows = arith.select(sign, look_up(low[half:]), lows)
             highs = arith.select(sign, look_up(high[half:]), highs)

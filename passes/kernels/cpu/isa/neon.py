@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from iree.compiler import ir
-from iree.compiler.dialects import arith, math, vector
+from iree.compiler.dialects import math, vector
 from numpy.typing import NDArray
 
 from mxc.dialects import aarch64
@@ -93,4 +93,4 @@ class Neon(Isa):
         """values[codes]; bits above those of the codes are cleared first."""
         tables = [table(part, i8()) for part in values.reshape(-1, _BYTES)]
         mask = splat(values.size - 1, i8(), _BYTES)
-        return aarch64.look_up_bytes(tables, arith.andi(codes, mask))
+        return aarch64.look_up_bytes(tables, codes & mask)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith
 
 from mxc.formats.formats import ElementFormat
 from mxc.kernels.layout import Kind
@@ -42,7 +41,7 @@ class Portable(Isa):
 
     def multiply_add(self, a: ir.Value, b: ir.Value, total: ir.Value) -> ir.Value:
         """Multiply, then add, rounded twice."""
-        return arith.addf(arith.mulf(a, b), total)
+        return a * b + total
 
     def floats_of_dwords(self, element: ElementFormat, codes: ir.Value) -> ir.Value:
         """Decode by arithmetic."""

@@ -23,17 +23,17 @@ def bfloat16_bits(values: NDArray[np.float32]) -> NDArray[np.int16]:
 def halves(pair: ir.Value, lanes: int) -> Sequence[ir.Value]:
     """The two f32 [lanes] in a register of bf16 pairs: elements 0 and elements 1 of the lanes."""
     bits = bitcast(pair, i32(), lanes)
-    first = arith.shli(bits, splat(16, i32(), lanes))
-    second = arith.andi(bits, splat(-65536, i32(), lanes))
+    first = bits << 16
+    second = bits & -65536
     return [bitcast(value, f32(), lanes) for value in (first, second)]
 
 
 def pair(first: ir.Value, second: ir.Value, lanes: int) -> ir.Value:
     """The register of bf16 pairs made of two f32 [lanes] that bf16 holds exactly."""
     low, high = (bitcast(value, i32(), lanes) for value in (first, second))
-    low = arith.shrui(low, splat(16, i32(), lanes))
-    high = arith.andi(high, splat(-65536, i32(), lanes))
-    return bitcast(arith.ori(low, high), ir.BF16Type.get(), 2 * lanes)
+    low = low >> 16
+    high = high & -65536
+    return bitcast(low | high, ir.BF16Type.get(), 2 * lanes)
 
 
 def pairs_of_halves(lows: ir.Value, highs: ir.Value, lanes: int) -> tuple[ir.Value, ir.Value]:

@@ -9,7 +9,7 @@ from iree.compiler.dialects import arith
 from numpy.typing import NDArray
 
 from mxc.dialects import x86
-from mxc.passes.kernels.vectors import bitcast, i8, i16, splat, table
+from mxc.passes.kernels.vectors import bitcast, i8, i16, signed_below, splat, table
 
 #: Bytes of the parts of a register that vpshufb does not cross.
 _PART = 16
@@ -22,7 +22,7 @@ def look_up(values: NDArray[np.int8], codes: ir.Value) -> ir.Value:
     16, selected by bits 4 and 5.
     """
     size = ir.VectorType(codes.type).shape[0]
-    low = arith.andi(codes, splat(15, i8(), size))
+    low = codes & 15
     found = [
         x86.shuffle_bytes(table(np.tile(part, size // _PART), i8()), low)
         for part in values.reshape(-1, _PART)
@@ -30,8 +30,8 @@ def look_up(values: NDArray[np.int8], codes: ir.Value) -> ir.Value:
     words = bitcast(codes, i16(), size // 2)
     for bit in (4, 5)[: len(found) // 2]:
         # The bit moves to the sign of its byte; bits that come from the byte below end lower.
-        moved = bitcast(arith.shli(words, splat(7 - bit, i16(), size // 2)), i8(), size)
-        chosen = arith.cmpi(arith.CmpIPredicate.slt, moved, splat(0, i8(), size))
+        moved = bitcast(words << 7 - bit, i8(), size)
+        chosen = signed_below(moved, splat(0, i8(), size))
         found = [
             arith.select(chosen, second, first)
             for first, second in zip(found[0::2], found[1::2], strict=True)
@@ -46,4 +46,4 @@ def dot(total: ir.Value, weight: ir.Value, one: ir.Value) -> ir.Value:
     """
     lanes = ir.VectorType(total.type).shape[0]
     pairs = x86.multiply_pairs_u8i8(weight, one)
-    return arith.addi(total, x86.multiply_pairs_i16(pairs, splat(1, i16(), 2 * lanes)))
+    return total + x86.multiply_pairs_i16(pairs, splat(1, i16(), 2 * lanes))

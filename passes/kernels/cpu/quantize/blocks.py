@@ -23,7 +23,7 @@ from mxc.formats.recipes import MANTISSA, NAN_BYTE
 from mxc.passes.kernels.cpu.quantize.rounding import Rounding
 from mxc.passes.kernels.sources import BLOCK
 from mxc.passes.kernels.values import producer
-from mxc.passes.kernels.vectors import f32, i32, load, of
+from mxc.passes.kernels.vectors import equal, f32, i32, load, of
 
 #: Floats that are extended to f32 in registers.
 _FLOATS = ("f32", "bf16")
@@ -69,7 +69,7 @@ class BlockQuantizer:
 
 def largest_of(parts: Sequence[ir.Value]) -> ir.Value:
     """The largest magnitude of a block, i32, from the bits of its floats, i32 vectors."""
-    first, *others = (arith.andi(part, like(part, MAGNITUDE)) for part in parts)
+    first, *others = (part & like(part, MAGNITUDE) for part in parts)
     for other in others:
         first = arith.maxsi(first, other)
     return vector.reduction(i32(), vector.CombiningKind.MAXSI, first)
@@ -77,8 +77,8 @@ def largest_of(parts: Sequence[ir.Value]) -> ir.Value:
 
 def power_of(byte: ir.Value) -> ir.Value:
     """The bits of 2^(byte - 127); 0 for the byte 0, NaN for 255."""
-    nothing = arith.cmpi(arith.CmpIPredicate.eq, byte, like(byte, NAN_BYTE))
-    return arith.select(nothing, like(byte, NAN), arith.shli(byte, like(byte, MANTISSA)))
+    nothing = equal(byte, like(byte, NAN_BYTE))
+    return arith.select(nothing, like(byte, NAN), byte << like(byte, MANTISSA))
 
 
 def quantizer(

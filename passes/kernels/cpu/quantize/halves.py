@@ -38,23 +38,23 @@ def packed(codes: Halves, signs: Halves | None, element: ElementFormat) -> ir.Va
     bits = element.bits
     first, second = codes
     if not element.exponent:
-        first = arith.andi(first, like(first, (1 << bits) - 1))
-    pair = arith.ori(first, arith.shli(second, like(second, bits)))
+        first = first & like(first, (1 << bits) - 1)
+    pair = first | second << like(second, bits)
     for half, floats in enumerate(signs or ()):
         place = (half + 1) * bits
-        sign = arith.shrui(floats, like(floats, 32 - place))
-        pair = arith.ori(pair, arith.andi(sign, like(sign, 1 << place - 1)))
+        sign = floats >> like(floats, 32 - place)
+        pair = pair | sign & like(sign, 1 << place - 1)
     if bits == 4:
         return arith.trunci(of(i8(), HALF), pair)
     if bits == 8:
         return bitcast(arith.trunci(of(i16(), HALF), pair), i8(), BLOCK)
-    return _three_bytes(arith.andi(pair, like(pair, (1 << 2 * bits) - 1)))
+    return _three_bytes(pair & like(pair, (1 << 2 * bits) - 1))
 
 
 def _three_bytes(pairs: ir.Value) -> ir.Value:
     """Pack lanes of 12 bits, i32 [16], to contiguous bytes i8 [24]."""
     first, second = (vector.shuffle(pairs, pairs, list(range(p, HALF, 2))) for p in range(2))
-    words = arith.ori(first, arith.shli(second, like(second, 12)))
+    words = first | second << like(second, 12)
     kept = [4 * word + byte for word in range(HALF // 2) for byte in range(3)]
     raw = bitcast(words, i8(), BLOCK)
     return vector.shuffle(raw, raw, kept)

@@ -27,7 +27,7 @@ from mxc.passes.kernels.cpu.quantize.sources import Reader, Source
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.extents import Buffer, Size, Sized, named, product, quotient_up, value_of
 from mxc.passes.kernels.sources import BLOCK
-from mxc.passes.kernels.vectors import broadcast, i1, i8, i32, index, loop, of, scratch, when
+from mxc.passes.kernels.vectors import broadcast, equal, i1, i8, i32, index, loop, of, scratch, when
 
 #: Approximate blocks per workgroup: long compared with a dispatch, and enough workgroups for all
 #: threads.
@@ -74,17 +74,17 @@ class Quantize(Sized):
         lanes = self.isa.lanes
         reader = self.source.reader(read, lanes)
         work = _Work(self, reader, elements, scales, _constants(lanes))
-        first = arith.muli(workgroup(0), index(_BLOCKS_A_WORKGROUP))
-        last = arith.minui(arith.addi(first, index(_BLOCKS_A_WORKGROUP)), value_of(self.blocks))
+        first = workgroup(0) * _BLOCKS_A_WORKGROUP
+        last = arith.minui(first + _BLOCKS_A_WORKGROUP, value_of(self.blocks))
         with loop(first, last, index(lanes)) as (block, _, _):
-            stop = arith.minui(arith.addi(block, index(lanes)), last)
-            whole = arith.cmpi(arith.CmpIPredicate.eq, arith.subi(stop, block), index(lanes))
+            stop = arith.minui(block + lanes, last)
+            whole = equal(stop - block, lanes)
             quick = scf.IfOp(whole, [i1()], has_else=True)
             with ir.InsertionPoint(quick.then_block):
                 scf.YieldOp([work.group(block)])
             with ir.InsertionPoint(quick.else_block):
                 scf.YieldOp([whole])
-            slow = arith.xori(quick.results[0], _true())
+            slow = quick.results[0] ^ _true()
             with when(slow), loop(block, stop, index(1)) as (one, _, _):
                 work.single(one)
 
@@ -101,7 +101,7 @@ class _Work:
         """Quantize one block per lane if all are ordinary, and return whether they are, i1."""
         rounding, lanes = self.kernel.rounding, self.kernel.isa.lanes
         floats, first = self.reader.group(block)
-        parts = [floats.part(arith.addi(first, index(lane)), lanes) for lane in range(lanes)]
+        parts = [floats.part(first + lane, lanes) for lane in range(lanes)]
         amax = floats.magnitudes(merged(parts, floats.greater))
         byte = rounding.scale(amax)
         # The product of a small element and a small scale may have been flushed to zero.
@@ -117,13 +117,13 @@ class _Work:
                     broadcast(self.constants, [index(number), lane], _HALF)
                     for number in range(len(constants.values))
                 ]
-                halves = floats.halves(arith.addi(first, lane))
+                halves = floats.halves(first + lane)
                 ahead = index(_AHEAD // self.kernel.source.block_bytes)
-                self.reader.ask_for(arith.addi(block, arith.addi(lane, ahead)))
+                self.reader.ask_for(block + (lane + ahead))
                 known = Constants(*read)
                 codes = [rounding.quick(half, known) for half in halves]
                 signs = halves if rounding.format.element.exponent else None
-                self._store(arith.addi(block, lane), (codes[0], codes[1]), signs)
+                self._store(block + lane, (codes[0], codes[1]), signs)
         return found
 
     def single(self, block: ir.Value) -> None:

@@ -37,6 +37,7 @@ from mxc.dialects.quantize_scalars import (
 )
 from mxc.formats.formats import BlockFormat
 from mxc.formats.recipes import MANTISSA, ScaleRecipe
+from mxc.passes.kernels.vectors import equal
 
 _BIAS = 127
 _EXPONENT = 0xFF << MANTISSA
@@ -102,20 +103,20 @@ class Rounding:
         used = byte
         if zeros:
             # Blocks of zeros have the byte 0, and are zeros under any scale.
-            nothing = arith.cmpi(arith.CmpIPredicate.eq, amax, like(amax, 0))
+            nothing = equal(amax, like(amax, 0))
             used = arith.select(nothing, like(amax, _BIAS), byte)
-        above = arith.subi(used, like(used, self.lowest))
+        above = used - like(used, self.lowest)
         inside = like(used, self.highest - self.lowest)
         quick = arith.cmpi(arith.CmpIPredicate.ule, above, inside)
-        return quick, self._constants(arith.subi(used, like(used, _BIAS)))
+        return quick, self._constants(used - like(used, _BIAS))
 
     def _constants(self, exponent: ir.Value) -> Constants:
         """The constants for scales 2^exponent."""
         element = self.format.element
-        moved = arith.shli(exponent, like(exponent, MANTISSA))
+        moved = exponent << like(exponent, MANTISSA)
 
         def scaled(value: float) -> ir.Value:
-            return arith.addi(moved, like(moved, bits_of(value)))
+            return moved + like(moved, bits_of(value))
 
         largest = scaled(element.max) if self.saturates else None
         if not element.exponent:
@@ -126,7 +127,7 @@ class Rounding:
         # The excess of the exponent part of the code in e >> kept.
         base = _log2(element.min_normal) + _BIAS
         rest = like(moved, (kept << MANTISSA) - (base << element.mantissa))
-        start = arith.subi(rest, arith.shli(exponent, like(exponent, element.mantissa)))
+        start = rest - (exponent << like(exponent, element.mantissa))
         return Constants(least=scaled(element.min_normal), start=start, largest=largest)
 
     def quick(self, x: ir.Value, constants: Constants) -> ir.Value:
@@ -138,13 +139,13 @@ class Rounding:
         if not element.exponent:
             return self._fixed_point(x, constants)
         kept = MANTISSA - element.mantissa
-        size = arith.andi(x, like(x, MAGNITUDE))
-        exponent = arith.maxsi(arith.andi(x, like(x, _EXPONENT)), constants.least)
-        steps = arith.shrui(exponent, like(x, kept))
-        sum_of = arith.addi(arith.addi(exponent, steps), constants.start)
+        size = x & like(x, MAGNITUDE)
+        exponent = arith.maxsi(x & like(x, _EXPONENT), constants.least)
+        steps = exponent >> like(x, kept)
+        sum_of = exponent + steps + constants.start
         if constants.largest is not None:
             size = arith.minsi(size, constants.largest)
-        return as_bits(arith.addf(as_float(size), as_float(sum_of)))
+        return as_bits(as_float(size) + as_float(sum_of))
 
     def _fixed_point(self, x: ir.Value, constants: Constants) -> ir.Value:
         value = as_float(x)
@@ -153,7 +154,7 @@ class Rounding:
             # NaN does not occur here, and the sign of a zero makes no difference.
             value = _chosen(arith.CmpFPredicate.OLT, value, largest)
             value = _chosen(arith.CmpFPredicate.OGT, value, arith.negf(largest))
-        return as_bits(arith.addf(value, as_float(constants.start)))
+        return as_bits(value + as_float(constants.start))
 
     def codes(self, xs: Sequence[ir.Value], amax: ir.Value, byte: ir.Value) -> list[ir.Value]:
         """The codes of one block, i32, in parts like `xs`, with signs and without other bits.
@@ -178,10 +179,10 @@ class Rounding:
         element = self.format.element
         if not element.exponent:
             top = like(code, 32 - element.bits)
-            return arith.shrsi(arith.shli(code, top), top)
-        code = arith.andi(code, like(code, element.magnitude_mask))
-        sign = arith.shrui(x, like(x, 32 - element.bits))
-        return arith.ori(code, arith.andi(sign, like(sign, element.sign_bit)))
+            return arith.shrsi(code << top, top)
+        code = code & like(code, element.magnitude_mask)
+        sign = x >> like(x, 32 - element.bits)
+        return code | sign & like(sign, element.sign_bit)
 
     def exact(self, x: ir.Value, byte: ir.Value) -> ir.Value:
         """The codes of any x under the scale bytes, i32 of its shape."""

@@ -33,7 +33,6 @@ from mxc.passes.kernels.vectors import (
     of,
     prefetch,
     scratch,
-    splat,
 )
 
 _F16 = ElementFormat("float16", exponent=5, mantissa=10, specials=Specials.IEEE)
@@ -67,7 +66,7 @@ class Floats:
         found: ir.Value | None = None
         for start in range(0, BLOCK, each):
             raw = load(self.memory, [block, index(start)], self._element, each)
-            sizes = arith.andi(bitcast(raw, i32(), lanes), splat(mask, i32(), lanes))
+            sizes = bitcast(raw, i32(), lanes) & mask
             found = sizes if found is None else self.greater(found, sizes)
         assert found is not None
         return found
@@ -76,8 +75,8 @@ class Floats:
         """The magnitudes of merged parts, as bits of f32."""
         if self._wide:
             return merged
-        lower = arith.andi(merged, like(merged, 0xFFFF))
-        word = arith.maxsi(lower, arith.shrui(merged, like(merged, 16)))
+        lower = merged & like(merged, 0xFFFF)
+        word = arith.maxsi(lower, merged >> like(merged, 16))
         return self._widened(word)
 
     def halves(self, block: ir.Value) -> Halves:
@@ -87,13 +86,13 @@ class Floats:
             return of_floats(raw)
         pairs = bitcast(raw, i32(), HALF)
         if isinstance(self._element, ir.BF16Type):
-            return self._widened(pairs), arith.andi(pairs, like(pairs, _UPPER))
-        return self._widened(pairs), self._widened(arith.shrui(pairs, like(pairs, 16)))
+            return self._widened(pairs), pairs & like(pairs, _UPPER)
+        return self._widened(pairs), self._widened(pairs >> like(pairs, 16))
 
     def _widened(self, words: ir.Value) -> ir.Value:
         """The bits of the f32 of the low 16 bits of each lane."""
         if isinstance(self._element, ir.BF16Type):
-            return arith.shli(words, like(words, 16))
+            return words << like(words, 16)
         lanes = ir.VectorType(words.type).shape[0]
         return as_bits(floats_of_codes(words, _F16, lanes))
 
@@ -144,9 +143,9 @@ class Reader:
         if self.scratch is None:
             return Floats(self.read[0]), block
         with loop(index(0), index(self.lanes), index(1)) as (lane, _, _):
-            one = arith.addi(block, lane)
+            one = block + lane
             factor = as_float(_spread(power_of(self._byte(one)), BLOCK))
-            values = arith.mulf(self._values(one), factor)
+            values = self._values(one) * factor
             vector.store(values, self.scratch, [lane, index(0)])
         return Floats(self.scratch), index(0)
 
@@ -181,15 +180,15 @@ class Reader:
 
 def _scaled(bits: ir.Value, byte: ir.Value) -> ir.Value:
     """Bits of a float with few significant bits times 2^(byte - 127), also if subnormal or Inf."""
-    size = arith.andi(bits, like(bits, MAGNITUDE))
-    sign = arith.xori(bits, size)
-    field = arith.shrui(size, like(size, MANTISSA))
-    moved = arith.addi(field, arith.subi(byte, like(byte, _BIAS)))
-    fraction = arith.andi(size, like(size, (1 << MANTISSA) - 1))
-    normal = arith.ori(fraction, arith.shli(moved, like(moved, MANTISSA)))
-    whole = arith.ori(fraction, like(fraction, 1 << MANTISSA))
-    shift = arith.maxsi(arith.subi(like(moved, 1), moved), like(moved, 0))
-    small = arith.shrui(whole, arith.minsi(shift, like(shift, 31)))
+    size = bits & like(bits, MAGNITUDE)
+    sign = bits ^ size
+    field = size >> like(size, MANTISSA)
+    moved = field + (byte - like(byte, _BIAS))
+    fraction = size & like(size, (1 << MANTISSA) - 1)
+    normal = fraction | moved << like(moved, MANTISSA)
+    whole = fraction | like(fraction, 1 << MANTISSA)
+    shift = arith.maxsi(like(moved, 1) - moved, like(moved, 0))
+    small = whole >> arith.minsi(shift, like(shift, 31))
 
     def where(predicate: arith.CmpIPredicate, value: ir.Value, limit: int) -> ir.Value:
         return arith.cmpi(predicate, value, like(value, limit))
@@ -198,10 +197,8 @@ def _scaled(bits: ir.Value, byte: ir.Value) -> ir.Value:
     infinite = where(arith.CmpIPredicate.sge, moved, 0xFF)
     found = arith.select(infinite, like(found, INFINITY), found)
     # Zero, Inf and NaN do not change under any scale but NaN.
-    kept = arith.ori(
-        where(arith.CmpIPredicate.eq, size, 0), where(arith.CmpIPredicate.sge, size, INFINITY)
-    )
-    found = arith.ori(arith.select(kept, size, found), sign)
+    kept = where(arith.CmpIPredicate.eq, size, 0) | where(arith.CmpIPredicate.sge, size, INFINITY)
+    found = arith.select(kept, size, found) | sign
     return arith.select(where(arith.CmpIPredicate.eq, byte, NAN_BYTE), like(found, NAN), found)
 
 

@@ -106,25 +106,25 @@ class TransposeQuantize(Sized):
             loop(columns, last_column, index(BLOCK if blocks else _COLUMNS)) as (column, _, _),
             loop(first, last, index(1)) as (block, _, _),
         ):
-            row = arith.muli(block, index(BLOCK))
+            row = block * BLOCK
             if blocks:
                 self._decode(reader, strip.memory, row, column)
                 with loop(index(0), index(BLOCK), index(_COLUMNS)) as (part, _, _):
-                    strip.quantize(index(0), part, block, arith.addi(column, part))
+                    strip.quantize(index(0), part, block, column + part)
             else:
                 strip.quantize(row, column, block, column)
 
     def _part(self, dimension: int, size: int, whole: int) -> tuple[ir.Value, ir.Value]:
         """The range of a workgroup along a dimension."""
-        first = arith.muli(workgroup(dimension), index(size))
-        return first, arith.minui(arith.addi(first, index(size)), index(whole))
+        first = workgroup(dimension) * size
+        return first, arith.minui(first + size, index(whole))
 
     def _decode(self, reader: Reader, memory: ir.Value, row: ir.Value, column: ir.Value) -> None:
         """Decode a block of each of 32 rows, exactly, to memory."""
         across = index(self.depth // BLOCK)
-        first = arith.addi(arith.muli(row, across), arith.divui(column, index(BLOCK)))
+        first = row * across + column // BLOCK
         with loop(index(0), index(BLOCK), index(1)) as (number, _, _):
-            values = reader.exact(arith.addi(first, arith.muli(number, across)))
+            values = reader.exact(first + number * across)
             vector.store(values, memory, [number, index(0)])
 
 
@@ -140,7 +140,7 @@ class _Strip:
     def quantize(self, row: ir.Value, column: ir.Value, block: ir.Value, result: ir.Value) -> None:
         """Quantize 32 rows from `row` on, which become block `block` of the result's columns."""
         rounding = self.rounding
-        rows = [arith.addi(row, index(number)) for number in range(BLOCK)]
+        rows = [row + number for number in range(BLOCK)]
         amax = self._magnitude(rows[0], column)
         for number in rows[1:]:
             amax = arith.maxsi(amax, self._magnitude(number, column))
@@ -153,7 +153,7 @@ class _Strip:
             codes = []
             for number in rows:
                 x = self._bits(number, column)
-                prefetch(self.memory, [number, arith.addi(column, index(_AHEAD // 4))])
+                prefetch(self.memory, [number, column + _AHEAD // 4])
                 codes.append(rounding.signed(rounding.quick(x, constants), x))
             scf.YieldOp(self._dwords(codes))
         with ir.InsertionPoint(either.else_block):
@@ -171,19 +171,19 @@ class _Strip:
 
     def _magnitude(self, row: ir.Value, column: ir.Value) -> ir.Value:
         bits = self._bits(row, column)
-        return arith.andi(bits, like(bits, MAGNITUDE))
+        return bits & like(bits, MAGNITUDE)
 
     def _dwords(self, codes: Sequence[ir.Value]) -> list[ir.Value]:
         """The packed block of each lane as dwords, i32 [16] each."""
         bits = self.rounding.format.element.bits
         found = [splat(0, i32(), _COLUMNS)] * (bits * BLOCK // 32)
         for number, code in enumerate(codes):
-            code = arith.andi(code, like(code, (1 << bits) - 1))
+            code = code & like(code, (1 << bits) - 1)
             at, shift = divmod(number * bits, 32)
-            found[at] = arith.ori(found[at], arith.shli(code, like(code, shift)))
+            found[at] = found[at] | code << like(code, shift)
             if shift + bits > 32:
-                rest = arith.shrui(code, like(code, 32 - shift))
-                found[at + 1] = arith.ori(found[at + 1], rest)
+                rest = code >> like(code, 32 - shift)
+                found[at + 1] = found[at + 1] | rest
         return found
 
     def _store(
@@ -196,7 +196,7 @@ class _Strip:
         narrow = arith.trunci(of(i8(), _COLUMNS), byte)
         for lane in range(_COLUMNS):
             own = vector.shuffle(columns, columns, range(even * lane, even * lane + count))
-            at = arith.addi(result, index(lane))
+            at = result + lane
             vector.store(own, self.elements, [at, block, index(0)])
             scale = vector.shuffle(narrow, narrow, [lane])
             vector.store(scale, self.scales, [at, block])

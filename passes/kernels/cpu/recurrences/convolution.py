@@ -6,6 +6,7 @@ The last W - 1 rows of x are in registers; the extended and transposed weights a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Self
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, math, scf, vector
@@ -23,13 +24,12 @@ _KEPT, _KEPT_AVX2 = 12, 6
 class CpuConvolution(Convolution):
     """In registers of `lanes` f32."""
 
-    @property
-    def refused(self) -> Reason | None:
-        """Why no registers have such columns."""
-        if self.columns % self.lanes:
-            text = f"x has {self.columns} columns; kernels take multiples of {self.lanes}"
-            return super().refused or Reason(text)
-        return super().refused
+    def checked(self) -> Self | Reason:
+        """This, or why no registers have such columns."""
+        found = super().checked()
+        if isinstance(found, Reason) or self.columns % self.lanes == 0:
+            return found
+        return Reason(f"x has {self.columns} columns; kernels take multiples of {self.lanes}")
 
     @property
     def _together(self) -> int:
@@ -53,8 +53,8 @@ class CpuConvolution(Convolution):
         """Build the body at the insertion point."""
         x, weights, pool, runs, places, result = buffers
         run = rows_of_run(runs, places, workgroup(1))
-        first = arith.muli(workgroup(0), index(self._together))
-        columns = [arith.addi(first, index(n * self.lanes)) for n in range(self._registers)]
+        first = workgroup(0) * self._together
+        columns = [first + n * self.lanes for n in range(self._registers)]
         before = [index(n) for n in range(self.width - 1)]
         states = [[run.place, self.layer, n, column] for n in before for column in columns]
         factors = self._factors(weights, columns)
@@ -81,7 +81,7 @@ class CpuConvolution(Convolution):
         memory = scratch([width, self._together], f32())
         element = ir.Type.parse(self.element)
         for number, column in enumerate(columns):
-            at = arith.muli(column, index(width))
+            at = column * width
             whole = vector.load(of(element, lanes * width), weights, [at])
             if self.element != "f32":
                 whole = arith.extf(of(f32(), lanes * width), whole)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, math, memref, scf, vector
@@ -37,15 +38,14 @@ _CHAINS = 8
 class CpuDeltaRule(DeltaRule):
     """In registers of `lanes` f32."""
 
-    @property
-    def refused(self) -> Reason | None:
-        """Why no registers have such states."""
+    def checked(self) -> Self | Reason:
+        """This, or why no registers have such states."""
         if self.key_depth % _STEP or self.depth % self.lanes:
             return Reason(
                 f"a state is {self.key_depth}x{self.depth}; kernels take multiples of "
                 f"{_STEP}x{self.lanes}"
             )
-        return None
+        return self
 
     @property
     def columns(self) -> int:
@@ -69,10 +69,10 @@ class CpuDeltaRule(DeltaRule):
         *rows, pool, runs, places, result = buffers
         block, head, number = (workgroup(n) for n in range(3))
         run = rows_of_run(runs, places, number)
-        first = arith.muli(block, index(self.columns))
-        key_head = arith.divui(head, index(self.group))
+        first = block * self.columns
+        key_head = head // self.group
         tile = scratch([self.key_depth, self.columns], f32())
-        columns = [arith.addi(first, index(n * self.lanes)) for n in range(self._registers)]
+        columns = [first + n * self.lanes for n in range(self._registers)]
         own = [index(n * self.lanes) for n in range(self._registers)]
         zeros = splat(0.0, f32(), self.lanes)
         with loop(index(0), index(self.key_depth), index(1)) as (i, _, _):
@@ -113,16 +113,16 @@ class _Row:
         kept = None if each else self._wide(_element(decay, [self.row, self.head]))
         changes = []
         for known, column in zip(self._known(), columns, strict=True):
-            have = known if kept is None else arith.mulf(kept, known)
+            have = known if kept is None else kept * known
             wanted = load(values, [self.row, self.head, column], f32(), lanes)
-            changes.append(arith.mulf(rate, arith.subf(wanted, have)))
+            changes.append(rate * (wanted - have))
 
         def updated(i: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
             key, query = (self._wide(self._of_key(x, i)) for x in (self.rows[1], self.rows[0]))
             left = self._wide(self._decay(i)) if kept is None else kept
             found = []
             for change, place, total in zip(changes, self.own, sums, strict=True):
-                state = arith.mulf(left, load(self.tile, [i, place], f32(), lanes))
+                state = left * load(self.tile, [i, place], f32(), lanes)
                 state = math.fma(key, change, state)
                 vector.store(state, self.tile, [i, place])
                 found.append(math.fma(query, state, total))
@@ -134,7 +134,7 @@ class _Row:
         def products(i: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
             key = self._of_key(self.rows[1], i)
             if self.kernel.each:
-                key = arith.mulf(key, self._decay(i))
+                key = key * self._decay(i)
             key, lanes = self._wide(key), self.kernel.lanes
             return [
                 math.fma(key, load(self.tile, [i, place], f32(), lanes), total)
@@ -157,12 +157,12 @@ class _Row:
         with loop(index(0), depth, index(_STEP), [zero] * (count * parts)) as (i, sums, op):
             for n in range(_STEP):
                 taken = slice(n % parts * count, (n % parts + 1) * count)
-                sums[taken] = add(arith.addi(i, index(n)), sums[taken])
+                sums[taken] = add(i + n, sums[taken])
             scf.YieldOp(sums)
         found = [list(op.results)[n * count : (n + 1) * count] for n in range(parts)]
         while len(found) > 1:
             found = [
-                [arith.addf(a, b) for a, b in zip(*pair, strict=True)]
+                [a + b for a, b in zip(*pair, strict=True)]
                 for pair in zip(found[0::2], found[1::2], strict=True)
             ]
         return found[0]

@@ -80,20 +80,10 @@ from mxc.passes.kernels.gpu.attention.softmax import (
 from mxc.passes.kernels.gpu.attention.sums import Sums, scaled
 from mxc.passes.kernels.gpu.attention.wave import Wave, votes, wave
 from mxc.passes.kernels.gpu.floats import bf16_parts
-from mxc.passes.kernels.gpu.lanes import (
-    Lane,
-    below,
-    divided,
-    lane_of,
-    long,
-    plus,
-    rest,
-    short,
-    times,
-)
+from mxc.passes.kernels.gpu.lanes import Lane, lane_of, long, short
 from mxc.passes.kernels.gpu.products import multiply_floats
 from mxc.passes.kernels.runs import first_seen
-from mxc.passes.kernels.vectors import i32, index, loop, when
+from mxc.passes.kernels.vectors import below, i32, index, loop, unequal, when
 
 #: The bf16 that add up to an f32.
 _F32_PARTS = 3
@@ -121,7 +111,7 @@ class _Body:
         queries, pool, sinks, _, lists, *_, parts, result = buffers
         self.shape, self.wave = shape, own
         slices = shape.slices
-        head = divided(workgroup(0), slices)
+        head = workgroup(0) // slices
         self.tiles = tiles
         count = (tiles * TILE + shape.group - 2) // shape.group + 1
         tokens = part(
@@ -143,7 +133,7 @@ class _Body:
             bounded_queries=bounded(tokens),
             keys=keys,
             values=values,
-            first=times(rest(workgroup(0), slices), shape.mixed // slices),
+            first=workgroup(0) % slices * (shape.mixed // slices),
             lane=lane,
         )
         self.result = Result(own, self.operands, head, count, sinks, parts, result)
@@ -154,11 +144,11 @@ class _Body:
         Computed anew wherever they are needed: there are no registers to carry them.
         """
         own, group, found = self.wave, self.shape.group, []
-        lane = short(plus(self.operands.lane.row, unknown_zero()))
+        lane = short(self.operands.lane.row + unknown_zero())
         for tile in range(self.tiles):
-            number = arith.addi(own.skipped, plus(lane, tile * TILE))
-            inside = arith.minui(number, plus(own.rows, -1))
-            found.append(Row(number, divided(inside, group), long(rest(inside, group))))
+            number = own.skipped + (lane + tile * TILE)
+            inside = arith.minui(number, own.rows + -1)
+            found.append(Row(number, inside // group, long(inside % group)))
         return found
 
     def build(self) -> None:
@@ -182,12 +172,12 @@ class _Body:
         queries = [] if careful else [self._query(tile, row) for tile, row in enumerate(rows)]
         # Keys of the next block are on their way while those of this one are used.
         ahead = self.shape.ahead and not careful
-        last = times(divided(plus(own.behind, -1), BLOCK_KEYS), BLOCK_KEYS)
+        last = (own.behind + -1) // BLOCK_KEYS * BLOCK_KEYS
 
         def page(key: ir.Value) -> ir.Value:
             return operands.keys.page(arith.minui(key, last))
 
-        pages = [page(own.start), page(plus(own.start, BLOCK_KEYS))]
+        pages = [page(own.start), page(own.start + BLOCK_KEYS)]
         every = range(self.shape.chunks)
         loaded = operands.load_keys(pages[0], own.start, every) if ahead else []
         slots = self.shape.slots
@@ -195,22 +185,22 @@ class _Body:
         none = [value for _ in rows for value in Sums.none(zeros).all]
         begun = [value for _ in rows for value in Sums.none([]).all]
         size = len(begun)
-        pieces = piece_of(own.start), plus(piece_of(plus(own.behind, -1)), 1)
+        pieces = piece_of(own.start), piece_of(own.behind + -1) + 1
         for tile in range(tiles):
             self.kept.write(zeros, tile * slots)
         with loop(*pieces, constant(1, i32()), [*begun, *pages, *loaded]) as (piece, before, whole):
-            first = times(piece, PIECE_KEYS)
+            first = piece * PIECE_KEYS
             start = arith.maxui(first, own.start)
-            behind = arith.minui(plus(first, PIECE_KEYS), own.behind)
+            behind = arith.minui(first + PIECE_KEYS, own.behind)
             given = [*none, *before[size:]]
             with loop(start, behind, constant(BLOCK_KEYS, i32()), given) as (at, carried, op):
                 current, following, *keys = carried[len(none) :]
                 values = []
                 for step in range(self.shape.steps if ahead else 0):
                     values += operands.load_values(current, at, step)
-                after = page(plus(at, 2 * BLOCK_KEYS))
+                after = page(at + 2 * BLOCK_KEYS)
                 if ahead:
-                    coming = arith.minui(plus(at, BLOCK_KEYS), last)
+                    coming = arith.minui(at + BLOCK_KEYS, last)
                     loaded = operands.load_keys(following, coming, every)
                 block = _Block(at, current, keys, values)
                 sums = Sums.each(carried[: len(none)], tiles)
@@ -334,15 +324,15 @@ class _Body:
         added = None
         for sums in tiles:
             for value in (in_all(sums.total, sums.values[0]), *sums.values):
-                own = arith.subf(value, value)
-                added = own if added is None else arith.addf(added, own)
+                own = value - value
+                added = own if added is None else added + own
         assert added is not None
         whole, *others = elements(added)
         for lane in others:
-            whole = arith.addf(whole, lane)
+            whole = whole + lane
         spoiled = arith.cmpf(arith.CmpFPredicate.UNE, whole, number(0.0))
         none = constant(0, i32())
-        return arith.cmpi(arith.CmpIPredicate.ne, votes(spoiled, self.shape.lanes), none)
+        return unequal(votes(spoiled, self.shape.lanes), none)
 
     def _query(self, tile: int, row: Row) -> Query:
         parts = (bf16_parts(each, _F32_PARTS) for each in self.operands.query(row))
@@ -353,9 +343,9 @@ class _Body:
     ) -> list[ir.Value]:
         """Scores of keys that a row does not see are MASKED; most blocks have none of them."""
         own = self.wave
-        late = below(own.position, plus(start, BLOCK_KEYS - 1))
+        late = below(own.position, start + (BLOCK_KEYS - 1))
         early = below(start, first_seen(self.shape.reach, own.last))
-        some = late if self.shape.reach is None else arith.ori(late, early)
+        some = late if self.shape.reach is None else late | early
         branch = scf.IfOp(some, [score.type for score in scores], has_else=True)
         with ir.InsertionPoint(branch.then_block):
             found = []
@@ -367,10 +357,10 @@ class _Body:
         return list(branch.results)
 
     def _mask(self, row: Row, scores: list[ir.Value], start: ir.Value) -> list[ir.Value]:
-        position = arith.addi(self.wave.position, row.token)
-        seen = first_seen(self.shape.reach, position), plus(position, 1)
-        first = short(times(self.operands.lane.group, self.shape.sums))
-        return masked(scores, first, *(arith.subi(bound, start) for bound in seen))
+        position = self.wave.position + row.token
+        seen = first_seen(self.shape.reach, position), position + 1
+        first = short(self.operands.lane.group * self.shape.sums)
+        return masked(scores, first, *(bound - start for bound in seen))
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from mxc.passes.kernels.gpu.attention.operands import Block, Operands, Row, exte
 from mxc.passes.kernels.gpu.attention.shape import BLOCK_KEYS, TILE, Attention
 from mxc.passes.kernels.gpu.attention.softmax import elements, in_all, number, zero
 from mxc.passes.kernels.gpu.fragments import FRAGMENT
-from mxc.passes.kernels.gpu.lanes import plus, rest, short, times
+from mxc.passes.kernels.gpu.lanes import short
 from mxc.passes.kernels.vectors import f32, i32, index, loop, splat
 
 #: Adds the products of a key's elements and of a query's f32 [run] to scores.
@@ -54,7 +54,7 @@ def _exact_scores(operands: Operands, row: Row, block: Block) -> list[list[ir.Va
     with loop(index(0), index(shape.depth), index(FRAGMENT), begun) as (at, given, op):
         query, found = elements(operands.query_part(row, at)), []
         # There are no registers for the addresses of all keys.
-        group = plus(operands.lane.group, unknown_zero())
+        group = operands.lane.group + unknown_zero()
         for key, total in zip(_keys(shape, group), given, strict=True):
             own = elements(extended(operands.elements(block, key, at, FRAGMENT)))
             for pair in zip(query, own, strict=True):
@@ -70,7 +70,7 @@ def _keys(shape: Attention, group: ir.Value) -> Iterator[ir.Value]:
     """Those of a block whose scores a lane of a group has."""
     for tile in range(0, BLOCK_KEYS, TILE):
         for place in range(shape.sums):
-            yield plus(times(group, shape.sums), tile + place)
+            yield group * shape.sums + (tile + place)
 
 
 def finite_only(values: ir.Value) -> ir.Value:
@@ -90,7 +90,7 @@ def with_the_others(
     shape, lane = operands.shape, operands.lane.lane
     with loop(index(0), index(shape.lanes // TILE), index(1), sums) as (group, given, op):
         sums = list(given)
-        owner = short(plus(times(group, TILE), rest(lane, TILE)))
+        owner = short(group * TILE + lane % TILE)
         for key, weight in zip(_keys(shape, group), elements(weights), strict=True):
             bits = of_lane(arith.bitcast(i32(), weight), owner)
             sums = _with_key(operands, block, key, arith.bitcast(f32(), bits), sums)
@@ -111,8 +111,8 @@ def _with_key(
     nothing = arith.cmpf(arith.CmpFPredicate.OEQ, weight, number(0.0))
     none = zero(shape.slots)
     for place in range(shape.sums):
-        row = plus(times(operands.lane.group, shape.sums), place)
-        at = plus(operands.first, times(row, shape.slots))
+        row = operands.lane.group * shape.sums + place
+        at = operands.first + row * shape.slots
         values = extended(operands.elements(block, key, at, shape.slots))
         # Of finite values nothing is added: a weight that is infinite or NaN is in the sums.
         values = arith.select(_finite(values), none, values)
@@ -125,5 +125,5 @@ def _with_key(
 
 def _finite(values: ir.Value) -> ir.Value:
     """Where f32 are finite: x - x is zero."""
-    own = arith.subf(values, values)
+    own = values - values
     return arith.cmpf(arith.CmpFPredicate.OEQ, own, zero(ir.VectorType(values.type).shape[0]))

@@ -40,9 +40,9 @@ from mxc.passes.kernels.gpu.attention.shape import JOINED, TAIL, TILE, Attention
 from mxc.passes.kernels.gpu.attention.softmax import FLOOR, number, rounded, zero
 from mxc.passes.kernels.gpu.attention.sums import Sums
 from mxc.passes.kernels.gpu.attention.wave import Wave
-from mxc.passes.kernels.gpu.lanes import at_most, below, divided, long, plus, rest, times
+from mxc.passes.kernels.gpu.lanes import at_most, long
 from mxc.passes.kernels.runs import first_seen, read_run
-from mxc.passes.kernels.vectors import f32, i32, index, loop, of, when
+from mxc.passes.kernels.vectors import below, equal, f32, i32, index, loop, of, when
 
 #: Pieces that are loaded at once.
 _PIECES = 8
@@ -53,12 +53,12 @@ def join_pieces(shape: Attention, buffers: Sequence[ir.Value]) -> None:
     parts, sinks, runs, result = buffers
     run = read_run(runs, workgroup(1))
     quads = shape.mixed // TAIL
-    own = plus(times(workgroup(0), JOINED), thread())
-    decoded = arith.cmpi(arith.CmpIPredicate.eq, run.tokens, index(1))
-    with when(arith.andi(decoded, below(own, shape.heads * shape.group * quads))):
-        at = times(rest(own, quads), TAIL)
-        member = rest(divided(own, quads), shape.group)
-        head = divided(own, quads * shape.group)
+    own = workgroup(0) * JOINED + thread()
+    decoded = equal(run.tokens, 1)
+    with when(decoded & below(own, shape.heads * shape.group * quads)):
+        at = own % quads * TAIL
+        member = own // quads % shape.group
+        head = own // (quads * shape.group)
         count = pieces_between(first_seen(shape.reach, run.before), run.before)
         pieces = _Pieces(shape, parts, sinks, result, run.number, run.first, count)
         pieces.join(head, member, at)
@@ -73,30 +73,30 @@ def join_when_last(
     """
     *_, sinks, _, _, counters, parts, result = buffers
     with when(own.apart):
-        head = divided(workgroup(0), shape.slices)
+        head = workgroup(0) // shape.slices
         count = pieces_between(first_seen(shape.reach, own.position), own.position)
         fence("release")
-        one = scf.IfOp(arith.cmpi(arith.CmpIPredicate.eq, lane, index(0)), [i32()], has_else=True)
+        one = scf.IfOp(equal(lane, 0), [i32()], has_else=True)
         with ir.InsertionPoint(one.then_block):
-            row = plus(times(head, shape.group), long(own.skipped))
-            place = plus(times(long(own.token), shape.heads * shape.group), row)
+            row = head * shape.group + long(own.skipped)
+            place = long(own.token) * (shape.heads * shape.group) + row
             flat = memref.collapse_shape(_flat(counters), counters, [[0, 1]])
             scf.YieldOp([added(flat, place, constant(1, i32()))])
         with ir.InsertionPoint(one.else_block):
             scf.YieldOp([constant(0, i32())])
         before = rocdl.readfirstlane(i32(), one.results[0])
-        others = plus(times(count, shape.slices), -1)
-        with when(arith.cmpi(arith.CmpIPredicate.eq, before, others)):
+        others = count * shape.slices + -1
+        with when(equal(before, others)):
             fence("acquire")
             pieces = _Pieces(
                 shape, parts, sinks, result, long(own.run), long(own.token), long(count)
             )
             quads = shape.mixed // TAIL
-            rows = arith.minui(own.rows, plus(own.skipped, TILE))
-            rows = long(arith.subi(rows, own.skipped))
-            with loop(lane, times(rows, quads), index(shape.lanes)) as (each, _, _):
-                member = plus(long(own.skipped), divided(each, quads))
-                pieces.join(head, member, times(rest(each, quads), TAIL))
+            rows = arith.minui(own.rows, own.skipped + TILE)
+            rows = long(rows - own.skipped)
+            with loop(lane, rows * quads, index(shape.lanes)) as (each, _, _):
+                member = long(own.skipped) + each // quads
+                pieces.join(head, member, each % quads * TAIL)
 
 
 def _flat(counters: ir.Value) -> ir.Type:
@@ -128,8 +128,8 @@ class _Pieces:
             op,
         ):
             (sums,) = Sums.each(carried, 1)
-            numbers = [plus(start, n) for n in range(_PIECES)]
-            last = plus(self.count, -1)
+            numbers = [start + n for n in range(_PIECES)]
+            last = self.count + -1
             loaded = [self._load(at_most(each, last), head, member, at) for each in numbers]
             for number_of, some in zip(numbers, loaded, strict=True):
                 there = below(number_of, self.count)
@@ -145,7 +145,7 @@ class _Pieces:
 
     def _load(self, piece: ir.Value, head: ir.Value, member: ir.Value, at: ir.Value) -> Sums:
         shape = self.shape
-        place = arith.addi(arith.muli(piece, value_of(shape.runs)), self.run)
+        place = piece * value_of(shape.runs) + self.run
         begin = [place, index(0), index(0), index(0)]
         sizes = [1, shape.heads, shape.group, shape.mixed + TAIL]
         left = bounded(part(self.parts, begin, sizes, kept=(1, 2, 3)))

@@ -36,8 +36,8 @@ from mxc.passes.kernels.gpu.attention.shape import BLOCK_KEYS, TILE, Attention
 from mxc.passes.kernels.gpu.attention.softmax import elements
 from mxc.passes.kernels.gpu.floats import bf16_parts
 from mxc.passes.kernels.gpu.fragments import FRAGMENT, Instruction
-from mxc.passes.kernels.gpu.lanes import Lane, below, divided, long, plus, rest, times
-from mxc.passes.kernels.vectors import bitcast, f32, i32, index, of, splat
+from mxc.passes.kernels.gpu.lanes import Lane, long
+from mxc.passes.kernels.vectors import below, bitcast, f32, i32, index, of, splat, unequal
 
 #: Keys whose scales are loaded at once.
 _QUAD = 4
@@ -90,17 +90,17 @@ class Pages:
 
     def page(self, key: ir.Value) -> ir.Value:
         """The page that has a key, i32. The key is the same for all lanes."""
-        return memref.LoadOp(self.lists, [self.run, long(divided(key, self.positions))]).result
+        return memref.LoadOp(self.lists, [self.run, long(key // self.positions)]).result
 
     def block(self, page: ir.Value, key: ir.Value) -> Block:
         """From a key of a page on."""
         _, entries, _, _, depth = ir.MemRefType(self.pool.type).shape
-        position = long(rest(key, self.positions))
+        position = long(key % self.positions)
         place = [long(page), self.entry, position, self.head, index(0)]
         elements = bounded(part(self.pool, place, [1, 1, BLOCK_KEYS, 1, depth], kept=(2, 4)))
         if self.packed is None:
             return Block(elements, None)
-        row = arith.addi(times(long(page), entries), self.entry)
+        row = long(page) * entries + self.entry
         place = [row, first_scale(self.pool, position, self.head)]
         count = (depth // BLOCK - 1) * self.positions + BLOCK_KEYS
         return Block(elements, bounded(part(self.packed, place, [1, count], kept=(1,))))
@@ -168,7 +168,7 @@ class Operands:
         return self.keys_of(self._load_key(block, tile, chunk))[0]
 
     def _load_key(self, block: Block, tile: int, chunk: ir.Value) -> list[ir.Value]:
-        key, column, run = plus(self.lane.column, tile * TILE), self._column(chunk), self.shape.run
+        key, column, run = self.lane.column + tile * TILE, self._column(chunk), self.shape.run
         elements = self._inside(column, lambda at: self._load_elements(block, [key, at], run))
         if block.scales is None:
             return [elements]
@@ -192,18 +192,18 @@ class Operands:
 
     def _column(self, chunk: ir.Value) -> ir.Value:
         """The first element that the lane has of a chunk along D."""
-        return plus(times(chunk, self.shape.chunk), times(self.lane.block, self.shape.run))
+        return chunk * self.shape.chunk + self.lane.block * self.shape.run
 
     def load_values(self, page: ir.Value, start: ir.Value, step: int) -> list[ir.Value]:
         """This lane's elements of D for `values_of`, for each key of a product along keys."""
         block, count = self.values.block(page, start), self.shape.keys_of_tile
-        at = plus(self.first, times(self.lane.column, self.shape.slots))
-        own, found, size = times(self.lane.block, count), [], self.shape.instruction.fragment
+        at = self.first + self.lane.column * self.shape.slots
+        own, found, size = self.lane.block * count, [], self.shape.instruction.fragment
         for number in range(step * size, (step + 1) * size, _QUAD):
             tile, quad = divmod(number, count)
-            first = plus(own, tile * TILE + quad)
+            first = own + (tile * TILE + quad)
             for place in range(_QUAD):
-                place_of_key = [plus(first, place), at]
+                place_of_key = [first + place, at]
                 found.append(self._load_elements(block, place_of_key, self.shape.slots))
             if block.scales is not None:
                 # Those of four keys are side by side.
@@ -242,7 +242,7 @@ class Operands:
 
     def _scale(self, key: ir.Value, at: ir.Value) -> ir.Value:
         """Where the scale of the elements from `at` on is, which are of one block of the format."""
-        return arith.addi(times(divided(at, BLOCK), self.values.positions), key)
+        return at // BLOCK * self.values.positions + key
 
     def parts(self, fragment: ir.Value) -> Parts:
         """A fragment of the pool as bf16."""
@@ -259,7 +259,7 @@ class Operands:
         instruction = self.shape.instruction
         if not instruction.unit.replicated:
             return parts
-        upper = arith.cmpi(arith.CmpIPredicate.ne, self.lane.group, index(0))
+        upper = unequal(self.lane.group, 0)
         found = []
         for values in parts:
             count = ir.VectorType(values.type).shape[0]

@@ -17,11 +17,11 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, math, memref, rocdl, vector
 
 from mxc.dialects.quantize import BLOCK
+from mxc.dialects.quantize_scalars import i32 as i32_of
 from mxc.formats.formats import BlockFormat
 from mxc.passes.kernels.gpu.attention.softmax import elements, number
 from mxc.passes.kernels.gpu.decode import power
 from mxc.passes.kernels.gpu.decode_bits import F16_BIAS, eights
-from mxc.passes.kernels.gpu.lanes import plus, times
 from mxc.passes.kernels.vectors import bitcast, f32, i8, i16, i32, of, splat
 
 
@@ -42,8 +42,8 @@ def first_scale(pool: ir.Value, position: ir.Value, head: ir.Value) -> ir.Value:
     """Where in an entry the scale of the first block of a position and a head is."""
     _, _, rows, heads, depth = ir.MemRefType(pool.type).shape
     positions = rows * BLOCK // (BLOCK + 1)
-    before = times(head, depth // BLOCK * positions)
-    return plus(arith.addi(before, position), positions * heads * depth)
+    before = head * (depth // BLOCK * positions)
+    return before + position + positions * heads * depth
 
 
 def load_words(memory: ir.Value, at: Sequence[ir.Value], count: int) -> ir.Value:
@@ -57,12 +57,7 @@ def load_words(memory: ir.Value, at: Sequence[ir.Value], count: int) -> ir.Value
 
 def byte_of(word: ir.Value, number: int) -> ir.Value:
     """A byte of an i32, as i8."""
-    return arith.trunci(i8(), arith.shrui(word, constant_i32(8 * number)))
-
-
-def constant_i32(value: int) -> ir.Value:
-    """An i32."""
-    return arith.ConstantOp(i32(), ir.IntegerAttr.get(i32(), value)).result
+    return arith.trunci(i8(), word >> 8 * number)
 
 
 def decoded(
@@ -87,7 +82,7 @@ def decoded(
     else:
         bytes_ = [_signed_byte(word, place) for word in each for place in range(4)]
         exact, unit = vector.from_elements(of(f32(), size), bytes_), element.min_positive
-    wide = arith.mulf(exact, vector.broadcast(exact.type, arith.mulf(factor, number(unit))))
+    wide = exact * vector.broadcast(exact.type, factor * unit)
     # Of what is exact a bf16 is the upper half.
     halves = bitcast(wide, ir.BF16Type.get(), 2 * size)
     return vector.shuffle(halves, halves, list(range(1, 2 * count, 2)))
@@ -114,5 +109,5 @@ def _joined(*parts: ir.Value) -> ir.Value:
 
 def _signed_byte(word: ir.Value, place: int) -> ir.Value:
     """A signed byte of a word as f32."""
-    high = arith.shli(word, constant_i32(24 - 8 * place))
-    return arith.sitofp(f32(), arith.shrsi(high, constant_i32(24)))
+    high = word << 24 - 8 * place
+    return arith.sitofp(f32(), arith.shrsi(high, i32_of(24)))

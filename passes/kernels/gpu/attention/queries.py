@@ -15,7 +15,7 @@ from mxc.passes.kernels.gpu.attention.kept import unknown_zero
 from mxc.passes.kernels.gpu.attention.operands import Parts, joined
 from mxc.passes.kernels.gpu.attention.shape import TILE, Attention
 from mxc.passes.kernels.gpu.fragments import FRAGMENT
-from mxc.passes.kernels.gpu.lanes import Lane, plus, times
+from mxc.passes.kernels.gpu.lanes import Lane
 from mxc.passes.kernels.vectors import index, of
 
 #: Gives the parts of a chunk along D.
@@ -55,7 +55,7 @@ class StagedQueries:
         """Memory for so many tiles."""
         loads, groups, parts = shape.run // FRAGMENT, shape.instruction.groups, 3
         size = [tiles, shape.chunks * parts * loads, TILE * groups, FRAGMENT]
-        place = plus(times(lane.block, TILE), lane.row)
+        place = lane.block * TILE + lane.row
         return StagedQueries(shared(size, ir.BF16Type.get()), place, loads, parts)
 
     def write(self, tile: int, query: Iterable[Parts]) -> Query:
@@ -80,7 +80,7 @@ class _Staged:
     def reader(self) -> Reader:
         """Read where they are needed, not before the loop over keys."""
         own = self.queries
-        tile, kind = plus(unknown_zero(), self.tile), of(ir.BF16Type.get(), FRAGMENT)
+        tile, kind = unknown_zero() + self.tile, of(ir.BF16Type.get(), FRAGMENT)
 
         def part(number: int) -> ir.Value:
             numbers = range(number * own.loads, (number + 1) * own.loads)

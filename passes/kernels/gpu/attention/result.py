@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, memref, scf, vector
+from iree.compiler.dialects import memref, scf, vector
 
 from mxc.dialects.amdgpu import bounded
 from mxc.passes.kernels.gpu.attention.operands import Operands, Row, extended, part
@@ -14,8 +14,8 @@ from mxc.passes.kernels.gpu.attention.shape import TAIL
 from mxc.passes.kernels.gpu.attention.softmax import elements, number, rounded
 from mxc.passes.kernels.gpu.attention.sums import Sums
 from mxc.passes.kernels.gpu.attention.wave import Wave
-from mxc.passes.kernels.gpu.lanes import long, plus, times
-from mxc.passes.kernels.vectors import f32, index, of, when
+from mxc.passes.kernels.gpu.lanes import long
+from mxc.passes.kernels.vectors import equal, f32, index, of, when
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class Result:
             numbers = shape.mixed + TAIL
             left = bounded(part(self.parts, place, [1, 1, shape.group, numbers], kept=(2, 3)))
             # One lane of a row, of one of its waves.
-            lane = arith.ori(self.operands.first, self.operands.lane.group)
-            with when(arith.cmpi(arith.CmpIPredicate.eq, lane, index(0))):
+            lane = self.operands.first | self.operands.lane.group
+            with when(equal(lane, 0)):
                 tail = [sums.maximum, sums.total, number(0.0), number(0.0)]
                 both = vector.from_elements(of(f32(), TAIL), tail)
                 vector.store(both, left, [row.member, index(shape.mixed)])
@@ -57,8 +57,8 @@ class Result:
     def _store(self, values: Sequence[ir.Value], into: ir.Value, at: list[ir.Value]) -> None:
         """The slots of a row of the product lie side by side."""
         shape, kind = self.operands.shape, str(ir.MemRefType(into.type).element_type)
-        first = times(self.operands.lane.group, shape.sums)
+        first = self.operands.lane.group * shape.sums
         for place, lanes in enumerate(zip(*map(elements, values), strict=True)):
-            column = plus(self.operands.first, times(plus(first, place), shape.slots))
+            column = self.operands.first + (first + place) * shape.slots
             whole = vector.from_elements(of(f32(), shape.slots), list(lanes))
             vector.store(rounded(whole, kind), into, [*at, column])

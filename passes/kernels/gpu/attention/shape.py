@@ -10,10 +10,10 @@ from iree.compiler.dialects import arith
 from mxc.passes.kernels.extents import Size, value_of
 from mxc.passes.kernels.gpu.attention.softmax import LOG2_E
 from mxc.passes.kernels.gpu.fragments import FRAGMENT, Instruction
-from mxc.passes.kernels.gpu.lanes import at_most, below, divided, plus, times
+from mxc.passes.kernels.gpu.lanes import at_most
 from mxc.passes.kernels.paged_attention import PagedAttention
 from mxc.passes.kernels.runs import reach_size
-from mxc.passes.kernels.vectors import index
+from mxc.passes.kernels.vectors import below, equal, index, unequal
 
 #: Rows, keys or elements of D that a matrix instruction takes.
 TILE = 16
@@ -166,15 +166,15 @@ class Attention(PagedAttention):
         tokens, runs, pages = map(value_of, (self.tokens, self.runs, self.pages))
         apart = index(1)
         if self.reach is None or reach_size(self.reach) > 2 * PIECE_KEYS:
-            apart = arith.ceildivui(times(pages, self.pool[1]), index(PIECE_KEYS))
+            apart = arith.ceildivui(pages * self.pool[1], index(PIECE_KEYS))
             if self.reach is not None:
                 most = (reach_size(self.reach) - 2) // PIECE_KEYS + 2
                 apart = at_most(apart, most)
-            size = times(arith.muli(runs, apart), 4 * self.heads * self.group * self._part)
+            size = runs * apart * (4 * self.heads * self.group * self._part)
             apart = arith.select(below(size, MOST_PARTS), apart, index(1))
         several = arith.cmpi(arith.CmpIPredicate.ugt, tokens, runs)
-        alone = arith.cmpi(arith.CmpIPredicate.eq, runs, index(1))
-        return arith.select(arith.andi(several, alone), index(0), apart)
+        alone = equal(runs, 1)
+        return arith.select(several & alone, index(0), apart)
 
     @property
     def parts(self) -> list[Size]:
@@ -183,7 +183,7 @@ class Attention(PagedAttention):
         if self.pieces is not None:
             runs, pieces = value_of(self.runs), value_of(self.pieces)
             few = below(pieces, 2)
-            count = arith.select(few, index(1), arith.muli(runs, pieces))
+            count = arith.select(few, index(1), runs * pieces)
         return [count, self.heads, self.group, self._part]
 
     @property
@@ -200,28 +200,28 @@ class Attention(PagedAttention):
     def workgroups(self) -> list[Size]:
         """Along slices of heads; then blocks of rows, and what is computed apart."""
         runs, pieces = value_of(self.runs), value_of(self.pieces)
-        apart = times(arith.muli(runs, pieces), self.token_blocks)
+        apart = runs * pieces * self.token_blocks
         blocks = self.blocks(1)
         if self.tiles > 1:
             none = below(pieces, 1)
             blocks = arith.select(none, self.blocks(self.tiles), blocks)
-        return [self.heads * self.slices, arith.addi(blocks, apart)]
+        return [self.heads * self.slices, blocks + apart]
 
     def blocks(self, tiles: int) -> ir.Value:
         """Blocks of rows of all runs, at most: those of run s begin at `first_block`. None where
         all tokens are decoded, and computed apart."""
         tokens, runs, pieces = map(value_of, (self.tokens, self.runs, self.pieces))
-        some = arith.addi(self.first_block(tokens, tiles), runs)
-        decoded = arith.cmpi(arith.CmpIPredicate.eq, tokens, runs)
-        apart = arith.cmpi(arith.CmpIPredicate.ne, pieces, index(0))
-        return arith.select(arith.andi(decoded, apart), index(0), some)
+        some = self.first_block(tokens, tiles) + runs
+        decoded = equal(tokens, runs)
+        apart = unequal(pieces, 0)
+        return arith.select(decoded & apart, index(0), some)
 
     def first_block(self, token: ir.Value, tiles: int) -> ir.Value:
         """The first block of the run that begins at a token; add the number of the run.
 
         A run of c tokens has at least floor(c * G / rows) + 1 from there to the next run.
         """
-        return divided(times(token, self.group), tiles * TILE)
+        return token * self.group // (tiles * TILE)
 
     @property
     def join_workgroups(self) -> list[Size]:
@@ -235,9 +235,9 @@ class Attention(PagedAttention):
 
 def piece_of(key: ir.Value) -> ir.Value:
     """The piece that has a key."""
-    return divided(key, PIECE_KEYS)
+    return key // PIECE_KEYS
 
 
 def pieces_between(first: ir.Value, last: ir.Value) -> ir.Value:
     """How many pieces have some of the keys `first` .. `last`."""
-    return plus(arith.subi(piece_of(last), piece_of(first)), 1)
+    return piece_of(last) - piece_of(first) + 1

@@ -14,7 +14,8 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, math, rocdl, vector
 
 from mxc.dialects.amdgpu_narrow import exchanged
-from mxc.passes.kernels.vectors import f32, i32, of, splat
+from mxc.dialects.generic import constant
+from mxc.passes.kernels.vectors import f32, i32, of, signed_below, splat
 from mxc.targets.matrix_unit import MatrixUnit
 
 #: log2 e: exp(x) = 2 ** (x log2 e).
@@ -41,7 +42,7 @@ OfRow = Callable[[ir.Value, Combine], ir.Value]
 
 def number(value: float) -> ir.Value:
     """An f32."""
-    return arith.ConstantOp(f32(), ir.FloatAttr.get(f32(), value)).result
+    return constant(value, f32())
 
 
 def power(x: ir.Value) -> ir.Value:
@@ -86,14 +87,14 @@ def online_softmax(
     for score in own[1:]:
         highest = greatest(highest, score)
     times = number(unit)
-    highest = greatest(maximum, arith.mulf(of_row(highest, greatest), times))
-    factor = power(arith.subf(maximum, highest))
+    highest = greatest(maximum, of_row(highest, greatest) * times)
+    factor = power(maximum - highest)
     down = arith.negf(highest)
     weights = [power(math.fma(score, times, down)) for score in own]
     # LLVM may or may not contract what is no fma; bits are the same wherever a row is computed.
     total = math.fma(total, factor, weights[0])
     for weight in weights[1:]:
-        total = arith.addf(total, weight)
+        total = total + weight
     kind = of(f32(), len(weights))
     return Softened(highest, total, factor, vector.from_elements(kind, weights))
 
@@ -107,7 +108,7 @@ def capped(scores: Sequence[ir.Value], scale: float, cap: float) -> list[ir.Valu
     """tanh(scale * score / cap) of vectors; the cap is the `unit` that is left."""
     factor = number(scale / cap)
     return [
-        vector.from_elements(each.type, [tanh(arith.mulf(x, factor)) for x in elements(each)])
+        vector.from_elements(each.type, [tanh(x * factor) for x in elements(each)])
         for each in scores
     ]
 
@@ -115,14 +116,14 @@ def capped(scores: Sequence[ir.Value], scale: float, cap: float) -> list[ir.Valu
 def tanh(x: ir.Value) -> ir.Value:
     """tanh(x) of an f32, within some units of the last place."""
     size = math.absf(x)
-    square = arith.mulf(x, x)
+    square = x * x
     sum_ = number(_TANH[0])
     for coefficient in _TANH[1:]:
         sum_ = math.fma(sum_, square, number(coefficient))
-    small = math.fma(arith.mulf(square, x), sum_, x)
+    small = math.fma(square * x, sum_, x)
     # 1 - 2 / (exp(2 |x|) + 1): what overflows is 1.
-    grown = power(arith.mulf(size, number(2 * LOG2_E)))
-    divisor = arith.addf(grown, number(1.0))
+    grown = power(size * number(2 * LOG2_E))
+    divisor = grown + number(1.0)
     large = math.fma(number(-2.0), rocdl.rcp(f32(), divisor), number(1.0))
     large = math.copysign(large, x)
     return arith.select(arith.cmpf(arith.CmpFPredicate.OLT, size, number(_SMALL)), small, large)
@@ -137,12 +138,8 @@ def masked(
     for tile, own in enumerate(scores):
         kept = []
         for place, score in enumerate(elements(own)):
-            at = ir.IntegerAttr.get(i32(), 16 * tile + place)
-            key = arith.addi(first_key, arith.ConstantOp(i32(), at).result)
-            inside = arith.andi(
-                arith.cmpi(arith.CmpIPredicate.sge, key, low),
-                arith.cmpi(arith.CmpIPredicate.slt, key, high),
-            )
+            key = first_key + (16 * tile + place)
+            inside = arith.cmpi(arith.CmpIPredicate.sge, key, low) & signed_below(key, high)
             kept.append(arith.select(inside, score, number(MASKED)))
         found.append(vector.from_elements(own.type, kept))
     return found

@@ -54,8 +54,8 @@ class Sums:
     def plus(self, piece: Sums, *, careful: bool) -> Sums:
         """And those of the piece that follows. `careful`: see `scaled`."""
         top = greatest(self.maximum, piece.maximum)
-        old, new = (power(arith.subf(each.maximum, top)) for each in (self, piece))
-        total = math.fma(piece.total, new, arith.mulf(self.total, old))
+        old, new = (power(each.maximum - top) for each in (self, piece))
+        total = math.fma(piece.total, new, self.total * old)
         values = []
         for before, own in zip(self.values, piece.values, strict=True):
             own = _unless_zero(new, own) if careful else own
@@ -64,24 +64,21 @@ class Sums:
 
     def finished(self, sink: ir.Value) -> list[ir.Value]:
         """Values over the total, with the logit of the sink, f32."""
-        top = greatest(self.maximum, arith.mulf(sink, number(LOG2_E)))
-        factor = power(arith.subf(self.maximum, top))
+        top = greatest(self.maximum, sink * LOG2_E)
+        factor = power(self.maximum - top)
         own = power(math.fma(sink, number(LOG2_E), arith.negf(top)))
         total = math.fma(self.total, factor, own)
         found = [scaled(each, factor, careful=True) for each in self.values]
         # A negative zero that was not left alone would be one no longer.
         return [
-            arith.addf(
-                arith.divf(each, in_all(total, each)), zero(ir.VectorType(each.type).shape[0])
-            )
-            for each in found
+            each / in_all(total, each) + zero(ir.VectorType(each.type).shape[0]) for each in found
         ]
 
 
 def scaled(values: ir.Value, factor: ir.Value, *, careful: bool) -> ir.Value:
     """A vector times `factor`. `careful`: zero times anything is zero, which may be infinite."""
     values = _unless_zero(factor, values) if careful else values
-    return arith.mulf(values, in_all(factor, values))
+    return values * in_all(factor, values)
 
 
 def _unless_zero(factor: ir.Value, values: ir.Value) -> ir.Value:

@@ -20,18 +20,9 @@ from mxc.dialects.generic import constant
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.extents import value_of
 from mxc.passes.kernels.gpu.attention.shape import BLOCK_KEYS, PIECE_KEYS, TILE, Attention, piece_of
-from mxc.passes.kernels.gpu.lanes import (
-    at_most,
-    below,
-    divided,
-    long,
-    plus,
-    rest,
-    short,
-    times,
-)
+from mxc.passes.kernels.gpu.lanes import at_most, long, short
 from mxc.passes.kernels.runs import first_seen, read_run
-from mxc.passes.kernels.vectors import i1, i32, loop
+from mxc.passes.kernels.vectors import below, equal, i1, i32, loop, unequal
 
 
 @dataclass(frozen=True)
@@ -65,49 +56,49 @@ def wave(shape: Attention, runs: ir.Value, tiles: int, lane: ir.Value) -> Wave:
     branch = scf.IfOp(mine, [i32()] * 3, has_else=True)
     with ir.InsertionPoint(branch.then_block):
         # The last rows see most keys: begun first, they do not make the others wait.
-        block = arith.subi(plus(blocks, -1), unit)
+        block = blocks + -1 - unit
         number = _run_of_block(shape, runs, count, block, tiles, lane)
-        begin = arith.addi(shape.first_block(_run(runs, number)[0], tiles), number)
-        scf.YieldOp([number, times(arith.subi(block, begin), rows), constant(0, i32())])
+        begin = shape.first_block(_run(runs, number)[0], tiles) + number
+        scf.YieldOp([number, (block - begin) * rows, constant(0, i32())])
     with ir.InsertionPoint(branch.else_block):
-        each = arith.subi(unit, blocks)
-        row = times(rest(each, shape.token_blocks), TILE)
-        each = divided(each, shape.token_blocks)
-        piece = arith.divui(each, count)
-        scf.YieldOp([arith.subi(each, arith.muli(piece, count)), row, piece])
+        each = unit - blocks
+        row = each % shape.token_blocks * TILE
+        each = each // shape.token_blocks
+        piece = each // count
+        scf.YieldOp([each - piece * count, row, piece])
     number, row, piece = branch.results
     first, tokens, before = _run(runs, number)
 
-    all_rows = times(tokens, group)
-    token = divided(row, group)
-    position = arith.addi(before, token)
-    last = arith.addi(before, divided(plus(arith.minui(plus(row, rows), all_rows), -1), group))
-    start, behind = first_seen(shape.reach, position), plus(last, 1)
+    all_rows = tokens * group
+    token = row // group
+    position = before + token
+    last = before + (arith.minui(row + rows, all_rows) + -1) // group
+    start, behind = first_seen(shape.reach, position), last + 1
     some, apart = below(row, all_rows), constant(0, i1())
     if tiles == 1:
-        decoded = arith.cmpi(arith.CmpIPredicate.eq, tokens, constant(1, i32()))
+        decoded = equal(tokens, 1)
         none = below(pieces, 1)
-        owned = arith.ori(none, arith.cmpi(arith.CmpIPredicate.ne, decoded, mine))
-        apart = arith.andi(below(constant(1, i32()), pieces), decoded)
+        owned = none | unequal(decoded, mine)
+        apart = below(constant(1, i32()), pieces) & decoded
         # One piece, of those that the token sees.
-        begin = times(arith.addi(piece_of(start), piece), PIECE_KEYS)
-        some = arith.andi(arith.andi(some, owned), below(begin, behind))
-        end = arith.minui(behind, plus(begin, PIECE_KEYS))
+        begin = (piece_of(start) + piece) * PIECE_KEYS
+        some = some & owned & below(begin, behind)
+        end = arith.minui(behind, begin + PIECE_KEYS)
         behind = arith.select(apart, end, behind)
         start = arith.select(apart, arith.maxui(start, begin), start)
-    skipped = times(token, group)
+    skipped = token * group
     return Wave(
         some=some,
         run=number,
-        token=arith.addi(first, token),
-        skipped=arith.subi(row, skipped),
-        rows=arith.subi(all_rows, skipped),
+        token=first + token,
+        skipped=row - skipped,
+        rows=all_rows - skipped,
         position=position,
         last=last,
-        start=times(divided(start, BLOCK_KEYS), BLOCK_KEYS),
+        start=start // BLOCK_KEYS * BLOCK_KEYS,
         behind=behind,
         apart=apart,
-        part=arith.addi(arith.muli(long(piece), value_of(shape.runs)), long(number)),
+        part=long(piece) * value_of(shape.runs) + long(number),
     )
 
 
@@ -117,13 +108,13 @@ def _run_of_block(
     """The last run whose blocks begin at or before `block`: each lane looks at one run."""
     none = constant(0, i32())
     with loop(none, count, constant(shape.lanes, i32()), [none]) as (start, (found,), op):
-        number = arith.addi(start, short(lane))
-        token = _run(runs, at_most(number, plus(count, -1)))[0]
-        first = arith.addi(shape.first_block(token, tiles), number)
+        number = start + short(lane)
+        token = _run(runs, at_most(number, count + -1))[0]
+        first = shape.first_block(token, tiles) + number
         begun = arith.cmpi(arith.CmpIPredicate.ule, first, block)
-        some = votes(arith.andi(below(number, count), begun), shape.lanes)
-        scf.YieldOp([arith.addi(found, some)])
-    return plus(op.results[0], -1)
+        some = votes(below(number, count) & begun, shape.lanes)
+        scf.YieldOp([found + some])
+    return op.results[0] + -1
 
 
 def votes(condition: ir.Value, lanes: int) -> ir.Value:

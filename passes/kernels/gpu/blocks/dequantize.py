@@ -21,7 +21,6 @@ from mxc.passes.kernels.extents import named, product
 from mxc.passes.kernels.gpu.blocks.over_blocks import OverBlocks
 from mxc.passes.kernels.gpu.conversions import power_of
 from mxc.passes.kernels.gpu.fragments import BLOCK
-from mxc.passes.kernels.gpu.lanes import divided, times
 from mxc.passes.kernels.gpu.parts import rows_of
 from mxc.passes.kernels.vectors import i8, i32, of
 
@@ -57,16 +56,16 @@ class Dequantize(OverBlocks):
 
     def body(self, *given: ir.Value) -> None:
         """Build the body at the insertion point."""
-        most, start = self._together, times(workgroup(0), self._together)
+        most, start = self._together, workgroup(0) * self._together
         elements, scales, floats = (
             rows_of(buffer, size, start, most, self.blocks)
             for buffer, (size, _) in zip(given, self._kinds, strict=True)
         )
         lane, count = thread(), BLOCK // self._lanes
         words = count * self.format.element.bits // 32
-        packed = vector.load(of(i32(), words), elements, [times(lane, words)])
-        byte = memref.LoadOp(scales, [divided(lane, self._lanes)]).result
+        packed = vector.load(of(i32(), words), elements, [lane * words])
+        byte = memref.LoadOp(scales, [lane // self._lanes]).result
         values = widened(packed, power_of(arith.extui(i32(), byte)), self.format.element)
         if self.kind != "f32":
             values = arith.truncf(of(ir.Type.parse(self.kind), count), values)
-        vector.store(values, floats, [times(lane, count)])
+        vector.store(values, floats, [lane * count])

@@ -32,9 +32,8 @@ from mxc.passes.kernels.extents import named, product
 from mxc.passes.kernels.gpu.blocks.over_blocks import OverBlocks
 from mxc.passes.kernels.gpu.conversions import Conversion, largest_of, power_of
 from mxc.passes.kernels.gpu.fragments import BLOCK
-from mxc.passes.kernels.gpu.lanes import divided, rest, times
 from mxc.passes.kernels.gpu.parts import rows_of
-from mxc.passes.kernels.vectors import f32, i8, i32, index, of
+from mxc.passes.kernels.vectors import equal, f32, i8, i32, index, of
 
 
 @dataclass(frozen=True)
@@ -87,14 +86,14 @@ class Quantize(OverBlocks):
 
     def body(self, *given: ir.Value) -> None:
         """Build the body at the insertion point."""
-        most, start = self._together, times(workgroup(0), self._together)
+        most, start = self._together, workgroup(0) * self._together
         *read, elements, scales = (
             rows_of(buffer, size, start, most, self.blocks)
             for buffer, (size, _) in zip(given, self._kinds, strict=True)
         )
         self.conversion.prepare()
         lane = thread()
-        block = divided(lane, self._lanes)
+        block = lane // self._lanes
         values = self._values(read, lane, block)
         exchanges = [
             lambda value, distance=distance: neighbour(value, distance)
@@ -103,8 +102,8 @@ class Quantize(OverBlocks):
         byte = self.conversion.scale(values, largest_of(*exchanges))
         packed = self.conversion.elements(values, byte)
         words = ir.VectorType(packed.type).shape[0]
-        vector.store(packed, elements, [times(lane, words)])
-        first = arith.cmpi(arith.CmpIPredicate.eq, rest(lane, self._lanes), index(0))
+        vector.store(packed, elements, [lane * words])
+        first = equal(lane % self._lanes, 0)
         at = arith.select(first, block, index(BEYOND))
         memref.StoreOp(arith.trunci(i8(), byte), scales, [at])
 
@@ -113,10 +112,10 @@ class Quantize(OverBlocks):
         count = BLOCK // self._lanes
         if self._from is not None:
             words = count * self._bits // 32
-            packed = vector.load(of(i32(), words), read[0], [times(lane, words)])
+            packed = vector.load(of(i32(), words), read[0], [lane * words])
             byte = arith.extui(i32(), memref.LoadOp(read[1], [block]).result)
             return widened(packed, power_of(byte), self._from.element)
-        values = vector.load(of(self._float, count), read[0], [times(lane, count)])
+        values = vector.load(of(self._float, count), read[0], [lane * count])
         # All loads are on their way before the first of them is waited for.
         no_reordering()
         return values if self.source == "f32" else arith.extf(of(f32(), count), values)

@@ -28,10 +28,9 @@ from mxc.formats.recipes import MANTISSA, ScaleRecipe
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.extents import Buffer, Size, Sized, named, product
 from mxc.passes.kernels.gpu.conversions import Conversion, largest_in, largest_of
-from mxc.passes.kernels.gpu.lanes import divided, plus, rest, times
 from mxc.passes.kernels.gpu.parts import rows_of
 from mxc.passes.kernels.gpu.sums import OF_ALL, TOGETHER
-from mxc.passes.kernels.vectors import f32, i8, i32, index, of, when
+from mxc.passes.kernels.vectors import equal, f32, i8, i32, index, of, when
 
 _FORMAT = FORMATS["nvfp4"]
 #: Consecutive elements of a lane: those of 4 bits are a register.
@@ -101,7 +100,7 @@ class QuantizeRows(Sized):
         )
         lane = thread()
         turns = -(-self.depth // (_RUN * self.threads))
-        runs = [plus(lane, turn * self.threads) for turn in range(turns)]
+        runs = [lane + turn * self.threads for turn in range(turns)]
         held = [self._values(floats, run) for run in runs]
         # All loads are on their way before the first of them is waited for.
         no_reordering()
@@ -110,22 +109,22 @@ class QuantizeRows(Sized):
         for other in largest[1:]:
             amax = arith.maxsi(amax, other)
         whole = row_scale(self._across(amax, lane), _FORMAT)
-        first = arith.cmpi(arith.CmpIPredicate.eq, lane, index(0))
+        first = equal(lane, 0)
         memref.StoreOp(whole, wholes, [arith.select(first, index(0), index(BEYOND // 4))])
         conversion = Conversion(_FORMAT, ScaleRecipe.EVEN, self.converts)
         for run, values, own in zip(runs, held, largest, strict=True):
             code = block_scale(arith.maxsi(own, neighbour(own, 1)), whole, _FORMAT)
             one = constant(1.0, f32())
-            unit = arith.divf(arith.divf(one, whole), _normal(code))
-            steps = arith.mulf(values, vector.broadcast(values.type, unit))
+            unit = one / whole / _normal(code)
+            steps = values * vector.broadcast(values.type, unit)
             vector.store(conversion.elements(steps, None), elements, [run])
-            stores = arith.cmpi(arith.CmpIPredicate.eq, rest(run, 2), index(0))
-            at = arith.select(stores, divided(run, 2), index(BEYOND))
+            stores = equal(run % 2, 0)
+            at = arith.select(stores, run // 2, index(BEYOND))
             memref.StoreOp(arith.trunci(i8(), code), scales, [at])
 
     def _values(self, floats: ir.Value, run: ir.Value) -> ir.Value:
         kind = ir.Type.parse(self.source)
-        values = vector.load(of(kind, _RUN), floats, [times(run, _RUN)])
+        values = vector.load(of(kind, _RUN), floats, [run * _RUN])
         return values if self.source == "f32" else arith.extf(of(f32(), _RUN), values)
 
     def _across(self, amax: ir.Value, lane: ir.Value) -> ir.Value:
@@ -133,9 +132,9 @@ class QuantizeRows(Sized):
         amax = largest_of(*OF_ALL)(amax)
         count = self.threads // TOGETHER
         memory = shared([count], i32())
-        first = arith.cmpi(arith.CmpIPredicate.eq, rest(lane, TOGETHER), index(0))
+        first = equal(lane % TOGETHER, 0)
         with when(first):
-            memref.StoreOp(amax, memory, [divided(lane, TOGETHER)])
+            memref.StoreOp(amax, memory, [lane // TOGETHER])
         barrier()
         size = 4 if count % 4 == 0 else 2
         parts = [
@@ -153,4 +152,4 @@ def _normal(code: ir.Value) -> ir.Value:
     scale = _FORMAT.scale
     bias = constant((E8M0.bias - scale.bias) << scale.mantissa, i32())
     places = constant(MANTISSA - scale.mantissa, i32())
-    return as_float(arith.shli(arith.addi(code, bias), places))
+    return as_float(code + bias << places)

@@ -21,7 +21,7 @@ from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.extents import Buffer, Size, Sized
 from mxc.passes.kernels.gpu.conversions import Conversion, power_of
 from mxc.passes.kernels.gpu.fragments import BLOCK
-from mxc.passes.kernels.gpu.lanes import LANES, divided, plus, times
+from mxc.passes.kernels.gpu.lanes import LANES
 from mxc.passes.kernels.vectors import bitcast, f32, i8, i32, of
 
 #: Bits of an element of a source that has no scales.
@@ -97,18 +97,16 @@ class TransposeQuantize(Sized):
         """Build the body at the insertion point."""
         *read, elements, scales = (bounded(buffer) for buffer in given)
         self.conversion.prepare()
-        own = plus(times(workgroup(0), LANES), thread())
+        own = workgroup(0) * LANES + thread()
         columns = 32 // self._bits
-        first = times(own, columns)
+        first = own * columns
         across = workgroup(1)
-        rows = [plus(times(across, BLOCK), row) for row in range(BLOCK)]
-        words = [
-            vector.load(of(i32(), 1), read[0], [plus(times(row, self._words), own)]) for row in rows
-        ]
+        rows = [across * BLOCK + row for row in range(BLOCK)]
+        words = [vector.load(of(i32(), 1), read[0], [row * self._words + own]) for row in rows]
         powers: list[ir.Value | None] = [None] * BLOCK
         if self._from is not None:
-            block = divided(first, BLOCK)
-            places = [plus(times(row, self.depth // BLOCK), block) for row in rows]
+            block = first // BLOCK
+            places = [row * (self.depth // BLOCK) + block for row in rows]
             found = [memref.LoadOp(read[1], [place]).result for place in places]
             no_reordering()
             powers = [power_of(arith.extui(i32(), byte)) for byte in found]
@@ -117,7 +115,7 @@ class TransposeQuantize(Sized):
             parts = [self._pair(*both, pair) for both in zip(words, powers, strict=True)]
             for column in range(len(parts[0])):
                 values = vector.from_elements(of(f32(), BLOCK), [part[column] for part in parts])
-                place = plus(times(plus(first, pair + column), self.rows // BLOCK), across)
+                place = (first + (pair + column)) * (self.rows // BLOCK) + across
                 self._store(values, place, elements, scales)
 
     def _pair(self, word: ir.Value, power: ir.Value | None, first: int) -> list[ir.Value]:
@@ -138,7 +136,7 @@ class TransposeQuantize(Sized):
         byte = self.conversion.scale(values, lambda largest: largest)
         packed = self.conversion.elements(values, byte)
         words = ir.VectorType(packed.type).shape[0]
-        vector.store(packed, elements, [times(block, words)])
+        vector.store(packed, elements, [block * words])
         memref.StoreOp(arith.trunci(i8(), byte), scales, [block])
         # One block after the other: many at once would take the registers of other waves.
         no_reordering()

@@ -31,7 +31,7 @@ from mxc.passes.kernels.gpu.contraction import Given
 from mxc.passes.kernels.gpu.dense.spans import ROWS, STAGE, Spans
 from mxc.passes.kernels.gpu.floats import Floats
 from mxc.passes.kernels.gpu.fragments import FRAGMENT, Instruction
-from mxc.passes.kernels.gpu.lanes import lane_of, plus, times
+from mxc.passes.kernels.gpu.lanes import lane_of
 from mxc.passes.kernels.gpu.ring.float_mainloop import moved
 from mxc.passes.kernels.gpu.ring.float_pipeline import as_index
 from mxc.passes.kernels.gpu.ring.interleave import Work, evenly, interleaved_within
@@ -172,7 +172,7 @@ class _Pipeline:
             before, fragments, slot = with_values(held, given)
             carried = [*zero, *fragments, slot]
             with loop(index(0), index(each), index(1), carried) as (at, inside, inner):
-                stage = plus(times(span, each), at)
+                stage = span * each + at
                 scf.YieldOp(self._stage(*with_values(held, inside), stage))
             totals, fragments, slot = with_values(held, inner.results)
             added = [arith.addf(*pair) for pair in zip(before, totals, strict=True)]
@@ -189,7 +189,7 @@ class _Pipeline:
         after = moved(slot, last * size, 0, size)
         second = self._k_step(totals, first, self._reads(1, slot), [], waits=True)
         wait_for_loads(self._stages - 2)
-        loads = self._loads(plus(stage, self._stages), as_index(slot))
+        loads = self._loads(stage + self._stages, as_index(slot))
         coming = self._k_step(totals, second, self._reads(0, after), loads, waits=False)
         mark_loads()
         return [*totals, *coming, after]

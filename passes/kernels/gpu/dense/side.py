@@ -16,9 +16,8 @@ from iree.compiler.dialects import arith, vector
 from mxc.dialects.amdgpu import BEYOND
 from mxc.passes.kernels.gpu.floats import LOAD, FloatSide
 from mxc.passes.kernels.gpu.fragments import FRAGMENT
-from mxc.passes.kernels.gpu.lanes import below, plus, times
 from mxc.passes.kernels.gpu.sides import Loaded
-from mxc.passes.kernels.vectors import bitcast, i8, index, of
+from mxc.passes.kernels.vectors import below, bitcast, i8, index, of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,13 +47,13 @@ class DenseSide(FloatSide):
     def block(self, first: ir.Value, number: int) -> Loaded:
         """Block `first + number` of all tiles; zero past the end of a row."""
         kind, found = self.kind, []
-        own = times(self.lane.block, self._part)
+        own = self.lane.block * self._part
         for row in self.rows:
-            start = plus(times(plus(times(row, kind.blocks), first), kind.block_bytes), own)
+            start = (row * kind.blocks + first) * kind.block_bytes + own
             for byte in range(0, self._part, LOAD):
-                at = plus(start, number * kind.block_bytes + byte)
+                at = start + (number * kind.block_bytes + byte)
                 if self.ragged:
-                    inside = below(plus(first, number), kind.blocks)
+                    inside = below(first + number, kind.blocks)
                     at = arith.select(inside, at, index(BEYOND))
                 loaded = vector.load(of(i8(), LOAD), self.buffer, [at])
                 found.append(bitcast(loaded, kind.element, self._lanes))

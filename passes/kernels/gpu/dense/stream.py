@@ -18,14 +18,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, scf
+from iree.compiler.dialects import scf
 
 from mxc.dialects.amdgpu import bounded, no_reordering
 from mxc.passes.kernels.carried import values_of, with_values
 from mxc.passes.kernels.gpu.dense.side import DenseSide
 from mxc.passes.kernels.gpu.dense.spans import ROWS, Spans
 from mxc.passes.kernels.gpu.floats import Floats
-from mxc.passes.kernels.gpu.lanes import at_most, plus, times
+from mxc.passes.kernels.gpu.lanes import at_most
 from mxc.passes.kernels.gpu.products import DecodedProduct
 from mxc.passes.kernels.gpu.sides import Loaded
 from mxc.passes.kernels.gpu.stream import Body, Stream
@@ -118,10 +118,10 @@ class _Body(Body):
         """The sums of this wave's spans."""
         kernel = self.kernel
         spans, steps = kernel.spans, kernel.spans.size // kernel.step
-        first = times(self.wave_k, spans.size) if self.waves_k > 1 else index(0)
+        first = self.wave_k * spans.size if self.waves_k > 1 else index(0)
 
         def load(step: ir.Value) -> Loaded:
-            at, found = plus(first, times(step, kernel.step)), []
+            at, found = first + step * kernel.step, []
             for number in range(kernel.step):
                 found += [*self.lhs.block(at, number), *self.rhs.block(at, number)]
             # All of it is asked for before something is waited for.
@@ -134,7 +134,7 @@ class _Body(Body):
                 held = totals, loaded
                 bounds = index(0), index(steps - 1), index(1)
                 with loop(*bounds, values_of(held)) as (step, given, op):
-                    coming = load(plus(step, 1))
+                    coming = load(step + 1)
                     found = self._multiply(*with_values(held, given))
                     scf.YieldOp([*found, *coming])
                 totals, loaded = with_values(held, op.results)
@@ -148,12 +148,12 @@ class _Body(Body):
             now, own = with_values(held, given)
             carried = [*totals, *own]
             with loop(index(0), index(steps), index(1), carried) as (step, inside, inner):
-                at = plus(times(span, steps), step)
-                coming = load(at_most(plus(at, 1), last))
+                at = span * steps + step
+                coming = load(at_most(at + 1, last))
                 found = self._multiply(*with_values(held, inside))
                 scf.YieldOp([*found, *coming])
             sums, own = with_values(held, inner.results)
-            added = [arith.addf(one, other) for one, other in zip(now, sums, strict=True)]
+            added = [one + other for one, other in zip(now, sums, strict=True)]
             scf.YieldOp([*added, *own])
         return with_values(held, op.results)[0]
 

@@ -15,9 +15,8 @@ from mxc.dialects.amdgpu import thread
 from mxc.dialects.generic import constant
 from mxc.passes.kernels.executables import Threads, workgroup
 from mxc.passes.kernels.extents import Size
-from mxc.passes.kernels.gpu.lanes import below, plus, times
 from mxc.passes.kernels.recurrences.shape import Convolution, Rows, rows_of_run
-from mxc.passes.kernels.vectors import f32, index, loop, when
+from mxc.passes.kernels.vectors import below, f32, index, loop, when
 
 #: Lanes of a workgroup; rows that are loaded at once.
 _THREADS, _ROWS = 256, 8
@@ -39,15 +38,15 @@ class GpuConvolution(Convolution):
     def body(self, *buffers: ir.Value) -> None:
         """Build the body at the insertion point."""
         x, weights, pool, runs, places, result = buffers
-        column = plus(times(workgroup(0), _THREADS), thread())
+        column = workgroup(0) * _THREADS + thread()
         run = rows_of_run(runs, places, workgroup(1))
         with when(below(column, self.columns)):
             lane = _Lane(x, result, column, self._factors(weights, column))
             self._run(lane, run, pool)
 
     def _factors(self, weights: ir.Value, column: ir.Value) -> list[ir.Value]:
-        first = times(column, self.width)
-        found = [memref.LoadOp(weights, [plus(first, n)]).result for n in range(self.width)]
+        first = column * self.width
+        found = [memref.LoadOp(weights, [first + n]).result for n in range(self.width)]
         return found if self.element == "f32" else [arith.extf(f32(), w) for w in found]
 
     def _run(self, lane: _Lane, run: Rows, pool: ir.Value) -> None:
@@ -55,9 +54,9 @@ class GpuConvolution(Convolution):
         zero = constant(0.0, f32())
         kept = [memref.LoadOp(pool, place).result for place in places]
         kept = [arith.select(run.fresh, zero, value) for value in kept]
-        count = arith.subi(run.behind, run.first)
-        whole = times(arith.divui(count, index(_ROWS)), _ROWS)
-        middle = arith.addi(run.first, whole)
+        count = run.behind - run.first
+        whole = count // _ROWS * _ROWS
+        middle = run.first + whole
         for begin, end, rows in ((run.first, middle, _ROWS), (middle, run.behind, 1)):
             with loop(begin, end, index(rows), kept) as (row, kept, op):
                 scf.YieldOp(lane.rows(row, rows, kept))
@@ -77,7 +76,7 @@ class _Lane:
 
     def rows(self, first: ir.Value, count: int, kept: list[ir.Value]) -> list[ir.Value]:
         """Compute so many rows after those that are `kept`; what is kept after them."""
-        places = [[plus(first, n), self.column] for n in range(count)]
+        places = [[first + n, self.column] for n in range(count)]
         values = [*kept, *(memref.LoadOp(self.x, place).result for place in places)]
         for number, place in enumerate(places):
             total = constant(0.0, f32())

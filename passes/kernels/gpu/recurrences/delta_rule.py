@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, math, memref, scf, vector
@@ -27,10 +28,9 @@ from mxc.dialects.reasons import Reason
 from mxc.passes.kernels.carried import values_of, with_values
 from mxc.passes.kernels.executables import Threads, workgroup
 from mxc.passes.kernels.extents import Size
-from mxc.passes.kernels.gpu.lanes import below, divided, plus, rest, times
 from mxc.passes.kernels.gpu.sums import OF_EIGHT, over_lanes, sum_of
 from mxc.passes.kernels.recurrences.shape import DeltaRule, Rows, rows_of_run
-from mxc.passes.kernels.vectors import f32, index, load, loop, splat, when
+from mxc.passes.kernels.vectors import below, f32, index, load, loop, splat, when
 
 #: Lanes that share a column; lanes of a workgroup at most.
 _PARTS, _THREADS = 8, 256
@@ -46,16 +46,15 @@ Vectors = list[ir.Value]
 class GpuDeltaRule(DeltaRule):
     """In waves of `lanes`."""
 
-    @property
-    def refused(self) -> Reason | None:
-        """Why no lanes have such states."""
+    def checked(self) -> Self | Reason:
+        """This, or why no lanes have such states."""
         columns, most = self.lanes // _PARTS, _MOST * _PARTS
         if self.key_depth % _PARTS or self.key_depth > most or self.depth % columns:
             return Reason(
                 f"a state is {self.key_depth}x{self.depth}; kernels take multiples of "
                 f"{_PARTS}x{columns}, and {most} rows at most"
             )
-        return None
+        return self
 
     @property
     def threads(self) -> Threads:
@@ -85,22 +84,22 @@ class GpuDeltaRule(DeltaRule):
         *rows, pool, runs, places, result = buffers
         block, head, number = (workgroup(n) for n in range(3))
         run = rows_of_run(runs, places, number)
-        part = rest(thread(), _PARTS)
-        column = plus(times(block, self.columns), divided(thread(), _PARTS))
+        part = thread() % _PARTS
+        column = block * self.columns + thread() // _PARTS
         lane = _Lane(
             kernel=self,
             rows=rows,
             run=run,
             head=head,
-            key_head=divided(head, self.group),
-            first=times(part, self.elements),
+            key_head=head // self.group,
+            first=part * self.elements,
             column=column,
         )
         state = lane.state(pool)
-        held = state, [lane.row(plus(run.first, n)) for n in range(_AHEAD)]
+        held = state, [lane.row(run.first + n) for n in range(_AHEAD)]
         with loop(run.first, run.behind, index(1), values_of(held)) as (row, values, op):
             state, (own, *ahead) = with_values(held, values)
-            following = lane.row(plus(row, _AHEAD))
+            following = lane.row(row + _AHEAD)
             state, found = own.step(state)
             with when(below(part, 1)):
                 memref.StoreOp(found, result, [row, head, column])
@@ -127,7 +126,7 @@ class _Lane:
         return next(n for n in (4, 2, 1) if self.kernel.elements % n == 0)
 
     def _places(self) -> list[list[ir.Value]]:
-        own = [plus(self.first, n) for n in range(self.kernel.elements)]
+        own = [self.first + n for n in range(self.kernel.elements)]
         layer = self.kernel.layer
         return [[self.run.place, layer, self.head, i, self.column] for i in own]
 
@@ -150,13 +149,13 @@ class _Lane:
 
     def row(self, number: ir.Value) -> _Row:
         """A row, the last one of the run where it is after that."""
-        last = arith.subi(self.run.behind, index(1))
+        last = self.run.behind - 1
         row = arith.minui(number, last)
         queries, keys, values, decay, beta = self.rows
 
         def vectors(source: ir.Value, head: ir.Value) -> Vectors:
             return [
-                load(source, [row, head, plus(self.first, n)], f32(), self._width)
+                load(source, [row, head, self.first + n], f32(), self._width)
                 for n in range(0, self.kernel.elements, self._width)
             ]
 
@@ -184,25 +183,24 @@ class _Row:
         kind = state[0].type
         decay, keys, alone = self.decay, self.keys, None
         if isinstance(decay[0].type, ir.VectorType):
-            keys = [arith.mulf(k, left) for k, left in zip(keys, decay, strict=True)]
+            keys = [k * left for k, left in zip(keys, decay, strict=True)]
         else:
             alone = decay[0]
             decay = [vector.broadcast(kind, alone)] * len(state)
         known = _product(keys, state)
         if alone is not None:
-            known = arith.mulf(alone, known)
-        change = arith.mulf(self.beta, arith.subf(self.value, known))
+            known = alone * known
+        change = self.beta * (self.value - known)
         wide = vector.broadcast(kind, change)
         state = [
-            math.fma(k, wide, arith.mulf(left, s))
-            for k, left, s in zip(self.keys, decay, state, strict=True)
+            math.fma(k, wide, left * s) for k, left, s in zip(self.keys, decay, state, strict=True)
         ]
         return state, _product(self.queries, state)
 
 
 def _product(x: Vectors, y: Vectors) -> ir.Value:
     """The sum of products over the eight lanes: within a vector's place first, then its places."""
-    total = arith.mulf(x[0], y[0])
+    total = x[0] * y[0]
     for a, b in zip(x[1:], y[1:], strict=True):
         total = math.fma(a, b, total)
     return over_lanes(sum_of(total), OF_EIGHT)

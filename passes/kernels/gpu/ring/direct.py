@@ -22,11 +22,12 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, vector
 
 from mxc.dialects.amdgpu import BEYOND
+from mxc.dialects.generic import constant
 from mxc.passes.kernels.gpu.fragments import K_STEPS
-from mxc.passes.kernels.gpu.lanes import Lane, below, divided, plus, times
+from mxc.passes.kernels.gpu.lanes import Lane
 from mxc.passes.kernels.gpu.ring.staged_scales import HALF
 from mxc.passes.kernels.gpu.ring.staging import PIECE, Layout, Pieces, fragment
-from mxc.passes.kernels.vectors import bitcast, i8, index, of
+from mxc.passes.kernels.vectors import below, bitcast, i8, index, of
 
 
 class DirectSide:
@@ -39,15 +40,15 @@ class DirectSide:
         self.layout, self.ahead = layout, ahead
         self._lane, self._buffer = lane, buffer
         whole = layout.kind.blocks * layout.kind.block_bytes
-        self._starts = [times(row, whole) for row in rows]
+        self._starts = [row * whole for row in rows]
 
     def load(
         self, tile: int, piece: tuple[int, int], stage: ir.Value, *, left: int | None
     ) -> ir.Value:
         """A piece of this lane's row of a tile. `left`: blocks that rows have, if not all."""
         first, across = piece
-        inside = plus(times(self._lane.group, across * PIECE), first * PIECE)
-        offset = plus(plus(self._starts[tile], inside), times(stage, self.layout.row_bytes))
+        inside = self._lane.group * (across * PIECE) + first * PIECE
+        offset = self._starts[tile] + inside + stage * self.layout.row_bytes
         if left is not None:
             valid = below(inside, left * self.layout.kind.block_bytes)
             offset = arith.select(valid, offset, index(BEYOND))
@@ -67,8 +68,8 @@ class DirectScales:
         """At the insertion point: what is the same in all halves."""
         self.ahead = ahead
         self._layout, self._buffer = layout, buffer
-        self._own = times(lane.group, layout.k_steps)
-        self._starts = [times(row, layout.kind.blocks // layout.scaled.shared) for row in rows]
+        self._own = lane.group * layout.k_steps
+        self._starts = [row * (layout.kind.blocks // layout.scaled.shared) for row in rows]
 
     def loads(
         self, half: ir.Value, into: list[ir.Value], *, left: int | None
@@ -80,16 +81,16 @@ class DirectScales:
         return [partial(self._load_some, start, half, into, some) for start in self._starts]
 
     def _load(self, start: ir.Value, half: ir.Value, into: list[ir.Value]) -> None:
-        at = plus(plus(plus(start, self._own), times(half, HALF)), -self._layout.k_steps)
+        at = start + self._own + half * HALF + -self._layout.k_steps
         into.append(vector.load(of(i8(), HALF), self._buffer, [at]))
 
     def _load_some(self, start: ir.Value, half: ir.Value, into: list[ir.Value], left: int) -> None:
         """One by one, the least scale for blocks that are not there."""
-        scales = [arith.ConstantOp(i8(), ir.IntegerAttr.get(i8(), 0)).result] * HALF
+        scales = [constant(0, i8())] * HALF
         for k_step in range(K_STEPS):
-            own = plus(self._own, self._layout.block(k_step, 0))
-            block = plus(times(half, HALF), own)
-            at = plus(start, divided(block, self._layout.scaled.shared))
+            own = self._own + self._layout.block(k_step, 0)
+            block = half * HALF + own
+            at = start + block // self._layout.scaled.shared
             at = arith.select(below(own, left), at, index(BEYOND))
             loaded = vector.load(of(i8(), 1), self._buffer, [at])
             scales[self._byte(k_step)] = vector.extract(loaded, [], [0])

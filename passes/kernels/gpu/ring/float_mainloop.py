@@ -26,12 +26,11 @@ from mxc.dialects.amdgpu import mark_loads, mfma, pinned, wait_for_loads
 from mxc.dialects.quantize_scalars import i32 as number
 from mxc.passes.kernels.carried import values_of, with_values
 from mxc.passes.kernels.gpu.fragments import FRAGMENT, K_STEPS
-from mxc.passes.kernels.gpu.lanes import plus, times
 from mxc.passes.kernels.gpu.ring.float_pipeline import FloatPipeline, Held, Weights, as_index
 from mxc.passes.kernels.gpu.ring.interleave import Work, evenly, interleaved_within
 from mxc.passes.kernels.gpu.ring.pairs import FRAGMENTS, PAIRS, joined_pairs, pair_of, splitting
 from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION
-from mxc.passes.kernels.vectors import bitcast, i8, i32, index, loop
+from mxc.passes.kernels.vectors import bitcast, equal, i8, i32, index, loop
 
 Issue = Callable[[], None]
 
@@ -80,10 +79,10 @@ class _MainLoop:
         stages, size = pipe.schedule.stages, pipe.slot_bytes
         emptied = moved(held.slot, 0, (stages - 1) * size, -size)
         after = moved(held.slot, (stages - 1) * size, 0, size)
-        stage = plus(times(self._four, K_STEPS), k_step)
+        stage = self._four * K_STEPS + k_step
         # Into the slot of the stage before this one, and after the barrier into this one's.
-        earlier = pipe.loads(plus(stage, stages - 1), as_index(emptied))
-        later = pipe.loads(plus(stage, stages), as_index(held.slot))
+        earlier = pipe.loads(stage + (stages - 1), as_index(emptied))
+        later = pipe.loads(stage + stages, as_index(held.slot))
         coming: list[Weights] = []
         for part in range(FRAGMENTS):
             soon = (part + 1) % FRAGMENTS
@@ -150,13 +149,13 @@ class _MainLoop:
 
     def _ask(self) -> None:
         """For the scales of the next four k-steps."""
-        self._coming = self._pipe.scales.load(plus(self._four, 1))
+        self._coming = self._pipe.scales.load(self._four + 1)
 
     def _packed(self, coming: list[Weights], slot: ir.Value, k_step: int) -> list[Work]:
         """Reads of the weights of the next k-step."""
         pipe, after = self._pipe, (k_step + 1) % K_STEPS
         if after == 0:
-            self._held.words = pipe.scales.words(self._coming, plus(self._four, 1))
+            self._held.words = pipe.scales.words(self._coming, self._four + 1)
 
         def read(tile: int) -> None:
             factor = pipe.scales.factor(self._held.words[tile], after)
@@ -228,8 +227,8 @@ class _MainLoop:
 
 def moved(slot: ir.Value, where: int, there: int, by: int) -> ir.Value:
     """A slot's offset moved, but for the one place from which it goes `there`."""
-    same = arith.cmpi(arith.CmpIPredicate.eq, slot, number(where))
-    return arith.select(same, number(there), arith.addi(slot, number(by)))
+    same = equal(slot, where)
+    return arith.select(same, number(there), slot + by)
 
 
 def _bytes(value: ir.Value) -> int:

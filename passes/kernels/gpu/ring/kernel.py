@@ -33,7 +33,7 @@ from iree.compiler import ir
 from mxc.dialects.amdgpu import bounded, shared
 from mxc.passes.kernels.gpu.contraction import Given
 from mxc.passes.kernels.gpu.fragments import K_STEPS
-from mxc.passes.kernels.gpu.lanes import lane_of, plus
+from mxc.passes.kernels.gpu.lanes import lane_of
 from mxc.passes.kernels.gpu.ring.direct import DirectScales, DirectSide
 from mxc.passes.kernels.gpu.ring.mainloop import sums
 from mxc.passes.kernels.gpu.ring.pipeline import Pipeline
@@ -176,9 +176,9 @@ class Ring(StagedProduct):
             ([bounded(each) for each in given.rhs], tile.first_column, tile.rhs_row),
         ]
         (own, factors), first, row_of = sides[self.swapped]
-        first = plus(first, lane.row)
+        first = first + lane.row
         rows = [
-            row_of(plus(first, number * INSTRUCTION.rows))
+            row_of(first + number * INSTRUCTION.rows)
             for number in range(self.schedule.tiles[self.swapped])
         ]
         direct, staged = self.layouts

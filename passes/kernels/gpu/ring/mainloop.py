@@ -15,12 +15,11 @@ from iree.compiler.dialects import arith, scf
 from mxc.dialects.amdgpu import mark_loads, no_reordering, scaled_mfma, wait_for_loads, zeros
 from mxc.passes.kernels.carried import values_of, with_values
 from mxc.passes.kernels.gpu.fragments import K_STEPS
-from mxc.passes.kernels.gpu.lanes import below, plus, times
 from mxc.passes.kernels.gpu.ring.interleave import Kind, Work, evenly, interleaved
 from mxc.passes.kernels.gpu.ring.pipeline import Halves, Held, Issue, Pipeline, parted
 from mxc.passes.kernels.gpu.ring.staged_scales import HALF, HALVES, SPAN
 from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, Key, Pieces
-from mxc.passes.kernels.vectors import f32, index, loop, of
+from mxc.passes.kernels.vectors import below, f32, index, loop, of
 
 #: K-steps of a span in which staged scales of the next one are asked for and put into LDS, and in
 #: which halves are read from there: the first one of the next span, the second one of this. Between
@@ -43,7 +42,7 @@ def sums(pipe: Pipeline) -> list[ir.Value]:
             held = with_values(held, now[len(first) :])
             start = now[0] if first else 0
             for span in range(together):
-                here = _Span(pipe, plus(times(number, together), span), start)
+                here = _Span(pipe, number * together + span, start)
                 held = here.build(held)
                 start = here.slot(size)
             scf.YieldOp([*([start] if first else []), *values_of(held)])
@@ -101,7 +100,7 @@ class _Span:
         self, pipe: Pipeline, span: ir.Value, first_slot: ir.Value | int, number: int | None = None
     ) -> None:
         self._pipe, self._number, self._span = pipe, number, span
-        self._first = times(span, pipe.span_stages)
+        self._first = span * pipe.span_stages
         self._slot = first_slot
 
     def slot(self, stage: int) -> ir.Value | int:
@@ -111,8 +110,8 @@ class _Span:
         step = stage % pipe.ahead * pipe.slot_bytes
         if isinstance(self._slot, int):
             return (self._slot + step) % size
-        at = plus(self._slot, step)
-        return arith.select(below(at, size), at, arith.subi(at, index(size))) if step else at
+        at = self._slot + step
+        return arith.select(below(at, size), at, at - size) if step else at
 
     def _slot_of(self, stage: int) -> ir.Value:
         found = self.slot(stage)
@@ -206,7 +205,7 @@ class _Span:
         stage = emptied + self._pipe.ahead
         if not self._is_there(stage):
             return []
-        at, last = plus(self._first, stage), self._is_last(stage)
+        at, last = self._first + stage, self._is_last(stage)
         return self._pipe.loads(at, self._slot_of(emptied), last=last)[part]
 
     def reads(self, keys: Sequence[Key], stage: int, into: Pieces) -> list[Issue]:
@@ -224,7 +223,7 @@ class _Span:
 
         def load(key: Key, stage: int) -> None:
             left = pipe.blocks_left(last=self._is_last(stage))
-            into.append(pipe.direct[0].load(*key, plus(self._first, stage), left=left))
+            into.append(pipe.direct[0].load(*key, self._first + stage, left=left))
 
         wanted = [divmod(piece, len(pipe.pieces)) for piece in range(first, last)]
         return [
@@ -241,7 +240,7 @@ class _Span:
                 return []
             if absolute == 0:
                 left = left or HALF
-        at = plus(times(self._span, HALVES), half)
+        at = self._span * HALVES + half
         return self._pipe.direct[1].loads(at, into, left=left)
 
     def span_loads(self, span: int, into: Halves) -> list[Issue]:
@@ -249,7 +248,7 @@ class _Span:
         if not self._has(span):
             return []
         into.append([])
-        at = plus(self._span, span)
+        at = self._span + span
         return self._pipe.staged[1].loads(at, into[-1], left=self._left(span))
 
     def _has(self, span: int) -> bool:

@@ -13,11 +13,12 @@ import numpy as np
 from iree.compiler import ir
 from iree.compiler.dialects import arith, rocdl, vector
 
+from mxc.dialects.generic import constant
 from mxc.dialects.quantize_scalars import i32 as integer
 from mxc.formats.recipes import MANTISSA, NAN_BYTE
 from mxc.passes.kernels.gpu.floats import Floats
 from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT
-from mxc.passes.kernels.vectors import bitcast, f32, i8, i32, of, splat
+from mxc.passes.kernels.vectors import bitcast, equal, f32, i8, i32, of
 
 #: Fragments of a block, and pairs of a fragment.
 FRAGMENTS, PAIRS = BLOCK // FRAGMENT, FRAGMENT // 2
@@ -89,10 +90,10 @@ class Decoder:
 
 def _integers(part: ir.Value, factor: ir.Value) -> ir.Value:
     """mxint8: an integer of 8 bits is a bf16 as it is, and a power of two moves its exponent."""
-    unit = arith.mulf(_exact(factor), arith.ConstantOp(f32(), ir.FloatAttr.get(f32(), 2.0**-6)))
+    unit = _exact(factor) * (2.0**-6)
     count = ir.VectorType(part.type).shape[0]
     wide = arith.sitofp(of(f32(), count), part)
-    scaled = arith.mulf(wide, vector.broadcast(of(f32(), count), unit))
+    scaled = wide * vector.broadcast(of(f32(), count), unit)
     return arith.truncf(of(ir.BF16Type.get(), count), scaled)
 
 
@@ -100,7 +101,7 @@ def _exact(factor: ir.Value) -> ir.Value:
     """What an exponent stands for: 255 for NaN, and 0 for 2^-127, which is subnormal."""
     bits = arith.bitcast(i32(), factor)
     least = arith.maxsi(bits, integer(1 << (MANTISSA - 1)))
-    none = arith.cmpi(arith.CmpIPredicate.eq, bits, integer(NAN_BYTE << MANTISSA))
+    none = equal(bits, NAN_BYTE << MANTISSA)
     return arith.bitcast(f32(), arith.select(none, integer(_NAN), least))
 
 
@@ -153,16 +154,16 @@ def splitting(kind: Floats, pair: ir.Value, parts: list[ir.Value]) -> Iterator[N
     yield
     parts.append(_upper(whole))
     for _ in range(kind.parts("bf16") - 2):
-        left = arith.subf(left, high)
+        left = left - high
         high = _high(left)
         parts.append(_upper(left))
         yield
-    parts.append(_upper(arith.subf(left, high)))
+    parts.append(_upper(left - high))
 
 
 def _finite(pair: ir.Value) -> ir.Value:
     """What is infinite as the largest number; so is what is NaN, or the smallest."""
-    low, high = (arith.ConstantOp(f32(), ir.FloatAttr.get(f32(), x)) for x in (-_LARGEST, _LARGEST))
+    low, high = (constant(x, f32()) for x in (-_LARGEST, _LARGEST))
     found = [rocdl.fmed3(f32(), vector.extract(pair, [], [at]), low, high) for at in range(2)]
     return vector.from_elements(of(f32(), 2), found)
 
@@ -183,7 +184,7 @@ def _quiet(pair: ir.Value) -> ir.Value:
 
 def _high(pair: ir.Value) -> ir.Value:
     """f32 without the bits that a bf16 has not."""
-    return bitcast(arith.andi(bitcast(pair, i32(), 2), splat(_HIGH, i32(), 2)), f32(), 2)
+    return bitcast(bitcast(pair, i32(), 2) & _HIGH, f32(), 2)
 
 
 def _upper(pair: ir.Value) -> ir.Value:

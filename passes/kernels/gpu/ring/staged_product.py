@@ -11,7 +11,6 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith
 
 from mxc.passes.kernels.gpu.contraction import Contraction
-from mxc.passes.kernels.gpu.lanes import times
 from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, Layout, StagedSide
 from mxc.passes.kernels.vectors import index
 from mxc.targets.amd import GFX950
@@ -72,8 +71,8 @@ def stage_loads(
     sides: Sequence[StagedSide], stage: ir.Value, slot: ir.Value, *, size: int, blocks: int
 ) -> list[Callable[[], None]]:
     """The direct loads of a stage of `size` blocks along K, of `blocks`; past the end, zeros."""
-    first, end = times(stage, size), index(blocks)
-    left = arith.subi(end, arith.minui(first, end))
+    first, end = stage * size, index(blocks)
+    left = end - arith.minui(first, end)
     return [
         partial(side.load, at, stage, slot, left=left)
         for side in sides

@@ -21,9 +21,9 @@ from iree.compiler.dialects import arith, vector
 
 from mxc.dialects.amdgpu import BEYOND
 from mxc.passes.kernels.gpu.fragments import K_STEPS
-from mxc.passes.kernels.gpu.lanes import LANES, Lane, below, divided, plus, times
+from mxc.passes.kernels.gpu.lanes import LANES, Lane
 from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, Layout
-from mxc.passes.kernels.vectors import bitcast, i8, index, of, splat
+from mxc.passes.kernels.vectors import below, bitcast, i8, index, of, splat
 
 #: Blocks of a span, and k-steps.
 SPAN = 16
@@ -65,32 +65,32 @@ class StagedScales:
         self._layout, self._kind = layout, layout.scaled
         self._buffer, self._memory = buffer, memory
         rows, waves = layout.rows, layout.waves
-        own = plus(times(lane.wave, _loads(rows, waves) * LANES), lane.lane)
+        own = lane.wave * (_loads(rows, waves) * LANES) + lane.lane
         self._offsets = []
         for number in range(_loads(rows, waves)):
-            row = plus(own, number * LANES)
-            offset = times(row_of(row), self._kind.blocks // self._kind.shared)
+            row = own + number * LANES
+            offset = row_of(row) * (self._kind.blocks // self._kind.shared)
             if rows % (waves * LANES):
                 offset = arith.select(below(row, rows), offset, index(BEYOND))
             self._offsets.append(offset)
         self._word_bytes = _loads(rows, waves) * waves * LANES * K_STEPS
         self._group_bytes = HALVES * self._word_bytes + _APART
-        self._into = plus(times(own, K_STEPS), start)
-        group = times(lane.group, self._group_bytes)
-        self._from = plus(times(plus(first, lane.row), K_STEPS), plus(group, start))
+        self._into = own * K_STEPS + start
+        group = lane.group * self._group_bytes
+        self._from = (first + lane.row) * K_STEPS + (group + start)
 
     def loads(
         self, span: ir.Value, into: list[ir.Value], *, left: int | None
     ) -> list[Callable[[], None]]:
         """Load this lane's rows' scales of a span. `left`: blocks that a row has, if not all."""
         size = self._size(left)
-        at = times(span, SPAN) if left is None else index(self._kind.blocks - size)
+        at = span * SPAN if left is None else index(self._kind.blocks - size)
         shared = self._kind.shared
         kind = of(i8(), max(1, size // shared))
-        at = divided(at, shared)
+        at = at // shared
 
         def load(offset: ir.Value) -> None:
-            into.append(vector.load(kind, self._buffer, [plus(offset, at)]))
+            into.append(vector.load(kind, self._buffer, [offset + at]))
 
         return [partial(load, offset) for offset in self._offsets]
 
@@ -114,7 +114,7 @@ class StagedScales:
             word, byte = divmod(k_step, K_STEPS)
             at = number * LANES * K_STEPS + byte
             at += group * self._group_bytes + word * self._word_bytes
-            vector.store(own, self._memory, [plus(self._into, at)], alignment=k_steps)
+            vector.store(own, self._memory, [self._into + at], alignment=k_steps)
 
         # The halves of a dword are not stored one after the other: LLVM would join them.
         return [
@@ -140,7 +140,7 @@ class StagedScales:
 
     def read(self, tile: int, half: int) -> ir.Value:
         """The scales of this lane's row of a tile, for this lane's group and a half of the span."""
-        at = plus(self._from, tile * INSTRUCTION.rows * K_STEPS + half * self._word_bytes)
+        at = self._from + (tile * INSTRUCTION.rows * K_STEPS + half * self._word_bytes)
         return vector.load(of(i8(), K_STEPS), self._memory, [at], alignment=K_STEPS)
 
     def word(self, scales: ir.Value, k_step: int) -> tuple[ir.Value, int]:

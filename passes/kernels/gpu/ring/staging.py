@@ -30,18 +30,9 @@ from iree.compiler.dialects import arith, vector
 from mxc.dialects.amdgpu import BEYOND, joined, load_to_shared
 from mxc.passes.kernels.gpu.floats import Floats
 from mxc.passes.kernels.gpu.fragments import BLOCK, Instruction, pieces, whole
-from mxc.passes.kernels.gpu.lanes import (
-    LANES,
-    Lane,
-    below,
-    divided,
-    exclusive_or,
-    plus,
-    rest,
-    times,
-)
+from mxc.passes.kernels.gpu.lanes import LANES, Lane
 from mxc.passes.kernels.gpu.sides import Scaled
-from mxc.passes.kernels.vectors import bitcast, i8, i32, index, of
+from mxc.passes.kernels.vectors import below, bitcast, equal, i8, i32, index, of
 
 #: Bytes that a lane moves at once.
 PIECE = 16
@@ -141,7 +132,7 @@ class Layout:
         """Where a piece of a row lies in it, and the other way round."""
         if self._shared == 1:
             return piece
-        return exclusive_or(piece, rest(divided(row, _TOGETHER // self._shared), self._shared))
+        return piece ^ row // (_TOGETHER // self._shared) % self._shared
 
     @cached_property
     def slices(self) -> tuple[tuple[Slice, ...], ...]:
@@ -210,38 +201,34 @@ class StagedSide:
         self._buffer, self._slots = buffer, slots
         self._rows = [self._split(number) for number in range(layout.loads)]
         self._offsets = [self._offset(row, piece, row_of) for row, piece in self._rows]
-        loaded = times(lane.wave, layout.loads * LANES * PIECE)
-        self._into = plus(loaded, start)
+        loaded = lane.wave * (layout.loads * LANES * PIECE)
+        self._into = loaded + start
         row = lane.row
         self._reads = {
-            piece: plus(
-                plus(
-                    times(plus(first, row), layout.row_bytes),
-                    times(layout.place(row, self._piece(piece)), PIECE),
-                ),
-                start,
-            )
+            piece: (first + row) * layout.row_bytes
+            + layout.place(row, self._piece(piece)) * PIECE
+            + start
             for k_step in range(layout.k_steps)
             for piece in layout.new_pieces(k_step)
         }
 
     def _piece(self, piece: tuple[int, int]) -> ir.Value:
         first, across = piece
-        return plus(times(self.lane.group, across), first)
+        return self.lane.group * across + first
 
     def _split(self, number: int) -> tuple[ir.Value, ir.Value]:
         """The row of the workgroup's tile, and the piece of it, that this lane's load is of."""
         layout = self.layout
-        own = plus(times(plus(times(self.lane.wave, layout.loads), number), LANES), self.lane.lane)
-        row = divided(own, layout.pieces)
-        return row, layout.place(row, rest(own, layout.pieces))
+        own = (self.lane.wave * layout.loads + number) * LANES + self.lane.lane
+        row = own // layout.pieces
+        return row, layout.place(row, own % layout.pieces)
 
     def _offset(
         self, row: ir.Value, piece: ir.Value, row_of: Callable[[ir.Value], ir.Value]
     ) -> ir.Value:
         layout = self.layout
         whole = layout.kind.blocks * layout.kind.block_bytes
-        offset = plus(times(row_of(row), whole), times(piece, PIECE))
+        offset = row_of(row) * whole + piece * PIECE
         if layout.bytes > layout.rows * layout.row_bytes:
             offset = arith.select(below(row, layout.rows), offset, index(BEYOND))
         return offset
@@ -251,20 +238,20 @@ class StagedSide:
     ) -> None:
         """Issue one direct load of a stage. `left`: blocks that its rows have, if not all."""
         layout = self.layout
-        offset = plus(self._offsets[number], times(stage, layout.row_bytes))
+        offset = self._offsets[number] + stage * layout.row_bytes
         if left is not None:
             _, piece = self._rows[number]
             size = layout.kind.block_bytes
-            there = left * size if isinstance(left, int) else times(left, size)
-            valid = below(times(piece, PIECE), there)
+            there = left * size
+            valid = below(piece * PIECE, there)
             offset = arith.select(valid, offset, index(BEYOND))
-        into = plus(plus(slot, self._into), number * LANES * PIECE)
+        into = slot + self._into + number * LANES * PIECE
         load_to_shared(self._buffer, offset, self._slots, into, PIECE)
 
     def read(self, tile: int, piece: tuple[int, int], slot: ir.Value) -> ir.Value:
         """A piece of this lane's row of a tile."""
-        at = plus(self._reads[piece], slot)
-        at = plus(at, tile * self.layout.tile_rows * self.layout.row_bytes)
+        at = self._reads[piece] + slot
+        at = at + tile * self.layout.tile_rows * self.layout.row_bytes
         return vector.load(of(i8(), PIECE), self._slots, [at], alignment=PIECE)
 
     def block(self, packed: ir.Value) -> ir.Value:
@@ -277,7 +264,7 @@ class StagedSide:
             vector.extract_strided_slice(of(i32(), size // 4), words, [at // 4], [size // 4], [1])
             for at in (0, 2 * PIECE - size)
         )
-        first = arith.cmpi(arith.CmpIPredicate.eq, self.lane.group, index(0))
+        first = equal(self.lane.group, 0)
         return bitcast(arith.select(first, low, high), i8(), size)
 
     def fragment(self, known: Pieces, tile: int, k_step: int) -> ir.Value:

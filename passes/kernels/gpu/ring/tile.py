@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, scf
+from iree.compiler.dialects import scf
 
 from mxc.dialects.amdgpu import zeros
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.extents import product, quotient_up, value_of
 from mxc.passes.kernels.gpu.contraction import Contraction, Given
 from mxc.passes.kernels.gpu.fragments import QUAD
-from mxc.passes.kernels.gpu.lanes import Lane, at_most, below, divided, plus, rest, times
+from mxc.passes.kernels.gpu.lanes import Lane, at_most
 from mxc.passes.kernels.gpu.output import Blocks
-from mxc.passes.kernels.vectors import f32, of, when
+from mxc.passes.kernels.vectors import below, f32, of, when
 
 #: Dies of a device, each with a cache: one workgroup after the other goes to the next of them.
 #: Source: AMD CDNA3 and CDNA4 white papers (eight XCDs).
@@ -35,11 +35,11 @@ class Tile:
         self._tiles_m, self._tiles_n = self._schedule.tiles
         self._across = self._tiles_n // contraction.halves
         waves_n = self._schedule.waves[1]
-        self.first_row = times(divided(lane.wave, waves_n), self._tiles_m * self._size)
-        self._wave_n = rest(lane.wave, waves_n)
-        self.first_column = times(self._wave_n, self._tiles_n * self._size)
+        self.first_row = lane.wave // waves_n * (self._tiles_m * self._size)
+        self._wave_n = lane.wave % waves_n
+        self.first_column = self._wave_n * (self._tiles_n * self._size)
         down, self._right = self._place()
-        self.start = times(down, self._schedule.rows)
+        self.start = down * self._schedule.rows
         self._blocks: Blocks | None = None
         if contraction.out is not None:
             instruction, results = self._schedule.instruction, given.blocks(self.start)
@@ -53,22 +53,20 @@ class Tile:
         right = self._contraction.right
         down = quotient_up(self._contraction.rows, self._schedule.rows)
         count = product(down, right)
-        number = plus(times(workgroup(1), right), workgroup(0))
-        if isinstance(count, int):
-            each, more = divmod(count, _DIES)
-        else:
-            each, more = divided(count, _DIES), rest(count, _DIES)
-        die = rest(number, _DIES)
-        first = plus(times(die, each), at_most(die, more))
-        number = plus(first, divided(number, _DIES))
-        band = divided(number, _TOGETHER * right)
-        inside = rest(number, _TOGETHER * right)
-        first = times(band, _TOGETHER)
+        number = workgroup(1) * right + workgroup(0)
+        assert count is not None
+        each, more = count // _DIES, count % _DIES
+        die = number % _DIES
+        first = die * each + at_most(die, more)
+        number = first + number // _DIES
+        band = number // (_TOGETHER * right)
+        inside = number % (_TOGETHER * right)
+        first = band * _TOGETHER
         if isinstance(down, int) and down % _TOGETHER == 0:
-            return plus(first, rest(inside, _TOGETHER)), divided(inside, _TOGETHER)
+            return first + inside % _TOGETHER, inside // _TOGETHER
         # The last band has fewer rows.
-        high = at_most(arith.subi(value_of(down), first), _TOGETHER)
-        return plus(first, arith.remui(inside, high)), arith.divui(inside, high)
+        high = at_most(value_of(down) - first, _TOGETHER)
+        return first + inside % high, inside // high
 
     def lhs_row(self, local: ir.Value) -> ir.Value:
         """The row in memory of a row of the workgroup's tile."""
@@ -81,26 +79,26 @@ class Tile:
         """
         contraction, size = self._contraction, self._size
         if contraction.halves == 1:
-            row = plus(times(self._right, self._schedule.columns), local)
+            row = self._right * self._schedule.columns + local
         else:
-            tile = divided(local, size)
-            wave, tile = divided(tile, self._tiles_n), rest(tile, self._tiles_n)
-            column = plus(times(self._wave_column(wave), 1), rest(local, size))
-            row = plus(column, times(rest(tile, self._across), size))
+            tile = local // size
+            wave, tile = tile // self._tiles_n, tile % self._tiles_n
+            column = self._wave_column(wave) * 1 + local % size
+            row = column + tile % self._across * size
         row = at_most(row, contraction.width - 1)
         if contraction.halves > 1:
-            row = plus(row, times(divided(tile, self._across), contraction.width))
+            row = row + tile // self._across * contraction.width
         return row
 
     def _wave_column(self, wave: ir.Value) -> ir.Value:
         """The first column of a wave."""
-        first = plus(times(self._right, self._schedule.waves[1]), wave)
-        return times(first, self._across * self._size)
+        first = self._right * self._schedule.waves[1] + wave
+        return first * (self._across * self._size)
 
     def store(self, totals: list[ir.Value]) -> None:
         """Finish and store all tiles of this wave; `totals` row after row of tiles."""
-        local = plus(self.first_row, self._lane.row)
-        row = plus(self.start, local)
+        local = self.first_row + self._lane.row
+        row = self.start + local
         column = self._wave_column(self._wave_n)
         if self._contraction.out is not None:
             self._contraction.out.prepare()
@@ -110,11 +108,11 @@ class Tile:
                 pair = totals[first : (m + 1) * self._tiles_n : self._across][
                     : self._contraction.halves
                 ]
-                at = plus(column, n * self._size)
+                at = column + n * self._size
                 if self._blocks is None:
-                    self._store(plus(row, m * self._size), at, pair)
+                    self._store(row + m * self._size, at, pair)
                 else:
-                    self._store_block(self._blocks, plus(local, m * self._size), at, pair)
+                    self._store_block(self._blocks, local + m * self._size, at, pair)
 
     def _store_block(
         self, blocks: Blocks, local: ir.Value, column: ir.Value, pair: list[ir.Value]
@@ -123,8 +121,8 @@ class Tile:
 
         The lanes of a block exchange columns: those of rows that there are not take part.
         """
-        row, kind = plus(self.start, local), of(f32(), QUAD)
-        inside = arith.andi(self._given.has_row(row), below(column, self._contraction.width))
+        row, kind = self.start + local, of(f32(), QUAD)
+        inside = self._given.has_row(row) & below(column, self._contraction.width)
         quads = range(self._schedule.instruction.totals // QUAD)
         branch = scf.IfOp(inside, [kind] * len(quads), has_else=True)
         with ir.InsertionPoint(branch.then_block):
@@ -141,9 +139,7 @@ class Tile:
 
     def _column(self, column: ir.Value, quad: int) -> ir.Value:
         """The first column of a quad of the tile that begins at `column`."""
-        return plus(
-            column, plus(times(self._lane.group, QUAD), self._schedule.instruction.row(quad))
-        )
+        return column + (self._lane.group * QUAD + self._schedule.instruction.row(quad))
 
     def _store(self, row: ir.Value, column: ir.Value, pair: list[ir.Value]) -> None:
         contraction, schedule = self._contraction, self._schedule
@@ -159,7 +155,7 @@ class Tile:
                 continue
             condition = conditions[0]
             for other in conditions[1:]:
-                condition = arith.andi(condition, other)
+                condition = condition & other
             with when(condition):
                 self._quad(row, at, pair, quad)
 
