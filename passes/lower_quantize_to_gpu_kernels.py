@@ -40,7 +40,7 @@ from mxc.dialects.quantizations import (
 from mxc.dialects.reasons import Reason
 from mxc.dialects.recast import match_dequantized, match_transposed
 from mxc.passes.base import Pass
-from mxc.passes.kernels.calls import Calls, quantize, quantize_rows
+from mxc.passes.kernels.calls import Calls, quantize
 from mxc.passes.kernels.executables import Threads
 from mxc.passes.kernels.gpu.blocks.quantize import Quantize
 from mxc.passes.kernels.gpu.blocks.quantize_rows import QuantizeRows
@@ -89,7 +89,7 @@ def _rows(calls: Calls, found: RowQuantization, op: ir.Operation, unit: MatrixUn
         write_reason(op, Reason(f"no workgroup holds a row of {found.x.type}"))
         return
     threads = Threads(kernel.threads, unit.lanes)
-    quantize_rows(calls, found, kernel, kernel.name, threads)
+    quantize(calls, found, kernel, kernel.name, [found.x], threads)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from mxc.formats.formats import FORMATS
 from mxc.kernels.language import Kernel as Nest
 from mxc.kernels.printer import NEST, printed
 from mxc.passes.kernels.epilogues import Epilogue
-from mxc.passes.kernels.executables import Cases, Threads, dispatch_all, executable, set_cases
+from mxc.passes.kernels.executables import Cases, Threads, dispatch, executable, set_cases
 from mxc.passes.kernels.extents import Buffer, Size, dynamic_of, product, value_of
 from mxc.passes.kernels.reshapes import as_buffer, as_tensor, packed_as, reshape
 from mxc.passes.kernels.sources import BLOCK
@@ -96,11 +96,11 @@ class Calls:
         tied = [-1] * len(made)
         if updated is not None:
             made, tied = [*made, buffers[updated]], [*tied, updated]
-        return dispatch_all(
+        return dispatch(
             name,
-            [*operands, *scalars],
+            operands,
             [as_tensor(each.memref) for each in made],
-            workload=scalars,
+            scalars,
             sizes=dynamic_of([*buffers[: len(tensors)], *made]),
             tied=tied,
         )
@@ -161,7 +161,7 @@ def take_over(
     ).write(made)
     sizes = dynamic_sizes(last.results[0])
     if blocks is not None:
-        replace_blocks(blocks, made, sizes)
+        _replace_blocks((blocks.codes, blocks.scales), made, sizes)
         return
     keeper = after.keeper(op)
     if keeper is not None:
@@ -172,44 +172,38 @@ def take_over(
     rebuild.replace(last, reshape(made.results[-1], shape_of(last.results[0]), sizes))
 
 
-def replace_blocks(found: Quantization, made: ir.Operation, sizes: Sequence[ir.Value]) -> None:
-    """Replace the elements and scales of a quantization by the results of a call."""
-    for op, result in zip((found.codes, found.scales), made.results, strict=True):
+def _replace_blocks(
+    ops: Sequence[ir.Operation], made: ir.Operation, sizes: Sequence[ir.Value]
+) -> None:
+    """The results of a call take the place of those of `ops`, of a quantization."""
+    for op, result in zip(ops, made.results, strict=True):
         wanted = op.results[0]
         wanted.replace_all_uses_with(packed_as(result, wanted.type, sizes))
 
 
 def quantize(
     calls: Calls,
-    found: Quantization,
+    found: Quantization | RowQuantization,
     kernel: Kernel,
     name: str,
     tensors: Sequence[ir.Value],
     threads: Threads | None = None,
 ) -> None:
-    """Call @name on `tensors` for a quantization; its scalar, if any, is the number of blocks."""
-    # Inserted where the scales are computed, before all readers of scales and elements.
-    with ir.InsertionPoint(found.scales), found.codes.location:
-        sizes = dynamic_sizes(found.x)
-        scalars = [blocks_of(found.x, sizes)] if kernel.scalars else []
+    """Call the kernel @name of `tensors` for a quantization; its scalar, if it has one, is the
+    number of blocks, or of rows to nvfp4."""
+    format, counted, together, results = FORMATS["nvfp4"], found.x, 1, [found.codes, found.scales]
+    if isinstance(found, Quantization):
+        format, together = found.format, BLOCK
+    else:
+        counted = found.rows.results[0]
+        results.append(found.rows)
+    # Where the first of the scales are computed: before all that reads a result.
+    with ir.InsertionPoint(results[-1]), found.codes.location:
+        sizes = dynamic_sizes(counted)
+        scalars = [_elements_of(counted, sizes, together)] if kernel.scalars else []
         made = calls.dispatch(name, kernel, tensors, scalars, threads)
-        mark_quantizes(made, found.format.name)
-        replace_blocks(found, made, sizes)
-
-
-def quantize_rows(
-    calls: Calls, found: RowQuantization, kernel: Kernel, name: str, threads: Threads | None = None
-) -> None:
-    """Call @name for a quantization to nvfp4; its scalar, if any, is the number of rows."""
-    # Inserted where the scales of rows are computed, before all readers of a result.
-    with ir.InsertionPoint(found.rows), found.codes.location:
-        sizes = dynamic_sizes(found.rows.results[0])
-        scalars = [_elements_of(found.rows.results[0], sizes)] if kernel.scalars else []
-        made = calls.dispatch(name, kernel, [found.x], scalars, threads)
-        mark_quantizes(made, FORMATS["nvfp4"].name)
-        for op, result in zip((found.codes, found.scales, found.rows), made.results, strict=True):
-            wanted = op.results[0]
-            wanted.replace_all_uses_with(packed_as(result, wanted.type, sizes))
+        mark_quantizes(made, format.name)
+        _replace_blocks(results, made, sizes)
 
 
 def blocks_of(value: ir.Value, sizes: Sequence[ir.Value]) -> ir.Value:

@@ -127,19 +127,18 @@ def cases_of(module: ir.Operation) -> dict[str, tuple[str, int]]:
 def executable(
     name: str,
     buffers: Sequence[ir.Type],
-    workgroups: Sequence[int | None] | Sizes,
+    workgroups: Sizes,
     body: Body,
     scalars: int = 0,
     threads: Threads | None = None,
-    sizes: Sizes | None = None,
+    sizes: Sizes = lambda scalars: (),
 ) -> ir.Operation:
     """Build @name at the insertion point. `buffers`: the memref type of each binding.
 
-    `workgroups`: up to three counts; a count of None is given with each dispatch, as its workload.
-    Where the counts are computed from the scalars, the scalars are the workload. `scalars`: number
-    of index operands after the tensors, which the body gets after the memrefs. `threads`: of a
-    workgroup on a GPU, where the memrefs of the body are in global memory. `sizes`: computes the
-    dynamic sizes of the buffers, in order.
+    `scalars`: index operands after the tensors, which the body gets after the memrefs; they are the
+    workload too. `workgroups`: up to three counts. `threads`: of a workgroup, on a GPU, where the
+    memrefs of the body are in global memory. `sizes`: of the dynamic dimensions of the buffers, in
+    their order.
     """
     executable = ir.Operation.create(
         _EXECUTABLE,
@@ -158,7 +157,7 @@ def executable(
     return executable
 
 
-def _export(name: str, workgroups: Sequence[int | None] | Sizes, scalars: int) -> None:
+def _export(name: str, workgroups: Sizes, scalars: int) -> None:
     export = ir.Operation.create(
         "stream.executable.export",
         attributes={
@@ -168,14 +167,9 @@ def _export(name: str, workgroups: Sequence[int | None] | Sizes, scalars: int) -
         },
         regions=1,
     )
-    given = scalars if callable(workgroups) else list(workgroups).count(None)
-    block = export.regions[0].blocks.append(*[ir.IndexType.get()] * given)
+    block = export.regions[0].blocks.append(*[ir.IndexType.get()] * scalars)
     with ir.InsertionPoint(block):
-        if callable(workgroups):
-            counts = [value_of(size) for size in workgroups(list(block.arguments))]
-        else:
-            workload = iter(block.arguments)
-            counts = [next(workload) if count is None else index(count) for count in workgroups]
+        counts = [value_of(size) for size in workgroups(list(block.arguments))]
         counts += [index(1)] * (3 - len(counts))
         ir.Operation.create("stream.return", operands=counts)
 
@@ -186,7 +180,7 @@ def _function(
     body: Body,
     scalars: int,
     threads: Threads | None,
-    sizes: Sizes | None,
+    sizes: Sizes,
 ) -> None:
     binding = ir.Type.parse("!stream.binding")
     kinds = [binding] * len(buffers) + [ir.IndexType.get()] * scalars
@@ -202,7 +196,7 @@ def _function(
     block = function.regions[0].blocks.append(*kinds)
     with ir.InsertionPoint(block):
         start, given = index(0), list(block.arguments)[len(buffers) :]
-        dynamic = iter([] if sizes is None else map(value_of, sizes(given)))
+        dynamic = map(value_of, sizes(given))
         memrefs = [
             ir.Operation.create(
                 "stream.binding.subspan",
@@ -233,24 +227,14 @@ def is_finished(translation: ir.Attribute) -> bool:
 
 
 def dispatch(
-    name: str, operands: Sequence[ir.Value], result: ir.Type, workload: Sequence[ir.Value] = ()
-) -> ir.Value:
-    """Call @name::@name with tensors, then scalars, and return its result.
-
-    `workload`: the numbers of workgroups that the executable leaves open.
-    """
-    return dispatch_all(name, operands, [result], workload).results[0]
-
-
-def dispatch_all(
     name: str,
-    operands: Sequence[ir.Value],
+    tensors: Sequence[ir.Value],
     results: Sequence[ir.Type],
-    workload: Sequence[ir.Value] = (),
+    scalars: Sequence[ir.Value] = (),
     sizes: Sequence[ir.Value] = (),
     tied: Sequence[int] = (),
 ) -> ir.Operation:
-    """Call a kernel with several results. Returns the dispatch.
+    """Call @name::@name, whose workload are the scalars.
 
     `sizes`: dynamic sizes of operands and results, in order. `tied`: for the first results, the
     operand that each updates in place, or -1 for new memory.
@@ -261,11 +245,11 @@ def dispatch_all(
     return ir.Operation.create(
         "flow.dispatch",
         results=list(results),
-        operands=[*workload, *operands, *sizes],
+        operands=[*scalars, *tensors, *scalars, *sizes],
         attributes={
             "entry_points": ir.ArrayAttr.get([entry]),
             "operandSegmentSizes": ir.DenseI32ArrayAttr.get(
-                [len(workload), len(operands), len(sizes) - made, made]
+                [len(scalars), len(tensors) + len(scalars), len(sizes) - made, made]
             ),
             "tied_operands": ir.ArrayAttr.get(
                 [ir.IntegerAttr.get(ir.IndexType.get(), number) for number in operand_of]

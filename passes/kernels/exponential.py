@@ -5,7 +5,7 @@ from __future__ import annotations
 from iree.compiler import ir
 from iree.compiler.dialects import arith, math
 
-from mxc.passes.kernels.vectors import bitcast, i32, splat
+from mxc.passes.kernels.vectors import bitcast, i32, lanes_of, splat
 
 #: exp(x) = 2^n exp(r), n = round(x / ln 2). Adding this constant to x / ln 2 rounds it: the low
 #: bits of the sum are n + 127, which is the exponent field of 2^n.
@@ -36,11 +36,6 @@ _TANH = (
 _TANH_BOUND = 0.625
 #: At and below this the exponent field is zero: 2^n is zero, and so is the result.
 _LOWEST = -88.0
-
-
-def lanes_of(value: ir.Value) -> int:
-    """Number of lanes of a vector."""
-    return int(ir.VectorType(value.type).shape[0])
 
 
 def exponential(x: ir.Value) -> ir.Value:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from iree.compiler import ir
@@ -106,6 +106,50 @@ def signed_below(a: ir.Value, b: ir.Value | int) -> ir.Value:
 
 def _compared(how: arith.CmpIPredicate, a: ir.Value, b: ir.Value | int) -> ir.Value:
     return arith.cmpi(how, a, constant(b, a.type) if isinstance(b, int) else b)
+
+
+def lanes_of(values: ir.Value) -> int:
+    """Elements of a vector."""
+    return int(ir.VectorType(values.type).shape[0])
+
+
+def elements(values: ir.Value) -> list[ir.Value]:
+    """Those of a vector."""
+    return [vector.extract(values, [], [at]) for at in range(lanes_of(values))]
+
+
+def part_of(values: ir.Value, at: int, count: int) -> ir.Value:
+    """`count` elements of a vector, from `at` on; the vector itself where these are all."""
+    if count == lanes_of(values):
+        return values
+    kind = of(ir.VectorType(values.type).element_type, count)
+    return vector.extract_strided_slice(kind, values, [at], [count], [1])
+
+
+def parts_of(values: ir.Value, count: int) -> Iterator[ir.Value]:
+    """A vector as vectors of `count` elements, in their order, each built where it is taken."""
+    return (part_of(values, at, count) for at in range(0, lanes_of(values), count))
+
+
+def joined(parts: Sequence[ir.Value]) -> ir.Value:
+    """Vectors of one size as one, in their order: two, four, .. of them."""
+    found = list(parts)
+    while len(found) > 1:
+        both = list(range(2 * lanes_of(found[0])))
+        found = [vector.shuffle(*pair, both) for pair in zip(found[::2], found[1::2], strict=True)]
+    return found[0]
+
+
+def choose(
+    condition: ir.Value, yes: Callable[[], Sequence[ir.Value]], no: Sequence[ir.Value]
+) -> list[ir.Value]:
+    """What `yes` builds where the condition holds, else the values `no`."""
+    op = scf.IfOp(condition, [value.type for value in no], has_else=True)
+    with ir.InsertionPoint(op.then_block):
+        scf.YieldOp(list(yes()))
+    with ir.InsertionPoint(op.else_block):
+        scf.YieldOp(list(no))
+    return list(op.results)
 
 
 @contextlib.contextmanager

@@ -40,10 +40,10 @@ def _function(lanes: int, name: str) -> None:
         with loop(index(0), index(POINTS), index(lanes)) as (at, _, _):
             vector.store(FUNCTIONS[name](load(x, [at], f32(), lanes)), y, [at])
 
-    executable(f"{name}{lanes}", [ir.MemRefType.get([POINTS], f32())] * 2, (1,), body)
+    executable(f"{name}{lanes}", [ir.MemRefType.get([POINTS], f32())] * 2, lambda _: [1], body)
     kind = ir.RankedTensorType.get([POINTS], f32())
     func.FuncOp.from_py_func(kind, name=f"call_{name}{lanes}")(
-        lambda x: dispatch(f"{name}{lanes}", [x], kind)
+        lambda x: dispatch(f"{name}{lanes}", [x], [kind]).results[0]
     )
 
 

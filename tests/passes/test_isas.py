@@ -137,7 +137,7 @@ def program(words: Sequence[Word]) -> bytes:
         with ir.InsertionPoint(module.body):
             for word in words:
                 types = word.buffers()
-                executable(f"k_{word.name}", types, [1], word.body)
+                executable(f"k_{word.name}", types, lambda _: [1], word.body)
                 shapes = [ir.MemRefType(kind) for kind in types]
                 *inputs, result = (
                     ir.RankedTensorType.get(kind.shape, kind.element_type) for kind in shapes
@@ -153,7 +153,7 @@ def program(words: Sequence[Word]) -> bytes:
                 )
                 block = function.regions[0].blocks.append(*inputs)
                 with ir.InsertionPoint(block):
-                    found = dispatch(f"k_{word.name}", list(block.arguments), result)
+                    found = dispatch(f"k_{word.name}", list(block.arguments), [result]).results[0]
                     ir.Operation.create("util.return", operands=[found])
         return str(module).encode()
 

@@ -16,18 +16,19 @@ from iree.compiler.dialects import arith, math, memref, scf, vector
 from mxc.dialects.quantize import BLOCK
 from mxc.passes.kernels.attention.memory import Block, Memory, Rows
 from mxc.passes.kernels.attention.packed import of_bytes
-from mxc.passes.kernels.attention.rows import choose, row_lanes
+from mxc.passes.kernels.attention.rows import row_lanes
 from mxc.passes.kernels.attention.shape import KEY_REGISTERS, Attention
 from mxc.passes.kernels.attention.staging import extended
-from mxc.passes.kernels.exponential import lanes_of
 from mxc.passes.kernels.vectors import (
     bitcast,
     broadcast,
+    choose,
     equal,
     f32,
     i1,
     i32,
     index,
+    lanes_of,
     load,
     loop,
     prefetch,

@@ -21,10 +21,10 @@ from iree.compiler.dialects import math, scf, vector
 from mxc.passes.kernels.attention.shape import BLOCK_ROWS, PIECE_KEYS, Attention, is_apart
 from mxc.passes.kernels.attention.staging import extended
 from mxc.passes.kernels.executables import workgroup
-from mxc.passes.kernels.exponential import exponential, greater, lanes_of
+from mxc.passes.kernels.exponential import exponential, greater
 from mxc.passes.kernels.extents import value_of
 from mxc.passes.kernels.runs import Run, first_seen, run_of_token
-from mxc.passes.kernels.vectors import broadcast, f32, index, load, loop, splat, when
+from mxc.passes.kernels.vectors import broadcast, f32, index, lanes_of, load, loop, splat, when
 
 #: The smallest maximum.
 FLOOR = -1.0e38

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from iree.compiler import ir
-from iree.compiler.dialects import scf, vector
+from iree.compiler.dialects import vector
 
-from mxc.passes.kernels.exponential import lanes_of
-from mxc.passes.kernels.vectors import of
+from mxc.passes.kernels.vectors import lanes_of, of
 
 
 def shuffle(x: ir.Value, y: ir.Value, order: Sequence[int]) -> ir.Value:
@@ -99,18 +98,6 @@ def _reduce_pair(x: ir.Value, y: ir.Value, run: int, combine: Combine) -> ir.Val
         return shuffle(x, y, [start + i for start in starts for i in range(run)])
 
     return combine(half(0), half(run))
-
-
-def choose(
-    condition: ir.Value, yes: Callable[[], list[ir.Value]], no: list[ir.Value]
-) -> list[ir.Value]:
-    """The values that `yes` builds if the condition holds, else the values `no`."""
-    op = scf.IfOp(condition, [value.type for value in no], has_else=True)
-    with ir.InsertionPoint(op.then_block):
-        scf.YieldOp(yes())
-    with ir.InsertionPoint(op.else_block):
-        scf.YieldOp(no)
-    return list(op.results)
 
 
 def spread(value: ir.Value, lanes: int) -> ir.Value:

@@ -14,12 +14,13 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, math, scf
 
 from mxc.passes.kernels.attention.memory import Block, Memory, Rows
-from mxc.passes.kernels.attention.rows import choose, spread
+from mxc.passes.kernels.attention.rows import spread
 from mxc.passes.kernels.attention.shape import KEY_REGISTERS, Attention
 from mxc.passes.kernels.exponential import tanh
 from mxc.passes.kernels.runs import first_seen
 from mxc.passes.kernels.vectors import (
     broadcast,
+    choose,
     f32,
     i32,
     index,

@@ -15,13 +15,23 @@ from iree.compiler.dialects import arith, math, memref, vector
 from mxc.passes.kernels.attention.memory import Block, Memory, Rows
 from mxc.passes.kernels.attention.mix import Mix
 from mxc.passes.kernels.attention.pieces import FLOOR, State, added, joined, only_sink
-from mxc.passes.kernels.attention.rows import choose, reduce_rows, row_lanes
+from mxc.passes.kernels.attention.rows import reduce_rows, row_lanes
 from mxc.passes.kernels.attention.scores import Scores, scores
 from mxc.passes.kernels.attention.shape import Attention
 from mxc.passes.kernels.attention.staging import extended
 from mxc.passes.kernels.exponential import exponential, greater
 from mxc.passes.kernels.runs import first_seen
-from mxc.passes.kernels.vectors import broadcast, f32, index, load, loop, signed_below, splat, when
+from mxc.passes.kernels.vectors import (
+    broadcast,
+    choose,
+    f32,
+    index,
+    load,
+    loop,
+    signed_below,
+    splat,
+    when,
+)
 
 
 class Tile:

@@ -23,7 +23,7 @@ from mxc.passes.kernels.gpu.output import Blocks
 from mxc.passes.kernels.gpu.parts import rows_of
 from mxc.passes.kernels.gpu.schedule import Schedule
 from mxc.passes.kernels.gpu.sides import Scaled
-from mxc.passes.kernels.vectors import below, f32, i32, index, of
+from mxc.passes.kernels.vectors import below, i32, index, of, part_of
 
 
 @dataclass(frozen=True)
@@ -253,10 +253,7 @@ class Given:
         mask: ir.Value | None,
         last: int | None = None,
     ) -> ir.Value:
-        parts = [
-            vector.extract_strided_slice(of(f32(), QUAD), total, [QUAD * quad], [QUAD], [1])
-            for total in tile
-        ]
+        parts = [part_of(total, QUAD * quad, QUAD) for total in tile]
         places = [
             Place(row, column + half * self.contraction.width, mask) for half in range(len(parts))
         ]

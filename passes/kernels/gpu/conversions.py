@@ -25,7 +25,7 @@ from mxc.dialects.quantize_scalars import MAGNITUDE, as_float, below, element_co
 from mxc.dialects.quantize_scalars import i32 as number
 from mxc.formats.formats import BlockFormat
 from mxc.formats.recipes import MANTISSA, NAN_BYTE, ScaleRecipe
-from mxc.passes.kernels.vectors import bitcast, f32, i32, splat
+from mxc.passes.kernels.vectors import bitcast, f32, i32, lanes_of, splat
 
 #: The bits of 2^-127, the scale that the byte 0 is: a subnormal.
 _LEAST_SCALE = 1 << (MANTISSA - 1)
@@ -66,7 +66,7 @@ class Conversion:
         """values f32 [n] under the scale `byte`, or under none, packed: i32 [n * bits / 32]."""
         element = self.format.element
         if not self.converts:
-            count = ir.VectorType(values.type).shape[0]
+            count = lanes_of(values)
             kind = ir.VectorType.get([count], i32())
             bytes_of = None if byte is None else vector.broadcast(kind, byte)
             codes = element_code(bitcast(values, i32(), count), bytes_of, element)
@@ -77,14 +77,14 @@ class Conversion:
         if byte is None:
             return narrowed(values, constant(1.0, f32()), element)
         packed = narrowed(values, power_of(byte), element)
-        words = ir.VectorType(packed.type).shape[0]
+        words = lanes_of(packed)
         ordinary = below(byte, NAN_BYTE)
         return arith.select(ordinary, packed, splat(0, i32(), words))
 
 
 def _packed(codes: ir.Value, width: int) -> ir.Value:
     """Codes of so many bits, i32 [n], one after the other: i32 [n * width / 32]."""
-    count = ir.VectorType(codes.type).shape[0]
+    count = lanes_of(codes)
     words: list[ir.Value | None] = [None] * (count * width // 32)
 
     def put(word: int, value: ir.Value) -> None:
@@ -107,7 +107,7 @@ def power_of(byte: ir.Value) -> ir.Value:
 
 def largest_in(values: ir.Value) -> ir.Value:
     """The largest magnitude, the bits of it, of the f32 that a lane has."""
-    count = ir.VectorType(values.type).shape[0]
+    count = lanes_of(values)
     bits = bitcast(values, i32(), count)
     sizes = bits & MAGNITUDE
     largest = vector.extract(sizes, [], [0])

@@ -23,7 +23,17 @@ from mxc.dialects.generic import constant
 from mxc.dialects.quantize_scalars import i32 as i32_of
 from mxc.formats.formats import E8M0, BlockFormat, ElementFormat
 from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT
-from mxc.passes.kernels.vectors import bitcast, equal, f32, i32, of, splat, table
+from mxc.passes.kernels.vectors import (
+    bitcast,
+    equal,
+    f32,
+    i32,
+    lanes_of,
+    of,
+    parts_of,
+    splat,
+    table,
+)
 
 #: The type of decoded elements.
 Register = Literal["bf16", "f16"]
@@ -51,7 +61,7 @@ def by_halves(scales: ir.Value, whole: Callable[[ir.Value], list[ir.Value]]) -> 
 
     What is made of the other half is used by nothing, and so is no instruction.
     """
-    count, fragments = ir.VectorType(scales.type).shape[0], BLOCK // FRAGMENT
+    count, fragments = lanes_of(scales), BLOCK // FRAGMENT
     found = [whole(vector.extract(scales, [], [number])) for number in range(count)]
     return [found[at * count // fragments][at] for at in range(fragments)]
 
@@ -61,16 +71,11 @@ def _packed(block: ir.Value, scale: ir.Value, element: str, register: Register) 
     factor = vector.broadcast(
         of(ir.Float8E8M0FNUType.get(), FRAGMENT), arith.bitcast(ir.Float8E8M0FNUType.get(), scale)
     )
-    return _slices(
-        values,
-        lambda part: (
-            ir.Operation.create(
-                "arith.scaling_extf",
-                results=[of(ir.Type.parse(register), FRAGMENT)],
-                operands=[part, factor],
-            ).result
-        ),
-    )
+    kind = of(ir.Type.parse(register), FRAGMENT)
+    return [
+        ir.Operation.create("arith.scaling_extf", results=[kind], operands=[part, factor]).result
+        for part in parts_of(values, FRAGMENT)
+    ]
 
 
 def _by_floats(
@@ -108,7 +113,7 @@ def _sixes(block: ir.Value, scale: ir.Value, element: str, register: Register) -
         results=[of(ir.Type.parse(register), BLOCK)],
         operands=[words, power(scale)],
     ).result
-    return _slices(whole, lambda part: part)
+    return list(parts_of(whole, FRAGMENT))
 
 
 def _integers(
@@ -124,7 +129,7 @@ def integers(block: ir.Value, bits: int) -> list[ir.Value]:
     """A block of 32 integers of 8 or 4 bits, i8, as f32 [8] along K."""
     wide = of(f32(), FRAGMENT)
     if bits == 8:
-        return _slices(block, lambda part: arith.sitofp(wide, part))
+        return [arith.sitofp(wide, part) for part in parts_of(block, FRAGMENT)]
     words, found = bitcast(block, i32(), BLOCK * bits // 32), []
     for number in range(BLOCK // FRAGMENT):
         # Eight are a word, of which each in turn is moved to the top, and down with its sign.
@@ -153,11 +158,3 @@ def power(scale: ir.Value) -> ir.Value:
     wide = arith.extui(i32(), scale)
     exponent = wide << 23
     return arith.bitcast(f32(), chosen(255, 0x7FC00000, chosen(0, 1 << 22, exponent)))
-
-
-def _slices(block: ir.Value, each: Callable[[ir.Value], ir.Value]) -> list[ir.Value]:
-    kind = of(ir.VectorType(block.type).element_type, FRAGMENT)
-    return [
-        each(vector.extract_strided_slice(kind, block, [at], [FRAGMENT], [1]))
-        for at in range(0, BLOCK, FRAGMENT)
-    ]

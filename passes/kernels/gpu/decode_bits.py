@@ -28,7 +28,7 @@ from mxc.dialects.quantize_scalars import i32 as number
 from mxc.formats.formats import E2M1, E4M3, E8M0, BlockFormat, ElementFormat, Specials
 from mxc.passes.kernels.gpu.decode import by_halves, integers, power
 from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT
-from mxc.passes.kernels.vectors import bitcast, f32, i32, of, splat, table, unequal
+from mxc.passes.kernels.vectors import bitcast, f32, i32, lanes_of, of, splat, table, unequal
 
 F16_BIAS, _F16_MANTISSA = 15, 10
 _NAN = 0x7FC00000
@@ -73,7 +73,7 @@ def _by_floats(block: ir.Value, scales: ir.Value) -> list[ir.Value]:
 
 
 def _words(block: ir.Value) -> list[ir.Value]:
-    size = ir.VectorType(block.type).shape[0] // 4
+    size = lanes_of(block) // 4
     words = bitcast(block, i32(), size)
     return [vector.extract(words, [], [at]) for at in range(size)]
 

@@ -22,7 +22,7 @@ from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT, K_STEPS, Instructi
 from mxc.passes.kernels.gpu.lanes import Lane
 from mxc.passes.kernels.gpu.sides import Loaded
 from mxc.passes.kernels.sources import Source
-from mxc.passes.kernels.vectors import below, bitcast, f32, i8, i32, index, of, splat
+from mxc.passes.kernels.vectors import below, bitcast, f32, i8, i32, index, lanes_of, of, splat
 
 #: Bytes of a load.
 LOAD = 16
@@ -146,7 +146,7 @@ class FloatSide:
 def bf16_parts(left: ir.Value, count: int, *, finite: bool = False) -> list[ir.Value]:
     """The first `count` bf16 whose sum are f32 [n], each with the next 8 bits; the last three
     are all of an f32. An infinity is its own first part, unless all are said to be `finite`."""
-    found, size = [], ir.VectorType(left.type).shape[0]
+    found, size = [], lanes_of(left)
     for part in range(count):
         halves = bitcast(left, ir.BF16Type.get(), 2 * size)
         upper = list(range(1, 2 * size, 2))

@@ -17,7 +17,7 @@ from mxc.passes.kernels.gpu.dense.side import DenseSide
 from mxc.passes.kernels.gpu.floats import FloatSide
 from mxc.passes.kernels.gpu.fragments import FRAGMENT, K_STEPS, Instruction
 from mxc.passes.kernels.gpu.sides import Loaded, ScaledSide
-from mxc.passes.kernels.vectors import of
+from mxc.passes.kernels.vectors import parts_of
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,6 @@ class ScaledProduct:
     instruction: Instruction
     lhs: ScaledSide
     rhs: ScaledSide
-
-    def multiply(self, totals: list[ir.Value], lhs: Loaded, rhs: Loaded) -> list[ir.Value]:
-        """The totals, tile rows times tile columns, with a step added."""
-        for k_step in range(self.k_steps):
-            totals = self.add(totals, lhs, rhs, k_step)
-        return totals
 
     @property
     def k_steps(self) -> int:
@@ -69,12 +63,6 @@ class DecodedProduct:
     instruction: Instruction
     lhs: FloatSide | ScaledSide
     rhs: ScaledSide | DenseSide
-
-    def multiply(self, totals: list[ir.Value], lhs: Loaded, rhs: Loaded) -> list[ir.Value]:
-        """The totals, tile rows times tile columns, with a step added."""
-        for k_step in range(self.k_steps):
-            totals = self.add(totals, lhs, rhs, k_step)
-        return totals
 
     @property
     def k_steps(self) -> int:
@@ -114,17 +102,12 @@ class DecodedProduct:
     def _cut(self, runs: list[ir.Value]) -> list[ir.Value]:
         """Runs of 8 along K as fragments of what an instruction takes of a lane."""
         size = self.instruction.fragment
-        kind = of(ir.VectorType(runs[0].type).element_type, size)
         if size > FRAGMENT:
             return [
                 vector.shuffle(*runs[at : at + 2], list(range(size)))
                 for at in range(0, len(runs), 2)
             ]
-        return [
-            run if size == FRAGMENT else vector.extract_strided_slice(kind, run, [at], [size], [1])
-            for run in runs
-            for at in range(0, FRAGMENT, size)
-        ]
+        return [part for run in runs for part in parts_of(run, size)]
 
 
 def multiply_floats(instruction: Instruction, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
@@ -144,24 +127,25 @@ class SummedProduct:
     product: ScaledProduct | DecodedProduct
     sums: int
 
-    def multiply(self, totals: list[ir.Value], lhs: Loaded, rhs: Loaded) -> list[ir.Value]:
-        """The totals, tile rows times tile columns, with a step added."""
+    @property
+    def k_steps(self) -> int:
+        """K-steps of a step."""
+        return self.product.k_steps
+
+    def add(self, totals: list[ir.Value], lhs: Loaded, rhs: Loaded, k_step: int) -> list[ir.Value]:
+        """The totals with a k-step of the step added."""
         left, right = self.product.lhs, self.product.rhs
         kind = totals[0].type
         zero = [zeros(kind)] * len(totals)
-        for k_step in range(self.product.k_steps):
-            if isinstance(self.product, ScaledProduct):
-                parts = [self.product.add(zero, lhs, rhs, k_step)]
-            else:
-                parts = self.product.sums([zero] * self.sums, lhs, rhs, k_step)
-            for number, sums in enumerate(parts):
-                rows = _factors(left, lhs, (k_step, number), kind)
-                columns = _factors(right, rhs, (k_step, number), kind)
-                factors = [_times(row, column) for row in rows for column in columns]
-                totals = [
-                    vector.fma(each, factor, total)
-                    for each, factor, total in zip(sums, factors, totals, strict=True)
-                ]
+        if isinstance(self.product, ScaledProduct):
+            parts = [self.product.add(zero, lhs, rhs, k_step)]
+        else:
+            parts = self.product.sums([zero] * self.sums, lhs, rhs, k_step)
+        for number, sums in enumerate(parts):
+            rows = _factors(left, lhs, (k_step, number), kind)
+            columns = _factors(right, rhs, (k_step, number), kind)
+            factors = [_times(row, column) for row in rows for column in columns]
+            totals = [vector.fma(*each) for each in zip(sums, factors, totals, strict=True)]
         return totals
 
 

@@ -28,7 +28,19 @@ from mxc.passes.kernels.gpu.fragments import (
     whole,
 )
 from mxc.passes.kernels.gpu.lanes import Lane, at_most
-from mxc.passes.kernels.vectors import below, bitcast, f32, i8, i32, index, of, signed_below, splat
+from mxc.passes.kernels.vectors import (
+    below,
+    bitcast,
+    f32,
+    i8,
+    i32,
+    index,
+    lanes_of,
+    of,
+    part_of,
+    signed_below,
+    splat,
+)
 
 #: What was loaded for one step: vectors, in an order of the side's own.
 Loaded = list[ir.Value]
@@ -281,7 +293,7 @@ class ScaledSide:
     def fragment(self, loaded: Loaded, tile: int, k_step: int) -> ir.Value:
         """The elements of a tile for one instruction of the step."""
         element, whole = self.kind.format.element, self._bytes(loaded, tile, k_step)
-        count = ir.VectorType(whole.type).shape[0] * 8 // element.bits
+        count = lanes_of(whole) * 8 // element.bits
         return bitcast(whole, ir.Type.parse(element.mlir), count)
 
     def _scale_bytes(self, loaded: Loaded, tile: int) -> ir.Value:
@@ -311,9 +323,7 @@ class ScaledSide:
             format = replace(format, scale=E8M0)
             own = splat(unit, i8(), 1)
         else:
-            own = vector.extract_strided_slice(
-                of(i8(), count), self._scale_bytes(loaded, tile), [k_step * count], [count], [1]
-            )
+            own = part_of(self._scale_bytes(loaded, tile), k_step * count, count)
         block = self._bytes(loaded, tile, k_step)
         if self.instruction.unit.converts and not self.kind.is_fnuz:
             return decode(block, own, format, self.decoded)

@@ -188,8 +188,12 @@ class Body:
                 lhs = [*lhs, *self.lhs.late(at, masked=masked)]
             return lhs, [*rhs, *rhs_side.late(at, masked=masked)]
 
+        def multiply(totals: list[ir.Value], lhs: Loaded, rhs: Loaded) -> list[ir.Value]:
+            for k_step in range(self.product.k_steps):
+                totals = self.product.add(totals, lhs, rhs, k_step)
+            return totals
+
         late = self.kernel.late
-        multiply = self.product.multiply
         lhs, rhs = load(index(0), masked=ragged and iterations == 1)
         if iterations > 2:
             held = totals, lhs, rhs

@@ -9,7 +9,7 @@ from iree.compiler.dialects import arith, memref, vector
 
 from mxc.dialects.amdgpu import barrier, shared, thread
 from mxc.dialects.amdgpu_narrow import mirrored, neighbour
-from mxc.passes.kernels.vectors import equal, f32, i32, index, of, when
+from mxc.passes.kernels.vectors import elements, equal, f32, i32, index, of, when
 
 #: Lanes that sum by DPP; elements that are read from shared memory at once.
 TOGETHER, _FOUR = 16, 4
@@ -49,7 +49,7 @@ def over_workgroup(value: ir.Value, threads: int) -> ir.Value:
 
 def sum_of(values: ir.Value) -> ir.Value:
     """The sum of the elements of a vector, a power of two of them, by halves."""
-    parts = [vector.extract(values, [], [n]) for n in range(ir.VectorType(values.type).shape[0])]
+    parts = elements(values)
     while len(parts) > 1:
         half = len(parts) // 2
         parts = [a + b for a, b in zip(parts[:half], parts[half:], strict=True)]

@@ -9,7 +9,7 @@ from iree.compiler.dialects import arith
 from numpy.typing import NDArray
 
 from mxc.dialects import x86
-from mxc.passes.kernels.vectors import bitcast, i8, i16, signed_below, splat, table
+from mxc.passes.kernels.vectors import bitcast, i8, i16, lanes_of, signed_below, splat, table
 
 #: Bytes of the parts of a register that vpshufb does not cross.
 _PART = 16
@@ -21,7 +21,7 @@ def look_up(values: NDArray[np.int8], codes: ir.Value) -> ir.Value:
     vpshufb uses the low 4 bits, and gives zero where bit 7 is set. A table of 64 is four tables of
     16, selected by bits 4 and 5.
     """
-    size = ir.VectorType(codes.type).shape[0]
+    size = lanes_of(codes)
     low = codes & 15
     found = [
         x86.shuffle_bytes(table(np.tile(part, size // _PART), i8()), low)
@@ -44,6 +44,6 @@ def dot(total: ir.Value, weight: ir.Value, one: ir.Value) -> ir.Value:
 
     The first saturates at 16 bits, which weights up to 127 never reach (2 * 127 * 128 = 32512).
     """
-    lanes = ir.VectorType(total.type).shape[0]
+    lanes = lanes_of(total)
     pairs = x86.multiply_pairs_u8i8(weight, one)
     return total + x86.multiply_pairs_i16(pairs, splat(1, i16(), 2 * lanes))

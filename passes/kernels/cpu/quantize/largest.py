@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from iree.compiler import ir
 from iree.compiler.dialects import arith, vector
 
-from mxc.passes.kernels.vectors import bitcast, i16, i32
+from mxc.passes.kernels.vectors import bitcast, i16, i32, lanes_of
 
 #: Lanes in 128 bits.
 _QUAD = 4
@@ -33,7 +33,7 @@ def of_dwords(a: ir.Value, b: ir.Value) -> ir.Value:
 
 def of_words(a: ir.Value, b: ir.Value) -> ir.Value:
     """Maximum of magnitudes of 16 bits, two in each i32 lane."""
-    lanes = ir.VectorType(a.type).shape[0]
+    lanes = lanes_of(a)
     first, second = (bitcast(value, i16(), 2 * lanes) for value in (a, b))
     return bitcast(arith.maxsi(first, second), i32(), lanes)
 

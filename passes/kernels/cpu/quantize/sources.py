@@ -28,6 +28,7 @@ from mxc.passes.kernels.vectors import (
     i8,
     i32,
     index,
+    lanes_of,
     load,
     loop,
     of,
@@ -93,7 +94,7 @@ class Floats:
         """The bits of the f32 of the low 16 bits of each lane."""
         if isinstance(self._element, ir.BF16Type):
             return words << like(words, 16)
-        lanes = ir.VectorType(words.type).shape[0]
+        lanes = lanes_of(words)
         return as_bits(floats_of_codes(words, _F16, lanes))
 
 

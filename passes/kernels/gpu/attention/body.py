@@ -53,7 +53,6 @@ from mxc.passes.kernels.gpu.attention.operands import (
     Pages,
     Parts,
     Row,
-    cut,
     part,
 )
 from mxc.passes.kernels.gpu.attention.packed import bytes_of_entries
@@ -69,7 +68,6 @@ from mxc.passes.kernels.gpu.attention.shape import (
 from mxc.passes.kernels.gpu.attention.softmax import (
     Combine,
     capped,
-    elements,
     in_all,
     masked,
     number,
@@ -83,7 +81,17 @@ from mxc.passes.kernels.gpu.floats import bf16_parts
 from mxc.passes.kernels.gpu.lanes import Lane, lane_of, long, short
 from mxc.passes.kernels.gpu.products import multiply_floats
 from mxc.passes.kernels.runs import first_seen
-from mxc.passes.kernels.vectors import below, i32, index, loop, unequal, when
+from mxc.passes.kernels.vectors import (
+    below,
+    choose,
+    elements,
+    i32,
+    index,
+    loop,
+    parts_of,
+    unequal,
+    when,
+)
 
 #: The bf16 that add up to an f32.
 _F32_PARTS = 3
@@ -155,14 +163,14 @@ class _Body:
         """The whole body."""
         found = self._all_keys(self._rows(), careful=False)
         carried = [value for sums in found for value in sums.all]
-        branch = scf.IfOp(self._any_not_finite(found), [v.type for v in carried], has_else=True)
-        with ir.InsertionPoint(branch.then_block):
-            again = [self._all_keys([row], careful=True)[0] for row in self._rows()]
-            scf.YieldOp([value for sums in again for value in sums.all])
-        with ir.InsertionPoint(branch.else_block):
-            scf.YieldOp(carried)
+
+        def again() -> list[ir.Value]:
+            each = [self._all_keys([row], careful=True)[0] for row in self._rows()]
+            return [value for sums in each for value in sums.all]
+
+        carried = choose(self._any_not_finite(found), again, carried)
         rows = self._rows()
-        for row, sums in zip(rows, Sums.each(list(branch.results), len(rows)), strict=True):
+        for row, sums in zip(rows, Sums.each(carried, len(rows)), strict=True):
             with when(below(row.number, self.wave.rows)):
                 self.result.write(row, sums)
 
@@ -236,7 +244,7 @@ class _Body:
         careful: bool,
     ) -> list[Sums]:
         """Sums of a piece after one more block; totals are those of each lane."""
-        operands, instruction = self.operands, self.shape.instruction
+        operands = self.operands
         if self.shape.cap is not None:
             scores = capped(scores, self.shape.scale, self.shape.cap)
         scores = self._masked(rows, scores, block.start)
@@ -251,7 +259,7 @@ class _Body:
         weights = []
         for after in found:
             parts = operands.weights(bf16_parts(after.weights, _F32_PARTS, finite=True))
-            weights.append(list(zip(*(cut(each, instruction) for each in parts), strict=True)))
+            weights.append(list(zip(*(self._cut(each) for each in parts), strict=True)))
         for step in range(self.shape.steps):
             size = len(block.values) // self.shape.steps
             values = list(block.values[step * size : (step + 1) * size])
@@ -309,12 +317,16 @@ class _Body:
     def _summed(self, a: Parts, b: Parts, total: ir.Value) -> ir.Value:
         """`total` and all products of the parts of two vectors along K, the least first."""
         instruction = self.shape.instruction
-        rows, columns = ([cut(each, instruction) for each in side] for side in (a, b))
+        rows, columns = ([self._cut(each) for each in side] for side in (a, b))
         for at in range(len(rows[0])):
             for one in reversed(rows):
                 for other in reversed(columns):
                     total = multiply_floats(instruction, one[at], other[at], total)
         return total
+
+    def _cut(self, values: ir.Value) -> list[ir.Value]:
+        """A vector along K as what a lane gives to each of some instructions."""
+        return list(parts_of(values, self.shape.instruction.fragment))
 
     def _over_row(self, value: ir.Value, combine: Combine) -> ir.Value:
         return over_row(value, combine, self.shape.instruction.unit)
@@ -346,15 +358,12 @@ class _Body:
         late = below(own.position, start + (BLOCK_KEYS - 1))
         early = below(start, first_seen(self.shape.reach, own.last))
         some = late if self.shape.reach is None else late | early
-        branch = scf.IfOp(some, [score.type for score in scores], has_else=True)
-        with ir.InsertionPoint(branch.then_block):
-            found = []
-            for tile, row in enumerate(rows):
-                found += self._mask(row, scores[2 * tile : 2 * tile + 2], start)
-            scf.YieldOp(found)
-        with ir.InsertionPoint(branch.else_block):
-            scf.YieldOp(scores)
-        return list(branch.results)
+
+        def mask() -> list[ir.Value]:
+            each = [self._mask(row, scores[2 * n : 2 * n + 2], start) for n, row in enumerate(rows)]
+            return [score for own in each for score in own]
+
+        return choose(some, mask, scores)
 
     def _mask(self, row: Row, scores: list[ir.Value], start: ir.Value) -> list[ir.Value]:
         position = self.wave.position + row.token

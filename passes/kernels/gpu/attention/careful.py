@@ -17,10 +17,10 @@ from mxc.dialects.amdgpu_narrow import of_lane
 from mxc.passes.kernels.gpu.attention.kept import unknown_zero
 from mxc.passes.kernels.gpu.attention.operands import Block, Operands, Row, extended
 from mxc.passes.kernels.gpu.attention.shape import BLOCK_KEYS, TILE, Attention
-from mxc.passes.kernels.gpu.attention.softmax import elements, in_all, number, zero
+from mxc.passes.kernels.gpu.attention.softmax import in_all, number, zero
 from mxc.passes.kernels.gpu.fragments import FRAGMENT
 from mxc.passes.kernels.gpu.lanes import short
-from mxc.passes.kernels.vectors import f32, i32, index, loop, splat
+from mxc.passes.kernels.vectors import elements, f32, i32, index, lanes_of, loop, splat
 
 #: Adds the products of a key's elements and of a query's f32 [run] to scores.
 Product = Callable[[ir.Value, ir.Value, ir.Value], ir.Value]
@@ -126,4 +126,4 @@ def _with_key(
 def _finite(values: ir.Value) -> ir.Value:
     """Where f32 are finite: x - x is zero."""
     own = values - values
-    return arith.cmpf(arith.CmpFPredicate.OEQ, own, zero(ir.VectorType(values.type).shape[0]))
+    return arith.cmpf(arith.CmpFPredicate.OEQ, own, zero(lanes_of(values)))

@@ -13,9 +13,8 @@ from iree.compiler.dialects import vector
 
 from mxc.dialects.amdgpu import pinned, shared
 from mxc.dialects.generic import constant
-from mxc.passes.kernels.gpu.attention.operands import joined
 from mxc.passes.kernels.gpu.lanes import long
-from mxc.passes.kernels.vectors import f32, i32, index, of
+from mxc.passes.kernels.vectors import f32, i32, index, joined, of, parts_of
 
 #: Elements of a load or store: 16 bytes of each lane, one after the other.
 _FOUR = 4
@@ -36,10 +35,9 @@ class Kept:
 
     def write(self, values: Sequence[ir.Value], first: int) -> None:
         """Those from number `first` on."""
-        kind, start = of(f32(), _FOUR), unknown_zero()
+        start = unknown_zero()
         for number, value in enumerate(values, first):
-            for part, begin in enumerate(range(0, self.size, _FOUR)):
-                four = vector.extract_strided_slice(kind, value, [begin], [_FOUR], [1])
+            for part, four in enumerate(parts_of(value, _FOUR)):
                 vector.store(four, self.memory, self._at(start, number, part))
 
     def read(self, first: int, count: int) -> list[ir.Value]:

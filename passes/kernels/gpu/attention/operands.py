@@ -33,11 +33,23 @@ from mxc.dialects.amdgpu_narrow import exchanged
 from mxc.dialects.quantize import BLOCK
 from mxc.passes.kernels.gpu.attention.packed import byte_of, decoded, first_scale, load_words
 from mxc.passes.kernels.gpu.attention.shape import BLOCK_KEYS, TILE, Attention
-from mxc.passes.kernels.gpu.attention.softmax import elements
 from mxc.passes.kernels.gpu.floats import bf16_parts
-from mxc.passes.kernels.gpu.fragments import FRAGMENT, Instruction
+from mxc.passes.kernels.gpu.fragments import FRAGMENT
 from mxc.passes.kernels.gpu.lanes import Lane, long
-from mxc.passes.kernels.vectors import below, bitcast, f32, i32, index, of, splat, unequal
+from mxc.passes.kernels.vectors import (
+    below,
+    bitcast,
+    elements,
+    f32,
+    i32,
+    index,
+    joined,
+    lanes_of,
+    of,
+    part_of,
+    splat,
+    unequal,
+)
 
 #: Keys whose scales are loaded at once.
 _QUAD = 4
@@ -48,7 +60,7 @@ Parts = Sequence[ir.Value]
 def extended(values: ir.Value) -> ir.Value:
     """A vector or a number as f32."""
     vectors = isinstance(values.type, ir.VectorType)
-    kind = of(f32(), ir.VectorType(values.type).shape[0]) if vectors else f32()
+    kind = of(f32(), lanes_of(values)) if vectors else f32()
     return values if values.type == kind else arith.extf(kind, values)
 
 
@@ -262,7 +274,7 @@ class Operands:
         upper = unequal(self.lane.group, 0)
         found = []
         for values in parts:
-            count = ir.VectorType(values.type).shape[0]
+            count = lanes_of(values)
             halves: list[list[ir.Value]] = [[], []]
             for word in elements(bitcast(values, i32(), count // 2)):
                 _, other = exchanged(word, TILE, instruction.unit)
@@ -283,33 +295,8 @@ class Operands:
         pairs = [vector.shuffle(rows[k], rows[k + 1], mixed) for k in range(0, len(rows), 2)]
         found = []
         for d in range(slots):
-            own = [
-                vector.extract_strided_slice(
-                    of(self.shape.element_type(), 2), pair, [2 * d], [2], [1]
-                )
-                for pair in pairs
-            ]
-            found.append(joined(own))
+            found.append(joined([part_of(pair, 2 * d, 2) for pair in pairs]))
         return found
-
-
-def cut(values: ir.Value, instruction: Instruction) -> list[ir.Value]:
-    """A vector along K as what a lane gives to each of some instructions."""
-    kind, size = ir.VectorType(values.type), instruction.fragment
-    starts = range(0, kind.shape[0], size)
-    if len(starts) == 1:
-        return [values]
-    part = of(kind.element_type, size)
-    return [vector.extract_strided_slice(part, values, [at], [size], [1]) for at in starts]
-
-
-def joined(parts: Sequence[ir.Value]) -> ir.Value:
-    """Vectors of one size as one, in their order: two, four, .. of them."""
-    found = list(parts)
-    while len(found) > 1:
-        both = list(range(2 * ir.VectorType(found[0].type).shape[0]))
-        found = [vector.shuffle(*pair, both) for pair in zip(found[::2], found[1::2], strict=True)]
-    return found[0]
 
 
 def part(

@@ -19,10 +19,10 @@ from iree.compiler.dialects import arith, math, memref, rocdl, vector
 from mxc.dialects.quantize import BLOCK
 from mxc.dialects.quantize_scalars import i32 as i32_of
 from mxc.formats.formats import BlockFormat
-from mxc.passes.kernels.gpu.attention.softmax import elements, number
+from mxc.passes.kernels.gpu.attention.softmax import number
 from mxc.passes.kernels.gpu.decode import power
 from mxc.passes.kernels.gpu.decode_bits import F16_BIAS, eights
-from mxc.passes.kernels.vectors import bitcast, f32, i8, i16, i32, of, splat
+from mxc.passes.kernels.vectors import bitcast, elements, f32, i8, i16, i32, lanes_of, of, splat
 
 
 def bytes_of_entries(pool: ir.Value) -> ir.Value:
@@ -103,7 +103,7 @@ def _converted(words: Sequence[ir.Value], count: int, factor: ir.Value) -> ir.Va
 
 def _joined(*parts: ir.Value) -> ir.Value:
     """Two vectors as one."""
-    size = sum(ir.VectorType(part.type).shape[0] for part in parts)
+    size = sum(lanes_of(part) for part in parts)
     return vector.shuffle(*parts, list(range(size)))
 
 

@@ -12,11 +12,11 @@ from iree.compiler.dialects import vector
 
 from mxc.dialects.amdgpu import no_reordering, shared
 from mxc.passes.kernels.gpu.attention.kept import unknown_zero
-from mxc.passes.kernels.gpu.attention.operands import Parts, joined
+from mxc.passes.kernels.gpu.attention.operands import Parts
 from mxc.passes.kernels.gpu.attention.shape import TILE, Attention
 from mxc.passes.kernels.gpu.fragments import FRAGMENT
 from mxc.passes.kernels.gpu.lanes import Lane
-from mxc.passes.kernels.vectors import index, of
+from mxc.passes.kernels.vectors import index, joined, of, part_of
 
 #: Gives the parts of a chunk along D.
 Reader = Callable[[int], Parts]
@@ -60,12 +60,11 @@ class StagedQueries:
 
     def write(self, tile: int, query: Iterable[Parts]) -> Query:
         """Keep a tile, a chunk along D after the other."""
-        places, kind = count(), of(ir.BF16Type.get(), FRAGMENT)
+        places = count()
         for parts in query:
             for each in parts:
                 for load in range(self.loads):
-                    start = [load * FRAGMENT]
-                    own = vector.extract_strided_slice(kind, each, start, [FRAGMENT], [1])
+                    own = part_of(each, load * FRAGMENT, FRAGMENT)
                     at = [index(tile), index(next(places)), self.place, index(0)]
                     vector.store(own, self.memory, at)
             no_reordering()

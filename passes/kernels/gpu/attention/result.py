@@ -11,11 +11,11 @@ from iree.compiler.dialects import memref, scf, vector
 from mxc.dialects.amdgpu import bounded
 from mxc.passes.kernels.gpu.attention.operands import Operands, Row, extended, part
 from mxc.passes.kernels.gpu.attention.shape import TAIL
-from mxc.passes.kernels.gpu.attention.softmax import elements, number, rounded
+from mxc.passes.kernels.gpu.attention.softmax import number, rounded
 from mxc.passes.kernels.gpu.attention.sums import Sums
 from mxc.passes.kernels.gpu.attention.wave import Wave
 from mxc.passes.kernels.gpu.lanes import long
-from mxc.passes.kernels.vectors import equal, f32, index, of, when
+from mxc.passes.kernels.vectors import elements, equal, f32, index, of, when
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from iree.compiler.dialects import arith, math, rocdl, vector
 
 from mxc.dialects.amdgpu_narrow import exchanged
 from mxc.dialects.generic import constant
-from mxc.passes.kernels.vectors import f32, i32, of, signed_below, splat
+from mxc.passes.kernels.vectors import elements, f32, i32, lanes_of, of, signed_below, splat
 from mxc.targets.matrix_unit import MatrixUnit
 
 #: log2 e: exp(x) = 2 ** (x log2 e).
@@ -99,11 +99,6 @@ def online_softmax(
     return Softened(highest, total, factor, vector.from_elements(kind, weights))
 
 
-def elements(values: ir.Value) -> list[ir.Value]:
-    """Those of a vector."""
-    return [vector.extract(values, [], [at]) for at in range(ir.VectorType(values.type).shape[0])]
-
-
 def capped(scores: Sequence[ir.Value], scale: float, cap: float) -> list[ir.Value]:
     """tanh(scale * score / cap) of vectors; the cap is the `unit` that is left."""
     factor = number(scale / cap)
@@ -154,7 +149,7 @@ def rounded(values: ir.Value, element: str) -> ir.Value:
     """An f32 vector as `element`, "f32" or "bf16"."""
     if element == "f32":
         return values
-    return arith.truncf(of(ir.Type.parse(element), ir.VectorType(values.type).shape[0]), values)
+    return arith.truncf(of(ir.Type.parse(element), lanes_of(values)), values)
 
 
 def zero(lanes: int) -> ir.Value:

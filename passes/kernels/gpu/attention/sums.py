@@ -23,6 +23,7 @@ from mxc.passes.kernels.gpu.attention.softmax import (
     power,
     zero,
 )
+from mxc.passes.kernels.vectors import lanes_of
 
 
 @dataclass(frozen=True)
@@ -70,9 +71,7 @@ class Sums:
         total = math.fma(self.total, factor, own)
         found = [scaled(each, factor, careful=True) for each in self.values]
         # A negative zero that was not left alone would be one no longer.
-        return [
-            each / in_all(total, each) + zero(ir.VectorType(each.type).shape[0]) for each in found
-        ]
+        return [each / in_all(total, each) + zero(lanes_of(each)) for each in found]
 
 
 def scaled(values: ir.Value, factor: ir.Value, *, careful: bool) -> ir.Value:
@@ -83,4 +82,4 @@ def scaled(values: ir.Value, factor: ir.Value, *, careful: bool) -> ir.Value:
 
 def _unless_zero(factor: ir.Value, values: ir.Value) -> ir.Value:
     none = arith.cmpf(arith.CmpFPredicate.OEQ, factor, number(0.0))
-    return arith.select(none, zero(ir.VectorType(values.type).shape[0]), values)
+    return arith.select(none, zero(lanes_of(values)), values)

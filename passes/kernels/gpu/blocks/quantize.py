@@ -33,7 +33,7 @@ from mxc.passes.kernels.gpu.blocks.over_blocks import OverBlocks
 from mxc.passes.kernels.gpu.conversions import Conversion, largest_of, power_of
 from mxc.passes.kernels.gpu.fragments import BLOCK
 from mxc.passes.kernels.gpu.parts import rows_of
-from mxc.passes.kernels.vectors import equal, f32, i8, i32, index, of
+from mxc.passes.kernels.vectors import equal, f32, i8, i32, index, lanes_of, of
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Quantize(OverBlocks):
         ]
         byte = self.conversion.scale(values, largest_of(*exchanges))
         packed = self.conversion.elements(values, byte)
-        words = ir.VectorType(packed.type).shape[0]
+        words = lanes_of(packed)
         vector.store(packed, elements, [lane * words])
         first = equal(lane % self._lanes, 0)
         at = arith.select(first, block, index(BEYOND))

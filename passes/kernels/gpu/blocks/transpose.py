@@ -22,7 +22,7 @@ from mxc.passes.kernels.extents import Buffer, Size, Sized
 from mxc.passes.kernels.gpu.conversions import Conversion, power_of
 from mxc.passes.kernels.gpu.fragments import BLOCK
 from mxc.passes.kernels.gpu.lanes import LANES
-from mxc.passes.kernels.vectors import bitcast, f32, i8, i32, of
+from mxc.passes.kernels.vectors import bitcast, f32, i8, i32, lanes_of, of
 
 #: Bits of an element of a source that has no scales.
 _FLOATS = {"f32": 32, "bf16": 16, "f16": 16}
@@ -135,7 +135,7 @@ class TransposeQuantize(Sized):
         """Convert a block and store it. Those of columns that there are not lie past the end."""
         byte = self.conversion.scale(values, lambda largest: largest)
         packed = self.conversion.elements(values, byte)
-        words = ir.VectorType(packed.type).shape[0]
+        words = lanes_of(packed)
         vector.store(packed, elements, [block * words])
         memref.StoreOp(arith.trunci(i8(), byte), scales, [block])
         # One block after the other: many at once would take the registers of other waves.

@@ -95,6 +95,8 @@ class DenseRing(StagedProduct):
     lhs: Floats
     rhs: Floats
 
+    layout = DenseLayout
+
     def __post_init__(self) -> None:
         """Raise ValueError where the schedule cannot compute this product."""
         super().__post_init__()
@@ -115,16 +117,6 @@ class DenseRing(StagedProduct):
         """Attributes of the function, for LLVM: one wave per SIMD."""
         return {"amdgpu-waves-per-eu": "1, 1"}
 
-    @property
-    def layouts(self) -> tuple[DenseLayout, DenseLayout]:
-        """Layouts of a stage of lhs and of rhs."""
-        schedule = self.schedule
-        waves = schedule.waves[0] * schedule.waves[1]
-        return (
-            DenseLayout(self.lhs, schedule.rows, schedule.k_steps, waves),
-            DenseLayout(self.rhs, schedule.columns, schedule.k_steps, waves),
-        )
-
     def body(self, *given: ir.Value) -> None:
         """Build the body at the insertion point."""
         lane = lane_of(_INSTRUCTION)
@@ -134,9 +126,8 @@ class DenseRing(StagedProduct):
         left, right = self.layouts
         (activations,), (weights,) = buffers.lhs(tile.start), buffers.rhs
         lhs = StagedSide(left, lane, activations, memory, 0, tile.first_row, tile.lhs_row)
-        rhs = StagedSide(
-            right, lane, bounded(weights), memory, left.bytes, tile.first_column, tile.rhs_row
-        )
+        places = tile.first_column, tile.rhs_row
+        rhs = StagedSide(right, lane, bounded(weights), memory, left.bytes, *places)
         tile.store(_Pipeline(self, (lhs, rhs)).sums())
 
 

@@ -27,7 +27,7 @@ from mxc.passes.kernels.gpu.fragments import K_STEPS
 from mxc.passes.kernels.gpu.lanes import Lane
 from mxc.passes.kernels.gpu.ring.staged_scales import HALF
 from mxc.passes.kernels.gpu.ring.staging import PIECE, Layout, Pieces, fragment
-from mxc.passes.kernels.vectors import below, bitcast, i8, index, of
+from mxc.passes.kernels.vectors import below, bitcast, i8, index, of, part_of
 
 
 class DirectSide:
@@ -103,7 +103,6 @@ class DirectScales:
     def word(self, scales: ir.Value, k_step: int) -> tuple[ir.Value, int]:
         """Four scales, and which of them a k-step of the half takes."""
         word, chosen = divmod(self._byte(k_step), K_STEPS)
-        own = vector.extract_strided_slice(
-            of(i8(), K_STEPS), scales, [K_STEPS * word], [K_STEPS], [1]
-        )
-        return bitcast(own, ir.Float8E8M0FNUType.get(), K_STEPS), chosen
+        return bitcast(
+            part_of(scales, K_STEPS * word, K_STEPS), ir.Float8E8M0FNUType.get(), K_STEPS
+        ), chosen

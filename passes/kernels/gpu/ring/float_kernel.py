@@ -22,6 +22,7 @@ room and have to be written.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from iree.compiler import ir
 
@@ -51,6 +52,8 @@ class FloatRing(StagedProduct):
     lhs: Floats
     rhs: Scaled
 
+    layout = partial(Layout, decoded=True)
+
     def __post_init__(self) -> None:
         """Raise ValueError where the schedule cannot compute this product."""
         super().__post_init__()
@@ -73,16 +76,6 @@ class FloatRing(StagedProduct):
         blocks = rhs.format.block == BLOCK and rhs.format.scale == E8M0
         return blocks and register == "bf16" and not rhs.is_fnuz
 
-    @property
-    def layouts(self) -> tuple[Layout, Layout]:
-        """Layouts of a stage of lhs and of rhs."""
-        schedule = self.schedule
-        waves = schedule.waves[0] * schedule.waves[1]
-        return (
-            Layout(self.lhs, schedule.rows, schedule.k_steps, waves, decoded=True),
-            Layout(self.rhs, schedule.columns, schedule.k_steps, waves, decoded=True),
-        )
-
     def body(self, *given: ir.Value) -> None:
         """Build the body at the insertion point."""
         lane = lane_of(INSTRUCTION)
@@ -93,14 +86,11 @@ class FloatRing(StagedProduct):
         (floats,) = buffers.lhs(tile.start)
         weights, scales = (bounded(buffer) for buffer in buffers.rhs)
         lhs = StagedSide(left, lane, floats, memory, 0, tile.first_row, tile.lhs_row)
-        column = tile.first_column
-        rhs = StagedSide(right, lane, weights, memory, left.bytes, column, tile.rhs_row)
-        factors = RowScales(self.rhs, lane, scales, self.schedule.tiles[1], column, tile.rhs_row)
+        places = tile.first_column, tile.rhs_row
+        rhs = StagedSide(right, lane, weights, memory, left.bytes, *places)
+        factors = RowScales(self.rhs, lane, scales, self.schedule.tiles[1], *places)
         decoder = Decoder(self.rhs.format.element.mlir)
-        tile.store(
-            sums(
-                FloatPipeline(
-                    self.lhs, (lhs, rhs), factors, decoder, self.schedule, self.slot_bytes
-                )
-            )
+        pipeline = FloatPipeline(
+            self.lhs, (lhs, rhs), factors, decoder, self.schedule, self.slot_bytes
         )
+        tile.store(sums(pipeline))

@@ -89,10 +89,7 @@ class Ring(StagedProduct):
     @property
     def layouts(self) -> tuple[Layout, Layout]:
         """Layouts of a stage of the direct side and of the staged one."""
-        schedule = self.schedule
-        waves = schedule.waves[0] * schedule.waves[1]
-        lhs = Layout(self.lhs, schedule.rows, schedule.k_steps, waves)
-        rhs = Layout(self.rhs, schedule.columns, schedule.k_steps, waves)
+        lhs, rhs = super().layouts
         return (rhs, lhs) if self.swapped else (lhs, rhs)
 
     @property

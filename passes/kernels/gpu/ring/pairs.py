@@ -18,7 +18,7 @@ from mxc.dialects.quantize_scalars import i32 as integer
 from mxc.formats.recipes import MANTISSA, NAN_BYTE
 from mxc.passes.kernels.gpu.floats import Floats
 from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT
-from mxc.passes.kernels.vectors import bitcast, equal, f32, i8, i32, of
+from mxc.passes.kernels.vectors import bitcast, equal, f32, i32, lanes_of, of, part_of, parts_of
 
 #: Fragments of a block, and pairs of a fragment.
 FRAGMENTS, PAIRS = BLOCK // FRAGMENT, FRAGMENT // 2
@@ -69,19 +69,13 @@ class Decoder:
         kind = of(ir.BF16Type.get(), BLOCK)
         name = _SIXES[self.element]
         found = ir.Operation.create(name, results=[kind], operands=[words, factor]).result
-        return [
-            vector.extract_strided_slice(
-                of(ir.BF16Type.get(), FRAGMENT), found, [at], [FRAGMENT], [1]
-            )
-            for at in range(0, BLOCK, FRAGMENT)
-        ]
+        return list(parts_of(found, FRAGMENT))
 
     def pair(self, block: ir.Value, factor: ir.Value, number: int) -> ir.Value:
         """Elements 2 number and the next one of a block of i8, bf16 [2]."""
         kind = of(ir.BF16Type.get(), 2)
         if self.element not in _PAIRS:
-            own = vector.extract_strided_slice(of(i8(), 2), block, [2 * number], [2], [1])
-            return _integers(own, factor)
+            return _integers(part_of(block, 2 * number, 2), factor)
         convert, in_word = _PAIRS[self.element]
         word, place = divmod(number, in_word // 2)
         words = bitcast(block, i32(), BLOCK // in_word)
@@ -91,7 +85,7 @@ class Decoder:
 def _integers(part: ir.Value, factor: ir.Value) -> ir.Value:
     """mxint8: an integer of 8 bits is a bf16 as it is, and a power of two moves its exponent."""
     unit = _exact(factor) * (2.0**-6)
-    count = ir.VectorType(part.type).shape[0]
+    count = lanes_of(part)
     wide = arith.sitofp(of(f32(), count), part)
     scaled = wide * vector.broadcast(of(f32(), count), unit)
     return arith.truncf(of(ir.BF16Type.get(), count), scaled)
@@ -127,8 +121,7 @@ def pair_of(pieces: Sequence[ir.Value], number: int) -> ir.Value:
     """Elements 2 number and the next one of a fragment."""
     each = FRAGMENT // len(pieces)
     piece, at = divmod(2 * number, each)
-    element = ir.VectorType(pieces[0].type).element_type
-    return vector.extract_strided_slice(of(element, 2), pieces[piece], [at], [2], [1])
+    return part_of(pieces[piece], at, 2)
 
 
 def joined_pairs(pairs: Sequence[ir.Value]) -> ir.Value:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith
@@ -23,10 +23,16 @@ ACCUMULATORS = 256
 class StagedProduct(Contraction):
     """A product by a schedule of the transport "ring"."""
 
+    #: Makes the layout of a side.
+    layout: ClassVar[Callable[..., Layout]] = Layout
+
     @property
-    @abstractmethod
     def layouts(self) -> tuple[Layout, Layout]:
         """Layouts of a stage of both sides."""
+        schedule = self.schedule
+        more = schedule.k_steps, schedule.waves[0] * schedule.waves[1]
+        left = type(self).layout(self.lhs, schedule.rows, *more)
+        return left, type(self).layout(self.rhs, schedule.columns, *more)
 
     @property
     def slot_bytes(self) -> int:

@@ -23,7 +23,7 @@ from mxc.dialects.amdgpu import BEYOND
 from mxc.passes.kernels.gpu.fragments import K_STEPS
 from mxc.passes.kernels.gpu.lanes import LANES, Lane
 from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, Layout
-from mxc.passes.kernels.vectors import below, bitcast, i8, index, of, splat
+from mxc.passes.kernels.vectors import below, bitcast, i8, index, of, part_of, splat
 
 #: Blocks of a span, and k-steps.
 SPAN = 16
@@ -135,8 +135,7 @@ class StagedScales:
         """Two bytes as one number, so that LLVM does not take them apart."""
         kind = ir.IntegerType.get_signless(16)
         pairs = bitcast(scales, kind, SPAN // 2)
-        own = vector.extract_strided_slice(of(kind, 1), pairs, [first // 2], [1], [1])
-        return bitcast(own, i8(), 2)
+        return bitcast(part_of(pairs, first // 2, 1), i8(), 2)
 
     def read(self, tile: int, half: int) -> ir.Value:
         """The scales of this lane's row of a tile, for this lane's group and a half of the span."""

@@ -32,7 +32,7 @@ from mxc.passes.kernels.gpu.floats import Floats
 from mxc.passes.kernels.gpu.fragments import BLOCK, Instruction, pieces, whole
 from mxc.passes.kernels.gpu.lanes import LANES, Lane
 from mxc.passes.kernels.gpu.sides import Scaled
-from mxc.passes.kernels.vectors import below, bitcast, equal, i8, i32, index, of
+from mxc.passes.kernels.vectors import below, bitcast, equal, i8, i32, index, of, part_of
 
 #: Bytes that a lane moves at once.
 PIECE = 16
@@ -260,10 +260,7 @@ class StagedSide:
             return packed
         size = self.layout.kind.block_bytes
         words = bitcast(packed, i32(), 2 * PIECE // 4)
-        low, high = (
-            vector.extract_strided_slice(of(i32(), size // 4), words, [at // 4], [size // 4], [1])
-            for at in (0, 2 * PIECE - size)
-        )
+        low, high = (part_of(words, at // 4, size // 4) for at in (0, 2 * PIECE - size))
         first = equal(self.lane.group, 0)
         return bitcast(arith.select(first, low, high), i8(), size)
 
@@ -281,12 +278,8 @@ def fragment(layout: Layout, known: Pieces, tile: int, k_step: int) -> ir.Value:
 def packed(layout: Layout, known: Pieces, tile: int, k_step: int) -> ir.Value:
     """The bytes of a tile that were read for a k-step."""
     return joined(
-        [_cut(known[tile, one.piece], one.start, one.stop) for one in layout.slices[k_step]]
+        [
+            part_of(known[tile, one.piece], one.start, one.stop - one.start)
+            for one in layout.slices[k_step]
+        ]
     )
-
-
-def _cut(piece: ir.Value, start: int, stop: int) -> ir.Value:
-    size = stop - start
-    if size == ir.VectorType(piece.type).shape[0]:
-        return piece
-    return vector.extract_strided_slice(of(i8(), size), piece, [start], [size], [1])

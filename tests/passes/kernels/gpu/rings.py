@@ -133,7 +133,7 @@ def program(kernel: Ring | FloatRing) -> str:
         block = function.regions[0].blocks[0]
         (*_, done) = block.operations
         with ir.InsertionPoint(done):
-            done.operation.operands[0] = dispatch("k", list(block.arguments), types[-1])
+            done.operation.operands[0] = dispatch("k", list(block.arguments), types[-1:]).results[0]
         module.operation.verify()
         return str(module)
 
