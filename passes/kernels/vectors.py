@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 from iree.compiler import ir
@@ -141,7 +141,7 @@ def joined(parts: Sequence[ir.Value]) -> ir.Value:
 
 
 def choose(
-    condition: ir.Value, yes: Callable[[], Sequence[ir.Value]], no: Sequence[ir.Value]
+    condition: ir.Value, yes: Callable[[], Iterable[ir.Value]], no: Sequence[ir.Value]
 ) -> list[ir.Value]:
     """What `yes` builds where the condition holds, else the values `no`."""
     op = scf.IfOp(condition, [value.type for value in no], has_else=True)

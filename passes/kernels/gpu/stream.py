@@ -20,7 +20,7 @@ once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from iree.compiler import ir
@@ -37,7 +37,7 @@ from mxc.passes.kernels.gpu.lanes import Lane, lane_of
 from mxc.passes.kernels.gpu.output import Blocks, tiles_of
 from mxc.passes.kernels.gpu.products import DecodedProduct, ScaledProduct, SummedProduct
 from mxc.passes.kernels.gpu.sides import Loaded, Scaled, ScaledSide, clamped
-from mxc.passes.kernels.vectors import below, f32, index, loop, of, when
+from mxc.passes.kernels.vectors import below, choose, f32, index, loop, of, when
 
 
 @dataclass(frozen=True)
@@ -272,19 +272,15 @@ class Body:
             return
         # The lanes of a block exchange columns: those of rows that there are not take part.
         inside = inside & below(column, self.kernel.width)
-        kind = of(f32(), QUAD)
-        branch = scf.IfOp(inside, [kind] * (len(tiles) * len(quads)), has_else=True)
-        with ir.InsertionPoint(branch.then_block):
-            found = []
+
+        def finished() -> Iterator[ir.Value]:
             for number, pair in enumerate(tiles):
                 first = column + number * self.instruction.rows
                 for quad in quads:
-                    at = self._column(first, quad)
-                    found.append(self.given.finished(whole, at, pair, quad))
-            scf.YieldOp(found)
-        with ir.InsertionPoint(branch.else_block):
-            scf.YieldOp([zeros(kind)] * (len(tiles) * len(quads)))
-        self.blocks.store(list(branch.results), row, column, inside)
+                    yield self.given.finished(whole, self._column(first, quad), pair, quad)
+
+        none = [zeros(of(f32(), QUAD))] * (len(tiles) * len(quads))
+        self.blocks.store(choose(inside, finished, none), row, column, inside)
 
     def _column(self, column: ir.Value, quad: int) -> ir.Value:
         """The first column of a quad of the tile that begins at `column`."""

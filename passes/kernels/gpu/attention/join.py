@@ -42,7 +42,7 @@ from mxc.passes.kernels.gpu.attention.sums import Sums
 from mxc.passes.kernels.gpu.attention.wave import Wave
 from mxc.passes.kernels.gpu.lanes import at_most, long
 from mxc.passes.kernels.runs import first_seen, read_run
-from mxc.passes.kernels.vectors import below, equal, f32, i32, index, loop, of, when
+from mxc.passes.kernels.vectors import below, choose, equal, f32, i32, index, loop, of, when
 
 #: Pieces that are loaded at once.
 _PIECES = 8
@@ -76,15 +76,15 @@ def join_when_last(
         head = workgroup(0) // shape.slices
         count = pieces_between(first_seen(shape.reach, own.position), own.position)
         fence("release")
-        one = scf.IfOp(equal(lane, 0), [i32()], has_else=True)
-        with ir.InsertionPoint(one.then_block):
+
+        def count_this() -> list[ir.Value]:
             row = head * shape.group + long(own.skipped)
             place = long(own.token) * (shape.heads * shape.group) + row
             flat = memref.collapse_shape(_flat(counters), counters, [[0, 1]])
-            scf.YieldOp([added(flat, place, constant(1, i32()))])
-        with ir.InsertionPoint(one.else_block):
-            scf.YieldOp([constant(0, i32())])
-        before = rocdl.readfirstlane(i32(), one.results[0])
+            return [added(flat, place, constant(1, i32()))]
+
+        (before,) = choose(equal(lane, 0), count_this, [constant(0, i32())])
+        before = rocdl.readfirstlane(i32(), before)
         others = count * shape.slices + -1
         with when(equal(before, others)):
             fence("acquire")

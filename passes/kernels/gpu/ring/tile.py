@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import operator
+from contextlib import nullcontext
+from functools import reduce
+
 from iree.compiler import ir
-from iree.compiler.dialects import scf
 
 from mxc.dialects.amdgpu import zeros
 from mxc.passes.kernels.executables import workgroup
@@ -12,7 +15,7 @@ from mxc.passes.kernels.gpu.contraction import Contraction, Given
 from mxc.passes.kernels.gpu.fragments import QUAD
 from mxc.passes.kernels.gpu.lanes import Lane, at_most
 from mxc.passes.kernels.gpu.output import Blocks
-from mxc.passes.kernels.vectors import below, f32, of, when
+from mxc.passes.kernels.vectors import below, choose, f32, of, when
 
 #: Dies of a device, each with a cache: one workgroup after the other goes to the next of them.
 #: Source: AMD CDNA3 and CDNA4 white papers (eight XCDs).
@@ -121,21 +124,16 @@ class Tile:
 
         The lanes of a block exchange columns: those of rows that there are not take part.
         """
-        row, kind = self.start + local, of(f32(), QUAD)
+        row = self.start + local
         inside = self._given.has_row(row) & below(column, self._contraction.width)
         quads = range(self._schedule.instruction.totals // QUAD)
-        branch = scf.IfOp(inside, [kind] * len(quads), has_else=True)
-        with ir.InsertionPoint(branch.then_block):
+
+        def finished() -> list[ir.Value]:
             whole = self._given.result_row(row)
-            scf.YieldOp(
-                [
-                    self._given.finished(whole, self._column(column, quad), pair, quad)
-                    for quad in quads
-                ]
-            )
-        with ir.InsertionPoint(branch.else_block):
-            scf.YieldOp([zeros(kind)] * len(quads))
-        blocks.store(list(branch.results), local, column, inside)
+            return [self._given.finished(whole, self._column(column, n), pair, n) for n in quads]
+
+        none = [zeros(of(f32(), QUAD))] * len(quads)
+        blocks.store(choose(inside, finished, none), local, column, inside)
 
     def _column(self, column: ir.Value, quad: int) -> ir.Value:
         """The first column of a quad of the tile that begins at `column`."""
@@ -150,15 +148,6 @@ class Tile:
                 conditions.append(self._given.has_row(row))
             if contraction.width % (schedule.columns // contraction.halves):
                 conditions.append(below(at, contraction.width))
-            if not conditions:
-                self._quad(row, at, pair, quad)
-                continue
-            condition = conditions[0]
-            for other in conditions[1:]:
-                condition = condition & other
-            with when(condition):
-                self._quad(row, at, pair, quad)
-
-    def _quad(self, row: ir.Value, at: ir.Value, pair: list[ir.Value], quad: int) -> None:
-        """Four totals in a row."""
-        self._given.store(self._given.result_row(row), at, pair, quad)
+            inside = when(reduce(operator.and_, conditions)) if conditions else nullcontext()
+            with inside:
+                self._given.store(self._given.result_row(row), at, pair, quad)
