@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from iree.compiler import ir
 from iree.compiler.dialects import arith, math
 
+from mxc.dialects.generic import constant
 from mxc.passes.kernels.vectors import bitcast, i32, lanes_of, splat
 
 #: exp(x) = 2^n exp(r), n = round(x / ln 2). Adding this constant to x / ln 2 rounds it: the low
@@ -26,14 +29,14 @@ _POLYNOMIAL = (
     1.0,
 )
 #: (tanh(x) / x - 1) / x^2 up to the bound: S. L. Moshier, Cephes, single/tanhf.c.
-_TANH = (
+TANH = (
     -5.70498872745e-3,
     2.06390887954e-2,
     -5.37397155531e-2,
     1.33314422036e-1,
     -3.33332819422e-1,
 )
-_TANH_BOUND = 0.625
+TANH_BOUND = 0.625
 #: At and below this the exponent field is zero: 2^n is zero, and so is the result.
 _LOWEST = -88.0
 
@@ -54,11 +57,17 @@ def exponential(x: ir.Value) -> ir.Value:
     n = rounded - same(_ROUND)
     r = math.fma(n, same(-_LN_2_HIGH), x)
     r = math.fma(n, same(-_LN_2_LOW), r)
-    power = same(_POLYNOMIAL[0])
-    for coefficient in _POLYNOMIAL[1:]:
-        power = math.fma(power, r, same(coefficient))
+    power = polynomial(r, _POLYNOMIAL)
     exponent = bitcast(rounded, i32(), lanes) << 23
     return power * bitcast(exponent, ir.F32Type.get(), lanes)
+
+
+def polynomial(x: ir.Value, coefficients: Sequence[float]) -> ir.Value:
+    """The polynomial in a float or vector, coefficients from the highest power on."""
+    found = constant(coefficients[0], x.type)
+    for coefficient in coefficients[1:]:
+        found = math.fma(found, x, constant(coefficient, x.type))
+    return found
 
 
 def tanh(x: ir.Value) -> ir.Value:
@@ -69,13 +78,10 @@ def tanh(x: ir.Value) -> ir.Value:
         return splat(value, ir.F32Type.get(), lanes)
 
     size, square = math.absf(x), x * x
-    power = same(_TANH[0])
-    for coefficient in _TANH[1:]:
-        power = math.fma(power, square, same(coefficient))
-    near = math.fma(power * square, x, x)
+    near = math.fma(polynomial(square, TANH) * square, x, x)
     below = exponential(size * same(-2.0))
     far = (same(1.0) - below) / (same(1.0) + below)
-    small = arith.cmpf(arith.CmpFPredicate.OLT, size, same(_TANH_BOUND))
+    small = arith.cmpf(arith.CmpFPredicate.OLT, size, same(TANH_BOUND))
     return arith.select(small, near, math.copysign(far, x))
 
 

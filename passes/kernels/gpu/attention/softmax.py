@@ -15,6 +15,7 @@ from iree.compiler.dialects import arith, math, rocdl, vector
 
 from mxc.dialects.amdgpu_narrow import exchanged
 from mxc.dialects.generic import constant
+from mxc.passes.kernels.exponential import TANH, TANH_BOUND, polynomial
 from mxc.passes.kernels.vectors import elements, f32, i32, lanes_of, of, signed_below, splat
 from mxc.targets.matrix_unit import MatrixUnit
 
@@ -25,15 +26,6 @@ LOG2_E = 1.4426950408889634
 MASKED, FLOOR = -1.0e38, -1.0e30
 #: The least and the greatest factor of a product of a query and a key, and bound of it.
 SCALES, CAPS = (1.0e-6, 2.0), (1.0e-3, 1.0e6)
-#: tanh(x) = x + x^3 P(x^2) for |x| below: S. L. Moshier, Cephes, single/tanhf.c.
-_SMALL = 0.625
-_TANH = (
-    -5.70498872745e-3,
-    2.06390887954e-2,
-    -5.37397155531e-2,
-    1.33314422036e-1,
-    -3.33332819422e-1,
-)
 
 Combine = Callable[[ir.Value, ir.Value], ir.Value]
 #: Combines an f32 over the lanes of a row.
@@ -112,16 +104,14 @@ def tanh(x: ir.Value) -> ir.Value:
     """tanh(x) of an f32, within some units of the last place."""
     size = math.absf(x)
     square = x * x
-    sum_ = number(_TANH[0])
-    for coefficient in _TANH[1:]:
-        sum_ = math.fma(sum_, square, number(coefficient))
+    sum_ = polynomial(square, TANH)
     small = math.fma(square * x, sum_, x)
     # 1 - 2 / (exp(2 |x|) + 1): what overflows is 1.
     grown = power(size * number(2 * LOG2_E))
     divisor = grown + number(1.0)
     large = math.fma(number(-2.0), rocdl.rcp(f32(), divisor), number(1.0))
     large = math.copysign(large, x)
-    return arith.select(arith.cmpf(arith.CmpFPredicate.OLT, size, number(_SMALL)), small, large)
+    return arith.select(arith.cmpf(arith.CmpFPredicate.OLT, size, number(TANH_BOUND)), small, large)
 
 
 def masked(
