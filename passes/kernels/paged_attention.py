@@ -80,12 +80,12 @@ class PagedAttention(Sized, ABC):
 
     @property
     def packed(self) -> BlockFormat | None:
-        """What the pool is packed in; None: it has floats."""
+        """The packed format of the pool; None for floats."""
         return page_format(self.element)
 
     @property
     def scaled(self) -> bool:
-        """Whether a page has scales: one per block of an MX format."""
+        """Whether a page has scales: one per block in an MX format."""
         return self.packed is not None and not self.packed.unit_scales
 
     @property
@@ -100,7 +100,7 @@ class PagedAttention(Sized, ABC):
 
     @property
     def cases(self) -> Cases | None:
-        """What the body is to be made of, where it is a switch on `pieces`."""
+        """The cases of a body that is a switch on `pieces`, else None."""
         return None
 
     @property
@@ -111,7 +111,7 @@ class PagedAttention(Sized, ABC):
     @property
     @abstractmethod
     def pieces_apart(self) -> Size:
-        """How many pieces are computed apart; `pieces` itself is not known."""
+        """Number of pieces with their own workgroup, 1 for none; does not use `pieces`."""
 
     @property
     @abstractmethod
@@ -121,12 +121,12 @@ class PagedAttention(Sized, ABC):
     @property
     @abstractmethod
     def workgroups(self) -> list[Size]:
-        """Workgroups, up to three counts."""
+        """Up to three counts of workgroups."""
 
     @property
     @abstractmethod
     def join_workgroups(self) -> list[Size]:
-        """Workgroups of the second kernel."""
+        """Up to three counts of workgroups of the second kernel."""
 
     @abstractmethod
     def body(self, *buffers: ir.Value) -> None:
@@ -138,8 +138,8 @@ class PagedAttention(Sized, ABC):
 
     @property
     def buffers(self) -> list[Buffer]:
-        """Queries, pool, sinks, runs, lists, and where the kernel counts, counters, of which it
-        uses that of the first row of each tile; then parts and result, which the kernel writes."""
+        """Queries, pool, sinks, runs, lists, and, if the kernel counts, counters, of which it uses
+        that of the first row of each tile; then parts and result, which the kernel writes."""
         counters = [Buffer([self.tokens, self.heads * self.group], i32())]
         entries, block = self.pool
         rows = block if self.packed is None else stored_positions(self.element, block)
@@ -157,7 +157,7 @@ class PagedAttention(Sized, ABC):
 
     @property
     def joined_buffers(self) -> list[Buffer]:
-        """Parts, sinks, runs; then the result, which the second kernel completes where it lies."""
+        """Parts, sinks, runs, and the result, which the second kernel completes in place."""
         result = [self.tokens, self.heads, self.group, self.mixed]
         return [
             Buffer(self.parts, f32()),
@@ -198,7 +198,7 @@ class _Joined:
 
 
 def sizes_of(call: AttentionCall) -> dict[str, Any] | Reason:
-    """The fields of a kernel that are those of a call; or why no kernel reads its operands."""
+    """The fields of a kernel that follow from a call, or the reason why no kernel reads it."""
     _, heads, group, depth = shape_of(call.queries)
     element = call.pages.format or str(element_of(call.pages.pool))
     sinks = str(element_of(call.sinks))
@@ -286,7 +286,7 @@ def _call(
     scalars: Sequence[ir.Value],
     counters: ir.Value | None,
 ) -> ir.Value:
-    """Dispatch @name and, where it does not count, @name_joined; the result."""
+    """Dispatch @name and, if it does not count, @name_joined. Returns the result."""
     operands = [call.queries, call.pages.pool, call.sinks, call.rows.runs, call.pages.lists]
     operands += [counters] if kernel.counts else []
     tensors = [

@@ -109,12 +109,12 @@ def _compared(how: arith.CmpIPredicate, a: ir.Value, b: ir.Value | int) -> ir.Va
 
 
 def lanes_of(values: ir.Value) -> int:
-    """Elements of a vector."""
+    """Number of elements of a vector."""
     return int(ir.VectorType(values.type).shape[0])
 
 
 def elements(values: ir.Value) -> list[ir.Value]:
-    """Those of a vector."""
+    """The elements of a vector."""
     return [vector.extract(values, [], [at]) for at in range(lanes_of(values))]
 
 
@@ -143,7 +143,7 @@ def joined(parts: Sequence[ir.Value]) -> ir.Value:
 def choose(
     condition: ir.Value, yes: Callable[[], Iterable[ir.Value]], no: Sequence[ir.Value]
 ) -> list[ir.Value]:
-    """What `yes` builds where the condition holds, else the values `no`."""
+    """The values that `yes` builds if the condition holds, else the values `no`."""
     op = scf.IfOp(condition, [value.type for value in no], has_else=True)
     with ir.InsertionPoint(op.then_block):
         scf.YieldOp(list(yes()))
