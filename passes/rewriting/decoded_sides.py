@@ -63,7 +63,7 @@ def _decoded(decoding: Decoding, loops: list[int], sizes: Sequence[int | ir.Valu
     def body(element: ir.Value, scale: ir.Value, *rest: ir.Value) -> ir.Value:
         value = extend(element, scale)
         for factor in rest[:-1]:
-            value = arith.mulf(value, factor)
+            value = value * factor
         return value if kind == value.type else arith.truncf(kind, value)
 
     init = tensor.empty(list(sizes), kind)
