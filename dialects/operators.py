@@ -32,9 +32,9 @@ def _operator(
     floats: _Build | None = None,
     neutral: int | None = None,
     *,
-    turned: bool = False,
+    reflected: bool = False,
 ) -> Callable[[ir.Value, ir.Value | float], ir.Value]:
-    """An operator of these builders. `neutral`: the integer that changes nothing. `turned`: the
+    """An operator of these builders. `neutral`: the integer that changes nothing. `reflected`: the
     number is on the left."""
 
     def build(left: ir.Value, right: ir.Value | float) -> ir.Value:
@@ -45,7 +45,7 @@ def _operator(
             if builder is integers and right == neutral:
                 return constant(0, left.type) if builder is arith.remui else left
             right = constant(right, left.type)
-        return builder(right, left) if turned else builder(left, right)
+        return builder(right, left) if reflected else builder(left, right)
 
     return build
 
@@ -53,8 +53,8 @@ def _operator(
 ir.Value.__add__ = _operator(arith.addi, arith.addf, 0)
 ir.Value.__sub__ = _operator(arith.subi, arith.subf, 0)
 ir.Value.__mul__ = _operator(arith.muli, arith.mulf, 1)
-ir.Value.__radd__ = _operator(arith.addi, arith.addf, 0, turned=True)
-ir.Value.__rmul__ = _operator(arith.muli, arith.mulf, 1, turned=True)
+ir.Value.__radd__ = _operator(arith.addi, arith.addf, 0, reflected=True)
+ir.Value.__rmul__ = _operator(arith.muli, arith.mulf, 1, reflected=True)
 ir.Value.__floordiv__ = _operator(arith.divui, neutral=1)
 ir.Value.__mod__ = _operator(arith.remui, neutral=1)
 ir.Value.__truediv__ = _operator(None, arith.divf)
