@@ -258,13 +258,14 @@ class _Kernels:
             return plans[0], ""
         wanted, device = entry["schedule"], entry.get("device")
         if isinstance(wanted, int):
-            # An entry for all products may have a number that some of them do not reach.
-            if not 0 <= wanted < len(plans) and any(key in entry for key in KEYS):
+            # An entry for all products is a number that some of them do not reach.
+            reached = -len(plans) <= wanted < len(plans)
+            if not reached and any(key in entry for key in KEYS):
                 raise PassError(
                     f"{self._given.file}: wanted schedule {wanted} of {call.of.symbol}, which has "
                     f"{len(plans)}, 0 to {len(plans) - 1}"
                 )
-            wanted = str(plans[wanted if 0 <= wanted < len(plans) else 0])
+            wanted = str(plans[wanted if reached else 0])
         found = next((each for each in plans if str(each) == wanted), None)
         if found is None:
             raise PassError(
