@@ -24,6 +24,7 @@ from mxc.formats.formats import (
     with_block,
 )
 from mxc.passes.kernels.described import Described, described, gathered
+from mxc.passes.kernels.epilogues import epilogue
 from mxc.passes.kernels.gpu.decode import Register
 from mxc.passes.kernels.gpu.float_scales import blocks_of_scale, sums_of
 from mxc.passes.kernels.gpu.floats import Floats
@@ -135,9 +136,9 @@ def match(op: ir.Operation, unit: MatrixUnit = GFX950.matrix) -> Call | Reason:
         )
     if not _is_multiplied(left, rounded):
         return Reason("one side is rounded to f16 and the other is not")
-    size = of.n * of.k * right.bits // 8
-    if size >= BEYOND:
-        return Reason(f"weights have {size} bytes; a buffer reaches less than {BEYOND}")
+    far = _too_far(op, of.n * of.k * right.bits // 8)
+    if far is not None:
+        return far
     elements, scales = gathered(found.rhs), gathered(found.rhs_scale)
     return Call(
         op=op,
@@ -171,9 +172,9 @@ def _dense(found: Described) -> Call | Reason:
     if register == "f16" and (left.memory != "f16" or left.rounded):
         return Reason(f"weights are f16 and activations {of.lhs.element}; kernels take both as f16")
     right = Floats(weights, False, of.k // BLOCK)
-    size = of.n * of.k * right.bits // 8
-    if size >= BEYOND:
-        return Reason(f"weights have {size} bytes; a buffer reaches less than {BEYOND}")
+    far = _too_far(found.op, of.n * of.k * right.bits // 8)
+    if far is not None:
+        return far
     read = gathered(found.rhs)
     return Call(
         op=found.op,
@@ -185,6 +186,14 @@ def _dense(found: Described) -> Call | Reason:
         right=right,
         decoded=register,
     )
+
+
+def _too_far(op: ir.Operation, size: int) -> Reason | None:
+    """Why no buffer reaches what a workgroup reads of weights of `size` bytes, where none does."""
+    if size < BEYOND or not epilogue(op, 16, keeps=True).gated:
+        return None
+    wanted = f"weights have {size} bytes, of which a gate reads two halves"
+    return Reason(f"{wanted}; a buffer reaches less than {BEYOND}")
 
 
 def _is_fused(value: ir.Value) -> bool:

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 from iree.compiler import ir
 
-from mxc.dialects.amdgpu import bounded, shared
+from mxc.dialects.amdgpu import shared
 from mxc.formats.formats import E8M0
 from mxc.passes.kernels.gpu.contraction import Given
 from mxc.passes.kernels.gpu.decode import Register
@@ -91,7 +91,7 @@ class FloatRing(StagedProduct):
         memory = shared([self.lds_bytes], i8())
         left, right = self.layouts
         (floats,) = buffers.lhs(tile.start)
-        weights, scales = (bounded(buffer) for buffer in buffers.rhs)
+        weights, scales = buffers.rhs(tile.first)
         lhs = StagedSide(left, lane, floats, memory, 0, tile.first_row, tile.lhs_row)
         column = tile.first_column
         rhs = StagedSide(right, lane, weights, memory, left.bytes, column, tile.rhs_row)

@@ -22,7 +22,8 @@ _TOGETHER = 4
 
 
 class Tile:
-    """Rows and columns of the workgroup that runs; `start`: its first row.
+    """Rows and columns of the workgroup that runs; `start`: its first row, `first`: its first
+    column, of both halves together.
 
     `first_row`, `first_column`: of the workgroup's those where this wave begins.
     """
@@ -40,6 +41,7 @@ class Tile:
         self.first_column = times(self._wave_n, self._tiles_n * self._size)
         down, self._right = self._place()
         self.start = times(down, self._schedule.rows)
+        self.first = times(self._right, self._schedule.columns)
         self._blocks: Blocks | None = None
         if contraction.out is not None:
             instruction, results = self._schedule.instruction, given.blocks(self.start)
@@ -81,7 +83,7 @@ class Tile:
         """
         contraction, size = self._contraction, self._size
         if contraction.halves == 1:
-            row = plus(times(self._right, self._schedule.columns), local)
+            row = plus(self.first, local)
         else:
             tile = divided(local, size)
             wave, tile = divided(tile, self._tiles_n), rest(tile, self._tiles_n)
@@ -90,7 +92,7 @@ class Tile:
         row = at_most(row, contraction.width - 1)
         if contraction.halves > 1:
             row = plus(row, times(divided(tile, self._across), contraction.width))
-        return row
+        return self._given.rhs_row(self.first, row)
 
     def _wave_column(self, wave: ir.Value) -> ir.Value:
         """The first column of a wave."""
