@@ -11,16 +11,14 @@ from mxc.compiler.report import Reports
 
 #: A case, and how many devices compute it.
 DEVICES = {
-    # Attention and MLP side by side.
+    # Attention and MLP side by side; the head is the embedding, the first layer slides.
     "cohere2": 4,
     # All heads share one row a token, which is on both devices.
     "deepseek_v3": 2,
+    # Biases everywhere, experts, sinks.
     "gpt_oss": 2,
-    "llama": 2,
     # q_proj, k_proj and v_proj are one tensor, gate_proj and up_proj another one.
     "phi3": 2,
-    # The head is the embedding; every weight is of another format, the second layer slides.
-    "qwen2": 2,
     # An expert that all tokens go through, with a gate of its own.
     "qwen2_moe": 2,
 }
