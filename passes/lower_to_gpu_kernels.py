@@ -28,11 +28,12 @@ The number of rows, and of groups that choose their experts, may be dynamic: it 
 of the dispatch and a scalar of the kernel. With several schedules the kernel is a switch on the
 rows, from which mxc-split-kernels makes a kernel for each case.
 
-Leaves alone: contractions without a schedule, which are those with other dynamic sizes; blocks that
-are no power of two from 16 on, under f32 no multiple of 32; other elements under f32 than floats of
-8 bits and integers; K that is no multiple of 32; sides rounded to f16 beside others; accumulators
-other than zero; operands whose dimensions are in another order; gated weights of 2 GiB or more an
-expert; plain f32 weights, f16 ones beside other activations, and those that are no parameter.
+Leaves alone: contractions without a schedule, which are those with other dynamic sizes; blocks
+whose size is not a power of two from 16 on, or with f32 scales not a multiple of 32; elements with
+f32 scales that are neither 8-bit floats nor integers; K that is not a multiple of 32; sides rounded
+to f16 beside others; accumulators other than zero; operands whose dimensions are in another order;
+gated weights of 2 GiB or more per expert; plain f32 weights, f16 weights beside other activations,
+and weights that are not a parameter.
 """
 
 from __future__ import annotations

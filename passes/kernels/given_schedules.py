@@ -2,11 +2,12 @@
 
     [{"m": 16, "rhs": "mxfp4", "schedule": ..}]
 
-An entry has a `schedule` and any of `KEYS`, which a contraction must have: m or batch null where it
-comes with the call. The first entry that fits is taken; one that fits nothing is refused, and so is
-a number that its product does not have; an entry without keys is the first schedule there, and
-fits any product that has schedules. `device` says on which machine the schedule was measured. What
-a schedule is, the pass says that reads it.
+An entry has a `schedule` and any of `KEYS`, which must equal those of the contraction; m or batch
+is null if it is known at the call only. The first matching entry is used. An entry that matches
+nothing is an error, and so is the number of a schedule that its product does not have. An entry
+without keys need not match, and such a number in it selects the first schedule. `device` names the
+machine on which the schedule was measured. The form of a schedule depends on the pass that reads
+it.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ _ACTIVATION_BYTES = 512 << 10
 
 #: Rows of the smallest tiles.
 _LOWEST = 2
-#: Tiles of fewer rows have no half that is more than one.
+#: Least height of a tile whose half has more than one row.
 _HALVED = 4
 
 #: Most elements along K that are decoded to memory at once, bytes of them, and bytes of waiting
@@ -117,9 +117,9 @@ class Cuts:
 
     @property
     def plans(self) -> list[Plan]:
-        """The plan of the tables above, then others, those before that by estimate take fewer
-        instructions, and last that of the smallest tiles, which has the least code; `MOST` at most.
-        All of them add up in the same order."""
+        """The plan of the tables above, then others: other widths of workgroups, then other tiles
+        by estimated instructions, and last the smallest tiles, which have the least code; at most
+        `MOST` in all. All of them add in the same order."""
         usual = self._usual
         smallest = replace(usual, rows=min(usual.rows, _LOWEST), columns=1)
         found = [self._plan(each) for each in (usual, *self._others(usual), smallest)]
