@@ -16,7 +16,7 @@ sys.path.append(str(Path(__file__).parent))
 from built import GENERATED, PROMPT, Built, Oracle, write
 from cases import CASES
 
-#: Of each product the schedule with the smallest tiles: its results have the same bits as those of
+#: The schedule with the smallest tiles, of each product: its results have the same bits as those of
 #: others (tests/passes/kernels/test_schedules.py), and LLVM has a third of the code to compile.
 SCHEDULES = [{"schedule": -1}]
 
