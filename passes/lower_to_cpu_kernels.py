@@ -39,8 +39,8 @@ too, and multiplies them as f32.
 
 A product on vector registers has up to eight schedules (passes/kernels/cpu/schedule.py), of which
 it uses the first, or the one that `file` gives it (passes/kernels/given_schedules.py), by its text
-or by its number from 0. An entry for all products falls back to the first schedule where a product
-has fewer. All schedules give the same bits.
+or by its number from 0, or from the end if negative. An entry for all products falls back to the
+first schedule where a product has fewer. All schedules give the same bits.
 
     [{"m": 16, "rhs": "mxfp4", "schedule": "tiles of 8 x 32 in 64 columns"}]
 """
@@ -259,12 +259,13 @@ class _Kernels:
         wanted, device = entry["schedule"], entry.get("device")
         if isinstance(wanted, int):
             # An entry for all products may have a number that some of them do not reach.
-            if not 0 <= wanted < len(plans) and any(key in entry for key in KEYS):
+            reached = -len(plans) <= wanted < len(plans)
+            if not reached and any(key in entry for key in KEYS):
                 raise PassError(
                     f"{self._given.file}: wanted schedule {wanted} of {call.of.symbol}, which has "
                     f"{len(plans)}, 0 to {len(plans) - 1}"
                 )
-            wanted = str(plans[wanted if 0 <= wanted < len(plans) else 0])
+            wanted = str(plans[wanted if reached else 0])
         found = next((each for each in plans if str(each) == wanted), None)
         if found is None:
             raise PassError(

@@ -32,8 +32,8 @@ Leaves alone: contractions without a schedule, which are those with other dynami
 whose size is not a power of two from 16 on, or with f32 scales not a multiple of 32; elements with
 f32 scales that are neither 8-bit floats nor integers; K that is not a multiple of 32; sides rounded
 to f16 beside others; accumulators other than zero; operands whose dimensions are in another order;
-weights of 2 GiB or more per expert; plain f32 weights, f16 weights beside other activations, and
-weights that are not a parameter.
+gated weights of 2 GiB or more per expert; plain f32 weights, f16 weights beside other activations,
+and weights that are not a parameter.
 """
 
 from __future__ import annotations

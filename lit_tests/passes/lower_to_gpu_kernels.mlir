@@ -92,11 +92,17 @@ func.func @experts(%x: tensor<3x1x2x32xf4E2M1FN>, %xs: tensor<3x1x2xf8E8M0FNU>, 
 
 // -----
 
-// More than a buffer reaches: weights of 2 GiB. Activations may have as much, here 4 GiB.
-// CHECK-LABEL: func.func @too_large(
-// CHECK: linalg.generic
-// CHECK-NOT: flow.dispatch
-func.func @too_large(%x: tensor<32x4096x32xf32>, %w: tensor<32768x4096x32xf4E2M1FN>, %s: tensor<32768x4096xf8E8M0FNU>) -> tensor<32x32768xf32> {
+// More than a buffer reaches: weights of 2 GiB. A workgroup sees the elements and scales of its own
+// columns.
+// CHECK: stream.executable private @mxc_f32_mxfp4_1x32x32768x131072 {
+// CHECK: %[[W:.*]] = memref.subview {{.*}} memref<?xi8, strided<[1], offset: ?>
+// CHECK: amdgpu.fat_raw_buffer_cast %[[W]]
+// CHECK: %[[S:.*]] = memref.subview {{.*}} memref<?xi8, strided<[1], offset: ?>
+// CHECK: amdgpu.fat_raw_buffer_cast %[[S]]
+// CHECK-LABEL: func.func @large_weights(
+// CHECK-NOT: linalg
+// CHECK: flow.dispatch
+func.func @large_weights(%x: tensor<32x4096x32xf32>, %w: tensor<32768x4096x32xf4E2M1FN>, %s: tensor<32768x4096xf8E8M0FNU>) -> tensor<32x32768xf32> {
   %zero = arith.constant 0.0 : f32
   %empty = tensor.empty() : tensor<32x32768xf32>
   %acc = linalg.fill ins(%zero : f32) outs(%empty : tensor<32x32768xf32>) -> tensor<32x32768xf32>
@@ -115,6 +121,7 @@ func.func @too_large(%x: tensor<32x4096x32xf32>, %w: tensor<32768x4096x32xf4E2M1
 
 // -----
 
+// Activations may have as much, here 4 GiB.
 // CHECK: stream.executable private @mxc_f32_mxfp4_1x1048576x32x1024 {
 // CHECK-LABEL: func.func @many_activations(
 // CHECK-NOT: linalg

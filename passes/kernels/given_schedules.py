@@ -4,9 +4,10 @@
 
 An entry has a `schedule` and any of `KEYS`, which must equal those of the contraction; m or batch
 is null if it is known at the call only. The first matching entry is used. An entry that matches
-nothing is an error, and so is the number of a schedule that its product does not have; for an entry
-without keys, such a number selects the first schedule. `device` names the machine on which the
-schedule was measured. The form of a schedule depends on the pass that reads it.
+nothing is an error, and so is the number of a schedule that its product does not have. An entry
+without keys need not match, and such a number in it selects the first schedule. `device` names the
+machine on which the schedule was measured. The form of a schedule depends on the pass that reads
+it.
 """
 
 from __future__ import annotations
@@ -50,10 +51,10 @@ class GivenSchedules:
     def require_taken(self) -> None:
         """Raise PassError where an entry was not used."""
         for entry, was in zip(self._entries, self._taken, strict=True):
-            if not was:
-                wanted = ", ".join(f"{key} {entry[key]}" for key in KEYS if key in entry)
+            wanted = ", ".join(f"{key} {entry[key]}" for key in KEYS if key in entry)
+            if wanted and not was:
                 raise PassError(
-                    f"{self.file}: no contraction has {wanted or 'a schedule'}, or an entry before "
+                    f"{self.file}: no contraction has {wanted}, or an entry before "
                     "took them all; `mxc report` lists them"
                 )
 

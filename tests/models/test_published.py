@@ -38,6 +38,12 @@ LENGTH = 11
 EVERY = PUBLISHED | HYBRIDS | FUSED | LATENT | GEMMA4
 
 
+def test_the_documentation_lists_them() -> None:
+    text = (Path(__file__).parents[2] / "docs/models.md").read_text()
+    listed = re.findall(r"^\|[^|]*\| ([\w.-]+/[\w.-]+) \|", text, re.MULTILINE)
+    assert sorted(listed) == sorted({each.model.partition(",")[0] for each in EVERY.values()})
+
+
 @pytest.mark.parametrize("name", EVERY)
 def test_logits(name: str, tmp_path: Path) -> None:
     published = EVERY[name]

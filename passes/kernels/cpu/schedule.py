@@ -70,6 +70,8 @@ _PANELS_OF_ONE_ROW = 8
 _ACTIVATION_BYTES = 512 << 10
 
 
+#: Rows of the smallest tiles.
+_LOWEST = 2
 #: Least height of a tile whose half has more than one row.
 _HALVED = 4
 
@@ -116,11 +118,15 @@ class Cuts:
     @property
     def plans(self) -> list[Plan]:
         """The plan of the tables above, then others: other widths of workgroups, then other tiles
-        by estimated instructions; at most `MOST` in all. All of them add in the same order."""
+        by estimated instructions, and last the smallest tiles, which have the least code; at most
+        `MOST` in all. All of them add in the same order."""
         usual = self._usual
-        found = [self._plan(each) for each in (usual, *self._others(usual))]
+        smallest = replace(usual, rows=min(usual.rows, _LOWEST), columns=1)
+        found = [self._plan(each) for each in (usual, *self._others(usual), smallest)]
         alike = [each for each in found if self._order(each) == self._order(found[0])]
-        return list({str(each): each for each in alike}.values())[:MOST]
+        first, *others = {str(each): each for each in alike}.values()
+        last = [each for each in others if each == alike[-1]]
+        return [first, *(each for each in others if each not in last)][: MOST - 1] + last
 
     @property
     def _known(self) -> int | None:

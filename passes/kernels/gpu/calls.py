@@ -24,6 +24,7 @@ from mxc.formats.formats import (
     with_block,
 )
 from mxc.passes.kernels.described import Described, described, gathered
+from mxc.passes.kernels.epilogues import epilogue
 from mxc.passes.kernels.gpu.decode import Register
 from mxc.passes.kernels.gpu.float_scales import blocks_of_scale, sums_of
 from mxc.passes.kernels.gpu.floats import Floats
@@ -93,6 +94,11 @@ _ACTIVATIONS: dict[tuple[str, str], Format] = {
 } | {(element, F32.mlir): name for element, name in _FORMATS.items()}
 #: Elements that may be under f32, by type.
 _UNDER_F32 = {type: _KNOWN[name].element for type, name in _FORMATS.items()} | {INT4.mlir: INT4}
+#: Why a gate has no kernel, by the bytes of its weights.
+_FAR = (
+    "weights have {size} bytes, of which a gate reads two halves; "
+    f"a buffer reaches less than {BEYOND}"
+)
 #: Rows of the instructions whose k-step is the longest.
 _LEAST = 16
 #: Activations without scales.
@@ -136,8 +142,8 @@ def match(op: ir.Operation, unit: MatrixUnit = GFX950.matrix) -> Call | Reason:
     if not _is_multiplied(left, rounded):
         return Reason("one side is rounded to f16 and the other is not")
     size = of.n * of.k * right.bits // 8
-    if size >= BEYOND:
-        return Reason(f"weights have {size} bytes; a buffer reaches less than {BEYOND}")
+    if _too_far(op, size):
+        return Reason(_FAR.format(size=size))
     elements, scales = gathered(found.rhs), gathered(found.rhs_scale)
     return Call(
         op=op,
@@ -172,8 +178,8 @@ def _dense(found: Described) -> Call | Reason:
         return Reason(f"weights are f16 and activations {of.lhs.element}; kernels take both as f16")
     right = Floats(weights, False, of.k // BLOCK)
     size = of.n * of.k * right.bits // 8
-    if size >= BEYOND:
-        return Reason(f"weights have {size} bytes; a buffer reaches less than {BEYOND}")
+    if _too_far(found.op, size):
+        return Reason(_FAR.format(size=size))
     read = gathered(found.rhs)
     return Call(
         op=found.op,
@@ -185,6 +191,11 @@ def _dense(found: Described) -> Call | Reason:
         right=right,
         decoded=register,
     )
+
+
+def _too_far(op: ir.Operation, size: int) -> bool:
+    """Whether a workgroup reads two halves of weights of `size` bytes, which no buffer reaches."""
+    return size >= BEYOND and epilogue(op, 16, keeps=True).gated
 
 
 def _is_fused(value: ir.Value) -> bool:

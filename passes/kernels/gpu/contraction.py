@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from iree.compiler import ir
 from iree.compiler.dialects import arith, memref, vector
 
-from mxc.dialects.amdgpu import KEEPS_NAN
+from mxc.dialects.amdgpu import BEYOND, KEEPS_NAN, bounded
 from mxc.passes.kernels.epilogues import NOTHING, Epilogue
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.extents import Buffer, Size, Sized, product, quotient, quotient_up, value_of
@@ -59,9 +59,11 @@ class Contraction(Sized, ABC):
     decoded: Register | None = None
 
     def __post_init__(self) -> None:
-        """Raise ValueError where a wave has not as many tiles of both halves."""
+        """Raise ValueError where a wave has not as many tiles of both halves, or they are apart."""
         if self.after.gated and self.schedule.tiles[1] % 2:
             raise ValueError(f"{self.schedule}: an odd number of tiles for a gated result")
+        if self.cut and self.after.gated:
+            raise ValueError(f"a buffer does not reach both halves of {self.columns} columns")
 
     @property
     def halves(self) -> int:
@@ -79,6 +81,11 @@ class Contraction(Sized, ABC):
     def width(self) -> int:
         """Columns of the result."""
         return self.columns // self.halves
+
+    @property
+    def cut(self) -> bool:
+        """Whether a workgroup sees its own columns of rhs alone: a buffer does not reach all."""
+        return self.columns * max(self.rhs.row_sizes) >= BEYOND
 
     @property
     def height(self) -> Size:
@@ -128,7 +135,7 @@ class Contraction(Sized, ABC):
 class Given:
     """The buffers of a product by what they are, for the group of the workgroup that runs.
 
-    `rhs`: elements and scales, of the group's expert alone; `results`: as the product has them.
+    `results`: as the product has them.
     """
 
     def __init__(self, contraction: Contraction, buffers: Sequence[ir.Value]) -> None:
@@ -142,9 +149,9 @@ class Given:
         if contraction.experts and contraction.chosen:
             expert, after = self._expert(after[0]), after[1:]
         sides = len(contraction.rhs.row_sizes)
-        self.rhs, after = after[:sides], after[sides:]
+        self._rhs, after = after[:sides], after[sides:]
         if contraction.experts:
-            self.rhs = [self._part(buffer, expert) for buffer in self.rhs]
+            self._rhs = [self._part(buffer, expert) for buffer in self._rhs]
         memrefs = dict(zip(contraction.after.operands, after, strict=True))
         self.finish = Finish(contraction.after, memrefs, QUAD, KEEPS_NAN)
 
@@ -161,6 +168,24 @@ class Given:
             rows_of(buffer, size, start, most, total)
             for buffer, size in zip(self._lhs, sizes, strict=True)
         ]
+
+    def rhs(self, first: ir.Value) -> list[ir.Value]:
+        """Elements, and scales if any, of the group's expert alone: bounded.
+
+        Where they are cut they begin at the column `first` of the workgroup: see `rhs_row`.
+        """
+        contraction = self.contraction
+        if not contraction.cut:
+            return [bounded(buffer) for buffer in self._rhs]
+        most, total = contraction.schedule.columns, contraction.columns
+        return [
+            rows_of(buffer, size, first, most, total)
+            for buffer, size in zip(self._rhs, contraction.rhs.row_sizes, strict=True)
+        ]
+
+    def rhs_row(self, first: ir.Value, column: ir.Value) -> ir.Value:
+        """The row in these of a column, for a workgroup that begins at the column `first`."""
+        return arith.subi(column, first) if self.contraction.cut else column
 
     def lhs_row(self, first: ir.Value, local: ir.Value) -> ir.Value:
         """The row in these of the workgroup's row `local`."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from iree.compiler import ir
 from iree.compiler.dialects import arith, memref, scf, vector
 
-from mxc.dialects.amdgpu import barrier, shared, thread
+from mxc.dialects.amdgpu import barrier, shared, thread, uniform
 from mxc.dialects.expert_groups import COPIED, GroupingCall, grouping_calls
 from mxc.dialects.generic import constant, element_of, shape_of
 from mxc.dialects.reasons import Reason
@@ -23,6 +23,7 @@ from mxc.dialects.sizes import size_of
 from mxc.passes.kernels.calls import Calls
 from mxc.passes.kernels.executables import Threads, workgroup
 from mxc.passes.kernels.extents import Buffer, Size, Sized, named, product, value_of
+from mxc.passes.kernels.gpu.attention.kept import unknown_zero
 from mxc.passes.kernels.gpu.lanes import at_most, long, short
 from mxc.passes.kernels.lowerings import Lowering
 from mxc.passes.kernels.vectors import below, equal, i32, index, load, loop, signed_below, when
@@ -31,6 +32,8 @@ from mxc.passes.kernels.vectors import below, equal, i32, index, load, loop, sig
 _LEAST, _MOST = 256, 1024
 #: Pairs that are looked at at once; pieces of rows that a lane loads before it stores the first.
 _TOGETHER, _AHEAD = 4, 6
+#: Experts whose groups are added up at once. Beyond the last one there are no groups.
+_EXPERTS = 16
 
 
 @dataclass(frozen=True)
@@ -117,10 +120,15 @@ class Grouping(Sized):
         filled = (count + (self.rows - 1)) // self.rows
         memref.StoreOp(filled, memory, [own])
         barrier()
-        with loop(index(0), index(self.experts), index(1), [zero, zero]) as (at, sums, op):
-            number = memref.LoadOp(memory, [at]).result
-            earlier = arith.select(below(at, own), number, zero)
-            scf.YieldOp([sums[0] + earlier, sums[1] + number])
+        # LLVM would load those of all experts first, where it knew how many there are.
+        end = uniform(unknown_zero() + self.experts)
+        with loop(index(0), end, index(_EXPERTS), [zero, zero]) as (at, (before, every), op):
+            several = load(memory, [at], i32(), _EXPERTS)
+            for number in range(_EXPERTS):
+                each = vector.extract(several, [], [number])
+                earlier = arith.select(below(at + number, own), each, zero)
+                before, every = before + earlier, every + each
+            scf.YieldOp([before, every])
         first, needed = (long(found) for found in op.results)
         barrier()
         begin = group * self.rows

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from iree.compiler import ir
 from iree.compiler.dialects import scf, vector
 
-from mxc.dialects.amdgpu import barrier, bounded, no_reordering, shared, zeros
+from mxc.dialects.amdgpu import barrier, no_reordering, shared, zeros
 from mxc.passes.kernels.carried import values_of, with_values
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.gpu.contraction import Contraction, Given
@@ -93,13 +93,14 @@ class Body:
         across = self.tiles_n // self.halves
         first = workgroup(0) * waves_n + wave_n
         self.columns = [(first * across + tile) * size for tile in range(across)]
+        self.first_column = workgroup(0) * self.schedule.columns
         starts = [
-            clamped(column + self.lane.column, kernel.width) + half * kernel.width
+            self._rhs_row(column + self.lane.column, half)
             for half in range(self.halves)
             for column in self.columns
         ]
-        lhs = self.given.lhs(self.first)
-        self.lhs, self.rhs = self._sides(lhs, self.given.rhs, sources, tuple(starts))
+        lhs, rhs = self.given.lhs(self.first), self.given.rhs(self.first_column)
+        self.lhs, self.rhs = self._sides(lhs, rhs, sources, tuple(starts))
         self.product = self._product()
 
     def _sides(
@@ -112,22 +113,26 @@ class Body:
         """Both sides."""
         at, sums = (self.instruction, self.lane), self.kernel.sums
         kind, register = self.kernel.lhs, self.kernel.decoded
-        buffers = (bounded(rhs[0]), bounded(rhs[1]))
         own = self._own_columns() if sums else ()
         assert isinstance(self.kernel.rhs, Scaled)
-        right = ScaledSide(self.kernel.rhs, *at, buffers, columns, register, own, sums)
+        right = ScaledSide(self.kernel.rhs, *at, (rhs[0], rhs[1]), columns, register, own, sums)
         if isinstance(kind, Floats):
             assert register is not None
             return FloatSide(kind, *at, lhs[0], rows, register, sums), right
         each = tuple((row,) for row in rows)
         return ScaledSide(kind, *at, (lhs[0], lhs[1]), rows, register, each, sums), right
 
+    def _rhs_row(self, column: ir.Value, half: int) -> ir.Value:
+        """The row in rhs of a column of a half."""
+        width = self.kernel.width
+        row = clamped(column, width) + half * width
+        return self.given.rhs_row(self.first_column, row)
+
     def _own_columns(self) -> tuple[tuple[ir.Value, ...], ...]:
         """The columns of the totals that this lane has, of each tile, in their order."""
-        width = self.kernel.width
         return tuple(
             tuple(
-                clamped(self._column(column, quad) + at, width) + half * width
+                self._rhs_row(self._column(column, quad) + at, half)
                 for quad in range(self.instruction.totals // QUAD)
                 for at in range(QUAD)
             )

@@ -13,9 +13,11 @@ from dense_cases import (
     DENSE,
     FOUR_EXPERTS,
     GRANITE,
+    LARGE,
     LAYER,
     LINEAR,
     MLP,
+    MX_LAYER,
     ONE,
     PLAIN_ROPE,
     SEES_ALL,
@@ -30,13 +32,12 @@ EXPERTS: dict[str, Case] = {
         t.Ernie4_5_MoeConfig(
             **TWO, moe_intermediate_size=32, moe_k=2, moe_num_experts=4, moe_num_shared_experts=2
         ),
-        LAYER,
+        MX_LAYER,
     ),
     "glm4_moe": Case(
         t.Glm4MoeConfig(
-            **TWO,
-            head_dim=32,
-            moe_intermediate_size=32,
+            **TWO | LARGE,
+            moe_intermediate_size=64,
             n_routed_experts=8,
             num_experts_per_tok=3,
             n_group=4,
@@ -49,16 +50,13 @@ EXPERTS: dict[str, Case] = {
         LAYER,
     ),
     # The module has experts as [experts, in, out], gate and up in turn.
-    "gpt_oss": Case(
-        t.GptOssConfig(**TWO, **FOUR_EXPERTS, head_dim=32, sliding_window=5), ATTENTION
-    ),
+    "gpt_oss": Case(t.GptOssConfig(**TWO | LARGE, **FOUR_EXPERTS, sliding_window=5), ATTENTION),
     "granitemoe": Case(t.GraniteMoeConfig(**ONE, **FOUR_EXPERTS, **GRANITE), ATTENTION),
     # A sequence is in many chunks, and passes several steps of the temperature.
     "llama4_text": Case(
         t.Llama4TextConfig(
-            **TWO,
-            head_dim=32,
-            intermediate_size_mlp=64,
+            **TWO | LARGE,
+            intermediate_size_mlp=128,
             num_local_experts=4,
             moe_layers=[1],
             no_rope_layers=[1, 0],
@@ -68,9 +66,7 @@ EXPERTS: dict[str, Case] = {
         ),
         LAYER,
     ),
-    "minimax_m2": Case(
-        t.MiniMaxM2Config(**ONE, **FOUR_EXPERTS, head_dim=32, rotary_dim=16), ATTENTION
-    ),
+    "minimax_m2": Case(t.MiniMaxM2Config(**ONE | LARGE, **FOUR_EXPERTS, rotary_dim=16), ATTENTION),
     "mixtral": Case(t.MixtralConfig(**ONE, **FOUR_EXPERTS, sliding_window=9), ATTENTION),
     "qwen2_moe": Case(
         t.Qwen2MoeConfig(
@@ -85,8 +81,7 @@ EXPERTS: dict[str, Case] = {
     # The shares of the chosen experts do not add up to one; the second layer has no experts.
     "qwen3_moe": Case(
         t.Qwen3MoeConfig(
-            **TWO,
-            head_dim=32,
+            **TWO | LARGE,
             num_experts=5,
             num_experts_per_tok=3,
             moe_intermediate_size=32,
@@ -97,7 +92,7 @@ EXPERTS: dict[str, Case] = {
     ),
 }
 
-_DEPTHS = {"kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32}
+_DEPTHS = {"kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 32, "v_head_dim": 32}
 #: The first layer is dense, the second has experts.
 _LATENT: dict[str, Any] = TWO | {
     **_DEPTHS,
@@ -116,8 +111,8 @@ _DEEPSEEK_V3 = _LATENT | {
     "attention_bias": True,
 }
 #: kv_b_proj in blocks along the latent rows: half of it is decoded while it is packed.
-_PROJECTIONS = {
-    **dict.fromkeys(("q_b_proj", "kv_a_proj_with_mqa", "o_proj"), "mxfp4"),
+_PROJECTIONS = MLP | {
+    **dict.fromkeys(("q_b_proj", "kv_a_proj_with_mqa", "o_proj", "lm_head"), "nvfp4"),
     "kv_b_proj": "mxfp8e4m3",
 }
 
@@ -132,15 +127,9 @@ LATENT: dict[str, Case] = {
             topk_method="group_limited_greedy",
             rope_parameters=None,
         ),
-        {"q_proj": "mxfp4"} | dict.fromkeys(MLP, "nvfp4"),
+        MLP | dict.fromkeys(("q_proj", "lm_head"), "mxfp4"),
     ),
-    "deepseek_v3": Case(
-        t.DeepseekV3Config(**_DEEPSEEK_V3, first_k_dense_replace=1), _PROJECTIONS | MLP
-    ),
-    "glm4_moe_lite": Case(
-        t.Glm4MoeLiteConfig(**_DEEPSEEK_V3, mlp_layer_types=["dense", "sparse"]),
-        _PROJECTIONS | MLP,
-    ),
+    "deepseek_v3": Case(t.DeepseekV3Config(**_DEEPSEEK_V3, first_k_dense_replace=1), _PROJECTIONS),
     # Queries grow several times within a sequence.
     "mistral4": Case(
         t.Mistral4Config(
@@ -154,7 +143,12 @@ LATENT: dict[str, Case] = {
                 "llama_4_scaling_beta": 0.4,
             },
         ),
-        _PROJECTIONS | MLP,
+        _PROJECTIONS,
+    ),
+    # The program of deepseek_v3, and far enough from it to be in the cache.
+    "glm4_moe_lite": Case(
+        t.Glm4MoeLiteConfig(**_DEEPSEEK_V3, mlp_layer_types=["dense", "sparse"]),
+        _PROJECTIONS,
     ),
 }
 
@@ -176,7 +170,7 @@ _SHARED_EXPERT = {
     "shared_expert_intermediate_size": 64,
 }
 _MIXERS = dict.fromkeys(
-    ("q_proj", "o_proj", "in_proj_qkvz", "in_proj_qkv", "in_proj_z", "out_proj"), "mxfp4"
+    ("q_proj", "o_proj", "in_proj_qkvz", "in_proj_qkv", "in_proj_z", "out_proj", "lm_head"), "nvfp4"
 )
 
 #: Linear attention. Keys and values are in one layer of two or three, the others keep states: what
@@ -192,9 +186,10 @@ HYBRIDS: dict[str, Case] = {
             | {
                 "num_hidden_layers": 3,
                 "layer_types": [LINEAR, SEES_ALL, LINEAR],
+                "vocab_size": 256,
                 "num_key_value_heads": 4,
                 "linear_head_dim": 32,
-                "linear_num_heads": 6,
+                "linear_num_heads": 4,
                 "linear_conv_kernel_dim": 4,
                 "moe_intermediate_size": 32,
                 "num_experts": 8,
@@ -206,15 +201,14 @@ HYBRIDS: dict[str, Case] = {
             }
         ),
         _MIXERS
-        | dict.fromkeys(("k_proj", "v_proj", "kv_b_proj", "w1", "w3", "w2"), "mxfp4")
-        | dict.fromkeys(("g_a_proj", "g_b_proj", "f_a_proj", "kv_a_proj_with_mqa"), "mxfp8e4m3"),
+        | dict.fromkeys(("k_proj", "v_proj", "kv_a_proj_with_mqa", "w1", "w3", "w2"), "nvfp4")
+        | dict.fromkeys(("g_a_proj", "g_b_proj", "f_a_proj", "kv_b_proj"), "mxfp4"),
     ),
-    "qwen3_5": Case(t.Qwen3_5TextConfig(**_HYBRID), _MIXERS | dict.fromkeys(MLP, "nvfp4")),
-    "qwen3_5_moe": Case(
-        t.Qwen3_5MoeTextConfig(**_ONE_WIDTH, **_SHARED_EXPERT), dict.fromkeys(MLP, "nvfp4")
-    ),
+    "qwen3_5": Case(t.Qwen3_5TextConfig(**_HYBRID), _MIXERS | MLP),
+    "qwen3_5_moe": Case(t.Qwen3_5MoeTextConfig(**_ONE_WIDTH, **_SHARED_EXPERT), MLP),
     "qwen3_next": Case(
-        t.Qwen3NextConfig(**_HYBRID, **_SHARED_EXPERT, mlp_only_layers=[1]), _MIXERS
+        t.Qwen3NextConfig(**_HYBRID, **_SHARED_EXPERT, mlp_only_layers=[1]),
+        dict.fromkeys(_MIXERS, "mxfp4"),
     ),
 }
 
@@ -249,17 +243,16 @@ GEMMAS4: dict[str, Case] = {
             | {
                 "num_hidden_layers": 6,
                 "layer_types": [SLIDES, SEES_ALL] * 3,
-                "vocab_size_per_layer_input": 170,
+                "vocab_size_per_layer_input": 138,
+                "intermediate_size": 128,
                 "hidden_size_per_layer_input": 32,
                 "num_kv_shared_layers": 2,
                 "use_double_wide_mlp": True,
             }
         ),
-        MLP
-        | dict.fromkeys(
-            ("per_layer_model_projection", "per_layer_input_gate", "per_layer_projection"),
-            "mxfp8e4m3",
-        ),
+        LAYER
+        | dict.fromkeys(("per_layer_input_gate", "per_layer_projection"), "nvfp4")
+        | {"per_layer_model_projection": "mxfp8e4m3"},
     ),
     # Each layer has experts.
     "gemma4_text, experts": Case(
@@ -279,7 +272,7 @@ GEMMAS4: dict[str, Case] = {
         t.Gemma4UnifiedTextConfig(
             **GEMMA4 | _KEYS_ARE_VALUES | {"head_dim": 256, "global_head_dim": 512}
         ),
-        MLP | dict.fromkeys(ATTENTION, "nvfp4"),
+        LAYER,
     ),
 }
 

@@ -11,7 +11,7 @@ from mxc.compiler.report import Reports
 
 #: A case, and how many devices compute it.
 DEVICES = {
-    # Attention and MLP side by side.
+    # Attention and MLP side by side; the head is the embedding, the first layer slides.
     "cohere2": 4,
     # All heads share one row a token, which is on both devices.
     "deepseek_v3": 2,
@@ -19,11 +19,11 @@ DEVICES = {
     "gemma4_text, borrows": 2,
     # The MLP and the experts of a layer are two sums.
     "gemma4_text, experts": 2,
+    # Biases everywhere, experts, sinks.
     "gpt_oss": 2,
     # Linear attention whose queries, keys and values are one weight; latent attention beside it.
     # Half of an expert is no whole block: each device has half of the experts.
     "kimi_linear": 2,
-    "llama": 2,
     # Queries and keys are normalized over the heads of all devices.
     "minimax_m2": 2,
     "olmo3": 2,

@@ -31,13 +31,13 @@ the wave that is done last.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, scf
 
-from mxc.dialects.amdgpu import bounded, no_reordering
+from mxc.dialects.amdgpu import bounded, no_reordering, pinned
 from mxc.dialects.generic import constant
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.extents import value_of
@@ -83,6 +83,7 @@ from mxc.passes.kernels.gpu.products import multiply_floats
 from mxc.passes.kernels.runs import first_seen
 from mxc.passes.kernels.vectors import (
     below,
+    bitcast,
     choose,
     elements,
     i32,
@@ -347,8 +348,17 @@ class _Body:
         return unequal(votes(spoiled, self.shape.lanes), none)
 
     def _query(self, tile: int, row: Row) -> Query:
-        parts = (bf16_parts(each, _F32_PARTS) for each in self.operands.query(row))
+        parts = self._query_parts(row)
         return Held(list(parts)) if self.staged is None else self.staged.write(tile, parts)
+
+    def _query_parts(self, row: Row) -> Iterator[Parts]:
+        """The bf16 of each chunk of a row, one after the other: whether an element is finite takes
+        two scalar registers."""
+        for each in list(self.operands.query(row)):
+            parts = bf16_parts(pinned([each])[0], _F32_PARTS)
+            kind, words = parts[0].type, self.shape.run // 2
+            made = pinned([bitcast(part, i32(), words) for part in parts])
+            yield [bitcast(part, kind.element_type, 2 * words) for part in made]
 
     def _masked(
         self, rows: Sequence[Row], scores: list[ir.Value], start: ir.Value

@@ -24,7 +24,7 @@ from itertools import product
 from iree.compiler import ir
 from iree.compiler.dialects import arith, scf, vector
 
-from mxc.dialects.amdgpu import bounded, mark_loads, mfma, pinned, shared, wait_for_loads, zeros
+from mxc.dialects.amdgpu import mark_loads, mfma, pinned, shared, wait_for_loads, zeros
 from mxc.dialects.quantize_scalars import i32 as number
 from mxc.passes.kernels.carried import values_of, with_values
 from mxc.passes.kernels.gpu.contraction import Given
@@ -124,10 +124,10 @@ class DenseRing(StagedProduct):
         tile = Tile(self, lane, buffers)
         memory = shared([self.lds_bytes], i8())
         left, right = self.layouts
-        (activations,), (weights,) = buffers.lhs(tile.start), buffers.rhs
+        (activations,), (weights,) = buffers.lhs(tile.start), buffers.rhs(tile.first)
         lhs = StagedSide(left, lane, activations, memory, 0, tile.first_row, tile.lhs_row)
         places = tile.first_column, tile.rhs_row
-        rhs = StagedSide(right, lane, bounded(weights), memory, left.bytes, *places)
+        rhs = StagedSide(right, lane, weights, memory, left.bytes, *places)
         tile.store(_Pipeline(self, (lhs, rhs)).sums())
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from iree.compiler import ir
 from iree.compiler.dialects import scf
 
-from mxc.dialects.amdgpu import bounded, no_reordering
+from mxc.dialects.amdgpu import no_reordering
 from mxc.passes.kernels.carried import values_of, with_values
 from mxc.passes.kernels.gpu.dense.side import DenseSide
 from mxc.passes.kernels.gpu.dense.spans import ROWS, Spans
@@ -112,7 +112,7 @@ class _Body(Body):
             at = (kind, self.instruction, self.lane, buffer, own, kernel.decoded)
             return DenseSide(*at, ragged=ragged)
 
-        return side(kernel.lhs, lhs[0], rows), side(kernel.rhs, bounded(rhs[0]), columns)
+        return side(kernel.lhs, lhs[0], rows), side(kernel.rhs, rhs[0], columns)
 
     def _steps(self, totals: list[ir.Value]) -> list[ir.Value]:
         """The sums of this wave's spans."""

@@ -26,7 +26,7 @@ from functools import partial
 
 from iree.compiler import ir
 
-from mxc.dialects.amdgpu import bounded, shared
+from mxc.dialects.amdgpu import shared
 from mxc.formats.formats import E8M0
 from mxc.passes.kernels.gpu.contraction import Given
 from mxc.passes.kernels.gpu.decode import Register
@@ -84,7 +84,7 @@ class FloatRing(StagedProduct):
         memory = shared([self.lds_bytes], i8())
         left, right = self.layouts
         (floats,) = buffers.lhs(tile.start)
-        weights, scales = (bounded(buffer) for buffer in buffers.rhs)
+        weights, scales = buffers.rhs(tile.first)
         lhs = StagedSide(left, lane, floats, memory, 0, tile.first_row, tile.lhs_row)
         places = tile.first_column, tile.rhs_row
         rhs = StagedSide(right, lane, weights, memory, left.bytes, *places)

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 
 from iree.compiler import ir
 
-from mxc.dialects.amdgpu import bounded, shared
+from mxc.dialects.amdgpu import shared
 from mxc.passes.kernels.gpu.contraction import Given
 from mxc.passes.kernels.gpu.fragments import K_STEPS
 from mxc.passes.kernels.gpu.lanes import lane_of
@@ -170,7 +170,7 @@ class Ring(StagedProduct):
         tile = Tile(self, lane, given)
         sides = [
             (given.lhs(tile.start), tile.first_row, tile.lhs_row),
-            ([bounded(each) for each in given.rhs], tile.first_column, tile.rhs_row),
+            (given.rhs(tile.first), tile.first_column, tile.rhs_row),
         ]
         (own, factors), first, row_of = sides[self.swapped]
         first = first + lane.row

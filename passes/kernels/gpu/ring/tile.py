@@ -25,7 +25,8 @@ _TOGETHER = 4
 
 
 class Tile:
-    """Rows and columns of the workgroup that runs; `start`: its first row.
+    """Rows and columns of the workgroup that runs; `start`: its first row, `first`: its first
+    column, of both halves together.
 
     `first_row`, `first_column`: of the workgroup's those where this wave begins.
     """
@@ -43,6 +44,7 @@ class Tile:
         self.first_column = self._wave_n * (self._tiles_n * self._size)
         down, self._right = self._place()
         self.start = down * self._schedule.rows
+        self.first = self._right * self._schedule.columns
         self._blocks: Blocks | None = None
         if contraction.out is not None:
             instruction, results = self._schedule.instruction, given.blocks(self.start)
@@ -82,7 +84,7 @@ class Tile:
         """
         contraction, size = self._contraction, self._size
         if contraction.halves == 1:
-            row = self._right * self._schedule.columns + local
+            row = self.first + local
         else:
             tile = local // size
             wave, tile = tile // self._tiles_n, tile % self._tiles_n
@@ -91,7 +93,7 @@ class Tile:
         row = at_most(row, contraction.width - 1)
         if contraction.halves > 1:
             row = row + tile // self._across * contraction.width
-        return row
+        return self._given.rhs_row(self.first, row)
 
     def _wave_column(self, wave: ir.Value) -> ir.Value:
         """The first column of a wave."""

@@ -218,21 +218,17 @@ def test_pages_beyond_two_gigabytes_are_reached(attend: Attend) -> None:
 
 @pytest.mark.parametrize("target", BY_TARGET)
 def test_registers_are_enough(target: str, tmp_path: Path) -> None:
-    """Nothing is in memory where two tiles of rows, long heads, or parts of them fill registers.
-
-    On gfx942 the kernel of latent rows keeps scalar registers in lanes of vector registers.
-    """
+    """No spills where two tiles of rows, long heads, or parts of them fill registers."""
     shapes = [(32, "bf16"), (64, "bf16"), (64, "f32"), (128, "bf16"), (128, "f32"), (256, "f16")]
     shapes += [(32, "f32"), (64, "f16"), (256, "bf16")]
     cases = [Case(2, 8, depth, pool) for depth, pool in shapes]
     cases += [Case(8, 8, 64, reach=128), Case(8, 2, 256, cap=50.0, rounded=True)]
     cases += [Case(1, 128, 576, latent=512), Case(2, 8, 80), Case(2, 8, 96)]
+    cases += [Case(4, 8, 512)]
     (tmp_path / "program.mlir").write_bytes(program(cases))
     mxc.compile(tmp_path / "program.mlir", target=target, output=tmp_path / "program.mxc")
     report = json.loads((tmp_path / "program.mxc" / REPORT).read_text())
     kernels = [k for k in report["kernels"] if k["name"].startswith("mxc_attention")]
     assert len(kernels) >= 2 * len(cases)
-    spilled = {k["name"]: (k["spills"], k["scratch_bytes"]) for k in kernels if k["spills"]}
-    latent = {"mxc_attention_1x128x576to512_bf16": (54, 0)}
-    assert spilled == (latent if target == "gfx942" else {})
-    assert not any(k["scratch_bytes"] for k in kernels)
+    spilled = {k["name"] for k in kernels if k["spills"] or k["scratch_bytes"]}
+    assert spilled == set()
