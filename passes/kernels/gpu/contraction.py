@@ -185,7 +185,7 @@ class Given:
 
     def rhs_row(self, first: ir.Value, column: ir.Value) -> ir.Value:
         """The row in these of a column, for a workgroup that begins at the column `first`."""
-        return arith.subi(column, first) if self.contraction.cut else column
+        return column - first if self.contraction.cut else column
 
     def lhs_row(self, first: ir.Value, local: ir.Value) -> ir.Value:
         """The row in these of the workgroup's row `local`."""
