@@ -108,10 +108,11 @@ class LowerColumnSquares(passes.Pass):
         name = f"column_squares_{k}x{n}"
         counts = [n // by for _, by in workgroups(kernel).values()]
         with ir.InsertionPoint.at_block_begin(module.regions[0].blocks[0]), call.location:
-            executable(name, [ir.MemRefType.get(s, f32) for s in ((k, n), (n,))], counts, body)
+            kinds = [ir.MemRefType.get(s, f32) for s in ((k, n), (n,))]
+            executable(name, kinds, lambda _: counts, body)
         with ir.InsertionPoint(call), call.location:
-            result = dispatch(name, [call.operands[0]], call.results[0].type)
-        call.results[0].replace_all_uses_with(result)
+            made = dispatch(name, [call.operands[0]], [call.results[0].type])
+        call.results[0].replace_all_uses_with(made.results[0])
         call.erase()
 
 

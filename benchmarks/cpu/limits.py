@@ -226,10 +226,10 @@ def _function(name: str, kinds: list[ir.Type], workgroups: int, body: Callable[.
     source, result = (
         shape(*ir.MemRefType(kind).shape, of=ir.MemRefType(kind).element_type) for kind in kinds
     )
-    executable(f"{name}_kernel", kinds, (workgroups, 1), body)
+    executable(f"{name}_kernel", kinds, lambda _: (workgroups, 1), body)
 
     def call(argument: ir.Value) -> ir.Value:
-        return dispatch(f"{name}_kernel", [argument], result)
+        return dispatch(f"{name}_kernel", [argument], [result]).results[0]
 
     func.FuncOp.from_py_func(source, name=name)(call)
 

@@ -33,7 +33,7 @@ from mxc.dialects.quantize import BLOCK, MX_FORMATS, quantize_mx
 from mxc.formats.formats import FORMATS
 from mxc.formats.recipes import ScaleRecipe
 from mxc.formats.reference import quantize
-from mxc.passes.kernels.executables import dispatch_all, executable, workgroup
+from mxc.passes.kernels.executables import dispatch, executable, workgroup
 from mxc.passes.kernels.reshapes import as_tensor
 from mxc.passes.kernels.vectors import bitcast, i8, i32, index, load, loop, of, prefetch
 
@@ -151,10 +151,10 @@ def _limit(kind: str, format: str, blocks: int) -> None:
                 vector.store(cut, elements, [block, index(0)])
             vector.store(arith.trunci(of(i8(), lanes), total), scales, [group])
 
-    executable("limit_kernel", kinds, (-(-blocks // PIECE), 1), body)
+    executable("limit_kernel", kinds, lambda _: (-(-blocks // PIECE), 1), body)
 
     def call(x: ir.Value) -> list[ir.Value]:
-        made = dispatch_all("limit_kernel", [x], [as_tensor(each) for each in kinds[1:]])
+        made = dispatch("limit_kernel", [x], [as_tensor(each) for each in kinds[1:]])
         return list(made.results)
 
     given = ir.Type.parse({"bf16": "i16"}.get(kind, kind))
