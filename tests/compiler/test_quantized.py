@@ -34,7 +34,9 @@ from mxc.formats.formats import block_format
 from mxc.formats.recipes import ScaleRecipe
 from mxc.formats.reference import dequantize, quantize
 
+#: A tensor of the checkpoint, and the weight of the program that it is the first part of.
 Q = "model.layers.0.self_attn.q_proj.weight"
+QKV = Q.replace("q_proj", "qkv_proj")
 ROUTER = "model.layers.0.mlp.router.weight"
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
@@ -61,9 +63,13 @@ def opened(folder: Path, dense: Dense) -> Model:
 
 
 def floats(folder: Path) -> dict[str, npt.NDArray[np.float32]]:
-    """The plain tensors of a checkpoint, as float32."""
+    """The plain tensors of a checkpoint, as float32; queries, keys and values are one."""
     tensors = {k: v for f in folder.glob("*.safetensors") for k, v in load_file(f).items()}
-    return {k: v.astype(np.float32) for k, v in tensors.items() if v.dtype != np.uint8}
+    found = {k: v.astype(np.float32) for k, v in tensors.items() if v.dtype != np.uint8}
+    for name in (Q, Q.replace("weight", "bias")):
+        parts = [found.pop(name.replace("q_proj", f"{part}_proj")) for part in "qkv"]
+        found[name.replace("q_proj", "qkv_proj")] = np.concatenate(parts)
+    return found
 
 
 def archive(path: Path) -> dict[str, npt.NDArray[np.uint8]]:
@@ -82,34 +88,34 @@ def test_bytes_are_the_reference(folder, tmp_path, monkeypatch, dense, chunk) ->
     model = opened(folder, dense)
     packed = packed_file(model.pack_items({}), tmp_path / "w.irpa")
     found, source = archive(tmp_path / "w.irpa"), floats(folder)
-    weights = {each.key: each.tensors[0].name for each in model.bound if each.dense}
-    assert set(weights) == {HEAD, *(Q.replace("q_", f"{part}_") for part in "qkvo")}
-    for key, name in weights.items():
-        q = quantize(source[name], dense.format, recipe=dense.recipe)
+    weights = {each.key for each in model.bound if each.dense}
+    assert weights == {HEAD, QKV, Q.replace("q_", "o_")}
+    for key in weights:
+        q = quantize(source[key], dense.format, recipe=dense.recipe)
         assert found[f"{key}_blocks"].tobytes() == q.elements.tobytes()
         assert found[f"{key}_scales"].tobytes() == q.scales.tobytes()
         assert key not in found
-        wide = source[name].astype(np.float64)
+        wide = source[key].astype(np.float64)
         noise = np.square(dequantize(q).astype(np.float64) - wide).sum()
         loss = packed.losses[f"{key}_blocks"]
         assert loss.elements == wide.size
         assert loss.sqnr == pytest.approx(10 * np.log10(np.square(wide).sum() / noise), abs=0.006)
     assert len(packed.losses) == len(weights)
     # What is no factor of a product, and the router.
-    for name in (EMBEDDING, ROUTER, "model.norm.weight", Q.replace("weight", "bias")):
+    for name in (EMBEDDING, ROUTER, "model.norm.weight", QKV.replace("weight", "bias")):
         kept = source[name].astype(ml_dtypes.bfloat16)
         assert found[name].tobytes() == kept.tobytes()
 
 
 def test_in_panels(folder, tmp_path) -> None:
-    panels = {f"{Q}_blocks": "panel16x4", f"{Q}_scales": "panel16x1"}
+    panels = {f"{QKV}_blocks": "panel16x4", f"{QKV}_scales": "panel16x1"}
     packed_file(opened(folder, FP8).pack_items(panels), tmp_path / "w.irpa")
     found = archive(tmp_path / "w.irpa")
-    q = quantize(floats(folder)[Q], FP8.format, recipe=FP8.recipe)
+    q = quantize(floats(folder)[QKV], FP8.format, recipe=FP8.recipe)
     for suffix, rows in (("_blocks", q.elements), ("_scales", q.scales)):
-        layout = panels[Q + suffix]
+        layout = panels[QKV + suffix]
         whole = to_panels(rows.reshape(-1), *rows.shape, layout)
-        assert found[Q + suffix].tobytes() == whole.tobytes()
+        assert found[QKV + suffix].tobytes() == whole.tobytes()
 
 
 def test_a_tied_head_is_a_copy(tmp_path) -> None:
@@ -123,16 +129,17 @@ def test_a_tied_head_is_a_copy(tmp_path) -> None:
 
 
 def test_manifest_records(folder, tmp_path) -> None:
-    model, panels = opened(folder, FP8), {f"{Q}_scales": "panel16x1"}
+    model, panels = opened(folder, FP8), {f"{QKV}_scales": "panel16x1"}
     items = model.pack_items(panels)
     losses = packed_file(items, tmp_path / "w.irpa").losses
     records = model.weights(panels, losses)
-    record = records[Q]
-    assert (record.source, record.shape) == (Q, (128, 96))
+    record = records[QKV]
+    assert record.source == ", ".join(Q.replace("q_proj", f"{part}_proj") for part in "qkv")
+    assert record.shape == (256, 96)
     assert (record.format, record.block, record.axis) == ("mxfp8e4m3", 32, 1)
     assert (record.recipe, record.nibble_order) == ("rceil", None)
     assert (record.layout, record.scale_layout) == ("identity", "panel16x1")
-    assert record.sqnr == losses[f"{Q}_blocks"].sqnr
+    assert record.sqnr == losses[f"{QKV}_blocks"].sqnr
     assert 25 < record.sqnr < 40
     assert records[ROUTER].format == "bf16"
     assert records["model.layers.0.mlp.experts.down_proj"].recipe == "unstated"
@@ -224,13 +231,13 @@ def test_an_artifact_says_what_was_quantized(folder, tmp_path, stub) -> None:
     assert (manifest.activations, manifest.activation_recipe) == ("mxfp4", "even")
     chosen = {key: manifest.options[key] for key in ("quantize_dense", "recipe", "floats")}
     assert chosen == {"quantize_dense": "mxint8", "recipe": "even", "floats": "bf16"}
-    record = manifest.weights[Q]
+    record = manifest.weights[QKV]
     assert (record.format, record.recipe) == ("mxint8", "even")
     report = json.loads((artifacts[0].path / REPORT).read_text())["quantized"]
     rows = {row["name"]: row for row in report}
     assert len(rows) == 5
-    assert rows[Q] == {
-        "name": Q, "to": "mxint8 with recipe even", "elements": 128 * 96, "sqnr": record.sqnr,
+    assert rows[QKV] == {
+        "name": QKV, "to": "mxint8 with recipe even", "elements": 256 * 96, "sqnr": record.sqnr,
     }  # fmt: skip
     quantized, kept = (note for note in manifest.notes if "quantized to" in note)
     assert kept.startswith("5 dense weights were quantized to mxint8 with recipe even: signal")
