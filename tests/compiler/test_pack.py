@@ -4,7 +4,6 @@ import errno
 import hashlib
 import json
 import os
-import re
 import shutil
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from packed_file import packed_file
+from packed_file import packed_file, with_one_qkv
 from safetensors.numpy import load_file, save_file
 from transformers import GptOssForCausalLM, Mxfp4Config
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
@@ -72,19 +71,6 @@ def gate_then_up(rows: np.ndarray) -> np.ndarray:
     return np.concatenate([rows[:, 0::2], rows[:, 1::2]], axis=1)
 
 
-def as_packed(source: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The tensors of the checkpoint under the names and in the order that the program reads."""
-    wanted = {
-        name: gate_then_up(array) if ".gate_up_proj_" in name else array
-        for name, array in source.items()
-        if re.search(r"[qkv]_proj\.", name) is None
-    }
-    for name in (name for name in source if "q_proj." in name):
-        parts = [source[name.replace("q_proj", f"{part}_proj")] for part in "qkv"]
-        wanted[name.replace("q_proj", "qkv_proj")] = np.concatenate(parts)
-    return wanted
-
-
 # A chunk of 96 bytes: smaller than an expert, not a multiple of a row.
 @pytest.mark.parametrize("chunk", [96, 1000, piece.CHUNK])
 def test_iree_reads_back_the_bytes(folder, source, computed, tmp_path, monkeypatch, chunk):
@@ -95,7 +81,10 @@ def test_iree_reads_back_the_bytes(folder, source, computed, tmp_path, monkeypat
         tmp_path / "weights.irpa",
         progress=lambda *call: calls.append(call),
     )
-    wanted = as_packed(source)
+    wanted = {
+        name: gate_then_up(array) if ".gate_up_proj_" in name else array
+        for name, array in with_one_qkv(source).items()
+    }
     assert computed.keys() == {"rope.cos", "rope.sin"}
     wanted |= computed
     found = with_iree(tmp_path / "weights.irpa")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from packed_file import packed_file
+from packed_file import packed_file, with_one_qkv
 from safetensors.numpy import load_file, save_file
 
 from mxc.artifact.parameter_archive import read_archive
@@ -113,7 +113,9 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def source(folder):
-    return {k: v for f in folder.glob("*.safetensors") for k, v in load_file(f).items()}
+    return with_one_qkv(
+        {k: v for f in folder.glob("*.safetensors") for k, v in load_file(f).items()}
+    )
 
 
 def with_iree(path) -> dict[str, Bytes]:

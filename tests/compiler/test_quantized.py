@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import pytest
-from packed_file import packed_file
+from packed_file import packed_file, with_one_qkv
 from safetensors.numpy import load_file, save_file
 
 import mxc
@@ -65,11 +65,9 @@ def opened(folder: Path, dense: Dense) -> Model:
 def floats(folder: Path) -> dict[str, npt.NDArray[np.float32]]:
     """The plain tensors of a checkpoint, as float32; queries, keys and values are one."""
     tensors = {k: v for f in folder.glob("*.safetensors") for k, v in load_file(f).items()}
-    found = {k: v.astype(np.float32) for k, v in tensors.items() if v.dtype != np.uint8}
-    for name in (Q, Q.replace("weight", "bias")):
-        parts = [found.pop(name.replace("q_proj", f"{part}_proj")) for part in "qkv"]
-        found[name.replace("q_proj", "qkv_proj")] = np.concatenate(parts)
-    return found
+    return with_one_qkv(
+        {k: v.astype(np.float32) for k, v in tensors.items() if v.dtype != np.uint8}
+    )
 
 
 def archive(path: Path) -> dict[str, npt.NDArray[np.uint8]]:
@@ -235,12 +233,12 @@ def test_an_artifact_says_what_was_quantized(folder, tmp_path, stub) -> None:
     assert (record.format, record.recipe) == ("mxint8", "even")
     report = json.loads((artifacts[0].path / REPORT).read_text())["quantized"]
     rows = {row["name"]: row for row in report}
-    assert len(rows) == 5
+    assert len(rows) == 3
     assert rows[QKV] == {
         "name": QKV, "to": "mxint8 with recipe even", "elements": 256 * 96, "sqnr": record.sqnr,
     }  # fmt: skip
     quantized, kept = (note for note in manifest.notes if "quantized to" in note)
-    assert kept.startswith("5 dense weights were quantized to mxint8 with recipe even: signal")
+    assert kept.startswith("3 dense weights were quantized to mxint8 with recipe even: signal")
     assert f"least {min(row['sqnr'] for row in report)} dB in" in kept
     assert "activations are quantized to mxfp4 with recipe even" in quantized
     # Two builds are the same bytes, but for how long the steps took.
