@@ -1,9 +1,9 @@
 """Kernels that rotate queries and keys, and write keys and values to their pages.
 
-A workgroup has a row, and goes over it in runs of elements of a head, on a GPU a thread over every
-so many of them. All elements of a run are real parts, or imaginary parts, or both alternating, or
-not rotated. A run of floats is a register. For packed pages the runs of a block of 32 are taken
-together, so that whoever has them knows the scale.
+A workgroup takes one row, in runs of consecutive elements of a head; on a GPU its threads share the
+runs. All elements of a run are real parts, or imaginary parts, or both alternating, or not rotated.
+For pages of floats a run is one register. For packed pages a thread takes all runs of a block of 32
+elements, because it needs the largest of them for the scale.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from mxc.passes.kernels.calls import Calls
 from mxc.passes.kernels.executables import Threads, workgroup
 from mxc.passes.kernels.extents import Buffer, Size, Sized, value_of
 from mxc.passes.kernels.lowerings import Lowering
-from mxc.passes.kernels.vectors import below, f32, i1, i8, i32, index, load, loop, of, table
+from mxc.passes.kernels.vectors import below, f32, i1, i8, i32, index, joined, load, loop, of, table
 
 #: Types of pools of floats; lanes of a workgroup on a GPU.
 _FLOATS, _THREADS = ("bf16", "f16", "f32"), 256
@@ -88,9 +88,10 @@ class Rotation:
 
     @staticmethod
     def of(call: RotaryWrite, lanes: int) -> Rotation | None:
-        """The rotation of a call; None where there are no such runs.
+        """The rotation of a call; None where its elements cannot be cut into runs.
 
-        Runs of floats have `lanes` elements, those of packed pages as many as fit, up to a block.
+        A run has `lanes` elements for pages of floats. For packed pages it is as long as possible,
+        from _LEAST elements to a block.
         """
         depth, pairs = shape_of(call.pool)[-1], shape_of(call.cos)[1]
         ends = [depth, 2 * pairs] if call.distance == 1 else [depth, pairs, call.distance]
@@ -113,15 +114,15 @@ class Rotation:
         elements: Callable[[ir.Value], ir.Value],
         tables: Sequence[Callable[[ir.Value, int], ir.Value]],
     ) -> ir.Value:
-        """f32 [run] from `element` of a head on.
+        """Build the rotated run that begins with `element` of a head: f32 [run].
 
-        `elements`: f32 [run] of the head from an element on; `tables`: so many cosines, and sines,
-        from a pair on.
+        `elements` loads the run of the head that begins with an element. `tables` load cosines and
+        sines: so many, from that of a pair on.
         """
         own, nowhere = elements(element), index(0)
         if self.distance == 1:
             places = range(self.run)
-            inside = _below(element, 2 * self.pairs)
+            inside = below(element, 2 * self.pairs)
             pair = arith.select(inside, element // 2, nowhere)
             c, s = (
                 vector.shuffle(found, found, [place // 2 for place in places])
@@ -131,9 +132,9 @@ class Rotation:
             second = table(np.arange(self.run) % 2 == 1, i1())
         else:
             apart = index(self.distance)
-            first = _below(element, self.distance)
+            first = below(element, self.distance)
             pair = arith.select(first, element, element - apart)
-            inside = _below(pair, self.pairs)
+            inside = below(pair, self.pairs)
             beside = arith.select(first, element + apart, pair)
             other = elements(arith.select(inside, beside, element))
             pair = arith.select(inside, pair, nowhere)
@@ -142,19 +143,6 @@ class Rotation:
         kept, added = own * c, other * s
         value = arith.select(second, kept + added, kept - added)
         return arith.select(inside, value, own)
-
-
-def _concatenated(runs: Sequence[ir.Value]) -> ir.Value:
-    """Vectors of one size as one, a power of two of them."""
-    found = list(runs)
-    while len(found) > 1:
-        both = list(range(2 * ir.VectorType(found[0].type).shape[0]))
-        found = [vector.shuffle(*pair, both) for pair in zip(found[::2], found[1::2], strict=True)]
-    return found[0]
-
-
-def _below(number: ir.Value, limit: int) -> ir.Value:
-    return below(number, limit)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -311,7 +299,7 @@ class _Body:
                 read(source, head, element + start)
                 for start in range(0, self.kernel.together, self.rotation.run)
             ]
-            self._store(part, head, element, _concatenated(runs))
+            self._store(part, head, element, joined(runs))
 
     def _rotated(self, source: _Columns, head: ir.Value, element: ir.Value) -> ir.Value:
         """f32 [run] of a head from an element on, rotated."""
