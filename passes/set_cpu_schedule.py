@@ -20,7 +20,8 @@ after:
 and of a reduction of `?x2880` along rows
     distribution = [8, 0], vector_common_parallel = [1, 0], vector_reduction = [0, 16]
 
-Leaves alone: operations that have a `compilation_info` already. Refuses 6-bit elements: with no
+Leaves alone: operations that have a `compilation_info` already, and reductions of rows of more than
+8191 elements, of which IREE takes eight at a time. Refuses 6-bit elements: with no
 tile size can IREE load a vector of them.
 """
 
@@ -45,6 +46,9 @@ ATTRIBUTE = "compilation_info"
 _REDUCTION = "#linalg.iterator_type<reduction>"
 #: Elements of a row that are loaded at once; instruction sets with shorter registers split them.
 _LANES = 16
+#: Longest row, in elements. What IREE fuses with the reduction of a row takes all of the row as one
+#: vector of f32, and IREE refuses vectors of 32 KiB.
+_LONGEST = 8191
 
 
 @dataclass(frozen=True)
@@ -109,7 +113,10 @@ def _tiles(workgroup: list[int], register: list[int], reduction: list[int]) -> i
 
 
 def _is_reduction_of_rows(op: ir.Operation) -> bool:
-    """Whether the operation reduces along its last loop, and only its first loop is dynamic."""
+    """Whether the operation reduces along its last loop, and only its first loop is dynamic.
+
+    Rows of more than _LONGEST elements are none.
+    """
     if op.name != "linalg.generic":
         return False
     reduced = [str(each) == _REDUCTION for each in iterators(op)]
@@ -121,6 +128,7 @@ def _is_reduction_of_rows(op: ir.Operation) -> bool:
         reduced == [False] * (len(reduced) - 1) + [True]
         and rows is None
         and None not in others
+        and (others[-1] or 0) <= _LONGEST
         and whole in indexing_maps(op)[:-1]
     )
 

@@ -113,6 +113,22 @@ func.func @others(%x: tensor<3x2880xf32>, %a: tensor<3xf32>, %c: tensor<?xi32>, 
 
 // -----
 
+// Left to IREE too: rows whose vector of f32 would have 32 KiB.
+// CHECK-LABEL: @long_rows
+// CHECK-NOT: compilation_info
+func.func @long_rows(%x: tensor<?x8192xf32>, %a: tensor<?xf32>) -> tensor<?xf32> {
+  %0 = linalg.generic {
+      indexing_maps = [affine_map<(m, k) -> (m, k)>, affine_map<(m, k) -> (m)>], iterator_types = ["parallel", "reduction"]}
+      ins(%x : tensor<?x8192xf32>) outs(%a : tensor<?xf32>) {
+  ^bb0(%e: f32, %o: f32):
+    %q = arith.addf %o, %e : f32
+    linalg.yield %q : f32
+  } -> tensor<?xf32>
+  func.return %0 : tensor<?xf32>
+}
+
+// -----
+
 // A generic without a loop has no rows.
 // CHECK-LABEL: @no_loop
 // CHECK-NOT: lowering_config
