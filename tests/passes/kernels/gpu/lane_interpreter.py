@@ -238,10 +238,14 @@ class _Workgroup(LaneMoves, LaneAddresses):
     def arith_select(self, op: Operation, chosen: Array, a: Array, b: Array) -> list[Any]:
         return [np.where(chosen.astype(bool), a, b)]
 
-    def llvm_inline_asm(self, op: Operation, a: Array) -> list[Any]:
-        """A value that the compiler does not know."""
+    def llvm_inline_asm(self, op: Operation, *given: Array) -> list[Any]:
+        """Values that the compiler does not know; several are a struct."""
         assert ir.StringAttr(op.attributes["asm_string"]).value == ""
-        return [a]
+        return [given if len(given) > 1 else given[0]]
+
+    def llvm_extractvalue(self, op: Operation, values: Sequence[Array]) -> list[Any]:
+        (place,) = op.attributes["position"]
+        return [values[place]]
 
     def llvm_call_intrinsic(
         self, op: Operation, high: Array, low: Array, chosen: Array
