@@ -238,16 +238,10 @@ def place_of_scale(
     `positions`: B, of a page.
     """
     page, entry, position, head, element = at
-
-    def number(value: int) -> ir.Value:
-        return constant(value, ir.IndexType.get())
-
-    before = head * number(depth // PAGE_BLOCK)
-    before = before + element // number(PAGE_BLOCK)
-    byte = before * number(positions) + position
-    row = byte // number(heads * depth) + number(positions)
-    head = byte // number(depth) % number(heads)
-    return [page, entry, row, head, byte % number(depth)]
+    before = head * (depth // PAGE_BLOCK) + element // PAGE_BLOCK
+    byte = before * positions + position
+    row = byte // (heads * depth) + positions
+    return [page, entry, row, byte // depth % heads, byte % depth]
 
 
 def _element(code: ir.Value, element: ElementFormat) -> ir.Value:

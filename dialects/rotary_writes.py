@@ -161,24 +161,23 @@ def _rotated(
     x: ir.Value, tables: Sequence[ir.Value], heads: int, depth: int, distance: int
 ) -> ir.Value:
     """f32 [T, heads, D] of x f32 [T, heads * D]."""
-    loops, pairs, index = "m h d", shape_of(tables[0])[1], ir.IndexType.get()
+    loops, pairs = "m h d", shape_of(tables[0])[1]
 
     def number(value: int) -> ir.Value:
-        return constant(value, index)
+        return constant(value, ir.IndexType.get())
 
     def rotate(value: ir.Value) -> ir.Value:
         row, head, at = (loop_index(loops, letter) for letter in loops.split())
         if distance == 1:
-            pair, part = at // number(2), at % number(2)
+            pair, part = at // 2, at % 2
             is_second = arith.cmpi(arith.CmpIPredicate.eq, part, number(1))
         else:
             is_second = arith.cmpi(arith.CmpIPredicate.uge, at, number(distance))
-            pair = arith.select(is_second, at - number(distance), at)
+            pair = arith.select(is_second, at - distance, at)
         inside = arith.cmpi(arith.CmpIPredicate.ult, pair, number(pairs))
-        step = number(distance)
-        other = arith.select(is_second, at - step, at + step)
+        other = arith.select(is_second, at - distance, at + distance)
         pair, other = (arith.select(inside, each, number(0)) for each in (pair, other))
-        place = head * number(depth) + other
+        place = head * depth + other
         c, s = (tensor.extract(table, [row, pair]) for table in tables)
         own, beside = value * c, tensor.extract(x, [row, place]) * s
         first, second = own - beside, own + beside
