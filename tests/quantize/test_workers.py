@@ -165,9 +165,10 @@ LLAMA = {
 
 @pytest.mark.parametrize("dialect", ["gguf", "torchao"])
 def test_a_conversion_that_was_killed_resumes(llama, tmp_path, monkeypatch, dialect):
-    from mxc.compiler.convert.writing import Writing
+    from mxc.compiler.convert import writing
 
-    source, count, written, put = llama(LLAMA), computed(monkeypatch), [], Writing.compute
+    source, count = llama(LLAMA), computed(monkeypatch)
+    written, put = [], writing.Writing.compute
     script, out = tmp_path / "killed.py", tmp_path / "out"
     script.write_text(CONVERTING)
     run = subprocess.run([sys.executable, script, source, out, "mxfp4", dialect], timeout=300)
@@ -178,7 +179,7 @@ def test_a_conversion_that_was_killed_resumes(llama, tmp_path, monkeypatch, dial
         written.append(piece)
         return put(self, piece, output)
 
-    monkeypatch.setattr(Writing, "compute", counted)
+    monkeypatch.setattr(writing.Writing, "compute", counted)
     result = quantize_checkpoint(source, out, "mxfp4", dialect=dialect)
     assert count == [], "nothing is quantized again"
     rest = len(written)
