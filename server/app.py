@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from mxc.runtime.completions.text_model import TextModel
 from mxc.server import chat, completions, responses
 from mxc.server.answers import ClientLeft
-from mxc.server.errors import ApiError, as_api_error, on_http_error
+from mxc.server.errors import ApiError, as_api_error, on_api_error, on_http_error
 from mxc.server.served import Served
 from mxc.server.settings import Settings
 
@@ -71,9 +71,6 @@ def make_app(models: Mapping[str, TextModel], settings: Settings | None = None) 
                 return as_api_error(error).response()
 
         return Route(path, endpoint, methods=["POST"])
-
-    async def on_api_error(request: Request, error: Exception) -> Response:
-        return as_api_error(error).response()
 
     return Starlette(
         routes=[
