@@ -149,12 +149,9 @@ def _middle(a: Array, b: Array, c: Array) -> Array:
     return np.where(np.isnan(a) | np.isnan(b) | np.isnan(c), _least3(a, b, c), middle)
 
 
-def _exponent(bias: int) -> Callable[[Array], Array]:
-    def run(value: Array) -> Array:
-        exponent = np.frexp(value)[1].astype(np.int32)
-        return np.where(np.isfinite(value) & (value != 0), exponent, 0).astype(np.int32)
-
-    return run
+def _exponent(value: Array) -> Array:
+    exponent = np.frexp(value)[1].astype(np.int32)
+    return np.where(np.isfinite(value) & (value != 0), exponent, 0).astype(np.int32)
 
 
 def _mantissa(value: Array) -> Array:
@@ -265,9 +262,9 @@ FLOATS: dict[str, Operation] = {
     "v_ldexp_f32": operation("f", "fi", _scale),
     "v_ldexp_f64": operation("d", "di", lambda a, n: np.ldexp(a, np.clip(n, -4000, 4000))),
     "v_ldexp_f16": operation("h", "hs", lambda a, n: np.ldexp(a, np.clip(n, -99, 99))),
-    "v_frexp_exp_i32_f32": operation("i", "f", _exponent(127)),
-    "v_frexp_exp_i32_f64": operation("i", "d", _exponent(1023)),
-    "v_frexp_exp_i16_f16": operation("s", "h", _exponent(15)),
+    "v_frexp_exp_i32_f32": operation("i", "f", _exponent),
+    "v_frexp_exp_i32_f64": operation("i", "d", _exponent),
+    "v_frexp_exp_i16_f16": operation("s", "h", _exponent),
     "v_fmamk_f32": operation("f", "fff", fused32),
     "v_fmaak_f32": operation("f", "fff", fused32),
     "v_minimum3_f32": operation("f", "fff", minimum3),

@@ -68,7 +68,6 @@ class View:
     shape: tuple[int, ...]
     element: int
     encoding: int
-    source: Any = None
 
 
 @dataclass(frozen=True)
