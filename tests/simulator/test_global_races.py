@@ -1,6 +1,7 @@
 """Races in global memory: kernels that have one, and kernels a few instructions away."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -285,3 +286,35 @@ def test_a_mask_that_is_off_by_a_lane(loads: int, stores: int, kinds: set[str]) 
     given[0][::60] += 1
     launch(program, (4, 1, 1), given, observer=sanitizer)
     assert {finding.kind for finding in sanitizer.findings} == kinds
+
+
+def test_barriers_are_those_of_a_workgroup() -> None:
+    """One workgroup passes two barriers, the other six; a wave doubles what the other one wrote."""
+    code = """
+    v_lshlrev_b32 v1, 2, v0
+    v_xor_b32 v2, 0x100, v1
+    s_lshl_b32 s6, s4, 1
+    v_mov_b32 v3, v0
+    1:
+    ds_write_b32 v1, v3
+    s_waitcnt lgkmcnt(0)
+    s_barrier
+    ds_read_b32 v4, v2
+    s_waitcnt lgkmcnt(0)
+    s_barrier
+    v_add_u32 v3, v4, v4
+    s_sub_u32 s6, s6, 1
+    s_cmp_ge_i32 s6, 0
+    s_cbranch_scc1 1b
+    s_lshl_b32 s8, s4, 9
+    v_add_u32 v1, v1, s8
+    global_store_dword v1, v3, s[2:3]
+    s_endpgm
+    """
+    (kernel,) = read_assembly(code, "k.s", workgroup=(128, 1, 1), buffers=1).values()
+    kernel = replace(kernel, descriptor=replace(kernel.descriptor, lds_bytes=512))
+    sanitizer, data = Sanitizer(), np.zeros(256, np.uint32)
+    launch(Program(kernel, observed=True), (2, 1, 1), [data], observer=sanitizer)
+    assert not sanitizer.findings
+    other = np.arange(128) ^ 64
+    np.testing.assert_array_equal(data.reshape(2, 128), [2 * other, 8 * other])
