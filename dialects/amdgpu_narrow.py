@@ -4,6 +4,7 @@
     v_cvt_scalef32_2xpk16_{fp6,bf6}_f32     32 f32 / scale -> six registers
     v_cvt_scalef32_pk_f32_{fp4,fp8,bf8}     a part of a register * scale -> two f32
     v_cvt_scalef32_pk32_f32_{fp6,bf6}       six registers * scale -> 32 f32
+    the same to bf16 and f16 instead of f32
 
 They round once, to nearest even, and keep subnormal inputs and results, regardless of the rounding
 mode in MODE. Only the exponent of the scale is used. fp4 and fp6 saturate. fp8 and bf8 saturate,
@@ -21,13 +22,21 @@ from iree.compiler import ir
 from iree.compiler.dialects import amdgpu, arith, rocdl, vector
 
 from mxc.dialects.amdgpu import pinned, thread
-from mxc.formats.formats import E2M3, ElementFormat
+from mxc.formats.formats import ElementFormat
 from mxc.targets.matrix_unit import MatrixUnit
 
 #: s_setreg's encoding of MODE[23:23], FP16_OVFL: register 1, first bit 23, one bit.
 _FP16_OVFL = 1 | 23 << 6
 #: f32 values that a conversion to 6 bits takes, in two vectors.
 _SIX = 32
+#: Elements -> their name in conversions.
+_NAMES = {
+    "f4E2M1FN": "fp4",
+    "f6E2M3FN": "fp6",
+    "f6E3M2FN": "bf6",
+    "f8E4M3FN": "fp8",
+    "f8E5M2": "bf8",
+}
 
 
 def saturate() -> None:
@@ -80,9 +89,7 @@ def _six(values: ir.Value, scale: ir.Value, element: ElementFormat) -> ir.Value:
         taken = [min(at, count) for at in range(first, _SIX, 2)]
         halves.append(vector.shuffle(values, zeros, taken))
     kind = ir.VectorType.get([6], ir.IntegerType.get_signless(32))
-    convert = (
-        rocdl.cvt_scalef32_2xpk16_fp6_f32 if element == E2M3 else rocdl.cvt_scalef32_2xpk16_bf6_f32
-    )
+    convert = getattr(rocdl, f"cvt_scalef32_2xpk16_{_NAMES[element.mlir]}_f32")
     whole = convert(kind, *halves, scale)
     return vector.shuffle(whole, whole, list(range(-(-count * 6 // 32))))
 
@@ -100,10 +107,7 @@ def widened(packed: ir.Value, scale: ir.Value, element: ElementFormat) -> ir.Val
         )
         zeros = arith.ConstantOp(packed.type, zero).result
         whole = vector.shuffle(packed, zeros, [min(at, words) for at in range(6)])
-        convert = (
-            rocdl.cvt_scalef32_pk32_f32_fp6 if element == E2M3 else rocdl.cvt_scalef32_pk32_f32_bf6
-        )
-        found = convert(ir.VectorType.get([_SIX], f32), whole, scale)
+        found = extended_block(whole, scale, element, f32)
         return vector.shuffle(found, found, list(range(words * 32 // 6)))
     values = []
     for at in range(words):
@@ -119,6 +123,27 @@ def widened_pair(word: ir.Value, scale: ir.Value, element: ElementFormat, pair: 
     kind = ir.VectorType.get([32 // element.bits], ir.Type.parse(element.mlir))
     two = ir.VectorType.get([2], ir.F32Type.get())
     return amdgpu.scaled_ext_packed(two, vector.bitcast(kind, word), scale, pair)
+
+
+def extended_pair(
+    word: ir.Value, scale: ir.Value, element: ElementFormat, kind: ir.Type, pair: int
+) -> ir.Value:
+    """Pair `pair` of the 4-bit or 8-bit elements of an i32, times the scale f32: bf16 or f16 [2].
+
+    Of 4 bits f32 too.
+    """
+    convert = getattr(rocdl, f"cvt_scalef32_pk_{kind}_{_NAMES[element.mlir]}")
+    found: ir.Value = convert(ir.VectorType.get([2], kind), word, scale, pair)
+    return found
+
+
+def extended_block(
+    words: ir.Value, scale: ir.Value, element: ElementFormat, kind: ir.Type
+) -> ir.Value:
+    """The 32 6-bit elements of i32 [6], times the scale f32: f32, bf16 or f16 [32]."""
+    convert = getattr(rocdl, f"cvt_scalef32_pk32_{kind}_{_NAMES[element.mlir]}")
+    found: ir.Value = convert(ir.VectorType.get([_SIX], kind), words, scale)
+    return found
 
 
 def _joined(words: Sequence[ir.Value]) -> ir.Value:

@@ -140,6 +140,13 @@ def joined(parts: Sequence[ir.Value]) -> ir.Value:
     return found[0]
 
 
+def upper_halves(values: ir.Value, count: int | None = None) -> ir.Value:
+    """The upper halves of f32 [n], or the first `count` of them: bf16."""
+    size = lanes_of(values)
+    halves = bitcast(values, ir.BF16Type.get(), 2 * size)
+    return vector.shuffle(halves, halves, list(range(1, 2 * (count or size), 2)))
+
+
 def choose(
     condition: ir.Value, yes: Callable[[], Iterable[ir.Value]], no: Sequence[ir.Value]
 ) -> list[ir.Value]:

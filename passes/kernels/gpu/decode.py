@@ -19,15 +19,17 @@ import numpy as np
 from iree.compiler import ir
 from iree.compiler.dialects import arith, rocdl, vector
 
+from mxc.dialects.amdgpu_narrow import extended_block, extended_pair
 from mxc.dialects.generic import constant
 from mxc.dialects.quantize_scalars import i32 as i32_of
-from mxc.formats.formats import E8M0, BlockFormat, ElementFormat
+from mxc.formats.formats import E2M1, E4M3, E8M0, BlockFormat, ElementFormat
 from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT
 from mxc.passes.kernels.vectors import (
     bitcast,
     equal,
     f32,
     i32,
+    joined,
     lanes_of,
     of,
     parts_of,
@@ -38,9 +40,6 @@ from mxc.passes.kernels.vectors import (
 #: The type of decoded elements.
 Register = Literal["bf16", "f16"]
 
-#: Six-bit elements -> the name of them in instructions for a whole block.
-_SIXES = {"f6E2M3FN": "fp6", "f6E3M2FN": "bf6"}
-
 
 def decode(
     block: ir.Value, scales: ir.Value, format: BlockFormat, register: Register
@@ -48,12 +47,16 @@ def decode(
     """A block of 32, i8, under its one or two scales, i8 [n], as fragments along K."""
     if format.scale != E8M0:
         return _by_floats(block, scales, format, register)
-    name = format.element.mlir
-    if name in _SIXES:
-        return by_halves(scales, lambda scale: _sixes(block, scale, name, register))
-    if not format.element.exponent:
-        return by_halves(scales, lambda scale: _integers(block, scale, format.element, register))
-    return by_halves(scales, lambda scale: _packed(block, scale, name, register))
+    element = format.element
+    if element.bits == 6:
+
+        def whole(scale: ir.Value) -> list[ir.Value]:
+            return sixes(bitcast(block, i32(), BLOCK * 6 // 32), power(scale), element, register)
+
+        return by_halves(scales, whole)
+    if not element.exponent:
+        return by_halves(scales, lambda scale: _integers(block, scale, element, register))
+    return by_halves(scales, lambda scale: _packed(block, scale, element.mlir, register))
 
 
 def by_halves(scales: ir.Value, whole: Callable[[ir.Value], list[ir.Value]]) -> list[ir.Value]:
@@ -82,38 +85,32 @@ def _by_floats(
     block: ir.Value, scales: ir.Value, format: BlockFormat, register: Register
 ) -> list[ir.Value]:
     """Elements of 4 bits under two scales in E4M3."""
-    assert (format.element.mlir, format.scale.mlir) == ("f4E2M1FN", "f8E4M3FN")
+    assert (format.element, format.scale) == (E2M1, E4M3)
     pair = vector.extract(bitcast(vector.shuffle(scales, scales, [0, 1, 0, 1]), i32(), 1), [], [0])
     unit = constant(1.0, f32())
-    product = f32()
     if register == "f16":
         product = ir.F16Type.get()
-        factors = rocdl.cvt_scalef32_pk_f16_fp8(of(product, 2), pair, unit, False)
-        convert = rocdl.cvt_scalef32_pk_f16_fp4
+        factors = extended_pair(pair, unit, format.scale, product, 0)
     else:
+        product = f32()
         factors = rocdl.cvt_pk_f32_fp8(of(product, 2), pair, False)
-        convert = rocdl.cvt_scalef32_pk_f32_fp4
     words = bitcast(block, i32(), BLOCK * 4 // 32)
     found = []
     for number in range(BLOCK // FRAGMENT):
         # 8 elements are a word: four pairs.
         word = vector.extract(words, [], [number])
-        pairs = [convert(of(product, 2), word, unit, select) for select in range(4)]
-        halves = [vector.shuffle(*pairs[at : at + 2], [0, 1, 2, 3]) for at in (0, 2)]
-        wide = vector.shuffle(*halves, list(range(FRAGMENT)))
+        pairs = [extended_pair(word, unit, format.element, product, at) for at in range(4)]
+        wide = joined(pairs)
         factor = vector.extract(factors, [], [number * FRAGMENT // format.block])
         found.append(_times(wide, factor, register))
     return found
 
 
-def _sixes(block: ir.Value, scale: ir.Value, element: str, register: Register) -> list[ir.Value]:
-    words = bitcast(block, i32(), BLOCK * 6 // 32)
-    whole = ir.Operation.create(
-        f"rocdl.cvt.scalef32.pk32.{register}.{_SIXES[element]}",
-        results=[of(ir.Type.parse(register), BLOCK)],
-        operands=[words, power(scale)],
-    ).result
-    return list(parts_of(whole, FRAGMENT))
+def sixes(
+    words: ir.Value, factor: ir.Value, element: ElementFormat, register: Register
+) -> list[ir.Value]:
+    """A block of 32 elements of 6 bits, i32 [6], times the power of two `factor`, f32."""
+    return list(parts_of(extended_block(words, factor, element, ir.Type.parse(register)), FRAGMENT))
 
 
 def _integers(

@@ -28,7 +28,18 @@ from mxc.dialects.quantize_scalars import i32 as number
 from mxc.formats.formats import E2M1, E4M3, E8M0, BlockFormat, ElementFormat, Specials
 from mxc.passes.kernels.gpu.decode import by_halves, integers, power
 from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT
-from mxc.passes.kernels.vectors import bitcast, f32, i32, lanes_of, of, splat, table, unequal
+from mxc.passes.kernels.vectors import (
+    bitcast,
+    elements,
+    f32,
+    i32,
+    lanes_of,
+    of,
+    splat,
+    table,
+    unequal,
+    upper_halves,
+)
 
 F16_BIAS, _F16_MANTISSA = 15, 10
 _NAN = 0x7FC00000
@@ -52,7 +63,7 @@ def _decoded(block: ir.Value, scale: ir.Value, kind: ElementFormat) -> list[ir.V
     factor = power(scale)
     if not kind.exponent:
         return _integers(block, factor, kind)
-    words = _words(block)
+    words = elements(bitcast(block, i32(), lanes_of(block) // 4))
     if kind == E2M1:
         return _looked_up(words, factor)
     if kind.specials is Specials.NAN:
@@ -65,17 +76,11 @@ def _decoded(block: ir.Value, scale: ir.Value, kind: ElementFormat) -> list[ir.V
 
 def _by_floats(block: ir.Value, scales: ir.Value) -> list[ir.Value]:
     """32 elements of e2m1 under two scales in E4M3."""
-    words, found = _words(block), []
+    words, found = elements(bitcast(block, i32(), lanes_of(block) // 4)), []
     for half in range(2):
         own = words[2 * half : 2 * half + 2]
         found += _looked_up(own, _e4m3(vector.extract(scales, [], [half])))
     return found
-
-
-def _words(block: ir.Value) -> list[ir.Value]:
-    size = lanes_of(block) // 4
-    words = bitcast(block, i32(), size)
-    return [vector.extract(words, [], [at]) for at in range(size)]
 
 
 def _float(bits: int) -> ir.Value:
@@ -97,7 +102,7 @@ def _looked_up(words: Sequence[ir.Value], factor: ir.Value) -> list[ir.Value]:
     count = 1 << (E2M1.bits - 1)
     values = table(E2M1.values[:count], f32())
     bits = bitcast(values * vector.broadcast(values.type, factor), i32(), count)
-    each = [vector.extract(bits, [], [at]) for at in range(count)]
+    each = elements(bits)
     # Of two registers the third bytes, then the fourth ones: the low and high bytes of bf16.
     pairs = [permuted_bytes(b, a, _LAST_TWO) for a, b in zip(each[::2], each[1::2], strict=True)]
     low = [permuted_bytes(pairs[at + 1], pairs[at], _LOW_HALVES) for at in (0, 2)]
@@ -148,7 +153,7 @@ def _fnuz(words: Sequence[ir.Value], kind: ElementFormat, factor: ir.Value) -> l
                 size = top & kind.magnitude_mask << 24
                 parts.append(sign | size >> 8 - kind.exponent)
         values = bitcast(_joined(parts), f32(), FRAGMENT) * unit
-        found.append(_upper(values * vector.broadcast(wide, factor)))
+        found.append(upper_halves(values * vector.broadcast(wide, factor)))
     return found
 
 
@@ -212,7 +217,7 @@ def _products(pairs: Sequence[ir.Value], exponent: int, factor: ir.Value) -> lis
         values = arith.extf(wide, halves)
         if exponent:
             values = values * (2.0**exponent)
-        found.append(_upper(values * vector.broadcast(wide, factor)))
+        found.append(upper_halves(values * vector.broadcast(wide, factor)))
     return found
 
 
@@ -220,13 +225,7 @@ def _integers(block: ir.Value, factor: ir.Value, kind: ElementFormat) -> list[ir
     """An integer of at most 8 bits is a bf16 as it is."""
     one = constant(kind.min_positive, f32())
     unit = vector.broadcast(of(f32(), FRAGMENT), factor * one)
-    return [_upper(each * unit) for each in integers(block, kind.bits)]
-
-
-def _upper(values: ir.Value) -> ir.Value:
-    """f32 [8] -> the bf16 of their upper halves."""
-    halves = bitcast(values, ir.BF16Type.get(), 2 * FRAGMENT)
-    return vector.shuffle(halves, halves, list(range(1, 2 * FRAGMENT, 2)))
+    return [upper_halves(each * unit) for each in integers(block, kind.bits)]
 
 
 def _joined(words: Sequence[ir.Value]) -> ir.Value:

@@ -14,15 +14,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, math, memref, rocdl, vector
+from iree.compiler.dialects import arith, math, memref, vector
 
+from mxc.dialects.amdgpu_narrow import extended_pair
 from mxc.dialects.quantize import BLOCK
 from mxc.dialects.quantize_scalars import i32 as i32_of
-from mxc.formats.formats import BlockFormat
+from mxc.formats.formats import BlockFormat, ElementFormat
 from mxc.passes.kernels.gpu.attention.softmax import number
 from mxc.passes.kernels.gpu.decode import power
 from mxc.passes.kernels.gpu.decode_bits import F16_BIAS, eights
-from mxc.passes.kernels.vectors import bitcast, elements, f32, i8, i16, i32, lanes_of, of, splat
+from mxc.passes.kernels.vectors import (
+    bitcast,
+    elements,
+    f32,
+    i8,
+    i16,
+    i32,
+    lanes_of,
+    of,
+    splat,
+    upper_halves,
+)
 
 
 def bytes_of_entries(pool: ir.Value) -> ir.Value:
@@ -69,7 +81,7 @@ def decoded(
     factor = number(1.0) if scale is None else power(scale)
     each = elements(words)
     if converts and element.exponent:
-        return _converted(each, count, factor)
+        return _converted(each, count, element, factor)
     size = 4 * len(each)
     if element.exponent:
         halves = vector.from_elements(of(i32(), 2 * len(each)), eights(each, element))
@@ -84,17 +96,18 @@ def decoded(
         exact, unit = vector.from_elements(of(f32(), size), bytes_), element.min_positive
     wide = exact * vector.broadcast(exact.type, factor * unit)
     # Of what is exact a bf16 is the upper half.
-    halves = bitcast(wide, ir.BF16Type.get(), 2 * size)
-    return vector.shuffle(halves, halves, list(range(1, 2 * count, 2)))
+    return upper_halves(wide, count)
 
 
-def _converted(words: Sequence[ir.Value], count: int, factor: ir.Value) -> ir.Value:
+def _converted(
+    words: Sequence[ir.Value], count: int, element: ElementFormat, factor: ir.Value
+) -> ir.Value:
     """By v_cvt_scalef32_pk_bf16_fp8, two elements each."""
-    pairs, kind = [], of(ir.BF16Type.get(), 2)
-    for pair in range(count // 2):
-        word, place = divmod(pair, 2)
-        pairs.append(rocdl.cvt_scalef32_pk_bf16_fp8(kind, words[word], factor, bool(place)))
-    found = pairs
+    kind = ir.BF16Type.get()
+    found = [
+        extended_pair(words[pair // 2], factor, element, kind, pair % 2)
+        for pair in range(count // 2)
+    ]
     while len(found) > 1:
         joined = [_joined(a, b) for a, b in zip(found[::2], found[1::2], strict=False)]
         found = [*joined, *found[2 * len(joined) :]]
