@@ -28,7 +28,7 @@ from mxc.dialects.sizes import dynamic_sizes
 from mxc.passes.base import Pass
 from mxc.passes.kernels.calls import Calls, blocks_of
 from mxc.passes.kernels.executables import Threads
-from mxc.passes.kernels.gpu.blocks.dequantize import Dequantize
+from mxc.passes.kernels.gpu.blocks.quantize import Dequantize
 from mxc.passes.kernels.reshapes import packed_as
 from mxc.passes.rewriting.rebuild import linalg_operations, sweep
 

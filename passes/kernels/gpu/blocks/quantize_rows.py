@@ -26,9 +26,9 @@ from mxc.dialects.quantize_scalars import as_float, block_scale, row_scale
 from mxc.formats.formats import E8M0, FORMATS
 from mxc.formats.recipes import MANTISSA, ScaleRecipe
 from mxc.passes.kernels.executables import workgroup
-from mxc.passes.kernels.extents import Buffer, Size, Sized, named, product
+from mxc.passes.kernels.extents import Size, named
+from mxc.passes.kernels.gpu.blocks.quantize import InRows
 from mxc.passes.kernels.gpu.conversions import Conversion, largest_in, largest_of
-from mxc.passes.kernels.gpu.parts import rows_of
 from mxc.passes.kernels.gpu.sums import OF_ALL, TOGETHER
 from mxc.passes.kernels.vectors import equal, f32, i8, i32, index, of, when
 
@@ -40,7 +40,7 @@ _MOST_THREADS, _MOST_HELD = 1024, 64
 
 
 @dataclass(frozen=True)
-class QuantizeRows(Sized):
+class QuantizeRows(InRows):
     """`rows` rows of `depth` floats of `source`, "f32", "bf16" or "f16", to nvfp4.
 
     Where `rows` is None, their number is an index scalar of each call. `lanes`: of a wave.
@@ -77,9 +77,8 @@ class QuantizeRows(Sized):
         return [self.rows]
 
     @property
-    def buffers(self) -> list[Buffer]:
-        """What is read, then the results."""
-        return [Buffer([product(self.rows, size)], kind) for size, kind in self._kinds]
+    def _rows(self) -> Size:
+        return self.rows
 
     @property
     def _kinds(self) -> list[tuple[int, ir.Type]]:
@@ -93,11 +92,7 @@ class QuantizeRows(Sized):
 
     def body(self, *given: ir.Value) -> None:
         """Build the body at the insertion point."""
-        row = workgroup(0)
-        floats, elements, scales, wholes = (
-            rows_of(buffer, size, row, 1, self.rows)
-            for buffer, (size, _) in zip(given, self._kinds, strict=True)
-        )
+        floats, elements, scales, wholes = self._from_row(given, workgroup(0), 1)
         lane = thread()
         turns = -(-self.depth // (_RUN * self.threads))
         runs = [lane + turn * self.threads for turn in range(turns)]
