@@ -13,19 +13,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, vector
+from iree.compiler.dialects import arith
 
-from mxc.dialects.amdgpu import BEYOND
 from mxc.passes.kernels.extents import Buffer, Size, product
 from mxc.passes.kernels.gpu.decode import Register
 from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT, K_STEPS, Instruction
 from mxc.passes.kernels.gpu.lanes import Lane
+from mxc.passes.kernels.gpu.parts import load_bytes
 from mxc.passes.kernels.gpu.sides import Loaded
 from mxc.passes.kernels.sources import Source
-from mxc.passes.kernels.vectors import below, bitcast, f32, i8, i32, index, lanes_of, of, splat
+from mxc.passes.kernels.vectors import (
+    below,
+    bitcast,
+    f32,
+    i8,
+    i32,
+    joined,
+    lanes_of,
+    of,
+    splat,
+    upper_halves,
+)
 
 #: Bytes of a load.
-LOAD = 16
+_LOAD = 16
 #: Bits of a float that are those of a bf16.
 _HIGH = -0x10000
 
@@ -93,7 +104,7 @@ class FloatSide:
     @property
     def _lanes(self) -> int:
         """Elements of a load."""
-        return 8 * LOAD // self.kind.bits
+        return 8 * _LOAD // self.kind.bits
 
     def load(self, step: ir.Value, *, masked: bool) -> Loaded:
         """Everything of one step. `masked`: blocks that the row does not have are zero."""
@@ -109,11 +120,10 @@ class FloatSide:
             start = start + group % sums * part
             for number in range(K_STEPS * sums):
                 block = own + number * stride
-                for byte in range(0, part, LOAD):
+                for byte in range(0, part, _LOAD):
                     at = start + (number * stride * kind.block_bytes + byte)
-                    if masked:
-                        at = arith.select(below(block, kind.blocks), at, index(BEYOND))
-                    loaded = vector.load(of(i8(), LOAD), self.buffer, [at])
+                    inside = below(block, kind.blocks) if masked else None
+                    loaded = load_bytes(self.buffer, at, _LOAD, inside)
                     found.append(bitcast(loaded, kind.element, self._lanes))
         return found
 
@@ -121,15 +131,12 @@ class FloatSide:
         """The fragments of a tile in a k-step, along K; of each the floats that add up to it."""
         count = BLOCK // self._lanes
         start = (tile * K_STEPS + k_step) * count
-        own = loaded[start : start + count]
-        if self._lanes == FRAGMENT:
-            whole = list(own)
-        else:
-            whole = [
-                vector.shuffle(own[at], own[at + 1], list(range(FRAGMENT)))
-                for at in range(0, count, 2)
-            ]
-        return [self.split(each) for each in whole]
+        return [self.split(each) for each in self._runs(loaded[start : start + count])]
+
+    def _runs(self, loaded: Sequence[ir.Value]) -> list[ir.Value]:
+        """What was loaded as runs of 8."""
+        each = FRAGMENT // self._lanes
+        return [joined(loaded[at : at + each]) for at in range(0, len(loaded), each)]
 
     def split(self, floats: ir.Value) -> list[ir.Value]:
         """A run of 8 as the floats in registers that add up to it."""
@@ -143,14 +150,56 @@ class FloatSide:
         return bf16_parts(left, self.kind.parts(self.register))
 
 
+@dataclass(frozen=True, kw_only=True)
+class DenseSide(FloatSide):
+    """Rows of floats of a dense product, activations or weights. A k-step is one block.
+
+    Of a block each lane group has consecutive elements: so a load of all lanes reads whole segments
+    of memory, 64 bytes of a row of 16-bit floats. `ragged`: a step may go beyond the end of K.
+    """
+
+    ragged: bool
+
+    @property
+    def _part(self) -> int:
+        """Bytes of a block that a lane has."""
+        return self.kind.block_bytes // self.instruction.groups
+
+    @property
+    def loads(self) -> int:
+        """Loads for a block of all tiles."""
+        return len(self.rows) * (self._part // _LOAD)
+
+    def block(self, first: ir.Value, number: int) -> Loaded:
+        """Block `first + number` of all tiles; zero past the end of a row."""
+        kind, found = self.kind, []
+        own = self.lane.block * self._part
+        for row in self.rows:
+            start = (row * kind.blocks + first) * kind.block_bytes + own
+            for byte in range(0, self._part, _LOAD):
+                at = start + (number * kind.block_bytes + byte)
+                inside = below(first + number, kind.blocks) if self.ragged else None
+                loaded = load_bytes(self.buffer, at, _LOAD, inside)
+                found.append(bitcast(loaded, kind.element, self._lanes))
+        return found
+
+    def parts(self, loaded: Sequence[ir.Value], tile: int, k_step: int) -> list[list[ir.Value]]:
+        """Runs of 8 along K that the lane has of a tile; of each the floats that add up to it."""
+        return [self.split(each) for each in self.floats(loaded, tile, k_step)]
+
+    def floats(self, loaded: Sequence[ir.Value], tile: int, k_step: int) -> list[ir.Value]:
+        """The same as they are in memory, which weights are in registers too."""
+        count = self._part // _LOAD
+        start = k_step * self.loads + tile * count
+        return self._runs(loaded[start : start + count])
+
+
 def bf16_parts(left: ir.Value, count: int, *, finite: bool = False) -> list[ir.Value]:
     """The first `count` bf16 whose sum are f32 [n], each with the next 8 bits; the last three
     are all of an f32. An infinity is its own first part, unless all are said to be `finite`."""
     found, size = [], lanes_of(left)
     for part in range(count):
-        halves = bitcast(left, ir.BF16Type.get(), 2 * size)
-        upper = list(range(1, 2 * size, 2))
-        found.append(vector.shuffle(halves, halves, upper))
+        found.append(upper_halves(left))
         if part + 1 < count:
             bits = bitcast(left, i32(), size)
             high = bitcast(bits & _HIGH, f32(), size)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from iree.compiler import ir
-from iree.compiler.dialects import memref
+from iree.compiler.dialects import arith, memref, vector
 
-from mxc.dialects.amdgpu import bounded
+from mxc.dialects.amdgpu import BEYOND, bounded
 from mxc.passes.kernels.extents import Size, value_of
 from mxc.passes.kernels.gpu.lanes import at_most
+from mxc.passes.kernels.vectors import i8, index, of
 
 
 def rows_of(buffer: ir.Value, size: int, start: ir.Value, most: int, total: Size) -> ir.Value:
@@ -23,3 +24,12 @@ def rows_of(buffer: ir.Value, size: int, start: ir.Value, most: int, total: Size
     return bounded(
         memref.SubViewOp(part, buffer, at, [count], [], [dynamic], [dynamic], [1]).result
     )
+
+
+def load_bytes(
+    buffer: ir.Value, at: ir.Value, count: int, inside: ir.Value | None = None
+) -> ir.Value:
+    """`count` bytes of a bounded buffer of i8; zeros where they are not `inside`, an i1."""
+    if inside is not None:
+        at = arith.select(inside, at, index(BEYOND))
+    return vector.load(of(i8(), count), buffer, [at])

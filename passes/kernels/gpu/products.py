@@ -13,8 +13,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import vector
 
 from mxc.dialects.amdgpu import mfma, scaled_mfma, scaled_wmma, wmma, zeros
-from mxc.passes.kernels.gpu.dense.side import DenseSide
-from mxc.passes.kernels.gpu.floats import FloatSide
+from mxc.passes.kernels.gpu.floats import DenseSide, FloatSide
 from mxc.passes.kernels.gpu.fragments import FRAGMENT, K_STEPS, Instruction
 from mxc.passes.kernels.gpu.sides import Loaded, ScaledSide
 from mxc.passes.kernels.vectors import parts_of

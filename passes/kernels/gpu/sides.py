@@ -28,6 +28,7 @@ from mxc.passes.kernels.gpu.fragments import (
     whole,
 )
 from mxc.passes.kernels.gpu.lanes import Lane, at_most
+from mxc.passes.kernels.gpu.parts import load_bytes
 from mxc.passes.kernels.vectors import (
     below,
     bitcast,
@@ -177,10 +178,10 @@ class ScaledSide:
                 blocks = k_step * self._stride
                 for piece, offset in zip(self._pieces, offsets, strict=True):
                     at = start + offset + blocks * kind.block_bytes
+                    inside = None
                     if masked:
-                        block = first + self._block(piece) + blocks
-                        at = arith.select(below(block, kind.blocks), at, index(BEYOND))
-                    found.append(vector.load(of(i8(), piece.bytes), self.buffers[0], [at]))
+                        inside = below(first + self._block(piece) + blocks, kind.blocks)
+                    found.append(load_bytes(self.buffers[0], at, piece.bytes, inside))
             if kind.multiplies_sums:
                 if not self._late:
                     found.append(self._factors(tile, first, masked=masked))
@@ -212,9 +213,8 @@ class ScaledSide:
             for number in range(0, scales.count, count):
                 block = first + number * scales.stride
                 at = (start + block // kind.shared) * size
-                if masked:
-                    at = arith.select(below(block, kind.blocks), at, index(BEYOND))
-                loaded = vector.load(of(i8(), size * count), self.buffers[1], [at])
+                inside = below(block, kind.blocks) if masked else None
+                loaded = load_bytes(self.buffers[1], at, size * count, inside)
                 found.append(bitcast(loaded, f32(), count))
         return joined(found)
 
@@ -234,9 +234,8 @@ class ScaledSide:
         for part in range(self.k_steps * self.sums):
             block = own + part * stride // self.sums
             at = (start + block // kind.shared) * count
-            if masked:
-                at = arith.select(below(block, kind.blocks), at, index(BEYOND))
-            found.append(vector.load(of(i8(), count), self.buffers[1], [at]))
+            inside = below(block, kind.blocks) if masked else None
+            found.append(load_bytes(self.buffers[1], at, count, inside))
         return joined(found)
 
     def _scales(self, row: ir.Value, own: ir.Value, *, masked: bool) -> ir.Value:
@@ -250,22 +249,21 @@ class ScaledSide:
         at = (row * blocks + own) * count
         left = blocks % K_STEPS
         if not masked:
-            return vector.load(of(i8(), K_STEPS * count), memory, [at])
+            return load_bytes(memory, at, K_STEPS * count)
         if blocks < K_STEPS or count > 1:
             scales = [
-                vector.load(of(i8(), count), memory, [arith.select(valid, byte, index(BEYOND))])
+                load_bytes(memory, at + k_step * count, count, below(own + k_step, blocks))
                 for k_step in range(K_STEPS)
-                for byte, valid in ((at + k_step * count, below(own + k_step, blocks)),)
             ]
             return joined(scales)
-        at = arith.select(below(own, blocks), at, index(BEYOND))
         if not left:
-            return vector.load(of(i8(), K_STEPS), memory, [at])
+            return load_bytes(memory, at, K_STEPS, below(own, blocks))
+        at = arith.select(below(own, blocks), at, index(BEYOND))
         # The row ends within these four: they are read with those before them, because a load that
         # goes beyond the end of the buffer gives nothing at all.
         whole = signed_below(own + (K_STEPS - 1), blocks)
         at = arith.select(whole, at, at - (K_STEPS - left))
-        word = bitcast(vector.load(of(i8(), K_STEPS), memory, [at]), i32(), 1)
+        word = bitcast(load_bytes(memory, at, K_STEPS), i32(), 1)
         shift = arith.select(whole, i32_of(0), i32_of(8 * (K_STEPS - left)))
         moved = vector.extract(word, [], [0]) >> shift
         return bitcast(vector.broadcast(of(i32(), 1), moved), i8(), K_STEPS)
@@ -277,10 +275,8 @@ class ScaledSide:
         found = []
         for number in range(K_STEPS // shared):
             at = start + number
-            if masked:
-                valid = below(own + number * shared, kind.blocks)
-                at = arith.select(valid, at, index(BEYOND))
-            found.append(vector.load(of(i8(), 1), self.buffers[1], [at]))
+            inside = below(own + number * shared, kind.blocks) if masked else None
+            found.append(load_bytes(self.buffers[1], at, 1, inside))
         both = joined(found)
         return vector.shuffle(both, both, [k_step // shared for k_step in range(K_STEPS)])
 

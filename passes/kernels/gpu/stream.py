@@ -30,8 +30,7 @@ from mxc.dialects.amdgpu import barrier, no_reordering, shared, zeros
 from mxc.passes.kernels.carried import values_of, with_values
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.gpu.contraction import Contraction, Given
-from mxc.passes.kernels.gpu.dense.side import DenseSide
-from mxc.passes.kernels.gpu.floats import Floats, FloatSide
+from mxc.passes.kernels.gpu.floats import DenseSide, Floats, FloatSide
 from mxc.passes.kernels.gpu.fragments import QUAD
 from mxc.passes.kernels.gpu.lanes import Lane, lane_of
 from mxc.passes.kernels.gpu.output import Blocks, tiles_of

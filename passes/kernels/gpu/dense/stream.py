@@ -22,9 +22,8 @@ from iree.compiler.dialects import scf
 
 from mxc.dialects.amdgpu import no_reordering
 from mxc.passes.kernels.carried import values_of, with_values
-from mxc.passes.kernels.gpu.dense.side import DenseSide
 from mxc.passes.kernels.gpu.dense.spans import ROWS, Spans
-from mxc.passes.kernels.gpu.floats import Floats
+from mxc.passes.kernels.gpu.floats import DenseSide, Floats
 from mxc.passes.kernels.gpu.lanes import at_most
 from mxc.passes.kernels.gpu.products import DecodedProduct
 from mxc.passes.kernels.gpu.sides import Loaded
