@@ -55,11 +55,10 @@ from mxc.passes.kernels.gpu.calls import Call, match
 from mxc.passes.kernels.gpu.contraction import Contraction
 from mxc.passes.kernels.gpu.conversions import Conversion
 from mxc.passes.kernels.gpu.cost import cost, workgroups
-from mxc.passes.kernels.gpu.dense.ring import DenseRing
 from mxc.passes.kernels.gpu.dense.stream import DenseStream
 from mxc.passes.kernels.gpu.floats import Floats
 from mxc.passes.kernels.gpu.problem import problem_of
-from mxc.passes.kernels.gpu.ring.float_kernel import FloatRing
+from mxc.passes.kernels.gpu.ring.float_kernel import DenseRing, FloatRing
 from mxc.passes.kernels.gpu.ring.kernel import Ring
 from mxc.passes.kernels.gpu.schedule import Schedule, Schedules, read_schedules
 from mxc.passes.kernels.gpu.stream import Stream

@@ -11,8 +11,8 @@ from mxc.passes.kernels.gpu.cost import Problem, cost, padding
 from mxc.passes.kernels.gpu.dense.spans import ROWS, STAGE, Spans
 from mxc.passes.kernels.gpu.float_scales import factors_of_step, sums_of
 from mxc.passes.kernels.gpu.fragments import BLOCK, K_STEPS, Instruction
-from mxc.passes.kernels.gpu.ring.row_scales import AT_ONCE
-from mxc.passes.kernels.gpu.ring.staged_scales import scale_bytes
+from mxc.passes.kernels.gpu.ring.pipeline import ACCUMULATORS
+from mxc.passes.kernels.gpu.ring.scales import AT_ONCE, scale_bytes
 from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, PIECE, layout_bytes
 from mxc.passes.kernels.gpu.schedule import Schedule, Schedules, Transport
 from mxc.targets.amd import GFX950
@@ -52,8 +52,6 @@ _MANY, _BRIEF = 8, 512
 _K_STEPS = 2
 #: Tiles of a wave along the side that goes straight to registers, and along the other one.
 _DIRECT, _STAGED = (2, 1), (8, 7, 6, 5, 4, 3, 2, 1)
-#: Accumulation registers of a wave that is alone on its SIMD.
-_SUMS = 256
 
 
 def choose(
@@ -209,24 +207,34 @@ def _dense_streams(problem: Problem, device: Gpu) -> Iterator[Schedule]:
 def _dense_rings(problem: Problem, device: Gpu) -> Iterator[Schedule]:
     """As many stages as there is room for, up to those in which memory has time to answer."""
     small = Instruction(ROWS, device.matrix)
-    for (m, n), waves in product(_DENSE_TILES, ((2, 2, 1), (1, 4, 1))):
-        if n % problem.halves:
-            continue
-        sizes = (m * waves[0] * ROWS, n * waves[1] * ROWS)
-        slot = sum(
-            layout_bytes(rows, bits, STAGE // INSTRUCTION.groups, 4)
-            for rows, bits in zip(sizes, problem.bits, strict=True)
-        )
-        stages = min(_MOST_STAGES, device.unit.lds_bytes // slot)
-        if stages > min(_STAGES):
-            yield Schedule(
-                instruction=small,
-                tiles=(m, n),
-                waves=waves,
-                transport="ring",
-                stages=stages,
-                k_steps=STAGE,
-            )
+    for tiles, waves in product(_DENSE_TILES, ((2, 2, 1), (1, 4, 1))):
+        found = _ring(small, tiles, waves, _MOST_STAGES, STAGE)
+        stages = min(_MOST_STAGES, device.unit.lds_bytes // _slot_bytes(problem, found))
+        if tiles[1] % problem.halves == 0 and stages > min(_STAGES):
+            yield replace(found, stages=stages)
+
+
+def _ring(
+    instruction: Instruction,
+    tiles: tuple[int, int],
+    waves: tuple[int, int, int],
+    stages: int,
+    k_steps: int,
+) -> Schedule:
+    return Schedule(
+        instruction=instruction,
+        tiles=tiles,
+        waves=waves,
+        transport="ring",
+        stages=stages,
+        k_steps=k_steps,
+    )
+
+
+def _slot_bytes(problem: Problem, schedule: Schedule) -> int:
+    """Bytes of LDS of a stage of two blocks along K of both sides."""
+    sizes = zip((schedule.rows, schedule.columns), problem.bits, strict=True)
+    return sum(layout_bytes(rows, bits, STAGE, 4) for rows, bits in sizes)
 
 
 def _along(steps: int, most: int) -> int:
@@ -238,7 +246,7 @@ def _along(steps: int, most: int) -> int:
 def _rings(problem: Problem, device: Gpu) -> Iterator[Schedule]:
     waves = device.unit.simds
     for direct, staged in product(_DIRECT, _STAGED):
-        if direct * staged * INSTRUCTION.totals > _SUMS:
+        if direct * staged * INSTRUCTION.totals > ACCUMULATORS:
             continue
         for tiles, places in (
             ((direct, staged), (waves, 1, 1)),
@@ -248,18 +256,11 @@ def _rings(problem: Problem, device: Gpu) -> Iterator[Schedule]:
                 continue
             bits = problem.bits[1 if places[0] > 1 else 0]
             rows = staged * INSTRUCTION.rows
-            slot = layout_bytes(rows, bits, _K_STEPS, waves)
+            slot = layout_bytes(rows, bits, _K_STEPS * INSTRUCTION.groups, waves)
             k_step = direct * staged * INSTRUCTION.clocks
             for stages in _STAGES if k_step * _K_STEPS > _BRIEF else (_MANY, *_STAGES):
                 if stages * slot + scale_bytes(rows, waves) <= device.unit.lds_bytes:
-                    yield Schedule(
-                        instruction=INSTRUCTION,
-                        tiles=tiles,
-                        waves=places,
-                        transport="ring",
-                        stages=stages,
-                        k_steps=_K_STEPS,
-                    )
+                    yield _ring(INSTRUCTION, tiles, places, stages, _K_STEPS)
                     break
 
 
@@ -270,19 +271,10 @@ def _float_rings(problem: Problem, device: Gpu) -> Iterator[Schedule]:
         # Three parts of an f32 and wide weights leave no registers for 16 tiles.
         if n % problem.halves or (m * n == _TILES and problem.parts > 2 and problem.bits[1] > 4):
             continue
-        sizes = (m * waves[0] * INSTRUCTION.rows, n * waves[1] * INSTRUCTION.rows)
-        slot = sum(
-            layout_bytes(rows, bits, 1, 4) for rows, bits in zip(sizes, problem.bits, strict=True)
-        )
         k_step = m * n * INSTRUCTION.decoded_clocks * problem.parts
         wanted = 2 + math.ceil(_LATENCIES * rates.memory_latency / k_step)
-        stages = min(wanted, _MOST_STAGES, device.unit.lds_bytes // slot)
+        found = _ring(INSTRUCTION, (m, n), waves, wanted, 1)
+        most = device.unit.lds_bytes // _slot_bytes(problem, found)
+        stages = min(wanted, _MOST_STAGES, most)
         if stages >= min(_STAGES):
-            yield Schedule(
-                instruction=INSTRUCTION,
-                tiles=(m, n),
-                waves=waves,
-                transport="ring",
-                stages=stages,
-                k_steps=1,
-            )
+            yield replace(found, stages=stages)

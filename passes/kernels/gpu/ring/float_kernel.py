@@ -1,28 +1,34 @@
-"""Floats by packed weights, of many rows: both pass through a ring of stages in shared memory.
+"""Floats by packed or plain weights, of many rows: both pass through a ring of stages in LDS.
 
     result[p, n] = sum over k of lhs[p, k] * rhs[e(p), n, k]
 
 As in kernel.py a workgroup has a tile of the result and loads each byte once, some stages ahead,
-but weights are decoded in registers and bf16 matrix instructions multiply. A stage is one k-step:
-two blocks along K, one for each lane group, in four parts of 8 elements (float_mainloop.py):
+straight to LDS; but registers have bf16, or f16, and their matrix instructions multiply. A stage is
+two blocks along K, in parts of 8 elements a lane (float_mainloop.py):
 
     for each part of a stage:
       for the last: wait for the loads of the next stage, and for all waves
       multiply the part; meanwhile                                      # interleave.py
         read the floats of the next part from LDS, split them into bf16 if they are longer
-        decode the next part of the weights
+        decode the next part of the weights, if they are packed
         load a part of the stage that comes into the slot that has been read
 
-What is decoded is used by all rows of a wave, so that with 128 of them an instruction for a pair of
-weights stands against each matrix instruction, of 8 clocks and more for which it works. So weights
-are decoded by each wave that uses them, and not once to LDS, where they would take four times the
-room and have to be written.
+Packed weights (FloatRing) have a block for each lane group, in four parts. What is decoded is used
+by all rows of a wave, so that with 128 of them an instruction for a pair of weights stands against
+each matrix instruction, of 8 clocks and more for which it works. So weights are decoded by each
+wave that uses them, and not once to LDS, where they would take four times the room and have to be
+written.
+
+Plain weights (DenseRing) are summed in spans of K, each from zero: see dense/spans.py.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 from iree.compiler import ir
 
@@ -30,37 +36,83 @@ from mxc.dialects.amdgpu import shared
 from mxc.formats.formats import E8M0
 from mxc.passes.kernels.gpu.contraction import Given
 from mxc.passes.kernels.gpu.decode import Register
+from mxc.passes.kernels.gpu.dense.spans import ROWS, STAGE, Spans
 from mxc.passes.kernels.gpu.floats import Floats
-from mxc.passes.kernels.gpu.fragments import BLOCK
+from mxc.passes.kernels.gpu.fragments import BLOCK, Instruction
 from mxc.passes.kernels.gpu.lanes import lane_of
-from mxc.passes.kernels.gpu.ring.float_mainloop import sums
-from mxc.passes.kernels.gpu.ring.float_pipeline import FloatPipeline
-from mxc.passes.kernels.gpu.ring.pairs import Decoder
-from mxc.passes.kernels.gpu.ring.row_scales import AT_ONCE, RowScales
-from mxc.passes.kernels.gpu.ring.staged_product import StagedProduct
+from mxc.passes.kernels.gpu.ring.float_mainloop import FloatMainloop, Rates
+from mxc.passes.kernels.gpu.ring.kernel import StagedProduct
+from mxc.passes.kernels.gpu.ring.pairs import Decoder, PackedWeights, steps_of
+from mxc.passes.kernels.gpu.ring.scales import AT_ONCE, RowScales
 from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, Layout, StagedSide
 from mxc.passes.kernels.gpu.ring.tile import Tile
 from mxc.passes.kernels.gpu.sides import Scaled
 from mxc.passes.kernels.vectors import i8
 from mxc.targets.amd import GFX950
 
+#: Tiles of a wave of a dense product: their sums, twice, and what is read for them have registers.
+_TILES = 32
+#: What a wave issues beside products. Where there are two stages of a FloatRing memory has the rest
+#: of one to answer, else another one too.
+_DENSE_RATES = Rates(budget=3, load=3, pace=0.5, read=0.6)
+_FLOAT_RATES = Rates(budget=7, load=6, pace=1.0, read=0.5)
+_TWO_STAGES = Rates(budget=7, load=6, pace=0.5, read=0.5)
+
 
 @dataclass(frozen=True)
-class FloatRing(StagedProduct):
-    """A product of floats by a schedule of the transport "ring"."""
+class _FloatProduct(StagedProduct):
+    """A product whose sides are both multiplied as floats."""
 
     lhs: Floats
-    rhs: Scaled
 
-    layout = partial(Layout, decoded=True)
+    #: The matrix instruction.
+    instruction: ClassVar[Instruction]
 
     def __post_init__(self) -> None:
         """Raise ValueError where the schedule cannot compute this product."""
         super().__post_init__()
-        schedule = self.schedule
+        schedule, rows = self.schedule, self.instruction.rows
         down, right, along = schedule.waves
-        if schedule.instruction != INSTRUCTION or along != 1 or down * right > GFX950.unit.simds:
-            raise ValueError(f"{schedule}: a ring has tiles of 32, up to 4 waves, none along K")
+        other = schedule.instruction != self.instruction
+        if other or along != 1 or down * right > GFX950.unit.simds:
+            raise ValueError(f"{schedule}: a ring has tiles of {rows}, up to 4 waves, none along K")
+
+    def body(self, *given: ir.Value) -> None:
+        """Build the body at the insertion point."""
+        lane = lane_of(self.instruction)
+        buffers = Given(self, given)
+        tile = Tile(self, lane, buffers)
+        memory = shared([self.lds_bytes], i8())
+        left, right = self.layouts
+        (floats,), (weights, *scales) = buffers.lhs(tile.start), buffers.rhs(tile.first)
+        lhs = StagedSide(left, lane, floats, memory, 0, tile.first_row, tile.lhs_row)
+        place = tile.first_column, tile.rhs_row
+        rhs = StagedSide(right, lane, weights, memory, left.bytes, *place)
+        factors = [
+            RowScales(right.scaled, lane, buffer, self.schedule.tiles[1], *place)
+            for buffer in scales
+        ]
+        tile.store(self._sums((lhs, rhs), factors))
+
+    @abstractmethod
+    def _sums(
+        self, sides: tuple[StagedSide, StagedSide], scales: Sequence[RowScales]
+    ) -> list[ir.Value]:
+        """The sums of the tiles. `scales`: those of rhs, if any."""
+
+
+@dataclass(frozen=True)
+class FloatRing(_FloatProduct):
+    """A product of floats by packed weights by a schedule of the transport "ring"."""
+
+    rhs: Scaled
+
+    layout = partial(Layout, decoded=True)
+    instruction = INSTRUCTION
+
+    def __post_init__(self) -> None:
+        """Raise ValueError where the schedule cannot compute this product."""
+        super().__post_init__()
         self.require_accumulators()
         if not self.takes(self.lhs, self.rhs, self.decoded):
             raise ValueError("a ring of floats takes weights in blocks of 32, as bf16")
@@ -76,21 +128,44 @@ class FloatRing(StagedProduct):
         blocks = rhs.format.block == BLOCK and rhs.format.scale == E8M0
         return blocks and register == "bf16" and not rhs.is_fnuz
 
-    def body(self, *given: ir.Value) -> None:
-        """Build the body at the insertion point."""
-        lane = lane_of(INSTRUCTION)
-        buffers = Given(self, given)
-        tile = Tile(self, lane, buffers)
-        memory = shared([self.lds_bytes], i8())
-        left, right = self.layouts
-        (floats,) = buffers.lhs(tile.start)
-        weights, scales = buffers.rhs(tile.first)
-        lhs = StagedSide(left, lane, floats, memory, 0, tile.first_row, tile.lhs_row)
-        places = tile.first_column, tile.rhs_row
-        rhs = StagedSide(right, lane, weights, memory, left.bytes, *places)
-        factors = RowScales(self.rhs, lane, scales, self.schedule.tiles[1], *places)
-        decoder = Decoder(self.rhs.format.element.mlir)
-        pipeline = FloatPipeline(
-            self.lhs, (lhs, rhs), factors, decoder, self.schedule, self.slot_bytes
-        )
-        tile.store(sums(pipeline))
+    def _sums(
+        self, sides: tuple[StagedSide, StagedSide], scales: Sequence[RowScales]
+    ) -> list[ir.Value]:
+        """The sums of the tiles."""
+        rates = _TWO_STAGES if self.schedule.stages == 2 else _FLOAT_RATES
+        (factors,) = scales
+        packed = PackedWeights(sides[1], factors, Decoder(self.rhs.format.element))
+        return FloatMainloop(self.schedule, sides, rates, packed, steps_of(self.lhs)).sums()
+
+
+@dataclass(frozen=True)
+class DenseRing(_FloatProduct):
+    """A dense product by a schedule of the transport "ring"."""
+
+    rhs: Floats
+
+    layout = partial(Layout, instruction=Instruction(ROWS), shared=True)
+    instruction = Instruction(ROWS)
+
+    def __post_init__(self) -> None:
+        """Raise ValueError where the schedule cannot compute this product."""
+        super().__post_init__()
+        schedule, (m, n) = self.schedule, self.schedule.tiles
+        if m * n > _TILES:
+            raise ValueError(f"{schedule}: a wave has registers for {_TILES} tiles")
+        if self.out is not None:
+            raise ValueError(f"{schedule}: a tile of {ROWS} columns has no whole block")
+        if self.decoded is None or self.lhs.parts(self.decoded) > 1:
+            raise ValueError(f"{self.lhs.memory} are more than one {self.decoded}")
+        self.require_fit(k_steps=STAGE)
+
+    @property
+    def attributes(self) -> Mapping[str, str]:
+        """Attributes of the function, for LLVM: one wave per SIMD."""
+        return {"amdgpu-waves-per-eu": "1, 1"}
+
+    def _sums(
+        self, sides: tuple[StagedSide, StagedSide], scales: Sequence[RowScales]
+    ) -> list[ir.Value]:
+        """The sums of the tiles."""
+        return FloatMainloop(self.schedule, sides, _DENSE_RATES).sums_of(Spans.of(self.lhs.blocks))

@@ -1,200 +1,320 @@
-"""The k-steps of a ring of floats: what is read, split and decoded while something is multiplied.
+"""The stages of a ring of which both sides are multiplied as floats.
 
-A k-step is a stage, two blocks along K, in four parts of 8 elements a lane. While a part is
-multiplied, the floats of the next one are read from LDS and its weights are decoded. So the last
-part of a k-step brings the first one of the next stage, and before it the wave waits until that is
-there, and all waves have read this one.
+A stage is some parts of 8 elements a lane along K. While one is multiplied, the floats of the next
+are read from LDS and its weights are decoded. So the last part of a stage brings the first one of
+the next stage; before it the wave waits until that is there, and all waves have read this one.
 
 Floats that are the sum of several bf16 are split right before they are multiplied, tile by tile,
 each while the one before it is multiplied: the parts of all tiles at once would be too many
 registers. A part then is done in steps of a tile, else in one.
 
-Four k-steps are one iteration, because a lane loads their scales at once; the k-steps that are
-left follow. Beyond the end of K zeros are loaded and not multiplied: no memory moves.
+Beyond the end of K zeros are loaded; no memory moves.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, scf
 
-from mxc.dialects.amdgpu import mark_loads, mfma, pinned, wait_for_loads
+from mxc.dialects.amdgpu import mark_loads, mfma, pinned, wait_for_loads, zeros
 from mxc.dialects.quantize_scalars import i32 as number
 from mxc.passes.kernels.carried import values_of, with_values
+from mxc.passes.kernels.gpu.dense.spans import STAGE, Spans
+from mxc.passes.kernels.gpu.floats import Floats
 from mxc.passes.kernels.gpu.fragments import FRAGMENT, K_STEPS
-from mxc.passes.kernels.gpu.ring.float_pipeline import FloatPipeline, Held, Weights, as_index
+from mxc.passes.kernels.gpu.lanes import long
 from mxc.passes.kernels.gpu.ring.interleave import Work, evenly, interleaved_within
-from mxc.passes.kernels.gpu.ring.pairs import FRAGMENTS, PAIRS, joined_pairs, pair_of, splitting
-from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION
-from mxc.passes.kernels.vectors import bitcast, equal, i8, i32, index, loop
+from mxc.passes.kernels.gpu.ring.pairs import (
+    PAIRS,
+    PackedWeights,
+    Weights,
+    pair_of,
+    split,
+    splitting,
+)
+from mxc.passes.kernels.gpu.ring.staging import StagedSide
+from mxc.passes.kernels.gpu.schedule import Schedule
+from mxc.passes.kernels.vectors import bitcast, equal, f32, i8, i32, index, joined, loop, of, splat
 
 Issue = Callable[[], None]
 
-_SHAPE = INSTRUCTION.rows, INSTRUCTION.rows, FRAGMENT * INSTRUCTION.groups
-#: Shares of a step: before which reads are issued, and after which what they brought is worked on.
-_READ, _THERE = 0.5, 0.55
-#: Instructions that a wave issues while its matrix core computes a product, besides this one.
-_BUDGET = 7
-#: Instructions of a direct load, with those of its addresses.
-_LOAD = 6
+#: Share of a step after which what is read in it is there.
+_THERE = 0.55
 
 
-def sums(pipe: FloatPipeline) -> list[ir.Value]:
-    """Build all k-steps: the sums of the tiles, row after row."""
-    held = pipe.begin()
-    passes, rest = divmod(pipe.stages, K_STEPS)
-    if passes:
-        with loop(index(0), index(passes), index(1), values_of(held)) as (four, now, op):
-            after = _MainLoop(pipe, with_values(held, now), four).build(K_STEPS)
-            scf.YieldOp(values_of(after))
-        held = with_values(held, op.results)
-    if rest:
-        held = _MainLoop(pipe, held, index(passes)).build(rest)
-    # No load may write to LDS that is another workgroup's by then.
-    wait_for_loads(0)
-    return held.totals
+@dataclass(frozen=True)
+class Rates:
+    """What a wave issues beside products: `budget` instructions while its matrix core computes one.
+
+    `load`: instructions of a direct load, with those of its addresses; `pace`: share of a stage in
+    which the loads of another are issued; `read`: share of a step before which reads are issued.
+    """
+
+    budget: int
+    load: int
+    pace: float
+    read: float
 
 
-class _MainLoop:
-    """Some of four k-steps, `four` of which came before."""
+@dataclass
+class Held:
+    """What a lane holds between stages.
 
-    def __init__(self, pipe: FloatPipeline, held: Held, four: ir.Value) -> None:
-        self._pipe, self._held, self._four = pipe, held, four
-        self._coming: list[ir.Value] = []
-        rows = range(pipe.schedule.tiles[0])
-        self._steps = [[tile] for tile in rows] if pipe.steps else [list(rows)]
+    `floats`: by tile, fragments that add up to what it multiplies next, of lhs and, behind them, of
+    rhs where that is not packed; `raw`: floats that are yet to be split; `words`: scales of four
+    stages, by tile; `slot`: i32, the offset of the stage.
+    """
 
-    def build(self, count: int) -> Held:
-        """So many; gives what is held after them."""
+    totals: list[ir.Value]
+    floats: dict[int, list[ir.Value]]
+    raw: dict[int, list[ir.Value]]
+    weights: list[Weights]
+    words: list[list[ir.Value]]
+    slot: ir.Value
+
+
+class FloatMainloop:
+    """What a wave does along K. `sides`: in LDS; `packed`: rhs, where that is decoded; `steps`: in
+    which a pair of lhs is split into bf16, see pairs.py."""
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        sides: tuple[StagedSide, StagedSide],
+        rates: Rates,
+        packed: PackedWeights | None = None,
+        steps: tuple[int, ...] = (),
+    ) -> None:
+        """What does not depend on the insertion point."""
+        layout = sides[0].layout
+        assert isinstance(layout.kind, Floats)
+        self._lhs, self._sides, self._rates, self._packed = layout.kind, sides, rates, packed
+        self._instruction, self._stages = schedule.instruction, schedule.stages
+        self._slot_bytes, self._blocks = sum(side.layout.bytes for side in sides), layout.blocks
+        self._rows, self._columns = (range(tiles) for tiles in schedule.tiles)
+        self._split = steps
+        runs = [side.layout.runs for side in (sides[:1] if packed else sides)]
+        self._parts, self._reads = len(runs[0]), max(len(own[0]) for own in runs)
+        self._steps = [[tile] for tile in self._rows] if steps else [list(self._rows)]
+
+    def sums(self) -> list[ir.Value]:
+        """Build all stages: the sums of the tiles, row after row.
+
+        Four stages are one iteration, because a lane loads their scales at once; the stages that
+        are left follow.
+        """
+        held = self._begin()
+        passes, rest = divmod(-(-self._lhs.blocks // self._blocks), K_STEPS)
+        if passes:
+            with loop(index(0), index(passes), index(1), values_of(held)) as (four, now, op):
+                scf.YieldOp(values_of(self._four(with_values(held, now), four, K_STEPS)))
+            held = with_values(held, op.results)
+        if rest:
+            held = self._four(held, index(passes), rest)
+        _drain()
+        return held.totals
+
+    def _four(self, held: Held, four: ir.Value, count: int) -> Held:
+        """So many of four stages, `four` of which came before; gives what is held after them."""
+        self._before = four
         for k_step in range(count):
-            self._k_step(k_step)
-        return self._held
+            self._stage(held, four * K_STEPS + k_step, k_step)
+        return held
 
-    def _k_step(self, k_step: int) -> None:
-        pipe, held = self._pipe, self._held
-        stages, size = pipe.schedule.stages, pipe.slot_bytes
-        emptied = moved(held.slot, 0, (stages - 1) * size, -size)
-        after = moved(held.slot, (stages - 1) * size, 0, size)
-        stage = self._four * K_STEPS + k_step
+    def sums_of(self, spans: Spans) -> list[ir.Value]:
+        """The same, each span from zero; the sums of the spans are added up in their order."""
+        held = self._begin()
+        zero, held.totals = held.totals, []
+        # What is added to the negative zero stays what it is, whatever its sign.
+        whole = [splat(-0.0, f32(), self._instruction.totals)] * len(zero)
+        each, turns = spans.size // STAGE, (index(0), index(spans.count), index(1))
+        carried = whole, held
+        with loop(*turns, values_of(carried)) as (span, given, op):
+            before, now = with_values(carried, given)
+            now.totals = zero
+            with loop(index(0), index(each), index(1), values_of(now)) as (at, inside, inner):
+                found = with_values(now, inside)
+                self._stage(found, span * each + at, 0)
+                scf.YieldOp(values_of(found))
+            now = with_values(now, inner.results)
+            added = [one + other for one, other in zip(before, now.totals, strict=True)]
+            now.totals = []
+            scf.YieldOp(values_of((added, now)))
+        _drain()
+        return with_values(carried, op.results)[0]
+
+    def _begin(self) -> Held:
+        """Fill the ring, and bring what is multiplied first."""
+        pack, last = self._packed, self._stages - 1
+        scales = pack.scales.load(index(0)) if pack else []
+        for stage in range(last):
+            for issue in self._loads(index(stage), index(stage * self._slot_bytes)):
+                issue()
+            mark_loads()
+        # The others are issued in the first stage, as always.
+        for issue in self._portion(self._loads(index(last), index(last * self._slot_bytes)), 0):
+            issue()
+        words = pack.scales.words(scales, index(0)) if pack else []
+        wait_for_loads(last - 1)
+        slot, kind = number(0), of(f32(), self._instruction.totals)
+        held = Held([], {}, {}, [], words, slot)
+        if self._split:
+            held.raw = {tile: self._read(self._sides[0], tile, 0, slot) for tile in self._rows}
+            # What is split is split right before it is multiplied.
+            held.floats = {0: split(self._lhs, held.raw.pop(0))}
+        else:
+            for issue in self._float_reads(self._rows, 0, slot, held.floats):
+                issue()
+        if pack:
+            held.weights = [
+                Weights(pack.block(tile, slot), pack.scales.factor(words[tile], 0))
+                for tile in self._columns
+            ]
+            for weights in held.weights:
+                pack.decode(weights)
+        held.totals = [zeros(kind)] * (len(self._rows) * len(self._columns))
+        return held
+
+    def _stage(self, held: Held, stage: ir.Value, k_step: int) -> None:
+        """Multiply a stage, and bring what the next one begins with. `k_step`: which of four."""
+        rates, parts, last = self._rates, self._parts, self._stages - 1
+        size = self._slot_bytes
+        emptied = _moved(held.slot, 0, last * size, -size)
+        after = _moved(held.slot, last * size, 0, size)
         # Into the slot of the stage before this one, and after the barrier into this one's.
-        earlier = pipe.loads(stage + (stages - 1), as_index(emptied))
-        later = pipe.loads(stage + stages, as_index(held.slot))
+        earlier = self._loads(stage + last, long(emptied))
+        later = self._loads(stage + self._stages, long(held.slot))
         coming: list[Weights] = []
-        for part in range(FRAGMENTS):
-            soon = (part + 1) % FRAGMENTS
-            loads = pipe.portion(earlier if soon else later, soon)
+        for part in range(parts):
+            soon = (part + 1) % parts
+            loads = self._portion(earlier if soon else later, soon)
             if not soon:
                 mark_loads()
-                wait_for_loads(stages - 2)
-            weights = held.weights if soon else coming
-            decodes = self._decodes(weights, soon)
+                wait_for_loads(last - 1)
+            weights, slot = (held.weights, held.slot) if soon else (coming, after)
+            decodes = self._packed.decodes(weights, self._columns, soon) if self._packed else []
             for step, tiles in enumerate(self._steps):
-                works = evenly("vmem_read", self._share(loads, step), 0.1, 1.0, _LOAD)
-                # What is read in this step is there some time later.
-                first = 0.0 if soon or step else _THERE
-                count = pipe.decoder.instructions
-                works += evenly("valu", self._share(decodes, step), first, 1.0, count)
-                if (k_step, part, step) == (0, 0, 0):
-                    works.append(Work(0.0, "vmem_read", self._ask, len(held.words)))
-                if (soon, step) == (0, 0):
-                    works += self._packed(coming, after, k_step)
+                works = evenly("vmem_read", self._share(loads, step), 0.1, 1.0, rates.load)
+                if self._packed:
+                    # What is read in this step is there some time later.
+                    first = 0.0 if soon or step else _THERE
+                    count = self._packed.decoder.instructions
+                    works += evenly("valu", self._share(decodes, step), first, 1.0, count)
+                    if (k_step, part, step) == (0, 0, 0):
+                        works.append(Work(0.0, "vmem_read", self._ask, len(held.words)))
+                    if (soon, step) == (0, 0):
+                        works += self._weight_reads(held, coming, after, (k_step + 1) % K_STEPS)
                 ready: dict[int, list[ir.Value]] = {}
-                slot = held.slot if soon else after
-                if pipe.steps:
-                    works += self._reads(tiles, soon, slot, held.raw)
-                    works += self._splits(self._steps[(step + 1) % len(self._steps)][0], ready)
-                else:
-                    works += self._reads(tiles, soon, slot, ready)
+                reads = self._float_reads(tiles, soon, slot, held.raw if self._split else ready)
+                works += evenly("ds_read", reads, 0.0, rates.read, self._reads)
+                if self._split:
+                    following = self._steps[(step + 1) % len(self._steps)][0]
+                    works += self._splits(held, following, ready)
                 products = [
-                    partial(self._multiply, tile, piece, column, part)
-                    for tile, column in product(tiles, range(pipe.schedule.tiles[1]))
-                    for piece in reversed(range(pipe.parts))  # the least first
+                    partial(self._multiply, held, tile, piece, column, part)
+                    for tile, column in product(tiles, self._columns)
+                    for piece in reversed(range(len(held.floats[tile])))  # the least first
                 ]
-                last = step + 1 == len(self._steps)
-                interleaved_within(products, works, _BUDGET, waits=last and soon + 1 == FRAGMENTS)
+                whole = step + 1 == len(self._steps)
+                waits = whole and soon + 1 == parts
+                interleaved_within(products, works, rates.budget, waits=waits)
                 held.floats = ready
-                self._pin(weights if last else [], soon)
+                self._pin(held, weights if whole else [], soon)
         held.weights, held.slot = coming, after
 
-    def _share(self, issues: Sequence[Issue], step: int) -> list[Issue]:
+    def _loads(self, stage: ir.Value, slot: ir.Value) -> list[Issue]:
+        """The direct loads of a stage; past the end, zeros."""
+        first, end = stage * self._blocks, index(self._lhs.blocks)
+        left = end - arith.minui(first, end)
+        return [
+            partial(side.load, at, stage, slot, left=left)
+            for side in self._sides
+            for at in range(side.layout.loads)
+        ]
+
+    def _portion(self, loads: Sequence[Issue], part: int) -> Sequence[Issue]:
+        """Those that a part issues, counted from the one after the barrier."""
+        pace, size = self._rates.pace * self._parts, len(loads)
+        first, last = (min(size, round(size * (part + more) / pace)) for more in range(2))
+        return loads[first:last]
+
+    def _share(self, issues: Sequence[Issue], step: int) -> Sequence[Issue]:
         """What a step has of the work of a part."""
         size, steps = len(issues), len(self._steps)
-        return list(issues[size * step // steps : size * (step + 1) // steps])
+        return issues[size * step // steps : size * (step + 1) // steps]
 
-    def _multiply(self, tile: int, piece: int, column: int, part: int) -> None:
-        held = self._held
-        at = tile * self._pipe.schedule.tiles[1] + column
-        weights = held.weights[column].known[part]
-        held.totals[at] = mfma(_SHAPE, weights, held.floats[tile][piece], held.totals[at])
+    def _multiply(self, held: Held, tile: int, piece: int, column: int, part: int) -> None:
+        at = tile * len(self._columns) + column
+        if self._packed:
+            right = held.weights[column].known[part]
+        else:
+            (right,) = held.floats[len(self._rows) + column]
+        shape = self._instruction.form.shape
+        held.totals[at] = mfma(shape, right, held.floats[tile][piece], held.totals[at])
 
-    def _pin(self, weights: list[Weights], part: int) -> None:
-        """What is multiplied next is there from here on, and of a k-step all that was read."""
-        held, brief = self._held, ir.BF16Type.get()
+    def _pin(self, held: Held, weights: list[Weights], part: int) -> None:
+        """What is multiplied next is there from here on, and of a stage all that was read."""
         fragments = [each for own in held.floats.values() for each in own]
         fragments += [each.known[part] for each in weights]
+        element = ir.VectorType(fragments[0].type).element_type
         blocks = [] if part else [each.block for each in weights if each.block is not None]
         pins = iter(
             pinned([bitcast(each, i32(), _bytes(each) // 4) for each in (*fragments, *blocks)])
         )
         for tile, own in held.floats.items():
-            held.floats[tile] = [bitcast(next(pins), brief, FRAGMENT) for _ in own]
+            held.floats[tile] = [bitcast(next(pins), element, FRAGMENT) for _ in own]
         for each in weights:
-            each.known[part] = bitcast(next(pins), brief, FRAGMENT)
+            each.known[part] = bitcast(next(pins), element, FRAGMENT)
         for each, block in zip(weights, blocks, strict=False):
             each.block = bitcast(next(pins), i8(), _bytes(block))
 
-    def _ask(self) -> None:
-        """For the scales of the next four k-steps."""
-        self._coming = self._pipe.scales.load(self._four + 1)
+    def _float_reads(
+        self, tiles: Sequence[int], part: int, slot: ir.Value, into: dict[int, list[ir.Value]]
+    ) -> list[Issue]:
+        """Reads of the floats of a part, of some tiles of lhs and, if floats, those of rhs."""
+        first = len(self._rows)
+        wanted = [(self._sides[0], tile, tile) for tile in tiles]
+        if not self._packed:
+            wanted += [(self._sides[1], tile, first + tile) for tile in self._columns]
 
-    def _packed(self, coming: list[Weights], slot: ir.Value, k_step: int) -> list[Work]:
-        """Reads of the weights of the next k-step."""
-        pipe, after = self._pipe, (k_step + 1) % K_STEPS
-        if after == 0:
-            self._held.words = pipe.scales.words(self._coming, self._four + 1)
+        def read(side: StagedSide, tile: int, key: int) -> None:
+            into[key] = self._read(side, tile, part, slot)
 
-        def read(tile: int) -> None:
-            factor = pipe.scales.factor(self._held.words[tile], after)
-            coming.append(Weights(pipe.packed(tile, slot), factor))
+        return [partial(read, *each) for each in wanted]
 
-        count = len(pipe.sides[1].layout.new_pieces(0))
-        issues = [partial(read, tile) for tile in range(pipe.schedule.tiles[1])]
-        return evenly("ds_read", issues, 0.0, _READ, count)
+    def _read(self, side: StagedSide, tile: int, part: int, slot: ir.Value) -> list[ir.Value]:
+        """A lane's floats of a part: one vector, or two of what is yet to be split."""
+        kind, run = side.layout.kind, side.layout.runs[part]
+        assert isinstance(kind, Floats)
+        pieces = [side.read(tile, each.piece, long(slot)) for each in run]
+        found = [bitcast(each, kind.element, FRAGMENT // len(run)) for each in pieces]
+        if self._split:
+            return found
+        whole = joined(found)
+        return [arith.truncf(of(ir.BF16Type.get(), FRAGMENT), whole) if kind.rounded else whole]
 
-    def _reads(
-        self, tiles: list[int], part: int, slot: ir.Value, into: dict[int, list[ir.Value]]
-    ) -> list[Work]:
-        """Reads of the floats of the next part, of the tiles that are multiplied."""
-        pipe = self._pipe
-
-        def read(tile: int) -> None:
-            into[tile] = pipe.read(tile, part, slot)
-
-        issues = [partial(read, tile) for tile in tiles]
-        return evenly("ds_read", issues, 0.0, _READ, pipe.pieces)
-
-    def _splits(self, tile: int, into: dict[int, list[ir.Value]]) -> list[Work]:
+    def _splits(self, held: Held, tile: int, into: dict[int, list[ir.Value]]) -> list[Work]:
         """What makes bf16 of the floats of the tile that is multiplied next."""
-        kind, held = self._pipe.kind, self._held
         begun: list[tuple[Iterator[None], list[ir.Value]]] = []
 
         def split(at: int) -> None:
             if at == 0:
                 parts: list[ir.Value] = []
                 raw = pair_of(held.raw[tile], len(begun))
-                begun.append((splitting(kind, raw, parts), parts))
+                begun.append((splitting(self._lhs, raw, parts), parts))
             next(begun[-1][0], None)
 
-        steps = [(partial(split, at), count) for at, count in enumerate(self._pipe.steps)] * PAIRS
+        steps = [(partial(split, at), count) for at, count in enumerate(self._split)] * PAIRS
 
         def join() -> None:
             del held.raw[tile]
             into[tile] = [
-                joined_pairs([parts[at] for _, parts in begun]) for at in range(self._pipe.parts)
+                joined(pairs) for pairs in zip(*(parts for _, parts in begun), strict=True)
             ]
 
         first = _THERE if len(self._steps) == 1 else 0.0
@@ -204,28 +324,36 @@ class _MainLoop:
         ]
         return [*works, Work(1.0, "valu", join, 0)]
 
-    def _decodes(self, weights: list[Weights], part: int) -> list[Issue]:
-        """What makes a part of the weights, tile by tile."""
-        decoder, columns = self._pipe.decoder, range(self._pipe.schedule.tiles[1])
+    def _ask(self) -> None:
+        """For the scales of the next four stages."""
+        assert self._packed
+        self._coming = self._packed.scales.load(self._before + 1)
 
-        def whole(tile: int) -> None:
-            self._pipe.decode(weights[tile])
+    def _weight_reads(
+        self, held: Held, coming: list[Weights], slot: ir.Value, k_step: int
+    ) -> list[Work]:
+        """Reads of the weights of the next stage. `k_step`: which of four it is."""
+        pack = self._packed
+        assert pack
+        if k_step == 0:
+            held.words = pack.scales.words(self._coming, self._before + 1)
 
-        def pair(tile: int, at: int) -> None:
-            own = weights[tile]
-            assert own.block is not None
-            assert own.factor is not None
-            own.pairs.append(decoder.pair(own.block, own.factor, part * PAIRS + at))
-            if len(own.pairs) == PAIRS:
-                own.known[part] = joined_pairs(own.pairs)
-                own.pairs = []
+        def read(tile: int) -> None:
+            factor = pack.scales.factor(held.words[tile], k_step)
+            coming.append(Weights(pack.block(tile, slot), factor))
 
-        if decoder.whole:
-            return [] if part else [partial(whole, tile) for tile in columns]
-        return [partial(pair, *each) for each in product(columns, range(PAIRS))]
+        issues = [partial(read, tile) for tile in self._columns]
+        count = len(pack.side.layout.new_pieces(0))
+        return evenly("ds_read", issues, 0.0, self._rates.read, count)
 
 
-def moved(slot: ir.Value, where: int, there: int, by: int) -> ir.Value:
+def _drain() -> None:
+    """Wait for all loads: none may write to LDS that is another workgroup's by then."""
+    mark_loads()
+    wait_for_loads(0)
+
+
+def _moved(slot: ir.Value, where: int, there: int, by: int) -> ir.Value:
     """A slot's offset moved, but for the one place from which it goes `there`."""
     same = equal(slot, where)
     return arith.select(same, number(there), slot + by)

@@ -1,12 +1,13 @@
 """The k-steps of a ring along K: what is loaded and read while what was read is multiplied.
 
-A *span* (staged_scales.py) is as much as is built at once: spans in which all that is loaded ahead
-is there are rounds of a loop; the last ones, which have less and less to load, follow one by one.
+A *span* (scales.py) is as much as is built at once: spans in which all that is loaded ahead is
+there are rounds of a loop; the last ones, which have less and less to load, follow one by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from iree.compiler import ir
@@ -16,10 +17,14 @@ from mxc.dialects.amdgpu import mark_loads, no_reordering, scaled_mfma, wait_for
 from mxc.passes.kernels.carried import values_of, with_values
 from mxc.passes.kernels.gpu.fragments import K_STEPS
 from mxc.passes.kernels.gpu.ring.interleave import Kind, Work, evenly, interleaved
-from mxc.passes.kernels.gpu.ring.pipeline import Halves, Held, Issue, Pipeline, parted
-from mxc.passes.kernels.gpu.ring.staged_scales import HALF, HALVES, SPAN
-from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, Key, Pieces
+from mxc.passes.kernels.gpu.ring.pipeline import Pipeline
+from mxc.passes.kernels.gpu.ring.scales import HALF, HALVES, SPAN, DirectScales, StagedScales
+from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, DirectSide, Key, Pieces, StagedSide
 from mxc.passes.kernels.vectors import below, f32, index, loop, of
+
+Issue = Callable[[], None]
+#: Scales of halves of spans, by tile, from the half on that is multiplied; or of spans.
+Halves = list[list[ir.Value]]
 
 #: K-steps of a span in which staged scales of the next one are asked for and put into LDS, and in
 #: which halves are read from there: the first one of the next span, the second one of this. Between
@@ -29,64 +34,52 @@ _ASKED, _PUT, _FIRST_READ, _SECOND_READ = (0,), (5, 6), (7,), (1, 2, 3)
 _READ = 0.95
 
 
-def sums(pipe: Pipeline) -> list[ir.Value]:
+@dataclass(frozen=True)
+class Copies:
+    """What brings the operands of one lane to its registers: elements and scales of each side."""
+
+    direct: DirectSide
+    direct_scales: DirectScales
+    staged: StagedSide
+    staged_scales: StagedScales
+
+
+@dataclass
+class Held:
+    """What a lane holds between spans: sums; what has been read of the next stage; pieces that have
+    been asked for, in the order of their use; scales of the direct and of the staged side, and
+    those that are to be staged, of the next spans."""
+
+    totals: list[ir.Value]
+    read: Pieces
+    asked: list[ir.Value]
+    direct_scales: Halves
+    staged_scales: Halves
+    loaded_scales: Halves
+
+
+def sums(pipe: Pipeline, copies: Copies) -> list[ir.Value]:
     """Build all k-steps: the sums of the tiles, row after row."""
-    held = _begin(pipe)
-    size, together = pipe.span_stages, pipe.together
+    held = _Span(pipe, copies, index(0), 0, 0).begin()
+    size, together, ring = pipe.span_stages, pipe.together, pipe.schedule.stages
     rounds = pipe.plain // together
     if rounds:
         # Where these spans are no whole number of rings, each round begins with another slot.
-        first = [] if together * size % pipe.ahead == 0 else [index(0)]
-        carried = [*first, *values_of(held)]
-        with loop(index(0), index(rounds), index(1), carried) as (number, now, op):
-            held = with_values(held, now[len(first) :])
-            start = now[0] if first else 0
+        first = [] if together * size % ring == 0 else [index(0)]
+        carried = first, held
+        with loop(index(0), index(rounds), index(1), values_of(carried)) as (number, now, op):
+            begin, held = with_values(carried, now)
+            start = begin[0] if begin else 0
             for span in range(together):
-                here = _Span(pipe, number * together + span, start)
+                here = _Span(pipe, copies, number * together + span, start)
                 held = here.build(held)
                 start = here.slot(size)
-            scf.YieldOp([*([start] if first else []), *values_of(held)])
-        held = with_values(held, list(op.results)[len(first) :])
+            scf.YieldOp(values_of(([start] if first else [], held)))
+        _, held = with_values(carried, op.results)
     for number in range(rounds * together, pipe.spans):
-        first_slot = number * size % pipe.ahead * pipe.slot_bytes
-        held = _Span(pipe, index(number), first_slot, number).build(held)
+        slot = number * size % ring * pipe.slot_bytes
+        held = _Span(pipe, copies, index(number), slot, number).build(held)
     return held.totals
-
-
-def _begin(pipe: Pipeline) -> Held:
-    """Fill the ring, and read what the first k-step needs."""
-    here = _Span(pipe, index(0), 0, 0)
-    direct, staged = pipe.direct[1], pipe.staged[1]
-    scales: tuple[Halves, Halves, Halves] = ([[] for _ in range(direct.ahead)], [[]], [])
-    for span in range(pipe.together):
-        _issue(here.span_loads(span, scales[2]))
-    for half, into in enumerate(scales[0]):
-        _issue(here.half_loads(half, into))
-    asked: list[ir.Value] = []
-    count, most = len(pipe.pieces), pipe.direct[0].ahead
-    marks, filled = 0, min(pipe.ahead, pipe.stages)
-    for stage in range(filled):
-        # Loads return in order: with that of the loop, the loop waits for no more than it must.
-        _issue(here.piece_loads(stage * count, min((stage + 1) * count, most), asked))
-        now, later = pipe.loads(
-            index(stage), index(stage * pipe.slot_bytes), last=stage == pipe.stages - 1
-        )
-        # Those of the last slot that come later are issued in the first stage, as always.
-        whole = stage < pipe.ahead - 1
-        for work in [*now, *later] if whole else now:
-            work.issue()
-        if whole:
-            mark_loads()
-            marks += 1
-        no_reordering()
-    _issue(here.piece_loads(filled * count, most, asked))
-    _issue(staged.writes(scales[2].pop(0), left=pipe.scales_left(0, SPAN)))
-    wait_for_loads(marks - 1)
-    read: Pieces = {}
-    _issue(here.reads(pipe.reads[: pipe.early], 0, read))
-    _issue(here.half_reads(0, scales[1][0]))
-    kind = of(f32(), INSTRUCTION.totals)
-    return Held([zeros(kind)] * (pipe.tiles[0] * pipe.tiles[1]), read, asked, scales)
 
 
 class _Span:
@@ -97,17 +90,21 @@ class _Span:
     """
 
     def __init__(
-        self, pipe: Pipeline, span: ir.Value, first_slot: ir.Value | int, number: int | None = None
+        self,
+        pipe: Pipeline,
+        copies: Copies,
+        span: ir.Value,
+        first_slot: ir.Value | int,
+        number: int | None = None,
     ) -> None:
-        self._pipe, self._number, self._span = pipe, number, span
+        self._pipe, self._copies, self._number, self._span = pipe, copies, number, span
         self._first = span * pipe.span_stages
         self._slot = first_slot
 
     def slot(self, stage: int) -> ir.Value | int:
         """Offset of the slot of a stage, counted from the first one of the span."""
-        pipe = self._pipe
-        size = pipe.ahead * pipe.slot_bytes
-        step = stage % pipe.ahead * pipe.slot_bytes
+        ring, slot_bytes = self._pipe.schedule.stages, self._pipe.slot_bytes
+        size, step = ring * slot_bytes, stage % ring * slot_bytes
         if isinstance(self._slot, int):
             return (self._slot + step) % size
         at = self._slot + step
@@ -117,63 +114,87 @@ class _Span:
         found = self.slot(stage)
         return index(found) if isinstance(found, int) else found
 
+    def _left(self, number: int, size: int) -> int | None:
+        """Blocks that a row has of a unit of `size`, counted from this span's first, if not all."""
+        if self._number is None:
+            return None
+        left = self._pipe.blocks - self._number * SPAN - number * size
+        return max(0, left) if left < size else None
+
     def _is_there(self, stage: int) -> bool:
-        return self._number is None or self._absolute(stage) < self._pipe.stages
+        return self._left(stage, self._pipe.staged.blocks) != 0
 
-    def _is_last(self, stage: int) -> bool:
-        return self._number is not None and self._absolute(stage) == self._pipe.stages - 1
-
-    def _absolute(self, stage: int) -> int:
-        assert self._number is not None
-        return self._number * self._pipe.span_stages + stage
+    def begin(self) -> Held:
+        """Fill the ring, and read what the first k-step needs."""
+        pipe, copies = self._pipe, self._copies
+        totals = len(pipe.order) // pipe.schedule.k_steps
+        self._held = held = Held([], {}, [], [[] for _ in range(pipe.halves_ahead)], [[]], [])
+        for span in range(pipe.together):
+            _issue(self._span_loads(span))
+        for half, into in enumerate(held.direct_scales):
+            _issue(self._half_loads(half, into))
+        ring, count, most = pipe.schedule.stages, len(pipe.pieces), pipe.pieces_ahead
+        filled = [stage for stage in range(ring) if self._is_there(stage)]
+        for stage in filled:
+            # Loads return in order: with that of the loop, the loop waits for no more than it must.
+            _issue(self._piece_loads(stage * count, min((stage + 1) * count, most)))
+            # Those of the last slot that come later are issued in the first stage, as always.
+            whole = stage < ring - 1
+            for part in range(1 + whole):
+                for work in self._loads(stage - ring, part):
+                    work.issue()
+            if whole:
+                mark_loads()
+            no_reordering()
+        _issue(self._piece_loads(len(filled) * count, most))
+        scales = held.loaded_scales.pop(0)
+        _issue(copies.staged_scales.writes(scales, left=self._left(0, SPAN)))
+        wait_for_loads(min(len(filled), ring - 1) - 1)
+        _issue(self._reads(pipe.reads[: pipe.early], 0, held.read))
+        _issue(self._half_reads(0))
+        held.totals = [zeros(of(f32(), INSTRUCTION.totals))] * totals
+        return held
 
     def build(self, held: Held) -> Held:
         """All k-steps; gives what is held after them."""
-        self._totals, self._read = list(held.totals), held.read
-        self._asked = list(held.asked)
-        direct, staged, loaded = held.scales
-        self._scales = list(direct), list(staged), list(loaded)
+        self._held = held
         for stage in range(self._pipe.span_stages):
             if self._is_there(stage):
                 self._stage(stage)
-        return Held(self._totals, self._read, self._asked, self._scales)
+        return held
 
     def _stage(self, stage: int) -> None:
         """Multiply the fragments of a stage, and meanwhile bring what later ones need."""
-        pipe = self._pipe
-        count = len(pipe.pieces)
-        own = dict(zip(pipe.pieces, self._asked, strict=False))
-        del self._asked[:count]
-        now, self._read = self._read, {}
-        k_steps = range(stage * pipe.k_steps, (stage + 1) * pipe.k_steps)
-        scales = self._scales[0][0], self._scales[1][0]
+        pipe, held = self._pipe, self._held
+        ring, count, size = pipe.schedule.stages, len(pipe.pieces), pipe.schedule.k_steps
+        own = dict(zip(pipe.pieces, held.asked, strict=False))
+        del held.asked[:count]
+        now, held.read = held.read, {}
+        k_steps = range(stage * size, (stage + 1) * size)
+        scales = held.direct_scales[0], held.staged_scales[0]
         products = [
             partial(self._multiply, (own, now), scales, k_steps[part], *tiles)
             for part, *tiles in pipe.order
         ]
-        first = stage * count + pipe.direct[0].ahead
-        pieces = self.piece_loads(first, first + count, self._asked)
-        early, late = parted(pieces, 1.0, pipe.cut / len(pipe.order))
-        left = self.reads(pipe.reads[pipe.early :], stage, now)
+        first = stage * count + pipe.pieces_ahead
+        pieces = self._piece_loads(first, first + count)
+        early, late = _parted(pieces, 1.0, pipe.cut / len(pipe.order))
+        left = self._reads(pipe.reads[pipe.early :], stage, now)
         works = [*early, *self._loads(stage - 1, 1), *evenly("ds_read", left, 0.05, _READ)]
         for k_step in k_steps[:-1]:
             works += self._next_scales(k_step)
         interleaved(products[: pipe.cut], works, 2 * stage)
-        if self._is_there(stage - 1 + pipe.ahead):
+        if self._is_there(stage - 1 + ring):
             mark_loads()
         works = [*late, *self._loads(stage, 0)]
         if self._is_there(stage + 1):
-            on_their_way = pipe.ahead - 2
-            if self._number is not None:
-                on_their_way = min(on_their_way, pipe.stages - 2 - self._absolute(stage))
-            wait_for_loads(on_their_way)
-            soon = self.reads(pipe.reads[: pipe.early], stage + 1, self._read)
+            wait_for_loads(sum(self._is_there(later) for later in range(stage + 2, stage + ring)))
+            soon = self._reads(pipe.reads[: pipe.early], stage + 1, held.read)
             works += evenly("ds_read", soon, 0.0, _READ)
         works += self._next_scales(k_steps[-1])
         interleaved(products[pipe.cut :], works, 2 * stage + 1)
         if (k_steps[-1] + 1) % K_STEPS == 0:
-            for halves in self._scales[:2]:
-                del halves[0]
+            del held.direct_scales[0], held.staged_scales[0]
 
     def _multiply(
         self,
@@ -184,124 +205,127 @@ class _Span:
         tile: int,
     ) -> None:
         """Multiply a tile of the direct side by one of the staged side."""
-        pipe = self._pipe
-        (direct, factors), (staged, others) = pipe.direct, pipe.staged
-        part, at = k_step % pipe.k_steps, k_step % K_STEPS
+        pipe, copies, totals = self._pipe, self._copies, self._held.totals
+        part, at = k_step % pipe.schedule.k_steps, k_step % K_STEPS
         sides = [
-            (direct.fragment(pieces[0], own, part), *factors.word(scales[0][own], at)),
-            (staged.fragment(pieces[1], tile, part), *others.word(scales[1][tile], at)),
+            (
+                copies.direct.fragment(pieces[0], own, part),
+                *copies.direct_scales.word(scales[0][own], at),
+            ),
+            (
+                copies.staged.fragment(pieces[1], tile, part),
+                *copies.staged_scales.word(scales[1][tile], at),
+            ),
         ]
         m, n = (tile, own) if pipe.swapped else (own, tile)
         # The instruction's rows are those of rhs.
         (b, q, other), (a, p, one) = sides if pipe.swapped else reversed(sides)
-        total = m * pipe.tiles[1] + n
-        self._totals[total] = scaled_mfma(
-            INSTRUCTION.shape, b, a, self._totals[total], (q, p), (other, one)
-        )
+        total = m * pipe.schedule.tiles[1] + n
+        totals[total] = scaled_mfma(INSTRUCTION.shape, b, a, totals[total], (q, p), (other, one))
 
     def _loads(self, emptied: int, part: int) -> list[Work]:
-        """The loads of the stage that comes into the slot of another: the first part, or the
-        second."""
-        stage = emptied + self._pipe.ahead
+        """The loads to LDS of the stage that comes into the slot of another: those issued after a
+        barrier, or those before the next."""
+        pipe, stage = self._pipe, emptied + self._pipe.schedule.stages
         if not self._is_there(stage):
             return []
-        at, last = self._first + stage, self._is_last(stage)
-        return self._pipe.loads(at, self._slot_of(emptied), last=last)[part]
+        at, slot = self._first + stage, self._slot_of(emptied)
+        left = self._left(stage, pipe.staged.blocks)
+        issues: list[Issue] = [
+            partial(self._copies.staged.load, number, at, slot, left=left)
+            for number in range(pipe.staged.loads)
+        ]
+        return _parted(issues, pipe.pace, 1 - pipe.cut / len(pipe.order))[part]
 
-    def reads(self, keys: Sequence[Key], stage: int, into: Pieces) -> list[Issue]:
+    def _reads(self, keys: Sequence[Key], stage: int, into: Pieces) -> list[Issue]:
         """Reads from the slot of a stage."""
         slot = self._slot_of(stage)
 
         def read(key: Key) -> None:
-            into[key] = self._pipe.staged[0].read(*key, slot)
+            into[key] = self._copies.staged.read(*key, slot)
 
         return [partial(read, key) for key in keys]
 
-    def piece_loads(self, first: int, last: int, into: list[ir.Value]) -> list[Issue]:
+    def _piece_loads(self, first: int, last: int) -> list[Issue]:
         """Loads of pieces to registers, counted from the first one of this span."""
-        pipe = self._pipe
+        pieces, size = self._pipe.pieces, self._pipe.direct.blocks
 
         def load(key: Key, stage: int) -> None:
-            left = pipe.blocks_left(last=self._is_last(stage))
-            into.append(pipe.direct[0].load(*key, self._first + stage, left=left))
+            at, left = self._first + stage, self._left(stage, size)
+            self._held.asked.append(self._copies.direct.load(*key, at, left=left))
 
-        wanted = [divmod(piece, len(pipe.pieces)) for piece in range(first, last)]
-        return [
-            partial(load, pipe.pieces[at], stage) for stage, at in wanted if self._is_there(stage)
-        ]
+        wanted = [divmod(piece, len(pieces)) for piece in range(first, last)]
+        return [partial(load, pieces[at], stage) for stage, at in wanted if self._is_there(stage)]
 
-    def half_loads(self, half: int, into: list[ir.Value]) -> list[Issue]:
+    def _half_loads(self, half: int, into: list[ir.Value]) -> list[Issue]:
         """Loads of direct scales, of a half counted from the first one of this span."""
-        left = None
-        if self._number is not None:
-            absolute = self._number * HALVES + half
-            left = self._pipe.scales_left(absolute * HALF, HALF)
-            if left is not None and left <= 0:
-                return []
-            if absolute == 0:
-                left = left or HALF
-        at = self._span * HALVES + half
-        return self._pipe.direct[1].loads(at, into, left=left)
-
-    def span_loads(self, span: int, into: Halves) -> list[Issue]:
-        """Loads of scales that are to be staged, of a span counted from this one."""
-        if not self._has(span):
+        left = self._left(half, HALF)
+        if left == 0:
             return []
-        into.append([])
-        at = self._span + span
-        return self._pipe.staged[1].loads(at, into[-1], left=self._left(span))
+        if self._number == half == 0:
+            left = left or HALF
+        at = self._span * HALVES + half
+        return self._copies.direct_scales.loads(at, into, left=left)
 
-    def _has(self, span: int) -> bool:
-        """Whether there is a span, counted from this one."""
-        return self._number is None or self._number + span < self._pipe.spans
+    def _span_loads(self, span: int) -> list[Issue]:
+        """Loads of scales that are to be staged, of a span counted from this one."""
+        left, loaded = self._left(span, SPAN), self._held.loaded_scales
+        if left == 0:
+            return []
+        loaded.append([])
+        return self._copies.staged_scales.loads(self._span + span, loaded[-1], left=left)
 
-    def _left(self, span: int) -> int | None:
-        """Blocks that a row has of a span, counted from this one, if not all."""
-        if self._number is None:
-            return None
-        return self._pipe.scales_left((self._number + span) * SPAN, SPAN)
-
-    def half_reads(self, half: int, into: list[ir.Value]) -> list[Issue]:
+    def _half_reads(self, half: int) -> list[Issue]:
         """Reads of staged scales, of the first or second half of a span."""
+        into = self._held.staged_scales[-1]
 
         def read(tile: int) -> None:
-            into.append(self._pipe.staged[1].read(tile, half))
+            into.append(self._copies.staged_scales.read(tile, half))
 
-        return [partial(read, tile) for tile in range(self._pipe.tiles[not self._pipe.swapped])]
+        return [partial(read, tile) for tile in range(self._pipe.tiles[1])]
 
     def _next_scales(self, k_step: int) -> list[Work]:
         """What this k-step does for the scales of the k-steps to come."""
-        if k_step % K_STEPS:
-            return self._staged_scales(k_step)
-        self._scales[0].append([])
-        half = k_step // K_STEPS + self._pipe.direct[1].ahead
-        loads = evenly("vmem_read", self.half_loads(half, self._scales[0][-1]), 0.1, 1.0)
-        return [*loads, *self._staged_scales(k_step)]
-
-    def _staged_scales(self, k_step: int) -> list[Work]:
-        staged = self._pipe.staged[1]
+        held = self._held
+        works: list[Work] = []
+        if k_step % K_STEPS == 0:
+            held.direct_scales.append([])
+            half = k_step // K_STEPS + self._pipe.halves_ahead
+            loads = self._half_loads(half, held.direct_scales[-1])
+            works = evenly("vmem_read", loads, 0.1, 1.0)
         if k_step in (_FIRST_READ[0], _SECOND_READ[0]):
-            self._scales[1].append([])
-        if k_step in _SECOND_READ:
-            return _share("ds_read", self.half_reads(1, self._scales[1][-1]), k_step, _SECOND_READ)
-        loaded = self._scales[2]
+            held.staged_scales.append([])
+        left = self._left(1, SPAN)
         if k_step in _ASKED:
-            return _share("vmem_read", self.span_loads(self._pipe.together, loaded), k_step, _ASKED)
-        if not self._has(1):
-            return []
-        if k_step in _PUT:
-            puts = staged.writes(loaded[0], left=self._left(1))
+            loads = self._span_loads(self._pipe.together)
+            works += _share("vmem_read", loads, k_step, _ASKED)
+        elif k_step in _SECOND_READ:
+            works += _share("ds_read", self._half_reads(1), k_step, _SECOND_READ)
+        elif k_step in _PUT and left != 0:
+            writes = self._copies.staged_scales.writes(held.loaded_scales[0], left=left)
+            works += _share("ds_write", writes, k_step, _PUT)
             if k_step == _PUT[-1]:
-                del loaded[0]
-            return _share("ds_write", puts, k_step, _PUT)
-        if k_step in _FIRST_READ:
-            return _share("ds_read", self.half_reads(0, self._scales[1][-1]), k_step, _FIRST_READ)
-        return []
+                del held.loaded_scales[0]
+        elif k_step in _FIRST_READ and left != 0:
+            works += _share("ds_read", self._half_reads(0), k_step, _FIRST_READ)
+        return works
 
 
 def _issue(issues: Sequence[Issue]) -> None:
     for issue in issues:
         issue()
+
+
+def _parted(issues: Sequence[Issue], pace: float, cut: float) -> tuple[list[Work], list[Work]]:
+    """Loads spread over the part `pace` of a stage: those before a cut of it, and those after."""
+    before, behind = [], []
+    for number, issue in enumerate(issues):
+        at = (number + 0.5) / len(issues) * pace
+        if at < cut:
+            before.append(Work(at / cut, "vmem_read", issue))
+        else:
+            behind.append(Work((at - cut) / (1 - cut), "vmem_read", issue))
+    return before, behind
 
 
 def _share(

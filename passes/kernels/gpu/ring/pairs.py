@@ -6,37 +6,44 @@ of two. What is split is the sum of its parts, as in floats.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import product
 
 import numpy as np
 from iree.compiler import ir
 from iree.compiler.dialects import arith, rocdl, vector
 
+from mxc.dialects.amdgpu_narrow import extended_pair
 from mxc.dialects.generic import constant
 from mxc.dialects.quantize_scalars import i32 as integer
+from mxc.formats.formats import ElementFormat
 from mxc.formats.recipes import MANTISSA, NAN_BYTE
+from mxc.passes.kernels.gpu.decode import sixes
 from mxc.passes.kernels.gpu.floats import Floats
 from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT
-from mxc.passes.kernels.vectors import bitcast, equal, f32, i32, lanes_of, of, part_of, parts_of
+from mxc.passes.kernels.gpu.lanes import long
+from mxc.passes.kernels.gpu.ring.scales import RowScales
+from mxc.passes.kernels.gpu.ring.staging import StagedSide, packed
+from mxc.passes.kernels.vectors import (
+    bitcast,
+    equal,
+    f32,
+    i32,
+    joined,
+    lanes_of,
+    of,
+    part_of,
+    upper_halves,
+)
 
-#: Fragments of a block, and pairs of a fragment.
-FRAGMENTS, PAIRS = BLOCK // FRAGMENT, FRAGMENT // 2
-#: Six-bit elements -> the instruction for a whole block of them.
-_SIXES = {
-    "f6E2M3FN": "rocdl.cvt.scalef32.pk32.bf16.fp6",
-    "f6E3M2FN": "rocdl.cvt.scalef32.pk32.bf16.bf6",
-}
+#: Pairs of a fragment.
+PAIRS = FRAGMENT // 2
 #: The largest f32, and the bits of a NaN.
 _LARGEST, _NAN = float(np.finfo(np.float32).max), 0x7FC00000
 #: Bits of a float that are those of a bf16.
 _HIGH = -0x10000
-#: Elements of which two become two bf16 in an instruction -> it, and how many are in a word.
-_PAIRS = {
-    "f4E2M1FN": (rocdl.cvt_scalef32_pk_bf16_fp4, 8),
-    "f8E4M3FN": (rocdl.cvt_scalef32_pk_bf16_fp8, 4),
-    "f8E5M2": (rocdl.cvt_scalef32_pk_bf16_bf8, 4),
-}
 
 
 @dataclass(frozen=True)
@@ -46,40 +53,95 @@ class Decoder:
     `factor` of a block is the f32 whose exponent is its scale; nothing else of it counts.
     """
 
-    element: str
+    element: ElementFormat
 
     @property
     def whole(self) -> bool:
         """Whether an instruction decodes a whole block."""
-        return self.element in _SIXES
+        return self.element.bits == 6
 
     @property
     def instructions(self) -> int:
         """For a pair, or for a whole block."""
-        return 5 if self.element == "i8" else 1
+        return 1 if self.element.exponent else 5
 
     def block(self, block: ir.Value, factor: ir.Value) -> list[ir.Value]:
         """The fragments of a whole block, i8."""
-        if not self.whole:
-            return [
-                joined_pairs([self.pair(block, factor, number * PAIRS + at) for at in range(PAIRS)])
-                for number in range(FRAGMENTS)
-            ]
-        words = bitcast(block, i32(), BLOCK * 6 // 32)
-        kind = of(ir.BF16Type.get(), BLOCK)
-        name = _SIXES[self.element]
-        found = ir.Operation.create(name, results=[kind], operands=[words, factor]).result
-        return list(parts_of(found, FRAGMENT))
+        if self.whole:
+            return sixes(bitcast(block, i32(), BLOCK * 6 // 32), factor, self.element, "bf16")
+        return [
+            joined([self.pair(block, factor, number * PAIRS + at) for at in range(PAIRS)])
+            for number in range(BLOCK // FRAGMENT)
+        ]
 
     def pair(self, block: ir.Value, factor: ir.Value, number: int) -> ir.Value:
         """Elements 2 number and the next one of a block of i8, bf16 [2]."""
-        kind = of(ir.BF16Type.get(), 2)
-        if self.element not in _PAIRS:
+        if not self.element.exponent:
             return _integers(part_of(block, 2 * number, 2), factor)
-        convert, in_word = _PAIRS[self.element]
-        word, place = divmod(number, in_word // 2)
-        words = bitcast(block, i32(), BLOCK // in_word)
-        return convert(kind, vector.extract(words, [], [word]), factor, place)
+        bits = self.element.bits
+        at, place = divmod(number, 16 // bits)
+        word = vector.extract(bitcast(block, i32(), BLOCK * bits // 32), [], [at])
+        return extended_pair(word, factor, self.element, ir.BF16Type.get(), place)
+
+
+@dataclass
+class Weights:
+    """Weights of a tile in a stage: i8 as they are packed and their factor until all is decoded;
+    fragments by number; pairs of the one that is being decoded."""
+
+    block: ir.Value | None
+    factor: ir.Value | None
+    known: dict[int, ir.Value] = field(default_factory=dict)
+    pairs: list[ir.Value] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class PackedWeights:
+    """A side of weights that are decoded: elements in LDS, scales, and what decodes them."""
+
+    side: StagedSide
+    scales: RowScales
+    decoder: Decoder
+
+    def block(self, tile: int, slot: ir.Value) -> ir.Value:
+        """A lane's elements of a tile in the slot of a stage, an i32: i8."""
+        found = {
+            (tile, piece): self.side.read(tile, piece, long(slot))
+            for piece in self.side.layout.new_pieces(0)
+        }
+        return packed(self.side.layout, found, tile, 0)
+
+    def decode(self, weights: Weights) -> None:
+        """Decode the whole block, where an instruction does that; else the first fragment."""
+        assert weights.block is not None
+        assert weights.factor is not None
+        fragments = self.decoder.block(self.side.block(weights.block), weights.factor)
+        if self.decoder.whole:
+            weights.known = dict(enumerate(fragments))
+            weights.block = weights.factor = None
+        else:
+            weights.known = {0: fragments[0]}
+
+    def decodes(
+        self, weights: list[Weights], tiles: Sequence[int], part: int
+    ) -> list[Callable[[], None]]:
+        """What makes a part of the weights, tile by tile; they are read before any of it."""
+
+        def whole(tile: int) -> None:
+            self.decode(weights[tile])
+
+        def pair(tile: int, at: int) -> None:
+            own = weights[tile]
+            assert own.block is not None
+            assert own.factor is not None
+            own.pairs.append(self.decoder.pair(own.block, own.factor, part * PAIRS + at))
+            if len(own.pairs) == PAIRS:
+                own.known[part] = joined(own.pairs)
+                own.pairs = []
+
+        if self.decoder.whole:
+            return [] if part else [partial(whole, tile) for tile in tiles]
+        return [partial(pair, *each) for each in product(tiles, range(PAIRS))]
 
 
 def _integers(part: ir.Value, factor: ir.Value) -> ir.Value:
@@ -114,7 +176,7 @@ def split(kind: Floats, pieces: Sequence[ir.Value]) -> list[ir.Value]:
     for at, parts in enumerate(found):
         for _ in splitting(kind, pair_of(pieces, at), parts):
             pass
-    return [joined_pairs([parts[at] for parts in found]) for at in range(kind.parts("bf16"))]
+    return [joined([parts[at] for parts in found]) for at in range(kind.parts("bf16"))]
 
 
 def pair_of(pieces: Sequence[ir.Value], number: int) -> ir.Value:
@@ -122,12 +184,6 @@ def pair_of(pieces: Sequence[ir.Value], number: int) -> ir.Value:
     each = FRAGMENT // len(pieces)
     piece, at = divmod(2 * number, each)
     return part_of(pieces[piece], at, 2)
-
-
-def joined_pairs(pairs: Sequence[ir.Value]) -> ir.Value:
-    """A fragment of its four pairs."""
-    halves = [vector.shuffle(*pairs[at : at + 2], [0, 1, 2, 3]) for at in (0, 2)]
-    return vector.shuffle(*halves, list(range(FRAGMENT)))
 
 
 def splitting(kind: Floats, pair: ir.Value, parts: list[ir.Value]) -> Iterator[None]:
@@ -145,13 +201,13 @@ def splitting(kind: Floats, pair: ir.Value, parts: list[ir.Value]) -> Iterator[N
     left = _finite(whole)
     high = _high(left)
     yield
-    parts.append(_upper(whole))
+    parts.append(upper_halves(whole))
     for _ in range(kind.parts("bf16") - 2):
         left = left - high
         high = _high(left)
-        parts.append(_upper(left))
+        parts.append(upper_halves(left))
         yield
-    parts.append(_upper(left - high))
+    parts.append(upper_halves(left - high))
 
 
 def _finite(pair: ir.Value) -> ir.Value:
@@ -178,9 +234,3 @@ def _quiet(pair: ir.Value) -> ir.Value:
 def _high(pair: ir.Value) -> ir.Value:
     """f32 without the bits that a bf16 has not."""
     return bitcast(bitcast(pair, i32(), 2) & _HIGH, f32(), 2)
-
-
-def _upper(pair: ir.Value) -> ir.Value:
-    """The upper halves of two f32: bf16."""
-    halves = bitcast(pair, ir.BF16Type.get(), 4)
-    return vector.shuffle(halves, halves, [1, 3])

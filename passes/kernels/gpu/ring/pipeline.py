@@ -1,23 +1,30 @@
-"""What a wave of a ring works with along K, and when it asks for what (mainloop.py builds it)."""
+"""The pipeline of a ring of scaled sides: what a stage multiplies, and how early it is loaded.
+
+All of it follows from the schedule and the layouts of both sides; mainloop.py builds it.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 
-from iree.compiler import ir
+from mxc.passes.kernels.gpu.fragments import K_STEPS
+from mxc.passes.kernels.gpu.ring.scales import HALF, HALVES, SPAN, SPAN_K_STEPS
+from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, Key, Layout
+from mxc.passes.kernels.gpu.schedule import Schedule
+from mxc.targets.amd import GFX950
 
-from mxc.passes.kernels.gpu.ring.direct import DirectScales, DirectSide
-from mxc.passes.kernels.gpu.ring.interleave import Work
-from mxc.passes.kernels.gpu.ring.staged_scales import HALF, HALVES, SPAN, SPAN_K_STEPS, StagedScales
-from mxc.passes.kernels.gpu.ring.staging import Key, Layout, Pieces, StagedSide
-
-Issue = Callable[[], None]
-#: Scales of halves of spans, by tile, from the half on that is multiplied; or of spans.
-Halves = list[list[ir.Value]]
-
+#: Accumulation registers of a wave that is alone on its SIMD.
+ACCUMULATORS = 256
+#: Share of the path to memory that loads may take: with more of it waves would wait for each other.
+_PATH = 0.9
+#: Latencies of memory that there should be time for.
+_LATENCIES = 1.5
+#: The same of what goes straight to registers; pieces that it may have there beside all sums, and
+#: registers of one.
+_DIRECT_LATENCIES = 2.5
+_DIRECT_PIECES, _PIECE_REGISTERS = 12, 4
 #: Products that are issued later than even reading wants, right before waiting for other waves: the
 #: matrix cores have them to do then.
 _BEFORE = 3
@@ -25,59 +32,50 @@ _BEFORE = 3
 _READ_CLOCKS = 384
 
 
-@dataclass
-class Held:
-    """What a lane holds between spans: sums; what has been read of the next stage; pieces that have
-    been asked for, in the order of their use; scales of the direct and of the staged side, and
-    those that are to be staged, of the next spans."""
-
-    totals: list[ir.Value]
-    read: Pieces
-    asked: list[ir.Value]
-    scales: tuple[Halves, Halves, Halves]
-
-
 @dataclass(frozen=True)
 class Pipeline:
-    """The pipeline of one lane: the side that goes straight to registers, the one that is staged in
-    LDS.
+    """The pipeline of a wave: one side goes straight to registers, the other through LDS.
 
-    `swapped`: the direct side is rhs. `tiles`: of lhs and rhs; `blocks`: of a row. `ahead`: stages
-    of the ring, of `slot_bytes` each; `pace`: the part of a stage in which the loads of another are
-    issued; `clocks`: of a matrix instruction; `together`: spans of a round of the loop, and those
-    by which staged scales are asked for early.
+    `direct`, `staged`: their layouts, of as many k-steps and blocks a stage; `swapped`: the direct
+    side is rhs.
     """
 
-    direct: tuple[DirectSide, DirectScales]
-    staged: tuple[StagedSide, StagedScales]
+    schedule: Schedule
+    direct: Layout
+    staged: Layout
     swapped: bool
-    tiles: tuple[int, int]
-    blocks: int
-    ahead: int
-    slot_bytes: int
-    pace: float
-    clocks: int
-    together: int
 
     @property
-    def layout(self) -> Layout:
-        """Layout of the staged side; the other one has as many k-steps and blocks a stage."""
-        return self.staged[0].layout
+    def tiles(self) -> tuple[int, int]:
+        """Tiles of the direct side and of the staged side."""
+        m, n = self.schedule.tiles
+        return (n, m) if self.swapped else (m, n)
 
     @property
-    def k_steps(self) -> int:
-        """K-steps of a stage."""
-        return self.layout.k_steps
+    def blocks(self) -> int:
+        """Blocks of a row."""
+        return self.staged.kind.blocks
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of LDS that a stage takes."""
+        return self.staged.bytes
+
+    @property
+    def clocks(self) -> int:
+        """Clocks of a matrix core for an instruction."""
+        eight = 8 in (self.direct.kind.bits, self.staged.kind.bits)
+        return int(INSTRUCTION.clocks) * (2 if eight else 1)
+
+    @property
+    def stage_clocks(self) -> int:
+        """Clocks of the matrix cores for a stage."""
+        return len(self.order) * self.clocks
 
     @property
     def span_stages(self) -> int:
         """Stages of a whole span."""
-        return SPAN_K_STEPS // self.k_steps
-
-    @property
-    def stages(self) -> int:
-        """In all."""
-        return -(-self.blocks // self.layout.blocks)
+        return SPAN_K_STEPS // self.schedule.k_steps
 
     @property
     def spans(self) -> int:
@@ -85,11 +83,52 @@ class Pipeline:
         return -(-self.blocks // SPAN)
 
     @property
+    def pieces_ahead(self) -> int:
+        """How many pieces of the direct side are asked for before they are used.
+
+        As many as cover some latencies, if there are registers for them; of a whole stage at least.
+        """
+        # Until the first of a stage is used, all of them may have to be there.
+        stages = _DIRECT_LATENCIES * GFX950.rates.memory_latency / self.stage_clocks + 1
+        stages = min(stages, self.schedule.stages - 1)
+        free = ACCUMULATORS - math.prod(self.tiles) * INSTRUCTION.totals
+        most, count = _DIRECT_PIECES + free // _PIECE_REGISTERS, len(self.pieces)
+        return max(count, min(math.ceil(stages * count), most))
+
+    @property
+    def together(self) -> int:
+        """Spans of a round of the loop, and those by which staged scales are asked for early.
+
+        What is still there when the same of the next round comes would be moved, and waited for.
+        """
+        stages = -(-self.pieces_ahead // len(self.pieces)) + 1
+        return -(-stages * self.schedule.k_steps // SPAN_K_STEPS)
+
+    @property
+    def halves_ahead(self) -> int:
+        """How many halves of a span direct scales are asked for before they are used."""
+        half = K_STEPS * self.stage_clocks / self.schedule.k_steps
+        wanted = math.ceil(_LATENCIES * GFX950.rates.memory_latency / half)
+        return min(wanted, self.together * HALVES - 1)
+
+    @property
+    def pace(self) -> float:
+        """The part of a stage in which the loads of another are issued.
+
+        All of it, if memory has time to answer then; else as little as the path to memory needs.
+        """
+        rates, stage = GFX950.rates, self.stage_clocks
+        direct = self.direct.rows * self.direct.row_bytes
+        path = max(_PATH * rates.memory_bytes_per_clock * stage - direct, self.slot_bytes)
+        most = self.schedule.stages - 1 - _LATENCIES * rates.memory_latency / stage
+        return min(1.0, max(self.slot_bytes / path, most))
+
+    @property
     def plain(self) -> int:
         """Spans in which all that is loaded ahead is there, and whole."""
-        ahead = max(self.ahead, -(-self.direct[0].ahead // len(self.pieces)))
-        stages = self.blocks // self.layout.blocks - ahead
-        halves = self.blocks // HALF - self.direct[1].ahead
+        ahead = max(self.schedule.stages, -(-self.pieces_ahead // len(self.pieces)))
+        stages = self.blocks // self.staged.blocks - ahead
+        halves = self.blocks // HALF - self.halves_ahead
         spans = self.blocks // SPAN - self.together
         return max(0, min(stages // self.span_stages, spans, halves // HALVES))
 
@@ -100,16 +139,16 @@ class Pipeline:
         A staged tile meets all direct ones, in a k-step or, if these share pieces, in all k-steps:
         then it is done with.
         """
-        direct, staged = range(self.tiles[self.swapped]), range(self.tiles[not self.swapped])
-        parts = range(self.k_steps)
-        if self.layout.shares:
+        direct, staged = (range(tiles) for tiles in self.tiles)
+        parts = range(self.schedule.k_steps)
+        if self.staged.shares:
             return [(part, own, tile) for tile in staged for part in parts for own in direct]
         return [(part, own, tile) for part in parts for tile in staged for own in direct]
 
     @cached_property
     def pieces(self) -> list[Key]:
         """What a stage has of the direct side, in the order in which it is used."""
-        slices = self.direct[0].layout.slices
+        slices = self.direct.slices
         used = [(own, one.piece) for part, own, _ in self.order for one in slices[part]]
         return list(dict.fromkeys(used))
 
@@ -119,11 +158,9 @@ class Pipeline:
         return self._reads(len(self.order))
 
     def _reads(self, products: int) -> list[Key]:
-        slices = self.layout.slices
-        first = self.order[:products]
-        return list(
-            dict.fromkeys((tile, one.piece) for part, _, tile in first for one in slices[part])
-        )
+        slices, first = self.staged.slices, self.order[:products]
+        used = [(tile, one.piece) for part, _, tile in first for one in slices[part]]
+        return list(dict.fromkeys(used))
 
     @cached_property
     def early(self) -> int:
@@ -137,45 +174,11 @@ class Pipeline:
         So that LDS works evenly: before it what is read late of this stage, after it what is read
         early of the next, and loads arrive.
         """
-        reads, early, loads = len(self.reads), self.early, self.layout.loads
-        count = len(self.order)
+        reads, early, loads = len(self.reads), self.early, self.staged.loads
+        count, pace = len(self.order), self.pace
         behind = 1
         while behind < count and (
-            (reads + loads) * behind / count < early + loads * min(1.0, behind / count / self.pace)
+            (reads + loads) * behind / count < early + loads * min(1.0, behind / count / pace)
         ):
             behind += 1
         return min(count, count - behind + _BEFORE)
-
-    def loads(
-        self, stage: ir.Value, slot: ir.Value, *, last: bool
-    ) -> tuple[list[Work], list[Work]]:
-        """The loads of a stage to LDS: those issued after a barrier, and those before the next.
-
-        `last`: it is the last stage of all, which may not be full.
-        """
-        issues: list[Issue] = [
-            partial(self.staged[0].load, number, stage, slot, left=self.blocks_left(last=last))
-            for number in range(self.layout.loads)
-        ]
-        return parted(issues, self.pace, 1 - self.cut / len(self.order))
-
-    def blocks_left(self, *, last: bool) -> int | None:
-        """Blocks that a row has of a stage, if not all: of the last one."""
-        return self.blocks % self.layout.blocks or None if last else None
-
-    def scales_left(self, first: int, blocks: int) -> int | None:
-        """Blocks that a row has from one on, if not as many as `blocks`."""
-        left = self.blocks - first
-        return left if left < blocks else None
-
-
-def parted(issues: Sequence[Issue], pace: float, cut: float) -> tuple[list[Work], list[Work]]:
-    """Loads spread over the part `pace` of a stage: those before a cut of it, and those after."""
-    before, behind = [], []
-    for number, issue in enumerate(issues):
-        at = (number + 0.5) / len(issues) * pace
-        if at < cut:
-            before.append(Work(at / cut, "vmem_read", issue))
-        else:
-            behind.append(Work((at - cut) / (1 - cut), "vmem_read", issue))
-    return before, behind

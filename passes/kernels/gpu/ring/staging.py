@@ -29,8 +29,9 @@ from iree.compiler.dialects import arith, vector
 
 from mxc.dialects.amdgpu import BEYOND, joined, load_to_shared
 from mxc.passes.kernels.gpu.floats import Floats
-from mxc.passes.kernels.gpu.fragments import BLOCK, Instruction, pieces, whole
+from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT, Instruction, pieces, whole
 from mxc.passes.kernels.gpu.lanes import LANES, Lane
+from mxc.passes.kernels.gpu.parts import load_bytes
 from mxc.passes.kernels.gpu.sides import Scaled
 from mxc.passes.kernels.vectors import below, bitcast, equal, i8, i32, index, of, part_of
 
@@ -42,10 +43,10 @@ _TOGETHER = 16
 INSTRUCTION = Instruction(32)
 
 
-def layout_bytes(rows: int, bits: int, k_steps: int, waves: int) -> int:
-    """Bytes of LDS for a stage of so many rows: whole waves load it."""
+def layout_bytes(rows: int, bits: int, blocks: int, waves: int) -> int:
+    """Bytes of LDS for a stage of so many rows of some blocks: whole waves load it."""
     whole = waves * LANES * PIECE
-    size = rows * k_steps * INSTRUCTION.groups * BLOCK * bits // 8
+    size = rows * blocks * BLOCK * bits // 8
     return -(-size // whole) * whole
 
 
@@ -66,18 +67,19 @@ class Slice:
 
 @dataclass(frozen=True)
 class Layout:
-    """A stage of `k_steps` k-steps of `rows` rows, loaded by `waves` waves."""
+    """A stage of `k_steps` k-steps of `rows` rows, loaded by `waves` waves.
+
+    `decoded`: lanes take whole blocks, which become floats. `shared`: a k-step is one block, of
+    which each lane group has consecutive elements, not a block for each.
+    """
 
     kind: Scaled | Floats
     rows: int
     k_steps: int
     waves: int
+    instruction: Instruction = INSTRUCTION
     decoded: bool = False
-
-    @property
-    def tile_rows(self) -> int:
-        """Rows of a tile of the instruction."""
-        return INSTRUCTION.rows
+    shared: bool = False
 
     @property
     def scaled(self) -> Scaled:
@@ -88,7 +90,7 @@ class Layout:
     @property
     def blocks(self) -> int:
         """Blocks of a row."""
-        return self.k_steps * INSTRUCTION.groups
+        return self.k_steps if self.shared else self.k_steps * self.instruction.groups
 
     def block(self, k_step: int, group: int) -> int:
         """The block that a lane group has in a k-step, of those from some stage's first one on."""
@@ -113,7 +115,7 @@ class Layout:
     @property
     def bytes(self) -> int:
         """In LDS; after the rows may be what no one reads, so that all waves load as much."""
-        return layout_bytes(self.rows, self.kind.bits, self.k_steps, self.waves)
+        return layout_bytes(self.rows, self.kind.bits, self.blocks, self.waves)
 
     @property
     def halved(self) -> bool:
@@ -125,21 +127,33 @@ class Layout:
         return self.decoded and self.k_steps == 1 and self.kind.block_bytes % PIECE > 0
 
     @property
-    def _shared(self) -> int:
+    def _swizzle(self) -> int:
+        """Places of a row that its pieces are swizzled over: d above."""
         return math.gcd(self.pieces, _TOGETHER)
 
     def place(self, row: ir.Value, piece: ir.Value) -> ir.Value:
         """Where a piece of a row lies in it, and the other way round."""
-        if self._shared == 1:
+        if self._swizzle == 1:
             return piece
-        return piece ^ row // (_TOGETHER // self._shared) % self._shared
+        return piece ^ row // (_TOGETHER // self._swizzle) % self._swizzle
 
     @cached_property
     def slices(self) -> tuple[tuple[Slice, ...], ...]:
         """For each k-step what a lane's fragment is made of, in order."""
         return tuple(self._slices(k_step) for k_step in range(self.k_steps))
 
+    @property
+    def runs(self) -> tuple[tuple[Slice, ...], ...]:
+        """The same for each run of 8 floats, all runs of a stage."""
+        every = [one for own in self.slices for one in own]
+        size = FRAGMENT * self.kind.bits // 8 // PIECE
+        return tuple(tuple(every[at : at + size]) for at in range(0, len(every), size))
+
     def _slices(self, k_step: int) -> tuple[Slice, ...]:
+        if self.shared:
+            first = self.kind.block_bytes // PIECE * k_step
+            each = self.kind.block_bytes // PIECE // self.instruction.groups
+            return tuple(Slice(first + at, each, 0, PIECE) for at in range(each))
         if self.halved:
             return Slice(0, 1, 0, PIECE), Slice(1, 1, 0, PIECE)
         found: list[Slice] = []
@@ -251,7 +265,7 @@ class StagedSide:
     def read(self, tile: int, piece: tuple[int, int], slot: ir.Value) -> ir.Value:
         """A piece of this lane's row of a tile."""
         at = self._reads[piece] + slot
-        at = at + tile * self.layout.tile_rows * self.layout.row_bytes
+        at = at + tile * self.layout.instruction.rows * self.layout.row_bytes
         return vector.load(of(i8(), PIECE), self._slots, [at], alignment=PIECE)
 
     def block(self, packed: ir.Value) -> ir.Value:
@@ -263,6 +277,34 @@ class StagedSide:
         low, high = (part_of(words, at // 4, size // 4) for at in (0, 2 * PIECE - size))
         first = equal(self.lane.group, 0)
         return bitcast(arith.select(first, low, high), i8(), size)
+
+    def fragment(self, known: Pieces, tile: int, k_step: int) -> ir.Value:
+        """The elements of a tile for a k-step."""
+        return fragment(self.layout, known, tile, k_step)
+
+
+class DirectSide:
+    """A side that waves do not share, for one lane: `rows` has its row of each tile.
+
+    In LDS every byte of it would be written once and read once, for nothing. So a lane loads the
+    pieces that it would read there straight to registers, some stages before their use.
+    """
+
+    def __init__(self, layout: Layout, lane: Lane, buffer: ir.Value, rows: list[ir.Value]) -> None:
+        """At the insertion point: what is the same in all stages."""
+        self.layout, self._lane, self._buffer = layout, lane, buffer
+        whole = layout.kind.blocks * layout.kind.block_bytes
+        self._starts = [row * whole for row in rows]
+
+    def load(
+        self, tile: int, piece: tuple[int, int], stage: ir.Value, *, left: int | None
+    ) -> ir.Value:
+        """A piece of this lane's row of a tile. `left`: blocks that rows have, if not all."""
+        first, across = piece
+        inside = self._lane.group * (across * PIECE) + first * PIECE
+        offset = self._starts[tile] + inside + stage * self.layout.row_bytes
+        there = None if left is None else below(inside, left * self.layout.kind.block_bytes)
+        return load_bytes(self._buffer, offset, PIECE, there)
 
     def fragment(self, known: Pieces, tile: int, k_step: int) -> ir.Value:
         """The elements of a tile for a k-step."""

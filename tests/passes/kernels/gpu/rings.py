@@ -117,6 +117,11 @@ def compile_ring(case: Case, folder: Path) -> Compiled:
 DUMPS = ("binaries", "intermediates")
 
 
+def drains(assembly: str) -> bool:
+    """Whether a wave waits for all its loads after the last one that writes to LDS."""
+    return "vmcnt(0)" in assembly[assembly.rindex("offen lds") :]
+
+
 def program(kernel: Ring | FloatRing) -> str:
     """A program that only calls the kernel."""
     with new_context(), ir.Location.unknown():

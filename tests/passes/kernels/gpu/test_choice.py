@@ -201,5 +201,5 @@ def test_every_ring_fits(bits: tuple[int, int], halves: int) -> None:
         assert kernel.lds_bytes <= GFX950.unit.lds_bytes
         assert each.tiles[1] % halves == 0
         assert each.stages >= 2
-        assert 0 < kernel.pace <= 1
+        assert 0 < kernel.pipeline.pace <= 1
         assert all(layout.slices for layout in kernel.layouts)

@@ -13,13 +13,13 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import pytest
-from rings import compile_ring
+from rings import compile_ring, drains
 
-from mxc.passes.kernels.gpu.dense.ring import DenseRing
 from mxc.passes.kernels.gpu.dense.spans import Spans
 from mxc.passes.kernels.gpu.dense.stream import DenseStream
 from mxc.passes.kernels.gpu.floats import Floats
 from mxc.passes.kernels.gpu.fragments import Instruction
+from mxc.passes.kernels.gpu.ring.float_kernel import DenseRing
 from mxc.passes.kernels.gpu.schedule import Schedule
 from mxc.simulator.run.launch import launch
 from mxc.simulator.run.translate import Program
@@ -160,6 +160,11 @@ def test_as_numpy_and_clean(case: Case, compiled: Callable[[Case], Any]) -> None
     run = simulate(compiled(case), *operands(case))
     error = np.abs(run.found - run.wanted).max() / np.abs(run.wanted).max()
     assert error < 1e-6
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.stages], ids=str)
+def test_no_load_outlives_its_wave(case: Case, compiled: Callable[[Case], Any]) -> None:
+    assert drains(compiled(case).assembly)
 
 
 @pytest.mark.parametrize("k", [96, 320, 352, 1056])

@@ -20,6 +20,7 @@ from rings import (
     Compiled,
     Doubles,
     compile_ring,
+    drains,
     floats,
     loop_of,
     side,
@@ -51,6 +52,11 @@ def test_as_numpy_and_clean(case: Case, compiled: Callable[[Case], Compiled]) ->
     assert error < 1e-6
     assert not run.sanitizer.findings
     assert run.counter.counts.bank_conflicts == 0
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_no_load_outlives_its_wave(case: Case, compiled: Callable[[Case], Compiled]) -> None:
+    assert drains(compiled(case).assembly)
 
 
 @pytest.mark.parametrize("kind", ["f16", "f32"])

@@ -1,0 +1,271 @@
+"""Scales of a ring on their way from memory to the lanes that need them.
+
+Those of a scaled side are taken for a *span* or half of one, 16 blocks of a row or 8: by way of LDS
+where its elements go that way (StagedScales), else straight to registers (DirectScales). Those of
+weights that are decoded go straight to the lanes that decode them (RowScales).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, vector
+
+from mxc.dialects.amdgpu import BEYOND
+from mxc.dialects.generic import constant
+from mxc.passes.kernels.gpu.fragments import K_STEPS
+from mxc.passes.kernels.gpu.lanes import LANES, Lane, at_most
+from mxc.passes.kernels.gpu.parts import load_bytes
+from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, Layout
+from mxc.passes.kernels.gpu.sides import Scaled
+from mxc.passes.kernels.vectors import below, bitcast, f32, i8, i32, index, of, part_of, splat
+
+#: Blocks of a span, and k-steps.
+SPAN = 16
+SPAN_K_STEPS = SPAN // INSTRUCTION.groups
+#: Halves of a span, and its blocks: the k-steps of a dword.
+HALVES = SPAN_K_STEPS // K_STEPS
+HALF = SPAN // HALVES
+#: Bytes between the groups of staged scales, which are read together: half of the banks.
+_APART = 128
+#: Blocks whose scales a RowScales loads at once.
+AT_ONCE = K_STEPS * INSTRUCTION.groups
+_WORDS = AT_ONCE // 4
+#: Bits of an f32 that are its exponent, of which the first is this.
+_EXPONENT, _FIRST = 0x7F800000, 23
+
+
+def scale_bytes(rows: int, waves: int) -> int:
+    """Bytes of LDS for so many rows: whole waves load them."""
+    return _loads(rows, waves) * waves * LANES * SPAN + (INSTRUCTION.groups - 1) * _APART
+
+
+def _loads(rows: int, waves: int) -> int:
+    return -(-rows // (waves * LANES))
+
+
+class StagedScales:
+    """Scales of a StagedSide for one lane: `buffer` in memory, from `start` on of the LDS `memory`.
+
+    A span of a row is 16 bytes. Each row's are loaded once for a workgroup, to registers: what lies
+    past the end of a row is another row's and may be NaN, and is made zero there. Then they go to
+    LDS, to dwords of four k-steps, row after row of each lane group:
+
+        scale of k-step t, group g, row r:    byte t % 4 of the dword (2 g + t / 4) rows + r
+
+    The blocks of a group in a stage follow each other: two bytes, one half of a register, which is
+    stored as it is (ds_write_b16, ds_write_b16_d16_hi): no byte is moved. A lane reads the dwords
+    of its row and group; op_sel chooses.
+
+    `row_of`: the row in memory of a row of the workgroup's tile; `first`: the first row of this
+    wave's tiles.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        lane: Lane,
+        buffer: ir.Value,
+        memory: ir.Value,
+        start: int,
+        first: ir.Value,
+        row_of: Callable[[ir.Value], ir.Value],
+    ) -> None:
+        """At the insertion point: what is the same in all spans."""
+        self._layout, self._kind = layout, layout.scaled
+        self._buffer, self._memory = buffer, memory
+        rows, waves = layout.rows, layout.waves
+        own = lane.wave * (_loads(rows, waves) * LANES) + lane.lane
+        self._offsets = []
+        for number in range(_loads(rows, waves)):
+            row = own + number * LANES
+            offset = row_of(row) * (self._kind.blocks // self._kind.shared)
+            if rows % (waves * LANES):
+                offset = arith.select(below(row, rows), offset, index(BEYOND))
+            self._offsets.append(offset)
+        self._word_bytes = _loads(rows, waves) * waves * LANES * K_STEPS
+        self._group_bytes = HALVES * self._word_bytes + _APART
+        self._into = own * K_STEPS + start
+        group = lane.group * self._group_bytes
+        self._from = (first + lane.row) * K_STEPS + (group + start)
+
+    def loads(
+        self, span: ir.Value, into: list[ir.Value], *, left: int | None
+    ) -> list[Callable[[], None]]:
+        """Load this lane's rows' scales of a span. `left`: blocks that a row has, if not all."""
+        size = self._size(left)
+        at = span * SPAN if left is None else index(self._kind.blocks - size)
+        shared = self._kind.shared
+        kind = of(i8(), max(1, size // shared))
+        at = at // shared
+
+        def load(offset: ir.Value) -> None:
+            into.append(vector.load(kind, self._buffer, [offset + at]))
+
+        return [partial(load, offset) for offset in self._offsets]
+
+    def writes(self, loaded: list[ir.Value], *, left: int | None) -> list[Callable[[], None]]:
+        """Put what was loaded into LDS; blocks that are not there have the least scale."""
+        k_steps = self._layout.k_steps
+
+        def write(number: int, group: int, k_step: int) -> None:
+            scales, shared = loaded[number], self._kind.shared
+            size = self._size(left)
+            if shared > 1:
+                # Not where they are loaded, which would wait for them there.
+                scales = vector.shuffle(scales, scales, [at // shared for at in range(size)])
+            skipped = 0 if left is None else size - left
+            blocks = [self._layout.block(k_step + part, group) + skipped for part in range(k_steps)]
+            if left is None:
+                own = self._pair(scales, blocks[0])
+            else:
+                none = splat(0, i8(), size)
+                own = vector.shuffle(scales, none, [min(block, size) for block in blocks])
+            word, byte = divmod(k_step, K_STEPS)
+            at = number * LANES * K_STEPS + byte
+            at += group * self._group_bytes + word * self._word_bytes
+            vector.store(own, self._memory, [self._into + at], alignment=k_steps)
+
+        # The halves of a dword are not stored one after the other: LLVM would join them.
+        return [
+            partial(write, number, group, k_step)
+            for first in range(0, K_STEPS, k_steps)
+            for number in range(len(loaded))
+            for group in range(INSTRUCTION.groups)
+            for k_step in range(first, SPAN_K_STEPS, K_STEPS)
+        ]
+
+    def _size(self, left: int | None) -> int:
+        """Blocks whose scales are loaded. What the row has not would be the next row's: dwords that
+        end with the row are read, or all of a row that is shorter."""
+        return SPAN if left is None else min(-(-left // K_STEPS) * K_STEPS, self._kind.blocks)
+
+    @staticmethod
+    def _pair(scales: ir.Value, first: int) -> ir.Value:
+        """Two bytes as one number, so that LLVM does not take them apart."""
+        kind = ir.IntegerType.get_signless(16)
+        pairs = bitcast(scales, kind, SPAN // 2)
+        return bitcast(part_of(pairs, first // 2, 1), i8(), 2)
+
+    def read(self, tile: int, half: int) -> ir.Value:
+        """The scales of this lane's row of a tile, for this lane's group and a half of the span."""
+        at = self._from + (tile * INSTRUCTION.rows * K_STEPS + half * self._word_bytes)
+        return vector.load(of(i8(), K_STEPS), self._memory, [at], alignment=K_STEPS)
+
+    def word(self, scales: ir.Value, k_step: int) -> tuple[ir.Value, int]:
+        """Four scales, and which of them a k-step of the half takes."""
+        return bitcast(scales, ir.Float8E8M0FNUType.get(), K_STEPS), k_step
+
+
+class DirectScales:
+    """Scales of a DirectSide for one lane: `rows` has its row of each tile.
+
+    Group g wants those that lie g k-steps of a stage after those of group 0: for one k-step a stage
+    every other byte, for two k-steps two bytes of four. Loads of group 1 begin as much later, so
+    that all lanes find theirs at the same places, op_sel selects them, and no lane moves a byte:
+
+        byte of the load = byte of group 0 in the half + k-steps
+        load             = from half - k-steps + g k-steps on
+
+    A load begins early rather than late, so as not to end past the last row.
+    """
+
+    def __init__(self, layout: Layout, lane: Lane, buffer: ir.Value, rows: list[ir.Value]) -> None:
+        """At the insertion point: what is the same in all halves."""
+        self._layout, self._buffer = layout, buffer
+        self._own = lane.group * layout.k_steps
+        self._starts = [row * (layout.kind.blocks // layout.scaled.shared) for row in rows]
+
+    def loads(
+        self, half: ir.Value, into: list[ir.Value], *, left: int | None
+    ) -> list[Callable[[], None]]:
+        """Load a half that is not the first one of all; or, with `left`, the first blocks of it."""
+        if left is None and self._layout.scaled.shared == 1:
+            return [partial(self._load, start, half, into) for start in self._starts]
+        some = HALF if left is None else left
+        return [partial(self._load_some, start, half, into, some) for start in self._starts]
+
+    def _load(self, start: ir.Value, half: ir.Value, into: list[ir.Value]) -> None:
+        at = start + self._own + half * HALF + -self._layout.k_steps
+        into.append(vector.load(of(i8(), HALF), self._buffer, [at]))
+
+    def _load_some(self, start: ir.Value, half: ir.Value, into: list[ir.Value], left: int) -> None:
+        """One by one, the least scale for blocks that are not there."""
+        scales = [constant(0, i8())] * HALF
+        for k_step in range(K_STEPS):
+            own = self._own + self._layout.block(k_step, 0)
+            block = half * HALF + own
+            at = start + block // self._layout.scaled.shared
+            loaded = load_bytes(self._buffer, at, 1, below(own, left))
+            scales[self._byte(k_step)] = vector.extract(loaded, [], [0])
+        into.append(vector.from_elements(of(i8(), HALF), scales))
+
+    def _byte(self, k_step: int) -> int:
+        """The byte of a half where a k-step finds its scale."""
+        return self._layout.block(k_step, 0) + self._layout.k_steps
+
+    def word(self, scales: ir.Value, k_step: int) -> tuple[ir.Value, int]:
+        """Four scales, and which of them a k-step of the half takes."""
+        word, chosen = divmod(self._byte(k_step), K_STEPS)
+        return bitcast(
+            part_of(scales, K_STEPS * word, K_STEPS), ir.Float8E8M0FNUType.get(), K_STEPS
+        ), chosen
+
+
+class RowScales:
+    """Scales of `tiles` tiles of decoded weights for one lane: see StagedSide.
+
+    A lane needs a scale for each of its tiles in a k-step. Eight blocks of a row, four k-steps, are
+    8 bytes that it loads at once, some k-steps ahead: too few for LDS to help. Lane group g has
+    block 2 t + g in turn t; its words are shifted so that this is byte 0 or 2 of word t / 2. Rows
+    have AT_ONCE blocks or more.
+    """
+
+    def __init__(
+        self,
+        kind: Scaled,
+        lane: Lane,
+        buffer: ir.Value,
+        tiles: int,
+        first: ir.Value,
+        row_of: Callable[[ir.Value], ir.Value],
+    ) -> None:
+        """At the insertion point: what is the same in all k-steps."""
+        self._buffer, self._blocks = buffer, kind.blocks
+        own = first + lane.row
+        self._offsets = [
+            row_of(own + tile * INSTRUCTION.rows) * kind.blocks for tile in range(tiles)
+        ]
+        self._group = arith.index_cast(i32(), lane.group * 8)
+
+    def load(self, four: ir.Value) -> list[ir.Value]:
+        """Scales of four k-steps, after `four` such groups: 8 bytes a tile, as they are in memory.
+
+        The last ones end with the row: what is after it is the next row's, and may be NaN.
+        """
+        at = at_most(four * AT_ONCE, self._blocks - AT_ONCE)
+        kind = of(i8(), AT_ONCE)
+        return [vector.load(kind, self._buffer, [offset + at]) for offset in self._offsets]
+
+    def words(self, loaded: list[ir.Value], four: ir.Value) -> list[list[ir.Value]]:
+        """The same for this lane's group: two words a tile. Blocks that a row has not have 0."""
+        i64 = ir.IntegerType.get_signless(64)
+        start = four * AT_ONCE
+        beyond = start - at_most(start, self._blocks - AT_ONCE)
+        shift = arith.index_cast(i64, at_most(beyond, AT_ONCE - 1) * 8)
+        found = []
+        for scales in loaded:
+            whole = vector.extract(bitcast(scales, i64, 1), [], [0])
+            moved = whole >> shift
+            halves = bitcast(vector.broadcast(of(i64, 1), moved), i32(), _WORDS)
+            words = [vector.extract(halves, [], [at]) for at in range(_WORDS)]
+            found.append([word >> self._group for word in words])
+        return found
+
+    @staticmethod
+    def factor(words: list[ir.Value], k_step: int) -> ir.Value:
+        """The scale for a k-step of four, as the exponent of an f32: 0 is 2^-127, 255 is NaN."""
+        moved = words[k_step // 2] << _FIRST - k_step % 2 * 16
+        return arith.bitcast(f32(), moved & _EXPONENT)
