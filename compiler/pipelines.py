@@ -21,6 +21,7 @@ from mxc.passes.propagate_nan import PropagateNan
 from mxc.passes.round_to_elements import RoundToElements
 from mxc.passes.set_cpu_schedule import SetCpuSchedule
 from mxc.passes.set_gpu_schedule import SetGpuSchedule
+from mxc.passes.set_row_schedule import SetRowSchedule
 from mxc.passes.split_kernels import SplitKernels
 from mxc.passes.verify_packed_weights import VerifyPackedWeights
 from mxc.passes.verify_transients import VerifyTransients
@@ -49,6 +50,13 @@ _VERIFY_WEIGHTS = Stage(
     phase="flow",
 )
 
+_ROW_SCHEDULES = Stage(
+    name="row-schedules",
+    invariant="A dispatch that reduces rows of a dynamic number takes one at a time.",
+    passes=(SetRowSchedule(),),
+    phase="flow",
+)
+
 _SPLIT_KERNELS = Stage(
     name="split-kernels",
     invariant="No kernel of ours is a switch on its workload: the host program chooses.",
@@ -71,8 +79,8 @@ def pipeline(target: str, *, schedules: str = "") -> Pipeline:
     """
     record = iree.resolve(target_record(target))
     before = (_NORMALISE, *_kernels(record, schedules), _FORM_DISPATCHES, _lower(record))
-    after = (_SPLIT_KERNELS,) if record.is_gpu else ()
-    return Pipeline(record.name, (*before, _VERIFY_WEIGHTS, _VERIFY_TRANSIENTS, *after))
+    after = _SPLIT_KERNELS if record.is_gpu else _ROW_SCHEDULES
+    return Pipeline(record.name, (*before, _VERIFY_WEIGHTS, _VERIFY_TRANSIENTS, after))
 
 
 #: Number of f32 lanes of the widest registers with multiply-add, by the CPU feature they need.

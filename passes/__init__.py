@@ -29,6 +29,7 @@ from mxc.passes.raise_dequantize import RaiseDequantize
 from mxc.passes.round_to_elements import RoundToElements
 from mxc.passes.set_cpu_schedule import SetCpuSchedule
 from mxc.passes.set_gpu_schedule import SetGpuSchedule
+from mxc.passes.set_row_schedule import SetRowSchedule
 from mxc.passes.spec import parse, register
 from mxc.passes.split_kernels import SplitKernels
 from mxc.passes.unit_scales import UnitScales
@@ -67,6 +68,7 @@ PASSES: tuple[type[Pass], ...] = (
     RoundToElements,
     SetCpuSchedule,
     SetGpuSchedule,
+    SetRowSchedule,
     SplitKernels,
     UnitScales,
     UnpackBeforeGather,

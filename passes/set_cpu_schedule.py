@@ -1,13 +1,9 @@
-"""mxc-set-cpu-schedule: set tile sizes of scaled contractions, and of reductions along rows.
+"""mxc-set-cpu-schedule: set the tile sizes of scaled contractions.
 
 IREE chooses tile sizes only for a contraction alone. With gathers or an epilogue in the same
 dispatch it chooses none for the block loops, and then refuses its own vectors ("large vector
 sizes"). This pass writes the schedule on the operation: the tile of a workgroup, the register tile,
 and the step of the reduction. One block of one row of weights is decoded at a time, in registers.
-
-Where the number of rows is dynamic, IREE reduces eight rows at a time, with masks for missing rows.
-Masked loads and stores of unmapped memory are slow: the norm of one row of 2880 elements took 170
-to 400 us on a Zen 5. Reducing one row at a time takes 5 us.
 
 before:
     linalg.generic {..} ins(%x, %w, %s) outs(%zero) { scaling_extf, mulf, addf }
@@ -17,11 +13,7 @@ after:
           vector_common_parallel = [1, 8, 4, 0, 0], vector_reduction = [0, 0, 0, 1, 32]>,
         translation_info = <pipeline = #iree_cpu.pipeline<DoubleTilingExpert>>>}
 
-and of a reduction of `?x2880` along rows
-    distribution = [8, 0], vector_common_parallel = [1, 0], vector_reduction = [0, 16]
-
-Leaves alone: operations that have a `compilation_info` already, and reductions of rows of more than
-8191 elements, of which IREE takes eight at a time. Refuses 6-bit elements: with no
+Leaves alone: operations that have a `compilation_info` already. Refuses 6-bit elements: with no
 tile size can IREE load a vector of them.
 """
 
@@ -31,8 +23,6 @@ from dataclasses import dataclass
 
 from iree.compiler import ir
 
-from mxc.dialects.dequantize import iterators
-from mxc.dialects.indexing import indexing_maps, loop_ranges
 from mxc.dialects.kernel_calls import read_reasons
 from mxc.dialects.locations import plain
 from mxc.dialects.reasons import Reason
@@ -43,21 +33,13 @@ from mxc.passes.rewriting.rebuild import linalg_operations
 
 ATTRIBUTE = "compilation_info"
 
-_REDUCTION = "#linalg.iterator_type<reduction>"
-#: Elements of a row that are loaded at once; instruction sets with shorter registers split them.
-_LANES = 16
-#: Longest row, in elements. What IREE fuses with the reduction of a row takes all of the row as one
-#: vector of f32, and IREE refuses vectors of 32 KiB.
-_LONGEST = 8191
-
 
 @dataclass(frozen=True)
 class SetCpuSchedule(Pass):
     """Write tile sizes for llvm-cpu on each scaled contraction.
 
     `rows` x `columns` is the tile of a workgroup, `register_rows` x `register_columns` that of the
-    inner loop; each is clamped to the size of its loop. `reduced_rows`: rows per workgroup of a
-    reduction along rows.
+    inner loop; each is clamped to the size of its loop.
     """
 
     name = "mxc-set-cpu-schedule"
@@ -65,7 +47,6 @@ class SetCpuSchedule(Pass):
     columns: int = 64
     register_rows: int = 8
     register_columns: int = 4
-    reduced_rows: int = 8
 
     def run(self, module: ir.Operation) -> None:
         """Set the schedule of every scaled contraction that has none."""
@@ -76,8 +57,6 @@ class SetCpuSchedule(Pass):
             found = match_scaled_contraction(op)
             if not isinstance(found, Reason):
                 op.attributes[ATTRIBUTE] = self._schedule(found)
-            elif _is_reduction_of_rows(op):
-                op.attributes[ATTRIBUTE] = self._one_row_at_a_time(op)
 
     def _schedule(self, found: ScaledContraction) -> ir.Attribute:
         batch = len(found.batch)
@@ -94,14 +73,6 @@ class SetCpuSchedule(Pass):
             [0] * (batch + 2) + [1, found.block],
         )
 
-    def _one_row_at_a_time(self, op: ir.Operation) -> ir.Attribute:
-        others = len(iterators(op)) - 2
-        return _tiles(
-            [self.reduced_rows, *[0] * others, 0],
-            [*[1] * (others + 1), 0],
-            [*[0] * (others + 1), min(_LANES, loop_ranges(op)[-1] or _LANES)],
-        )
-
 
 def _tiles(workgroup: list[int], register: list[int], reduction: list[int]) -> ir.Attribute:
     return ir.Attribute.parse(
@@ -109,27 +80,6 @@ def _tiles(workgroup: list[int], register: list[int], reduction: list[int]) -> i
         f"distribution = {workgroup}, vector_common_parallel = {register}, "
         f"vector_reduction = {reduction}>, translation_info = "
         "#iree_codegen.translation_info<pipeline = #iree_cpu.pipeline<DoubleTilingExpert>>>"
-    )
-
-
-def _is_reduction_of_rows(op: ir.Operation) -> bool:
-    """Whether the operation reduces along its last loop, and only its first loop is dynamic.
-
-    Rows of more than _LONGEST elements are none.
-    """
-    if op.name != "linalg.generic":
-        return False
-    reduced = [str(each) == _REDUCTION for each in iterators(op)]
-    if len(reduced) < 2:
-        return False
-    rows, *others = loop_ranges(op)
-    whole = ir.AffineMap.get_identity(len(reduced))
-    return (
-        reduced == [False] * (len(reduced) - 1) + [True]
-        and rows is None
-        and None not in others
-        and (others[-1] or 0) <= _LONGEST
-        and whole in indexing_maps(op)[:-1]
     )
 
 
