@@ -16,6 +16,10 @@ from safetensors.torch import load_file, save_file
 _EXPERTS = re.compile(r"(?P<stem>.*\.experts)\.(?P<part>gate_up_proj|down_proj)(?P<bias>_bias)?")
 
 
+#: transformers has experts of this model as [E, in, out], gate before up.
+_TURNED = "llama4"
+
+
 def _library(config: Json) -> Any:
     return (
         transformers.AutoModelForImageTextToText
@@ -47,7 +51,8 @@ def _turned(tensor: torch.Tensor) -> torch.Tensor:
 def _apart(plain: Tensors, model_type: str) -> Tensors:
     """Experts that are one tensor as layers of their own.
 
-    Those of gpt-oss are [E, in, out], and gate and up stay one layer; else they are [E, out, in].
+    Those of gpt-oss are [E, in, out], and gate and up stay one layer; those of others become
+    layers [out, in], for gate and up apart.
     """
     found: Tensors = {}
     for name, tensor in plain.items():
@@ -57,7 +62,8 @@ def _apart(plain: Tensors, model_type: str) -> Tensors:
             continue
         for number, each in enumerate(tensor):
             if model_type != "gpt_oss":
-                found |= _halves(f"{match['stem']}.{number}", match["part"], each)
+                own = each.mT if model_type == _TURNED else each
+                found |= _halves(f"{match['stem']}.{number}", match["part"], own)
                 continue
             layer = f"{match['stem']}.{number}.{match['part']}"
             found[f"{layer}.bias" if match["bias"] else f"{layer}.weight"] = _turned(each)
@@ -80,12 +86,13 @@ def _together(values: Tensors, plain: Tensors, model_type: str) -> Tensors:
         assert match is not None
         if model_type != "gpt_oss":
             halves = ["gate_proj", "up_proj"] if match["part"] == "gate_up_proj" else ["down_proj"]
-            found[name] = torch.stack(
+            whole = torch.stack(
                 [
                     torch.cat([values[f"{match['stem']}.{n}.{half}.weight"] for half in halves])
                     for n in range(plain[name].shape[0])
                 ]
             )
+            found[name] = whole.mT if model_type == _TURNED else whole
             continue
         kind = "bias" if match["bias"] else "weight"
         parts = [
@@ -96,14 +103,18 @@ def _together(values: Tensors, plain: Tensors, model_type: str) -> Tensors:
     return found
 
 
-def write_published(folder: Path, published: Published) -> None:
-    """`checkpoint`, as it is published, and `reference`, plain float32 numbers of the same."""
+def write_published(folder: Path, published: Published) -> Tensors:
+    """`checkpoint`, as it is published, and `reference`, plain float32 numbers of the same.
+
+    Returns the numbers of the weights that are stored in another form, by their names in the file.
+    """
     # transformers writes into the dictionaries that it is given.
     config = copy.deepcopy(published.config)
     _random_model(copy.deepcopy(config), published.dtype).save_pretrained(folder / "plain")
     plain = load_file(folder / "plain" / "model.safetensors")
     stored: Tensors = {}
     values: Tensors = {}
+    packed: list[str] = []
     for name, weight in _apart(plain, config["model_type"]).items():
         module, _, part = name.rpartition(".")
         stores = (s for p, s in published.stores.items() if re.fullmatch(p, module))
@@ -114,12 +125,9 @@ def write_published(folder: Path, published: Published) -> None:
         parts, numbers = store(weight.float().numpy())
         stored |= {f"{module}.{end}": tensor for end, tensor in parts.items()}
         values[name] = torch.from_numpy(numbers)
+        packed.append(name)
     stored |= published.extra(stored)
-    named = {}
-    for name, tensor in stored.items():
-        for ours, theirs in published.names.items():
-            name = name.replace(ours, theirs)
-        named[name] = tensor
+    named = {_called(name, published): tensor for name, tensor in stored.items()}
     said = published.quantization
     declared = {} if said is None else {"quantization_config": said}
     _write(folder / "checkpoint", named, {**config, **declared})
@@ -127,6 +135,13 @@ def write_published(folder: Path, published: Published) -> None:
         text = json.dumps(published.beside)
         (folder / "checkpoint" / "hf_quant_config.json").write_text(text)
     _write(folder / "reference", _together(values, plain, config["model_type"]), config)
+    return {_called(name, published): values[name] for name in packed}
+
+
+def _called(name: str, published: Published) -> str:
+    for ours, theirs in published.names.items():
+        name = name.replace(ours, theirs)
+    return name
 
 
 def _write(folder: Path, tensors: Tensors, config: Json) -> None:

@@ -129,6 +129,13 @@ def fp8_of_tensor(weight: Floats) -> tuple[Parts, Floats]:
     return parts, values
 
 
+def mistral_fp8(weight: Floats) -> tuple[Parts, Floats]:
+    """The same under other names; the scale multiplies (Ministral 3)."""
+    parts, values = fp8_of_tensor(weight)
+    names = {"weight_scale": "weight_scale_inv", "input_scale": "activation_scale"}
+    return {names.get(name, name): part for name, part in parts.items()}, values
+
+
 def fp8_of_rows(weight: Floats) -> tuple[Parts, Floats]:
     """A bfloat16 scale for each row (compressed-tensors, dynamic inputs)."""
     largest = np.abs(weight).max(1, keepdims=True).astype(np.float64)

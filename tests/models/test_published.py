@@ -21,6 +21,7 @@ from published_fused import FUSED
 from published_gemma4 import GEMMA4
 from published_hybrids import HYBRIDS
 from published_latent import LATENT
+from published_names import NAMES
 
 import mxc
 from mxc.artifact.manifest import REPORT, WEIGHTS
@@ -41,7 +42,9 @@ EVERY = PUBLISHED | HYBRIDS | FUSED | LATENT | GEMMA4
 def test_the_documentation_lists_them() -> None:
     text = (Path(__file__).parents[2] / "docs/models.md").read_text()
     listed = re.findall(r"^\|[^|]*\| ([\w.-]+/[\w.-]+) \|", text, re.MULTILINE)
-    assert sorted(listed) == sorted({each.model.partition(",")[0] for each in EVERY.values()})
+    assert sorted(listed) == sorted(
+        {each.model.partition(",")[0] for each in (EVERY | NAMES).values()}
+    )
 
 
 @pytest.mark.parametrize("name", EVERY)

@@ -41,6 +41,8 @@ def _gemma(
     c.inert("_sliding_window_pattern")
     c.known("use_bidirectional_attention", (False,), False)
     # Configs of the first releases also have hidden_act, which is unused; hidden_activation counts.
+    if c.raw("sliding_window_size") is not None:  # those of Gemma 2 have both names
+        c.known("sliding_window_size", (c.raw("sliding_window"),))
     c.known("hidden_act", ("gelu", "gelu_pytorch_tanh"), "gelu_pytorch_tanh")
     caps = [
         c.number(key) if c.raw(key) is not None else None

@@ -24,6 +24,7 @@ def llama4(c: Fields) -> Decoder:
     rope, normed = read_rope(c, theta=5e5, interleaved=True), c.flag("use_qk_norm", True)
     tuned, floor = c.flag("attn_temperature_tuning", True), c.size("floor_scale", 8192)
     temperature = Temperature(step=floor, factor=c.number("attn_scale", 0.1))
+    c.inert("for_llm_compressor")  # how transformers 4.51 made the experts
     size, turns = c.raw("attention_chunk_size"), rotated(c, count)
     chunk = None if size is None else Chunk(c.size("attention_chunk_size"))
     types = ["chunked_attention" if each else "full_attention" for each in turns]

@@ -15,6 +15,7 @@ def smollm3(c: Fields) -> Decoder:
     rope, dense = read_rope(c, theta=2e6), mlp(c, bias=c.flag("mlp_bias", False))
     turns, slides = rotated(c, count), c.flag("use_sliding_window", False)
     window = c.raw("sliding_window")
+    c.inert("max_window_layers")  # of Qwen2; layer_types or no_rope_layers say which layers slide
     types = c.raw("layer_types") or [
         SLIDING if slides and window is not None and not each else FULL for each in turns
     ]

@@ -16,6 +16,11 @@ def starcoder2(c: Fields) -> Decoder:
     bias = c.flag("use_bias", True)
     # Fields of training, and fields of the release with fixed values.
     c.inert("residual_dropout", "embedding_dropout")
+    # GPT-BigCode's names: hidden_act and norm_epsilon count.
+    c.inert("activation_function", "layer_norm_epsilon")
+    for name in ("attention_softmax_in_fp32", "scale_attention_softmax_in_fp32"):
+        c.known(name, (True,), True)
+    c.known("scale_attn_weights", (True,), True)
     c.known("mlp_type", ("default",), "default")
     c.known("norm_type", ("layer_norm",), "layer_norm")
     window = c.raw("sliding_window") and c.size("sliding_window")

@@ -187,10 +187,10 @@ def _read_scaling(rope: Fields, outer: Fields, known: tuple[str, ...] = ()) -> S
             high_freq_factor=rope.number("high_freq_factor"),
             original_max_position_embeddings=rope.size("original_max_position_embeddings"),
         )
-        if scaling.low_freq_factor >= scaling.high_freq_factor:
+        if scaling.low_freq_factor > scaling.high_freq_factor:
             raise rope.refuse(
                 "low_freq_factor",
-                f"less than high_freq_factor = {scaling.high_freq_factor}",
+                f"at most high_freq_factor = {scaling.high_freq_factor}",
                 scaling.low_freq_factor,
             )
     elif kind == "yarn":
@@ -250,9 +250,11 @@ def _llama3(scaling: Llama3Scaling, plain: NDArray[np.float32]) -> NDArray[np.fl
     low, high = np.float32(scaling.low_freq_factor), np.float32(scaling.high_freq_factor)
     waves = np.float32(2 * math.pi) / plain
     factor = np.float32(scaling.factor)
+    far, near = waves > np.float32(context / low), waves < np.float32(context / high)
+    if low == high:  # Llama 4 Scout: no ramp
+        return np.where(far, plain / factor, plain)
     ramp = (np.float32(context) / waves - low) / (high - low)
     smooth = (np.float32(1) - ramp) * plain / factor + ramp * plain
-    far, near = waves > np.float32(context / low), waves < np.float32(context / high)
     mixed: NDArray[np.float32] = np.where(far, plain / factor, np.where(near, plain, smooth))
     return mixed
 

@@ -16,7 +16,8 @@ from mxc.errors import CheckpointError
 #: transformers itself (PreTrainedConfig and the defaults of GenerationConfig, 5.23).
 INERT = frozenset({
     "_attn_implementation_autoset", "_name_or_path", "architectures", "attention_dropout",
-    "auto_map", "bos_token_id", "decoder_start_token_id", "dtype", "eos_token_id",
+    "auto_map", "bos_token_id", "cache_implementation", "decoder_start_token_id", "dtype",
+    "eos_token_id",
     "finetuning_task", "id2label", "initializer_range", "is_encoder_decoder", "label2id",
     "max_length", "model_type", "name_or_path", "num_labels", "output_attentions",
     "output_hidden_states", "output_router_logits", "pad_token_id", "pretraining_tp",
