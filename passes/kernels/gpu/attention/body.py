@@ -248,7 +248,7 @@ class _Body:
         operands = self.operands
         if self.shape.cap is not None:
             scores = capped(scores, self.shape.scale, self.shape.cap)
-        scores = self._masked(rows, scores, block.start)
+        scores = self._masked(rows if careful else None, scores, block.start)
         found = []
         for tile, sums in enumerate(before):
             own, unit = scores[2 * tile : 2 * tile + 2], self.shape.unit
@@ -361,16 +361,20 @@ class _Body:
             yield [bitcast(part, kind.element_type, 2 * words) for part in made]
 
     def _masked(
-        self, rows: Sequence[Row], scores: list[ir.Value], start: ir.Value
+        self, rows: Sequence[Row] | None, scores: list[ir.Value], start: ir.Value
     ) -> list[ir.Value]:
-        """Scores of keys that a row does not see are MASKED; most blocks have none of them."""
+        """Scores of keys that a row does not see are MASKED; most blocks have none of them.
+
+        `rows`: None for those of all tiles.
+        """
         own = self.wave
         late = below(own.position, start + (BLOCK_KEYS - 1))
         early = below(start, first_seen(self.shape.reach, own.last))
         some = late if self.shape.reach is None else late | early
 
         def mask() -> list[ir.Value]:
-            each = [self._mask(row, scores[2 * n : 2 * n + 2], start) for n, row in enumerate(rows)]
+            own = self._rows() if rows is None else rows
+            each = [self._mask(row, scores[2 * n : 2 * n + 2], start) for n, row in enumerate(own)]
             return [score for own in each for score in own]
 
         return choose(some, mask, scores)

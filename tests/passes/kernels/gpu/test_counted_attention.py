@@ -7,6 +7,7 @@ of 32 are interpreted.
 import functools
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import counted_attention
@@ -18,6 +19,7 @@ from iree.compiler import ir
 from numpy.typing import NDArray
 from test_attention_of_32 import attend, pieces_of
 
+import mxc
 from mxc.compiler.pipelines import pipeline
 from mxc.dialects.context import new_context
 from mxc.passes import base
@@ -113,6 +115,13 @@ def test_zeros_are_used_once(watched: Callable[..., Any]) -> None:
     assert not [finding for _, sanitizer in made.seen for finding in sanitizer.findings]
     check(result(first, case, given), case, given)
     np.testing.assert_array_equal(np.asarray(first), np.asarray(second))
+
+
+def test_registers_are_enough_for_a_group_of_three(tmp_path: Path) -> None:
+    """Heads of Granite 3.1 3B-A800M: strict refuses kernels that keep registers in memory."""
+    (tmp_path / "counted.mlir").write_text(counted_attention.program(Case(8, 3, 64)))
+    output = tmp_path / "counted.mxc"
+    mxc.compile(tmp_path / "counted.mlir", target="gfx950", output=output, strict=True)
 
 
 @functools.cache
