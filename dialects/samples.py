@@ -41,6 +41,7 @@ _BINARY: dict[str, Callable[[int, int], int]] = {
     "arith.maxsi": max,
     "arith.andi": operator.and_,
     "arith.ori": operator.or_,
+    "util.align": lambda a, b: -(-a // b) * b,
 }
 _ORDER: tuple[Callable[[int, int], bool], ...] = (
     operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge,

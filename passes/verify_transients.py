@@ -24,6 +24,7 @@ from iree.compiler import ir
 
 from mxc.dialects.dispatches import owner, walk
 from mxc.dialects.locations import plain
+from mxc.dialects.samples import STATED, Sizes
 from mxc.errors import PassError
 from mxc.passes.base import FALLBACK, LEAST, Pass
 
@@ -72,15 +73,15 @@ def findings(
     return found
 
 
-def transients(function: ir.Operation) -> tuple[int, int]:
-    """Transient buffers of a call: bytes of those of constant size, and number of the others."""
-    total, dynamic = 0, 0
+def transients(function: ir.Operation, sizes: Sizes = STATED) -> tuple[int, int]:
+    """Transient buffers of a call: bytes of those of known size, and number of the others."""
+    total, unknown = 0, 0
     for op in walk(function):
         if op.name == ALLOCATE and _lifetime(op.results[0]) == "transient":
-            size = _size(op)
+            size = _size(op, sizes)
             total += size or 0
-            dynamic += size is None
-    return total, dynamic
+            unknown += size is None
+    return total, unknown
 
 
 def _initializer(initializer: ir.Operation) -> list[tuple[ir.Operation, str]]:
@@ -134,9 +135,9 @@ def _lifetime(value: ir.Value) -> str:
     return text[len(prefix) : -1] if text.startswith(prefix) else ""
 
 
-def _size(allocation: ir.Operation) -> int | None:
-    sizes = [v for v in allocation.operands if isinstance(v.type, ir.IndexType)]
-    return _constant(sizes[0]) if sizes else None
+def _size(allocation: ir.Operation, sizes: Sizes = STATED) -> int | None:
+    found = [v for v in allocation.operands if isinstance(v.type, ir.IndexType)]
+    return sizes.number(found[0]) if found else None
 
 
 def _constant(value: ir.Value) -> int | None:

@@ -126,13 +126,14 @@ class FunctionCost:
     call.
 
     `transient_bytes` is the sum over buffers of constant size; `dynamic_transients` counts the
-    others.
+    others. `samples` has the bytes of all of them at each sample of the function, by its name.
     """
 
     name: str
     dispatches: int
     transient_bytes: int
     dynamic_transients: int
+    samples: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

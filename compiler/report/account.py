@@ -367,13 +367,21 @@ def _prepared(stream: ir.Operation) -> list[str]:
 def _functions(every: list[Dispatch], stream: ir.Operation) -> tuple[FunctionCost, ...]:
     counts = Counter(dispatch.function for dispatch in every)
     buffers: dict[str, tuple[int, int]] = {}
+    known: dict[str, dict[str, int]] = {}
     for op in stream.regions[0].blocks[0].operations:
         if op.operation.name == "util.func":
             name = str(ir.StringAttr(op.operation.attributes["sym_name"]).value)
             buffers[name] = transients(op.operation)
+            own = [each for each in read_samples(stream) if each.function == name]
+            at = {each.name: transients(op.operation, Sizes(each)) for each in own}
+            known[name] = {key: size for key, (size, unknown) in at.items() if not unknown}
     return tuple(
         FunctionCost(
-            name=name, dispatches=counts[name], transient_bytes=total, dynamic_transients=dynamic
+            name=name,
+            dispatches=counts[name],
+            transient_bytes=total,
+            dynamic_transients=dynamic,
+            samples=known.get(name, {}),
         )
         for name in dict.fromkeys([*buffers, *counts])
         for total, dynamic in (buffers.get(name, (0, 0)),)

@@ -1,0 +1,87 @@
+"""Bytes of transient buffers of calls of models with linear attention, by the compiled program.
+
+Rules of linear attention in chunks pad the rows of a call, and keep a state for each chunk. Ours
+has rows of activations, and the states in their pool.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers as t
+
+import mxc
+from mxc.artifact.manifest import REPORT
+from mxc.compiler.checkpoints.synthetic.decoder import write_decoder
+
+KINDS = ["linear_attention", "full_attention"]
+SIZES: dict[str, Any] = {
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "vocab_size": 96,
+    "max_position_embeddings": 1024,
+    "eos_token_id": 1,
+    "bos_token_id": 2,
+    "pad_token_id": 0,
+    "layer_types": KINDS,
+}
+#: A state has 128 x 128 numbers, as in the published models, and a row of activations few.
+CONFIGS = {
+    "gated delta net": t.Qwen3_5TextConfig(
+        **SIZES,
+        head_dim=32,
+        linear_num_key_heads=1,
+        linear_num_value_heads=1,
+        linear_key_head_dim=128,
+        linear_value_head_dim=128,
+    ),
+    "Kimi delta attention": t.KimiLinearConfig(
+        **SIZES,
+        kv_lora_rank=128,
+        qk_nope_head_dim=16,
+        qk_rope_head_dim=16,
+        v_head_dim=16,
+        linear_num_heads=1,
+        linear_head_dim=128,
+        linear_conv_kernel_dim=4,
+        mlp_layer_types=["dense", "dense"],
+    ),
+}
+
+
+def transients(folder: Path, config: Any, target: str, rows: int) -> dict[str, int]:
+    """Bytes of the transient buffers of calls: of a token, and of so many rows of a prompt."""
+    folder.mkdir()
+    name = f"{type(config).__name__.removesuffix('TextConfig').removesuffix('Config')}ForCausalLM"
+    write_decoder(folder / "checkpoint", config.to_dict() | {"architectures": [name]})
+    mxc.compile(
+        folder / "checkpoint",
+        target,
+        folder / "model.mxc",
+        max_sequence_length=rows,
+        listing=False,
+    )
+    (step,) = json.loads((folder / "model.mxc" / REPORT).read_text())["functions"]
+    return dict(step["samples"])
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "row"),
+    [
+        ("gated delta net", "cpu", 9400),
+        ("gated delta net", "gfx950", 8000),
+        ("Kimi delta attention", "cpu", 15600),
+        ("Kimi delta attention", "gfx950", 11400),
+    ],
+)
+def test_no_state_grows_with_the_chunk(name: str, target: str, row: int, tmp_path: Path) -> None:
+    """`row`: bytes that a row takes, a little more than it does."""
+    few, many = (transients(tmp_path / str(n), CONFIGS[name], target, n) for n in (64, 512))
+    # Rows are not padded to a chunk.
+    assert many["token"] <= few["prompt"] / 32
+    # A state for each 64 rows would be 1 KiB a row.
+    assert (many["prompt"] - few["prompt"]) / (512 - 64) <= row
