@@ -235,14 +235,14 @@ _TWO_OF_FOUR = _KEYS_ARE_VALUES | {"num_key_value_heads": 4, "num_global_key_val
 
 #: Heads, pages and norms differ by layer.
 GEMMAS4: dict[str, Case] = {
-    # The last two layers read the keys and values of the two before, not of the first two, and have
+    # The last two layers read the keys and values of the two before, not of the first one, and have
     # wider MLPs.
     "gemma4_text, borrows": Case(
         t.Gemma4TextConfig(
             **GEMMA4
             | {
-                "num_hidden_layers": 6,
-                "layer_types": [SLIDES, SEES_ALL] * 3,
+                "num_hidden_layers": 5,
+                "layer_types": [SLIDES, SLIDES, SEES_ALL, SLIDES, SEES_ALL],
                 "vocab_size_per_layer_input": 138,
                 "intermediate_size": 128,
                 "hidden_size_per_layer_input": 32,
