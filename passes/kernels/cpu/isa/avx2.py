@@ -6,16 +6,16 @@ from dataclasses import dataclass
 
 import numpy as np
 from iree.compiler import ir
-from iree.compiler.dialects import arith, math
+from iree.compiler.dialects import arith
 from numpy.typing import NDArray
 
 from mxc.dialects import x86
 from mxc.formats.formats import ElementFormat, Specials
 from mxc.kernels.layout import Kind
 from mxc.passes.kernels.cpu.codes import floats_of_codes
-from mxc.passes.kernels.cpu.isa import x86_bytes
-from mxc.passes.kernels.cpu.isa.protocol import Grain, Isa
+from mxc.passes.kernels.cpu.isa.protocol import Grain
 from mxc.passes.kernels.cpu.isa.registers import bfloat16_bits, pairs_of_halves
+from mxc.passes.kernels.cpu.isa.x86_bytes import X86, look_up
 from mxc.passes.kernels.vectors import bitcast, equal, i8, i16, of, splat, table
 
 #: Mantissa bits of a bf16, and its exponent bias.
@@ -26,24 +26,13 @@ _HIGH = 8
 _SPECIAL = (0x7FC0, 0x7F80)
 
 
-@dataclass(frozen=True)
-class Avx2(Isa):
-    """AVX2 and FMA. `vnni`: it also has vpdpbusd."""
+@dataclass(frozen=True, kw_only=True)
+class Avx2(X86):
+    """AVX2 and FMA."""
 
-    vnni: bool
     lanes: int = 8
     registers: int = 16
     kinds: tuple[Kind, ...] = ("quads", "floats")
-    signed: bool = False
-
-    def decodes(self, bits: int, kind: Kind) -> bool:
-        """All but quads of int8 without VNNI, whose products overflow vpmaddubsw."""
-        return kind != "quads" or self.vnni or bits < 8
-
-    def chains(self, kind: Kind) -> int:
-        """Latency times throughput, and some more. Where vpdpbusd is replaced, only an addition
-        depends on the sum."""
-        return 4 if kind == "quads" and not self.vnni else 12
 
     def costly(self, bits: int, kind: Kind) -> bool:
         """All but quads of 8 bits, and quads of 4 bits with vpdpbusd. Its replacement takes
@@ -56,25 +45,15 @@ class Avx2(Isa):
             return "bytes"
         return "words" if element.exponent else "dwords"
 
-    def multiply_add(self, a: ir.Value, b: ir.Value, total: ir.Value) -> ir.Value:
-        """vfmadd."""
-        return math.fma(a, b, total)
-
-    def dot_quads(self, total: ir.Value, weight: ir.Value, one: ir.Value) -> ir.Value:
-        """vpdpbusd, or its replacement by three instructions."""
-        dot = x86.dot_u8i8 if self.vnni else x86_bytes.dot
-        return dot(total, weight, one)
-
     def quads(self, values: NDArray[np.int8], codes: ir.Value) -> ir.Value:
         """Look up bytes: vpshufb."""
-        return x86_bytes.look_up(values, codes)
+        return look_up(values, codes)
 
     def pairs_of_bytes(self, element: ElementFormat, codes: ir.Value) -> tuple[ir.Value, ir.Value]:
         """Look up the low and the high bytes: vpshufb."""
         bits = bfloat16_bits(element.values).view(np.uint16)
         lows, highs = (
-            x86_bytes.look_up(half.astype(np.uint8).view(np.int8), codes)
-            for half in (bits & 0xFF, bits >> 8)
+            look_up(half.astype(np.uint8).view(np.int8), codes) for half in (bits & 0xFF, bits >> 8)
         )
         return pairs_of_halves(lows, highs, self.lanes)
 

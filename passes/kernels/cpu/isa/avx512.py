@@ -6,43 +6,32 @@ from dataclasses import dataclass
 
 import numpy as np
 from iree.compiler import ir
-from iree.compiler.dialects import arith, math
+from iree.compiler.dialects import arith
 from numpy.typing import NDArray
 
 from mxc.dialects import x86
 from mxc.formats.formats import ElementFormat
 from mxc.kernels.layout import Kind
 from mxc.passes.kernels.cpu.codes import floats_of_codes
-from mxc.passes.kernels.cpu.isa import x86_bytes
-from mxc.passes.kernels.cpu.isa.protocol import Grain, Isa
+from mxc.passes.kernels.cpu.isa.protocol import Grain
 from mxc.passes.kernels.cpu.isa.registers import bfloat16_bits, pairs_of_halves
+from mxc.passes.kernels.cpu.isa.x86_bytes import X86, look_up
 from mxc.passes.kernels.vectors import bitcast, f32, i8, i16, signed_below, splat, table
 
 
-@dataclass(frozen=True)
-class Avx512(Isa):
+@dataclass(frozen=True, kw_only=True)
+class Avx512(X86):
     """AVX-512 with BW; the features tell which dot products and lookups it has."""
 
     bf16: bool
-    vnni: bool
     vbmi: bool
     lanes: int = 16
     registers: int = 32
-    signed: bool = False
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
         """The kinds of dot product; pairs need BF16."""
         return ("quads", "pairs", "floats") if self.bf16 else ("quads", "floats")
-
-    def decodes(self, bits: int, kind: Kind) -> bool:
-        """All but quads of int8 without VNNI, whose products overflow vpmaddubsw."""
-        return kind != "quads" or self.vnni or bits < 8
-
-    def chains(self, kind: Kind) -> int:
-        """Latency times throughput, and some more. Where vpdpbusd is replaced, only an addition
-        depends on the sum."""
-        return 4 if kind == "quads" and not self.vnni else 12
 
     def costly(self, bits: int, kind: Kind) -> bool:
         """8-bit floats, and quads of 6 bits without vpermb."""
@@ -54,23 +43,14 @@ class Avx512(Isa):
             return "bytes" if self.vbmi else "dwords"
         return "dwords" if kind == "floats" and element.bits == 4 else "words"
 
-    def multiply_add(self, a: ir.Value, b: ir.Value, total: ir.Value) -> ir.Value:
-        """vfmadd."""
-        return math.fma(a, b, total)
-
     def dot_pairs(self, total: ir.Value, weight: ir.Value, one: ir.Value) -> ir.Value:
         """vdpbf16ps."""
         return x86.dot_bf16(total, weight, one)
 
-    def dot_quads(self, total: ir.Value, weight: ir.Value, one: ir.Value) -> ir.Value:
-        """vpdpbusd, or its replacement by three instructions."""
-        dot = x86.dot_u8i8 if self.vnni else x86_bytes.dot
-        return dot(total, weight, one)
-
     def quads(self, values: NDArray[np.int8], codes: ir.Value) -> ir.Value:
         """Look up bytes: vpermb with a table that fills a register, or vpshufb."""
         if not self.vbmi:
-            return x86_bytes.look_up(values, codes)
+            return look_up(values, codes)
         return x86.permute_bytes(table(np.resize(values, 64), i8()), codes)
 
     def pair_bits(self, element: ElementFormat) -> NDArray[np.int16]:
@@ -96,17 +76,17 @@ class Avx512(Isa):
         signed = np.array_equal(bits[:half] | 0x8000, bits[half:])
         sign = signed_below(codes, splat(0, i8(), 4 * self.lanes))
 
-        def look_up(part: NDArray[np.uint8]) -> ir.Value:
+        def of_both(part: NDArray[np.uint8]) -> ir.Value:
             first, second = (table(x.view(np.int8), i8()) for x in np.split(part, 2))
             return x86.permute_bytes_of_two(first, codes, second)
 
-        lows, highs = look_up(low[:half]), look_up(high[:half])
+        lows, highs = of_both(low[:half]), of_both(high[:half])
         if signed:
             top = codes & -128
             highs = highs | top
         else:
-            lows = arith.select(sign, look_up(low[half:]), lows)
-            highs = arith.select(sign, look_up(high[half:]), highs)
+            lows = arith.select(sign, of_both(low[half:]), lows)
+            highs = arith.select(sign, of_both(high[half:]), highs)
         return pairs_of_halves(lows, highs, self.lanes)
 
     def floats_of_dwords(self, element: ElementFormat, codes: ir.Value) -> ir.Value:

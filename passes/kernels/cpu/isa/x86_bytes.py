@@ -1,14 +1,18 @@
-"""Lookups and dot products of bytes for AVX2 and AVX-512 without newer instructions, at both
-widths."""
+"""What AVX2 and AVX-512 have in common, and lookups and dot products of bytes without newer
+instructions, at both widths."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from iree.compiler import ir
-from iree.compiler.dialects import arith
+from iree.compiler.dialects import arith, math
 from numpy.typing import NDArray
 
 from mxc.dialects import x86
+from mxc.kernels.layout import Kind
+from mxc.passes.kernels.cpu.isa.protocol import Isa
 from mxc.passes.kernels.vectors import bitcast, i8, i16, lanes_of, signed_below, splat, table
 
 #: Bytes of the parts of a register that vpshufb does not cross.
@@ -47,3 +51,28 @@ def dot(total: ir.Value, weight: ir.Value, one: ir.Value) -> ir.Value:
     lanes = lanes_of(total)
     pairs = x86.multiply_pairs_u8i8(weight, one)
     return total + x86.multiply_pairs_i16(pairs, splat(1, i16(), 2 * lanes))
+
+
+@dataclass(frozen=True, kw_only=True)
+class X86(Isa):
+    """What AVX2 and AVX-512 have in common. `vnni`: vpdpbusd is there."""
+
+    vnni: bool
+    signed: bool = False
+
+    def decodes(self, bits: int, kind: Kind) -> bool:
+        """All but quads of int8 without VNNI, whose products overflow vpmaddubsw."""
+        return kind != "quads" or self.vnni or bits < 8
+
+    def chains(self, kind: Kind) -> int:
+        """Latency times throughput, and some more. Where vpdpbusd is replaced, only an addition
+        depends on the sum."""
+        return 4 if kind == "quads" and not self.vnni else 12
+
+    def multiply_add(self, a: ir.Value, b: ir.Value, total: ir.Value) -> ir.Value:
+        """vfmadd."""
+        return math.fma(a, b, total)
+
+    def dot_quads(self, total: ir.Value, weight: ir.Value, one: ir.Value) -> ir.Value:
+        """vpdpbusd, or its replacement by three instructions."""
+        return (x86.dot_u8i8 if self.vnni else dot)(total, weight, one)
