@@ -8,7 +8,7 @@ and 0x8000 for both zeros. A saturating i16 subtraction of (most - scale byte) <
     negative   a smaller exponent too: the bits are 0x8000 + magnitude
     zero       0x8000, the least integer, saturates and stays -0, which adds nothing
 
-The subtraction is exact while no exponent leaves its range (`exact_scales`). Blocks with a scale
+The subtraction is exact while no exponent leaves its range (`ExponentTable`). Blocks with a scale
 byte outside the range, weights with NaN codes, and other types of scales are multiplied as f32, and
 the upper half is the bf16. This is exact too: the product of such a code and scale has at most 8
 significant bits.
@@ -68,12 +68,6 @@ def takes_exponents(scales: str, block: int) -> bool:
     """Whether scales of this type, each for `block` elements, can be subtracted from exponents:
     they are powers of two, and one scale covers a whole step."""
     return scales == _F8E8M0 and block % STEP == 0
-
-
-def exact_scales(values: Numbers) -> range:
-    """The E8M0 bytes for which subtracting from the exponent keeps every value a normal bf16."""
-    found = ExponentTable.of(values)
-    return range(0) if found is None else range(found.least, found.most + 1)
 
 
 def panel_layout(bits: int) -> Layout:

@@ -9,7 +9,7 @@ import pytest
 
 from mxc.formats.formats import block_format
 from mxc.kernels.amx import scheduled, steps
-from mxc.kernels.decode import decoder, element_of, exact_scales, panel_layout, scale_element
+from mxc.kernels.decode import ExponentTable, decoder, element_of, panel_layout, scale_element
 from mxc.kernels.tiles import tdpbf16ps
 
 UNTOUCHED = -7.0
@@ -72,7 +72,9 @@ def test_every_step_of_the_schedule_computes_the_definition(draw, name) -> None:
 def test_the_exponent_takes_every_scale_that_is_said_to_be_exact(format) -> None:
     """A block of codes under each scale byte is the product in f32 with the bits of a bf16."""
     known = block_format(format).element
-    allowed = exact_scales(known.values)
+    found = ExponentTable.of(known.values)
+    assert found is not None
+    allowed = range(found.least, found.most + 1)
     assert {"mxfp4": range(2, 253), "mxint8": range(7, 254)}.get(format, allowed) == allowed
     codes, scales = element_of(known), scale_element("f8E8M0FNU")
     raw = panel_layout(known.bits)
