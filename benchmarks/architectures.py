@@ -1,12 +1,19 @@
 """Compile two layers of every architecture, at published widths, for a CPU and for gfx950.
 
     python benchmarks/architectures.py [--only NAME ..] [--target cpu --target gfx950] [--plain]
+    python benchmarks/architectures.py --decode [--only NAME ..] [--plain] [--threads 2]
 
 No weights are needed: checkpoints are headers of bf16 tensors. Matrices are quantized to mxfp8
 where possible (--quantize-dense), or stay bf16 (--plain). Every compilation runs in its own process
 with --strict. The script prints its processor time and wall time, errors, and each product that no
 kernel of mxc computes; the exit code is 1 if there is an error or such a product. Configs are those
 of transformers' classes, with the sizes of the named model.
+
+With --decode, four layers of models with linear attention, three of them linear, are compiled for
+this CPU with random weights, few experts and a small vocabulary, and `mxc bench` measures them,
+rounds alternating with readings of DRAM. A row of the table has the bytes of the report for a
+token and their rate at the median time, the same of the operations of attention in the fastest
+call that was profiled, the rates of DRAM, and the shares of these. Other processes must be idle.
 """
 
 from __future__ import annotations
@@ -18,7 +25,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import transformers
@@ -173,6 +182,24 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 
+#: What --decode measures: three layers of linear attention and one of full attention, few experts,
+#: a small vocabulary.
+FOUR_LAYERS: dict[str, Any] = {
+    "num_hidden_layers": 4,
+    "layer_types": 3 * LINEAR["layer_types"][:1] + LINEAR["layer_types"][1:],
+    "num_experts": 16,
+    "vocab_size": 16384,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "pad_token_id": 2,
+}
+DECODED = {
+    "kimi_linear": FOUR_LAYERS | {"mlp_layer_types": ["dense", *3 * ["sparse"]]},
+    "qwen3_next": FOUR_LAYERS,
+}
+#: Parts of the names of operations of attention, linear or not.
+_ATTENTION = ("linear_attn", "self_attn")
+
 #: Fields of a class that count its own layers.
 _BY_LAYER = ("layer_types", "mlp_layer_types", "no_rope_layers", "moe_layers", "attn_type_list")
 
@@ -181,15 +208,57 @@ def _model_type(row: str) -> str:
     return row.partition(",")[0]
 
 
-def config(row: str, name: str) -> dict[str, Any]:
-    """config.json of two layers, or of as many as the row says."""
+def config(row: str, name: str, more: dict[str, Any] | None = None) -> dict[str, Any]:
+    """config.json of two layers, or of as many as the row or `more` says."""
     own = transformers.AutoConfig.for_model(_model_type(row)).to_dict()
     own = {key: value for key, value in own.items() if key not in _BY_LAYER}
-    own |= {"architectures": [name], "num_hidden_layers": 2} | MODELS[row][1]
+    own |= {"architectures": [name], "num_hidden_layers": 2} | MODELS[row][1] | (more or {})
     longest = "max_position_embeddings" if "max_position_embeddings" in own else "model_max_length"
     own[longest] = max(own[longest], LENGTH)
     found: dict[str, Any] = json.loads(json.dumps(own, default=str))
     return found
+
+
+def decode(row: str, name: str, *, plain: bool, threads: int, rounds: int) -> str:
+    """A row of the table of --decode. Raises CalledProcessError."""
+    sys.path.append(str(Path(__file__).parent / "cpu"))
+    from artifacts import run_mxc
+    from limits import read_limit
+
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint, output = Path(folder) / "checkpoint", Path(folder) / "model.mxc"
+        write_decoder(checkpoint, config(row, name, DECODED[row]))
+        words = [] if plain else ["--quantize-dense", "mxfp8"]
+        run_mxc(["compile", str(checkpoint), "--output", str(output), "--no-cache",
+                 "--max-sequence-length", str(LENGTH), "--strict", *words])  # fmt: skip
+        report = json.loads((output / REPORT).read_text())
+        sizes = [each["samples"]["token"]["bytes_moved"] for each in report["operations"]]
+        seconds, reads, attention = [], [], []
+        for _ in range(rounds):
+            reads.append(read_limit(threads))
+            found = json.loads(
+                run_mxc(["bench", str(output), "--prompt", "16", "--generate", "64",
+                         "--threads", str(threads), "--profile", "--json"])
+            )  # fmt: skip
+            seconds.append(1 / found["generate_tokens_per_second"])
+            attention.append(_attention(found["profiles"][-1]["operations"]))
+    # The profile is that of the fastest of some calls.
+    usual, best, token = median(reads), max(reads), median(seconds)
+    own, spent = min(attention, key=lambda each: each[1])
+    rates = [sum(sizes) / token / 1e9, own / spent / 1e9]
+    cells = [f"{sum(sizes) / 1e6:.0f} MB", f"{1e3 * token:.2f}", f"{rates[0]:.1f}"]
+    cells += [f"{own / 1e6:.1f} MB", f"{1e3 * spent:.3f}", f"{rates[1]:.1f}"]
+    cells += [f"{usual:.1f}, {best:.1f}", f"{rates[0] / usual:.2f}, {rates[1] / best:.2f}"]
+    return f"| {row} | {' | '.join(cells)} |"
+
+
+def _attention(operations: Sequence[dict[str, Any]]) -> tuple[float, float]:
+    """Bytes and seconds of the operations of attention in a profile."""
+    own = [each for each in operations if any(part in each["name"] for part in _ATTENTION)]
+    seconds = [each["milliseconds"] / 1e3 for each in own]
+    rates = [(each["gigabytes_per_second"] or 0.0) * 1e9 for each in own]
+    moved = [rate * spent for rate, spent in zip(rates, seconds, strict=True)]
+    return sum(moved), sum(seconds)
 
 
 def measure(
@@ -229,16 +298,36 @@ def _left(matmuls: list[dict[str, Any]]) -> str:
 def main() -> None:
     """Print a row for each architecture."""
     arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--only", nargs="*", default=list(MODELS))
+    arguments.add_argument("--only", nargs="*")
     arguments.add_argument("--target", action="append", default=[])
     arguments.add_argument("--plain", action="store_true")
+    arguments.add_argument("--decode", action="store_true")
+    arguments.add_argument("--threads", type=int, default=2)
+    arguments.add_argument("--rounds", type=int, default=5)
     given = arguments.parse_args()
+    names = {each.model_type: each.name for each in ARCHITECTURES}
+    if given.decode:
+        heads = [
+            "architecture",
+            "a token",
+            "ms",
+            "GB/s",
+            "attention",
+            "ms",
+            "GB/s",
+            "DRAM",
+            "share",
+        ]
+        print(f"| {' | '.join(heads)} |", "|---" * len(heads) + "|", sep="\n", flush=True)
+        options = {"plain": given.plain, "threads": given.threads, "rounds": given.rounds}
+        for row in given.only or DECODED:
+            print(decode(row, names[_model_type(row)], **options), flush=True)
+        return
     targets = given.target or ["cpu", "gfx950"]
     print("| architecture | sizes of |", *(f"{t}: processor, wall |" for t in targets), flush=True)
     print("|---|---|" + "---|" * len(targets), flush=True)
-    names = {each.model_type: each.name for each in ARCHITECTURES}
     every = True
-    for row in given.only:
+    for row in given.only or MODELS:
         with tempfile.TemporaryDirectory() as folder:
             checkpoint = Path(folder) / "checkpoint"
             write_decoder(checkpoint, config(row, names[_model_type(row)]), headers_only=True)
