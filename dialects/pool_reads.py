@@ -26,7 +26,8 @@ class PoolRead:
     `runs`: the operand [S, ..] with the runs. Without `lists`, each run reads one item, its state.
     With `lists` [S, P], the operand with the pages of each run, it reads pages of `page` positions:
     those with the last `reach` positions of each row, or all (0). `queries`: the operand [T, V, G,
-    D], and `mixed`: elements of a value; only attention has these.
+    D], `mixed`: elements of a value, `causal`: whether a row attends to no later position; only
+    attention has these. `page`: 0 where it is the third size of the pool.
     """
 
     operand: int
@@ -38,6 +39,7 @@ class PoolRead:
     reach: int = 0
     queries: int = -1
     mixed: int = 0
+    causal: int = 1
 
     def write(self, op: ir.Operation) -> None:
         """Write this record to a dispatch."""
@@ -67,7 +69,14 @@ class PoolRead:
         tokens, heads, group, depth = queries
         runs, pages = lists
         rows, positions = tokens // runs, pages * self.page
-        seen = (min(at + 1, self.reach or at + 1) for at in range(positions - rows, positions))
+        if not self.page:
+            pool = sizes.operand(op, self.operand)
+            if pool is None:
+                return None
+            positions = pages * pool[2]
+        first = positions - rows if self.causal else positions - 1
+        last = (max(at, first) for at in range(positions - rows, positions))
+        seen = (min(at + 1, self.reach or at + 1) for at in last)
         return 2 * runs * sum(seen) * heads * group * (depth + self.mixed)
 
     def _items(self, op: ir.Operation, sizes: Sizes) -> int | None:

@@ -7,6 +7,7 @@ Each operation has a lowering, which chooses a kernel for a call or gives the re
   rows for many workgroups, the keys are split into pieces, and a second dispatch combines the
   pieces. The bits of a row are the same either way. Products and sums are f32; packed keys and
   values are decoded in registers. Exponentials are within 1 ulp.
+- attention over dense keys and values: the same kernel, where the keys of a sequence are one page.
 - recurrences: the rows of a run are processed in order, with a part of its state in the L1 cache or
   in registers (passes/kernels/cpu/recurrences/). The state is read from the pool once and written
   once, in place. A workgroup computes some columns of the state of a run.
@@ -43,7 +44,7 @@ from dataclasses import dataclass
 from iree.compiler import ir
 
 from mxc.passes.base import Pass
-from mxc.passes.kernels.attention.lowering import attention_kernels
+from mxc.passes.kernels.attention.lowering import attention_kernels, dense_attention_kernels
 from mxc.passes.kernels.cpu.recurrences.convolution import CpuConvolution
 from mxc.passes.kernels.cpu.recurrences.delta_rule import CpuDeltaRule
 from mxc.passes.kernels.lowerings import lower_named
@@ -62,6 +63,7 @@ class LowerNamedOperationsToCpuKernels(Pass):
         """Lower every call that a kernel takes."""
         lowerings = (
             attention_kernels(self.lanes),
+            dense_attention_kernels(self.lanes),
             recurrence_lowering(CpuDeltaRule, CpuConvolution, self.lanes),
             rotary_lowering(self.lanes),
         )

@@ -14,13 +14,13 @@ Each operation has a lowering, which chooses a kernel for a call or gives the re
 - norms of rows: one row per workgroup (passes/kernels/gpu/row_norm.py). The kernel includes the sum
   of experts and residual before a norm, roundings to bf16 after it, and a router with few weights
   (passes/kernels/gpu/route.py).
-- attention over pages: scores, softmax and values of all heads are one dispatch of matrix
-  instructions (passes/kernels/gpu/attention/), which reads the pool by the page numbers in the
-  lists. For decoded tokens, the keys are split into pieces, which the last wave to finish combines.
-  It is found by counters, which the kernel of rotary embeddings sets to zero; where that kernel has
-  not written the keys, a second dispatch combines the pieces. Queries and weights are split into
-  three bf16. A result that is only rounded to bf16 is stored as bf16. Packed keys and values are
-  decoded in registers.
+- attention over pages, or over dense keys and values: scores, softmax and values of all heads are
+  one dispatch of matrix instructions (passes/kernels/gpu/attention/), which reads the pool by the
+  page numbers in the lists. For decoded tokens, the keys are split into pieces, which the last wave
+  to finish combines. It is found by counters, which the kernel of rotary embeddings sets to zero;
+  where that kernel has not written the keys, a second dispatch combines the pieces. Queries and
+  weights are split into three bf16. A result that is only rounded to bf16 is stored as bf16. Packed
+  keys and values are decoded in registers.
 
 before:
     %y = util.call @mxc.attention(%queries, %sinks, %positions, %runs, %pool, %lists, %k, %v)
@@ -56,7 +56,10 @@ from dataclasses import dataclass
 from iree.compiler import ir
 
 from mxc.passes.base import Pass
-from mxc.passes.kernels.gpu.attention.lowering import attention_kernels
+from mxc.passes.kernels.gpu.attention.lowering import (
+    attention_kernels,
+    dense_attention_kernels,
+)
 from mxc.passes.kernels.gpu.grouping import grouping_lowering
 from mxc.passes.kernels.gpu.recurrences.convolution import GpuConvolution
 from mxc.passes.kernels.gpu.recurrences.delta_rule import GpuDeltaRule
@@ -91,5 +94,6 @@ class LowerNamedOperationsToGpuKernels(Pass):
             row_norm_lowering(matrix.lanes),
             route_lowering(),
             attention_kernels(matrix),
+            dense_attention_kernels(matrix),
         )
         lower_named(module, lowerings)

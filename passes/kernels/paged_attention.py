@@ -31,7 +31,7 @@ from mxc.dialects.sizes import size_of
 from mxc.formats.formats import BlockFormat
 from mxc.passes.kernels.calls import Calls
 from mxc.passes.kernels.executables import Cases, Threads
-from mxc.passes.kernels.extents import Buffer, Size, Sized, value_of
+from mxc.passes.kernels.extents import Buffer, Size, Sized, quotient, value_of
 from mxc.passes.kernels.lowerings import Lowering
 from mxc.passes.kernels.reshapes import as_tensor, reshape
 from mxc.passes.kernels.roundings import rounding_of
@@ -39,7 +39,7 @@ from mxc.passes.kernels.runs import reach_size
 from mxc.passes.kernels.vectors import f32, i8, i32
 
 #: Types of keys and values, and formats of packed ones.
-_FLOATS = ("bf16", "f16", "f32")
+FLOATS = ("bf16", "f16", "f32")
 _PACKED = tuple(PAGE_FORMATS)
 
 
@@ -47,22 +47,26 @@ _PACKED = tuple(PAGE_FORMATS)
 class PagedAttention(Sized, ABC):
     """Attention of V = `heads` key/value heads of G = `group` query heads each.
 
-    A key has `depth` elements, a value `mixed`, of `pool` = E entries of B positions a page;
-    `element` is their type, or their packed format; `sinks` is the type of the sinks. Scores are
-    multiplied by `scale` and bounded by `cap`; `reach` is the sliding window in tokens, or the
-    chunks. `result`: f32, or bf16 where the kernel rounds it. `counts`: whether it counts its
-    workgroups, so that the last one adds pieces up.
+    A key has `depth` elements, a value `mixed`, of E `entries` of B `positions` a page; `element`
+    is their type, or their packed format; `sinks` is the type of the sinks. Scores are multiplied
+    by `scale` and bounded by `cap`; `reach` is the sliding window in tokens, or the chunks.
+    `result`: f32, or bf16 where the kernel rounds it. `counts`: whether it counts its workgroups,
+    so that the last one adds pieces up.
+
+    `dense`: each run has one page with all of its positions, and values are in a pool of their own.
+    Its tokens are at the positions 0, 1, .. if `causal`, else each attends to all keys. `mask`, if
+    there is one: how many runs share it (0: all), and whether it differs among heads and tokens.
 
     With each call come T `tokens`, S `runs`, P `pages` of the longest list, N pages of the pool
-    (`all_pages`), the entries of `keys` and of `values`, and how many `pieces` are computed apart:
-    1 for none.
+    (`all_pages`), the entries of `keys` and of `values`, the positions of dense keys if they are
+    dynamic, and how many `pieces` are computed apart: 1 for none.
     """
 
     heads: int
     group: int
     depth: int
     mixed: int
-    pool: tuple[int, int]
+    entries: int
     element: str
     sinks: str
     scale: float
@@ -70,13 +74,23 @@ class PagedAttention(Sized, ABC):
     reach: Reach
     result: str = "f32"
     counts: bool = False
+    dense: bool = False
+    causal: bool = True
+    mask: tuple[int, bool, bool] | None = None
     tokens: Size = None
     runs: Size = None
     pages: Size = None
     all_pages: Size = None
     keys: Size = None
     values: Size = None
+    positions: Size = None
     pieces: Size = None
+
+    @property
+    def page(self) -> int:
+        """Positions of a page, where their number is static."""
+        assert isinstance(self.positions, int)
+        return self.positions
 
     @property
     def packed(self) -> BlockFormat | None:
@@ -139,21 +153,34 @@ class PagedAttention(Sized, ABC):
     @property
     def buffers(self) -> list[Buffer]:
         """Queries, pool, sinks, runs, lists, and, if the kernel counts, counters, of which it uses
-        that of the first row of each tile; then parts and result, which the kernel writes."""
+        that of the first row of each tile; if it is dense, the pool of values, and the mask; then
+        parts and result, which the kernel writes."""
         counters = [Buffer([self.tokens, self.heads * self.group], i32())]
-        entries, block = self.pool
-        rows = block if self.packed is None else stored_positions(self.element, block)
+        rows = self.positions
+        if isinstance(rows, int) and self.packed is not None:
+            rows = stored_positions(self.element, rows)
+        pool = [self.all_pages, self.entries, rows, self.heads]
         parts, sinks, runs, result = self.joined_buffers
         return [
             Buffer([self.tokens, self.heads, self.group, self.depth], f32()),
-            Buffer([self.all_pages, entries, rows, self.heads, self.depth], self.pool_type),
+            Buffer([*pool, self.depth], self.pool_type),
             sinks,
             runs,
             Buffer([self.runs, self.pages], i32()),
             *(counters if self.counts else []),
+            *([Buffer([*pool, self.mixed], self.pool_type)] if self.dense else []),
+            *([] if self.mask is None else [self._mask_buffer(*self.mask)]),
             parts,
             result,
         ]
+
+    def _mask_buffer(self, shared: int, of_heads: bool, of_tokens: bool) -> Buffer:
+        tokens: Size = None
+        if self.tokens is not None and self.runs is not None:
+            tokens = value_of(self.tokens) // value_of(self.runs)
+        masks = quotient(self.runs, shared) if shared else 1
+        heads = self.heads * self.group if of_heads else 1
+        return Buffer([masks, heads, tokens if of_tokens else 1, self.positions], f32())
 
     @property
     def joined_buffers(self) -> list[Buffer]:
@@ -197,16 +224,16 @@ class _Joined:
         self.of.join(*buffers)
 
 
-def sizes_of(call: AttentionCall) -> dict[str, Any] | Reason:
+def paged_sizes_of(call: AttentionCall) -> dict[str, Any] | Reason:
     """The fields of a kernel that follow from a call, or the reason why no kernel reads it."""
     _, heads, group, depth = shape_of(call.queries)
     element = call.pages.format or str(element_of(call.pages.pool))
     sinks = str(element_of(call.sinks))
     if str(element_of(call.queries)) != "f32":
         return Reason(f"queries are {element_of(call.queries)}; kernels take f32")
-    if element not in (*_FLOATS, *_PACKED) or sinks not in _FLOATS:
+    if element not in (*FLOATS, *_PACKED) or sinks not in FLOATS:
         return Reason(
-            f"keys are {element}, sinks {sinks}; kernels take {', '.join(_FLOATS)}, and keys in "
+            f"keys are {element}, sinks {sinks}; kernels take {', '.join(FLOATS)}, and keys in "
             f"{', '.join(_PACKED)}"
         )
     return {
@@ -214,7 +241,8 @@ def sizes_of(call: AttentionCall) -> dict[str, Any] | Reason:
         "group": group,
         "depth": depth,
         "mixed": call.mixed,
-        "pool": (shape_of(call.pages.pool)[1], call.pages.positions),
+        "entries": shape_of(call.pages.pool)[1],
+        "positions": call.pages.positions,
         "element": element,
         "sinks": sinks,
         "scale": call.scale,
@@ -245,16 +273,27 @@ def attention_lowering(
         return found
 
     def dispatch(calls: Calls, call: AttentionCall, kernel: K) -> Sequence[ir.Value]:
-        if kernel not in names:
-            names[kernel] = _name(kernel, set(names.values()))
-        scalars = _scalars(kernel, call)
-        made = _call(calls, names[kernel], kernel, call, scalars, counters(call))
+        scalars = scalars_of(kernel, call)
+        given = counters(call) if kernel.counts else None
+        made = call_kernel(calls, named(kernel, names), kernel, call, scalars, listed(given))
         # A result of the type of the attention, then in the shape of what is replaced.
         shape, wanted = (shape_of(op.results[0]) for op in (call.op, last(call, kernel)))
         whole = tensor.CastOp(ir.RankedTensorType.get(shape, element_of(made)), made).result
         return [reshape(whole, wanted, scalars[:1] * sum(size < 0 for size in wanted))]
 
     return Lowering(attention_calls, kernel, dispatch, last)
+
+
+def listed(value: ir.Value | None) -> list[ir.Value]:
+    """A list of an operand that may be absent."""
+    return [] if value is None else [value]
+
+
+def named(kernel: K, names: dict[K, str]) -> str:
+    """The name of a kernel, which `names` keeps."""
+    if kernel not in names:
+        names[kernel] = _name(kernel, set(names.values()))
+    return names[kernel]
 
 
 def _name(kernel: PagedAttention, taken: set[str]) -> str:
@@ -265,30 +304,38 @@ def _name(kernel: PagedAttention, taken: set[str]) -> str:
         chunks = isinstance(kernel.reach, Chunk)
         name += f"_{'chunks' if chunks else 'near'}_{reach_size(kernel.reach)}"
     name += "" if kernel.cap is None else "_capped"
+    if kernel.dense:
+        name += "_dense" + ("_causal" if kernel.causal else "")
+        name += "" if kernel.mask is None else "_masked"
     name += "" if kernel.result == "f32" else f"_as_{kernel.result}"
     same = sum(1 for other in taken if other == name or other.startswith(f"{name}_v"))
     return name if not same else f"{name}_v{same}"
 
 
-def _scalars(kernel: PagedAttention, call: AttentionCall) -> list[ir.Value]:
-    """Those of a call, at the insertion point."""
+def scalars_of(kernel: PagedAttention, call: AttentionCall) -> list[ir.Value]:
+    """The scalars of a call, at the insertion point."""
     sized = (call.queries, 0), (call.rows.runs, 0), (call.pages.lists, 1), (call.pages.pool, 0)
     found = [value_of(size_of(value, axis)) for value, axis in sized]
     found += [call.keys, call.values]
+    if kernel.positions is None:
+        found.append(value_of(size_of(call.pages.pool, 2)))
     return [*found, value_of(kernel.given([*found, None]).pieces_apart)]
 
 
-def _call(
+def call_kernel(
     calls: Calls,
     name: str,
     kernel: PagedAttention,
     call: AttentionCall,
     scalars: Sequence[ir.Value],
-    counters: ir.Value | None,
+    others: Sequence[ir.Value],
 ) -> ir.Value:
-    """Dispatch @name and, if it does not count, @name_joined. Returns the result."""
+    """Dispatch @name and, if it does not count, @name_joined. Returns the result.
+
+    `others`: the operands after the lists.
+    """
     operands = [call.queries, call.pages.pool, call.sinks, call.rows.runs, call.pages.lists]
-    operands += [counters] if kernel.counts else []
+    operands += others
     tensors = [
         tensor.CastOp(as_tensor(buffer.memref), value).result
         for buffer, value in zip(kernel.buffers, operands, strict=False)
@@ -301,13 +348,14 @@ def _call(
     PoolRead(
         operand=1,
         part=len(entries),
-        of=kernel.pool[0],
+        of=kernel.entries,
         runs=3,
         lists=4,
-        page=kernel.pool[1],
+        page=kernel.positions if isinstance(kernel.positions, int) else 0,
         reach=0 if kernel.reach is None else reach_size(kernel.reach),
         queries=0,
         mixed=kernel.mixed,
+        causal=int(kernel.causal),
     ).write(made)
     left, whole, *_ = made.results
     if kernel.counts:

@@ -147,11 +147,11 @@ def program(cases: Sequence[Case]) -> bytes:
                     ([some, some], i32),
                 ]
                 kinds = [ir.RankedTensorType.get(*shape) for shape in shapes]
-                _function(str(case), kinds, build(case))
+                function(str(case), kinds, build(case))
         return str(module).encode()
 
 
-def _function(name: str, kinds: list[ir.Type], body: Callable[..., ir.Value]) -> None:
+def function(name: str, kinds: list[ir.Type], body: Callable[..., ir.Value]) -> None:
     op = ir.Operation.create("util.func", regions=1, attributes={
         "sym_name": ir.StringAttr.get(name),
         "sym_visibility": ir.StringAttr.get("public"),

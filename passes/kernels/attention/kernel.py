@@ -54,14 +54,14 @@ EachHead = Callable[[ir.Value, ir.Value], None]
 
 def attention(shape: Attention, buffers: Sequence[ir.Value]) -> None:
     """Build the body at the insertion point."""
-    *_, runs, _, _, _ = buffers
+    runs = buffers[3]
     # The last rows of a run attend to most keys, and are started first, to balance the load.
     number = shape.blocks() - 1 - workgroup(1)
     run, block, found = block_of_rows(
         runs, value_of(shape.runs), number, group=shape.group, rows=BLOCK_ROWS
     )
     memory, of_all_heads = _memory(shape, buffers)
-    work = Workgroup(run, shape.group, workgroup(2) * value_of(shape.tokens))
+    work = Workgroup(shape, run, workgroup(2) * value_of(shape.tokens))
     many = found
     together = shape.all_heads()
     if together is not None:
@@ -74,7 +74,7 @@ def attention(shape: Attention, buffers: Sequence[ir.Value]) -> None:
 
 def _memory(shape: Attention, buffers: Sequence[ir.Value]) -> tuple[Memory, Memory]:
     """Scratch memory of a workgroup for one head, and for all heads; both use the same memory."""
-    queries, pool, sinks, _, lists, parts, result = buffers
+    queries, pool, sinks, _, lists, *dense, parts, result = buffers
     staged = scratch([shape.depth, shape.block_keys], f32())
     weights = scratch([shape.tile_rows + 1, shape.block_keys], f32())
     whole, values = shape.state_bytes(shape.tiles), None
@@ -98,9 +98,11 @@ def _memory(shape: Attention, buffers: Sequence[ir.Value]) -> tuple[Memory, Memo
         return Memory(
             queries=queries,
             pool=pool,
+            value_pool=dense[0] if dense else pool,
             packed=packed,
             sinks=sinks,
             lists=lists,
+            mask=None if shape.mask is None else dense[1],
             parts=parts,
             result=result,
             sums=arith.select(is_apart(shape), parts, result),
@@ -149,7 +151,7 @@ class Walk(ABC):
     def build(self) -> None:
         """Compute one piece and write its partial result, or compute all and write the result."""
         shape, run = self.shape, self.work.run
-        first, last = (run.before + token for token in self.tokens)
+        first, last = (shape.position(run, token) for token in self.tokens)
         size, piece_keys = index(shape.block_keys), index(PIECE_KEYS)
         begin = first_seen(shape.reach, first) // size * size
         behind = last + 1
@@ -180,7 +182,7 @@ class Walk(ABC):
     def _go_over(self, start: ir.Value, stop: ir.Value) -> None:
         """Process the keys `start` .. `stop` - 1 of a piece."""
         size, run = index(self.shape.block_keys), self.work.run
-        last = (run.before + self.tokens[1]) // size * size
+        last = self.shape.position(run, self.tokens[1]) // size * size
         ahead = index(self.shape.block_keys if self.memory.copied is None else AHEAD)
         with loop(start, stop, size) as (at, _, _):
             places = [

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from iree.compiler import ir
 
 from mxc.dialects.attention import AttentionCall
+from mxc.dialects.dense_attention import DenseAttentionCall
 from mxc.dialects.quantize import BLOCK
 from mxc.dialects.reasons import Reason
 from mxc.passes.kernels.attention.kernel import attention
 from mxc.passes.kernels.attention.pieces import join_pieces
 from mxc.passes.kernels.attention.shape import KEY_REGISTERS, MOST_STAGED, Attention
+from mxc.passes.kernels.dense_attention import dense_attention_lowering, dense_sizes_of
 from mxc.passes.kernels.lowerings import Lowering
-from mxc.passes.kernels.paged_attention import attention_lowering, sizes_of
+from mxc.passes.kernels.paged_attention import attention_lowering, paged_sizes_of
 
 #: Most lanes of kernels with long heads.
 _FEW_LANES = 8
@@ -33,15 +36,19 @@ class _Kernel(Attention):
 
 def attention_kernels(lanes: int) -> Lowering[AttentionCall, _Kernel]:
     """The lowering of attention to kernels for registers of `lanes` f32."""
-    return attention_lowering(lambda call: _kernel(call, lanes))
+    return attention_lowering(lambda call: _kernel(paged_sizes_of(call), lanes))
 
 
-def _kernel(call: AttentionCall, lanes: int) -> _Kernel | Reason:
-    sizes = sizes_of(call)
+def dense_attention_kernels(lanes: int) -> Lowering[DenseAttentionCall, _Kernel]:
+    """The lowering of dense attention."""
+    return dense_attention_lowering(lambda call: _kernel(dense_sizes_of(call), lanes))
+
+
+def _kernel(sizes: dict[str, Any] | Reason, lanes: int) -> _Kernel | Reason:
     if isinstance(sizes, Reason):
         return sizes
     shape = _Kernel(**sizes, lanes=lanes)
-    depth, positions = shape.depth, shape.pool[1]
+    depth = shape.depth
     # With half the lanes, half as many keys are staged at once, which leaves room for long heads.
     if shape.key_registers < KEY_REGISTERS:
         shape = replace(shape, lanes=min(lanes, _FEW_LANES))
@@ -52,6 +59,6 @@ def _kernel(call: AttentionCall, lanes: int) -> _Kernel | Reason:
             f"keys have {depth} elements, values {shape.mixed}; kernels take multiples of {unit} "
             f"up to {most}"
         )
-    if positions % shape.block_keys:
-        return Reason(f"pages have {positions} positions; kernels take {shape.block_keys} at once")
+    if not shape.dense and shape.page % shape.block_keys:
+        return Reason(f"pages have {shape.page} positions; kernels take {shape.block_keys} at once")
     return shape

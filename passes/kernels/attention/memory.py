@@ -9,14 +9,16 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, memref
 
 from mxc.passes.kernels.attention.shape import Attention
+from mxc.passes.kernels.extents import value_of
 from mxc.passes.kernels.runs import Run
 from mxc.passes.kernels.vectors import index
 
 
 @dataclass(frozen=True)
 class Memory:
-    """`queries`, `pool`, `sinks`, `lists`, `parts` and `result` are the memrefs of a call; `sums`
-    is the one of the last two to which the values of a piece are summed.
+    """`queries`, `pool`, `value_pool`, `sinks`, `lists`, `mask`, `parts` and `result` are the
+    memrefs of a call; the values may be in the pool of the keys. `sums` is the one of the last two
+    to which the values of a piece are summed.
 
     `packed` is the pool as bytes [pages * entries, bytes of an entry], where pages have scales.
 
@@ -29,9 +31,11 @@ class Memory:
 
     queries: ir.Value
     pool: ir.Value
+    value_pool: ir.Value
     packed: ir.Value | None
     sinks: ir.Value
     lists: ir.Value
+    mask: ir.Value | None
     parts: ir.Value
     result: ir.Value
     sums: ir.Value
@@ -77,15 +81,15 @@ class Block:
 
 def place_of(shape: Attention, lists: ir.Value, run: ir.Value, position: ir.Value) -> Place:
     """The place of the block that begins at `position` of a run."""
-    size = index(shape.pool[1])
+    size = value_of(shape.positions)
     page = memref.LoadOp(lists, [run, position // size]).result
     return Place(arith.index_cast(ir.IndexType.get(), page), position % size)
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a tile: `tokens` of the call, their `positions`, and their query heads
-    (`members`).
+    """The rows of a tile: `tokens` of the call, `own`, these counted within the `run`, the last
+    `positions` that they attend to, and their query heads (`members`).
 
     `number` of the tile in its workgroup; `first_part`: the row of `parts` of the first token. A
     tile may contain a row twice, which is then computed twice.
@@ -93,7 +97,9 @@ class Rows:
 
     head: ir.Value
     number: ir.Value
+    run: ir.Value
     tokens: Sequence[ir.Value]
+    own: Sequence[ir.Value]
     positions: Sequence[ir.Value]
     members: Sequence[ir.Value]
     first_part: ir.Value
@@ -117,9 +123,14 @@ class Rows:
 class Workgroup:
     """The part of a call of a workgroup: a run, and the first row of its partial results."""
 
+    shape: Attention
     run: Run
-    group: int
     first_part: ir.Value
+
+    @property
+    def group(self) -> int:
+        """Query heads per key/value head."""
+        return self.shape.group
 
     def rows(
         self, head: ir.Value, number: ir.Value, tokens: Sequence[ir.Value], members: list[ir.Value]
@@ -129,9 +140,11 @@ class Workgroup:
         for token in tokens:
             if token not in known:
                 run = self.run
-                known[token] = run.first + token, run.before + token
+                known[token] = run.first + token, self.shape.position(run, token)
         places, positions = zip(*(known[token] for token in tokens), strict=True)
-        return Rows(head, number, places, positions, members, self.first_part)
+        return Rows(
+            head, number, self.run.number, places, tokens, positions, members, self.first_part
+        )
 
     def tile(self, head: ir.Value, number: ir.Value, first: ir.Value, count: int) -> Rows:
         """`count` rows from `first` on; where the run has fewer, rows are repeated."""

@@ -106,18 +106,18 @@ class Mix:
             first = arith.select(last, first, here.first)
             head = arith.select(last, index(0), following)
         key = first + number
-        line, pool = 512 // int(self.shape.pool_type.width), self.memory.pool
+        line, memory = 512 // int(self.shape.pool_type.width), self.memory
         for at in columns[:: max(1, line // self.shape.lanes)]:
-            prefetch(pool, [page, self.memory.keys, key, head, at])
-            values = [page, self.memory.values, key, head, at]
-            memref.PrefetchOp(pool, values, False, 2, True)
+            prefetch(memory.pool, [page, memory.keys, key, head, at])
+            values = [page, memory.values, key, head, at]
+            memref.PrefetchOp(memory.value_pool, values, False, 2, True)
 
     def _value(self, number: ir.Value, at: ir.Value) -> ir.Value:
         memory, packed, lanes = self.memory, self.shape.packed, self.shape.lanes
         if memory.copied is not None:
             return extended(load(memory.copied, [number, at], self.shape.value_type(), lanes))
         place = self.block.here.at(memory.values, number, self.rows.head, at)
-        value = load(memory.pool, place, self.shape.pool_type, lanes)
+        value = load(memory.value_pool, place, self.shape.pool_type, lanes)
         if packed is None:
             return extended(value)
         value = of_bytes(packed, value)

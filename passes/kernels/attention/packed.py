@@ -46,8 +46,8 @@ def place_of_scale(
     shape: Attention, entry: ir.Value, place: Place, head: ir.Value, block: ir.Value
 ) -> list[ir.Value]:
     """The indices in `Memory.packed` of the scale of a block for the first key of `place`."""
-    entries, positions = shape.pool
-    row = place.page * entries + entry
+    positions = shape.page
+    row = place.page * shape.entries + entry
     before = head * (shape.depth // BLOCK) + block
     at = before * positions + place.first
     return [row, at + positions * shape.heads * shape.depth]

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from iree.compiler import ir
 from iree.compiler.dialects import math, scf, vector
 
+from mxc.dialects.dense_attention import LOWEST, SMALLEST
 from mxc.passes.kernels.attention.shape import BLOCK_ROWS, PIECE_KEYS, Attention, is_apart
 from mxc.passes.kernels.attention.staging import extended
 from mxc.passes.kernels.executables import workgroup
@@ -26,8 +27,8 @@ from mxc.passes.kernels.extents import value_of
 from mxc.passes.kernels.runs import Run, first_seen, run_of_token
 from mxc.passes.kernels.vectors import broadcast, f32, index, lanes_of, load, loop, splat, when
 
-#: The smallest maximum.
-FLOOR = -1.0e38
+#: The smallest maximum: that of a row whose keys are all masked.
+FLOOR = LOWEST
 #: Registers of a row that are summed at once.
 SUMS = 8
 
@@ -59,6 +60,13 @@ def added(before: ir.Value, piece: ir.Value, factors: tuple[ir.Value, ir.Value])
     return math.fma(piece, factors[1], before * factors[0])
 
 
+def mean(shape: Attention, total: ir.Value, weights: ir.Value) -> ir.Value:
+    """A sum of values over the total of their weights, which is zero only under a mask."""
+    if shape.mask is not None:
+        weights = greater(weights, splat(SMALLEST, f32(), shape.lanes))
+    return total / weights
+
+
 def join_pieces(shape: Attention, buffers: Sequence[ir.Value]) -> None:
     """Build the body of @NAME_joined; a workgroup has the query heads of a token."""
     parts, sinks, runs, result = buffers
@@ -86,7 +94,7 @@ def join_pieces(shape: Attention, buffers: Sequence[ir.Value]) -> None:
                     scf.YieldOp([state.maximum, state.total, *sums])
                 _, total, *sums = op.results
                 for at, value in zip(columns, sums, strict=True):
-                    vector.store(value / total, result, [token, head, member, at])
+                    vector.store(mean(shape, value, total), result, [token, head, member, at])
 
 
 def _pieces(
@@ -102,6 +110,6 @@ def _pieces(
         key = first_seen(shape.reach, run.before + token)
         return key // PIECE_KEYS
 
-    behind = (run.before + own) // PIECE_KEYS + 1
+    behind = shape.position(run, own) // PIECE_KEYS + 1
     zero = first_piece(begin)
     return first_piece(own) - zero, behind - zero

@@ -11,21 +11,24 @@ import functools
 
 import numpy as np
 from iree.compiler import ir
-from iree.compiler.dialects import arith, math, scf
+from iree.compiler.dialects import arith, math, scf, vector
 
 from mxc.passes.kernels.attention.memory import Block, Memory, Rows
 from mxc.passes.kernels.attention.rows import spread
 from mxc.passes.kernels.attention.shape import KEY_REGISTERS, Attention
 from mxc.passes.kernels.exponential import tanh
+from mxc.passes.kernels.extents import value_of
 from mxc.passes.kernels.runs import first_seen
 from mxc.passes.kernels.vectors import (
     broadcast,
     choose,
     f32,
+    i1,
     i32,
     index,
     load,
     loop,
+    of,
     prefetch,
     signed_below,
     splat,
@@ -34,8 +37,8 @@ from mxc.passes.kernels.vectors import (
 
 #: Elements of D per iteration of the loop.
 UNROLL = 8
-#: The score of a masked key: the exponential of its difference to FLOOR is zero.
-MASKED = -3.0e38
+#: The score of a key that a row does not attend to.
+MASKED = float("-inf")
 
 #: [row][register of keys].
 Scores = list[list[ir.Value]]
@@ -43,7 +46,10 @@ Scores = list[list[ir.Value]]
 
 def scores(shape: Attention, memory: Memory, rows: Rows, block: Block) -> Scores:
     """Scores of the rows for the keys of a block; MASKED for keys that a row does not attend to."""
-    return _masked(shape, rows, block, _products(shape, memory, rows, block))
+    found = _products(shape, memory, rows, block)
+    if memory.mask is not None:
+        found = _added(shape, memory.mask, rows, block, found)
+    return _masked(shape, rows, block, found)
 
 
 def _products(shape: Attention, memory: Memory, rows: Rows, block: Block) -> Scores:
@@ -105,7 +111,40 @@ def _ask_for_values(
         number = first + row
         for column in range(0, shape.mixed, line):
             place = block.here.at(memory.values, number, rows.head, index(column))
-            prefetch(memory.pool, place)
+            prefetch(memory.value_pool, place)
+
+
+def _added(shape: Attention, mask: ir.Value, rows: Rows, block: Block, scores: Scores) -> Scores:
+    """Scores plus the mask, which is not read past the last key."""
+    assert shape.mask is not None
+    lanes, registers = shape.lanes, shape.key_registers
+    shared, of_heads, of_tokens = shape.mask
+    zero, kind = index(0), of(f32(), lanes)
+    number = rows.run // shared if shared else zero
+    places = [
+        [
+            number,
+            rows.head * shape.group + member if of_heads else zero,
+            token if of_tokens else zero,
+        ]
+        for member, token in zip(rows.members, rows.own, strict=True)
+    ]
+    columns = [block.start + j * lanes for j in range(registers)]
+    inside: list[ir.Value] = []
+    if not isinstance(shape.positions, int) or shape.positions % shape.block_keys:
+        behind = value_of(shape.positions)
+        inside = [vector.create_mask(of(i1(), lanes), [behind - column]) for column in columns]
+
+    def read(place: list[ir.Value], register: int) -> ir.Value:
+        at = [*place, columns[register]]
+        if not inside:
+            return load(mask, at, f32(), lanes)
+        return vector.maskedload(kind, mask, at, inside[register], splat(0.0, f32(), lanes))
+
+    return [
+        [score + read(place, register) for register, score in enumerate(row)]
+        for place, row in zip(places, scores, strict=True)
+    ]
 
 
 def _masked(shape: Attention, rows: Rows, block: Block, scores: Scores) -> Scores:

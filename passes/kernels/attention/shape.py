@@ -12,7 +12,7 @@ from iree.compiler.dialects import arith
 from mxc.dialects.quantize import BLOCK
 from mxc.passes.kernels.extents import Size, plus, product, quotient_up, value_of
 from mxc.passes.kernels.paged_attention import PagedAttention
-from mxc.passes.kernels.runs import most_blocks, most_pieces
+from mxc.passes.kernels.runs import Run, most_blocks, most_pieces
 from mxc.passes.kernels.vectors import equal, index, signed_below
 
 #: Most registers of keys that a tile processes at once.
@@ -52,6 +52,13 @@ class Attention(PagedAttention):
         """Registers of keys that are staged, and that a tile takes, at once: as many as there is
         room for, 0 for none."""
         return min(KEY_REGISTERS, MOST_STAGED // (4 * self.depth * self.lanes))
+
+    def position(self, run: Run, token: ir.Value) -> ir.Value:
+        """The last position that a token of a run attends to."""
+        if not self.causal:
+            return run.before
+        position = run.before + token
+        return arith.minui(position, value_of(self.positions) - 1) if self.dense else position
 
     @property
     def chains(self) -> int:
@@ -131,7 +138,7 @@ class Attention(PagedAttention):
     def pieces_apart(self) -> ir.Value:
         """Number of pieces with their own workgroup; 1 if one workgroup processes all keys."""
         found = most_pieces(
-            value_of(self.pages) * self.pool[1],
+            value_of(self.pages) * value_of(self.positions),
             reach=self.reach,
             group=self.group,
             rows=BLOCK_ROWS,

@@ -155,7 +155,7 @@ class Staging:
         with loop(index(0), count, index(1)) as (number, _, _):
             for at in range(0, depth, width):
                 here = block.here.at(memory.values, number, self.head, index(at))
-                value = load(memory.pool, here, kind, width)
+                value = load(memory.value_pool, here, kind, width)
                 if packed is not None:
                     value = of_bytes(packed, value)
                     if shape.scaled:
@@ -165,4 +165,4 @@ class Staging:
                 vector.store(value, memory.copied, [number, index(at)])
                 if at * kind.width % 512 == 0:
                     ahead = block.ahead.at(memory.values, number, self.head, index(at))
-                    prefetch(memory.pool, ahead)
+                    prefetch(memory.value_pool, ahead)

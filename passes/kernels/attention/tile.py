@@ -14,7 +14,14 @@ from iree.compiler.dialects import arith, math, memref, vector
 
 from mxc.passes.kernels.attention.memory import Block, Memory, Rows
 from mxc.passes.kernels.attention.mix import Mix
-from mxc.passes.kernels.attention.pieces import FLOOR, State, added, joined, only_sink
+from mxc.passes.kernels.attention.pieces import (
+    FLOOR,
+    State,
+    added,
+    joined,
+    mean,
+    only_sink,
+)
 from mxc.passes.kernels.attention.rows import reduce_rows, row_lanes
 from mxc.passes.kernels.attention.scores import Scores, scores
 from mxc.passes.kernels.attention.shape import Attention
@@ -134,7 +141,7 @@ class Tile:
 
             return choose(several, before, none)
 
-        self._add_piece(sums, memory.result, arith.divf)
+        self._add_piece(sums, memory.result, functools.partial(mean, self._shape))
 
     def _add_piece(
         self,

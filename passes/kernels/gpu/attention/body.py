@@ -117,7 +117,8 @@ class _Body:
         tiles: int,
         lane: Lane,
     ) -> None:
-        queries, pool, sinks, _, lists, *_, parts, result = buffers
+        queries, pool, sinks, _, lists, *others, parts, result = buffers
+        pools = (pool, others[0] if shape.dense else pool)
         self.shape, self.wave = shape, own
         slices = shape.slices
         head = workgroup(0) // slices
@@ -132,7 +133,8 @@ class _Body:
         entries = [value_of(each) for each in (shape.keys, shape.values)]
         packed = bytes_of_entries(pool) if shape.scaled else None
         keys, values = (
-            Pages(pool, lists, long(own.run), each, head, shape.pool[1], packed) for each in entries
+            Pages(each, lists, long(own.run), entry, head, shape.page, packed)
+            for each, entry in zip(pools, entries, strict=True)
         )
         self.kept = Kept.of(tiles * shape.slots, shape.sums, shape.lanes, lane.lane)
         self.staged = StagedQueries.of(shape, lane, tiles) if shape.staged else None
@@ -380,7 +382,9 @@ class _Body:
         return choose(some, mask, scores)
 
     def _mask(self, row: Row, scores: list[ir.Value], start: ir.Value) -> list[ir.Value]:
-        position = self.wave.position + row.token
+        position = self.wave.position
+        if self.shape.causal:
+            position = position + row.token
         seen = first_seen(self.shape.reach, position), position + 1
         first = short(self.operands.lane.group * self.shape.sums)
         return masked(scores, first, *(bound - start for bound in seen))

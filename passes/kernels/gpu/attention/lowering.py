@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 from iree.compiler import ir
 
 from mxc.dialects.amdgpu import BEYOND
 from mxc.dialects.attention import AttentionCall
+from mxc.dialects.dense_attention import DenseAttentionCall
 from mxc.dialects.generic import shape_of
 from mxc.dialects.named_operations import module_of
 from mxc.dialects.quantize import BLOCK
 from mxc.dialects.reasons import Reason
 from mxc.errors import PassError
 from mxc.passes.base import add_note
+from mxc.passes.kernels.dense_attention import dense_attention_lowering, dense_sizes_of
 from mxc.passes.kernels.executables import Cases, Threads, switch_below
 from mxc.passes.kernels.extents import value_of
 from mxc.passes.kernels.gpu.attention.body import attention
@@ -22,7 +25,7 @@ from mxc.passes.kernels.gpu.attention.shape import BLOCK_KEYS, JOINED, TILE, Att
 from mxc.passes.kernels.gpu.attention.softmax import CAPS, SCALES
 from mxc.passes.kernels.gpu.fragments import Instruction
 from mxc.passes.kernels.lowerings import Lowering
-from mxc.passes.kernels.paged_attention import attention_lowering, sizes_of
+from mxc.passes.kernels.paged_attention import attention_lowering, paged_sizes_of
 from mxc.passes.kernels.rotary_writes import zeros_beside
 from mxc.passes.kernels.roundings import rounding_of
 from mxc.targets.matrix_unit import MatrixUnit
@@ -83,9 +86,37 @@ def attention_kernels(matrix: MatrixUnit) -> Lowering[AttentionCall, _Kernel]:
     return attention_lowering(functools.partial(_kernel, Instruction(TILE, matrix)), _counters)
 
 
+def dense_attention_kernels(matrix: MatrixUnit) -> Lowering[DenseAttentionCall, _Kernel]:
+    """Dense attention becomes the same kernels."""
+    instruction = Instruction(TILE, matrix)
+    return dense_attention_lowering(functools.partial(_dense_kernel, instruction))
+
+
+def _dense_kernel(instruction: Instruction, call: DenseAttentionCall) -> _Kernel | Reason:
+    sizes = dense_sizes_of(call)
+    tokens = shape_of(call.queries)[1]
+    if isinstance(sizes, Reason):
+        return sizes
+    if call.mask is not None:
+        return Reason("it adds a mask to scores; kernels for GPUs take causal attention and none")
+    if sizes["positions"] is None or tokens < 0:
+        return Reason("the number of keys is dynamic; kernels for GPUs take static ones")
+    if sizes["positions"] % BLOCK_KEYS:
+        return Reason(f"it has {sizes['positions']} keys; kernels take multiples of {BLOCK_KEYS}")
+    if call.causal and tokens > sizes["positions"]:
+        return Reason("it is causal, with more queries than keys")
+    return _shape(instruction, sizes, "f32", counts=False)
+
+
 def _kernel(instruction: Instruction, call: AttentionCall) -> _Kernel:
     """Raises PassError where there is none."""
-    found = _shape(instruction, call)
+    sizes = paged_sizes_of(call)
+    found: _Kernel | Reason
+    if isinstance(sizes, Reason):
+        found = sizes
+    else:
+        result = "f32" if rounding_of(call.op) is None else "bf16"
+        found = _shape(instruction, sizes, result, counts=_counters(call) is not None)
     if isinstance(found, Reason):
         raise PassError(f"{call.op.location}: no kernel computes attention: {found.text}; {_CURE}")
     if not found.counts:
@@ -102,14 +133,11 @@ def _counters(call: AttentionCall) -> ir.Value | None:
     return zeros if shape_of(zeros)[1] == heads * group else None
 
 
-def _shape(instruction: Instruction, call: AttentionCall) -> _Kernel | Reason:
-    sizes = sizes_of(call)
-    if isinstance(sizes, Reason):
-        return sizes
-    result = "f32" if rounding_of(call.op) is None else "bf16"
-    counts = _counters(call) is not None
+def _shape(
+    instruction: Instruction, sizes: dict[str, Any], result: str, *, counts: bool
+) -> _Kernel | Reason:
     shape = _Kernel(**sizes, result=result, counts=counts, instruction=instruction)
-    element, depth, mixed, block = shape.element, shape.depth, shape.mixed, shape.pool[1]
+    element, depth, mixed, block = shape.element, shape.depth, shape.mixed, shape.page
     # What is packed becomes bf16 in registers.
     size = 4 if element == "f32" else 2
     longest = (_MOST_BYTES if element in ("f16", "f32") else _BF16_BYTES) // size
@@ -120,7 +148,7 @@ def _shape(instruction: Instruction, call: AttentionCall) -> _Kernel | Reason:
         )
     if block % BLOCK_KEYS:
         return Reason(f"pages have {block} positions; kernels take multiples of {BLOCK_KEYS}")
-    for name, number, (least, most) in (("scale", call.scale, SCALES), ("cap", call.cap, CAPS)):
+    for name, number, (least, most) in (("scale", shape.scale, SCALES), ("cap", shape.cap, CAPS)):
         if number is not None and not least <= number <= most:
             return Reason(f"the {name} is {number:g}; kernels take {least:g} to {most:g}")
     page = block * shape.heads * depth * size

@@ -80,9 +80,10 @@ class Attention(PagedAttention):
     @property
     def tiles(self) -> int:
         """Tiles of 16 rows that a wave may have. Two share what is read, where registers are
-        enough for them."""
+        enough for them. Dense attention has one: the number of pieces, which decides between the
+        cases of a kernel, is static, and IREE folds it."""
         few = self.head_bytes <= 128 and self.part_bytes <= 192
-        return 2 if few and self.lanes == 64 else 1
+        return 2 if few and self.lanes == 64 and not self.dense else 1
 
     def waves(self, tiles: int) -> int:
         """Waves that a SIMD is to hold, by registers: one of them waits while another computes.
@@ -166,7 +167,7 @@ class Attention(PagedAttention):
         tokens, runs, pages = map(value_of, (self.tokens, self.runs, self.pages))
         apart = index(1)
         if self.reach is None or reach_size(self.reach) > 2 * PIECE_KEYS:
-            apart = arith.ceildivui(pages * self.pool[1], index(PIECE_KEYS))
+            apart = arith.ceildivui(pages * value_of(self.positions), index(PIECE_KEYS))
             if self.reach is not None:
                 most = (reach_size(self.reach) - 2) // PIECE_KEYS + 2
                 apart = at_most(apart, most)

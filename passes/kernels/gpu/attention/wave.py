@@ -71,8 +71,10 @@ def wave(shape: Attention, runs: ir.Value, tiles: int, lane: ir.Value) -> Wave:
 
     all_rows = tokens * group
     token = row // group
-    position = before + token
-    last = before + (arith.minui(row + rows, all_rows) + -1) // group
+    position = last = before
+    if shape.causal:
+        position = before + token
+        last = before + (arith.minui(row + rows, all_rows) + -1) // group
     start, behind = first_seen(shape.reach, position), last + 1
     some, apart = below(row, all_rows), constant(0, i1())
     if tiles == 1:
