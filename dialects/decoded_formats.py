@@ -98,17 +98,17 @@ def _decoding_of(tree: Tree, ranges: list[int | None]) -> Decoding | str | None:
         return None
     if rounded(np.zeros(()), kind) is None:
         return None
-    variables = dict.fromkeys(_variables(tree))
+    loops = dict.fromkeys(variables(tree))
     # A loop with one iteration does not change a place.
-    fixed = [each for each in variables if bound(each, ranges) == 0]
-    chosen = [each for each in variables if each not in fixed]
+    fixed = [each for each in loops if bound(each, ranges) == 0]
+    chosen = [each for each in loops if each not in fixed]
     if len(chosen) > 1 or any(bound(each, ranges) != 1 for each in chosen):
         return "its elements depend on their place by more than the nibble of a byte"
     axes = {found[0]: 1, found[1]: 2}
     codes = {read: _codes(read, axis) for read, axis in axes.items()}
     places = {each: np.zeros((1, 1, 1), np.uint64) for each in fixed}
     places |= {each: np.arange(2, dtype=np.uint64).reshape(2, 1, 1) for each in chosen}
-    values = _Table(codes, places).of(tree)
+    values = Table(codes, places).of(tree)
     if values is None:
         return "it is decoded by an operation that is not evaluated"
     shape = (2 if chosen else 1, *(1 << bits_of(read.type) for read in found))
@@ -142,9 +142,9 @@ def _decoding_of(tree: Tree, ranges: list[int | None]) -> Decoding | str | None:
 
 def constant_value(tree: Tree) -> float | int | None:
     """The value of a tree without reads and indices; None for another tree."""
-    if next(reads(tree), None) is not None or next(_variables(tree), None) is not None:
+    if next(reads(tree), None) is not None or next(variables(tree), None) is not None:
         return None
-    found = _Table({}, {}).of(tree)
+    found = Table({}, {}).of(tree)
     return None if found is None else found.reshape(-1)[0].item()
 
 
@@ -266,12 +266,12 @@ def _codes(read: Read, axis: int) -> Array | None:
     return decoded(bits.reshape(shape), read.type)
 
 
-def _variables(tree: Tree) -> Iterator[ir.AffineExpr]:
+def variables(tree: Tree) -> Iterator[ir.AffineExpr]:
     """Yield the expressions of loops on which a tree depends, besides its reads."""
     if isinstance(tree, (Index, Choice)):
         yield from _terms(tree.at)
     for inner in parts(tree):
-        yield from _variables(inner)
+        yield from variables(inner)
 
 
 def _terms(expression: ir.AffineExpr) -> Iterator[ir.AffineExpr]:
@@ -282,12 +282,13 @@ def _terms(expression: ir.AffineExpr) -> Iterator[ir.AffineExpr]:
         yield expression
 
 
-class _Table:
+class Table:
     """The values of a tree for all codes and places."""
 
     def __init__(
         self, codes: Mapping[Read, Array | None], places: Mapping[ir.AffineExpr, Array]
     ) -> None:
+        """`codes`: the values of each read, `places` those of each loop or index of several."""
         self._codes, self._places = codes, places
         self._known: dict[int, Array | None] = {}
 

@@ -119,6 +119,13 @@ def is_call(op: ir.Operation, name: str) -> bool:
     return said is not None and OPERATION in said and ir.StringAttr(said[OPERATION]).value == name
 
 
+def is_inside(op: ir.Operation) -> bool:
+    """Whether an operation is in the reference of a named operation."""
+    while op.name not in (*_FUNCTIONS, "builtin.module"):
+        op = op.parent.operation
+    return OPERATION in op.attributes
+
+
 def products(op: ir.Operation) -> tuple[ir.Operation, ...]:
     """The contractions in the reference of a call, in order; empty for other operations."""
     function = _called(op) if op.name == "util.call" else None

@@ -134,6 +134,8 @@ def splat_number(attribute: ir.Attribute) -> float | int | None:
     """The number of a scalar attribute: the bits of an integer, the value of a float."""
     if isinstance(attribute, ir.FloatAttr):
         return float(attribute.value)
+    if isinstance(attribute, ir.BoolAttr):
+        return int(attribute.value)
     if isinstance(attribute, ir.IntegerAttr):
         width = getattr(attribute.type, "width", 64)
         return int(attribute.value) & ((1 << width) - 1)

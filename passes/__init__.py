@@ -25,6 +25,7 @@ from mxc.passes.lower_to_cpu_kernels import LowerToCpuKernels
 from mxc.passes.lower_to_gpu_kernels import LowerToGpuKernels
 from mxc.passes.merge_loops import MergeLoops
 from mxc.passes.propagate_nan import PropagateNan
+from mxc.passes.raise_attention import RaiseAttention
 from mxc.passes.raise_dequantize import RaiseDequantize
 from mxc.passes.round_to_elements import RoundToElements
 from mxc.passes.set_cpu_schedule import SetCpuSchedule
@@ -64,6 +65,7 @@ PASSES: tuple[type[Pass], ...] = (
     LowerToGpuKernels,
     MergeLoops,
     PropagateNan,
+    RaiseAttention,
     RaiseDequantize,
     RoundToElements,
     SetCpuSchedule,

@@ -14,6 +14,7 @@ from mxc.passes.fuse_epilogues import FuseEpilogues
 from mxc.passes.gather_packed import GatherPacked
 from mxc.passes.hoist_scales import HoistScales
 from mxc.passes.merge_loops import MergeLoops
+from mxc.passes.raise_attention import RaiseAttention
 from mxc.passes.raise_dequantize import RaiseDequantize
 from mxc.passes.unit_scales import UnitScales
 from mxc.passes.unpack_before_gather import UnpackBeforeGather
@@ -22,6 +23,7 @@ NORMALISE: tuple[Pass | str, ...] = (
     CheckOperations(),
     # Arithmetic on whole tensors becomes generic operations, which later passes read.
     "convert-elementwise-to-linalg",
+    RaiseAttention(),
     RaiseDequantize(),
     FoldScaleBroadcast(),
     GatherPacked(),

@@ -4,6 +4,7 @@
                   or a difference of bytes, and compares bytes from 128 on as negative numbers.
     index_put     of one number under a mask: a choice
     _scaled_mm    of blocks, rows or a whole tensor: elements times scales, then a product
+    scaled_dot_product_attention    a product, a softmax and a product, with the scale of the scores
 
 What depends on torch is imported where it is used: only a program from torch needs it.
 """
@@ -43,9 +44,11 @@ def _decompositions(table: dict[Any, Any]) -> dict[Any, Any]:
             getattr(getattr(aten, packet), overload)
         )
     table[aten.squeeze.dims] = _squeeze
+    table[aten.split_with_sizes.default] = _split_with_sizes
     table[aten.index_put.default] = _index_put
     table[aten._scaled_mm.default] = _scaled_mm
     table[aten._scaled_mm_v2.default] = _scaled_mm_v2
+    table[aten.scaled_dot_product_attention.default] = _attention
     return table
 
 
@@ -76,6 +79,12 @@ def _squeeze(tensor: Any, dims: Any) -> Any:
     return tensor.reshape(shape)
 
 
+def _split_with_sizes(tensor: Any, sizes: Sequence[int], dim: int = 0) -> Any:
+    """Slices; the importer lowers the split of a list only if each part has a reader."""
+    starts = [sum(sizes[:place]) for place in range(len(sizes))]
+    return [tensor.narrow(dim, start, size) for start, size in zip(starts, sizes, strict=True)]
+
+
 def _index_put(tensor: Any, indices: Any, values: Any, accumulate: bool = False) -> Any:
     import torch
 
@@ -85,6 +94,43 @@ def _index_put(tensor: Any, indices: Any, values: Any, accumulate: bool = False)
     if values.numel() != 1 or mask.dim() != tensor.dim():
         return NotImplemented
     return torch.where(mask, values.reshape(()), tensor)
+
+
+def _attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    mask: Any = None,
+    dropout: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """Attention; a row of which a mask hides all keys is zero, as in torch.
+
+    torch's own decomposition multiplies queries and keys by the root of the scale.
+    """
+    import torch
+
+    if dropout:
+        return NotImplemented
+    if enable_gqa:
+        shared = query.shape[-3] // key.shape[-3]
+        key, value = (each.repeat_interleave(shared, -3) for each in (key, value))
+    depth = query.shape[-1]
+    scores = (query @ key.transpose(-2, -1)).to(torch.float32)
+    scores = scores * (depth**-0.5 if scale is None else scale)
+    if is_causal:
+        rows, columns = (torch.arange(n, device=query.device) for n in scores.shape[-2:])
+        scores = torch.where(columns <= rows.unsqueeze(-1), scores, -torch.inf)
+    if mask is None:
+        weights = torch.softmax(scores, -1)
+    else:
+        hidden = torch.where(mask, scores, -torch.inf) if mask.dtype == torch.bool else None
+        scores = scores + mask if hidden is None else hidden
+        weights = torch.ops.aten._safe_softmax(scores, -1)
+    return weights.to(query.dtype) @ value
 
 
 def _decode(codes: Any, exponent_bits: int, mantissa_bits: int) -> Any:
@@ -232,6 +278,10 @@ def lowered(program: Any) -> Any:
         if value.dtype == torch.float4_e2m1fn_x2:
             value = value.view(torch.uint8)
         found.state_dict[parts.get(name, name)] = value
+    for node in list(found.graph.nodes):
+        # Types are fixed when a program is exported; the importer does not lower all of these.
+        if str(node.target) == "aten._assert_tensor_metadata.default":
+            found.graph.erase_node(node)
     _name_bytes(found.graph_module)
     return found
 

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from torch_modules import MODULES, exported
+from torch_modules import MODULES, Attention, exported
 from torch_scaled_modules import SCALED
 
 import mxc
@@ -81,7 +81,7 @@ def modules() -> dict[str, tuple[torch.export.ExportedProgram, torch.nn.Module, 
 
 def _array(tensor: torch.Tensor) -> Any:
     """A tensor as callers give it: numpy knows no 8-bit floats of torch."""
-    if tensor.element_size() > 1:
+    if tensor.element_size() > 1 or tensor.dtype == torch.bool:
         return tensor.numpy()
     kind = {
         torch.float8_e4m3fn: ml_dtypes.float8_e4m3fn,
@@ -125,6 +125,40 @@ def test_scaled_products_are_kernels_of_ours(compiled: Artifact) -> None:
     assert len(products) == 9
     assert {one.rhs for one in products} == {"mxfp4", "mxfp8e4m3", "nvfp4"}
     assert not any(one.fallback or one.reason for one in products)
+
+
+def test_attention_is_a_kernel_of_ours(compiled: Artifact) -> None:
+    """In every module, also in one that writes it out; its products are no contractions."""
+    report = _report(compiled)
+    names = ("attention_causal", "attention_masked", "attention_biased", "transformers_GPT2Model")
+    for name in (*names, "transformers_BertLayer"):
+        own = [one for one in report.operations if one.function == name]
+        assert any(one.kernel.startswith("mxc_attention") for one in own), name
+        reasons = [one.reason or one.fallback for one in report.matmuls if one.function == name]
+        assert not any(reasons), name
+    encoder = "torch_TransformerEncoderLayer"
+    short = [one.reason for one in report.matmuls if one.function == encoder and one.reason]
+    wanted = "keys have 8 elements, values 8; kernels take multiples of 16 up to 288"
+    assert short == [wanted] * 2
+    kernels = {one.kernel for one in report.operations}
+    assert "mxc_attention_1x2x16_f32_dense_causal" in kernels, "two heads share keys"
+
+
+def test_attention_on_a_gpu(tmp_path: Path) -> None:
+    """Queries of 32 positions that two heads share keys for, and 3 that attend to all of 64."""
+    heads, three = torch.randn(1, 4, 32, 32), torch.randn(1, 4, 3, 32)
+    modules = {
+        "causal": (Attention(causal=True), (heads, *torch.randn(2, 1, 2, 32, 32))),
+        "whole": (Attention(), (three, *torch.randn(2, 1, 4, 64, 32))),
+    }
+    programs = {name: torch.export.export(*each) for name, each in modules.items()}
+    made = mxc.compile(programs, target="gfx950", output=tmp_path / "x.mxc")
+    kernels = {one.kernel for one in _report(made).operations}
+    assert {"mxc_attention_1x2x32_f32_dense_causal", "mxc_attention_1x1x32_f32_dense"} <= kernels
+    model = mxc.load(made.path, device="simulator")
+    for name, (module, values) in modules.items():
+        (found,) = model.call(name, *map(_array, values))
+        np.testing.assert_allclose(found, module(*values), rtol=1e-4, atol=1e-5)
 
 
 def test_scales_in_the_order_of_cublas_are_packed(compiled: Artifact) -> None:

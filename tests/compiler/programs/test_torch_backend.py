@@ -60,6 +60,9 @@ def test_a_language_model_of_transformers(made: list[Report]) -> None:
     layer = "model.layers.0"
     parts = ("self_attn.q_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.down_proj")
     assert {"lm_head", *(f"{layer}.{part}" for part in parts)} <= ours
+    assert len(ours) == len({one.name for one in report.matmuls}), "the rest is ours too"
+    kernels = [one.kernel for one in report.operations]
+    assert any(each.startswith("mxc_attention_2x2x16_f32_dense") for each in kernels)
 
 
 def test_types_and_shapes(made: list[Report]) -> None:
