@@ -94,7 +94,7 @@ def iree_program(shape: Shape) -> str:
 func.func @main(%q: {of_q}, %k: {of_k}, %v: {of_k}{given}) -> {of_q} {{
   %scale = arith.constant {depth**-0.5:.9e} : f32
   %empty = tensor.empty() : {of_q}
-  %y = iree_linalg_ext.attention {{indexing_maps = [{maps}]}}
+  %y = iree_linalg_ext.attention <{{indexing_maps = [{maps}]}}>
       ins(%q, %k, %v, %scale{read} : {of_q}, {of_k}, {of_k}, f32{more}) outs(%empty : {of_q}) {{
     ^bb0(%score: f32):
       iree_linalg_ext.yield %score : f32
