@@ -14,7 +14,7 @@ _ADDRESS = 40
 
 
 class LaneAddresses:
-    """Operations on addresses of a workgroup of `threads`, of which some are `active`."""
+    """Operations on addresses of `threads` lanes, of which some are `active`."""
 
     threads: int
     active: Array
@@ -26,7 +26,8 @@ class LaneAddresses:
     def memref_extract_aligned_pointer_as_index(self, op: Operation, memory: Memory) -> list[Any]:
         """Each memory has addresses of its own, as many as there may be."""
         self.memories.append(memory.data)
-        return [np.full((self.threads, 1), len(self.memories) << _ADDRESS, np.uint64)]
+        first = np.full((self.threads, 1), len(self.memories) << _ADDRESS, np.uint64)
+        return [first + np.asarray(memory.base, np.uint64)]
 
     def memref_extract_strided_metadata(self, op: Operation, memory: Memory) -> list[Any]:
         """Sizes are not looked at."""
@@ -49,4 +50,4 @@ class LaneAddresses:
         return [old]
 
     def llvm_fence(self, op: Operation) -> None:
-        """Workgroups run one after the other."""
+        """What a lane does comes after all that lanes did before."""

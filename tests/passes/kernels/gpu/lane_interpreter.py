@@ -1,4 +1,4 @@
-"""Kernel bodies in waves of 32, as MLIR, run by numpy: all lanes of a workgroup in lockstep.
+"""Kernel bodies in waves of 32, as MLIR, run by numpy: all lanes of some workgroups in lockstep.
 
 For targets that the simulator does not execute. A value has one row a lane; whatever its type, it
 is held as the bits of its elements. What lanes exchange, and what matrix instructions compute, is
@@ -8,6 +8,7 @@ in lane_moves.py; addresses are in lane_addresses.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from iree.compiler import ir
 from lane_addresses import LaneAddresses
 from lane_moves import LaneMoves
 from lane_program import Block, Operation, Value, read
-from lane_values import FLOATS, Array, Memory, floats, kind_of, raw_of, regroup
+from lane_values import FLOATS, Array, Memory, floats, kind_of, raw_of, regroup, with_sign
 
 _INTEGERS = {
     "arith.addi": np.add,
@@ -45,6 +46,8 @@ _NUMBERS = {
     "rocdl.rcp": np.reciprocal,
 }
 _ENDS = ("scf.yield", "func.return", "stream.return")
+#: Lanes that share the cost of an operation.
+_LANES = 1024
 #: Predicates of arith.cmpi, of numbers without and with a sign, and of arith.cmpf.
 _COMPARISONS = {0: np.equal, 1: np.not_equal, 6: np.less, 7: np.less_equal, 8: np.greater}
 _SIGNED = {2: np.less, 3: np.less_equal, 4: np.greater, 5: np.greater_equal}
@@ -57,12 +60,13 @@ def run(
     scalars: Sequence[int] = (),
     name: str = "",
     *,
-    backwards: bool = False,
+    backwards: bool | None = None,
 ) -> None:
     """Run a kernel of a module on bytes, in place: operands in order, then the result.
 
-    `scalars`: what comes with the call, of which the numbers of workgroups follow. `name`: that of
-    the executable, where there are several. `backwards`: the last workgroup is run first."""
+    `scalars`: what comes with the call, of which the numbers of workgroups follow. `name`: of the
+    executable. `backwards`: one workgroup after the other, the last one first; None: in lockstep.
+    """
     (executable,) = [
         op
         for op in module.body.operations
@@ -72,29 +76,31 @@ def run(
     export, inner = [op.operation for op in executable.regions[0].blocks[0].operations][:2]
     counts = [
         int(each[0, 0])
-        for each in _Workgroup(1, (), (), scalars).call(read(export.regions[0].blocks[0]))
+        for each in _Workgroups(1, [()], (), scalars).call(read(export.regions[0].blocks[0]))
     ]
     (function,) = inner.regions[0].blocks[0].operations
     body = read(function.regions[0].blocks[0])
     size = str(function.attributes["translation_info"]).partition("workgroup_size = [")[2]
     threads = int(size.partition(",")[0])
-    groups = list(np.ndindex(*counts))
-    for group in reversed(groups) if backwards else groups:
-        _Workgroup(threads, group, buffers, scalars).call(body)
+    groups = list(np.ndindex(*counts))[:: -1 if backwards else 1]
+    together = max(1, _LANES // threads) if backwards is None else 1
+    for n in range(0, len(groups), together):
+        _Workgroups(threads, groups[n : n + together], buffers, scalars).call(body)
 
 
-class _Workgroup(LaneMoves, LaneAddresses):
+class _Workgroups(LaneMoves, LaneAddresses):
     def __init__(
         self,
-        threads: int,
-        group: tuple[int, ...],
+        size: int,
+        groups: Sequence[tuple[int, ...]],
         buffers: Sequence[Array],
         scalars: Sequence[int],
     ) -> None:
         super().__init__()
-        self.threads, self.group, self.buffers = threads, group, buffers
+        self.size, self.groups, self.buffers = size, groups, buffers
+        self.threads = size * len(groups)
         self.values: dict[Value, Any] = {}
-        self.active = np.ones(threads, bool)
+        self.active = np.ones(self.threads, bool)
         self.scalars = scalars
 
     def call(self, block: Block) -> list[Any]:
@@ -125,7 +131,7 @@ class _Workgroup(LaneMoves, LaneAddresses):
     # Constants, places.
 
     def arith_constant(self, op: Operation) -> list[Any]:
-        if op.constant is None:
+        if op.constant is None or len(op.constant) != self.threads:
             op.constant = self._constant(op)
         return [op.constant]
 
@@ -147,11 +153,12 @@ class _Workgroup(LaneMoves, LaneAddresses):
         return np.full((self.threads, count), raw, np.uint64)
 
     def gpu_thread_id(self, op: Operation) -> list[Any]:
-        return [np.arange(self.threads, dtype=np.uint64)[:, None]]
+        return [np.arange(self.threads, dtype=np.uint64)[:, None] % np.uint64(self.size)]
 
     def stream_dispatch_workgroup_id(self, op: Operation) -> list[Any]:
-        number = self.group[ir.IntegerAttr(op.attributes["dimension"]).value]
-        return [np.full((self.threads, 1), number, np.uint64)]
+        axis = ir.IntegerAttr(op.attributes["dimension"]).value
+        numbers = np.array([group[axis] for group in self.groups], np.uint64)
+        return [np.repeat(numbers, self.size)[:, None]]
 
     def stream_binding_subspan(
         self, op: Operation, _: Any, offset: Array, *sizes: Array
@@ -160,20 +167,19 @@ class _Workgroup(LaneMoves, LaneAddresses):
         number = op.operands[0].argument
         assert number is not None
         shape = [n if n >= 0 else int(left.pop(0)[0, 0]) for n in kind.shape]
-        strides = np.cumprod([1, *reversed(shape[1:])])[::-1]
-        places = tuple(int(s) for s in strides)
-        return [
-            Memory(self.buffers[number], kind.element_type.width, places, np.zeros(1, np.int64))
-        ]
+        start, bits = np.zeros(1, np.int64), kind.element_type.width
+        return [Memory(self.buffers[number], bits, _strides(shape), start)]
 
     def memref_alloc(self, op: Operation) -> list[Any]:
         kind = ir.MemRefType(op.results[0].type)
-        strides = tuple(int(s) for s in np.cumprod([1, *reversed(kind.shape[1:])])[::-1])
-        data = np.zeros(int(np.prod(kind.shape)) * kind.element_type.width // 8, np.uint8)
-        return [Memory(data, kind.element_type.width, strides, np.zeros(1, np.int64))]
+        bits = kind.element_type.width
+        size = int(np.prod(kind.shape)) * bits // 8
+        data = np.zeros(size * len(self.groups), np.uint8)
+        base, start = np.arange(self.threads)[:, None] // self.size * size, np.zeros(1, np.int64)
+        return [Memory(data, bits, _strides(kind.shape), start, base=base, size=size)]
 
     def amdgpu_fat_raw_buffer_cast(self, op: Operation, memory: Memory) -> list[Any]:
-        return [Memory(memory.data, memory.bits, memory.strides, memory.start, bounded=True)]
+        return [replace(memory, bounded=True)]
 
     def memref_subview(self, op: Operation, memory: Memory, *given: Array) -> list[Any]:
         """What begins at an offset. Sizes are not looked at; strides of its own may be fewer."""
@@ -186,11 +192,11 @@ class _Workgroup(LaneMoves, LaneAddresses):
         kept, _ = ir.MemRefType(op.results[0].type).get_strides_and_offset()
         if len(kept) < len(strides):
             strides = tuple(kept)
-        return [Memory(memory.data, memory.bits, strides, start, memory.bounded)]
+        return [replace(memory, strides=strides, start=start)]
 
     def memref_collapse_shape(self, op: Operation, memory: Memory) -> list[Any]:
         strides = tuple(ir.MemRefType(op.results[0].type).get_strides_and_offset()[0])
-        return [Memory(memory.data, memory.bits, strides, memory.start, memory.bounded)]
+        return [replace(memory, strides=strides)]
 
     # Integers.
 
@@ -203,34 +209,32 @@ class _Workgroup(LaneMoves, LaneAddresses):
     def arith_index_cast(self, op: Operation, a: Array) -> list[Any]:
         return self._masked(op, a)
 
-    arith_index_castui = arith_index_cast
+    arith_index_castui = arith_trunci = arith_index_cast
+    arith_bitcast = arith_extui
 
     def arith_cmpi(self, op: Operation, a: Array, b: Array) -> list[Any]:
         predicate = ir.IntegerAttr(op.attributes["predicate"]).value
         if predicate in _SIGNED:
-            a, b = (_with_sign(each, kind_of(op.operands[0])[1]) for each in (a, b))
+            a, b = (with_sign(each, kind_of(op.operands[0])[1]) for each in (a, b))
             return [_SIGNED[predicate](a, b).astype(np.uint64)]
         return [_COMPARISONS[predicate](a, b).astype(np.uint64)]
 
     def arith_maxsi(self, op: Operation, a: Array, b: Array) -> list[Any]:
-        pair = (_with_sign(each, kind_of(op.operands[0])[1]) for each in (a, b))
+        pair = (with_sign(each, kind_of(op.operands[0])[1]) for each in (a, b))
         return self._masked(op, np.maximum(*pair).astype(np.uint64))
 
     def arith_minsi(self, op: Operation, a: Array, b: Array) -> list[Any]:
-        pair = (_with_sign(each, kind_of(op.operands[0])[1]) for each in (a, b))
+        pair = (with_sign(each, kind_of(op.operands[0])[1]) for each in (a, b))
         return self._masked(op, np.minimum(*pair).astype(np.uint64))
 
     def vector_reduction(self, op: Operation, a: Array) -> list[Any]:
         assert str(op.attributes["kind"]) == "#vector.kind<maxsi>"
-        wide = _with_sign(a, kind_of(op.operands[0])[1])
+        wide = with_sign(a, kind_of(op.operands[0])[1])
         return self._masked(op, wide.max(axis=1, keepdims=True).astype(np.uint64))
 
     def arith_shrsi(self, op: Operation, a: Array, b: Array) -> list[Any]:
-        wide = _with_sign(a, kind_of(op.operands[0])[1]) >> b.astype(np.int64)
+        wide = with_sign(a, kind_of(op.operands[0])[1]) >> b.astype(np.int64)
         return self._masked(op, wide.astype(np.uint64))
-
-    def arith_trunci(self, op: Operation, a: Array) -> list[Any]:
-        return self._masked(op, a)
 
     def math_ctpop(self, op: Operation, a: Array) -> list[Any]:
         return [np.bitwise_count(a).astype(np.uint64)]
@@ -291,15 +295,12 @@ class _Workgroup(LaneMoves, LaneAddresses):
         return self._floats(op, np.minimum, a, b)
 
     def arith_sitofp(self, op: Operation, a: Array) -> list[Any]:
-        return [raw_of(_with_sign(a, kind_of(op.operands[0])[1]).astype(np.float32))]
+        return [raw_of(with_sign(a, kind_of(op.operands[0])[1]).astype(np.float32))]
 
     # Vectors: bits stay what they are.
 
     def vector_bitcast(self, op: Operation, a: Array) -> list[Any]:
         return [regroup(a, kind_of(op.operands[0])[1], kind_of(op.results[0])[1])]
-
-    def arith_bitcast(self, op: Operation, a: Array) -> list[Any]:
-        return [a]
 
     def vector_broadcast(self, op: Operation, a: Array) -> list[Any]:
         return [np.broadcast_to(a, (self.threads, kind_of(op.results[0])[2]))]
@@ -395,6 +396,5 @@ class _Workgroup(LaneMoves, LaneAddresses):
         return [np.where(taken[:, None], a, b) for a, b in zip(*found, strict=True)]
 
 
-def _with_sign(a: Array, width: int) -> Array:
-    """Integers of so many bits as i64."""
-    return (a << np.uint64(64 - width)).astype(np.int64) >> np.int64(64 - width)
+def _strides(shape: Sequence[int]) -> tuple[int, ...]:
+    return tuple(int(n) for n in np.cumprod([1, *reversed(shape[1:])])[::-1])

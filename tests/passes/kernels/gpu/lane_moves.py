@@ -32,7 +32,7 @@ _ALONG_K: dict[tuple[int, int], Callable[[Array, Array], Array]] = {
 
 
 class LaneMoves:
-    """Operations of more than one lane, of a workgroup of `threads`, of which some are `active`."""
+    """Operations of more than one lane, of `threads` lanes, of which some are `active`."""
 
     threads: int
     active: Array

@@ -36,19 +36,25 @@ _INTEGERS = {bits: np.dtype(f"u{bits // 8}") for bits in (8, 16, 32, 64)}
 
 @dataclass
 class Memory:
-    """Bytes, and what a memref sees of them: `start` in elements, one for all lanes or each."""
+    """Bytes, and what a memref sees of them: `start` in elements, one for all lanes or each.
+
+    Each workgroup has `size` bytes of its own from `base` on, or all of them.
+    """
 
     data: Array
     bits: int
     strides: tuple[int, ...]
     start: Array
     bounded: bool = False
+    base: Array | int = 0
+    size: int | None = None
 
     def places(self, at: Sequence[Array], count: int) -> tuple[Array, Array]:
         """Offsets of the bytes of `count` elements, and whether each is inside."""
         first = sum((a * s for a, s in zip(at, self.strides, strict=True)), self.start)
         bytes_at = first[:, None] * self.bits // 8 + np.arange(count * self.bits // 8)
-        return bytes_at, (bytes_at >= 0) & (bytes_at < self.data.size)
+        size = self.data.size if self.size is None else self.size
+        return bytes_at + self.base, (bytes_at >= 0) & (bytes_at < size)
 
 
 def kind_of(value: Value) -> Kind:
@@ -83,3 +89,8 @@ def floats(raw: Array, kind: str) -> Array:
 
 def raw_of(numbers: Array) -> Array:
     return numbers.view(f"u{numbers.dtype.itemsize}").astype(np.uint64)
+
+
+def with_sign(raw: Array, width: int) -> Array:
+    """Integers of so many bits as i64."""
+    return (raw << np.uint64(64 - width)).astype(np.int64) >> np.int64(64 - width)
