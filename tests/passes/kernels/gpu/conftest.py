@@ -1,6 +1,7 @@
 """Programs for gfx950, compiled as users do, then run on the simulator and watched."""
 
 import json
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,8 @@ import numpy.typing as npt
 import pytest
 
 import mxc
+from mxc.artifact.code_objects.metadata import Resources, read_resources
+from mxc.artifact.manifest import MODULE
 from mxc.runtime.simulated import SimulatedModel, load
 from mxc.simulator.code.code_object import Kernel
 from mxc.simulator.watch.sanitizer import Sanitizer
@@ -67,5 +70,20 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Watched]:
             return seen[-1][1]
 
         return Watched(load(folder / "program.mxc", observe=observe), seen)
+
+    return compile_program
+
+
+@pytest.fixture
+def resources(tmp_path: Path) -> Callable[[str, str], dict[str, Resources]]:
+    """Registers and memory of the kernels of a program on a target, by name."""
+
+    def compile_program(text: str, target: str) -> dict[str, Resources]:
+        (tmp_path / "program.mlir").write_text(text)
+        output = tmp_path / "program.mxc"
+        mxc.compile(tmp_path / "program.mlir", target=target, output=output, listing=False)
+        data = (output / MODULE).read_bytes()
+        objects = [data[found.start() :] for found in re.finditer(b"\x7fELF", data)]
+        return {name: use for each in objects for name, use in read_resources(each).items()}
 
     return compile_program

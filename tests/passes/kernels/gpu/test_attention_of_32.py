@@ -4,11 +4,10 @@ It has the layouts of their matrix instructions from documents (lane_interpreter
 kernel is run, and the one that adds pieces up; what LLVM makes of them is not seen here.
 """
 
-import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
+from typing import Any
 
 import lane_interpreter
 import numpy as np
@@ -17,8 +16,6 @@ from attention_cases import KEYS, PAGE, Case, Inputs, check, draw, program, seen
 from iree.compiler import ir
 from numpy.typing import NDArray
 
-import mxc
-from mxc.artifact.manifest import REPORT
 from mxc.compiler.pipelines import pipeline
 from mxc.dialects.attention import Chunk
 from mxc.dialects.context import new_context
@@ -163,14 +160,12 @@ def test_a_key_that_is_infinite(target: str) -> None:
 
 
 @each_target
-def test_registers_are_enough(target: str, tmp_path: Path) -> None:
+def test_registers_are_enough(target: str, resources: Callable[[str, str], dict[str, Any]]) -> None:
     """Nothing goes to scratch memory, with queries in registers or in shared memory.
 
-    Some scalar registers wait in lanes of vector registers, which the report counts as spills.
+    Some scalar registers wait in lanes of vector registers, which count as spills.
     """
-    (tmp_path / "program.mlir").write_bytes(program([Case(2, 8, 64), Case(2, 8, 128)]))
-    mxc.compile(tmp_path / "program.mlir", target=target, output=tmp_path / "program.mxc")
-    report = json.loads((tmp_path / "program.mxc" / REPORT).read_text())
-    kernels = [k for k in report["kernels"] if k["name"].startswith("mxc_attention")]
+    found = resources(program([Case(2, 8, 64), Case(2, 8, 128)]).decode(), target)
+    kernels = [use for name, use in found.items() if name.startswith("mxc_attention")]
     assert len(kernels) == 4
-    assert {k["scratch_bytes"] for k in kernels} == {0}
+    assert {use.scratch_bytes for use in kernels} == {0}

@@ -4,10 +4,8 @@ Those of gfx950 and gfx942, in waves of 64, run on the simulator, as users compi
 the others, in waves of 32, are run by an interpreter of MLIR (lane_interpreter.py).
 """
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import lane_interpreter
@@ -18,8 +16,6 @@ import pytest
 from iree.compiler import ir
 from iree.compiler.dialects import arith, func
 
-import mxc
-from mxc.artifact.manifest import REPORT
 from mxc.compiler.pipelines import pipeline
 from mxc.dialects.context import new_context
 from mxc.dialects.generic import generic
@@ -202,9 +198,7 @@ def test_zeros_and_numbers_that_are_not_finite(target: str, call: Call) -> None:
 
 
 @each_target
-def test_registers_are_enough(target: str, tmp_path: Path) -> None:
-    (tmp_path / "program.mlir").write_text(program(CASES))
-    mxc.compile(tmp_path / "program.mlir", target=target, output=tmp_path / "program.mxc")
-    kernels = json.loads((tmp_path / "program.mxc" / REPORT).read_text())["kernels"]
-    assert len(kernels) == len(CASES)
-    assert not [each["name"] for each in kernels if each["spills"] or each["scratch_bytes"]]
+def test_registers_are_enough(target: str, resources: Callable[[str, str], dict[str, Any]]) -> None:
+    found = resources(program(CASES), target)
+    assert len(found) == len(CASES)
+    assert not [name for name, use in found.items() if use.spills or use.scratch_bytes]
