@@ -170,6 +170,7 @@ class Inputs:
     """Arguments of a case: `spans` are its runs, (tokens, positions before).
 
     `pool` has the numbers of a pool packed in `format`, which have no error there, as bf16.
+    `bytes` is the packed pool, where it is known (`fixed`).
     """
 
     spans: Sequence[tuple[int, int]]
@@ -180,12 +181,19 @@ class Inputs:
     pool: Array
     lists: NDArray[np.int32]
     format: str | None = None
+    bytes: NDArray[np.int8] | None = None
 
     @property
     def arrays(self) -> tuple[Array, ...]:
         """As the function takes them."""
-        pool = self.pool if self.format is None else packed(self.pool, self.format)
+        pool = self.fixed().bytes if self.format else self.pool
         return self.queries, self.sinks, self.positions, self.runs, pool, self.lists
+
+    def fixed(self) -> "Inputs":
+        """The same, whose pool is packed once: its numbers must not change any more."""
+        if self.format is None or self.bytes is not None:
+            return self
+        return replace(self, bytes=packed(self.pool, self.format))
 
     def place(self, run: int, key: int) -> tuple[int, int]:
         """Page and position in it of a key of a run."""
