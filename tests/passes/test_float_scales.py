@@ -5,7 +5,9 @@ the sum, as weights are dequantized, or after it. Quantized by ml_dtypes, multip
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -227,24 +229,42 @@ def on_gpus(rows: int, depth: int) -> dict[str, tuple[Side, Side]]:
     }
 
 
-# Rows in no whole tile; K in no whole step, and in shares of several waves.
-@pytest.mark.parametrize(("rows", "depth"), [(37, 640), (1, 2176)])
+#: Rows in no whole tile; K in no whole step, and in shares of several waves.
+SIZES = [(37, 640), (1, 2176)]
+
+
+@pytest.fixture(scope="module")
+def compiled_for_gpu(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """All of them as one program for a target, without a fallback."""
+
+    @cache
+    def compile_all(target: str) -> Path:
+        folder = tmp_path_factory.mktemp("float_scales")
+        cases = [(rows, on_gpus(rows, depth)) for rows, depth in SIZES]
+        texts = [program(f"{n}_{rows}", *sides) for rows, all in cases for n, sides in all.items()]
+        (folder / "p.mlir").write_text("\n".join(texts))
+        mxc.compile(folder / "p.mlir", target=target, output=folder / "p.mxc", strict=True)
+        return folder / "p.mxc"
+
+    return compile_all
+
+
+@pytest.mark.parametrize(("rows", "depth"), SIZES)
 @pytest.mark.parametrize("name", on_gpus(1, 128))
 @pytest.mark.parametrize("target", ["gfx950", "gfx942"])
 def test_on_gpus_float_scales_of_blocks_multiply_sums(
-    target: str, name: str, rows: int, depth: int, tmp_path: Path
+    target: str, name: str, rows: int, depth: int, compiled_for_gpu: Callable[[str], Path]
 ) -> None:
     x, w = on_gpus(rows, depth)[name]
-    (tmp_path / "p.mlir").write_text(program(name, x, w))
-    mxc.compile(tmp_path / "p.mlir", target=target, output=tmp_path / "p.mxc", strict=True)
-    row = rows_of(tmp_path / "p.mxc")[name]
+    artifact, function = compiled_for_gpu(target), f"{name}_{rows}"
+    row = rows_of(artifact)[function]
     assert (row["fallback"], row["kernels"]) == (None, 1)
     # An instruction of scaled elements is over 128 of them, under one f32 scale.
     scaled = target == "gfx950" and x.shape is not None and "128" in w.at
     # FNUZ elements are no operands of it.
     scaled = scaled and name != "fnuz"
     assert row["lowering"].startswith("v_mfma_scale_f32") == scaled
-    numbers_are_right(tmp_path / "p.mxc", name, "simulator", (x, w))
+    numbers_are_right(artifact, function, "simulator", (x, w))
 
 
 @pytest.mark.parametrize(
