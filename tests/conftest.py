@@ -15,6 +15,7 @@ from pathlib import Path
 import browser
 import forked
 import forked_child
+import kept_code
 import numpy as np
 import pytest
 from iree import runtime as rt
@@ -72,14 +73,22 @@ def place() -> str:
 
 
 forked_child.use(place)
+kept_code.use()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """What is compiled twice is compiled once: in a cache of this run, which its workers share."""
+    """What is compiled twice is compiled once: in a cache of this run, which its workers share.
+
+    Code that IREE has generated is kept for later runs, in .pytest_cache (kept_code.py).
+    """
     if not hasattr(config, "workerinput"):
         folder = tempfile.TemporaryDirectory(prefix="mxc-cache-")
         config.add_cleanup(folder.cleanup)
         os.environ["XDG_CACHE_HOME"] = folder.name
+        if hasattr(config, "cache"):  # not with -p no:cacheprovider
+            kept = config.cache.mkdir("code")
+            os.environ[kept_code.FOLDER] = str(kept)
+            config.add_cleanup(lambda: kept_code.trim(kept))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

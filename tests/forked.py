@@ -57,6 +57,7 @@ def serve(place: str) -> None:
     for name in _READY:
         import_module(name)
     import_module("forked_child").use(lambda: place)
+    import_module("kept_code").use()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind("\0" + place)

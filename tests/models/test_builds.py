@@ -4,6 +4,9 @@ import json
 import re
 from pathlib import Path
 
+import kept_code
+import pytest
+
 import mxc
 from mxc.artifact.manifest import MANIFEST, MODULE, WEIGHTS
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
@@ -11,8 +14,9 @@ from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_
 REPORT = "report.json"
 
 
-def test_two_builds_are_the_same_bytes(tmp_path: Path) -> None:
+def test_two_builds_are_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With int8 activations, weights in blocks of 4 and 8 bits, and plain ones."""
+    monkeypatch.delenv(kept_code.FOLDER, raising=False)
     checkpoint = tmp_path / "checkpoint"
     write_gpt_oss(checkpoint, GptOssOptions(num_hidden_layers=1), seed=3, tokenizer=False)
     builds = []
