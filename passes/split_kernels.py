@@ -3,18 +3,19 @@
 Such a kernel would use the registers and the shared memory of its largest case, and has one
 workgroup size. After this pass each case is a function with its own export. The host program
 evaluates the conditions of the cases when it records the dispatch, at the cost of some comparisons.
+The first value of the workload selects the case.
 
 Runs after IREE's phase executable-sources. Earlier, IREE still changes the signature of the one
 function; later, functions become code.
 
 before:
-    hal.executable.export public @k ordinal(0) layout(..) count(%d, %rows) -> (..) { .. }
+    hal.executable.export public @k ordinal(0) layout(..) count(%d, %rows, ..) -> (..) { .. }
     func.func @k() attributes {mxc.cases = {bounds = array<i64: 48>, ..}} {
       scf.index_switch %case case 0 { A } default { B }
     }
 after:
     hal.executable.export public @k ordinal(0) layout(..)
-        condition(%d, %rows) -> i1 { %rows < 48 } fallback(@k_from_48) count(..) { .. }
+        condition(%d, %rows, ..) -> i1 { %rows < 48 } fallback(@k_from_48) count(..) { .. }
     hal.executable.export public @k_from_48 ordinal(1) layout(..) count(..) { .. }
     func.func @k() { A }
     func.func @k_from_48() { B }
@@ -72,7 +73,6 @@ class _Case:
 
 def _split(export: ir.Operation, function: ir.Operation) -> None:
     given = ir.DictAttr(function.attributes[CASES])
-    workload = ir.IntegerAttr(given["workload"]).value
     first = ir.IntegerAttr(export.attributes["ordinal"]).value
     del function.attributes[CASES]
     cases = _cases(_symbol(export), given)
@@ -81,8 +81,8 @@ def _split(export: ir.Operation, function: ir.Operation) -> None:
         body = function.clone(ip=ir.InsertionPoint.after(function))
         own.attributes["ordinal"] = ir.IntegerAttr.get(ir.IndexType.get(), number)
         own.attributes[_SYMBOL] = body.attributes[_SYMBOL] = ir.StringAttr.get(case.symbol)
-        _become(own, body, case, workload)
-    _become(export, function, cases[0], workload)
+        _become(own, body, case)
+    _become(export, function, cases[0])
 
 
 def _cases(symbol: str, given: ir.DictAttr) -> list[_Case]:
@@ -96,7 +96,7 @@ def _cases(symbol: str, given: ir.DictAttr) -> list[_Case]:
     return [*found, _Case(names[-1], last, None)]
 
 
-def _become(export: ir.Operation, function: ir.Operation, case: _Case, workload: int) -> None:
+def _become(export: ir.Operation, function: ir.Operation, case: _Case) -> None:
     """Turn a copy of the kernel into one case."""
     function.attributes[TRANSLATION] = case.translation
     _choose(function, case.place)
@@ -107,8 +107,8 @@ def _become(export: ir.Operation, function: ir.Operation, case: _Case, workload:
     with export.location:
         block = condition.blocks.append(*(value.type for value in count.blocks[0].arguments))
         with ir.InsertionPoint(block):
-            # The device is the first argument.
-            fits = below(block.arguments[1 + workload], case.bound)
+            # The device is the first argument, before the workload.
+            fits = below(block.arguments[1], case.bound)
             ir.Operation.create("hal.return", operands=[fits])
 
 

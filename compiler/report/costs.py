@@ -73,7 +73,7 @@ def at_sizes(dispatch: Dispatch, call: Contraction, sizes: Sizes) -> Contraction
     """Return `call` with its dynamic groups or rows, read from the workload of its kernel."""
     if call.batch is not None and call.m is not None:
         return call
-    given = iter([sizes.number(value) for value in dispatch.workload])
+    given = iter([sizes.number(value) for value in reversed(dispatch.workload)])
     batch, m = (next(given, None) if size is None else size for size in (call.batch, call.m))
     return replace(call, batch=batch, m=m)
 

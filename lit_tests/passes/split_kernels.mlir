@@ -38,7 +38,7 @@ hal.executable private @k {
       hal.return %n, %one, %one : index, index, index
     }
     builtin.module {
-      func.func @k() attributes {mxc.cases = {bounds = array<i64: 16, 64>, translations = [#few, #some, #many], workload = 0 : i64}, translation_info = #few} {
+      func.func @k() attributes {mxc.cases = {bounds = array<i64: 16, 64>, translations = [#few, #some, #many]}, translation_info = #few} {
         %c0 = arith.constant 0 : index
         %c1 = arith.constant 1 : i32
         %c2 = arith.constant 2 : i32

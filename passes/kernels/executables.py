@@ -53,12 +53,11 @@ class Threads:
 
 @dataclass(frozen=True)
 class Cases:
-    """The cases of a body that is a switch on operand `workload` of the workload.
+    """The cases of a body that is a switch on its last scalar, the first of the workload.
 
     Case n, with `threads[n]`, is for numbers below `bounds[n]`, the last case for all others.
     """
 
-    workload: int
     bounds: Sequence[int]
     threads: Sequence[Threads]
 
@@ -66,10 +65,8 @@ class Cases:
     def attribute(self) -> ir.Attribute:
         """The attribute of the function with the switch."""
         translations = [translation(threads) for threads in self.threads]
-        i64 = ir.IntegerType.get_signless(64)
         return ir.DictAttr.get(
             {
-                "workload": ir.IntegerAttr.get(i64, self.workload),
                 "bounds": ir.DenseI64ArrayAttr.get(list(self.bounds)),
                 "translations": ir.ArrayAttr.get(translations),
             }
@@ -136,9 +133,9 @@ def executable(
     """Build @name at the insertion point. `buffers`: the memref type of each binding.
 
     `scalars`: index operands after the tensors, which the body gets after the memrefs; they are the
-    workload too. `workgroups`: up to three counts. `threads`: of a workgroup, on a GPU, where the
-    memrefs of the body are in global memory. `sizes`: of the dynamic dimensions of the buffers, in
-    their order.
+    workload too, the last one first. `workgroups`: up to three counts. `threads`: of a workgroup,
+    on a GPU, where the memrefs of the body are in global memory. `sizes`: of the dynamic dimensions
+    of the buffers, in their order.
     """
     executable = ir.Operation.create(
         _EXECUTABLE,
@@ -169,7 +166,7 @@ def _export(name: str, workgroups: Sizes, scalars: int) -> None:
     )
     block = export.regions[0].blocks.append(*[ir.IndexType.get()] * scalars)
     with ir.InsertionPoint(block):
-        counts = [value_of(size) for size in workgroups(list(block.arguments))]
+        counts = [value_of(size) for size in workgroups(list(block.arguments)[::-1])]
         counts += [index(1)] * (3 - len(counts))
         ir.Operation.create("stream.return", operands=counts)
 
@@ -234,7 +231,9 @@ def dispatch(
     sizes: Sequence[ir.Value] = (),
     tied: Sequence[int] = (),
 ) -> ir.Operation:
-    """Call @name::@name, whose workload are the scalars.
+    """Call @name::@name, whose workload are the scalars, the last one first.
+
+    IREE drops a value that comes again, so that only the first of a workload keeps its place.
 
     `sizes`: dynamic sizes of operands and results, in order. `tied`: for the first results, the
     operand that each updates in place, or -1 for new memory.
@@ -245,7 +244,7 @@ def dispatch(
     return ir.Operation.create(
         "flow.dispatch",
         results=list(results),
-        operands=[*scalars, *tensors, *scalars, *sizes],
+        operands=[*reversed(scalars), *tensors, *scalars, *sizes],
         attributes={
             "entry_points": ir.ArrayAttr.get([entry]),
             "operandSegmentSizes": ir.DenseI32ArrayAttr.get(

@@ -4,7 +4,7 @@
 // Two calls of one kernel, which reads pages itself: pieces of keys, and their sum. It is built once,
 // and the reference is gone.
 // CHECK: stream.executable private @mxc_attention_2x8x64_bf16_near_1000 {
-// CHECK: stream.executable.export public @{{.*}} workgroups(%[[T:.*]]: index, %[[S:.*]]: index, %{{.*}}: index, %{{.*}}: index, %{{.*}}: index, %{{.*}}: index, %[[Z:.*]]: index)
+// CHECK: stream.executable.export public @{{.*}} workgroups(%[[Z:.*]]: index, %{{.*}}: index, %{{.*}}: index, %{{.*}}: index, %{{.*}}: index, %[[S:.*]]: index, %[[T:.*]]: index)
 // CHECK: %[[ALL:.*]] = arith.cmpi eq, %[[T]], %[[S]] : index
 // CHECK: %[[HEADS:.*]] = arith.select %[[ALL]], %c1{{.*}}, %c2{{.*}} : index
 // CHECK: stream.return %[[HEADS]], %{{.*}}, %[[Z]] : index, index, index

@@ -11,7 +11,7 @@
 // CHECK: stream.executable private @mxc_attention_2x8x64_bf16_near_8_as_bf16 {
 // Of T * 8 rows 16 or 32 are a block; a run may begin one.
 // CHECK: stream.return %c2{{.*}}, %{{.*}}, %c1{{.*}} : index, index, index
-// CHECK: mxc.cases = {bounds = array<i64: 1>, translations = [#[[TWO]], #[[ONE]]], workload = 6 : i64}
+// CHECK: mxc.cases = {bounds = array<i64: 1>, translations = [#[[TWO]], #[[ONE]]]}
 // The run of a block of rows, found by all lanes.
 // CHECK: rocdl.ballot
 // The page of a block of keys, and what offsets reach of it.

@@ -48,7 +48,6 @@ class ByRows:
         if not self.bounds:
             return None
         return Cases(
-            workload=self.scalars - 1,
             bounds=self.bounds,
             threads=[_threads(kernel) for kernel in self.kernels],
         )

@@ -60,7 +60,7 @@ class _Kernel(Attention):
         """Where no token is decoded there are rows enough for two tiles."""
         if self.tiles == 1:
             return None
-        return Cases(self.scalars - 1, [1], [self._threads(self.tiles), self.threads])
+        return Cases([1], [self._threads(self.tiles), self.threads])
 
     def body(self, *buffers: ir.Value) -> None:
         """Build the body at the insertion point."""
