@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from mxc.artifact.child import Channel, Child, Ended, Overdue, limit_processor
+from mxc.artifact.child import Channel, Child, ChildExited, ChildTimedOut, limit_processor
 from mxc.errors import ArtifactError, RequestError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class ChatTemplate:
 
     def _start(self) -> Child:
         child = Child("mxc.artifact.chat_template:serve", memory=MEMORY)
-        with suppress(Ended):  # the first rendering finds out, and says how
+        with suppress(ChildExited):  # the first rendering finds out, and says how
             child.send(json.dumps(self.text).encode())
         return child
 
@@ -68,11 +68,11 @@ class ChatTemplate:
             try:
                 child.send(request.encode())
                 answer = json.loads(child.receive(SECONDS))
-            except Overdue:
+            except ChildTimedOut:
                 raise RequestError(
                     f"{self.place} did not end within {SECONDS:g} s; use --raw"
                 ) from None
-            except Ended as ended:
+            except ChildExited as ended:
                 raise RequestError(f"{self.place} ended its process ({ended}); use --raw") from None
             self._child = child  # not after an error: the next rendering starts another
         return _outcome(answer, self.place)

@@ -31,11 +31,11 @@ _START = "import sys; sys.path[:] = {path!r}; from mxc.artifact.child import ser
 _LENGTH = struct.Struct("<Q")
 
 
-class Overdue(Exception):
+class ChildTimedOut(Exception):
     """The child did not answer in time, and was killed."""
 
 
-class Ended(Exception):
+class ChildExited(Exception):
     """The child ended without an answer: `status` is a return code as in subprocess."""
 
     def __init__(self, status: int) -> None:
@@ -98,18 +98,18 @@ class Child:
             left = None if until is None else max(0.0, until - time.monotonic())
             if not poll.poll(None if left is None else 1000 * left):
                 self.end()
-                raise Overdue
+                raise ChildTimedOut
             piece = os.read(handle, min(count - len(found), 1 << 20))
             if not piece:
                 raise self._ended()
             found += piece
         return bytes(found)
 
-    def _ended(self) -> Ended:
+    def _ended(self) -> ChildExited:
         if self.process.returncode is None:
             os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
         self.end()
-        return Ended(self.process.wait())
+        return ChildExited(self.process.wait())
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -56,7 +56,7 @@ class ArchiveEntry:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class ArchiveLayout:
     """Layout of an archive: `head` is the first bytes of the file, `total` its size in bytes."""
 
     head: bytes
@@ -64,7 +64,7 @@ class Layout:
     total: int
 
 
-def lay_out(tensors: Sequence[ArchiveTensor]) -> Layout:
+def lay_out(tensors: Sequence[ArchiveTensor]) -> ArchiveLayout:
     """The layout of an archive of `tensors`, in order. Raises ValueError for a repeated key."""
     if len({t.key for t in tensors}) != len(tensors):
         raise ValueError("two tensors of one key")
@@ -106,7 +106,7 @@ def lay_out(tensors: Sequence[ArchiveTensor]) -> Layout:
         )
         for tensor, (_, _, start, _) in zip(tensors, rows, strict=True)
     )
-    return Layout(head=head, entries=entries, total=_align(storage_start + position, _PAGE))
+    return ArchiveLayout(head=head, entries=entries, total=_align(storage_start + position, _PAGE))
 
 
 def read_archive(path: Path, *, canonical: bool = False) -> dict[str, ArchiveEntry]:

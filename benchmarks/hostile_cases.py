@@ -23,10 +23,10 @@ from typing import Any
 import hostile_texts as texts
 import numpy as np
 
-from mxc.artifact.child import Channel, Child, Ended, Overdue
+from mxc.artifact.child import Channel, Child, ChildExited, ChildTimedOut
 from mxc.artifact.manifest import CHAT_TEMPLATE, MANIFEST, MODULE, REPORT, TOKENIZER, WEIGHTS
-from mxc.compiler.report import FunctionCost, Matmul, Operation, Report
-from mxc.compiler.report.assembly import Kernel
+from mxc.compiler.report import FunctionCost, Matmul, Report, ReportOperation
+from mxc.compiler.report.assembly import KernelCode
 from mxc.compiler.report.hot_loop import HotLoop
 from mxc.targets.compute_unit import Occupancy
 
@@ -102,7 +102,7 @@ def report() -> Report:
     """A report in which every kind of record stands."""
     loop = HotLoop(is_loop=True, instructions=3, census={"vector": 3}, shares={"matrix": 0.5})
     held = Occupancy(waves_per_simd=4, workgroups=2, limited_by="LDS")
-    kernel = Kernel(
+    kernel = KernelCode(
         name="k", instructions={"fma": 2}, vgpr=8, sgpr=8, agpr=0, occupancy=held, hot_loop=loop
     )
     matmul = Matmul(
@@ -110,7 +110,7 @@ def report() -> Report:
         kernel="k", lowering="fma", kernels=1, bytes_moved=None, bytes_minimum=64, fallback=None,
     )  # fmt: skip
     cost = FunctionCost(name="main", dispatches=1, transient_bytes=0, dynamic_transients=0)
-    operation = Operation(function="main", name="q", kernel="k", bytes_moved=None, flops=8)
+    operation = ReportOperation(function="main", name="q", kernel="k", bytes_moved=None, flops=8)
     return Report(
         target="cpu", matmuls=(matmul,), kernels=(kernel,), functions=(cost,),
         findings=("said",), operations=(operation,),
@@ -308,9 +308,9 @@ class Runner:
         try:
             child.send(json.dumps(words).encode())
             outcome: dict[str, Any] = json.loads(child.receive(SECONDS))
-        except Overdue:
+        except ChildTimedOut:
             return f"no answer within {SECONDS:g} s"
-        except Ended as ended:
+        except ChildExited as ended:
             return f"the command died ({ended})"
         finally:
             for file, before in kept.items():

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from mxc.compiler.quantize.feedback import Feedback
 from mxc.compiler.quantize.hadamard import Hadamard
-from mxc.compiler.quantize.inputs import Inputs
+from mxc.compiler.quantize.inputs import CalibrationInputs
 from mxc.compiler.quantize.rows import RowQuantizer
 from mxc.formats.formats import block_format
 from mxc.formats.packing import decode_elements, decode_scales
@@ -50,7 +50,7 @@ def tensors(rows: int, depth: int) -> tuple[Floats, Floats, Floats]:
     return weights.astype(np.float32), x[:4096], x[4096:]
 
 
-def ours(name: str, weights: Floats, inputs: Inputs | None, *, search: bool) -> Floats:
+def ours(name: str, weights: Floats, inputs: CalibrationInputs | None, *, search: bool) -> Floats:
     """The values of quantized weights."""
     format = block_format(name)
     recipe = ScaleRecipe.RCEIL if search else ScaleRecipe.EVEN
@@ -64,11 +64,11 @@ def ours(name: str, weights: Floats, inputs: Inputs | None, *, search: bool) -> 
     return values
 
 
-def known(x: Floats, *, feedback: bool) -> Inputs:
+def known(x: Floats, *, feedback: bool) -> CalibrationInputs:
     """What calibrating with inputs [n, K] knows."""
     gram = (x.T @ x).astype(np.float64) / len(x)
     found = Feedback.of(gram, len(x)) if feedback else None
-    return Inputs(np.square(x).mean(axis=0), x[::32], found)
+    return CalibrationInputs(np.square(x).mean(axis=0), x[::32], found)
 
 
 def torchao(name: str) -> Callable[[Floats], Floats]:

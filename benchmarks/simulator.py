@@ -20,7 +20,7 @@ from iree.compiler import tools
 
 from mxc.simulator.code.code_object import read_kernels
 from mxc.simulator.run.launch import launch
-from mxc.simulator.run.translate import Program
+from mxc.simulator.run.translate import TranslatedKernel
 from mxc.simulator.watch.sanitizer import Sanitizer
 
 #: Shape (m, n, k), workgroups, and the promise in seconds.
@@ -80,9 +80,9 @@ def measure(shape: tuple[int, int, int], workgroups: int, repeat: int) -> dict[s
         (file,) = Path(folder).glob("*.hsaco")
         (kernel,) = read_kernels(file.read_bytes()).values()
     start = time.perf_counter()
-    plain = Program(kernel)
+    plain = TranslatedKernel(kernel)
     found = {"translate": time.perf_counter() - start}
-    observed = Program(kernel, observed=True)
+    observed = TranslatedKernel(kernel, observed=True)
     rng = np.random.default_rng(0)
     sizes = ((m, k // 2), (n, k // 2), (m, k // 32), (n, k // 32))
     buffers = [rng.integers(118, 134, size, dtype=np.uint8) for size in sizes]

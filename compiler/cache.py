@@ -23,7 +23,7 @@ from functools import cache
 from pathlib import Path
 
 from mxc.artifact.manifest import iree_version, mxc_version
-from mxc.compiler.steps import Compiled, Request, Step
+from mxc.compiler.steps import Compiled, CompileRequest, CompileStep
 from mxc.targets.target import HOST, target
 from mxc.targets.tile_permission import refusal
 
@@ -43,7 +43,7 @@ _PROCESSOR = re.compile(
 )
 _CPUINFO = Path("/proc/cpuinfo")
 
-OnStep = Callable[[Step], None]
+OnStep = Callable[[CompileStep], None]
 
 
 def default_folder() -> Path | None:
@@ -57,7 +57,7 @@ def default_folder() -> Path | None:
 
 
 @dataclass(frozen=True)
-class Cache:
+class CompileCache:
     """The entries in one folder, limited to `limit` bytes in total."""
 
     folder: Path
@@ -120,7 +120,9 @@ class Cache:
         return self.folder / f"{key}{_SUFFIX}"
 
 
-def cached(request: Request, compile: Callable[[], Compiled], on_step: OnStep | None) -> Compiled:
+def cached(
+    request: CompileRequest, compile: Callable[[], Compiled], on_step: OnStep | None
+) -> Compiled:
     """Return the result of `request` from the cache; otherwise compile it and store the result.
 
     `on_step` is told that the program was found in the cache, or why a result could not be stored.
@@ -131,23 +133,23 @@ def cached(request: Request, compile: Callable[[], Compiled], on_step: OnStep | 
     if folder is None or key is None:
         return compile()
     tell = on_step or (lambda step: None)
-    entries, start = Cache(folder), time.perf_counter()
+    entries, start = CompileCache(folder), time.perf_counter()
     if request.dump_dir is None:
         found = entries.find(key, request.module)
         if found is not None:
             name = f"{key[:12]} was compiled before; --no-cache compiles it again"
-            tell(Step(kind="cache", name=name, seconds=time.perf_counter() - start))
+            tell(CompileStep(kind="cache", name=name, seconds=time.perf_counter() - start))
             return found
     compiled = compile()
     try:
         entries.keep(key, request.module, compiled)
     except OSError as error:
         name = f"not kept in {folder} ({error.strerror})"
-        tell(Step(kind="cache", name=name, seconds=0.0))
+        tell(CompileStep(kind="cache", name=name, seconds=0.0))
     return compiled
 
 
-def key_of(request: Request) -> str | None:
+def key_of(request: CompileRequest) -> str | None:
     """Return the digest of everything that the result depends on; None if that is unknown."""
     record = target(request.target)
     parts = [mxc_version(), iree_version(), sources()]

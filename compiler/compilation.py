@@ -24,8 +24,8 @@ from mxc.artifact.manifest import (
 from mxc.compiler.artifact import Artifact, record, writing
 from mxc.compiler.checkpoints.hub import located, origin
 from mxc.compiler.levels import (
-    Program,
-    Weights,
+    LevelArchives,
+    LevelProgram,
     common_target,
     compile_level,
     level_records,
@@ -35,15 +35,15 @@ from mxc.compiler.levels import (
     targets_of,
     unit_of,
 )
-from mxc.compiler.models.model import Model, open_model
+from mxc.compiler.models.model import BoundModel, open_model
 from mxc.compiler.packing.nan_scales import NanScale
 from mxc.compiler.packing.quantized import describe_loss, loss_rows
 from mxc.compiler.page import write_page
 from mxc.compiler.pieces.workers import Workers
-from mxc.compiler.programs.imported import Imported
-from mxc.compiler.programs.opening import Foreign, foreign_program, imported
+from mxc.compiler.programs.imported import ImportedProgram
+from mxc.compiler.programs.opening import ForeignProgram, foreign_program, imported
 from mxc.compiler.report import Report, require_no_fallback
-from mxc.compiler.steps import Progress, Recorder, Request, require_timeout
+from mxc.compiler.steps import CompileRequest, Progress, Recorder, require_timeout
 from mxc.compiler.tokenizers.check import check_texts
 from mxc.errors import ArtifactError, CheckpointError
 from mxc.targets.matrix_unit import MatrixUnit
@@ -152,11 +152,11 @@ def compile(
                 code = model.program(grouped=gpu)
             elif foreign is None:
                 code = source.read_bytes()
-        weighted: Model | Imported | None = model
+        weighted: BoundModel | ImportedProgram | None = model
         if foreign is not None:
             weighted = stack.enter_context(imported(foreign, timeout, recorder))
             code = weighted.program
-        request = Request(
+        request = CompileRequest(
             program=code,
             place=str(source),
             target="",
@@ -244,8 +244,8 @@ def _dump_folder(dump_ir: str | Path | None) -> Path | None:
 
 
 def _opened(
-    source: Path, given: dict[str, Any], foreign: Foreign | None, *, unit: MatrixUnit | None
-) -> Model | None:
+    source: Path, given: dict[str, Any], foreign: ForeignProgram | None, *, unit: MatrixUnit | None
+) -> BoundModel | None:
     if foreign is None:
         return opened(source, given, unit=unit)
     require_no_options(given, foreign.place)
@@ -260,7 +260,7 @@ def require_no_options(given: Mapping[str, Any], source: str | Path) -> None:
             raise CheckpointError(f"{option} has no meaning for a program ({source}); leave it out")
 
 
-def opened(source: Path, given: dict[str, Any], *, unit: MatrixUnit | None) -> Model | None:
+def opened(source: Path, given: dict[str, Any], *, unit: MatrixUnit | None) -> BoundModel | None:
     """Return the model in a checkpoint folder or a .gguf file; None for a program.
 
     The model is for a GPU with the matrix instructions `unit`, or for CPUs if that is None. Raises
@@ -285,10 +285,10 @@ def _of_bytes(data: bytes) -> FileRecord:
 
 def _manifest(
     folder: Path,
-    model: Model | None,
-    weighted: Model | Imported | None,
-    programs: Mapping[str, Program],
-    archives: Weights | None,
+    model: BoundModel | None,
+    weighted: BoundModel | ImportedProgram | None,
+    programs: Mapping[str, LevelProgram],
+    archives: LevelArchives | None,
     sources: dict[str, FileRecord],
     options: dict[str, Any],
     notes: Sequence[str],
@@ -330,7 +330,7 @@ def _manifest(
     )
 
 
-def _texts(model: Model, folder: Path) -> list[str]:
+def _texts(model: BoundModel, folder: Path) -> list[str]:
     """Copy tokenizer and chat template into the artifact, try them, and return notes about them.
 
     Raises CheckpointError if they are broken or do not belong to the model.
@@ -340,7 +340,9 @@ def _texts(model: Model, folder: Path) -> list[str]:
     return check_texts(folder, model.place, vocab_size=size, eos_tokens=ends)
 
 
-def _notes(model: Model, archives: Weights | None, texts: Sequence[str]) -> tuple[str, ...]:
+def _notes(
+    model: BoundModel, archives: LevelArchives | None, texts: Sequence[str]
+) -> tuple[str, ...]:
     notes = [*model.notes, *texts]
     if archives is not None:
         found = [nan for packed in archives.packed.values() for nan in packed.nan_scales]

@@ -20,12 +20,12 @@ from mxc.compiler.kernel_bodies import KernelBodies
 from mxc.compiler.pipelines import pipeline
 from mxc.compiler.report import build_report
 from mxc.compiler.signatures import require_no_parameters, signatures
-from mxc.compiler.steps import Compiled, Request, Step
+from mxc.compiler.steps import Compiled, CompileRequest, CompileStep
 from mxc.dialects.parameters import take_layouts
 from mxc.passes.base import dump, notes, run
 from mxc.targets.target import Target, target
 
-Tell = Callable[[Step], None]
+Tell = Callable[[CompileStep], None]
 
 #: Phases after which a copy of the program is kept for the report.
 _FLOW, _STREAM = "flow", "stream"
@@ -33,7 +33,7 @@ _FLOW, _STREAM = "flow", "stream"
 
 @dataclass
 class _Compilation:
-    request: Request
+    request: CompileRequest
     target: Target
     compiler: iree.Compiler
     program: Path
@@ -41,13 +41,13 @@ class _Compilation:
     number: int = 0
 
     @contextmanager
-    def step(self, step: Step) -> Iterator[None]:
+    def step(self, step: CompileStep) -> Iterator[None]:
         """Save the program, report the start of a step and its duration, and count the step."""
         self.keep()
         self.tell(step)
         start = time.perf_counter()
         yield
-        self.tell(Step(kind=step.kind, name=step.name, seconds=time.perf_counter() - start))
+        self.tell(CompileStep(kind=step.kind, name=step.name, seconds=time.perf_counter() - start))
         self.number += 1
 
     def keep(self) -> None:
@@ -58,13 +58,13 @@ class _Compilation:
         """Run our stages that follow `phase`; None selects those that precede IREE."""
         for stage in pipeline(self.target.name, schedules=self.request.schedules).stages:
             if stage.phase == phase and stage.passes:
-                with self.step(Step(kind="stage", name=stage.name)):
+                with self.step(CompileStep(kind="stage", name=stage.name)):
                     run(stage.passes, self.compiler.module, dump_dir=self._dump_path(stage.name))
 
     def run_phase(self, phase: str) -> None:
         """Run one phase of IREE."""
         file = self._dump_path(f"iree-{phase}.mlir")
-        with self.step(Step(kind="phase", name=phase)):
+        with self.step(CompileStep(kind="phase", name=phase)):
             self.compiler.run_to(phase)
         if file is not None:
             dump(self.compiler.module, file)
@@ -77,7 +77,9 @@ class _Compilation:
         return None if folder is None else folder / f"{self.number + 1:02d}-{name}"
 
 
-def compile_here(request: Request, assembly: Path | None, program: Path, tell: Tell) -> Compiled:
+def compile_here(
+    request: CompileRequest, assembly: Path | None, program: Path, tell: Tell
+) -> Compiled:
     """Compile `request` in this process.
 
     - `assembly`: folder for the assembly of the kernels. If it is None, LLVM generates the code of
@@ -115,7 +117,7 @@ def compile_here(request: Request, assembly: Path | None, program: Path, tell: T
             chip, features = iree.cpu_of(compiler.device_text())
             record = record.resolved(chip, features)
     compiler.write_module(request.module)
-    with work.step(Step(kind="report", name="report")):
+    with work.step(CompileStep(kind="report", name="report")):
         texts = () if assembly is None else tuple(iree.assembly(assembly))
         objects = () if assembly is None else iree.code_objects(assembly)
         report = build_report(snapshots[_FLOW], snapshots[_STREAM], texts, record, objects)

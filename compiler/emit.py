@@ -12,8 +12,8 @@ from mxc.compiler.compilation import opened, require_no_options
 from mxc.compiler.levels import compile_level, targets_of, unit_of
 from mxc.compiler.programs.opening import foreign_program, imported
 from mxc.compiler.report import Report
-from mxc.compiler.report.listings import Listing, listings
-from mxc.compiler.steps import Progress, Recorder, Request, require_timeout
+from mxc.compiler.report.listings import KernelListing, listings
+from mxc.compiler.steps import CompileRequest, Progress, Recorder, require_timeout
 from mxc.errors import ArtifactError, RequestError
 
 #: Accepted values of `--emit`.
@@ -32,7 +32,7 @@ def emit_assembly(
     cache: bool = True,
     progress: Progress | None = None,
     **options: Any,
-) -> list[Listing]:
+) -> list[KernelListing]:
     """Compile a checkpoint or a program for one target and return the assembly of its kernels.
 
     `options` are those of a model, as in `compilation.compile`. Weights are not read. Raises
@@ -55,7 +55,7 @@ def emit_assembly(
                 code = (
                     source.read_bytes() if model is None else model.program(grouped=record.is_gpu)
                 )
-        request = Request(
+        request = CompileRequest(
             program=code,
             place=str(source),
             target="",
@@ -72,7 +72,7 @@ def emit_assembly(
     return listings(Report.from_dict(compiled.report), compiled.assembly)
 
 
-def write(found: Sequence[Listing], output: Path) -> list[Path]:
+def write(found: Sequence[KernelListing], output: Path) -> list[Path]:
     """Write the listings to the file `output` if it ends in `SUFFIX`, else one file each to that
     folder; return the files.
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from mxc.artifact.manifest import MODULE, LevelRecord, TargetRecord, level_name
-from mxc.compiler.models.model import Model
+from mxc.compiler.models.model import BoundModel
 from mxc.compiler.packing.levels import archive_name, share
 from mxc.compiler.packing.pack import Packed, pack
 from mxc.compiler.packing.quantized import Loss
 from mxc.compiler.pieces.workers import Workers
-from mxc.compiler.programs.imported import Imported
-from mxc.compiler.steps import Compiled, Progress, Recorder, Request, Step
+from mxc.compiler.programs.imported import ImportedProgram
+from mxc.compiler.steps import Compiled, CompileRequest, CompileStep, Progress, Recorder
 from mxc.compiler.worker import compile_program
 from mxc.errors import TargetError
 from mxc.targets.matrix_unit import MatrixUnit
@@ -26,17 +26,17 @@ from mxc.targets.target import target as target_record
 
 
 @dataclass(frozen=True, kw_only=True)
-class Program:
+class LevelProgram:
     """The result of one target; its code is the file `module` of the artifact."""
 
     target: Target
     module: str
     compiled: Compiled
-    steps: tuple[Step, ...]
+    steps: tuple[CompileStep, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Weights:
+class LevelArchives:
     """Packed archives by file name, and the names of the levels that read each archive."""
 
     packed: dict[str, Packed]
@@ -77,8 +77,8 @@ def unit_of(targets: Iterable[Target]) -> MatrixUnit | None:
 
 
 def compile_level(
-    request: Request, level: str, target: Target, recorder: Recorder, *, several: bool
-) -> Program:
+    request: CompileRequest, level: str, target: Target, recorder: Recorder, *, several: bool
+) -> LevelProgram:
     """Compile for one target. With `several`, the module is in a folder of the level's name."""
     module, dumped, own = MODULE, request.dump_dir, recorder
     if several:
@@ -90,7 +90,7 @@ def compile_level(
     asked = replace(request, target=target.name, module=request.module / module, dump_dir=dumped)
     compiled = compile_program(asked, own.saw)
     steps = tuple(own.done) if several else ()
-    return Program(target=target, module=module, compiled=compiled, steps=steps)
+    return LevelProgram(target=target, module=module, compiled=compiled, steps=steps)
 
 
 def _naming(progress: Progress, level: str) -> Progress:
@@ -102,14 +102,14 @@ def _naming(progress: Progress, level: str) -> Progress:
 
 
 def pack_shared(
-    model: Model | Imported,
-    programs: Mapping[str, Program],
+    model: BoundModel | ImportedProgram,
+    programs: Mapping[str, LevelProgram],
     folder: Path,
     output: Path,
     allow_nan_scales: bool,
     workers: Workers | None,
     recorder: Recorder,
-) -> Weights:
+) -> LevelArchives:
     """Pack the weights into `folder`; levels that read a weight in the same layout share it.
 
     `output` is the path that `folder` will be renamed to.
@@ -126,11 +126,11 @@ def pack_shared(
             workers=workers,
             progress=recorder.progress.packed,
         )
-    return Weights(packed=packed, readers=shared)
+    return LevelArchives(packed=packed, readers=shared)
 
 
 def report_of(
-    programs: Mapping[str, Program], archives: Weights | None, recorder: Recorder
+    programs: Mapping[str, LevelProgram], archives: LevelArchives | None, recorder: Recorder
 ) -> dict[str, Any]:
     """Return the content of report.json: one report, or one for each level with the sizes of the
     archives.
@@ -151,7 +151,7 @@ def report_of(
     return {"levels": levels, "archives": listed, "steps": steps}
 
 
-def target_of(program: Program) -> TargetRecord:
+def target_of(program: LevelProgram) -> TargetRecord:
     """Return the manifest's record of one target, with the chip and features found for it."""
     return TargetRecord(
         name=program.target.name,
@@ -175,7 +175,9 @@ def common_target(targets: Sequence[TargetRecord]) -> TargetRecord:
 
 
 def level_records(
-    model: Model | Imported | None, programs: Mapping[str, Program], archives: Weights | None
+    model: BoundModel | ImportedProgram | None,
+    programs: Mapping[str, LevelProgram],
+    archives: LevelArchives | None,
 ) -> dict[str, LevelRecord]:
     """Return the record of each level: its files, and the layouts that differ from the first's."""
     weights = [

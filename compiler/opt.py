@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mxc.compiler.steps import OptRequest, Refused, require_timeout
+from mxc.compiler.steps import OptRequest, StepRefused, require_timeout
 from mxc.compiler.worker import run_passes
 from mxc.errors import MxcError, PassError
 
@@ -65,7 +65,7 @@ def command(
     if verify_diagnostics:
         return _verify(programs, found, file)
     for each in found:
-        if isinstance(each, Refused):
+        if isinstance(each, StepRefused):
             raise PassError(each.message)
     joined = "// -----\n".join(map(str, found))
     if output is None:
@@ -97,13 +97,13 @@ def _read(file: Path, *, split: bool) -> list[tuple[int, str | bytes]]:
 
 
 def _verify(
-    programs: Sequence[tuple[int, str | bytes]], found: Sequence[str | Refused], file: Path
+    programs: Sequence[tuple[int, str | bytes]], found: Sequence[str | StepRefused], file: Path
 ) -> int:
     """Print each mismatch between expected and raised errors; return the exit status."""
     wrong = []
     for (line, program), each in zip(programs, found, strict=True):
         expected = _expectations(program, line) if isinstance(program, str) else []
-        wrong += _compare(expected, each if isinstance(each, Refused) else None, file, line)
+        wrong += _compare(expected, each if isinstance(each, StepRefused) else None, file, line)
     print("\n".join(wrong), file=sys.stderr, end="\n" if wrong else "")
     return 1 if wrong else 0
 
@@ -132,7 +132,7 @@ def _expectations(program: str, before: int) -> list[_Expected]:
 
 
 def _compare(
-    expected: list[_Expected], refusal: Refused | None, file: Path, line: int
+    expected: list[_Expected], refusal: StepRefused | None, file: Path, line: int
 ) -> list[str]:
     """Return the mismatches for one program. A run stops at its first error, so at most one
     matches.

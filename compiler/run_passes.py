@@ -8,7 +8,7 @@ from pathlib import Path
 from iree.compiler import ir
 
 from mxc.compiler.pipelines import pipeline
-from mxc.compiler.steps import OptRequest, Refused, Step
+from mxc.compiler.steps import CompileStep, OptRequest, StepRefused
 from mxc.compiler.worker import placed
 from mxc.dialects.context import new_context
 from mxc.dialects.locations import plain
@@ -17,16 +17,16 @@ from mxc.kernels.printer import NEST
 from mxc.passes.base import Pass, run
 from mxc.passes.spec import parse
 
-Tell = Callable[[Step], None]
+Tell = Callable[[CompileStep], None]
 
 
-def run_here(request: OptRequest, tell: Tell) -> list[str | Refused]:
+def run_here(request: OptRequest, tell: Tell) -> list[str | StepRefused]:
     """Return the text of each program after the passes, or the refusal by a pass or the parser.
 
     Raises MxcError for an unknown pass, target or stage, and if the file holds no operation.
     """
     chosen = select(request.passes, request.target, request.to)
-    found: list[str | Refused] = []
+    found: list[str | StepRefused] = []
     empty = True
     for number, (line, program) in enumerate(request.programs):
         dump = request.dump_dir
@@ -35,7 +35,7 @@ def run_here(request: OptRequest, tell: Tell) -> list[str | Refused]:
         try:
             text, nothing = _run(program, line, chosen, dump, tell, request.print_kernels)
         except PassError as error:
-            found.append(Refused(placed(str(error), request.place)))
+            found.append(StepRefused(placed(str(error), request.place)))
             empty = False
         else:
             found.append(text)
@@ -83,7 +83,7 @@ def _run(
     `line` is the number of lines before the program in its file. With `kernels` the text is that of
     its kernels.
     """
-    tell(Step(kind="part", name="the parser of MLIR"))
+    tell(CompileStep(kind="part", name="the parser of MLIR"))
     try:
         with new_context():
             # Empty lines in front give every location its line in the file.
@@ -94,7 +94,7 @@ def _run(
                 passes,
                 module,
                 dump_dir=dump,
-                before_pass=lambda spec: tell(Step(kind="stage", name=spec)),
+                before_pass=lambda spec: tell(CompileStep(kind="stage", name=spec)),
             )
             return _nests(module) if kernels else str(module), nothing
     except ir.MLIRError as error:

@@ -33,7 +33,7 @@ IMPORT = "import of"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class CompileRequest:
     """One program to compile: MLIR (text or bytecode) for `target`, to the file `module`.
 
     - `place`: name of the program in messages.
@@ -95,14 +95,14 @@ class ImportRequest:
 
 
 @dataclass(frozen=True)
-class Refused:
+class StepRefused:
     """The error of a pass or the parser for one program."""
 
     message: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class CompileStep:
     """One step of a compilation, at its start (`seconds` is None) or at its end.
 
     The kinds: a part of the compilation, a stage of our passes, a phase of IREE, the writing of the
@@ -144,7 +144,7 @@ class Progress:
     `packed` gets the number of bytes done, the total, and the name of the tensor.
     """
 
-    step: Callable[[Step], None] = lambda step: None
+    step: Callable[[CompileStep], None] = lambda step: None
     packed: Callable[[int, int, str], None] = lambda done, total, tensor: None
 
 
@@ -153,9 +153,9 @@ class Recorder:
     """Reports steps to the caller, and records those that are done."""
 
     progress: Progress
-    done: list[Step] = field(default_factory=list)
+    done: list[CompileStep] = field(default_factory=list)
 
-    def saw(self, step: Step) -> None:
+    def saw(self, step: CompileStep) -> None:
         """Report a step that begins or is done."""
         if step.seconds is not None:
             self.done.append(step)
@@ -164,7 +164,7 @@ class Recorder:
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
         """Report a part of the compilation. It is not recorded as done if the block raises."""
-        self.saw(Step(kind="part", name=name))
+        self.saw(CompileStep(kind="part", name=name))
         start = time.perf_counter()
         yield
-        self.saw(Step(kind="part", name=name, seconds=time.perf_counter() - start))
+        self.saw(CompileStep(kind="part", name=name, seconds=time.perf_counter() - start))

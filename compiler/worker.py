@@ -25,16 +25,24 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mxc.artifact.child import Channel, Child, Ended, Overdue, limit_processor
+from mxc.artifact.child import Channel, Child, ChildExited, ChildTimedOut, limit_processor
 from mxc.compiler.cache import cached
 from mxc.compiler.leftovers import locked_folder, remove_folder, remove_leftovers
-from mxc.compiler.programs.imported import Imported
-from mxc.compiler.steps import IMPORT, Compiled, ImportRequest, OptRequest, Refused, Request, Step
+from mxc.compiler.programs.imported import ImportedProgram
+from mxc.compiler.steps import (
+    IMPORT,
+    Compiled,
+    CompileRequest,
+    CompileStep,
+    ImportRequest,
+    OptRequest,
+    StepRefused,
+)
 from mxc.errors import CompileError, MxcError, PassError
 from mxc.targets.target import target
 
-OnStep = Callable[[Step], None]
-_Asked = Request | OptRequest | ImportRequest
+OnStep = Callable[[CompileStep], None]
+_Asked = CompileRequest | OptRequest | ImportRequest
 
 _PROGRAM, _ASSEMBLY, _LOG = "program.mlirbc", "assembly", "log"
 
@@ -45,7 +53,7 @@ _SCRATCH = "mxc-compile-"
 _PLACE = re.compile(r'loc\("-":(\d+):(\d+)\)|(?<!\S)-:(\d+):(\d+)')
 
 
-def compile_program(request: Request, on_step: OnStep | None = None) -> Compiled:
+def compile_program(request: CompileRequest, on_step: OnStep | None = None) -> Compiled:
     """Return the result of compiling in a worker process, or of the cache; `request.module` is
     written.
 
@@ -63,7 +71,7 @@ def compile_program(request: Request, on_step: OnStep | None = None) -> Compiled
     return cached(request, compile_it, on_step)
 
 
-def run_passes(request: OptRequest) -> list[str | Refused]:
+def run_passes(request: OptRequest) -> list[str | StepRefused]:
     """Run passes over programs in a worker process; return the text or the refusal of each.
 
     Raises as `compile_program`, except for a program that a pass or the parser refuses.
@@ -73,14 +81,14 @@ def run_passes(request: OptRequest) -> list[str | Refused]:
     return found
 
 
-def import_program(request: ImportRequest, on_step: OnStep | None = None) -> Imported:
+def import_program(request: ImportRequest, on_step: OnStep | None = None) -> ImportedProgram:
     """Import a program in a worker process, which writes its constants into `request.folder`.
 
     Raises as `compile_program`; if the importer dies, the CompileError has the last line of its
     log.
     """
     found = _answer(request, on_step)
-    assert isinstance(found, Imported)
+    assert isinstance(found, ImportedProgram)
     return found
 
 
@@ -98,19 +106,19 @@ def _answer(request: _Asked, on_step: OnStep | None) -> Any:
 
 
 def _follow(worker: Child, request: _Asked, folder: Path, on_step: OnStep | None) -> Any:
-    last = Step(kind="phase", name="start")
+    last = CompileStep(kind="phase", name="start")
     try:
         worker.send(pickle.dumps(request))
         while True:
             message = pickle.loads(worker.receive(request.phase_timeout))
-            if not isinstance(message, Step):
+            if not isinstance(message, CompileStep):
                 break
             last = message
             if on_step is not None:
                 on_step(message)
-    except Ended as ended:
+    except ChildExited as ended:
         raise _death(ended, last, folder) from None
-    except Overdue:
+    except ChildTimedOut:
         raise CompileError(
             f"{request.place}: {last} did not end within {request.phase_timeout:g} s; give it "
             f"longer with --phase-timeout{_keep(folder, last)}",
@@ -126,7 +134,7 @@ def _follow(worker: Child, request: _Asked, folder: Path, on_step: OnStep | None
     return message
 
 
-def _death(ended: Ended, last: Step, folder: Path) -> CompileError:
+def _death(ended: ChildExited, last: CompileStep, folder: Path) -> CompileError:
     """Return the error for a worker that died, with the step, the cause and the kept IR."""
     how = str(ended)
     if ended.status == -signal.SIGKILL:
@@ -150,7 +158,7 @@ def _last_words(log: str) -> str:
     return f": {found[:300]}" if found else ""
 
 
-def _keep(folder: Path, step: Step) -> str:
+def _keep(folder: Path, step: CompileStep) -> str:
     """Move the program of the last step to a file that is kept; return the text that names it."""
     program = folder / _PROGRAM
     if not program.exists():

@@ -40,7 +40,7 @@ _SCORES, _ROWS, _RESULT, _SINKS = "m h g s", "m h g", "m h g d", "h g"
 
 
 @dataclass(frozen=True, order=True)
-class Chunk:
+class AttentionChunk:
     """Positions are split into chunks of `size`; a query attends within its own chunk (Llama 4)."""
 
     size: int
@@ -48,7 +48,7 @@ class Chunk:
 
 #: The keys that a query attends to, of those at or before it: the last so many (an int), those of
 #: its chunk, or all (None).
-Reach = int | Chunk | None
+Reach = int | AttentionChunk | None
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def attention(
     for name, number in (("window", reach), ("chunk", reach)):
         if name == "window" and isinstance(number, int):
             options[name] = ir.IntegerAttr.get(i64, number)
-        if name == "chunk" and isinstance(number, Chunk):
+        if name == "chunk" and isinstance(number, AttentionChunk):
             options[name] = ir.IntegerAttr.get(i64, number.size)
     if cap is not None:
         options["cap"] = ir.FloatAttr.get_f32(cap)
@@ -136,7 +136,7 @@ def _read(found: NamedCall) -> AttentionCall:
     }
     reach: Reach = numbers.get("window")
     if "chunk" in numbers:
-        reach = Chunk(numbers["chunk"])
+        reach = AttentionChunk(numbers["chunk"])
     queries, sinks, positions, runs, pool, lists, keys, values = found.op.operands
     return AttentionCall(
         op=found.op,
@@ -210,7 +210,7 @@ def _reference(
         query = arith.index_cast(index, position)
         key = loop_index(_SCORES, "s")
         seen = arith.cmpi(arith.CmpIPredicate.sle, key, query)
-        if isinstance(reach, Chunk):
+        if isinstance(reach, AttentionChunk):
             size = constant(reach.size, index)
             start = query // size * size
             seen = seen & arith.cmpi(arith.CmpIPredicate.sge, key, start)

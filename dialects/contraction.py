@@ -132,7 +132,7 @@ def read_contraction(op: ir.Operation) -> Contraction | None:
     """The contraction recorded on an operation; None without a record, or with only a reason why no
     kernel computes it."""
     known = {field.name for field in fields(Contraction)}
-    found = {name: each for name, each in _said(op).items() if name in known}
+    found = {name: each for name, each in _attributes_of(op).items() if name in known}
     found = {name: _value(each) for name, each in found.items()}
     sides: dict[str, Any] = {
         name: OperandFormat(**found[name]) for name in ("lhs", "rhs", "out") if name in found
@@ -148,15 +148,15 @@ _TYPES = ("element", "scale", "rounded")
 
 def says(op: ir.Operation, name: str) -> bool:
     """Whether the attribute of an operation has an entry of this name."""
-    return name in _said(op)
+    return name in _attributes_of(op)
 
 
 def say(op: ir.Operation, entries: Mapping[str, ir.Attribute]) -> None:
     """Add entries to the attribute of an operation."""
-    op.attributes[ATTRIBUTE] = ir.DictAttr.get({**_said(op), **entries})
+    op.attributes[ATTRIBUTE] = ir.DictAttr.get({**_attributes_of(op), **entries})
 
 
-def _said(op: ir.Operation) -> dict[str, ir.Attribute]:
+def _attributes_of(op: ir.Operation) -> dict[str, ir.Attribute]:
     if ATTRIBUTE not in op.attributes:
         return {}
     return {each.name: each.attr for each in ir.DictAttr(op.attributes[ATTRIBUTE])}

@@ -50,7 +50,7 @@ class Side:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Product:
+class FactorPair:
     """The two factors that `op` multiplies and sums.
 
     `batch`, `m`, `n`, `k` are products of loop sizes, 1 where there is no loop, -1 if dynamic.
@@ -67,12 +67,12 @@ class Product:
     block: int
 
 
-def contractions(root: ir.Operation) -> list[Product]:
+def contractions(root: ir.Operation) -> list[FactorPair]:
     """Every contraction under `root`, in order."""
     return [found for op in walk(root) if (found := read(op)) is not None]
 
 
-def read(op: ir.Operation) -> Product | None:
+def read(op: ir.Operation) -> FactorPair | None:
     """Describe the contraction that `op` computes; None for other operations."""
     if not op.name.startswith("linalg.") or len(op.results) != 1 or len(op.regions) != 1:
         return None
@@ -95,7 +95,7 @@ def read(op: ir.Operation) -> Product | None:
     lhs, rhs = sides
     shared = (set(lhs.dims) & set(rhs.dims)) - reduced
     scaled = next((side for side in (rhs, lhs) if side.scale is not None), None)
-    return Product(
+    return FactorPair(
         op=op,
         lhs=lhs,
         rhs=rhs,

@@ -32,14 +32,14 @@ from mxc.dialects.dequantize import is_byte
 from mxc.dialects.generic import shape_of
 from mxc.dialects.indexing import bound, plus, times
 from mxc.dialects.scalar_nodes import (
+    AffineIndex,
     Apply,
     Cast,
-    Choice,
-    Index,
-    Lookup,
-    Number,
-    Product,
-    Read,
+    FloatProduct,
+    Literal,
+    Select,
+    TableElement,
+    TensorElement,
     Tree,
     parts,
     reads,
@@ -67,8 +67,8 @@ class Decoding:
     """
 
     format: BlockFormat
-    elements: Read
-    scale: Read
+    elements: TensorElement
+    scale: TensorElement
     second: ir.AffineExpr | None
     swapped: bool
     kind: ir.Type
@@ -108,7 +108,7 @@ def _decoding_of(tree: Tree, ranges: list[int | None]) -> Decoding | str | None:
     codes = {read: _codes(read, axis) for read, axis in axes.items()}
     places = {each: np.zeros((1, 1, 1), np.uint64) for each in fixed}
     places |= {each: np.arange(2, dtype=np.uint64).reshape(2, 1, 1) for each in chosen}
-    values = Table(codes, places).of(tree)
+    values = CodeTable(codes, places).of(tree)
     if values is None:
         return "it is decoded by an operation that is not evaluated"
     shape = (2 if chosen else 1, *(1 << bits_of(read.type) for read in found))
@@ -144,7 +144,7 @@ def constant_value(tree: Tree) -> float | int | None:
     """The value of a tree without reads and indices; None for another tree."""
     if next(reads(tree), None) is not None or next(variables(tree), None) is not None:
         return None
-    found = Table({}, {}).of(tree)
+    found = CodeTable({}, {}).of(tree)
     return None if found is None else found.reshape(-1)[0].item()
 
 
@@ -152,7 +152,7 @@ def _without_factor(tree: Tree) -> tuple[Tree, float]:
     """A product in f32 without the constants in it, and the product of these: the scale of a whole
     tensor beside those of its blocks. Powers of two stay, as programs decode elements by them."""
     multiplies = isinstance(tree, Apply) and tree.op.name == "arith.mulf"
-    if not (multiplies or isinstance(tree, Product)) or not isinstance(tree.type, ir.F32Type):
+    if not (multiplies or isinstance(tree, FloatProduct)) or not isinstance(tree.type, ir.F32Type):
         return tree, 1.0
     sides = parts(tree)
     for constant, other in (sides, sides[::-1]):
@@ -161,7 +161,7 @@ def _without_factor(tree: Tree) -> tuple[Tree, float]:
             rest, factor = _without_factor(other)
             return rest, factor * value
     (left, first), (right, second) = map(_without_factor, sides)
-    return Product(left, right), first * second
+    return FloatProduct(left, right), first * second
 
 
 def is_code(kind: ir.Type) -> bool:
@@ -259,7 +259,7 @@ def _summands(expression: ir.AffineExpr) -> Iterator[ir.AffineExpr]:
         yield expression
 
 
-def _codes(read: Read, axis: int) -> Array | None:
+def _codes(read: TensorElement, axis: int) -> Array | None:
     bits = np.arange(1 << bits_of(read.type), dtype=np.uint64)
     shape = [1, 1, 1]
     shape[axis] = len(bits)
@@ -268,7 +268,7 @@ def _codes(read: Read, axis: int) -> Array | None:
 
 def variables(tree: Tree) -> Iterator[ir.AffineExpr]:
     """Yield the expressions of loops on which a tree depends, besides its reads."""
-    if isinstance(tree, (Index, Choice)):
+    if isinstance(tree, (AffineIndex, Select)):
         yield from _terms(tree.at)
     for inner in parts(tree):
         yield from variables(inner)
@@ -282,11 +282,11 @@ def _terms(expression: ir.AffineExpr) -> Iterator[ir.AffineExpr]:
         yield expression
 
 
-class Table:
+class CodeTable:
     """The values of a tree for all codes and places."""
 
     def __init__(
-        self, codes: Mapping[Read, Array | None], places: Mapping[ir.AffineExpr, Array]
+        self, codes: Mapping[TensorElement, Array | None], places: Mapping[ir.AffineExpr, Array]
     ) -> None:
         """`codes`: the values of each read, `places` those of each loop or index of several."""
         self._codes, self._places = codes, places
@@ -299,24 +299,24 @@ class Table:
         return self._known[id(tree)]
 
     def _made(self, tree: Tree) -> Array | None:
-        if isinstance(tree, Read):
+        if isinstance(tree, TensorElement):
             return self._codes[tree]
-        if isinstance(tree, Number):
+        if isinstance(tree, Literal):
             integer = isinstance(tree.number, int)
             return np.full((1, 1, 1), tree.number, np.uint64 if integer else np.float64)
-        if isinstance(tree, Index):
+        if isinstance(tree, AffineIndex):
             return self._place(tree.at)
         inputs = [found for part in parts(tree) if (found := self.of(part)) is not None]
         if len(inputs) != len(parts(tree)):
             return None
         if isinstance(tree, Apply):
             return evaluate(tree.op, inputs)
-        if isinstance(tree, Product):
+        if isinstance(tree, FloatProduct):
             with np.errstate(all="ignore"):
                 return rounded(inputs[0] * inputs[1], tree.type)
         if isinstance(tree, Cast):
             return bitcast(inputs[0], tree.inner.type, tree.type)
-        if isinstance(tree, Lookup):
+        if isinstance(tree, TableElement):
             sizes = zip(inputs, tree.table.shape, strict=True)
             if any((number >= np.uint64(size)).any() for number, size in sizes):
                 return None
@@ -338,8 +338,8 @@ class Table:
 
 def _wanted(
     format: BlockFormat,
-    elements: Read,
-    scale: Read,
+    elements: TensorElement,
+    scale: TensorElement,
     swapped: bool,
     chosen: list[ir.AffineExpr],
     kind: ir.Type,

@@ -89,7 +89,7 @@ def write(
     packed = None if format is None else page_format(format)
     if packed is not None and not packed.unit_scales:
         # All parts together: one dispatch for the elements, and one for the scales.
-        codes, blocks = mx_integers(_beside(parts), packed, RECIPE)
+        codes, blocks = mx_integers(_stacked(parts), packed, RECIPE)
         return _write_blocks(pool, positions_of(pool, format), entry, slots, codes, blocks)
     kind = element_of(pool)
     for place, (part, scale) in enumerate(zip_longest(parts, scales), start=entry):
@@ -121,7 +121,7 @@ def _fp8_codes(rows: ir.Value, scales: ir.Value | None) -> ir.Value:
     return generic(reads, "m h d", ir.IntegerType.get_signless(8), fp8_code)
 
 
-def _beside(parts: Sequence[ir.Value]) -> ir.Value:
+def _stacked(parts: Sequence[ir.Value]) -> ir.Value:
     """parts [T, V, D] as one tensor [T, parts, V, D]."""
     loops = "m e h d"
 

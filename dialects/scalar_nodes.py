@@ -12,7 +12,7 @@ from mxc.dialects.scalar_operations import Array
 
 
 @dataclass(frozen=True)
-class Read:
+class TensorElement:
     """An element of a tensor."""
 
     value: ir.Value
@@ -25,7 +25,7 @@ class Read:
 
 
 @dataclass(frozen=True)
-class Number:
+class Literal:
     """A constant: the bits of an integer, or the value of a float."""
 
     number: float | int
@@ -33,7 +33,7 @@ class Number:
 
 
 @dataclass(frozen=True)
-class Index:
+class AffineIndex:
     """An integer that is an affine expression of loops."""
 
     at: ir.AffineExpr
@@ -41,7 +41,7 @@ class Index:
 
 
 @dataclass(frozen=True, eq=False)
-class Lookup:
+class TableElement:
     """An element of a constant tensor, at indices that are trees."""
 
     table: Array
@@ -63,7 +63,7 @@ class Apply:
 
 
 @dataclass(frozen=True)
-class Product:
+class FloatProduct:
     """The product of two floats of the same type."""
 
     left: Tree
@@ -84,7 +84,7 @@ class Cast:
 
 
 @dataclass(frozen=True)
-class Choice:
+class Select:
     """The case whose number equals an affine expression, else `otherwise`."""
 
     at: ir.AffineExpr
@@ -97,12 +97,14 @@ class Choice:
         return self.otherwise.type
 
 
-Tree: TypeAlias = Read | Number | Index | Lookup | Apply | Product | Cast | Choice
+Tree: TypeAlias = (
+    TensorElement | Literal | AffineIndex | TableElement | Apply | FloatProduct | Cast | Select
+)
 
 
-def reads(tree: Tree) -> Iterator[Read]:
+def reads(tree: Tree) -> Iterator[TensorElement]:
     """Yield all reads in a tree, with repetitions."""
-    if isinstance(tree, Read):
+    if isinstance(tree, TensorElement):
         yield tree
     for inner in parts(tree):
         yield from reads(inner)
@@ -112,13 +114,13 @@ def parts(tree: Tree) -> tuple[Tree, ...]:
     """The operands of a tree."""
     if isinstance(tree, Apply):
         return tree.inputs
-    if isinstance(tree, Product):
+    if isinstance(tree, FloatProduct):
         return (tree.left, tree.right)
     if isinstance(tree, Cast):
         return (tree.inner,)
-    if isinstance(tree, Lookup):
+    if isinstance(tree, TableElement):
         return tree.at
-    if isinstance(tree, Choice):
+    if isinstance(tree, Select):
         return (*(case for _, case in tree.cases), tree.otherwise)
     return ()
 

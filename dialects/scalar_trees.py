@@ -2,8 +2,8 @@
 
 `tree_of` follows a tensor upwards, through operations that move elements (reshapes, transposes,
 broadcasts, slices, concatenations) and operations that compute each element from others (linalg
-over parallel loops, lookups in constant tables). The result is a tree over `Read`s, which are
-elements of tensors at affine indices:
+over parallel loops, lookups in constant tables). The result is a tree over
+`TensorElement`s, which are elements of tensors at affine indices:
 
     %lo = linalg.generic(%bytes) { andi %b, 15 }                 [N, K / 2]
     %w = linalg.generic(%lo) { extract %values[%lo] }
@@ -33,7 +33,16 @@ from mxc.dialects.indexing import (
     times,
 )
 from mxc.dialects.linalg_ext import GATHER
-from mxc.dialects.scalar_nodes import Apply, Cast, Choice, Index, Lookup, Number, Read, Tree
+from mxc.dialects.scalar_nodes import (
+    AffineIndex,
+    Apply,
+    Cast,
+    Literal,
+    Select,
+    TableElement,
+    TensorElement,
+    Tree,
+)
 from mxc.dialects.scalar_operations import Array, bits_of
 from mxc.dialects.tensor_constants import constant_of, splat_number
 
@@ -99,16 +108,16 @@ class _Walk:
 
     def element(self, value: ir.Value, at: Indices) -> Tree:
         """The tree of the element of a tensor at affine indices."""
-        here = Read(value, tuple(at))
+        here = TensorElement(value, tuple(at))
         table = constant_of(value)
         if table is not None and not self._is_weight(here):
-            return _constant(table, here.type, [Index(e, ir.IndexType.get()) for e in at])
+            return _constant(table, here.type, [AffineIndex(e, ir.IndexType.get()) for e in at])
         if isinstance(value, ir.BlockArgument) or not self._enter(value):
             return here
         found = self._made(value.owner, at, here.type)
         return here if found is None else found
 
-    def _is_weight(self, read: Read) -> bool:
+    def _is_weight(self, read: TensorElement) -> bool:
         """Whether a read of a constant is of codes over many places, not of one of two entries."""
         narrow = bits_of(read.type) <= _CODE_BITS
         return narrow and any(bound(index, self._ranges) > 1 for index in read.at)
@@ -119,7 +128,7 @@ class _Walk:
             return self.element(*step)
         if op.name == "tensor.empty":
             # The content of an unwritten tensor: not a number of any format.
-            return Number(math.nan if isinstance(kind, ir.FloatType) else 0, kind)
+            return Literal(math.nan if isinstance(kind, ir.FloatType) else 0, kind)
         if op.name == "tensor.bitcast":
             return Cast(self.element(op.operands[0], at), kind)
         if op.name == "tensor.cast":
@@ -162,9 +171,9 @@ class _Walk:
             inner = value.owner
             if inner.name == "arith.constant":
                 number = splat_number(inner.attributes["value"])
-                return None if number is None else Number(number, value.type)
+                return None if number is None else Literal(number, value.type)
             if inner.name == "linalg.index":
-                return Index(loops[ir.IntegerAttr(inner.attributes["dim"]).value], value.type)
+                return AffineIndex(loops[ir.IntegerAttr(inner.attributes["dim"]).value], value.type)
             extracts = inner.name == "tensor.extract"
             inputs = [scalar(v) for v in list(inner.operands)[extracts:]]
             whole = tuple(each for each in inputs if each is not None)
@@ -192,7 +201,7 @@ class _Walk:
         along = ir.DenseI64ArrayAttr(op.attributes["dimension_map"])
         if table is None or list(along) != [0] or len(at) != rank + table.ndim - 1:
             return None
-        rest = [Index(e, ir.IndexType.get()) for e in at[rank:]]
+        rest = [AffineIndex(e, ir.IndexType.get()) for e in at[rank:]]
         kind = ir.RankedTensorType(source.type).element_type
         return _constant(table, kind, [self.element(numbers, at[:rank]), *rest])
 
@@ -207,7 +216,7 @@ class _Walk:
         inside[axis] = remainder(at[axis], size, self._ranges)
         cases = [self.element(value, inside) for value in op.operands]
         number = quotient(at[axis], size, self._ranges)
-        return Choice(number, tuple(enumerate(cases[:-1])), cases[-1])
+        return Select(number, tuple(enumerate(cases[:-1])), cases[-1])
 
     def _inserted(self, op: ir.Operation, at: Indices) -> Tree | None:
         """An element after an insertion of a slice along one axis: strided, or an equal part."""
@@ -237,35 +246,35 @@ class _Walk:
                 return None
             inside = [inside[i] for i in kept]
         before = self.element(op.operands[1], at)
-        return Choice(number, ((case, self.element(op.operands[0], inside)),), before)
+        return Select(number, ((case, self.element(op.operands[0], inside)),), before)
 
     def _affine(self, op: ir.Operation, inputs: Sequence[Tree]) -> Tree | None:
         """Arithmetic of an index with constants that are not negative, as an affine expression."""
-        if not inputs or not isinstance(inputs[0], Index):
+        if not inputs or not isinstance(inputs[0], AffineIndex):
             return None
         kind, left = op.results[0].type, inputs[0].at
         if op.name in _CASTS:
             width = getattr(kind, "width", 64) - 1
-            return Index(left, kind) if bound(left, self._ranges) < 1 << width else None
+            return AffineIndex(left, kind) if bound(left, self._ranges) < 1 << width else None
         if len(inputs) != 2 or isinstance(kind, ir.FloatType):
             return None
-        if isinstance(inputs[1], Index) and op.name == "arith.addi":
-            return Index(plus(left, inputs[1].at), kind)
-        by = inputs[1].number if isinstance(inputs[1], Number) else -1
+        if isinstance(inputs[1], AffineIndex) and op.name == "arith.addi":
+            return AffineIndex(plus(left, inputs[1].at), kind)
+        by = inputs[1].number if isinstance(inputs[1], Literal) else -1
         if not isinstance(by, int) or not 0 < by < 1 << 31:
             return None
         if op.name in ("arith.divui", "arith.divsi", "arith.floordivsi"):
-            return Index(quotient(left, by, self._ranges), kind)
+            return AffineIndex(quotient(left, by, self._ranges), kind)
         if op.name in ("arith.remui", "arith.remsi"):
-            return Index(remainder(left, by, self._ranges), kind)
+            return AffineIndex(remainder(left, by, self._ranges), kind)
         if op.name == "arith.andi" and by & (by + 1) == 0:
-            return Index(remainder(left, by + 1, self._ranges), kind)
+            return AffineIndex(remainder(left, by + 1, self._ranges), kind)
         if op.name == "arith.muli":
-            return Index(times(left, by), kind)
+            return AffineIndex(times(left, by), kind)
         if op.name == "arith.shrui":
-            return Index(quotient(left, 1 << by, self._ranges), kind)
+            return AffineIndex(quotient(left, 1 << by, self._ranges), kind)
         if op.name == "arith.shli":
-            return Index(times(left, 1 << by), kind)
+            return AffineIndex(times(left, 1 << by), kind)
         return None
 
 
@@ -278,13 +287,13 @@ def _constant(table: Array, kind: ir.Type, at: Sequence[Tree]) -> Tree:
     """An element of a table; a number where all elements are equal."""
     if table.size and not any(table.strides):
         first = table.reshape(-1)[0]
-        return Number(float(first) if isinstance(kind, ir.FloatType) else int(first), kind)
-    return Lookup(table, kind, tuple(at))
+        return Literal(float(first) if isinstance(kind, ir.FloatType) else int(first), kind)
+    return TableElement(table, kind, tuple(at))
 
 
 def _affine_of(tree: Tree) -> ir.AffineExpr | None:
-    if isinstance(tree, Index):
+    if isinstance(tree, AffineIndex):
         return tree.at
-    if isinstance(tree, Number) and isinstance(tree.number, int):
+    if isinstance(tree, Literal) and isinstance(tree.number, int):
         return ir.AffineConstantExpr.get(tree.number)
     return None

@@ -22,7 +22,7 @@ from mxc.kernels.language import Array, Atom, Do, Element, Kernel
 from mxc.kernels.layout import layout
 from mxc.kernels.lowering.index import value_of
 from mxc.kernels.lowering.nest import lower, workgroups
-from mxc.kernels.lowering.places import Places, Tile
+from mxc.kernels.lowering.places import CurrentTile, Places
 from mxc.kernels.printer import printed
 from mxc.kernels.schedule import over, place, use
 from mxc.passes.kernels.executables import dispatch, executable
@@ -54,15 +54,15 @@ def schedule(kernel: Kernel) -> Iterator[Kernel]:
 
 
 @dataclass
-class Statements:
+class ColumnStatements:
     """Emits the three statements on vectors of LANES columns."""
 
     places: Places
 
-    def enter(self, held: Any, tile: Tile) -> None:
+    def enter(self, held: Any, tile: CurrentTile) -> None:
         """Do nothing: there is nothing to prepare before a loop."""
 
-    def emit(self, do: Do, tile: Tile) -> None:
+    def emit(self, do: Do, tile: CurrentTile) -> None:
         """Emit one statement on a tile."""
         kind = ir.VectorType.get([LANES], ir.F32Type.get())
         sums, memory = self.places.registers["T"], self.places.memory
@@ -102,7 +102,7 @@ class LowerColumnSquares(passes.Pass):
 
         def body(a: ir.Value, y: ir.Value) -> None:
             memory, sizes = {"A": a, "Y": y}, {"n": n, "k": k}
-            lower(kernel, memory, sizes, lambda _, places: Statements(places))
+            lower(kernel, memory, sizes, lambda _, places: ColumnStatements(places))
 
         f32 = ir.F32Type.get()
         name = f"column_squares_{k}x{n}"

@@ -38,7 +38,7 @@ _FOR_ZERO = 2.0**-3
 
 
 @dataclass(frozen=True)
-class Tensor:
+class TensorScaling:
     """The tensor scale, or with `reciprocal` 1 / tensor scale."""
 
     number: np.float32
@@ -69,7 +69,9 @@ class Tensor:
         return found
 
 
-def tensor_scale(amax: np.float32, format: BlockFormat, *, reciprocal: bool = False) -> Tensor:
+def tensor_scale(
+    amax: np.float32, format: BlockFormat, *, reciprocal: bool = False
+) -> TensorScaling:
     """The scale of a tensor whose largest magnitude is `amax`.
 
     Raises FormatError where `amax` is NaN or Inf: one tensor scale cannot keep the other values.
@@ -81,15 +83,15 @@ def tensor_scale(amax: np.float32, format: BlockFormat, *, reciprocal: bool = Fa
         )
     largest = np.float32(format.scale.max * format.element.max)
     if not reciprocal:
-        return Tensor(max(amax / largest, np.float32(MIN_TENSOR_SCALE)))
+        return TensorScaling(max(amax / largest, np.float32(MIN_TENSOR_SCALE)))
     with np.errstate(over="ignore"):
         number = np.float32(1) / max(amax, np.finfo(np.float32).tiny) * largest
     # As compressed-tensors does, also for a tensor of zeros.
-    return Tensor(number if np.isfinite(number) else np.float32(1), reciprocal=True)
+    return TensorScaling(number if np.isfinite(number) else np.float32(1), reciprocal=True)
 
 
 def quantize_blocks(
-    blocks: Floats, whole: Tensor, format: BlockFormat, ties: Ties = Ties.EVEN
+    blocks: Floats, whole: TensorScaling, format: BlockFormat, ties: Ties = Ties.EVEN
 ) -> tuple[Bytes, Bytes]:
     """Quantize finite float32 `blocks` to codes uint8 [.., n, 16] and scale bytes uint8 [.., n]."""
     scales, unit = whole.block_scales(np.abs(blocks).max(axis=-1), format)

@@ -15,7 +15,7 @@ Index = tuple[slice, ...]
 
 
 @dataclass(frozen=True)
-class Piece:
+class PieceIndices:
     """The indices of one piece: in the values, in the packed elements and in the scales."""
 
     values: Index
@@ -23,7 +23,7 @@ class Piece:
     scales: Index
 
 
-def pieces(shape: tuple[int, ...], format: BlockFormat) -> list[Piece]:
+def pieces(shape: tuple[int, ...], format: BlockFormat) -> list[PieceIndices]:
     """Pieces that together cover an array of `shape` once; blocks lie along its last axis.
 
     `shape` has at least one axis, and its last is a multiple of the block. An empty array has no
@@ -35,7 +35,7 @@ def pieces(shape: tuple[int, ...], format: BlockFormat) -> list[Piece]:
         start, stop = last.start, last.stop
         packed = slice(format.packed_bytes(start), format.packed_bytes(stop))
         scales = slice(format.blocks(start), format.blocks(stop))
-        found.append(Piece(index, (*lead, packed), (*lead, scales)))
+        found.append(PieceIndices(index, (*lead, packed), (*lead, scales)))
     return found
 
 

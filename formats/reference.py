@@ -21,9 +21,9 @@ import numpy.typing as npt
 from mxc.errors import FormatError
 from mxc.formats.array_values import ArrayOfValues, Floats
 from mxc.formats.formats import E8M0, BlockFormat, block_format
-from mxc.formats.nvfp4 import Tensor, quantize_blocks, tensor_scale
+from mxc.formats.nvfp4 import TensorScaling, quantize_blocks, tensor_scale
 from mxc.formats.packing import decode_elements, decode_scales, pack_elements
-from mxc.formats.pieces import Piece, pieces
+from mxc.formats.pieces import PieceIndices, pieces
 from mxc.formats.recipes import ScaleRecipe, scale_bytes, scale_recipe
 from mxc.formats.rounding import Ties, encode, round_to_odd, tie_rule
 
@@ -181,7 +181,7 @@ def _amax(blocks: Floats) -> Floats:
     return np.ascontiguousarray(bits.max(axis=-1)).view(np.float32)
 
 
-def _tensor_amax(moved: npt.NDArray[np.generic], parts: list[Piece]) -> np.float32:
+def _tensor_amax(moved: npt.NDArray[np.generic], parts: list[PieceIndices]) -> np.float32:
     """Largest magnitude of the whole tensor, NaN if a value is NaN; 0 for an empty tensor."""
     found = [_amax(_float32(moved[part.values]).reshape(1, -1)) for part in parts]
     return np.float32(_amax(np.reshape([*found, np.zeros(1, np.float32)], (1, -1)))[0])
@@ -191,7 +191,7 @@ def _quantize_blocks(
     blocks: Floats,
     format: BlockFormat,
     recipe: ScaleRecipe | None,
-    whole: Tensor | None,
+    whole: TensorScaling | None,
     ties: Ties,
 ) -> tuple[Bytes, Bytes]:
     """Codes uint8 [.., n, block] and scale bytes uint8 [.., n] of `blocks` float32."""

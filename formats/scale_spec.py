@@ -51,7 +51,7 @@ from mxc.formats.formats import (
 )
 
 
-class Kind(Enum):
+class NumberKind(Enum):
     """The kind of a number."""
 
     FLOAT = "float"
@@ -61,11 +61,11 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True)
-class Number:
+class NumberType:
     """A number type of `bits`. `element`: codes of floats of 8 bits or fewer, and of exponents."""
 
     name: str
-    kind: Kind
+    kind: NumberKind
     bits: int
     element: ElementFormat | None = None
 
@@ -77,14 +77,14 @@ class Number:
 _SMALL = (E2M1, E2M3, E3M2, E4M3, E5M2, E4M3FNUZ, E5M2FNUZ)
 
 #: Numbers with their own names; integers are parsed by a rule.
-NUMBERS: Mapping[str, Number] = {
+NUMBERS: Mapping[str, NumberType] = {
     number.name: number
     for number in (
-        Number("float32", Kind.FLOAT, 32),
-        Number("float16", Kind.FLOAT, 16),
-        Number("bfloat16", Kind.FLOAT, 16),
-        Number("e8m0", Kind.EXPONENT, 8, E8M0),
-        *(Number(each.name, Kind.FLOAT, each.bits, each) for each in _SMALL),
+        NumberType("float32", NumberKind.FLOAT, 32),
+        NumberType("float16", NumberKind.FLOAT, 16),
+        NumberType("bfloat16", NumberKind.FLOAT, 16),
+        NumberType("e8m0", NumberKind.EXPONENT, 8, E8M0),
+        *(NumberType(each.name, NumberKind.FLOAT, each.bits, each) for each in _SMALL),
     )
 }
 
@@ -111,7 +111,7 @@ _LONGEST = 200
 
 
 @dataclass(frozen=True)
-class Tile:
+class ScaleTile:
     """`size` elements along `axis` that share a scale, 0 for all. `axis` may be negative."""
 
     size: int
@@ -130,22 +130,25 @@ class Scaling:
     incompatible.
     """
 
-    scale: Number
-    tiles: tuple[Tile, ...] = ()
-    zero: Number | None = None
-    tensor: Number | None = None
+    scale: NumberType
+    tiles: tuple[ScaleTile, ...] = ()
+    zero: NumberType | None = None
+    tensor: NumberType | None = None
 
     def __post_init__(self) -> None:
         """Check that the parts are compatible."""
         place = f"scaling {str(self)!r}"
-        if self.scale.kind not in (Kind.FLOAT, Kind.EXPONENT):
+        if self.scale.kind not in (NumberKind.FLOAT, NumberKind.EXPONENT):
             raise FormatError(f"{place}: a scale is a float or e8m0, found {self.scale}")
         if self.zero is not None:
-            if self.scale.kind is not Kind.FLOAT:
+            if self.scale.kind is not NumberKind.FLOAT:
                 raise FormatError(f"{place}: a zero point wants a float scale, found {self.scale}")
-            if self.zero.kind not in (Kind.FLOAT, Kind.SIGNED):
+            if self.zero.kind not in (NumberKind.FLOAT, NumberKind.SIGNED):
                 raise FormatError(f"{place}: a zero point is a float or intK, found {self.zero}")
-        if self.tensor is not None and (self.tensor.kind, self.tensor.bits) != (Kind.FLOAT, 32):
+        if self.tensor is not None and (self.tensor.kind, self.tensor.bits) != (
+            NumberKind.FLOAT,
+            32,
+        ):
             raise FormatError(f"{place}: a tensor scale is a float32, found {self.tensor}")
         if self.tensor is not None and not self.tiles:
             raise FormatError(f"{place}: a tensor scale is beside the scales of tiles; add a tile")
@@ -200,21 +203,21 @@ class Scaling:
 class ScaleSpec:
     """Data of one number type with its scaling, None if unscaled. Raises FormatError as Scaling."""
 
-    data: Number
+    data: NumberType
     scaling: Scaling | None = None
 
     def __post_init__(self) -> None:
         """Check that data and scaling are compatible."""
         if self.scaling is None:
-            if self.data.kind is not Kind.FLOAT:
+            if self.data.kind is not NumberKind.FLOAT:
                 raise FormatError(f"{self.data} data wants a scaling: {self.data}:float32, or so")
             return
-        if self.data.kind is Kind.EXPONENT:
+        if self.data.kind is NumberKind.EXPONENT:
             raise FormatError(f"{self}: data is a float or an integer, found {self.data}")
         if self.data.bits > 16:
             raise FormatError(f"{self}: {self.data} is not scaled; give data of 16 bits at most")
-        if (self.data.kind is Kind.UNSIGNED) != (self.scaling.zero is not None):
-            wanted = "a" if self.data.kind is Kind.UNSIGNED else "no"
+        if (self.data.kind is NumberKind.UNSIGNED) != (self.scaling.zero is not None):
+            wanted = "a" if self.data.kind is NumberKind.UNSIGNED else "no"
             raise FormatError(
                 f"{self}: {self.data} data wants {wanted} zero point, as uint4:float16_int8_t32 or "
                 "int4:float16_t32 have it"
@@ -281,7 +284,7 @@ def parse_scaling(text: str) -> Scaling:
     raise FormatError(f"scaling {text!r}: wanted one to three numbers, found {len(numbers)}")
 
 
-def parse_number(text: str, place: str = "") -> Number:
+def parse_number(text: str, place: str = "") -> NumberType:
     """Number type called `text`. Raises FormatError for an unknown name, listing the known ones."""
     name = text.strip().removeprefix("torch.").removeprefix("float8_")
     name = _OTHER_NAMES.get(name, name)
@@ -289,8 +292,8 @@ def parse_number(text: str, place: str = "") -> Number:
         return NUMBERS[name]
     match = _INTEGER.fullmatch(name)
     if match is not None and 2 <= int(match[2]) <= 16 and match[2][0] != "0":
-        kind = Kind.UNSIGNED if match[1] else Kind.SIGNED
-        return Number(name, kind, int(match[2]))
+        kind = NumberKind.UNSIGNED if match[1] else NumberKind.SIGNED
+        return NumberType(name, kind, int(match[2]))
     if _CODEBOOK.fullmatch(name):
         raise FormatError(f"codebooks ({text}{place}) are not computed; choose a number")
     raise FormatError(
@@ -299,14 +302,14 @@ def parse_number(text: str, place: str = "") -> Number:
     )
 
 
-def _is_two_level(scale: Number, second: Number) -> bool:
+def _is_two_level(scale: NumberType, second: NumberType) -> bool:
     """Whether the number after a scale is a tensor scale rather than a zero point."""
-    return scale.bits <= 8 and second.kind is Kind.FLOAT
+    return scale.bits <= 8 and second.kind is NumberKind.FLOAT
 
 
-def _tile(match: re.Match[str], axis: int, text: str) -> Tile:
+def _tile(match: re.Match[str], axis: int, text: str) -> ScaleTile:
     size, subtile, n, m, other = match.groups()
-    tile = Tile(
+    tile = ScaleTile(
         size=int(size or 0),
         axis=axis if other is None else int(other),
         subtile=None if subtile is None else int(subtile),
@@ -319,7 +322,7 @@ def _tile(match: re.Match[str], axis: int, text: str) -> Tile:
     return tile
 
 
-def _tile_text(tile: Tile, usual: int) -> str:
+def _tile_text(tile: ScaleTile, usual: int) -> str:
     subtile = "" if tile.subtile is None else f"s{tile.subtile}"
     sparsity = "" if tile.sparsity is None else "n{}m{}".format(*tile.sparsity)
     return f"t{tile.size}{subtile}{sparsity}" + ("" if tile.axis == usual else f"d{tile.axis}")

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from mxc.errors import FormatError
 from mxc.formats.array_values import ArrayOfValues, Floats
-from mxc.formats.scale_spec import Kind, Number, ScaleSpec, Scaling, parse_scaling
+from mxc.formats.scale_spec import NumberKind, NumberType, ScaleSpec, Scaling, parse_scaling
 
 Array = npt.NDArray[Any]
 
@@ -61,10 +61,10 @@ class Scaled(ArrayOfValues):
         factors = numbers_of(self.scales, scaling.scale)
         if self.tensor_scale is not None:
             factors = np.float32(self.tensor_scale) * factors
-        factors = spread(factors, tiles, self.shape)
+        factors = repeat_scales(factors, tiles, self.shape)
         if self.zeros is not None and scaling.zero is not None:
-            zeros = spread(numbers_of(self.zeros, scaling.zero), tiles, self.shape)
-            if scaling.zero.kind is Kind.FLOAT:
+            zeros = repeat_scales(numbers_of(self.zeros, scaling.zero), tiles, self.shape)
+            if scaling.zero.kind is NumberKind.FLOAT:
                 return elements * factors + zeros
             return (elements - zeros) * factors
         with np.errstate(over="ignore", invalid="ignore"):
@@ -105,7 +105,7 @@ def scale_shape(scaling: Scaling | str, shape: tuple[int, ...]) -> tuple[int, ..
     return tuple(-(-n // size) if size else 1 for n, size in zip(shape, tiles, strict=True))
 
 
-def spread(scales: Array, tiles: tuple[int, ...], shape: tuple[int, ...]) -> Array:
+def repeat_scales(scales: Array, tiles: tuple[int, ...], shape: tuple[int, ...]) -> Array:
     """Repeat scales, one per tile, to an array that broadcasts to `shape`."""
     for axis, (size, count) in enumerate(zip(tiles, shape, strict=True)):
         if size > 1 and scales.shape[axis] > 1:
@@ -115,12 +115,12 @@ def spread(scales: Array, tiles: tuple[int, ...], shape: tuple[int, ...]) -> Arr
 
 def unit_of(spec: ScaleSpec) -> float:
     """The value of the integer 1: 2^(2 - K) for intK with exponent scales (fixed point), else 1."""
-    exponent = spec.scaling is not None and spec.scaling.scale.kind is Kind.EXPONENT
-    integer = spec.data.kind is Kind.SIGNED
+    exponent = spec.scaling is not None and spec.scaling.scale.kind is NumberKind.EXPONENT
+    integer = spec.data.kind is NumberKind.SIGNED
     return 2.0 ** (2 - spec.data.bits) if integer and exponent else 1.0
 
 
-def numbers_of(stored: Array, number: Number) -> Floats:
+def numbers_of(stored: Array, number: NumberType) -> Floats:
     """The float32 values of numbers that a `Scaled` stores."""
     if number.element is not None:
         return number.element.values.take(stored)

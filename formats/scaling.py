@@ -27,8 +27,8 @@ from mxc.formats.formats import E8M0, ElementFormat
 from mxc.formats.nvfp4 import MIN_TENSOR_SCALE
 from mxc.formats.recipes import ScaleRecipe, scale_bytes, scale_recipe
 from mxc.formats.rounding import Ties, encode, nearest_integers, tie_rule
-from mxc.formats.scale_spec import Kind, Number, ScaleSpec, Scaling, parse
-from mxc.formats.scaled_tensor import Array, Scaled, numbers_of, spread, tile_sizes, unit_of
+from mxc.formats.scale_spec import NumberKind, NumberType, ScaleSpec, Scaling, parse
+from mxc.formats.scaled_tensor import Array, Scaled, numbers_of, repeat_scales, tile_sizes, unit_of
 
 _DTYPES: dict[str, np.dtype[Any]] = {
     "float32": np.dtype(np.float32),
@@ -71,7 +71,7 @@ def quantize_scaled(
         return Scaled(_stored(values, spec.data, rule), None, spec)
     scaling.require_compiled()
     tiles = tile_sizes(scaling, values.shape)
-    if spec.data.kind is Kind.UNSIGNED:
+    if spec.data.kind is NumberKind.UNSIGNED:
         if scale is not None:
             raise FormatError(f"{spec}: static scales for data with zero points are not computed")
         return _unsigned(values, spec, scaling, tiles, rule)
@@ -83,11 +83,13 @@ def quantize_scaled(
     numbers = numbers_of(scales, scaling.scale)
     with np.errstate(over="ignore"):
         if whole is not None:
-            steps: Array = values * spread(np.float32(1) / whole / numbers, tiles, values.shape)
-        elif scaling.scale.kind is Kind.EXPONENT:
-            steps = values * spread(_reciprocals(scales), tiles, values.shape)
+            steps: Array = values * repeat_scales(
+                np.float32(1) / whole / numbers, tiles, values.shape
+            )
+        elif scaling.scale.kind is NumberKind.EXPONENT:
+            steps = values * repeat_scales(_reciprocals(scales), tiles, values.shape)
         else:
-            steps = values / spread(numbers, tiles, values.shape)
+            steps = values / repeat_scales(numbers, tiles, values.shape)
         codes = _codes(steps, spec, rule)
     return Scaled(codes, scales, spec, None, None if whole is None else float(whole))
 
@@ -105,9 +107,9 @@ def _over_tiles(values: Floats, tiles: tuple[int, ...], operation: np.ufunc) -> 
 
 def _largest(spec: ScaleSpec) -> float:
     data = spec.data
-    if data.kind is Kind.FLOAT:
+    if data.kind is NumberKind.FLOAT:
         return data.element.max if data.element is not None else _LARGEST[data.name]
-    bits = data.bits - (data.kind is Kind.SIGNED)
+    bits = data.bits - (data.kind is NumberKind.SIGNED)
     return ((1 << bits) - 1) * unit_of(spec)
 
 
@@ -122,12 +124,12 @@ def _scales(
     largest, number = np.float32(_largest(spec)), scaling.scale
     whole = None
     if scaling.tensor is not None:
-        reach = number.element.max if number.element and number.kind is Kind.FLOAT else 1.0
+        reach = number.element.max if number.element and number.kind is NumberKind.FLOAT else 1.0
         peak = np.float32(span.max(initial=0))
         whole = max(peak / np.float32(reach * largest), np.float32(MIN_TENSOR_SCALE))
-        if number.kind is Kind.EXPONENT:
+        if number.kind is NumberKind.EXPONENT:
             span = span / whole
-    if number.kind is Kind.EXPONENT:
+    if number.kind is NumberKind.EXPONENT:
         return scale_bytes(span, _element(spec), recipe), whole
     wanted = span / largest if whole is None else span / largest / whole
     if number.element is not None:
@@ -141,7 +143,7 @@ def _element(spec: ScaleSpec) -> ElementFormat:
     data = spec.data
     if data.element is not None:
         return data.element
-    if data.kind is Kind.FLOAT:
+    if data.kind is NumberKind.FLOAT:
         raise FormatError(f"{spec}: {data} data is not under e8m0 scales; choose a float scale")
     return ElementFormat(data.name, 0, data.bits - 2)
 
@@ -157,7 +159,7 @@ def _static(given: Array, shape: tuple[int, ...], spec: ScaleSpec, scaling: Scal
         ) from error
     if scaling.tensor is not None:
         raise FormatError(f"{spec}: static scales beside a tensor scale are not computed")
-    if number.kind is Kind.EXPONENT:
+    if number.kind is NumberKind.EXPONENT:
         bits = np.ascontiguousarray(wide).view(np.uint32)
         scales: Array = (bits >> 23).astype(np.uint8)
     elif number.element is not None:
@@ -175,7 +177,7 @@ def _reciprocals(scales: Array) -> Floats:
     return found
 
 
-def _stored(values: Floats, number: Number, ties: Ties) -> Array:
+def _stored(values: Floats, number: NumberType, ties: Ties) -> Array:
     """Floats as a `Scaled` stores them, saturating: codes up to 8 bits, else plain floats."""
     if number.element is not None:
         return encode(np.ascontiguousarray(values), number.element, ties)
@@ -185,7 +187,7 @@ def _stored(values: Floats, number: Number, ties: Ties) -> Array:
 
 def _codes(steps: Floats, spec: ScaleSpec, ties: Ties) -> Array:
     data = spec.data
-    if data.kind is Kind.FLOAT:
+    if data.kind is NumberKind.FLOAT:
         return _stored(steps, data, ties)
     limit = (1 << data.bits - 1) - 1
     rounded = nearest_integers(steps * np.float32(1 / unit_of(spec)), ties)
@@ -200,27 +202,27 @@ def _unsigned(
     if zero is None:
         raise AssertionError(spec)
     limit = (1 << spec.data.bits) - 1
-    if zero.kind is Kind.SIGNED and zero.bits <= spec.data.bits:
+    if zero.kind is NumberKind.SIGNED and zero.bits <= spec.data.bits:
         raise FormatError(
             f"{spec}: a zero point of {spec.data} data reaches {limit}, which {zero} does not; "
             f"choose int{spec.data.bits + 1} or more, or a float"
         )
     low = _over_tiles(np.minimum(values, 0), tiles, np.minimum)
     high = _over_tiles(np.maximum(values, 0), tiles, np.maximum)
-    if zero.kind is Kind.FLOAT:
+    if zero.kind is NumberKind.FLOAT:
         zeros = _stored(low, zero, Ties.EVEN)
         low = numbers_of(zeros, zero)
     scales, whole = _scales(high - low, spec, scaling, ScaleRecipe.FLOOR)
     numbers = numbers_of(scales, scaling.scale)
     if whole is not None:
         numbers = whole * numbers
-    steps = spread(numbers, tiles, values.shape)
-    if zero.kind is Kind.SIGNED:
+    steps = repeat_scales(numbers, tiles, values.shape)
+    if zero.kind is NumberKind.SIGNED:
         places = np.clip(nearest_integers(-low / numbers, Ties.EVEN), 0, limit)
         zeros = places.astype(np.int8 if zero.bits <= 8 else np.int16)
-        codes = nearest_integers(values / steps, ties) + spread(places, tiles, values.shape)
+        codes = nearest_integers(values / steps, ties) + repeat_scales(places, tiles, values.shape)
     else:
-        codes = nearest_integers((values - spread(low, tiles, values.shape)) / steps, ties)
+        codes = nearest_integers((values - repeat_scales(low, tiles, values.shape)) / steps, ties)
     dtype = np.uint8 if spec.data.bits <= 8 else np.uint16
     codes = np.clip(codes, 0, limit).astype(dtype)
     return Scaled(codes, scales, spec, zeros, None if whole is None else float(whole))

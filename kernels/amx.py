@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mxc.kernels.contraction import Contraction
+from mxc.kernels.contraction import ContractionShape
 from mxc.kernels.decode import BF16, STEP, decoder, panel_layout
 from mxc.kernels.language import Kernel
 from mxc.kernels.layout import Layout, layout
@@ -33,7 +33,7 @@ AHEAD = 512
 
 
 def steps(
-    contraction: Contraction, rows: int | None = None, pitch: int | None = None
+    contraction: ContractionShape, rows: int | None = None, pitch: int | None = None
 ) -> Iterator[tuple[str, Kernel]]:
     """Yield a description and the kernel after each step of the schedule. `rows`: rows of a
     workgroup; `pitch`: K steps of a row of A in memory."""
@@ -63,14 +63,14 @@ def steps(
 
 
 def scheduled(
-    contraction: Contraction, rows: int | None = None, pitch: int | None = None
+    contraction: ContractionShape, rows: int | None = None, pitch: int | None = None
 ) -> Kernel:
     """The kernel after its last step."""
     *_, (_, kernel) = steps(contraction, rows, pitch)
     return kernel
 
 
-def _tiles(contraction: Contraction, kernel: Kernel, rows: int) -> Kernel:
+def _tiles(contraction: ContractionShape, kernel: Kernel, rows: int) -> Kernel:
     every = "T=0 W= T+= Y="
     halves, together = contraction.halves, contraction.together
     width = _width(contraction)
@@ -91,23 +91,23 @@ def _tiles(contraction: Contraction, kernel: Kernel, rows: int) -> Kernel:
     return over(over(kernel, "m", TILE, "Y="), "n", together, "Y=")
 
 
-def _width(contraction: Contraction) -> int:
+def _width(contraction: ContractionShape) -> int:
     """Columns of the result that are computed at once: two panels of weights, or the columns that
     are finished together if these are more."""
     return max(2 * TILE // contraction.halves, contraction.together)
 
 
-def _tiles_across(contraction: Contraction) -> int:
+def _tiles_across(contraction: ContractionShape) -> int:
     """Number of tiles of weights, over both halves of a gate, for `_width` result columns."""
     return _width(contraction) * contraction.halves // TILE
 
 
-def _chunk(contraction: Contraction) -> int:
+def _chunk(contraction: ContractionShape) -> int:
     """Elements along K that are decoded at once; the size of scratch is the same for all."""
     return CHUNK * 2 // _tiles_across(contraction)
 
 
-def most_rows(contraction: Contraction) -> int:
+def most_rows(contraction: ContractionShape) -> int:
     """Most rows of a workgroup whose scratch, with the weights, is 32 KiB. Columns that are
     finished together need a part of it. Activations are also kept within `ACTIVATIONS` bytes."""
     rows = ROWS * 2 // _tiles_across(contraction)
@@ -116,7 +116,9 @@ def most_rows(contraction: Contraction) -> int:
     return min(rows, max(fitting, 2 * TILE))
 
 
-def _places(contraction: Contraction, kernel: Kernel, raw: Layout, pitch: int | None) -> Kernel:
+def _places(
+    contraction: ContractionShape, kernel: Kernel, raw: Layout, pitch: int | None
+) -> Kernel:
     weights = raw.paired()
     # Memory is padded to whole tiles, and the padding does not reach results.
     kernel = place(kernel, "B", "global", raw.in_memory())

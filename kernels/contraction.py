@@ -30,7 +30,7 @@ PLANES = 3
 
 
 @dataclass(frozen=True)
-class Contraction:
+class ContractionShape:
     """Sizes and types of a contraction.
 
     `columns`: columns of the result. `rows`, `groups`: None where they are known at the call.

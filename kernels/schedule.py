@@ -1,4 +1,7 @@
-"""Schedule steps: functions from kernel to kernel that keep the result, or raise `Refused`."""
+"""Schedule steps: functions from kernel to kernel that keep the result.
+
+They raise `ScheduleRefused` otherwise.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from mxc.kernels.language import (
 from mxc.kernels.layout import Layout
 
 
-class Refused(ValueError):
+class ScheduleRefused(ValueError):
     """A step would change the result, or names a statement or loop that does not exist."""
 
 
@@ -38,9 +41,9 @@ def over(
     """A loop along `axis` in steps of `by` around the statements with the labels `around`."""
     wanted = set(around.split())
     if missing := wanted - labels(kernel.body):
-        raise Refused(f"no statement {', '.join(sorted(missing))}")
+        raise ScheduleRefused(f"no statement {', '.join(sorted(missing))}")
     if any(narrow >= wide for wide, narrow in zip((by, *rest), rest, strict=False)):
-        raise Refused(f"rests of {rest} in steps of {by}; wanted the widest first")
+        raise ScheduleRefused(f"rests of {rest} in steps of {by}; wanted the widest first")
 
     def wrap(body: Body, size: int | None) -> Body:
         at = [i for i, each in enumerate(body) if labels((each,)) & wanted]
@@ -50,10 +53,10 @@ def over(
             return (*body[: at[0]], replace(first, body=inside), *body[at[0] + 1 :])
         run = body[at[0] : at[-1] + 1]
         if extra := labels(run) - wanted:
-            raise Refused(f"{', '.join(sorted(extra))} stands between {around}")
+            raise ScheduleRefused(f"{', '.join(sorted(extra))} stands between {around}")
         whole = size is None or size == kernel.sizes[axis]
         if size is not None and not whole and not any(size % part == 0 for part in (by, *rest)):
-            raise Refused(f"{axis}: steps of {by} in a tile of {size}")
+            raise ScheduleRefused(f"{axis}: steps of {by} in a tile of {size}")
         _require_whole_sums(kernel, axis, run)
         loop = For(axis, by, run, "grid" if grid else "serial", rest)
         return (*body[: at[0]], loop, *body[at[-1] + 1 :])
@@ -62,11 +65,11 @@ def over(
 
 
 def _require_whole_sums(kernel: Kernel, axis: str, run: Body) -> None:
-    """Raise `Refused` for a loop over a summed axis around a start or a read of the sum."""
+    """Raise `ScheduleRefused` for a loop over a summed axis around a start or a read of the sum."""
     summed = {do.out for do in statements(run) if do.adds and axis in kernel.summed(do)}
     for do in statements(run):
         if not do.adds and (do.out in summed or summed & set(do.ins)):
-            raise Refused(f"{do.label} within the sum over {axis}")
+            raise ScheduleRefused(f"{do.label} within the sum over {axis}")
 
 
 def of_type(kernel: Kernel, name: str, element: Element) -> Kernel:
@@ -96,7 +99,7 @@ def place(
 def use(kernel: Kernel, label: str, atom: Atom, ahead: int = 0) -> Kernel:
     """Let the atom compute the statements with this label, with a prefetch distance of `ahead`."""
     if label not in labels(kernel.body):
-        raise Refused(f"no statement {label}")
+        raise ScheduleRefused(f"no statement {label}")
 
     def change(do: Do) -> Body:
         return (replace(do, atom=atom, ahead=ahead) if do.label == label else do,)
@@ -124,8 +127,8 @@ def block_sums(
     kernel: Kernel, into: str, element: Element, scales: tuple[str, ...], start: str = ""
 ) -> Kernel:
     """Sum products in `into` within each iteration of the loop over k around them, and add the
-    scaled sum to the result. An iteration must lie under one scale, else `Refused`. A sum starts at
-    the entry of the array `start` for the block, or at zero."""
+    scaled sum to the result. An iteration must lie under one scale, else `ScheduleRefused`.
+    A sum starts at the entry of the array `start` for the block, or at zero."""
 
     def change(do: Do) -> Body:
         if do.op != "dot":
@@ -143,7 +146,7 @@ def block_sums(
                 continue
             grains = [kernel.arrays[name].grain.get("k", 1) for name in scales]
             if each.op == "dot" and (by is None or any(grain % by for grain in grains)):
-                raise Refused(f"{each.label} goes over more than one scale")
+                raise ScheduleRefused(f"{each.label} goes over more than one scale")
             rows += change(each)
         return tuple(rows)
 
@@ -202,7 +205,7 @@ def keep(
 
     body = go(kernel.body)
     if not found:
-        raise Refused(f"no loop over {loop[0]} by {loop[1]} adds to {name}")
+        raise ScheduleRefused(f"no loop over {loop[0]} by {loop[1]} adds to {name}")
     copy = Array(into, kernel.arrays[name].element, _local(kernel, name), space, layout)
     return replace(kernel.with_arrays(copy), body=body)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mxc.kernels.contraction import Contraction
+from mxc.kernels.contraction import ContractionShape
 from mxc.kernels.decode import F32, I32, panel_layout
 from mxc.kernels.language import Array, Chains, Element, Guard, Kernel
 from mxc.kernels.layout import Kind, Layout
@@ -37,7 +37,7 @@ _PLANES = 6
 
 
 @dataclass(frozen=True)
-class Plan:
+class VectorPlan:
     """The tile sizes and choices of a schedule for one machine.
 
     `kind`, `lanes`: of the dot product. `rows`, `columns`: of a tile of the result. `rests`: rows
@@ -46,7 +46,7 @@ class Plan:
     distance of weights, in elements along K. `staged`: elements along K that are decoded to scratch
     at once, 0 where each tile decodes for itself. `chains`: copies of sums. `weights`: the type
     that codes are decoded to. `rounded`: weights are multiplied by their scales and rounded.
-    `blocks`: the result is blocks of `Contraction.together` columns. `packed`: weights lie in
+    `blocks`: the result is blocks of `ContractionShape.together` columns. `packed`: weights lie in
     panels. `alone`: the plan of workgroups with one row, where the number of rows is known at the
     call; it adds in the same order, so that the bits of a row do not depend on other rows.
     """
@@ -65,7 +65,7 @@ class Plan:
     rounded: bool = False
     blocks: bool = False
     packed: bool = True
-    alone: Plan | None = None
+    alone: VectorPlan | None = None
 
     def __str__(self) -> str:
         """A short text that distinguishes this plan from other plans of the same dot product."""
@@ -73,7 +73,7 @@ class Plan:
         return text + (f", {self.staged} k decoded at once" if self.staged else "")
 
 
-def steps(contraction: Contraction, plan: Plan) -> Iterator[tuple[str, Kernel]]:
+def steps(contraction: ContractionShape, plan: VectorPlan) -> Iterator[tuple[str, Kernel]]:
     """Yield a description and the kernel after each step of the schedule."""
     kernel = contraction.kernel
     yield "what is computed", kernel
@@ -104,19 +104,19 @@ def steps(contraction: Contraction, plan: Plan) -> Iterator[tuple[str, Kernel]]:
     yield "instructions", _atoms(contraction, plan, kernel, own)
 
 
-def scheduled(contraction: Contraction, plan: Plan) -> Kernel:
+def scheduled(contraction: ContractionShape, plan: VectorPlan) -> Kernel:
     """The kernel after its last step."""
     *_, (_, kernel) = steps(contraction, plan)
     return kernel
 
 
-def _scales(contraction: Contraction, plan: Plan) -> tuple[str, ...]:
+def _scales(contraction: ContractionShape, plan: VectorPlan) -> tuple[str, ...]:
     """The names of the arrays of scales that multiply the sums of a block."""
     by_column = contraction.scales is not None and not plan.rounded
     return (*(["SA"] * contraction.scaled), *(["SB"] * by_column))
 
 
-def _tiles(contraction: Contraction, plan: Plan, kernel: Kernel) -> Kernel:
+def _tiles(contraction: ContractionShape, plan: VectorPlan, kernel: Kernel) -> Kernel:
     step, rests = contraction.step, plan.rests
     decoded = "W= SW=" if "SW" in kernel.arrays else "W="
     products = f"{decoded} T+="
@@ -147,7 +147,7 @@ def _tiles(contraction: Contraction, plan: Plan, kernel: Kernel) -> Kernel:
 
 
 def _blocks(
-    contraction: Contraction, plan: Plan, kernel: Kernel, scales: tuple[str, ...]
+    contraction: ContractionShape, plan: VectorPlan, kernel: Kernel, scales: tuple[str, ...]
 ) -> Kernel:
     """Sum and scale block by block. Sums with unsigned weights start at the correction "OA"."""
     start = "OA" if plan.weights.excess else ""
@@ -158,13 +158,13 @@ def _blocks(
     return block_sums(kernel, "S", sums_of(plan.kind), scales, start)
 
 
-def _codes(contraction: Contraction, plan: Plan) -> Element:
+def _codes(contraction: ContractionShape, plan: VectorPlan) -> Element:
     """The codes as they are looked up; a stream of 6-bit codes is first spread to bytes."""
     codes = contraction.weights
     return codes if plan.packed or codes.bits != _PLANES else replace(codes, bits=8)
 
 
-def _places(contraction: Contraction, plan: Plan, kernel: Kernel) -> Kernel:
+def _places(contraction: ContractionShape, plan: VectorPlan, kernel: Kernel) -> Kernel:
     lanes, bits = plan.lanes, _codes(contraction, plan).bits
     weights = weights_of(bits, plan.kind, lanes, contraction.step)
     ragged = contraction.rows is None
@@ -193,7 +193,9 @@ def _places(contraction: Contraction, plan: Plan, kernel: Kernel) -> Kernel:
     return place(kernel, "W", "register", weights)
 
 
-def _atoms(contraction: Contraction, plan: Plan, kernel: Kernel, scales: tuple[str, ...]) -> Kernel:
+def _atoms(
+    contraction: ContractionShape, plan: VectorPlan, kernel: Kernel, scales: tuple[str, ...]
+) -> Kernel:
     lanes, kind, step = plan.lanes, plan.kind, contraction.step
     by = contraction.scales if plan.rounded else None
     codes = _codes(contraction, plan)

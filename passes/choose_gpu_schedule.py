@@ -33,7 +33,7 @@ from mxc.dialects.reasons import Reason
 from mxc.passes.base import Pass
 from mxc.passes.kernels.epilogues import epilogue
 from mxc.passes.kernels.given_schedules import GivenSchedules
-from mxc.passes.kernels.gpu.calls import Call, match
+from mxc.passes.kernels.gpu.calls import GpuContractionCall, match
 from mxc.passes.kernels.gpu.choice import choose, choose_by_rows
 from mxc.passes.kernels.gpu.output import for_blocks
 from mxc.passes.kernels.gpu.problem import problem_of
@@ -85,7 +85,7 @@ class ChooseGpuSchedule(Pass):
         given.require_taken()
 
 
-def _chosen(call: Call, gpu: Gpu) -> Schedules:
+def _chosen(call: GpuContractionCall, gpu: Gpu) -> Schedules:
     """The cheapest schedules that can compute the call together with its epilogue."""
     after = epilogue(call.op, 16, keeps=True)
     last = after.last(call.op)
@@ -106,7 +106,7 @@ def _chosen(call: Call, gpu: Gpu) -> Schedules:
     return Schedules([for_blocks(each, halves) for each in found.schedules], found.bounds)
 
 
-def _may_stage(call: Call) -> bool:
+def _may_stage(call: GpuContractionCall) -> bool:
     """Whether a kernel with a ring of stages exists for such operands."""
     if call.sums_blocks:
         return False

@@ -32,7 +32,7 @@ from mxc.dialects.indexing import indexing_maps
 from mxc.dialects.product import read_product
 from mxc.dialects.reasons import Reason
 from mxc.passes.base import Pass
-from mxc.passes.rewriting.rebuild import Read, linalg_operations, rebuild, sweep
+from mxc.passes.rewriting.rebuild import OperandRead, linalg_operations, rebuild, sweep
 from mxc.passes.rewriting.split_loops import is_plain
 
 
@@ -53,7 +53,7 @@ class ExpandBlocks(Pass):
                 continue
             maps = indexing_maps(op)
             if not all(is_plain(affine) for affine in maps):
-                reads = [Read(v, a) for v, a in zip(op.operands, maps, strict=True)]
+                reads = [OperandRead(v, a) for v, a in zip(op.operands, maps, strict=True)]
                 rebuild(op, reads[:-1], split=True)
         sweep(module)
 

@@ -30,7 +30,7 @@ from mxc.dialects.reasons import Reason
 from mxc.dialects.scaled import NO_ROWS, match_scaled_contraction
 from mxc.passes.base import Pass
 from mxc.passes.rewriting.rebuild import discardable, linalg_operations, replace, sweep
-from mxc.passes.rewriting.split_loops import Plan, reassociation, reshape
+from mxc.passes.rewriting.split_loops import LoopSplit, reassociation, reshape
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def _expand(op: ir.Operation) -> None:
     if any(group[0] == row and sizes[group[1]] is None for groups in digits for group in groups):
         return  # an expansion cannot put a static row before a dynamic dimension
     kinds = [*iterators(op), ir.Attribute.parse("#linalg.iterator_type<parallel>")]
-    plan = Plan(kinds, sizes, digits)
+    plan = LoopSplit(kinds, sizes, digits)
     with ir.InsertionPoint(op), op.location:
         values = [reshape(v, d, sizes) for v, d in zip(op.operands, digits, strict=True)]
         new = linalg.GenericOp(

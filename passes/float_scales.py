@@ -33,7 +33,7 @@ from mxc.dialects.indexing import loop_ranges, substitute
 from mxc.dialects.scalar_nodes import loops_of
 from mxc.passes.base import Pass
 from mxc.passes.rewriting.generics import generic_like, is_product, read_map, yielded
-from mxc.passes.rewriting.rebuild import Read, clone_scalar, replace, sums_of_elements, sweep
+from mxc.passes.rewriting.rebuild import OperandRead, clone_scalar, replace, sums_of_elements, sweep
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def _rewrite(op: ir.Operation) -> None:
         return
     *arguments, _ = block.arguments
     reads = [
-        wide[a][1] if a in wide else Read(op.operands[a.arg_number], read_map(op, a))
+        wide[a][1] if a in wide else OperandRead(op.operands[a.arg_number], read_map(op, a))
         for a in arguments
     ]
 
@@ -109,7 +109,7 @@ def _is_code(kind: ir.Type) -> bool:
     return is_element(kind) or is_integer(kind)
 
 
-def _read(op: ir.Operation, pair: _Pair) -> Read | None:
+def _read(op: ir.Operation, pair: _Pair) -> OperandRead | None:
     """The scale in f32, by row and block; None where it has that form already or cannot get it."""
     kinds, ranges = iterators(op), loop_ranges(op)
     reduced = {i for i, kind in enumerate(kinds) if "reduction" in str(kind)}
@@ -143,7 +143,7 @@ def _read(op: ir.Operation, pair: _Pair) -> Read | None:
             reads.append(substitute(expression, places))
     with ir.InsertionPoint(op), op.location:
         repeated = _copied(source, reads, sizes)
-    return Read(repeated, ir.AffineMap.get(of_scale.n_dims, 0, wanted))
+    return OperandRead(repeated, ir.AffineMap.get(of_scale.n_dims, 0, wanted))
 
 
 def _copied(source: ir.Value, reads: Sequence[ir.AffineExpr], sizes: Sequence[int]) -> ir.Value:

@@ -27,7 +27,7 @@ from mxc.dialects.dequantize import is_element, iterators
 from mxc.dialects.indexing import indexing_maps, loop_ranges, trace
 from mxc.dialects.scalar_nodes import loops_of
 from mxc.passes.base import Pass
-from mxc.passes.rewriting.rebuild import Read, linalg_operations, rebuild, sweep
+from mxc.passes.rewriting.rebuild import OperandRead, linalg_operations, rebuild, sweep
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class FoldScaleBroadcast(Pass):
             if op.name != "linalg.generic":
                 continue
             reads = [
-                Read(value, affine)
+                OperandRead(value, affine)
                 for value, affine in zip(op.operands, indexing_maps(op), strict=True)
             ][:-1]
             folded = [_fold(op, read) for read in reads]
@@ -51,7 +51,7 @@ class FoldScaleBroadcast(Pass):
         sweep(module)
 
 
-def _fold(op: ir.Operation, read: Read) -> Read:
+def _fold(op: ir.Operation, read: OperandRead) -> OperandRead:
     if not isinstance(read.value.type, ir.RankedTensorType):
         return read
     element = read.value.type.element_type
@@ -63,7 +63,7 @@ def _fold(op: ir.Operation, read: Read) -> Read:
         return read
     if wide and _is_of_each_element(op, source, indices):
         return read
-    return Read(source, ir.AffineMap.get(read.map.n_dims, 0, indices))
+    return OperandRead(source, ir.AffineMap.get(read.map.n_dims, 0, indices))
 
 
 def _decodes(op: ir.Operation) -> bool:

@@ -35,7 +35,7 @@ from mxc.dialects.indexing import dim_of, indexing_maps, loop_ranges, read_throu
 from mxc.passes.base import Pass
 from mxc.passes.rewriting.rebuild import (
     Inlined,
-    Read,
+    OperandRead,
     Scalar,
     linalg_operations,
     reads_of,
@@ -165,14 +165,14 @@ def _resolve(
     ranges: Sequence[int | None],
     *,
     decoded: bool = False,
-) -> Read | Inlined:
+) -> OperandRead | Inlined:
     """The scalar at `indices` of `value`, computed from packed data if possible, else read from
     `value`.
 
     `decoded`: the scalar is an input of a decoding, where the source of a scale is read instead of
     a copy for each element.
     """
-    here = Read(value, ir.AffineMap.get(len(ranges), 0, list(indices)))
+    here = OperandRead(value, ir.AffineMap.get(len(ranges), 0, list(indices)))
     if not isinstance(value.type, ir.RankedTensorType):
         return here
     source, at = trace(value, indices, ranges)
@@ -181,7 +181,7 @@ def _resolve(
         added = any(isinstance(index, ir.AffineConstantExpr) for index in indices)
         copied = decoded and _elements(source) < _elements(value)
         moves = added or copied
-        return Read(source, ir.AffineMap.get(len(ranges), 0, at)) if moves else here
+        return OperandRead(source, ir.AffineMap.get(len(ranges), 0, at)) if moves else here
     producer = source.owner.operation
     inputs = []
     for number, operand in enumerate(list(producer.operands)[:-1]):

@@ -48,7 +48,7 @@ from mxc.passes.rewriting.generics import generic_like, yielded
 from mxc.passes.rewriting.rebuild import (
     Constant,
     Inlined,
-    Read,
+    OperandRead,
     Scalar,
     clone_scalar,
     linalg_operations,
@@ -116,7 +116,9 @@ def _move(op: ir.Operation, result: ir.Value, value: ir.Value, order: list[int])
         at = ir.AffineMap.get(len(loops), 0, [substitute(e, loops) for e in affine.results])
         same = operand == result
         reads.append(
-            Read(value, ir.AffineMap.get_identity(len(loops))) if same else Read(operand, at)
+            OperandRead(value, ir.AffineMap.get_identity(len(loops)))
+            if same
+            else OperandRead(operand, at)
         )
     with ir.InsertionPoint(op), op.location:
         init = empty(
@@ -189,7 +191,7 @@ def _inline(op: ir.Operation) -> None:
     assert user is not None
     into = Inlined(op, tuple(_inputs(op)))
     scalars: list[Scalar] = [
-        into if isinstance(item, Read) and item.value == op.results[0] else item
+        into if isinstance(item, OperandRead) and item.value == op.results[0] else item
         for item in _inputs(user)
     ]
     rebuild(user, scalars)
@@ -199,7 +201,7 @@ def _inline(op: ir.Operation) -> None:
 def _rebuilt(op: ir.Operation) -> ir.Value:
     """The result of `op`, rebuilt if `_inputs` differ from its operands."""
     inputs = _inputs(op)
-    same = [Read(v, a) for v, a in zip(op.operands, indexing_maps(op), strict=True)][:-1]
+    same = [OperandRead(v, a) for v, a in zip(op.operands, indexing_maps(op), strict=True)][:-1]
     if op.name == "linalg.generic" and inputs == same:
         return op.results[0]
     result = rebuild(op, inputs)
@@ -223,13 +225,13 @@ def _inputs(op: ir.Operation) -> list[Scalar]:
 
 def _source(value: ir.Value, affine: ir.AffineMap, ranges: list[int | None]) -> Scalar:
     """A read of a tensor from the narrower or smaller tensor that it comes from."""
-    here = Read(value, affine)
+    here = OperandRead(value, affine)
     if not isinstance(value.type, ir.RankedTensorType):
         return here
     source, at = trace(value, list(affine.results), ranges)
     if isinstance(source, ir.BlockArgument) or not _widens(source.owner.operation):
         smaller = source.type.rank < value.type.rank and None not in map(dim_of, at)
-        return Read(source, ir.AffineMap.get(affine.n_dims, 0, at)) if smaller else here
+        return OperandRead(source, ir.AffineMap.get(affine.n_dims, 0, at)) if smaller else here
     producer = source.owner.operation
     through = read_through(producer, 0, at, ranges)
     if through is None or None in map(dim_of, through):

@@ -46,7 +46,7 @@ from mxc.passes.rewriting.generics import (
     read_map,
     yielded,
 )
-from mxc.passes.rewriting.rebuild import Read, clone_scalar, replace, sums_of_elements, sweep
+from mxc.passes.rewriting.rebuild import OperandRead, clone_scalar, replace, sums_of_elements, sweep
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def _hoist(op: ir.Operation) -> None:
         return
     kept = set().union(*(arguments_of(value) for value in factors if value not in hoisted))
     inputs = [
-        (argument, Read(op.operands[argument.arg_number], read_map(op, argument)))
+        (argument, OperandRead(op.operands[argument.arg_number], read_map(op, argument)))
         for argument in block.arguments
         if argument in kept
     ]

@@ -31,10 +31,10 @@ from mxc.errors import PassError
 from mxc.passes.base import Pass
 from mxc.passes.kernels.calls import Calls, quantize
 from mxc.passes.kernels.cpu.isa import ISAS, Isa
-from mxc.passes.kernels.cpu.quantize.kernel import Quantize
+from mxc.passes.kernels.cpu.quantize.kernel import CpuQuantize
 from mxc.passes.kernels.cpu.quantize.rounding import Rounding
-from mxc.passes.kernels.cpu.quantize.sources import Source
-from mxc.passes.kernels.cpu.quantize.transpose import TransposeQuantize
+from mxc.passes.kernels.cpu.quantize.sources import BlockSource
+from mxc.passes.kernels.cpu.quantize.transpose import CpuTransposeQuantize
 from mxc.passes.kernels.sources import BLOCK
 from mxc.passes.rewriting.rebuild import linalg_operations, sweep
 
@@ -60,23 +60,23 @@ class LowerQuantizeToCpuKernels(Pass):
 
 def _kernel(
     isa: Isa, found: Quantization
-) -> tuple[Quantize | TransposeQuantize, tuple[ir.Value, ...]]:
+) -> tuple[CpuQuantize | CpuTransposeQuantize, tuple[ir.Value, ...]]:
     """The kernel that quantizes, and the tensors that it reads."""
     rounding, shape = Rounding(found.format, found.recipe), shape_of(found.x)
     matrix = match_transposed(found.x)
     if matrix is not None and min(shape) >= 0:
         source, tensors = _read(source_of(matrix))
-        turned = TransposeQuantize(rounding, source, *shape_of(matrix))
+        turned = CpuTransposeQuantize(rounding, source, *shape_of(matrix))
         if turned.fits:
             return turned, tensors
     source, tensors = _read(found.x)
     blocks = math.prod(shape) // BLOCK if min(shape) >= 0 else None
-    return Quantize(isa, rounding, source, blocks), tensors
+    return CpuQuantize(isa, rounding, source, blocks), tensors
 
 
-def _read(x: ir.Value) -> tuple[Source, tuple[ir.Value, ...]]:
+def _read(x: ir.Value) -> tuple[BlockSource, tuple[ir.Value, ...]]:
     """The source that a kernel reads to get these floats, and its tensors."""
     packed = match_dequantized(x)
     if packed is not None:
-        return Source(packed.format.name), (packed.elements, packed.scales)
-    return Source(str(element_of(x))), (x,)
+        return BlockSource(packed.format.name), (packed.elements, packed.scales)
+    return BlockSource(str(element_of(x))), (x,)

@@ -42,10 +42,10 @@ from mxc.dialects.recast import match_dequantized, match_transposed
 from mxc.passes.base import Pass
 from mxc.passes.kernels.calls import Calls, quantize
 from mxc.passes.kernels.executables import Threads
-from mxc.passes.kernels.gpu.blocks.quantize import Quantize
+from mxc.passes.kernels.gpu.blocks.quantize import GpuQuantize
 from mxc.passes.kernels.gpu.blocks.quantize_rows import QuantizeRows
-from mxc.passes.kernels.gpu.blocks.transpose import TransposeQuantize
-from mxc.passes.kernels.gpu.conversions import Conversion
+from mxc.passes.kernels.gpu.blocks.transpose import GpuTransposeQuantize
+from mxc.passes.kernels.gpu.conversions import BlockConversion
 from mxc.passes.kernels.gpu.fragments import BLOCK
 from mxc.passes.rewriting.rebuild import linalg_operations, sweep
 from mxc.targets.amd import known_gpu
@@ -94,7 +94,7 @@ def _rows(calls: Calls, found: RowQuantization, op: ir.Operation, unit: MatrixUn
 
 @dataclass(frozen=True)
 class _Call:
-    kernel: Quantize | TransposeQuantize
+    kernel: GpuQuantize | GpuTransposeQuantize
     operands: tuple[ir.Value, ...]
 
 
@@ -102,18 +102,18 @@ def _call(found: Quantization, unit: MatrixUnit) -> _Call | Reason:
     sizes = shape_of(found.x)
     if 0 in sizes:
         return Reason(f"{found.x.type} has no elements")
-    conversion = Conversion.of(found, unit.converts)
+    conversion = BlockConversion.of(found, unit.converts)
     matrix = match_transposed(found.x) if unit.converts else None
     # Packed values are read directly where conversions can decode them.
     source, operands = str(element_of(found.x)), (found.x,)
     if unit.converts:
         source, operands = _read(found.x if matrix is None else source_of(matrix))
-    kernel: Quantize | TransposeQuantize
+    kernel: GpuQuantize | GpuTransposeQuantize
     blocks = math.prod(sizes) // BLOCK if min(sizes) > 0 else None
-    kernel = Quantize(blocks, conversion, source)
+    kernel = GpuQuantize(blocks, conversion, source)
     if matrix is not None:
         rows, depth = shape_of(matrix)
-        turned = TransposeQuantize(conversion, rows, depth, source)
+        turned = GpuTransposeQuantize(conversion, rows, depth, source)
         # A matrix that this kernel does not take is transposed first.
         kernel = turned if turned.fits else replace(kernel, source=str(element_of(found.x)))
         operands = operands if turned.fits else (found.x,)

@@ -59,25 +59,25 @@ from mxc.dialects.kernel_calls import mark_quantizes, write_reason
 from mxc.dialects.quantizations import Quantization
 from mxc.dialects.reasons import Reason
 from mxc.errors import PassError
-from mxc.kernels.vectors import Plan
+from mxc.kernels.vectors import VectorPlan
 from mxc.passes.base import Pass
-from mxc.passes.kernels.calls import Calls, Kernel, take_over
+from mxc.passes.kernels.calls import Calls, KernelExport, take_over
 from mxc.passes.kernels.cpu.activations import Prepare, Prepared
 from mxc.passes.kernels.cpu.gemm import Gemm
 from mxc.passes.kernels.cpu.isa import ISAS, Amx, Isa, Kind
-from mxc.passes.kernels.cpu.matches import Call, match
+from mxc.passes.kernels.cpu.matches import ContractionMatch, match
 from mxc.passes.kernels.cpu.panel_lookups import look_up_in_panels
 from mxc.passes.kernels.cpu.parameters import load, parameters_of, relay
 from mxc.passes.kernels.cpu.quantize.blocks import quantizer
 from mxc.passes.kernels.cpu.quantize.rounding import Rounding
 from mxc.passes.kernels.cpu.routes import Routes
 from mxc.passes.kernels.cpu.row_weights import RowWeights
-from mxc.passes.kernels.cpu.rows import Rows
+from mxc.passes.kernels.cpu.rows import GroupedRows
 from mxc.passes.kernels.cpu.schedule import Cuts
 from mxc.passes.kernels.cpu.shared_weights import in_rows, with_weights_of_their_own
 from mxc.passes.kernels.cpu.sorted_rows import SortedRows
-from mxc.passes.kernels.cpu.tiles import Tiles, padded, prepared_for_tiles
-from mxc.passes.kernels.cpu.weights import PANEL, Weights
+from mxc.passes.kernels.cpu.tiles import TileKernel, padded, prepared_for_tiles
+from mxc.passes.kernels.cpu.weights import PANEL, RegisterWeights
 from mxc.passes.kernels.epilogues import Epilogue, epilogue
 from mxc.passes.kernels.extents import Size, value_of
 from mxc.passes.kernels.given_schedules import KEYS, GivenSchedules
@@ -135,9 +135,9 @@ class LowerToCpuKernels(Pass):
         sweep(module)
 
 
-def _calls(module: ir.Operation, isa: Isa) -> list[Call]:
+def _calls(module: ir.Operation, isa: Isa) -> list[ContractionMatch]:
     """The contractions that a kernel computes; the others get the reason."""
-    found: list[Call] = []
+    found: list[ContractionMatch] = []
     for op in linalg_operations(module):
         call = match(op)
         fits = call if isinstance(call, Reason) else _kind(isa, call)
@@ -159,7 +159,7 @@ def _calls(module: ir.Operation, isa: Isa) -> list[Call]:
     return kept
 
 
-def _kind(isa: Isa, call: Call) -> Kind | Reason:
+def _kind(isa: Isa, call: ContractionMatch) -> Kind | Reason:
     """The kind of product of a call: integers where both sides are integers, pairs of bf16 where
     bf16 holds both sides exactly, else f32."""
     source, elements = call.lhs.source, call.elements
@@ -187,7 +187,7 @@ class _Kernels:
         self._made: dict[tuple[str, tuple[ir.Value, ...]], ir.Operation] = {}
         self._epilogues: dict[str, int] = {}
 
-    def lower(self, call: Call) -> None:
+    def lower(self, call: ContractionMatch) -> None:
         """Replace the contraction by dispatches."""
         many = call.of.batch is None or call.of.batch >= SORTED_ROWS
         routed = call.ids is not None and call.of.m == 1 and many
@@ -198,7 +198,7 @@ class _Kernels:
         else:
             self._lower_to_tiles(call, prepared, routed)
 
-    def _lower_to_vectors(self, call: Call, routed: bool, choice: str) -> None:
+    def _lower_to_vectors(self, call: ContractionMatch, routed: bool, choice: str) -> None:
         """Lower to vector registers: gemm.py. `choice`: why tiles of the CPU are not used."""
         kind = _kind(self._isa, call)
         assert not isinstance(kind, Reason)
@@ -206,7 +206,7 @@ class _Kernels:
         elements = call.elements if call.parameters else call.elements.in_rows
         blocks = call.of.k // elements.block
         quads = kind == "quads"
-        weights = Weights(elements, kind, call.scales, call.of.rhs.rounded)
+        weights = RegisterWeights(elements, kind, call.scales, call.of.rhs.rounded)
         if not call.parameters:
             weights = RowWeights(
                 elements, kind, call.scales, call.of.rhs.rounded, rows=call.of.n, blocks=blocks
@@ -251,7 +251,7 @@ class _Kernels:
         name = self._name(call, routed, after, out)
         self._dispatch(call, gemm, scalars, operands, name, made, choice, schedule)
 
-    def _plan(self, call: Call, plans: Sequence[Plan]) -> tuple[Plan, str]:
+    def _plan(self, call: ContractionMatch, plans: Sequence[VectorPlan]) -> tuple[VectorPlan, str]:
         """First plan, or the one that is given, and the text of the report about a given plan."""
         entry = self._given.take(call.of)
         if entry is None:
@@ -274,12 +274,12 @@ class _Kernels:
             )
         return found, f"{wanted}, measured on {device}" if device else wanted
 
-    def _lower_to_tiles(self, call: Call, prepared: Prepared, routed: bool) -> None:
+    def _lower_to_tiles(self, call: ContractionMatch, prepared: Prepared, routed: bool) -> None:
         """Lower to tile registers: tiles.py."""
         steps = call.of.k // prepared.block
         rows, after = _rows(call, routed), epilogue(call.op, PANEL)
         made, out = _blocks_of(call, after)
-        weights = Weights(call.elements, "pairs", call.scales)
+        weights = RegisterWeights(call.elements, "pairs", call.scales)
         with ir.InsertionPoint(call.op), call.op.location:
             scalars = _scalars(call)
             given = rows.given(scalars)
@@ -291,14 +291,14 @@ class _Kernels:
                 operands[0] = self._once(sort.name, sort, operands, given.groups).results[0]
             elif call.ids is not None:
                 operands.append(call.ids)
-        kernel = Tiles(weights, padded(prepared), rows, call.of.n, steps, after, out)
+        kernel = TileKernel(weights, padded(prepared), rows, call.of.n, steps, after, out)
         name = f"{self._name(call, routed, after, out)}_tiles"
         self._dispatch(call, kernel, scalars, operands, name, made)
 
     def _dispatch(
         self,
-        call: Call,
-        kernel: Gemm | Tiles,
+        call: ContractionMatch,
+        kernel: Gemm | TileKernel,
         scalars: list[ir.Value],
         operands: list[ir.Value],
         name: str,
@@ -325,7 +325,7 @@ class _Kernels:
             of = dataclasses.replace(call.of, schedule=schedule)
             take_over(found, of, call.op, after, made, kind=kind, choice=choice)
 
-    def _prepare(self, call: Call, kernel: Prepare, rows: Rows) -> ir.Value:
+    def _prepare(self, call: ContractionMatch, kernel: Prepare, rows: GroupedRows) -> ir.Value:
         """The activations in the order of the kernel."""
         tensors = call.lhs.tensors
         read = call.lhs.source
@@ -339,7 +339,7 @@ class _Kernels:
         return made.results[0]
 
     def _once(
-        self, name: str, kernel: Kernel, tensors: Sequence[ir.Value], size: Size
+        self, name: str, kernel: KernelExport, tensors: Sequence[ir.Value], size: Size
     ) -> ir.Operation:
         """The call of a kernel with at most one scalar, which is a size; an earlier call with the
         same operands is reused."""
@@ -349,12 +349,14 @@ class _Kernels:
             self._made[key] = self._calls.dispatch(name, kernel, tensors, scalars)
         return self._made[key]
 
-    def _route(self, call: Call, rows: Rows) -> ir.Value:
+    def _route(self, call: ContractionMatch, rows: GroupedRows) -> ir.Value:
         """The rows sorted by expert."""
         kernel = Routes(call.of.batch, call.of.experts)
         return self._once(kernel.name, kernel, [call.ids], rows.groups).results[0]
 
-    def _name(self, call: Call, routed: bool, after: Epilogue, out: Rounding | None) -> str:
+    def _name(
+        self, call: ContractionMatch, routed: bool, after: Epilogue, out: Rounding | None
+    ) -> str:
         name = _name(call, routed)
         if after.stages:
             number = self._epilogues.setdefault(after.signature, len(self._epilogues))
@@ -362,24 +364,26 @@ class _Kernels:
         return name if out is None else f"{name}_as_{out.name}"
 
 
-def _rows(call: Call, routed: bool) -> Rows:
+def _rows(call: ContractionMatch, routed: bool) -> GroupedRows:
     of = call.of
-    return Rows(of.batch, of.m, of.experts, routed, call.lhs.share, own=of.is_own)
+    return GroupedRows(of.batch, of.m, of.experts, routed, call.lhs.share, own=of.is_own)
 
 
-def _blocks_of(call: Call, after: Epilogue) -> tuple[Quantization | None, Rounding | None]:
+def _blocks_of(
+    call: ContractionMatch, after: Epilogue
+) -> tuple[Quantization | None, Rounding | None]:
     """The quantization and its rounding, for a result that is only quantized; else None twice."""
     last = after.last(call.op)
     made = quantized_result(last.results[0]) if after.stores == "f32" else None
     return made, None if made is None else Rounding(made.format, made.recipe)
 
 
-def _scalars(call: Call) -> list[ir.Value]:
+def _scalars(call: ContractionMatch) -> list[ir.Value]:
     """The dynamic numbers of groups and rows of a call, at the insertion point."""
     return scalars_of(call.op.results[0], call.of.batch, call.of.m)
 
 
-def _name(call: Call, routed: bool) -> str:
+def _name(call: ContractionMatch, routed: bool) -> str:
     weights = re.sub(_NO_NAME, "_", call.of.rhs.name)
     name = f"mxc_{weights}_{call.lhs.source.name}_{call.of.symbol}"
     name += f"_to_{call.of.rhs.rounded}" if call.of.rhs.rounded else ""

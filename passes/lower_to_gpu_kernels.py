@@ -51,17 +51,17 @@ from mxc.passes.base import Pass
 from mxc.passes.kernels.calls import Calls, take_over
 from mxc.passes.kernels.epilogues import Epilogue, epilogue
 from mxc.passes.kernels.gpu.by_rows import ByRows
-from mxc.passes.kernels.gpu.calls import Call, match
-from mxc.passes.kernels.gpu.contraction import Contraction
-from mxc.passes.kernels.gpu.conversions import Conversion
+from mxc.passes.kernels.gpu.calls import GpuContractionCall, match
+from mxc.passes.kernels.gpu.contraction import GpuContraction
+from mxc.passes.kernels.gpu.conversions import BlockConversion
 from mxc.passes.kernels.gpu.cost import cost, workgroups
 from mxc.passes.kernels.gpu.dense.stream import DenseStream
-from mxc.passes.kernels.gpu.floats import Floats
+from mxc.passes.kernels.gpu.floats import FloatBlocks
 from mxc.passes.kernels.gpu.problem import problem_of
 from mxc.passes.kernels.gpu.ring.float_kernel import DenseRing, FloatRing
 from mxc.passes.kernels.gpu.ring.kernel import Ring
-from mxc.passes.kernels.gpu.schedule import Schedule, Schedules, read_schedules
-from mxc.passes.kernels.gpu.stream import Stream
+from mxc.passes.kernels.gpu.schedule import GpuSchedule, Schedules, read_schedules
+from mxc.passes.kernels.gpu.stream import StreamKernel
 from mxc.passes.kernels.quantized import quantized_result
 from mxc.passes.rewriting.rebuild import linalg_operations, sweep
 from mxc.targets.amd import known_gpu
@@ -100,7 +100,7 @@ class _Kernels:
         self._calls, self._gpu, self._samples = Calls(module), gpu, read_samples(module)
         self._epilogues: dict[str, int] = {}
 
-    def lower(self, call: Call, chosen: Schedules) -> None:
+    def lower(self, call: GpuContractionCall, chosen: Schedules) -> None:
         """Replace the contraction by a dispatch. PassError for a schedule that does not fit."""
         chosen = chosen if call.of.m is None else chosen.only(call.of.m)
         after = epilogue(call.op, 16, keeps=True)
@@ -108,7 +108,7 @@ class _Kernels:
         converts = chosen.schedules[0].instruction.unit.converts
         quantizes = converts and after.stores == "f32" and after.kept is None
         blocks = quantized_result(last.results[0]) if quantizes else None
-        out = None if blocks is None else Conversion.of(blocks, converts)
+        out = None if blocks is None else BlockConversion.of(blocks, converts)
         try:
             kernels = [self._kernel(call, each, after, out) for each in chosen.schedules]
         except ValueError as error:
@@ -131,7 +131,7 @@ class _Kernels:
             take_over(made, of, call.op, after, blocks, kind=kind)
 
     def _at(
-        self, sample: Sample, call: Call, chosen: Schedules, after: Epilogue
+        self, sample: Sample, call: GpuContractionCall, chosen: Schedules, after: Epilogue
     ) -> tuple[int, int]:
         """The estimate for the rows and groups of a sample; 0 where these are not known."""
         known = iter([Sizes(sample).number(scalar) for scalar in call.scalars()])
@@ -142,7 +142,9 @@ class _Kernels:
         chosen = chosen if m is None else chosen.only(m)
         return self._estimate(dataclasses.replace(call, of=of), chosen, after)
 
-    def _estimate(self, call: Call, chosen: Schedules, after: Epilogue) -> tuple[int, int]:
+    def _estimate(
+        self, call: GpuContractionCall, chosen: Schedules, after: Epilogue
+    ) -> tuple[int, int]:
         """Clocks by the time model, and number of workgroups; 0 where sizes are dynamic."""
         if call.of.m is None or call.of.batch is None:
             return 0, 0
@@ -152,8 +154,12 @@ class _Kernels:
         return clocks, workgroups(problem, schedule)
 
     def _kernel(
-        self, call: Call, schedule: Schedule, after: Epilogue, out: Conversion | None
-    ) -> Contraction:
+        self,
+        call: GpuContractionCall,
+        schedule: GpuSchedule,
+        after: Epilogue,
+        out: BlockConversion | None,
+    ) -> GpuContraction:
         return _kind(call, schedule)(
             call.left,
             call.right,
@@ -169,10 +175,10 @@ class _Kernels:
             decoded=call.decoded,
         )
 
-    def _name(self, call: Call, after: Epilogue) -> str:
+    def _name(self, call: GpuContractionCall, after: Epilogue) -> str:
         source, left = call.lhs.source, call.left
-        name = f"mxc_{source.name if isinstance(left, Floats) else left.format.name}"
-        if isinstance(call.right, Floats):
+        name = f"mxc_{source.name if isinstance(left, FloatBlocks) else left.format.name}"
+        if isinstance(call.right, FloatBlocks):
             name += f"_{call.right.memory}"
         else:
             name += f"_{call.right.format.name}" + ("_in_f16" if call.decoded == "f16" else "")
@@ -184,12 +190,12 @@ class _Kernels:
         return f"{name}_then_{number}"
 
 
-def _kind(call: Call, schedule: Schedule) -> type[Contraction]:
+def _kind(call: GpuContractionCall, schedule: GpuSchedule) -> type[GpuContraction]:
     """The class of kernel that computes a call by a schedule."""
     if call.is_dense:
         return DenseStream if schedule.transport == "stream" else DenseRing
     if schedule.transport == "stream":
-        return Stream
+        return StreamKernel
     if call.sums_blocks:
         raise ValueError("there is no ring for f32 scales that differ along a row")
-    return FloatRing if isinstance(call.left, Floats) else Ring
+    return FloatRing if isinstance(call.left, FloatBlocks) else Ring

@@ -35,14 +35,23 @@ from iree.compiler.dialects import arith
 from numpy.typing import NDArray
 
 from mxc.dialects import named_operations
-from mxc.dialects.decoded_formats import Table, variables
+from mxc.dialects.decoded_formats import CodeTable, variables
 from mxc.dialects.dense_attention import dense_attention
 from mxc.dialects.generic import constant, element_of, generic, loop_index
 from mxc.dialects.indexing import dim_of, trace
 from mxc.dialects.kernel_calls import write_reason
 from mxc.dialects.pages import to_f32
 from mxc.dialects.reasons import Reason
-from mxc.dialects.scalar_nodes import Apply, Index, Number, Read, Tree, loops_of, parts, reads
+from mxc.dialects.scalar_nodes import (
+    AffineIndex,
+    Apply,
+    Literal,
+    TensorElement,
+    Tree,
+    loops_of,
+    parts,
+    reads,
+)
 from mxc.dialects.scalar_trees import tree_of
 from mxc.dialects.sizes import Size, product, size_of, split
 from mxc.passes.base import Pass
@@ -159,7 +168,7 @@ def _hidden(mask: Tree | Masked, ranges: Sequence[int | None]) -> NDArray[np.boo
         return None
     numbers = np.arange(max(tokens, keys)).astype(np.uint64)
     places = {both[0]: numbers[:tokens, None, None], both[1]: numbers[None, None, :keys]}
-    values = Table({}, places).of(tree)
+    values = CodeTable({}, places).of(tree)
     if values is None:
         return None
     values = np.broadcast_to(values, (tokens, 1, keys))[:, 0]
@@ -172,7 +181,7 @@ def _hidden(mask: Tree | Masked, ranges: Sequence[int | None]) -> NDArray[np.boo
 def _computed(tree: Tree, ranges: Sequence[int | None]) -> Tree:
     """A tree of which reads are computed further, as far as operations are elementwise."""
     left = iter(range(_MOST_NODES))
-    if isinstance(tree, Read):
+    if isinstance(tree, TensorElement):
         at = [simplified(index, ranges) for index in tree.at]
         return tree_of(tree.value, at, ranges, lambda value: next(left, None) is not None)
     if isinstance(tree, Apply):
@@ -189,7 +198,7 @@ def _mask(
     """The sum of masks, f32 [sequences, heads, T, S], where sizes in which they do not differ are
     1. `lead`: the loops of sequences and of heads."""
     trees = [mask.condition if isinstance(mask, Masked) else mask for mask in masks]
-    inputs: dict[Read, tuple[ir.Value, list[int]]] = {}
+    inputs: dict[TensorElement, tuple[ir.Value, list[int]]] = {}
     for read in (read for tree in trees for read in reads(tree)):
         found = split_digits(*trace(read.value, read.at, ranges), ranges)
         if found is None or not set(found[1]) <= {N, V, G, T, S}:
@@ -234,16 +243,18 @@ def _mask(
 
 
 def _can_emit(tree: Tree) -> bool:
-    return isinstance(tree, Apply | Read | Number | Index) and all(map(_can_emit, parts(tree)))
+    return isinstance(tree, Apply | TensorElement | Literal | AffineIndex) and all(
+        map(_can_emit, parts(tree))
+    )
 
 
-def _emitted(tree: Tree, known: Mapping[Read, ir.Value], output: str) -> ir.Value:
+def _emitted(tree: Tree, known: Mapping[TensorElement, ir.Value], output: str) -> ir.Value:
     """The scalar of a tree, in the body of a generic operation with these loops."""
-    if isinstance(tree, Read):
+    if isinstance(tree, TensorElement):
         return known[tree]
-    if isinstance(tree, Number):
+    if isinstance(tree, Literal):
         return constant(tree.number, tree.type)
-    if isinstance(tree, Index):
+    if isinstance(tree, AffineIndex):
         found = _index(tree.at, output)
         same = isinstance(tree.type, ir.IndexType)
         return found if same else arith.index_cast(tree.type, found)

@@ -84,7 +84,9 @@ def _element(item: str, by_name: dict[str, type[Pass]]) -> Pass | str:
         return _build(by_name[match.group(1)], match.group(2) or "")
     if item.startswith(_OURS):
         name = re.split(r"[{(]", item)[0]
-        raise PassError(f"unknown pass {name!r}; known: {_listing(by_name)}{_near(name, by_name)}")
+        raise PassError(
+            f"unknown pass {name!r}; known: {_listing(by_name)}{_suggestion(name, by_name)}"
+        )
     inside = sorted(set(re.findall(r"[\w.-]+", item)) & by_name.keys())
     if inside:
         raise PassError(
@@ -98,7 +100,7 @@ def _element(item: str, by_name: dict[str, type[Pass]]) -> Pass | str:
             reason = str(error).strip().splitlines()[0]
             raise PassError(
                 f"unknown pass {item!r}: MLIR says: {reason}; mxc's own: "
-                f"{_listing(by_name)}{_near(item, by_name)}"
+                f"{_listing(by_name)}{_suggestion(item, by_name)}"
             ) from error
     return item
 
@@ -125,7 +127,7 @@ def _listing(names: dict[str, type[Pass]]) -> str:
     return ", ".join(sorted(names))
 
 
-def _near(name: str, names: dict[str, type[Pass]]) -> str:
+def _suggestion(name: str, names: dict[str, type[Pass]]) -> str:
     close = difflib.get_close_matches(re.split(r"[{(]", name)[0], names, n=1)
     return f"; did you mean {close[0]}?" if close else ""
 

@@ -40,7 +40,7 @@ from mxc.passes.rewriting.generics import (
     yielded,
 )
 from mxc.passes.rewriting.rebuild import (
-    Read,
+    OperandRead,
     clone_scalar,
     replace,
     sums_of_elements,
@@ -73,7 +73,7 @@ def _rewrite(op: ir.Operation) -> None:
     blocks = _blocks(op, arguments)
     if not any(bare) or blocks is None:
         return
-    inputs = [Read(op.operands[a.arg_number], read_map(op, a)) for a in arguments]
+    inputs = [OperandRead(op.operands[a.arg_number], read_map(op, a)) for a in arguments]
     scales = [_ones(op, each, blocks) if each is not None else None for each in bare]
 
     def body(scalars: Sequence[ir.Value]) -> ir.Value:
@@ -120,7 +120,7 @@ def _blocks(op: ir.Operation, arguments: Sequence[ir.Value]) -> list[ir.AffineEx
     return [ir.AffineDimExpr.get(loop) for loop in reduced[:-1]]
 
 
-def _ones(op: ir.Operation, element: ir.Value, blocks: Sequence[ir.AffineExpr]) -> Read:
+def _ones(op: ir.Operation, element: ir.Value, blocks: Sequence[ir.AffineExpr]) -> OperandRead:
     """Scales of one for the rows of an element, filled before `op`."""
     affine, ranges = read_map(op, element), loop_ranges(op)
     source = op.operands[element.arg_number]
@@ -136,7 +136,7 @@ def _ones(op: ir.Operation, element: ir.Value, blocks: Sequence[ir.AffineExpr]) 
         sizes = [size_of(source, axis) for axis, _ in rows]
         sizes += [_extent(e, ranges) for e in blocks]
         ones = fill(sizes, kind, 1.0)
-    return Read(ones, ir.AffineMap.get(affine.n_dims, 0, [*(e for _, e in rows), *blocks]))
+    return OperandRead(ones, ir.AffineMap.get(affine.n_dims, 0, [*(e for _, e in rows), *blocks]))
 
 
 def _is_reduced(op: ir.Operation, expression: ir.AffineExpr) -> bool:

@@ -48,7 +48,7 @@ _COPIES = ("flow.tensor.clone", "flow.tensor.slice", "flow.tensor.transfer")
 
 
 @dataclass(frozen=True)
-class Finding:
+class WrittenWeight:
     """A weight that `dispatch` writes to memory: a sentence about it, and its size in bytes."""
 
     dispatch: Dispatch
@@ -75,11 +75,11 @@ class VerifyPackedWeights(Pass):
             each.dispatch.op.attributes[FALLBACK] = ir.StringAttr.get(each.message)
 
 
-def findings(module: ir.Operation, *, min_bytes: int = 65536) -> list[Finding]:
+def findings(module: ir.Operation, *, min_bytes: int = 65536) -> list[WrittenWeight]:
     """Every dispatch of a module at the flow phase that writes a weight, in order."""
     every = dispatches(module)
-    weights = Weights(every)
-    found: list[Finding] = []
+    weights = WeightValues(every)
+    found: list[WrittenWeight] = []
     for dispatch in every:
         for result in dispatch.op.results:
             finding = _judge(dispatch, result, weights, min_bytes)
@@ -89,7 +89,7 @@ def findings(module: ir.Operation, *, min_bytes: int = 65536) -> list[Finding]:
     return found
 
 
-class Weights:
+class WeightValues:
     """Which values of a module at the flow phase hold only weights.
 
     A value that is computed only from parameters and constants is a weight. Rows of a weight that
@@ -141,8 +141,8 @@ class Weights:
 
 
 def _judge(
-    dispatch: Dispatch, result: ir.Value, weights: Weights, min_bytes: int
-) -> Finding | None:
+    dispatch: Dispatch, result: ir.Value, weights: WeightValues, min_bytes: int
+) -> WrittenWeight | None:
     if not weights.hold(result):
         return None
     contracted = _is_contracted(result, weights.dispatches)
@@ -155,7 +155,7 @@ def _judge(
     who = f"dispatch @{dispatch.entry} in @{dispatch.function}"
     used = "which a contraction reads back" if contracted else "at run time"
     cure = "fuse it into the contraction" if contracted else "pack it ahead of time"
-    return Finding(
+    return WrittenWeight(
         dispatch,
         f"{who} writes {what or 'a copy of a weight'}, {result.type} "
         f"({'dynamic' if size is None else size} bytes), {used}; wanted the packed weight read "

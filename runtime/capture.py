@@ -23,7 +23,7 @@ from mxc.runtime.device import topology
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dispatch:
+class CapturedDispatch:
     """One dispatch.
 
     `start` and `end` are nanoseconds of a monotonic clock; `busy` is the time of its workgroups in
@@ -37,15 +37,15 @@ class Dispatch:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Call:
+class CapturedCall:
     """One call of a function: wall time in seconds, and its dispatches ordered by start."""
 
     seconds: float
-    dispatches: tuple[Dispatch, ...]
+    dispatches: tuple[CapturedDispatch, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Program:
+class CapturedProgram:
     """An artifact's compiled module and weight archives, and the device that runs them."""
 
     module: Path
@@ -55,8 +55,8 @@ class Program:
 
 
 def capture(
-    program: Program, function: str, inputs: Sequence[str], repetitions: int, folder: Path
-) -> list[Call]:
+    program: CapturedProgram, function: str, inputs: Sequence[str], repetitions: int, folder: Path
+) -> list[CapturedCall]:
     """Call `function` `repetitions` times under the profiler and return each call.
 
     inputs: arguments in the syntax of `iree-run-module --input` ("7", "1xi32=5",
@@ -89,14 +89,14 @@ def capture(
     return split(events(text), seconds, function)
 
 
-def events(text: str) -> list[Dispatch]:
+def events(text: str) -> list[CapturedDispatch]:
     """Parse the output of `iree-profile export --format=ireeperf-jsonl`; dispatches by start."""
     found = []
     for line in text.splitlines():
         row = json.loads(line)
         if row["record_type"] == "host_execution_event" and row["op"] == "dispatch":
             found.append(
-                Dispatch(
+                CapturedDispatch(
                     kernel=row["key"],
                     start=row["start_host_time_ns"],
                     end=row["end_host_time_ns"],
@@ -106,7 +106,9 @@ def events(text: str) -> list[Dispatch]:
     return sorted(found, key=lambda each: each.start)
 
 
-def split(dispatches: list[Dispatch], seconds: list[float], function: str) -> list[Call]:
+def split(
+    dispatches: list[CapturedDispatch], seconds: list[float], function: str
+) -> list[CapturedCall]:
     """Divide the dispatches among consecutive calls, whose wall times are `seconds`.
 
     Calls with equal arguments have the same dispatches. Raises RequestError where the calls differ
@@ -119,7 +121,7 @@ def split(dispatches: list[Dispatch], seconds: list[float], function: str) -> li
     own = dispatches[len(dispatches) % calls :]
     size = len(own) // calls
     found = [
-        Call(seconds=wall, dispatches=tuple(own[index * size : (index + 1) * size]))
+        CapturedCall(seconds=wall, dispatches=tuple(own[index * size : (index + 1) * size]))
         for index, wall in enumerate(seconds)
     ]
     kinds = {frozenset(Counter(d.kernel for d in call.dispatches).items()) for call in found}

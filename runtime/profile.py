@@ -29,7 +29,7 @@ from mxc.artifact.kernel_names import in_all_layers
 from mxc.artifact.manifest import REPORT, STEP, ModelRecord, TensorType
 from mxc.errors import RequestError
 from mxc.runtime import arrays
-from mxc.runtime.capture import Call, Dispatch, Program, capture
+from mxc.runtime.capture import CapturedCall, CapturedDispatch, CapturedProgram, capture
 from mxc.runtime.device import driver_of
 from mxc.runtime.levels import CPU_DRIVERS
 from mxc.runtime.page_store import PageStore
@@ -50,7 +50,7 @@ _PIECE = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class ProfileRow:
     """Times of one operation, summed over all layers, or of one kernel in it.
 
     `share`: fraction of the wall time of the call. `busy`: average fraction of the threads that
@@ -67,14 +67,14 @@ class Row:
     gflop_per_second: float | None
 
 
-_R = TypeVar("_R", bound=Row)
+_R = TypeVar("_R", bound=ProfileRow)
 
 
 @dataclass(frozen=True, kw_only=True)
-class OperationRow(Row):
+class OperationRow(ProfileRow):
     """An operation, with its kernels, the longest first, where it has several."""
 
-    kernels: tuple[Row, ...] = ()
+    kernels: tuple[ProfileRow, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +106,7 @@ class Profile:
 class _Share:
     """A dispatch with its share of the wall time in ns, and its name and costs in the report."""
 
-    dispatch: Dispatch
+    dispatch: CapturedDispatch
     nanoseconds: float
     name: str
     bytes_moved: int | None
@@ -194,9 +194,9 @@ class _Work:
             undisturbed=1e3 * fastest,
         )
 
-    def _program(self) -> Program:
+    def _program(self) -> CapturedProgram:
         model = self.model
-        return Program(
+        return CapturedProgram(
             module=model.module_file,
             archives=model.archives,
             device=model.uri,
@@ -253,7 +253,7 @@ def _at(samples: dict[str, dict[str, Any]], names: Sequence[str]) -> dict[str, A
 
 
 def summarise(
-    call: Call,
+    call: CapturedCall,
     known: Sequence[dict[str, Any]],
     *,
     function: str,
@@ -309,7 +309,7 @@ def summarise(
     )
 
 
-def divided(dispatches: Sequence[Dispatch]) -> list[float]:
+def divided(dispatches: Sequence[CapturedDispatch]) -> list[float]:
     """Return the nanoseconds of each dispatch; time is split evenly among concurrent dispatches.
 
     The sum is the time in which any dispatch ran. `dispatches` are ordered by their start.
@@ -336,9 +336,9 @@ def divided(dispatches: Sequence[Dispatch]) -> list[float]:
     return shares
 
 
-def _row(name: str, group: list[_Share], wall: float, threads: int) -> Row:
+def _row(name: str, group: list[_Share], wall: float, threads: int) -> ProfileRow:
     nanoseconds = sum(share.nanoseconds for share in group)
-    return Row(
+    return ProfileRow(
         name=name,
         calls=len(group),
         milliseconds=nanoseconds / 1e6,

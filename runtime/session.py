@@ -30,7 +30,7 @@ from mxc.runtime.machine import physical_cores
 if TYPE_CHECKING:
     from mxc.runtime.batch import Batch
     from mxc.runtime.completions.generate import OnePrompt
-    from mxc.runtime.completions.stream import Completion, Stream
+    from mxc.runtime.completions.stream import AnswerStream, Completion
     from mxc.runtime.completions.text_model import TextModel
     from mxc.runtime.sequence import Sequence
     from mxc.runtime.shared_pages import SharedPages
@@ -268,7 +268,9 @@ class Model:
             return known
 
     @overload
-    def generate(self, prompt: OnePrompt, *, stream: Literal[True], **options: Any) -> Stream: ...
+    def generate(
+        self, prompt: OnePrompt, *, stream: Literal[True], **options: Any
+    ) -> AnswerStream: ...
 
     @overload
     def generate(
@@ -281,7 +283,7 @@ class Model:
 
     def generate(
         self, prompt: OnePrompt | Items[OnePrompt], *, stream: bool = False, **options: Any
-    ) -> Completion | list[Completion] | Stream:
+    ) -> Completion | list[Completion] | AnswerStream:
         """Generate the answer to `prompt`: text, token ids, or the messages of a chat.
 
         A list of prompts is computed together and returns a list. stream: return the answer of one

@@ -24,7 +24,7 @@ from mxc.runtime.levels import choose_level
 from mxc.runtime.session import Model, _Entry, load_parameters
 from mxc.simulator.code.processors import PROCESSORS
 from mxc.simulator.compute.operations import Array
-from mxc.simulator.host.hal import Buffer, Device, Dispatch, Observe, View
+from mxc.simulator.host.hal import HalBuffer, HalDevice, Observe, SimulatedDispatch, View
 from mxc.simulator.host.vm import Machine
 from mxc.simulator.host.vm_module import HostModule, read_module
 
@@ -32,7 +32,7 @@ from mxc.simulator.host.vm_module import HostModule, read_module
 SIMULATOR = "simulator"
 _DENSE = 1
 #: Makes the device that runs the dispatches, from the bytes of every parameter by name.
-Make = Callable[[Mapping[str, Array]], Device]
+Make = Callable[[Mapping[str, Array]], HalDevice]
 
 
 def load(
@@ -73,7 +73,7 @@ def load(
     check_model(manifest, place)
     check_files(folder, manifest, verify=verify)
     return SimulatedModel(
-        folder, manifest, level, make or (lambda parameters: Device(parameters, observe))
+        folder, manifest, level, make or (lambda parameters: HalDevice(parameters, observe))
     )
 
 
@@ -101,7 +101,7 @@ class SimulatedModel(Model):
         return True
 
     @property
-    def dispatches(self) -> list[Dispatch]:
+    def dispatches(self) -> list[SimulatedDispatch]:
         """The kernels that ran, in order."""
         return self._simulated.dispatches
 
@@ -127,7 +127,7 @@ class SimulatedModel(Model):
         if isinstance(value, int | float):
             return value
         data = _memory(arrays.window(self.device, value))
-        return View(Buffer.over(data), tuple(value.shape), int(value.element_type), _DENSE)
+        return View(HalBuffer.over(data), tuple(value.shape), int(value.element_type), _DENSE)
 
     def _outside(self, value: Any, dtype: str, given: list[Any]) -> Any:
         """Convert a result to a HalBufferView: the argument itself if it was updated in place."""

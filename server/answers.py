@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from mxc.runtime.completions.stream import Completion, Piece, Stream
+from mxc.runtime.completions.stream import AnswerPiece, AnswerStream, Completion
 from mxc.server.errors import as_api_error
 
 T = TypeVar("T")
@@ -24,7 +24,9 @@ class ClientLeft(Exception):
     """The client has disconnected."""
 
 
-async def whole(request: Request, streams: Sequence[Stream], seconds: float) -> list[Completion]:
+async def whole(
+    request: Request, streams: Sequence[AnswerStream], seconds: float
+) -> list[Completion]:
     """Wait for all answers and return them.
 
     Cancels them, and raises ClientLeft or TimeoutError, where the client disconnects or `seconds`
@@ -59,14 +61,14 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
-async def merged(streams: Sequence[Stream]) -> AsyncGenerator[tuple[int, Piece | None]]:
+async def merged(streams: Sequence[AnswerStream]) -> AsyncGenerator[tuple[int, AnswerPiece | None]]:
     """Yield (index of the stream, piece) of several answers as they come; None at each end.
 
     Raises the error that ended one of them.
     """
-    queue: asyncio.Queue[tuple[int, Piece | BaseException | None]] = asyncio.Queue()
+    queue: asyncio.Queue[tuple[int, AnswerPiece | BaseException | None]] = asyncio.Queue()
 
-    async def read(number: int, stream: Stream) -> None:
+    async def read(number: int, stream: AnswerStream) -> None:
         try:
             async for piece in stream:
                 queue.put_nowait((number, piece))
@@ -104,7 +106,7 @@ class EventStream(Response):
     """
 
     def __init__(
-        self, events: AsyncIterator[bytes], streams: Sequence[Stream], seconds: float
+        self, events: AsyncIterator[bytes], streams: Sequence[AnswerStream], seconds: float
     ) -> None:
         """events: the encoded events; an error that they raise becomes the last event."""
         super().__init__(media_type="text/event-stream")

@@ -9,17 +9,17 @@ from typing import Any
 from starlette.requests import ClientDisconnect, Request
 
 from mxc.server.errors import ApiError, bad
-from mxc.server.fields import Fields
+from mxc.server.fields import RequestFields
 from mxc.server.settings import Settings
 
 
-async def read_fields(request: Request, settings: Settings) -> Fields:
+async def read_fields(request: Request, settings: Settings) -> RequestFields:
     """Return the fields of a request's body. Raises ApiError for anything but a JSON object."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         # Pages of other sites can send other types without a CORS preflight request.
         raise ApiError(415, "the content type must be application/json")
-    return Fields(_parsed(await _read(request, settings)))
+    return RequestFields(_parsed(await _read(request, settings)))
 
 
 async def _read(request: Request, settings: Settings) -> bytes:

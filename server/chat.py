@@ -12,15 +12,15 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from mxc.runtime.completions.deltas import ARGUMENTS, CALL, CONTENT, REASONING, Delta
-from mxc.runtime.completions.stream import Completion, Stream
-from mxc.runtime.engine.request import Drawn
+from mxc.runtime.completions.stream import AnswerStream, Completion
+from mxc.runtime.engine.request import SampledToken
 from mxc.server.answers import DONE, EventStream, event, merged, whole
 from mxc.server.bodies import read_fields
 from mxc.server.errors import bad
-from mxc.server.fields import HARMLESS, Fields
+from mxc.server.fields import HARMLESS, RequestFields
 from mxc.server.messages import read_messages
 from mxc.server.options import read_format, read_sampling, read_tools
-from mxc.server.prompts import Asked, chat_prompt, start
+from mxc.server.prompts import AnswerOptions, chat_prompt, start
 from mxc.server.served import Served, ServedModel
 from mxc.server.usage import usage
 
@@ -62,7 +62,7 @@ async def answer(request: Request, shared: Served) -> Response:
     top = fields.whole("top_logprobs", 0, 20, None)
     if top is not None and not logprobs:
         raise bad("top_logprobs needs logprobs to be true", "top_logprobs")
-    asked = Asked(
+    asked = AnswerOptions(
         sampling=replace(read_sampling(fields), top_logprobs=(top or 0) if logprobs else None),
         max_tokens=most,
         stop=fields.strings("stop", 4),
@@ -102,7 +102,7 @@ def require_calls(served: ServedModel, wanted: Sequence[Any]) -> Any:
     return Constraint(tools=tuple(wanted))
 
 
-def read_variables(fields: Fields) -> dict[str, Any]:
+def read_variables(fields: RequestFields) -> dict[str, Any]:
     """Read the variables of the chat template besides the messages."""
     variables: dict[str, Any] = {}
     given = fields.any("chat_template_kwargs", {})
@@ -116,7 +116,7 @@ def read_variables(fields: Fields) -> dict[str, Any]:
     return variables
 
 
-def read_stream(fields: Fields) -> tuple[bool, bool]:
+def read_stream(fields: RequestFields) -> tuple[bool, bool]:
     """Read whether to stream, and whether to send usage at the end of the stream."""
     streaming = fields.flag("stream")
     options = fields.object("stream_options")
@@ -168,11 +168,11 @@ def _choice(
     }
 
 
-def _logprobs(drawn: Sequence[Drawn], served: ServedModel) -> dict[str, Any]:
+def _logprobs(drawn: Sequence[SampledToken], served: ServedModel) -> dict[str, Any]:
     return {"content": [token_logprob(each, served) for each in drawn], "refusal": None}
 
 
-def token_logprob(drawn: Drawn, served: ServedModel) -> dict[str, Any]:
+def token_logprob(drawn: SampledToken, served: ServedModel) -> dict[str, Any]:
     """Return OpenAI's record of a token: its log-probability, and the likeliest tokens."""
 
     def entry(token: int, logprob: float) -> dict[str, Any]:
@@ -186,7 +186,7 @@ def token_logprob(drawn: Drawn, served: ServedModel) -> dict[str, Any]:
 
 
 async def _events(
-    streams: Sequence[Stream], served: ServedModel, shape: _Shape
+    streams: Sequence[AnswerStream], served: ServedModel, shape: _Shape
 ) -> AsyncGenerator[bytes]:
     head = {**shape.head, "object": "chat.completion.chunk"}
 

@@ -12,16 +12,16 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from mxc.runtime.completions.stream import Stream
+from mxc.runtime.completions.stream import AnswerStream
 from mxc.runtime.completions.text_model import Prompt
-from mxc.runtime.engine.request import Drawn
+from mxc.runtime.engine.request import SampledToken
 from mxc.server.answers import DONE, EventStream, event, merged, whole
 from mxc.server.bodies import read_fields
 from mxc.server.chat import read_stream
 from mxc.server.errors import bad
 from mxc.server.fields import HARMLESS
 from mxc.server.options import read_format, read_sampling
-from mxc.server.prompts import Asked, start
+from mxc.server.prompts import AnswerOptions, start
 from mxc.server.served import Served, ServedModel
 from mxc.server.usage import usage
 
@@ -57,7 +57,7 @@ async def answer(request: Request, shared: Served) -> Response:
     top = fields.whole("logprobs", 0, 20, None)
     if echo and top is not None:
         raise bad("echo cannot be combined with logprobs", "echo", "unsupported")
-    asked = Asked(
+    asked = AnswerOptions(
         sampling=replace(read_sampling(fields), top_logprobs=top),
         max_tokens=fields.whole("max_tokens", 1, None, DEFAULT_TOKENS),
         stop=fields.strings("stop", 4),
@@ -122,7 +122,7 @@ def _text(prompt: Prompt, served: ServedModel) -> str:
     return text
 
 
-def _logprobs(drawn: Sequence[Drawn], served: ServedModel, offset: int) -> dict[str, Any]:
+def _logprobs(drawn: Sequence[SampledToken], served: ServedModel, offset: int) -> dict[str, Any]:
     tokens, offsets = [], []
     top = []
     for each in drawn:
@@ -145,7 +145,7 @@ def _logprobs(drawn: Sequence[Drawn], served: ServedModel, offset: int) -> dict[
 
 
 async def _events(
-    streams: Sequence[Stream], served: ServedModel, shape: _Shape
+    streams: Sequence[AnswerStream], served: ServedModel, shape: _Shape
 ) -> AsyncGenerator[bytes]:
     offsets = [0] * len(streams)
 

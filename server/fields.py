@@ -24,7 +24,7 @@ HARMLESS = (
 _MISSING = object()
 
 
-class Fields:
+class RequestFields:
     """The fields of one JSON object. An absent field and null are the same.
 
     Each method removes a field and returns its value, or the default where it is absent. It raises
@@ -114,10 +114,10 @@ class Fields:
             raise self._wrong(key, f"at most {most} strings", found)
         return tuple(found)
 
-    def object(self, key: str) -> Fields | None:
+    def object(self, key: str) -> RequestFields | None:
         """Read an object."""
         found = self.any(key)
-        return None if found is None else Fields(found, f"{self.name(key)}.")
+        return None if found is None else RequestFields(found, f"{self.name(key)}.")
 
     def only(self, key: str, allowed: Any, why: str) -> None:
         """Check a field of which only the value `allowed` is supported; `why`: the reason."""

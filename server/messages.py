@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mxc.server.errors import bad
-from mxc.server.fields import Fields
+from mxc.server.fields import RequestFields
 
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 _TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
@@ -23,12 +23,12 @@ def read_messages(given: Sequence[Any], *, knows_developer: bool) -> list[dict[s
     if not given:
         raise bad("messages must have at least one message", "messages")
     return [
-        _message(Fields(each, f"messages[{index}]."), knows_developer)
+        _message(RequestFields(each, f"messages[{index}]."), knows_developer)
         for index, each in enumerate(given)
     ]
 
 
-def _message(fields: Fields, knows_developer: bool) -> dict[str, Any]:
+def _message(fields: RequestFields, knows_developer: bool) -> dict[str, Any]:
     role = fields.choice("role", _ROLES, None)
     if role is None:
         raise bad(f"missing required parameter: {fields.name('role')}", fields.name("role"))
@@ -50,7 +50,7 @@ def _message(fields: Fields, knows_developer: bool) -> dict[str, Any]:
         message["reasoning_content"] = message["thinking"] = reasoning
     if calls:
         message["tool_calls"] = [
-            _call(Fields(each, f"{fields.name('tool_calls')}[{index}]."))
+            _call(RequestFields(each, f"{fields.name('tool_calls')}[{index}]."))
             for index, each in enumerate(calls)
         ]
     fields.done(("refusal", "audio", "annotations", "function_call"))
@@ -65,7 +65,7 @@ def content_text(content: Any, name: str) -> str:
         raise bad(f"{name} must be a string or a list of parts", name)
     pieces = []
     for index, each in enumerate(content):
-        part = Fields(each, f"{name}[{index}].")
+        part = RequestFields(each, f"{name}[{index}].")
         kind = part.required("type")
         if kind not in _TEXT_PARTS:
             raise bad(
@@ -80,8 +80,8 @@ def content_text(content: Any, name: str) -> str:
     return "".join(pieces)
 
 
-def _call(fields: Fields) -> dict[str, Any]:
-    function = Fields(fields.required("function"), fields.name("function."))
+def _call(fields: RequestFields) -> dict[str, Any]:
+    function = RequestFields(fields.required("function"), fields.name("function."))
     name, arguments = function.required("name"), function.text("arguments", "{}")
     if not isinstance(name, str):
         raise bad(f"{function.name('name')} must be a string", function.name("name"))

@@ -9,14 +9,14 @@ from typing import Any
 from mxc.runtime.completions.constraints import Constraint, Tool
 from mxc.runtime.engine.request import Sampling
 from mxc.server.errors import bad
-from mxc.server.fields import Fields
+from mxc.server.fields import RequestFields
 
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 #: Difference between the seeds of the choices of one request.
 _NEXT_CHOICE = 1 << 64
 
 
-def read_sampling(fields: Fields) -> Sampling:
+def read_sampling(fields: RequestFields) -> Sampling:
     """Read OpenAI's sampling options, and top_k and min_p, which other servers have too."""
     top_k = fields.whole("top_k", -1, None, None)
     seed = fields.whole("seed", -(1 << 63), (1 << 63) - 1, None)
@@ -39,7 +39,7 @@ def of_choice(sampling: Sampling, number: int) -> Sampling:
     return replace(sampling, seed=sampling.seed + number * _NEXT_CHOICE)
 
 
-def _logit_bias(fields: Fields) -> dict[int, float]:
+def _logit_bias(fields: RequestFields) -> dict[int, float]:
     given = fields.any("logit_bias", {})
     name = fields.name("logit_bias")
     if not isinstance(given, dict):
@@ -65,15 +65,15 @@ class Tools:
     wanted: tuple[Tool, ...] = field(default_factory=tuple)
 
 
-def read_tools(fields: Fields, *, flat: bool) -> Tools:
+def read_tools(fields: RequestFields, *, flat: bool) -> Tools:
     """Read tools and tool_choice; `flat`: a tool's fields are beside its type (/v1/responses)."""
     given: list[dict[str, Any]] = []
     for index, each in enumerate(fields.items("tools")):
         place = f"tools[{index}]."
-        outer = Fields(each, place)
+        outer = RequestFields(each, place)
         if outer.required("type") != "function":
             raise bad(f"{place}type: only functions are supported", f"{place}type", "unsupported")
-        inner = outer if flat else Fields(outer.required("function"), f"{place}function.")
+        inner = outer if flat else RequestFields(outer.required("function"), f"{place}function.")
         name = inner.required("name")
         if not isinstance(name, str) or not _TOOL_NAME.fullmatch(name):
             raise bad(
@@ -96,11 +96,11 @@ def read_tools(fields: Fields, *, flat: bool) -> Tools:
         return Tools(
             () if choice == "none" else tuple(given), tuple(known) if choice == "required" else ()
         )
-    chosen = Fields(choice, "tool_choice.")
+    chosen = RequestFields(choice, "tool_choice.")
     kind = chosen.required("type")
     if kind != "function":
         raise bad("tool_choice.type: only function is supported", "tool_choice", "unsupported")
-    inner = chosen if flat else Fields(chosen.required("function"), "tool_choice.function.")
+    inner = chosen if flat else RequestFields(chosen.required("function"), "tool_choice.function.")
     name = inner.required("name")
     wanted = tuple(tool for tool in known if tool.name == name)
     if not wanted:
@@ -108,7 +108,7 @@ def read_tools(fields: Fields, *, flat: bool) -> Tools:
     return Tools(tuple(given), wanted)
 
 
-def read_format(given: Fields | None, *, flat: bool) -> Constraint | None:
+def read_format(given: RequestFields | None, *, flat: bool) -> Constraint | None:
     """Read response_format; `flat`: a schema's fields are beside its type (/v1/responses)."""
     if given is None:
         return None
@@ -123,7 +123,11 @@ def read_format(given: Fields | None, *, flat: bool) -> Constraint | None:
             raise bad(f"{given.name('regex')} must be an expression", given.name("regex"))
         return Constraint(regex=expression)
     if kind == "json_schema":
-        inner = given if flat else Fields(given.required("json_schema"), given.name("json_schema."))
+        inner = (
+            given
+            if flat
+            else RequestFields(given.required("json_schema"), given.name("json_schema."))
+        )
         schema = inner.required("schema")
         if not isinstance(schema, dict | bool):
             raise bad(f"{inner.name('schema')} must be a schema", inner.name("schema"))

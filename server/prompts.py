@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mxc.runtime.completions.constraints import Constraint
-from mxc.runtime.completions.stream import Stream
+from mxc.runtime.completions.stream import AnswerStream
 from mxc.runtime.completions.text_model import Prompt
 from mxc.runtime.engine.request import Sampling
 from mxc.server.errors import bad, template_errors
@@ -18,7 +18,7 @@ from mxc.server.served import Served, ServedModel
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class AnswerOptions:
     """Options of the answers to one prompt; `choices`: number of answers per prompt."""
 
     sampling: Sampling
@@ -44,8 +44,8 @@ async def chat_prompt(
 
 
 async def start(
-    shared: Served, served: ServedModel, prompts: Sequence[Prompt], asked: Asked
-) -> list[Stream]:
+    shared: Served, served: ServedModel, prompts: Sequence[Prompt], asked: AnswerOptions
+) -> list[AnswerStream]:
     """Queue every choice of every prompt, or none of them where one is refused.
 
     Raises ApiError for a prompt that is too long.
@@ -70,9 +70,9 @@ async def start(
 
 
 def _start(
-    served: ServedModel, metrics: Metrics, prompts: Sequence[Prompt], asked: Asked
-) -> list[Stream]:
-    streams: list[Stream] = []
+    served: ServedModel, metrics: Metrics, prompts: Sequence[Prompt], asked: AnswerOptions
+) -> list[AnswerStream]:
+    streams: list[AnswerStream] = []
     try:
         for prompt in prompts:
             for choice in range(asked.choices):

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Iterator
 from typing import Any
 
 from mxc.runtime.completions.deltas import ARGUMENTS, CALL, CONTENT, REASONING, Delta
-from mxc.runtime.completions.stream import Stream
+from mxc.runtime.completions.stream import AnswerStream
 from mxc.server.answers import event
 from mxc.server.chat import call_id
 from mxc.server.errors import as_api_error
@@ -29,7 +29,7 @@ class ResponseEvents:
         self._id = ""
         self._call = ""
 
-    async def events(self, stream: Stream) -> AsyncGenerator[bytes]:
+    async def events(self, stream: AnswerStream) -> AsyncGenerator[bytes]:
         """Yield all events of an answer."""
         yield self._event("response.created", response=self._body)
         yield self._event("response.in_progress", response=self._body)

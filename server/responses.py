@@ -14,10 +14,10 @@ from mxc.server.answers import EventStream, whole
 from mxc.server.bodies import read_fields
 from mxc.server.chat import read_variables, require_calls
 from mxc.server.errors import bad
-from mxc.server.fields import HARMLESS, Fields
+from mxc.server.fields import HARMLESS, RequestFields
 from mxc.server.messages import call_message, content_text
 from mxc.server.options import read_format, read_sampling, read_tools
-from mxc.server.prompts import Asked, chat_prompt, start
+from mxc.server.prompts import AnswerOptions, chat_prompt, start
 from mxc.server.response_events import ResponseEvents
 from mxc.server.response_items import completed, output_items
 from mxc.server.served import Served
@@ -46,7 +46,7 @@ async def answer(request: Request, shared: Served) -> Response:
         text.done(("verbosity",))
     if tools.wanted:
         constraint = require_calls(served, tools.wanted)
-    asked = Asked(
+    asked = AnswerOptions(
         sampling=replace(read_sampling(fields)),
         max_tokens=fields.whole("max_output_tokens", 1, None, None),
         tools=bool(tools.given),
@@ -89,7 +89,7 @@ async def answer(request: Request, shared: Served) -> Response:
     return JSONResponse(completed(body, output_items(found), found, count))
 
 
-def _messages(fields: Fields, *, knows_developer: bool) -> list[dict[str, Any]]:
+def _messages(fields: RequestFields, *, knows_developer: bool) -> list[dict[str, Any]]:
     """Return `instructions` and `input` as messages of a chat."""
     messages: list[dict[str, Any]] = []
     instructions = fields.text("instructions")
@@ -101,11 +101,11 @@ def _messages(fields: Fields, *, knows_developer: bool) -> list[dict[str, Any]]:
     if not isinstance(given, list) or not given:
         raise bad("input must be a string or a list of items", "input")
     for index, each in enumerate(given):
-        _add(messages, Fields(each, f"input[{index}]."), knows_developer)
+        _add(messages, RequestFields(each, f"input[{index}]."), knows_developer)
     return messages
 
 
-def _add(messages: list[dict[str, Any]], item: Fields, knows_developer: bool) -> None:
+def _add(messages: list[dict[str, Any]], item: RequestFields, knows_developer: bool) -> None:
     kind = item.text("type", "message")
     if kind == "message":
         role = item.choice("role", ("system", "developer", "user", "assistant"), None)
@@ -123,7 +123,7 @@ def _add(messages: list[dict[str, Any]], item: Fields, knows_developer: bool) ->
         called = item.text("call_id") or ""
         messages.append({"role": "tool", "content": output, "tool_call_id": called})
     elif kind == "reasoning":
-        parts = [Fields(each, item.name("content[].")) for each in item.items("content")]
+        parts = [RequestFields(each, item.name("content[].")) for each in item.items("content")]
         text = "".join(part.text("text") or "" for part in parts)
         _say(messages, "assistant", thinking=text, reasoning_content=text)
     else:

@@ -10,7 +10,7 @@ from functools import cached_property
 from mxc.runtime.completions.text_model import TextModel
 from mxc.runtime.completions.token_text import TokenBytes
 from mxc.server.errors import ApiError, bad
-from mxc.server.fields import Fields
+from mxc.server.fields import RequestFields
 from mxc.server.metrics import Metrics
 from mxc.server.settings import Settings
 
@@ -62,7 +62,7 @@ class Served:
             )
         return self.models[name]
 
-    def read_model(self, fields: Fields) -> ServedModel:
+    def read_model(self, fields: RequestFields) -> ServedModel:
         """Read the field "model" of a request and return that model."""
         name = fields.required("model")
         if not isinstance(name, str):

@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from mxc.simulator.assembly.kernels import read_assembly
-from mxc.simulator.code.code_object import Kernel, Workgroup, read_kernels
+from mxc.simulator.code.code_object import CodeObjectKernel, Workgroup, read_kernels
 from mxc.simulator.compute.operations import Array
 from mxc.simulator.errors import AssemblyError, SimulationError
 from mxc.simulator.run.launch import launch
-from mxc.simulator.run.translate import Program
+from mxc.simulator.run.translate import TranslatedKernel
 from mxc.simulator.watch.observe import Observer
 
 #: The file name in messages about text that is not from a file.
@@ -47,7 +47,7 @@ def simulate(
         code, workgroup=workgroup, buffers=len(buffers), constants=len(constants)
     )
     chosen = replace(choose(kernels, kernel), dynamic_lds=dynamic_lds)
-    program = Program(chosen, observed=observer is not None and observer.every_instruction)
+    program = TranslatedKernel(chosen, observed=observer is not None and observer.every_instruction)
     results = [buffer.copy(order="C") for buffer in buffers]
     launch(program, workgroups, results, constants, observer=observer)
     return results
@@ -59,7 +59,7 @@ def load_kernels(
     workgroup: Workgroup | None = None,
     buffers: int = 0,
     constants: int = 0,
-) -> dict[str, Kernel]:
+) -> dict[str, CodeObjectKernel]:
     """Return the kernels of a code object or of assembly text, by name; see `simulate`.
 
     buffers, constants: numbers of arguments of kernels whose text does not state them.
@@ -83,7 +83,7 @@ def load_kernels(
     return read_assembly(text, name, workgroup=workgroup, buffers=buffers, constants=constants)
 
 
-def choose(kernels: Mapping[str, Kernel], name: str | None) -> Kernel:
+def choose(kernels: Mapping[str, CodeObjectKernel], name: str | None) -> CodeObjectKernel:
     """Return the kernel called `name`, or the only one; SimulationError if there is none."""
     if name is None and len(kernels) == 1:
         return next(iter(kernels.values()))

@@ -14,7 +14,7 @@ Limit = Literal["registers", "LDS", "waves"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rates:
+class PipeRates:
     """Rates of the pipes of one compute unit.
 
     issue: clocks between two instructions of one wave, and of one kind on one SIMD; transcendental:
@@ -63,7 +63,7 @@ class ComputeUnit:
     lds_bytes: int
     lds_granule: int
     simds: int = 4
-    rates: Rates | None = None
+    rates: PipeRates | None = None
 
     def occupancy(self, *, registers: int, lds_bytes: int, workgroup_size: int) -> Occupancy:
         """Occupancy of a kernel with these registers per lane, LDS bytes and work-items per

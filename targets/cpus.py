@@ -61,7 +61,7 @@ CPUS: dict[Literal["x86_64", "aarch64"], dict[str, tuple[str, ...]]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rates:
+class CpuRates:
     """Products per clock of one core: f32 by multiply-add, and bf16 by dot product (`vdpbf16ps`).
 
     `cpus`: LLVM names of the CPUs. `features`: a set that identifies such a CPU where LLVM takes it
@@ -82,7 +82,7 @@ class Rates:
 
 #: Measured with 512-bit registers and twelve independent chains of one instruction.
 RATES = (
-    Rates(
+    CpuRates(
         cpus=("sapphirerapids", "emeraldrapids", "graniterapids"),
         # Only Intel has AMX. Virtual machines hide the model number, by which LLVM identifies the
         # CPU.
@@ -91,7 +91,7 @@ RATES = (
         bf16=16,
         source="a Xeon with AMX-BF16: 213 GFLOP/s of fma, 107 of vdpbf16ps, the same in C",
     ),
-    Rates(
+    CpuRates(
         cpus=("znver5",),
         fma=32,
         bf16=64,
@@ -100,7 +100,7 @@ RATES = (
 )
 
 
-def rates_of(chip: str, features: Collection[str]) -> Rates | None:
+def rates_of(chip: str, features: Collection[str]) -> CpuRates | None:
     """Measured rates of the x86-64 CPU that LLVM calls `chip`; None without a measurement.
 
     features: the features that the CPU really has. If they include a bf16 dot product that the CPU

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mxc.targets.compute_unit import ComputeUnit, Rates
+from mxc.targets.compute_unit import ComputeUnit, PipeRates
 from mxc.targets.matrix_unit import MatrixUnit
 
 
@@ -51,9 +51,9 @@ class Gpu:
             raise ValueError(f"{self.name}: a size or rate that is not positive")
 
     @property
-    def rates(self) -> Rates:
+    def rates(self) -> PipeRates:
         """Rates of a compute unit; if not known, those of CDNA, for ranking schedules."""
-        return self.unit.rates or Rates()
+        return self.unit.rates or PipeRates()
 
     @property
     def bytes_a_clock(self) -> float:

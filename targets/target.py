@@ -15,7 +15,7 @@ from typing import Literal
 
 from mxc.errors import TargetError
 from mxc.targets.amd import GPUS
-from mxc.targets.cpus import CPUS, KERNEL_FEATURES, Rates, rates_of
+from mxc.targets.cpus import CPUS, KERNEL_FEATURES, CpuRates, rates_of
 from mxc.targets.gpu import Gpu
 from mxc.targets.matrix_unit import MatrixInstruction
 
@@ -88,7 +88,7 @@ class Target:
         return self.device == "hip"
 
     @property
-    def rates(self) -> Rates | None:
+    def rates(self) -> CpuRates | None:
         """Measured products per clock of a core; None without a measurement."""
         return rates_of(self.chip, self.features) if self.architecture == "x86_64" else None
 

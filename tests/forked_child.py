@@ -64,9 +64,9 @@ class ForkedChild(child.Child):
         self.process = _Process(*line, os.fdopen(stdin, "wb"), os.fdopen(stdout, "rb"))
         self.end = weakref.finalize(self, child._end, self.process)
 
-    def _ended(self) -> child.Ended:
+    def _ended(self) -> child.ChildExited:
         self.end()
-        return child.Ended(self.process.wait())
+        return child.ChildExited(self.process.wait())
 
 
 def _begun(place: str, request: dict[str, Any], files: list[int]) -> tuple[socket.socket, int]:

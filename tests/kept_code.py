@@ -18,7 +18,7 @@ from typing import Any
 
 from mxc.artifact.manifest import iree_version
 from mxc.compiler import driver, iree
-from mxc.compiler.steps import Compiled, Request
+from mxc.compiler.steps import Compiled, CompileRequest
 from mxc.targets.target import Target
 
 #: The variable, and the most bytes that its folder has after a run.
@@ -29,7 +29,7 @@ _FIRST = "executable-configurations"
 #: Targets that the flags of LLVM have been set for, which are of a whole process; and requests that
 #: want the program after each phase.
 _process: list[Target] = []
-_dumped: list[Request] = []
+_dumped: list[CompileRequest] = []
 
 
 class Compiler(iree.Compiler):
@@ -103,7 +103,7 @@ def use() -> None:
         if target.is_gpu:
             _process.append(target)
 
-    def compile_it(request: Request, *rest: Any) -> Compiled:
+    def compile_it(request: CompileRequest, *rest: Any) -> Compiled:
         _dumped[:] = [request] * (request.dump_dir is not None)
         return compile_here(request, *rest)
 

@@ -98,3 +98,20 @@ def test_files_that_are_named_exist(texts: list[tuple[str, str]]) -> None:
         if name not in ends
     ]
     assert not found, "\n".join(found)
+
+
+def packages() -> list[str]:
+    """Files of the product."""
+    others = ("tests/", "lit_tests/", "benchmarks/", "examples/")
+    return [path for path in tracked("*.py") if not path.startswith(others)]
+
+
+def test_a_class_name_stands_for_one_thing() -> None:
+    """A name that begins with `_` is known in its file only."""
+    where: dict[str, list[str]] = {}
+    for path in packages():
+        for node in ast.walk(ast.parse((ROOT / path).read_text())):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                where.setdefault(node.name, []).append(path)
+    found = [f"{name}: {', '.join(paths)}" for name, paths in where.items() if len(paths) > 1]
+    assert not found, "\n".join(found)

@@ -20,8 +20,8 @@ from pathlib import Path
 import pytest
 
 from mxc.artifact import manifest
-from mxc.compiler.report import FunctionCost, Matmul, Operation, Report, Transfers
-from mxc.compiler.report.assembly import Kernel
+from mxc.compiler.report import FunctionCost, Matmul, Report, ReportOperation, Transfers
+from mxc.compiler.report.assembly import KernelCode
 from mxc.compiler.report.kernel_time import Time
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -207,9 +207,9 @@ def fields_of(section: str) -> list[str]:
         ("model", manifest.ModelRecord, ()),
         ("report.json", Report, ("dispatches", "transient_bytes")),
         ("matmuls", Matmul, ()),
-        ("operations", Operation, ()),
+        ("operations", ReportOperation, ()),
         ("time", Time, ()),
-        ("kernels", Kernel, ()),
+        ("kernels", KernelCode, ()),
         ("transfers", Transfers, ()),
         ("functions of the report", FunctionCost, ()),
     ],

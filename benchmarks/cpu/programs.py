@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from mxc.artifact.manifest import SCOPE
 from mxc.compiler.packing.panels import to_panels
-from mxc.compiler.steps import Compiled, Request
+from mxc.compiler.steps import Compiled, CompileRequest
 from mxc.compiler.worker import compile_program
 from mxc.dialects.context import new_context
 from mxc.dialects.parameters import Parameters
@@ -49,7 +49,7 @@ def compile_build(build: Build, target: str = "cpu") -> Program:
         text = str(module).encode()
     with tempfile.TemporaryDirectory(prefix="mxc-bench-") as folder:
         file = Path(folder) / "module.vmfb"
-        request = Request(
+        request = CompileRequest(
             program=text, place="benchmark", target=target, module=file, parameters=True
         )
         compiled = compile_program(request)

@@ -12,21 +12,21 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from mxc.formats.formats import FORMATS, BlockFormat, with_block
-from mxc.passes.kernels.gpu.fragments import Instruction
-from mxc.passes.kernels.gpu.schedule import Schedule
+from mxc.passes.kernels.gpu.fragments import TileInstruction
+from mxc.passes.kernels.gpu.schedule import GpuSchedule
 
 ELEMENTS = ("mxfp4", "mxfp6e2m3", "mxfp6e3m2", "mxfp8e4m3", "mxfp8e5m2")
 FLOATS = ("bf16", "f16", "f32")
 #: "": the product alone.
 EPILOGUES = ("bias_silu", "gate", "residual", "rows", "quantize")
 
-_SMALL, _LARGE = Instruction(16), Instruction(32)
+_SMALL, _LARGE = TileInstruction(16), TileInstruction(32)
 #: Along K, side by side, with the large instruction, and through shared memory.
 SCHEDULES = {
-    "16 along K": Schedule(instruction=_SMALL, tiles=(1, 2), waves=(1, 1, 4)),
-    "16": Schedule(instruction=_SMALL, tiles=(2, 2), waves=(2, 2, 1)),
-    "32": Schedule(instruction=_LARGE, tiles=(1, 2), waves=(1, 1, 2)),
-    "ring": Schedule(
+    "16 along K": GpuSchedule(instruction=_SMALL, tiles=(1, 2), waves=(1, 1, 4)),
+    "16": GpuSchedule(instruction=_SMALL, tiles=(2, 2), waves=(2, 2, 1)),
+    "32": GpuSchedule(instruction=_LARGE, tiles=(1, 2), waves=(1, 1, 2)),
+    "ring": GpuSchedule(
         instruction=_LARGE, tiles=(1, 2), waves=(4, 1, 1), transport="ring", stages=3, k_steps=2
     ),
 }

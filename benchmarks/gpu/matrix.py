@@ -34,7 +34,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from mxc.compiler.report import Report
-from mxc.compiler.steps import Compiled, Request
+from mxc.compiler.steps import Compiled, CompileRequest
 from mxc.compiler.worker import compile_program
 from mxc.errors import MxcError
 from mxc.simulator.code.processors import PROCESSORS
@@ -68,7 +68,7 @@ def measure(case: Case, record: Target) -> Row:
     try:
         with tempfile.TemporaryDirectory(prefix="mxc-matrix-") as folder:
             compiled = compile_program(
-                Request(
+                CompileRequest(
                     program=spelled(case.spelled) if case.spelled else program(case),
                     place=case.name,
                     target=record.name,

@@ -20,11 +20,11 @@ import numpy as np
 from mxc.artifact.code_objects.metadata import read_resources
 from mxc.artifact.manifest import Function
 from mxc.compiler.report import Report
-from mxc.compiler.report.assembly import Kernel as Reported
+from mxc.compiler.report.assembly import KernelCode as Reported
 from mxc.runtime.arrays import DTYPES
 from mxc.simulator.code.code_object import read_kernels
 from mxc.simulator.code.decode import decode
-from mxc.simulator.host.hal import Buffer, Device, View
+from mxc.simulator.host.hal import HalBuffer, HalDevice, View
 from mxc.simulator.host.vm import Machine
 from mxc.simulator.host.vm_module import read_executable, read_module
 from mxc.targets.target import Target
@@ -93,17 +93,17 @@ def _argument(shape: tuple[int, ...], dtype: str) -> View:
     return View(_untouched(size), shape, 0, 1)
 
 
-def _untouched(size: int) -> Buffer:
+def _untouched(size: int) -> HalBuffer:
     """Memory that nobody reads or writes, and that the system never gives."""
-    return Buffer(np.empty(max(size, 1), np.uint8), 0, size)
+    return HalBuffer(np.empty(max(size, 1), np.uint8), 0, size)
 
 
-def _parameters(*arguments: Any) -> list[Buffer]:
+def _parameters(*arguments: Any) -> list[HalBuffer]:
     """A buffer for each span of bytes that is asked for."""
     return [_untouched(_PARAMETER) for _ in range(len(arguments[8]) // 8)]
 
 
-class _Recorder(Device):
+class _Recorder(HalDevice):
     """A device that notes what is dispatched."""
 
     def __init__(self, found: Module) -> None:

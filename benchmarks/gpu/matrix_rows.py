@@ -10,7 +10,7 @@ from typing import Any
 from matrix_cases import SHORT, Case
 
 from mxc.compiler.report import Report
-from mxc.compiler.report.assembly import Kernel
+from mxc.compiler.report.assembly import KernelCode
 from mxc.compiler.report.lowering import best_kind
 from mxc.formats.formats import FORMATS
 from mxc.targets.target import KINDS, Target
@@ -122,7 +122,7 @@ def row(case: Case, target: Target, report: Mapping[str, Any], seconds: float) -
     )
 
 
-def _worst_kind(cases: Sequence[Kernel], target: Target) -> str:
+def _worst_kind(cases: Sequence[KernelCode], target: Target) -> str:
     """How kernels multiply that are one by the rows of a call: as the worst of them does."""
     kinds = [*KINDS, "none"]
     found = [best_kind(kernel, target) or "none" for kernel in cases]

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mxc.compiler.report.loops import Line
+from mxc.compiler.report.loops import LoopInstruction
 from mxc.targets.mfma_clocks import matrix_clocks
 
 #: The first version that has a model of gfx950.
@@ -65,7 +65,7 @@ def _version(command: str) -> int:
     return int(found[1]) if found else 0
 
 
-def share(command: str, loop: Sequence[Line], chip: str) -> Share | None:
+def share(command: str, loop: Sequence[LoopInstruction], chip: str) -> Share | None:
     """What llvm-mca makes of a loop; None where it does not know an instruction of it.
 
     The matrix core's cycles are those of AMD's tables: operands of 8 bits count twice.
@@ -78,7 +78,9 @@ def share(command: str, loop: Sequence[Line], chip: str) -> Share | None:
     return Share(min(1.0, work / (first / 20)), min(1.0, work / ((both - first) / 20)))
 
 
-def _cycles(command: str, loop: Sequence[Line], chip: str, iterations: int) -> int | None:
+def _cycles(
+    command: str, loop: Sequence[LoopInstruction], chip: str, iterations: int
+) -> int | None:
     text = "\n".join(f"{line.mnemonic} {line.operands}" for line in loop) + "\n"
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "loop.s"

@@ -23,7 +23,7 @@ from stock_cases import DTYPES, Case, cases
 
 from mxc.errors import CodeObjectError
 from mxc.simulator.errors import SimulationError
-from mxc.simulator.host.hal import Buffer, Device, View
+from mxc.simulator.host.hal import HalBuffer, HalDevice, View
 from mxc.simulator.host.vm import Machine
 from mxc.simulator.host.vm_module import read_module
 from mxc.simulator.watch.sanitizer import Sanitizer
@@ -48,12 +48,12 @@ def run(case: Case, target: str) -> tuple[str, str]:
     rng = np.random.default_rng(zlib.crc32(case.name.encode()))
     given = [_random(rng, shape, kind) for shape, kind in case.inputs]
     views = [
-        View(Buffer.over(array.copy()), array.shape, _ELEMENTS[kind], 1)
+        View(HalBuffer.over(array.copy()), array.shape, _ELEMENTS[kind], 1)
         for array, (_, kind) in zip(given, case.inputs, strict=True)
     ]
     sanitizer = Sanitizer()
     try:
-        device = Device(observe=lambda _: sanitizer)
+        device = HalDevice(observe=lambda _: sanitizer)
         (found,) = Machine(read_module(module), device.functions()).call("main", *views)
     except (CodeObjectError, SimulationError) as error:
         return "refused", " ".join(str(error).split())[:300]

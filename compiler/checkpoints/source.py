@@ -15,10 +15,10 @@ from typing import Any
 
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor
 from mxc.compiler.checkpoints.files.tensors import no_tensor
-from mxc.compiler.checkpoints.layers.quantization import Quantization
+from mxc.compiler.checkpoints.layers.quantization import CheckpointQuantization
 from mxc.errors import CheckpointError
 
-__all__ = ["Source"]
+__all__ = ["CheckpointSource"]
 
 #: Key of the vision part in the config of a model with vision.
 _VISION = "vision_config"
@@ -29,7 +29,7 @@ _LANGUAGE_CONFIGS = ("text_config", "llm_config", "language_config")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class CheckpointSource:
     """An opened checkpoint. `tensors` is by transformers' names of the parameters.
 
     `dialect` is a name of dialects.DIALECTS. `config` is config.json, or the metadata of a GGUF
@@ -41,7 +41,7 @@ class Source:
     dialect: str
     config: Mapping[str, Any]
     tensors: Mapping[str, CanonicalTensor]
-    quantization: Quantization
+    quantization: CheckpointQuantization
     files: tuple[Path, ...]
 
     def tensor(self, name: str) -> CanonicalTensor:

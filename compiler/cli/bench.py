@@ -16,7 +16,7 @@ from mxc.errors import RequestError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from mxc.runtime.profile import Profile, Row
+    from mxc.runtime.profile import Profile, ProfileRow
 
 #: Smallest share of a call's time for which a kernel of an operation gets a line.
 _SHOWN = 0.01
@@ -88,7 +88,7 @@ def profile_table(profile: Profile) -> Table:
     for head in ("calls", "ms", "%", "busy %", "GB/s", "GFLOP/s"):
         table.add_column(head, justify="right")
 
-    def add(row: Row, indent: str = "") -> None:
+    def add(row: ProfileRow, indent: str = "") -> None:
         rates = (row.gigabytes_per_second, row.gflop_per_second)
         table.add_row(
             indent + row.name,

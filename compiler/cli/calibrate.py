@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from mxc.errors import CheckpointError, RequestError
 
 if TYPE_CHECKING:
-    from mxc.compiler.models.model import Model
+    from mxc.compiler.models.model import BoundModel
     from mxc.compiler.quantize.calibration import Calibration
 
 #: Default number of tokens of the text that are used.
@@ -94,7 +94,7 @@ def calibrate(
     return found
 
 
-def _rows(model: Model) -> int:
+def _rows(model: BoundModel) -> int:
     """Return the number of tokens per call: a power of two for which the inputs fit the budget."""
     each = 4 * sum(
         bound.parameter.shape[-1] * (2 if bound.parameter.experts else 1)

@@ -12,7 +12,7 @@ import typer
 _AMAX = (4.0, 5.0, 6.0, 6.5, 7.0, 8.0)
 
 
-class Kind(StrEnum):
+class CatalogueKind(StrEnum):
     """The kinds of things that can be listed."""
 
     FORMATS = "formats"
@@ -23,7 +23,7 @@ class Kind(StrEnum):
 
 
 def command(
-    kind: Annotated[Kind, typer.Argument(help="What to list.", show_default=False)],
+    kind: Annotated[CatalogueKind, typer.Argument(help="What to list.", show_default=False)],
     target: Annotated[str | None, typer.Option(help="Whose pipeline (for `pipeline`).")] = None,
     full: Annotated[
         bool, typer.Option("--full", help="All that each pass says of itself (for `passes`).")
@@ -34,19 +34,23 @@ def command(
     from mxc.compiler.cli.terminal import table_console
 
     console = table_console()
-    if kind in (Kind.PASSES, Kind.PIPELINE):
+    if kind in (CatalogueKind.PASSES, CatalogueKind.PIPELINE):
         from mxc.compiler.cli.list_passes import command as list_compiled
 
         list_compiled(kind.value, console.width, target=target, full=full, json=json)
         return
-    rows = {Kind.FORMATS: formats, Kind.RECIPES: recipes, Kind.TARGETS: targets}[kind]()
+    rows = {
+        CatalogueKind.FORMATS: formats,
+        CatalogueKind.RECIPES: recipes,
+        CatalogueKind.TARGETS: targets,
+    }[kind]()
     if json:
         print(json_text.dumps(rows, indent=1))
         return
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    if kind is Kind.TARGETS:
+    if kind is CatalogueKind.TARGETS:
         rows = [_short(row) for row in rows]
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for heading in rows[0]:
@@ -58,7 +62,7 @@ def command(
     for row in rows:
         table.add_row(*(_cell(value) for value in row.values()))
     console.print(table)
-    if kind is Kind.RECIPES:
+    if kind is CatalogueKind.RECIPES:
         console.print("scale of an mxfp4 block by the largest magnitude in it")
 
 

@@ -27,7 +27,7 @@ _PINNED = re.compile(r"^([\w.-]+?)==([\w.]+)$")
 
 
 @dataclass(frozen=True)
-class Finding:
+class DoctorFinding:
     """One line of the result: the subject, what was found, and advice if it is not ok."""
 
     subject: str
@@ -63,9 +63,9 @@ def command(
         raise typer.Exit(1)
 
 
-def examine() -> Iterator[Finding]:
+def examine() -> Iterator[DoctorFinding]:
     """Yield all findings in the order in which mxc needs them. A failed check is a finding too."""
-    checks: tuple[Callable[[], Iterator[Finding]], ...] = (
+    checks: tuple[Callable[[], Iterator[DoctorFinding]], ...] = (
         _python, _packages, _processor, _tiles, _memory, _folders, _compile_cache, _gpus, _extras,
     )  # fmt: skip
     for check in checks:
@@ -73,20 +73,20 @@ def examine() -> Iterator[Finding]:
             yield from check()
         except (MxcError, OSError, RuntimeError, ImportError) as error:
             name = check.__name__.strip("_")
-            yield Finding(name, " ".join(str(error).split()) or type(error).__name__, "wrong")
+            yield DoctorFinding(name, " ".join(str(error).split()) or type(error).__name__, "wrong")
 
 
-def _python() -> Iterator[Finding]:
+def _python() -> Iterator[DoctorFinding]:
     wanted = importlib.metadata.metadata("mxc")["Requires-Python"]
     bounds = [tuple(map(int, each.split("."))) for each in re.findall(r"[\d.]+", wanted)]
     found = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
     if min(bounds) <= sys.version_info[:2] < max(bounds):
-        yield Finding("Python", found)
+        yield DoctorFinding("Python", found)
     else:
-        yield Finding("Python", found, "wrong", f"mxc needs {wanted}")
+        yield DoctorFinding("Python", found, "wrong", f"mxc needs {wanted}")
 
 
-def _packages() -> Iterator[Finding]:
+def _packages() -> Iterator[DoctorFinding]:
     """Check the packages with pinned versions: IR, flags and bytecode depend on the version."""
     for requirement in importlib.metadata.requires("mxc") or ():
         pinned = _PINNED.match(requirement)
@@ -99,10 +99,10 @@ def _packages() -> Iterator[Finding]:
             found = "not installed"
         right = found == wanted
         cure = "" if right else f"pip install {name}=={wanted}"
-        yield Finding(name, found, "ok" if right else "wrong", cure)
+        yield DoctorFinding(name, found, "ok" if right else "wrong", cure)
 
 
-def _processor() -> Iterator[Finding]:
+def _processor() -> Iterator[DoctorFinding]:
     from mxc.compiler.iree import resolve
     from mxc.passes.kernels.cpu.isa import best_isa
     from mxc.runtime.machine import cpu_quota, is_confined, physical_cores
@@ -110,19 +110,21 @@ def _processor() -> Iterator[Finding]:
 
     record = resolve(target("cpu"))
     isa = best_isa(record)
-    yield Finding("CPU", f"{record.chip} ({record.architecture}) as LLVM knows it")
+    yield DoctorFinding("CPU", f"{record.chip} ({record.architecture}) as LLVM knows it")
     if isa is None:
-        yield Finding("kernels", "none of mxc's instruction sets", "note", "products are IREE's")
+        yield DoctorFinding(
+            "kernels", "none of mxc's instruction sets", "note", "products are IREE's"
+        )
     else:
-        yield Finding("kernels", isa + (f"; {record.slow_bf16}" if record.slow_bf16 else ""))
+        yield DoctorFinding("kernels", isa + (f"; {record.slow_bf16}" if record.slow_bf16 else ""))
     quota = cpu_quota()
     limits = ["a subset of the CPUs"] if is_confined() else []
     limits += [f"a quota of {quota:g} CPUs"] if quota is not None else []
     told = f"{physical_cores()} used" + (f", within {' and '.join(limits)}" if limits else "")
-    yield Finding("cores", told)
+    yield DoctorFinding("cores", told)
 
 
-def _tiles() -> Iterator[Finding]:
+def _tiles() -> Iterator[DoctorFinding]:
     from mxc.runtime.machine import cpu_flags
     from mxc.targets.tile_permission import refusal
 
@@ -130,44 +132,44 @@ def _tiles() -> Iterator[Finding]:
         return
     refused = refusal()
     if refused is None:
-        yield Finding("AMX tiles", "permission is given")
+        yield DoctorFinding("AMX tiles", "permission is given")
     else:
-        yield Finding("AMX tiles", refused, "note", "AVX-512 runs instead")
+        yield DoctorFinding("AMX tiles", refused, "note", "AVX-512 runs instead")
 
 
-def _memory() -> Iterator[Finding]:
+def _memory() -> Iterator[DoctorFinding]:
     if not _MEMORY.exists():
         return
     kib = dict(re.findall(r"^(\w+):\s+(\d+) kB", _MEMORY.read_text(), re.MULTILINE))
     total, free = (int(kib[key]) / 2**20 for key in ("MemTotal", "MemAvailable"))
-    yield Finding("memory", f"{total:.1f} GiB, {free:.1f} GiB of it free")
+    yield DoctorFinding("memory", f"{total:.1f} GiB, {free:.1f} GiB of it free")
 
 
-def _folders() -> Iterator[Finding]:
+def _folders() -> Iterator[DoctorFinding]:
     folder = tempfile.gettempdir()
     with tempfile.NamedTemporaryFile(dir=folder):
         pass
     room = os.statvfs(folder)
-    yield Finding(
+    yield DoctorFinding(
         "temporary files", f"{folder}, {room.f_bavail * room.f_frsize / 2**30:.1f} GiB free"
     )
 
 
-def _compile_cache() -> Iterator[Finding]:
-    from mxc.compiler.cache import Cache, default_folder
+def _compile_cache() -> Iterator[DoctorFinding]:
+    from mxc.compiler.cache import CompileCache, default_folder
 
     folder = default_folder()
     if folder is None:
         advice = "set XDG_CACHE_HOME, and a program is not compiled twice"
-        yield Finding("compile cache", "none: no home folder is known", "note", advice)
+        yield DoctorFinding("compile cache", "none: no home folder is known", "note", advice)
         return
-    entries = Cache(folder)
+    entries = CompileCache(folder)
     used = sum(each.st_size for each in entries.entries().values())
     found = f"{len(entries.entries())} programs, {used / 2**20:.0f} of {entries.limit >> 20} MiB"
-    yield Finding("compile cache", f"{folder}: {found}")
+    yield DoctorFinding("compile cache", f"{folder}: {found}")
 
 
-def _gpus() -> Iterator[Finding]:
+def _gpus() -> Iterator[DoctorFinding]:
     from mxc.errors import ArtifactError
     from mxc.runtime.device import open_device
 
@@ -175,12 +177,14 @@ def _gpus() -> Iterator[Finding]:
         open_device("hip", 1, "")
     except ArtifactError:
         found = "none that IREE's driver hip can open"
-        yield Finding("AMD GPU", found, "note", "code for gfx950 and gfx942 runs on the simulator")
+        yield DoctorFinding(
+            "AMD GPU", found, "note", "code for gfx950 and gfx942 runs on the simulator"
+        )
     else:
-        yield Finding("AMD GPU", "IREE's driver hip opens one")
+        yield DoctorFinding("AMD GPU", "IREE's driver hip opens one")
 
 
-def _extras() -> Iterator[Finding]:
+def _extras() -> Iterator[DoctorFinding]:
     """Check each extra of mxc for packages that are not installed."""
     metadata = importlib.metadata.metadata("mxc")
     wanted: dict[str, list[str]] = {}
@@ -192,10 +196,12 @@ def _extras() -> Iterator[Finding]:
     for extra in metadata.get_all("Provides-Extra") or ():
         missing = [name for name in wanted.get(extra, ()) if not _is_installed(name)]
         if not missing:
-            yield Finding(f"extra {extra}", "installed")
+            yield DoctorFinding(f"extra {extra}", "installed")
         else:
             told = f"not installed: {', '.join(missing)}"
-            yield Finding(f"extra {extra}", told, "note", f"pip install 'mxc[{extra}]' if wanted")
+            yield DoctorFinding(
+                f"extra {extra}", told, "note", f"pip install 'mxc[{extra}]' if wanted"
+            )
 
 
 def _is_installed(name: str) -> bool:

@@ -19,7 +19,7 @@ from mxc.errors import RequestError
 
 if TYPE_CHECKING:
     from mxc.artifact.manifest import ModelRecord
-    from mxc.runtime.completions.stream import Stream
+    from mxc.runtime.completions.stream import AnswerStream
     from mxc.runtime.session import Model
     from mxc.runtime.text import Text
 
@@ -28,7 +28,7 @@ DEFAULT_NEW_TOKENS = 256
 
 
 @dataclass(kw_only=True)
-class Outcome:
+class GenerationOutcome:
     """The result of a generation. Times in seconds; `text` is None without a tokenizer."""
 
     prompt_tokens: list[int]
@@ -145,7 +145,7 @@ def command(
                 stop=stop or (),
                 special=special,
             )
-        outcome = _told(stream, ids, has_text=text is not None, show=not json)
+        outcome = _print_answer(stream, ids, has_text=text is not None, show=not json)
     finally:
         # also after an interrupt no thread keeps computing
         engine.close()
@@ -208,7 +208,9 @@ def _fitting(record: ModelRecord, prompt: int, asked: int | None) -> int:
     return count
 
 
-def _told(stream: Stream, prompt: list[int], *, has_text: bool, show: bool) -> Outcome:
+def _print_answer(
+    stream: AnswerStream, prompt: list[int], *, has_text: bool, show: bool
+) -> GenerationOutcome:
     """Read an answer to its end and print it as it comes; as token ids if `has_text` is not set."""
     terminal = sys.stdout.isatty()
     for piece in stream:
@@ -223,7 +225,7 @@ def _told(stream: Stream, prompt: list[int], *, has_text: bool, show: bool) -> O
     outcome = answer.outcome
     assert outcome is not None  # set when the stream has ended
     first = outcome.first_token or outcome.ended
-    return Outcome(
+    return GenerationOutcome(
         prompt_tokens=prompt,
         tokens=answer.tokens,
         text=answer.text if has_text else None,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from mxc.runtime.session import Model
-    from mxc.simulator.code.code_object import Kernel
+    from mxc.simulator.code.code_object import CodeObjectKernel
     from mxc.simulator.watch.count import Counter
     from mxc.simulator.watch.observe import Observer
     from mxc.simulator.watch.sanitizer import Sanitizer
@@ -115,10 +115,10 @@ class Observation:
                 ) from error
         return model
 
-    def _observe(self, kernel: Kernel) -> Observer:
+    def _observe(self, kernel: CodeObjectKernel) -> Observer:
         """Return the observer of the next dispatch."""
         from mxc.simulator.watch.count import Counter
-        from mxc.simulator.watch.observe import Several
+        from mxc.simulator.watch.observe import ObserverGroup
         from mxc.simulator.watch.sanitizer import Sanitizer
         from mxc.simulator.watch.trace import Trace
 
@@ -133,7 +133,7 @@ class Observation:
         if self._sanitize:
             self._sanitizer = self._sanitizer or Sanitizer()
             chosen.append(self._sanitizer)
-        return chosen[0] if len(chosen) == 1 else Several(chosen)
+        return chosen[0] if len(chosen) == 1 else ObserverGroup(chosen)
 
     def close(self) -> None:
         """Close the trace. Raises RequestError if no dispatch had the requested wave."""

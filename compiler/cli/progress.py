@@ -12,7 +12,7 @@ from rich.progress import SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
 from mxc.compiler.cli.report_table import bytes_text
-from mxc.compiler.steps import Progress, Step
+from mxc.compiler.steps import CompileStep, Progress
 
 
 @contextmanager
@@ -42,7 +42,7 @@ class _Shown:
         self.start = 0.0
         self.detail = ""
 
-    def step(self, step: Step) -> None:
+    def step(self, step: CompileStep) -> None:
         """Show a step that begins or is done."""
         if self.task is not None:
             self.live.remove_task(self.task)

@@ -30,7 +30,7 @@ from mxc.compiler.cli.workers import Dask, Processes, Threads, note
 from mxc.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from mxc.compiler.quantize.checkpoint import Result
+    from mxc.compiler.quantize.checkpoint import QuantizationResult
     from mxc.compiler.quantize.loss import Loss
 
 #: Number of rows in the table of errors by default: the worst tensors.
@@ -185,7 +185,7 @@ def command(
     _show(result, full=full)
 
 
-def _show(result: Result, *, full: bool) -> None:
+def _show(result: QuantizationResult, *, full: bool) -> None:
     console = table_console()
     known = [(name, loss) for name, loss in result.losses.items()]
     shown = known
@@ -232,7 +232,7 @@ def _cells(loss: Loss, calibrated: bool) -> list[str]:
     return [f"{loss.elements:,}", weights, *outputs, f"{loss.saturated_share:.3%}"]
 
 
-def _title(result: Result) -> str:
+def _title(result: QuantizationResult) -> str:
     recipe = "" if result.recipe is None else f", recipe {result.recipe}"
     if result.rotation is not None:
         recipe += f", rotated by {result.rotation}"

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from mxc.compiler.cli.report_table import bytes_text
 from mxc.compiler.report import Matmul, Report, Reports
-from mxc.compiler.report.assembly import Kernel
+from mxc.compiler.report.assembly import KernelCode
 
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 #: Columns of the census: heading, and the kinds of `loops.KINDS` that are summed.
@@ -45,7 +45,7 @@ _LEGEND = (
 class _Row:
     """Kernels that differ in name only: their operations, number of calls, and first product."""
 
-    kernel: Kernel
+    kernel: KernelCode
     names: tuple[str, ...]
     calls: int
     product: Matmul | None

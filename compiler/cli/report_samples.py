@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mxc.compiler.cli.report_table import bytes_text
-from mxc.compiler.report import Operation, Report, Reports, Sample
+from mxc.compiler.report import Report, ReportOperation, Reports, ReportSample
 
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
@@ -34,7 +34,7 @@ def render_samples(report: Report) -> Group | None:
     table.add_column("launches", justify="right", no_wrap=True)
     for sample in report.samples:
         table.add_column(sample.name, justify="right", no_wrap=True)
-    groups: dict[str, list[Operation]] = {}
+    groups: dict[str, list[ReportOperation]] = {}
     for operation in report.operations:
         if operation.samples:
             groups.setdefault(_NUMBER.sub("*", operation.name), []).append(operation)
@@ -50,7 +50,7 @@ def render_samples(report: Report) -> Group | None:
     return Group(table, Text(said, style="dim"))
 
 
-def _bytes(group: Sequence[Operation], samples: Sequence[Sample]) -> list[str]:
+def _bytes(group: Sequence[ReportOperation], samples: Sequence[ReportSample]) -> list[str]:
     """Return the bytes of all calls of a group by sample; "?" if one of them is unknown."""
     cells = []
     for sample in samples:

@@ -15,7 +15,7 @@ from rich.text import Text
 from mxc.artifact.manifest import ModelRecord
 from mxc.compiler.cli.terminal import LOG_WIDTH
 from mxc.compiler.report import Matmul, MatmulCost, Report, Reports, Transfers
-from mxc.compiler.report.assembly import Kernel
+from mxc.compiler.report.assembly import KernelCode
 from mxc.targets.target import TARGETS
 
 _DISPATCH = re.compile(r"_dispatch_\d+")
@@ -26,7 +26,7 @@ _WIDE = 140
 
 
 @dataclass(frozen=True)
-class Row:
+class ReportRow:
     """Contractions that differ in the layer only: common name, number, and the first one."""
 
     name: str
@@ -34,7 +34,7 @@ class Row:
     first: Matmul
 
 
-def group(matmuls: Sequence[Matmul]) -> list[Row]:
+def group(matmuls: Sequence[Matmul]) -> list[ReportRow]:
     """Return rows in the order of first occurrence; `model.layers.3.q` and `.4.q` share a row."""
     groups: dict[tuple[object, ...], list[Matmul]] = {}
     for each in matmuls:
@@ -44,7 +44,9 @@ def group(matmuls: Sequence[Matmul]) -> list[Row]:
         # The reason is not compared: it may name a dispatch, which differs by layer.
         groups.setdefault((pattern, *texts, *numbers, each.fallback is None), []).append(each)
     return [
-        Row(_NUMBER.sub("*", same[0].name) if len(same) > 1 else same[0].name, len(same), same[0])
+        ReportRow(
+            _NUMBER.sub("*", same[0].name) if len(same) > 1 else same[0].name, len(same), same[0]
+        )
         for same in groups.values()
     ]
 
@@ -98,7 +100,7 @@ def render(report: Report, width: int = LOG_WIDTH) -> Group:
     return Group(table, *lines, Text(_totals(report)))
 
 
-def _wide(rows: Sequence[Row], notes: Sequence[str]) -> Table:
+def _wide(rows: Sequence[ReportRow], notes: Sequence[str]) -> Table:
     table = Table()
     for heading in ("function", "contraction"):
         table.add_column(heading, overflow="fold")
@@ -125,7 +127,7 @@ def _wide(rows: Sequence[Row], notes: Sequence[str]) -> Table:
     return table
 
 
-def _narrow(rows: Sequence[Row], notes: Sequence[str]) -> Table:
+def _narrow(rows: Sequence[ReportRow], notes: Sequence[str]) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("contraction", overflow="fold", ratio=3)
     table.add_column("lowering", overflow="fold", ratio=2)
@@ -212,7 +214,7 @@ def _ratio(one: Matmul | MatmulCost) -> str:
     return f"{one.bytes_moved / one.bytes_minimum:.2f}"
 
 
-def _troubles(kernels: Sequence[Kernel]) -> list[str]:
+def _troubles(kernels: Sequence[KernelCode]) -> list[str]:
     """Return a line for each group of spilling kernels that differ in the dispatch number only.
 
     "prefill_dispatch_*_matmul_like_64x8x8x191x64 (12 kernels): 12 spills, ..".
@@ -238,7 +240,7 @@ def _unfused(one: Matmul) -> str | None:
     return one.unfused if one.kernels > 1 else None
 
 
-def _where(rows: Sequence[Row], said: Callable[[Matmul], str | None]) -> list[str]:
+def _where(rows: Sequence[ReportRow], said: Callable[[Matmul], str | None]) -> list[str]:
     """Return a line for each text that `said` returns, with the contractions it applies to."""
     found: dict[str, list[str]] = {}
     for row in rows:

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mxc.compiler.cli.report_table import bytes_text
-from mxc.compiler.report import Operation, Report, Reports
+from mxc.compiler.report import Report, ReportOperation, Reports
 from mxc.compiler.report.kernel_time import Time
 
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
@@ -90,7 +90,7 @@ def render_times(report: Report, sample: str = "", *, every: bool = False) -> Gr
     return Group(table, *lines)
 
 
-def _rows(operations: Sequence[Operation]) -> list[_Row]:
+def _rows(operations: Sequence[ReportOperation]) -> list[_Row]:
     """Return rows sorted by the total time of their calls, longest first."""
     counts: dict[tuple[str, Time], int] = {}
     for operation in operations:

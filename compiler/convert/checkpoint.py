@@ -19,7 +19,7 @@ from pathlib import Path
 from mxc.artifact.manifest import CHAT_TEMPLATE, TOKENIZER, TOKENIZER_CONFIG
 from mxc.compiler.checkpoints.dialects.gguf import NAME as GGUF
 from mxc.compiler.checkpoints.files.safetensors import CONFIG, INDEX
-from mxc.compiler.convert.request import Planned, Request
+from mxc.compiler.convert.request import ConversionRequest, PreparedConversion
 from mxc.compiler.convert.writing import GGUF_FILE, Progress
 from mxc.compiler.leftovers import JOURNAL, resumable_folder
 from mxc.compiler.pieces.run import Runner, digest_of, files_of
@@ -37,7 +37,7 @@ _COPIED = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Converted:
+class ConversionResult:
     """The result: number and bytes of the tensors written, and notes on what the output cannot
     express."""
 
@@ -56,7 +56,7 @@ def convert(
     workers: Workers | None = None,
     progress: Progress | None = None,
     made_of: str | None = None,
-) -> Converted:
+) -> ConversionResult:
     """Write the checkpoint `path` as `output` in the dialect `to`, a key of PLANS.
 
     `output` is a folder, or a file for gguf. The bytes do not depend on `workers`, by default
@@ -68,7 +68,7 @@ def convert(
     Nothing is left behind then. Raises WorkerError if a worker is lost; finished pieces are kept.
     """
     workers = workers or Workers()
-    request = Request(source=path.absolute(), to=to)
+    request = ConversionRequest(source=path.absolute(), to=to)
     planned = request.planned()
     if output.exists() and not force:
         raise RequestError(f"{output}: exists; choose another output, or pass --force")
@@ -85,10 +85,12 @@ def convert(
         with _taking_place(output):
             (folder / JOURNAL).unlink()
             (folder / GGUF_FILE if to == GGUF else folder).rename(output)
-    return Converted(dialect=to, tensors=len(plan.tensors), bytes=writing.total, notes=plan.notes)
+    return ConversionResult(
+        dialect=to, tensors=len(plan.tensors), bytes=writing.total, notes=plan.notes
+    )
 
 
-def _write_others(planned: Planned, source: Path, folder: Path) -> None:
+def _write_others(planned: PreparedConversion, source: Path, folder: Path) -> None:
     """Write the files of a checkpoint folder beside its tensors."""
     plan, weight_map = planned.plan, planned.writing.weight_map
     (folder / CONFIG).write_text(json.dumps(dict(plan.config), indent=2) + "\n")

@@ -1,7 +1,7 @@
 """Converts between experts in one tensor and experts as layers of their own.
 
   together  X.experts.0.gate_up_proj.weight, ..  ->  X.experts.gate_up_proj [E, out, in]
-  apart     the inverse, with gate and up as one weight or as two
+  split_experts     the inverse, with gate and up as one weight or as two
 
 Rows of gate and up alternate in gpt-oss; in other models all rows of gate come first. Nothing is
 read.
@@ -20,9 +20,9 @@ from mxc.compiler.checkpoints.canonical.slices import entries, half_of, leading_
 from mxc.compiler.checkpoints.canonical.stored import Concatenated, Interleaved
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor, StoredPart
 from mxc.compiler.checkpoints.files.tensors import DTYPES
-from mxc.compiler.checkpoints.layers.experts import turned
-from mxc.compiler.checkpoints.source import Source
-from mxc.compiler.convert.plan import Bytes, Written, part_of
+from mxc.compiler.checkpoints.layers.experts import is_transposed
+from mxc.compiler.checkpoints.source import CheckpointSource
+from mxc.compiler.convert.plan import Bytes, ConvertedTensor, part_of
 from mxc.errors import CheckpointError
 
 _EACH = re.compile(
@@ -45,7 +45,7 @@ _PUBLISHED: Mapping[str, tuple[tuple[str, str], ...]] = {
 }
 
 
-def together(source: Source) -> Source:
+def together(source: CheckpointSource) -> CheckpointSource:
     """Return gpt-oss with each projection of all experts as one tensor, as it was published."""
     if source.config.get("model_type") != "gpt_oss":
         return source
@@ -78,7 +78,9 @@ def together(source: Source) -> Source:
     return replace(source, tensors=tensors)
 
 
-def apart(source: Source, *, split: bool, plain: bool = False) -> Source:
+def split_experts(
+    source: CheckpointSource, *, split: bool, plain: bool = False
+) -> CheckpointSource:
     """Return experts in blocks as layers of their own, with their biases; with `plain` all experts.
 
     `split`: gate and up are two layers. The declared quantization of activations applies to each.
@@ -102,7 +104,7 @@ def apart(source: Source, *, split: bool, plain: bool = False) -> Source:
     return replace(source, tensors={name: t.renamed(name) for name, t in tensors.items()})
 
 
-def published(source: Source) -> Source:
+def published(source: CheckpointSource) -> CheckpointSource:
     """Return the source with names of transformers' modules replaced by published names."""
     tensors = source.tensors
     for pattern, name in _PUBLISHED.get(str(source.config.get("model_type")), ()):
@@ -110,23 +112,23 @@ def published(source: Source) -> Source:
     return replace(source, tensors={name: t.renamed(name) for name, t in tensors.items()})
 
 
-def as_it_is(tensor: CanonicalTensor, source: Source) -> Written:
+def as_it_is(tensor: CanonicalTensor, source: CheckpointSource) -> ConvertedTensor:
     """Return a plain tensor to write; experts that transformers has as [E, in, out] are
     transposed."""
-    if not turned(tensor.name, source.config):
+    if not is_transposed(tensor.name, source.config):
         return part_of(tensor.elements, tensor.name, tensor.dtype, tensor.shape)
     experts, outputs, depth = tensor.shape
-    return Written(
+    return ConvertedTensor(
         name=tensor.name,
         dtype=tensor.dtype,
         shape=(experts, depth, outputs),
         bytes=tensor.elements.bytes,
         rows=experts,
-        read=partial(_turned, tensor.elements, experts),
+        read=partial(_transposed, tensor.elements, experts),
     )
 
 
-def _turned(part: StoredPart, experts: int, start: int, count: int) -> Bytes:
+def _transposed(part: StoredPart, experts: int, start: int, count: int) -> Bytes:
     """Return some experts, each transposed."""
     rows, entry = part.rows // experts, DTYPES[part.dtype].itemsize
     matrices = part.read(start * rows, count * rows).view(f"V{entry}").reshape(count, rows, -1)

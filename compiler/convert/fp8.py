@@ -16,8 +16,8 @@ from typing import Any
 
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor, Convention
 from mxc.compiler.checkpoints.layers.modules import FLOATS
-from mxc.compiler.checkpoints.layers.quantization import Activations
-from mxc.compiler.convert.plan import Written, factors, number, part_of, refuse
+from mxc.compiler.checkpoints.layers.quantization import ActivationFormat
+from mxc.compiler.convert.plan import ConvertedTensor, factors, number, part_of, refuse
 
 #: Formats of weights -> Quark's names of the elements.
 ELEMENTS = {"f8_e4m3": "fp8_e4m3", "f8_e5m2": "fp8_e5m2"}
@@ -70,7 +70,7 @@ def require_held(tensor: CanonicalTensor, found: Fp8, dialect: str) -> None:
         )
 
 
-def fp8_parts(tensor: CanonicalTensor, found: Fp8, *, vector: bool) -> list[Written]:
+def fp8_parts(tensor: CanonicalTensor, found: Fp8, *, vector: bool) -> list[ConvertedTensor]:
     """Return `X.weight`, `X.weight_scale` and `X.input_scale`.
 
     `vector`: a single number has shape [1], and scales of rows [out, 1]; otherwise [] and [out].
@@ -95,13 +95,13 @@ def fp8_parts(tensor: CanonicalTensor, found: Fp8, *, vector: bool) -> list[Writ
     return parts
 
 
-def sayable(found: Fp8, activations: Activations) -> bool:
+def sayable(found: Fp8, activations: ActivationFormat) -> bool:
     """Return whether activations have the same fp8 elements as the weight; others cannot be
     declared."""
     return activations.format == found.elements
 
 
-def compressed_group(found: Fp8, activations: Activations | None) -> dict[str, Any]:
+def compressed_group(found: Fp8, activations: ActivationFormat | None) -> dict[str, Any]:
     """Return a group of compressed-tensors' config_groups, for all linear layers."""
     arguments = {"num_bits": 8, "type": "float", "symmetric": True, "dynamic": False}
     weights = {**arguments, "strategy": found.strategy}
@@ -120,7 +120,7 @@ def compressed_group(found: Fp8, activations: Activations | None) -> dict[str, A
             "input_activations": inputs, "output_activations": None}  # fmt: skip
 
 
-def quark_layer(found: Fp8, activations: Activations | None) -> dict[str, Any]:
+def quark_layer(found: Fp8, activations: ActivationFormat | None) -> dict[str, Any]:
     """Return Quark's config of a layer."""
 
     def spec(strategy: str, *, dynamic: bool) -> dict[str, Any]:

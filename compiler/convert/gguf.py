@@ -22,10 +22,17 @@ from mxc.compiler.checkpoints.dialects.gguf_names import ARCHITECTURES, Names, i
 from mxc.compiler.checkpoints.dialects.gguf_names import tensor as gguf_name
 from mxc.compiler.checkpoints.files.gguf import TYPES
 from mxc.compiler.checkpoints.files.tensors import DTYPES
-from mxc.compiler.checkpoints.source import Source
-from mxc.compiler.convert.experts import apart, published, together
+from mxc.compiler.checkpoints.source import CheckpointSource
+from mxc.compiler.convert.experts import published, split_experts, together
 from mxc.compiler.convert.gguf_metadata import say
-from mxc.compiler.convert.plan import Bytes, Plan, Written, factors, number, refuse
+from mxc.compiler.convert.plan import (
+    Bytes,
+    ConversionPlan,
+    ConvertedTensor,
+    factors,
+    number,
+    refuse,
+)
 from mxc.compiler.tokenizers.to_gguf import metadata as tokenizer
 from mxc.errors import CheckpointError
 from mxc.formats.formats import E4M3, E8M0
@@ -63,7 +70,7 @@ class _Rows:
 _ALL = _Rows()
 
 
-def plan_gguf(source: Source) -> Plan:
+def plan_gguf(source: CheckpointSource) -> ConversionPlan:
     """Return the plan: all tensors with names and rows in ggml's order, and the metadata.
 
     Raises CheckpointError as `say`, for formats without a ggml type, and if a value would change:
@@ -73,10 +80,10 @@ def plan_gguf(source: Source) -> Plan:
     source = together(source)
     if kind != "gpt_oss":
         # ggml has each projection of all experts in one tensor, built here from single experts.
-        source = published(apart(source, split=True, plain=True))
+        source = published(split_experts(source, split=True, plain=True))
     said = say(source.config, source.tensors, str(source.path))
     names = ARCHITECTURES[said.architecture]
-    written: list[Written] = []
+    written: list[ConvertedTensor] = []
     narrowed: dict[str, str] = {}
     left = dict(source.tensors)
     for group in _expert_groups(left, names):
@@ -103,7 +110,7 @@ def plan_gguf(source: Source) -> Plan:
         notes.append(f"GGUF has no word for activations: {default.activations.format}")
     if recipes := {t.recipe for t in source.tensors.values()} - {"unstated"}:
         notes.append(f"GGUF has no word for the recipe: {', '.join(sorted(recipes))}")
-    return Plan(tensors=written, config={}, notes=tuple(notes), metadata=metadata)
+    return ConversionPlan(tensors=written, config={}, notes=tuple(notes), metadata=metadata)
 
 
 def _places(
@@ -167,7 +174,7 @@ def _expert_groups(
             yield f"blk.{layer}.{ggml}.weight", ordered
 
 
-def _stacked(name: str, experts: list[CanonicalTensor]) -> list[Written]:
+def _stacked(name: str, experts: list[CanonicalTensor]) -> list[ConvertedTensor]:
     """Return the experts as one tensor, and each kind of tensor scale as one tensor."""
     each = [_tensor(expert, name, _ALL, wide=False) for expert in experts]
     found = []
@@ -176,7 +183,7 @@ def _stacked(name: str, experts: list[CanonicalTensor]) -> list[Written]:
         shape = (len(parts), *first.shape) if index == 0 else (len(parts),)
         size = sum(part.bytes for part in parts)
         found.append(
-            Written(
+            ConvertedTensor(
                 name=first.name,
                 dtype=first.dtype,
                 shape=shape,
@@ -188,7 +195,7 @@ def _stacked(name: str, experts: list[CanonicalTensor]) -> list[Written]:
     return found
 
 
-def _one_after_the_other(parts: list[Written], start: int, count: int) -> Bytes:
+def _one_after_the_other(parts: list[ConvertedTensor], start: int, count: int) -> Bytes:
     """Return rows [start, start + count) of consecutive parts with the same number of rows."""
     each, found, stop = parts[0].rows, [np.empty(0, np.uint8)], start + count
     while start < stop:
@@ -201,7 +208,7 @@ def _one_after_the_other(parts: list[Written], start: int, count: int) -> Bytes:
 
 def _tensor(
     tensor: CanonicalTensor, name: str, rows: _Rows, *, wide: bool, vector: bool = False
-) -> list[Written]:
+) -> list[ConvertedTensor]:
     """Return a tensor and its tensor scales; `vector`: a matrix of one row is written as a
     vector."""
     shape = list(tensor.shape)[vector and len(tensor.shape) > 1 :]
@@ -213,7 +220,7 @@ def _tensor(
     block = BY_NAME[dtype]
     unit = 1 if vector else rows.unit
     found = [
-        Written(
+        ConvertedTensor(
             name=name,
             dtype=dtype,
             shape=tuple(shape),

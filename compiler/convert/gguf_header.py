@@ -10,7 +10,7 @@ from typing import Any
 
 from mxc.compiler.checkpoints.dialects.gguf_names import ARCHITECTURES
 from mxc.compiler.checkpoints.files.gguf import TYPES
-from mxc.compiler.convert.plan import Plan
+from mxc.compiler.convert.plan import ConversionPlan
 from mxc.errors import CheckpointError
 
 _ALIGNMENT = 32
@@ -24,7 +24,7 @@ _UINT, _INT, _FLOAT, _BOOL, _STRING, _ARRAY = 4, 5, 6, 7, 8, 9
 _LETTERS = {_UINT: "I", _INT: "i", _FLOAT: "f", _BOOL: "?"}
 
 
-def header(plan: Plan) -> tuple[bytes, list[int], int]:
+def header(plan: ConversionPlan) -> tuple[bytes, list[int], int]:
     """Return everything before the tensors, the offset of each tensor, and the size of the file."""
     text = [b"GGUF", struct.pack("<IQQ", 3, len(plan.tensors), len(plan.metadata))]
     for key, value in plan.metadata.items():

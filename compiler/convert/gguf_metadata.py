@@ -31,7 +31,7 @@ from mxc.compiler.models.blocks.rope import (
 )
 from mxc.compiler.models.blocks.self_attention import SelfAttention
 from mxc.compiler.models.configs.gguf import SCORES, stores_norms
-from mxc.compiler.models.configs.gguf_kinds import KINDS, Kind
+from mxc.compiler.models.configs.gguf_kinds import KINDS, GgufArchitecture
 from mxc.compiler.models.configs.gguf_rope import DIVISORS, FACTORS
 from mxc.compiler.models.configs.longrope import LongropeScaling
 from mxc.compiler.models.configs.yarn import YarnScaling, yarn_attention
@@ -59,7 +59,7 @@ _BESIDE = ("architecture", "aliases", "eos_tokens", "bos_token", "pad_token")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Said:
+class GgufDeclarations:
     """The declarations of a GGUF file: `general.architecture`, all metadata, and notes.
 
     `rotary`: divisors of rotary frequencies, tensors by name. `stored_norms`: norms are stored as
@@ -73,7 +73,7 @@ class Said:
     stored_norms: bool
 
 
-def say(config: Mapping[str, Any], tensors: Collection[str], place: str) -> Said:
+def say(config: Mapping[str, Any], tensors: Collection[str], place: str) -> GgufDeclarations:
     """Return the metadata for a config.json and tensors with transformers' names.
 
     Raises CheckpointError for an unknown architecture, and for a property that GGUF cannot express.
@@ -105,7 +105,7 @@ def say(config: Mapping[str, Any], tensors: Collection[str], place: str) -> Said
             f"{place}: GGUF cannot say that {name} is {wanted!r}; a reader of the file would take "
             f"{found!r}; choose another dialect with --to"
         )
-    return Said(
+    return GgufDeclarations(
         architecture=architecture,
         metadata=metadata,
         rotary=rotary,
@@ -194,7 +194,7 @@ def _layers(decoder: Decoder, architecture: str) -> dict[str, Any]:
     return found | _experts(decoder, experts, KINDS[architecture])
 
 
-def _experts(decoder: Decoder, experts: Mixture, kind: Kind) -> dict[str, Any]:
+def _experts(decoder: Decoder, experts: Mixture, kind: GgufArchitecture) -> dict[str, Any]:
     """Return the metadata keys of the architecture's experts."""
     has = [isinstance(layer.mlp, Mixture) for layer in decoder.layers]
     first, routing = has.index(True), experts.routing

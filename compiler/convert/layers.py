@@ -8,9 +8,9 @@ from typing import Any
 
 from mxc.artifact.manifest import BLOCKS, SCALES
 from mxc.compiler.checkpoints.canonical.tensor import UNSTATED, CanonicalTensor, Convention
-from mxc.compiler.checkpoints.layers.quantization import Activations
-from mxc.compiler.checkpoints.source import Source
-from mxc.compiler.convert.experts import apart, as_it_is, together
+from mxc.compiler.checkpoints.layers.quantization import ActivationFormat
+from mxc.compiler.checkpoints.source import CheckpointSource
+from mxc.compiler.convert.experts import as_it_is, split_experts, together
 from mxc.compiler.convert.fp8 import (
     Fp8,
     compressed_group,
@@ -20,8 +20,15 @@ from mxc.compiler.convert.fp8 import (
     require_held,
     sayable,
 )
-from mxc.compiler.convert.plan import Plan, Written, factors, number, part_of, refuse
-from mxc.compiler.quantize.outputs import EIGHT_BITS, OUTPUTS, Output
+from mxc.compiler.convert.plan import (
+    ConversionPlan,
+    ConvertedTensor,
+    factors,
+    number,
+    part_of,
+    refuse,
+)
+from mxc.compiler.quantize.outputs import EIGHT_BITS, OUTPUTS, OutputDialect
 from mxc.formats.formats import FORMATS, block_format
 from mxc.formats.recipes import ScaleRecipe, scale_recipe
 
@@ -29,14 +36,14 @@ from mxc.formats.recipes import ScaleRecipe, scale_recipe
 _QUARK_RECIPES = tuple(ScaleRecipe)
 
 
-def plan_gpt_oss(source: Source) -> Plan:
+def plan_gpt_oss(source: CheckpointSource) -> ConversionPlan:
     """Plan mxfp4 weights of experts as blocks and scales, everything else unchanged.
 
     Raises CheckpointError for any other weight in blocks.
     """
     source = together(source)
-    tensors: list[Written] = []
-    notes = unstated(source, "gpt-oss")
+    tensors: list[ConvertedTensor] = []
+    notes = undeclared_notes(source, "gpt-oss")
     for tensor in source.tensors.values():
         if _is_plain(tensor):
             tensors.append(as_it_is(tensor, source))
@@ -49,10 +56,10 @@ def plan_gpt_oss(source: Source) -> Plan:
     # The layers listed as not quantized are dense here, as they were in the source.
     blocks = any(not _is_plain(tensor) for tensor in source.tensors.values())
     declared = OUTPUTS["gpt-oss"].config(block_format("mxfp4"), None, []) if blocks else None
-    return Plan(tensors=tensors, config=config_of(source, declared), notes=notes)
+    return ConversionPlan(tensors=tensors, config=config_of(source, declared), notes=notes)
 
 
-def plan_quark(source: Source) -> Plan:
+def plan_quark(source: CheckpointSource) -> ConversionPlan:
     """Plan `X.weight` and `X.weight_scale` of layers in MX formats and fp8, the rest unchanged.
 
     Raises CheckpointError for weights that Quark's layers cannot hold.
@@ -60,9 +67,9 @@ def plan_quark(source: Source) -> Plan:
     able = OUTPUTS["quark"]
     # Quark has gate and up of an expert of gpt-oss in one layer.
     gpt_oss = source.config.get("model_type") == "gpt_oss"
-    source = apart(together(source), split=not gpt_oss)
+    source = split_experts(together(source), split=not gpt_oss)
     weights = weights_of(source, able)
-    tensors: list[Written] = []
+    tensors: list[ConvertedTensor] = []
     for tensor in source.tensors.values():
         if tensor.name not in weights:
             tensors.append(as_it_is(tensor, source))
@@ -72,10 +79,10 @@ def plan_quark(source: Source) -> Plan:
             tensors += _elements_and_scales(tensor, tensor.name, "U8")
     declared = _quark_config(able, source, weights)
     notes = _unstated_activations(source, weights, "quark")
-    return Plan(tensors=tensors, config=config_of(source, declared), notes=notes)
+    return ConversionPlan(tensors=tensors, config=config_of(source, declared), notes=notes)
 
 
-def plan_compressed_tensors(source: Source) -> Plan:
+def plan_compressed_tensors(source: CheckpointSource) -> ConversionPlan:
     """Plan `X.weight_packed` (8 bits: `X.weight`) and scales of quantized layers, the rest
     unchanged.
 
@@ -83,9 +90,9 @@ def plan_compressed_tensors(source: Source) -> Plan:
     reciprocal would be rounded.
     """
     able = OUTPUTS["compressed-tensors"]
-    source = apart(together(source), split=True)
+    source = split_experts(together(source), split=True)
     weights = weights_of(source, able)
-    tensors: list[Written] = []
+    tensors: list[ConvertedTensor] = []
     for tensor in source.tensors.values():
         if tensor.name not in weights:
             tensors.append(as_it_is(tensor, source))
@@ -107,10 +114,10 @@ def plan_compressed_tensors(source: Source) -> Plan:
             tensors.append(number(f"{module}.input_global_scale", values, (1,)))
     declared = _compressed_config(able, source, weights)
     notes = (*_unstated_recipes(weights), *_unstated_activations(source, weights, able.name))
-    return Plan(tensors=tensors, config=config_of(source, declared), notes=notes)
+    return ConversionPlan(tensors=tensors, config=config_of(source, declared), notes=notes)
 
 
-def weights_of(source: Source, able: Output) -> dict[str, CanonicalTensor]:
+def weights_of(source: CheckpointSource, able: OutputDialect) -> dict[str, CanonicalTensor]:
     """Return the quantized weights by name. Raises CheckpointError if `able` cannot hold one."""
     found = {}
     for tensor in source.tensors.values():
@@ -133,7 +140,9 @@ def _is_plain(tensor: CanonicalTensor) -> bool:
     return tensor.scales is None and tensor.tensor_scale is None
 
 
-def _elements_and_scales(tensor: CanonicalTensor, name: str, scale_dtype: str) -> list[Written]:
+def _elements_and_scales(
+    tensor: CanonicalTensor, name: str, scale_dtype: str
+) -> list[ConvertedTensor]:
     format = FORMATS[tensor.format]
     rows, depth = tensor.shape
     if tensor.scales is None:
@@ -146,7 +155,7 @@ def _elements_and_scales(tensor: CanonicalTensor, name: str, scale_dtype: str) -
     ]
 
 
-def kept_layers(source: Source, weights: Mapping[str, CanonicalTensor]) -> list[str]:
+def kept_layers(source: CheckpointSource, weights: Mapping[str, CanonicalTensor]) -> list[str]:
     """Return the layers with an unquantized matrix, which have to be excluded in the config."""
     return [
         tensor.name.removesuffix(".weight")
@@ -156,13 +165,13 @@ def kept_layers(source: Source, weights: Mapping[str, CanonicalTensor]) -> list[
 
 
 def _quark_config(
-    able: Output, source: Source, weights: Mapping[str, CanonicalTensor]
+    able: OutputDialect, source: CheckpointSource, weights: Mapping[str, CanonicalTensor]
 ) -> dict[str, Any] | None:
     if not weights:
         return None
 
     def layer(tensor: CanonicalTensor) -> dict[str, Any]:
-        activations = _said(source, tensor)
+        activations = _declared_activations(source, tensor)
         if (fp8 := fp8_of(tensor)) is not None:
             return quark_layer(fp8, activations)
         known = None if tensor.recipe not in _QUARK_RECIPES else scale_recipe(tensor.recipe)
@@ -175,7 +184,7 @@ def _quark_config(
         return result
 
     def key(tensor: CanonicalTensor) -> tuple[object, ...]:
-        return tensor.format, tensor.recipe, fp8_of(tensor), _said(source, tensor)
+        return tensor.format, tensor.recipe, fp8_of(tensor), _declared_activations(source, tensor)
 
     common = Counter(key(tensor) for tensor in weights.values()).most_common(1)[0][0]
     declared = able.config(block_format("mxfp4"), None, kept_layers(source, weights))
@@ -188,11 +197,11 @@ def _quark_config(
 
 
 def _compressed_config(
-    able: Output, source: Source, weights: Mapping[str, CanonicalTensor]
+    able: OutputDialect, source: CheckpointSource, weights: Mapping[str, CanonicalTensor]
 ) -> dict[str, Any] | None:
-    groups: dict[tuple[str, Fp8 | None, Activations | None], list[str]] = {}
+    groups: dict[tuple[str, Fp8 | None, ActivationFormat | None], list[str]] = {}
     for name, tensor in weights.items():
-        key = tensor.format, fp8_of(tensor), _said(source, tensor)
+        key = tensor.format, fp8_of(tensor), _declared_activations(source, tensor)
         groups.setdefault(key, []).append(name.removesuffix(".weight"))
     made = [_compressed_group(able, *key) for key in groups]
     if not made:
@@ -207,7 +216,7 @@ def _compressed_config(
 
 
 def _compressed_group(
-    able: Output, format: str, fp8: Fp8 | None, activations: Activations | None
+    able: OutputDialect, format: str, fp8: Fp8 | None, activations: ActivationFormat | None
 ) -> dict[str, Any]:
     if fp8 is not None:
         return compressed_group(fp8, activations)
@@ -221,7 +230,9 @@ def _compressed_group(
     return group
 
 
-def _said(source: Source, tensor: CanonicalTensor) -> Activations | None:
+def _declared_activations(
+    source: CheckpointSource, tensor: CanonicalTensor
+) -> ActivationFormat | None:
     """Return the activations of a weight if the output can declare them, else None."""
     activations = source.quantization.activations(tensor.name.removesuffix(".weight"))
     if activations is None or (fp8 := fp8_of(tensor)) is None:
@@ -230,12 +241,12 @@ def _said(source: Source, tensor: CanonicalTensor) -> Activations | None:
     return activations if sayable(fp8, activations) else None
 
 
-def _sayable(activations: Activations) -> bool:
+def _sayable(activations: ActivationFormat) -> bool:
     known = activations.recipe in (UNSTATED, *_QUARK_RECIPES)
     return activations.format in FORMATS and known
 
 
-def config_of(source: Source, declared: dict[str, Any] | None) -> dict[str, Any]:
+def config_of(source: CheckpointSource, declared: dict[str, Any] | None) -> dict[str, Any]:
     """Return config.json of the source with the quantization_config `declared`, or without one."""
     config = {k: v for k, v in source.config.items() if k != "quantization_config"}
     if declared is not None:
@@ -251,12 +262,12 @@ def _unstated_recipes(weights: Mapping[str, CanonicalTensor]) -> tuple[str, ...]
 
 
 def _unstated_activations(
-    source: Source, weights: Mapping[str, CanonicalTensor], dialect: str
+    source: CheckpointSource, weights: Mapping[str, CanonicalTensor], dialect: str
 ) -> tuple[str, ...]:
-    found: dict[Activations, None] = {}
+    found: dict[ActivationFormat, None] = {}
     for name, tensor in weights.items():
         activations = source.quantization.activations(name.removesuffix(".weight"))
-        if activations is not None and _said(source, tensor) is None:
+        if activations is not None and _declared_activations(source, tensor) is None:
             found[activations] = None
     return tuple(
         f"{dialect} does not say what the source says of activations: {each.format}, "
@@ -265,7 +276,7 @@ def _unstated_activations(
     )
 
 
-def unstated(source: Source, dialect: str) -> tuple[str, ...]:
+def undeclared_notes(source: CheckpointSource, dialect: str) -> tuple[str, ...]:
     """Return notes on recipes and activations, which the dialect cannot declare."""
     default = source.quantization.default
     notes = []

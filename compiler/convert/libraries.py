@@ -10,11 +10,19 @@ from typing import Any
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor, Convention
 from mxc.compiler.checkpoints.dialects.modelopt import METHOD, QUANT_CONFIG
 from mxc.compiler.checkpoints.dialects.torchao import ELEMENTS
-from mxc.compiler.checkpoints.source import Source
-from mxc.compiler.convert.experts import apart, as_it_is, together
+from mxc.compiler.checkpoints.source import CheckpointSource
+from mxc.compiler.convert.experts import as_it_is, split_experts, together
 from mxc.compiler.convert.fp8 import fp8_of, fp8_parts, modelopt_algorithm
-from mxc.compiler.convert.layers import config_of, kept_layers, unstated, weights_of
-from mxc.compiler.convert.plan import Bytes, Plan, Written, factors, number, part_of, refuse
+from mxc.compiler.convert.layers import config_of, kept_layers, undeclared_notes, weights_of
+from mxc.compiler.convert.plan import (
+    Bytes,
+    ConversionPlan,
+    ConvertedTensor,
+    factors,
+    number,
+    part_of,
+    refuse,
+)
 from mxc.compiler.quantize.outputs import EIGHT_BITS, OUTPUTS
 from mxc.formats.formats import block_format
 from mxc.formats.packing import unpack_elements
@@ -23,15 +31,15 @@ from mxc.formats.packing import unpack_elements
 _DTYPES = ("bfloat16", "float16", "float32")
 
 
-def plan_torchao(source: Source) -> Plan:
+def plan_torchao(source: CheckpointSource) -> ConversionPlan:
     """Plan `X._weight_qdata` and `X._weight_scale`, with their classes in the metadata of the file.
 
     Raises CheckpointError for weights without a torchao class.
     """
-    source = apart(together(source), split=True)
+    source = split_experts(together(source), split=True)
     weights = weights_of(source, OUTPUTS["torchao"])
     config = config_of(source, None)
-    tensors: list[Written] = []
+    tensors: list[ConvertedTensor] = []
     classes: dict[str, str] = {}
     for tensor in source.tensors.values():
         if tensor.name not in weights:
@@ -47,21 +55,21 @@ def plan_torchao(source: Source) -> Plan:
             names.insert(0, "per_tensor_scale")
         classes[tensor.name] = json.dumps(_class(tensor, config, names))
     metadata = {**classes, "tensor_names": json.dumps(list(classes))}
-    return Plan(
-        tensors=tensors, config=config, notes=unstated(source, "torchao"), metadata=metadata
+    return ConversionPlan(
+        tensors=tensors, config=config, notes=undeclared_notes(source, "torchao"), metadata=metadata
     )
 
 
-def plan_modelopt(source: Source) -> Plan:
+def plan_modelopt(source: CheckpointSource) -> ConversionPlan:
     """Plan `X.weight`, `X.weight_scale`, for nvfp4 `X.weight_scale_2`, and hf_quant_config.json.
 
     Raises CheckpointError for MX formats, whose recipe modelopt would declare wrongly, for fp8
     without an algorithm, and for tensor scales whose reciprocal would be rounded.
     """
-    source = apart(together(source), split=True)
+    source = split_experts(together(source), split=True)
     able = OUTPUTS[METHOD]
     weights = weights_of(source, able)
-    tensors: list[Written] = []
+    tensors: list[ConvertedTensor] = []
     algorithms: dict[str, str] = {}
     static = all(t.input_scale is not None for t in weights.values() if t.format == "nvfp4")
     for tensor in source.tensors.values():
@@ -75,7 +83,7 @@ def plan_modelopt(source: Source) -> Plan:
             algorithms[module] = "NVFP4" if static else "W4A16_NVFP4"
             tensors += _modelopt_nvfp4(tensor, module)
     if not weights:
-        return Plan(tensors=tensors, config=config_of(source, None))
+        return ConversionPlan(tensors=tensors, config=config_of(source, None))
     kept = kept_layers(source, weights)
     said: dict[str, Any] = {"quant_algo": next(iter(algorithms.values()))}
     if len(set(algorithms.values())) > 1:
@@ -86,11 +94,13 @@ def plan_modelopt(source: Source) -> Plan:
     beside = {**said, "kv_cache_quant_algo": None, "exclude_modules": kept}
     declared = {"quant_method": METHOD, **said, "ignore": kept}
     files = {QUANT_CONFIG: {"producer": {"name": "mxc"}, "quantization": beside}}
-    notes = unstated(source, METHOD) if "W4A16_NVFP4" in algorithms.values() else ()
-    return Plan(tensors=tensors, config=config_of(source, declared), notes=notes, files=files)
+    notes = undeclared_notes(source, METHOD) if "W4A16_NVFP4" in algorithms.values() else ()
+    return ConversionPlan(
+        tensors=tensors, config=config_of(source, declared), notes=notes, files=files
+    )
 
 
-def _modelopt_nvfp4(tensor: CanonicalTensor, module: str) -> list[Written]:
+def _modelopt_nvfp4(tensor: CanonicalTensor, module: str) -> list[ConvertedTensor]:
     if tensor.tensor_scale is None or tensor.scales is None:
         raise refuse(tensor, METHOD, "it has no tensor scale")
     rows, depth = tensor.shape
@@ -108,7 +118,7 @@ def _modelopt_nvfp4(tensor: CanonicalTensor, module: str) -> list[Written]:
     return found
 
 
-def _qdata_and_scale(tensor: CanonicalTensor, stem: str) -> list[Written]:
+def _qdata_and_scale(tensor: CanonicalTensor, stem: str) -> list[ConvertedTensor]:
     format = block_format(tensor.format)
     rows, depth = tensor.shape
     if tensor.scales is None:
@@ -120,7 +130,9 @@ def _qdata_and_scale(tensor: CanonicalTensor, stem: str) -> list[Written]:
         size = rows * depth
         read = partial(_one_a_byte, tensor)
         return [
-            Written(name=name, dtype="U8", shape=(rows, depth), bytes=size, rows=rows, read=read),
+            ConvertedTensor(
+                name=name, dtype="U8", shape=(rows, depth), bytes=size, rows=rows, read=read
+            ),
             scale,
         ]
     dtype = EIGHT_BITS.get(format.element.name, "U8")

@@ -25,7 +25,7 @@ Bytes = NDArray[np.uint8]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Written:
+class ConvertedTensor:
     """A tensor of the output: `dtype` and `shape` as in the container, and a reader.
 
     It has `rows` of equal size, and `read(start, count)` returns the bytes of some of them.
@@ -40,14 +40,14 @@ class Written:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class ConversionPlan:
     """Everything to write: tensors, config, and notes on what the output cannot express.
 
     `metadata` is that of the tensor files; `files` are other JSON files beside config.json, by
     name.
     """
 
-    tensors: Sequence[Written]
+    tensors: Sequence[ConvertedTensor]
     config: Mapping[str, Any]
     notes: tuple[str, ...] = ()
     metadata: Mapping[str, Any] = field(default_factory=dict)
@@ -62,11 +62,11 @@ def refuse(tensor: CanonicalTensor, dialect: str, why: str) -> CheckpointError:
     )
 
 
-def part_of(part: StoredPart, name: str, dtype: str, shape: tuple[int, ...]) -> Written:
+def part_of(part: StoredPart, name: str, dtype: str, shape: tuple[int, ...]) -> ConvertedTensor:
     """Return a part of a weight as a tensor of its own."""
     if prod(shape) * DTYPES[dtype].itemsize != part.bytes:
         raise AssertionError(f"{name}: {dtype} {list(shape)} is not {part.bytes} bytes")
-    return Written(
+    return ConvertedTensor(
         name=name, dtype=dtype, shape=shape, bytes=part.bytes, rows=part.rows, read=part.read
     )
 
@@ -120,10 +120,10 @@ def _inverse(
     return best
 
 
-def number(name: str, values: NDArray[np.float32], shape: tuple[int, ...]) -> Written:
+def number(name: str, values: NDArray[np.float32], shape: tuple[int, ...]) -> ConvertedTensor:
     """Return computed float32 values as a tensor to write."""
     raw = np.ascontiguousarray(values).view(np.uint8).reshape(-1)
-    return Written(
+    return ConvertedTensor(
         name=name,
         dtype="F32",
         shape=shape,

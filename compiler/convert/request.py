@@ -9,24 +9,24 @@ from pathlib import Path
 from typing import Any
 
 from mxc.compiler.checkpoints.canonical.codecs import narrowed
-from mxc.compiler.checkpoints.canonical.stored import InRows, Interleaved, Stored
+from mxc.compiler.checkpoints.canonical.stored import FileTensor, Interleaved, WeightPart
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor
 from mxc.compiler.checkpoints.dialects import open_checkpoint
 from mxc.compiler.checkpoints.dialects.gguf import NAME as GGUF
 from mxc.compiler.checkpoints.files.tensors import DTYPES
-from mxc.compiler.checkpoints.source import Source
+from mxc.compiler.checkpoints.source import CheckpointSource
 from mxc.compiler.convert.gguf import CONFIG_KEY, DTYPES_KEY, plan_gguf
 from mxc.compiler.convert.layers import plan_compressed_tensors, plan_gpt_oss, plan_quark
 from mxc.compiler.convert.libraries import plan_modelopt, plan_torchao
-from mxc.compiler.convert.plan import Plan
-from mxc.compiler.convert.writing import Writing
+from mxc.compiler.convert.plan import ConversionPlan
+from mxc.compiler.convert.writing import ConvertedFiles
 from mxc.compiler.models.architectures import read_decoder
 from mxc.compiler.models.configs.gguf import published_config, stores_norms
 from mxc.compiler.models.configs.gguf_rope import DIVISORS, FACTORS
 from mxc.compiler.tokenizers.from_gguf import text_files
 from mxc.errors import CheckpointError, RequestError
 
-PLANS: Mapping[str, Callable[[Source], Plan]] = {
+PLANS: Mapping[str, Callable[[CheckpointSource], ConversionPlan]] = {
     "gpt-oss": plan_gpt_oss,
     "quark": plan_quark,
     "compressed-tensors": plan_compressed_tensors,
@@ -37,29 +37,29 @@ PLANS: Mapping[str, Callable[[Source], Plan]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Planned:
+class PreparedConversion:
     """A request with its source opened: headers are read, and everything to write is known.
 
     `texts` are tokenizer files that were in a GGUF source.
     """
 
-    plan: Plan
+    plan: ConversionPlan
     texts: Mapping[str, bytes]
-    writing: Writing
+    writing: ConvertedFiles
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class ConversionRequest:
     """The source of a conversion and its dialect; as a Job it is opened in other processes."""
 
     source: Path
     to: str
 
-    def open(self) -> Writing:
+    def open(self) -> ConvertedFiles:
         """Return the object that computes pieces, in a worker process."""
         return self.planned().writing
 
-    def planned(self) -> Planned:
+    def planned(self) -> PreparedConversion:
         """Open the source and plan. Raises as `convert`, except for errors of the output."""
         if self.to not in PLANS:
             raise RequestError(f"unknown dialect {self.to!r}; mxc writes {', '.join(PLANS)}")
@@ -72,10 +72,12 @@ class Request:
         elif source.dialect == GGUF:
             raise RequestError(f"{self.source}: is GGUF already; copy it")
         plan = PLANS[self.to](source)
-        return Planned(plan=plan, texts=texts, writing=Writing(plan, gguf=self.to == GGUF))
+        return PreparedConversion(
+            plan=plan, texts=texts, writing=ConvertedFiles(plan, gguf=self.to == GGUF)
+        )
 
 
-def _with_config(source: Source) -> Source:
+def _with_config(source: CheckpointSource) -> CheckpointSource:
     """Return the source with a config.json, and with the dtypes that its tensors had before
     GGUF."""
     if source.dialect != GGUF:
@@ -98,7 +100,7 @@ def _with_config(source: Source) -> Source:
     return replace(source, config=config, tensors=tensors)
 
 
-def _json(text: str, source: Source, key: str) -> dict[str, Any]:
+def _json(text: str, source: CheckpointSource, key: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -108,7 +110,7 @@ def _json(text: str, source: Source, key: str) -> dict[str, Any]:
     return value
 
 
-def _narrowed(tensor: CanonicalTensor, dtype: Any, source: Source) -> CanonicalTensor:
+def _narrowed(tensor: CanonicalTensor, dtype: Any, source: CheckpointSource) -> CanonicalTensor:
     if dtype is None:
         return tensor
     if dtype not in ("BF16", "F16") or tensor.dtype != "F32":
@@ -118,8 +120,8 @@ def _narrowed(tensor: CanonicalTensor, dtype: Any, source: Source) -> CanonicalT
         )
     codec = narrowed(DTYPES[str(dtype)])
 
-    def narrow(part: InRows) -> Stored:
-        if not isinstance(part, Stored):
+    def narrow(part: WeightPart) -> FileTensor:
+        if not isinstance(part, FileTensor):
             raise AssertionError(f"{part.name} is of no GGUF")
         return replace(part, dtype=str(dtype), codec=codec)
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 from mxc.compiler.checkpoints.files.safetensors import SINGLE
 from mxc.compiler.convert.gguf_header import header
-from mxc.compiler.convert.plan import Plan, Written
-from mxc.compiler.pieces.piece import Output, Piece, chunks, ranges
+from mxc.compiler.convert.plan import ConversionPlan, ConvertedTensor
+from mxc.compiler.pieces.piece import Piece, PieceOutput, chunks, ranges
 from mxc.compiler.pieces.run import Runner
-from mxc.compiler.quantize.outputs import Tensor
+from mxc.compiler.quantize.outputs import QuantizedTensor
 from mxc.compiler.quantize.write import layout
 
 #: Name of the file of a GGUF conversion until it is complete.
@@ -22,10 +22,10 @@ _SHARD = 4 << 30
 Progress = Callable[[int, int, str], None]
 
 
-class Writing:
+class ConvertedFiles:
     """The files of a plan, in GGUF or safetensors, and the computation of their pieces of rows."""
 
-    def __init__(self, plan: Plan, *, gguf: bool) -> None:
+    def __init__(self, plan: ConversionPlan, *, gguf: bool) -> None:
         """Lay out the files; no tensor is read."""
         self._tensors = plan.tensors
         #: Header and size of each file.
@@ -42,7 +42,7 @@ class Writing:
         for index, shard in enumerate(shards, 1):
             one = len(shards) == 1
             name = SINGLE if one else f"model-{index:05}-of-{len(shards):05}.safetensors"
-            described = [Tensor(t.name, t.dtype, t.shape) for t in shard]
+            described = [QuantizedTensor(t.name, t.dtype, t.shape) for t in shard]
             self._add(name, *layout(described, {"format": "pt", **plan.metadata}))
 
     @property
@@ -59,7 +59,7 @@ class Writing:
             done += piece.size
             progress(done, whole, self._tensors[piece.tensor].name)
 
-    def compute(self, piece: Piece, output: Output) -> None:
+    def compute(self, piece: Piece, output: PieceOutput) -> None:
         """Write some rows of a tensor."""
         tensor = self._tensors[piece.tensor]
         size = _row_bytes(tensor)
@@ -82,12 +82,12 @@ class Writing:
                 yield Piece("rows", number, start, count, count * size)
 
 
-def _row_bytes(tensor: Written) -> int:
+def _row_bytes(tensor: ConvertedTensor) -> int:
     return tensor.bytes // max(1, tensor.rows)
 
 
-def _shards(tensors: Sequence[Written]) -> Iterator[list[Written]]:
-    shard: list[Written] = []
+def _shards(tensors: Sequence[ConvertedTensor]) -> Iterator[list[ConvertedTensor]]:
+    shard: list[ConvertedTensor] = []
     size = 0
     for tensor in tensors:
         if shard and size + tensor.bytes > _SHARD:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor
-from mxc.compiler.checkpoints.source import Source
+from mxc.compiler.checkpoints.source import CheckpointSource
 from mxc.compiler.inspect.pairs import pairs
 
 #: Number of bytes of elements compared at a time, and of differences that are shown.
@@ -17,7 +17,9 @@ _SHOWN = 4
 SAME_BYTES, SAME_VALUES, DIFFERENT = "same bytes", "same values", "different"
 
 
-def compare(first: Source, second: Source, name: str | None = None) -> dict[str, Any]:
+def compare(
+    first: CheckpointSource, second: CheckpointSource, name: str | None = None
+) -> dict[str, Any]:
     """Compare two checkpoints; the result can be written as JSON.
 
     `tensors` has a row for each parameter that both have (see pairs.py; or for those of the tensor

@@ -13,7 +13,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor, Piece
+from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor, TensorRows
 from mxc.formats.formats import E8M0, BlockFormat
 from mxc.formats.packing import unpack_elements
 from mxc.formats.recipes import ScaleRecipe, scale_bytes
@@ -51,7 +51,7 @@ class RecipeInference:
         E8M0."""
         return int(self._seen.sum())
 
-    def look(self, piece: Piece) -> None:
+    def look(self, piece: TensorRows) -> None:
         """Count the largest codes of the blocks of a piece."""
         format = self._format
         if format is None or piece.scales is None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from mxc.compiler.checkpoints.canonical.slices import half_of, leading_slice
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor
-from mxc.compiler.checkpoints.source import Source
+from mxc.compiler.checkpoints.source import CheckpointSource
 from mxc.compiler.models.configs.gguf_rope import DIVISORS
 
 Tensors = Mapping[str, CanonicalTensor]
@@ -41,7 +41,7 @@ class Pairs:
     only: tuple[tuple[str, ...], tuple[str, ...]]
 
 
-def pairs(first: Source, second: Source, name: str | None = None) -> Pairs:
+def pairs(first: CheckpointSource, second: CheckpointSource, name: str | None = None) -> Pairs:
     """Return the parameters of two checkpoints, or those in the tensor `name` of either.
 
     Raises CheckpointError for a name that neither has, or of which one lacks a part.
@@ -61,7 +61,11 @@ def pairs(first: Source, second: Source, name: str | None = None) -> Pairs:
 
 
 def _named(
-    first: Source, second: Source, sides: list[Tensors], name: str, interleaved: bool
+    first: CheckpointSource,
+    second: CheckpointSource,
+    sides: list[Tensors],
+    name: str,
+    interleaved: bool,
 ) -> Pairs:
     meant = _module_name(name)
     if all(meant in side for side in sides):
@@ -77,7 +81,7 @@ def _named(
     return Pairs(both=tuple((parts[0][n], parts[1][n]) for n in sorted(held)), only=((), ()))
 
 
-def _interleaves(source: Source) -> bool:
+def _interleaves(source: CheckpointSource) -> bool:
     """Return whether the rows of gate and up of an expert alternate, as in gpt-oss."""
     kind = source.config.get("model_type"), source.config.get("general.architecture")
     return "gpt_oss" in kind or "gpt-oss" in kind
@@ -89,7 +93,7 @@ def _module_name(name: str) -> str:
     return name
 
 
-def _module_names(source: Source) -> Tensors:
+def _module_names(source: CheckpointSource) -> Tensors:
     return {_module_name(name): t for name, t in source.tensors.items() if name != DIVISORS}
 
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 from mxc.compiler.checkpoints.canonical.slices import columns_of, numbers_of
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor
-from mxc.compiler.checkpoints.source import Source
+from mxc.compiler.checkpoints.source import CheckpointSource
 from mxc.compiler.models.blocks.devices import Device
-from mxc.compiler.models.blocks.parameters import Parameter, Rows
+from mxc.compiler.models.blocks.parameters import CheckpointRows, Parameter
 from mxc.compiler.models.blocks.weights import ELEMENTS, Formats
 from mxc.compiler.models.decoder import Decoder
 from mxc.compiler.models.float_scales import packed_format
@@ -26,7 +26,7 @@ from mxc.targets.matrix_unit import MatrixUnit
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dense:
+class DenseQuantization:
     """The format and scale recipe to which plain matrices are quantized while they are packed."""
 
     format: BlockFormat
@@ -34,7 +34,7 @@ class Dense:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bound:
+class BoundParameter:
     """A parameter with the tensors that contain its rows, all of one format.
 
     `format`: the name, in the manifest, of the format that the program reads. `blocks`: the record
@@ -47,7 +47,7 @@ class Bound:
     tensors: tuple[CanonicalTensor, ...]
     format: str
     blocks: BlockFormat | None = None
-    dense: Dense | None = None
+    dense: DenseQuantization | None = None
     decoded: Reason | None = None
     stored: str = ""
 
@@ -59,10 +59,10 @@ class Bound:
 
 def bind(
     decoder: Decoder,
-    source: Source,
-    dense: Dense | None = None,
+    source: CheckpointSource,
+    dense: DenseQuantization | None = None,
     unit: MatrixUnit | None = None,
-) -> tuple[tuple[Bound, ...], Mapping[str, CanonicalTensor]]:
+) -> tuple[tuple[BoundParameter, ...], Mapping[str, CanonicalTensor]]:
     """Return every parameter with its tensors, in model order, and the tensors not used.
 
     unit: the matrix unit of the GPU whose kernels read the weights, None for CPUs. Raises
@@ -87,7 +87,7 @@ def bind(
     return bound, left
 
 
-def _named(decoder: Decoder, source: Source) -> Source:
+def _named(decoder: Decoder, source: CheckpointSource) -> CheckpointSource:
     """Rename the tensors to the model's names. Raises CheckpointError for duplicates."""
     tensors: dict[str, CanonicalTensor] = {}
     for name, tensor in source.tensors.items():
@@ -104,7 +104,7 @@ def _named(decoder: Decoder, source: Source) -> Source:
 
 
 def formats_of(
-    bound: Sequence[Bound], generated: Mapping[str, object], devices: Sequence[Device]
+    bound: Sequence[BoundParameter], generated: Mapping[str, object], devices: Sequence[Device]
 ) -> Formats:
     """Return the format of every parameter of the program, by key."""
     found: dict[str, BlockFormat | str] = {
@@ -117,8 +117,11 @@ def formats_of(
 
 
 def _bind(
-    parameter: Parameter, source: Source, dense: Dense | None, unit: MatrixUnit | None
-) -> Bound:
+    parameter: Parameter,
+    source: CheckpointSource,
+    dense: DenseQuantization | None,
+    unit: MatrixUnit | None,
+) -> BoundParameter:
     tensors = tuple(_tensor(parameter, rows, source) for rows in parameter.rows)
     first, *others = tensors
     for other in others:
@@ -140,9 +143,9 @@ def _bind(
 def _read_as(
     parameter: Parameter,
     tensors: tuple[CanonicalTensor, ...],
-    dense: Dense | None,
+    dense: DenseQuantization | None,
     unit: MatrixUnit | None,
-) -> Bound:
+) -> BoundParameter:
     """Bind a parameter to tensors of one format, and choose the format that the program reads."""
     first = tensors[0]
     if first.format in FORMATS:
@@ -153,19 +156,21 @@ def _read_as(
                 "activations are multiplied with; exclude it when the checkpoint is quantized"
             )
         blocks = FORMATS[first.format]
-        return Bound(parameter=parameter, tensors=tensors, format=blocks.name, blocks=blocks)
+        return BoundParameter(
+            parameter=parameter, tensors=tensors, format=blocks.name, blocks=blocks
+        )
     if first.scales is not None or first.tensor_scale is not None:
         read = _under_floats(parameter, tensors, unit)
         if isinstance(read, Reason):
             plain = tuple(numbers_of(tensor) for tensor in tensors)
-            return Bound(
+            return BoundParameter(
                 parameter=parameter,
                 tensors=plain,
                 format=plain[0].format,
                 decoded=read,
                 stored=first.format,
             )
-        return Bound(parameter=parameter, tensors=tensors, format=read.name, blocks=read)
+        return BoundParameter(parameter=parameter, tensors=tensors, format=read.name, blocks=read)
     if first.format not in ELEMENTS:
         raise CheckpointError(
             f"{first.place} is {first.format}: wanted one of {', '.join((*ELEMENTS, *FORMATS))} "
@@ -174,10 +179,10 @@ def _read_as(
     if dense is not None and parameter.quantizable:
         _require_whole_blocks(parameter, first, dense)
         format = dense.format
-        return Bound(
+        return BoundParameter(
             parameter=parameter, tensors=tensors, format=format.name, blocks=format, dense=dense
         )
-    return Bound(parameter=parameter, tensors=tensors, format=first.format)
+    return BoundParameter(parameter=parameter, tensors=tensors, format=first.format)
 
 
 def _under_floats(
@@ -202,7 +207,9 @@ def _looked_up(tensor: CanonicalTensor, unit: MatrixUnit | None) -> BlockFormat 
     return Reason("they are looked up, which takes int8 in groups")
 
 
-def _tensor(parameter: Parameter, rows: Rows, source: Source) -> CanonicalTensor:
+def _tensor(
+    parameter: Parameter, rows: CheckpointRows, source: CheckpointSource
+) -> CanonicalTensor:
     tensor = source.tensors.get(rows.tensor)
     if tensor is None:
         raise CheckpointError(
@@ -226,7 +233,9 @@ def _found(tensor: CanonicalTensor) -> str:
     return f"{tensor.format} {list(tensor.shape)}"
 
 
-def _require_whole_blocks(parameter: Parameter, tensor: CanonicalTensor, dense: Dense) -> None:
+def _require_whole_blocks(
+    parameter: Parameter, tensor: CanonicalTensor, dense: DenseQuantization
+) -> None:
     if parameter.shape[-1] % dense.format.block:
         raise CheckpointError(
             f"{tensor.place} is {tensor.elements.record.describe()}: {dense.format} wants rows "

@@ -30,7 +30,7 @@ from mxc.compiler.models.blocks.primitives import (
     soft_cap,
 )
 from mxc.compiler.models.blocks.rope import Rope
-from mxc.compiler.models.blocks.scope import Memory, Scope, State
+from mxc.compiler.models.blocks.scope import Scope, SequenceMemory, StepValues
 from mxc.compiler.models.blocks.weights import Formats, Weights
 from mxc.compiler.models.decoder import (
     EMBEDDING,
@@ -208,8 +208,8 @@ class Builder:
             (kind.reach, kind.row): Cache(Pages(pool, pages, self._options.page_format), slot)
             for kind, pool, pages, slot in zip(model.pages, memory, lists, slots, strict=False)
         }
-        state = State(self._rotations(scope, positions), Runs(positions, runs), places)
-        return _Call(scope, tokens, wanted, state, Memory(caches, memory[kinds:]))
+        state = StepValues(self._rotations(scope, positions), Runs(positions, runs), places)
+        return _Call(scope, tokens, wanted, state, SequenceMemory(caches, memory[kinds:]))
 
     def _embedded(self, call: _Call) -> ir.Value:
         """Look up the embeddings of the tokens, f32 [T, H].
@@ -325,8 +325,8 @@ class _Call:
     scope: Scope
     tokens: ir.Value
     wanted: ir.Value
-    state: State
-    memory: Memory
+    state: StepValues
+    memory: SequenceMemory
 
 
 def _attributes(each: list[dict[str, ir.Attribute]]) -> ir.Attribute:

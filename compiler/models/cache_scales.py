@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from mxc.artifact.pages import PAGE_BLOCK, PAGE_FORMATS
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor
-from mxc.compiler.checkpoints.layers.quantization import Activations
+from mxc.compiler.checkpoints.layers.quantization import ActivationFormat
 from mxc.compiler.models.blocks.self_attention import SCALES, SelfAttention
 from mxc.compiler.models.decoder import Cached, Decoder
 from mxc.compiler.models.options import Options
@@ -55,7 +55,7 @@ class CacheScale:
 
 
 def settle_scales(
-    decoder: Decoder, scales: Scales, declared: Activations | None, cache: str
+    decoder: Decoder, scales: Scales, declared: ActivationFormat | None, cache: str
 ) -> tuple[dict[str, CacheScale], tuple[str, ...]]:
     """Return the scales that the program reads, by parameter, and notes for the user.
 
@@ -110,7 +110,7 @@ def _borrows(attention: Cached | None) -> bool:
 def _unused(
     decoder: Decoder,
     numbers: Mapping[tuple[int, str], NDArray[np.float32]],
-    declared: Activations | None,
+    declared: ActivationFormat | None,
     cache: str,
 ) -> tuple[str, ...]:
     """Return the notes for a cache that is not fp8."""

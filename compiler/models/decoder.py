@@ -21,7 +21,7 @@ from mxc.compiler.models.blocks.norms import Norm
 from mxc.compiler.models.blocks.parameters import FormatOf, Parameter, matrix, table, vector
 from mxc.compiler.models.blocks.rope import Rope, tables
 from mxc.compiler.models.blocks.self_attention import SelfAttention
-from mxc.dialects.attention import Chunk, Reach
+from mxc.dialects.attention import AttentionChunk, Reach
 
 #: Name of the scalar that a layer's result is multiplied with, where the layer has one.
 SCALAR = "layer_scalar"
@@ -37,7 +37,7 @@ PAGE = 64
 
 
 @dataclass(frozen=True)
-class PageKind:
+class LayerPages:
     """The pages of `layers` layers with the same reach of queries and the same cache row."""
 
     reach: Reach
@@ -52,7 +52,7 @@ class PageKind:
     @property
     def window(self) -> int | None:
         """The most positions that a token sees, itself included; None for all earlier ones."""
-        return self.reach.size if isinstance(self.reach, Chunk) else self.reach
+        return self.reach.size if isinstance(self.reach, AttentionChunk) else self.reach
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,14 +171,14 @@ class Decoder:
         return replace(self, layers=tuple(layers))
 
     @property
-    def pages(self) -> tuple[PageKind, ...]:
+    def pages(self) -> tuple[LayerPages, ...]:
         """The kinds of pages, in the order of the layers that use them first."""
         found = Counter[CacheKind](
             (each.window, each.row)
             for each in self.attentions
             if each is not None and not (isinstance(each, SelfAttention) and each.borrows)
         )
-        return tuple(PageKind(*kind, layers) for kind, layers in found.items())
+        return tuple(LayerPages(*kind, layers) for kind, layers in found.items())
 
     @property
     def states(self) -> dict[str, tuple[int, ...]]:

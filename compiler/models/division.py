@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from mxc.compiler.models.binding import Bound
+from mxc.compiler.models.binding import BoundParameter
 from mxc.compiler.models.blocks.devices import Device
 from mxc.compiler.models.decoder import Decoder
 from mxc.compiler.models.options import Options
@@ -29,28 +29,28 @@ def require_devices(decoder: Decoder, options: Options) -> None:
     decoder.share(count)
 
 
-def why_by_number(devices: int, bound: Sequence[Bound]) -> str:
+def why_by_number(devices: int, bound: Sequence[BoundParameter]) -> str:
     """A note that experts are divided by number, where a part of their width would cut blocks; else
     ""."""
     for each in bound:
         if each.parameter.experts and each.parameter.split == "columns" and _cut(devices, each):
-            why = _said(devices, each)
+            why = _uneven_blocks(devices, each)
             return f"experts are divided among the devices by number: {why}"
     return ""
 
 
-def require_blocks(decoder: Decoder, devices: int, bound: Sequence[Bound]) -> None:
+def require_blocks(decoder: Decoder, devices: int, bound: Sequence[BoundParameter]) -> None:
     """Raise CheckpointError where devices would have parts of blocks that share a scale, or there
     are no experts for each."""
     decoder.share(devices)
     for each in bound:
         if each.parameter.split == "columns" and _cut(devices, each):
             raise CheckpointError(
-                f"--devices {devices}: {_said(devices, each)}; give fewer devices"
+                f"--devices {devices}: {_uneven_blocks(devices, each)}; give fewer devices"
             )
 
 
-def _cut(devices: int, bound: Bound) -> bool:
+def _cut(devices: int, bound: BoundParameter) -> bool:
     """Whether the columns of a weight would be divided inside a block."""
     blocks = bound.blocks
     if blocks is None or blocks.unit_scales:
@@ -58,7 +58,7 @@ def _cut(devices: int, bound: Bound) -> bool:
     return bool(bound.parameter.shape[-1] // devices % blocks.block) and devices > 1
 
 
-def _said(devices: int, bound: Bound) -> str:
+def _uneven_blocks(devices: int, bound: BoundParameter) -> str:
     columns, blocks = bound.parameter.shape[-1], bound.blocks
     assert blocks is not None
     return (
@@ -68,7 +68,7 @@ def _said(devices: int, bound: Bound) -> str:
 
 
 def device_weights(
-    bound: Sequence[Bound],
+    bound: Sequence[BoundParameter],
     generated: Mapping[str, NDArray[np.float32]],
     devices: Sequence[Device],
     panels: Mapping[str, str],

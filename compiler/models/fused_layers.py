@@ -13,17 +13,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from mxc.compiler.checkpoints.canonical.stored import Entries, Selected
+from mxc.compiler.checkpoints.canonical.stored import RegroupedRows, SelectedRows
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor, StoredPart
 from mxc.compiler.checkpoints.layers.patterns import FUSED
-from mxc.compiler.checkpoints.source import Source
+from mxc.compiler.checkpoints.source import CheckpointSource
 from mxc.compiler.models.blocks.mlp import Mlp
 from mxc.compiler.models.blocks.self_attention import SelfAttention
 from mxc.compiler.models.decoder import Decoder
 from mxc.errors import CheckpointError
 
 
-def split_fused(decoder: Decoder, source: Source) -> Source:
+def split_fused(decoder: Decoder, source: CheckpointSource) -> CheckpointSource:
     """Return the checkpoint with each part of a fused tensor as a tensor of its own.
 
     A tensor that the architecture itself has fused (Phi-3) stays fused. Raises CheckpointError
@@ -74,7 +74,7 @@ def rows_of(tensor: CanonicalTensor, first: int, count: int) -> CanonicalTensor:
     elements = tensor.elements
     if len(tensor.shape) == 1 and elements.rows != tensor.shape[0]:
         # Selected picks rows, so each entry of the vector becomes a row.
-        elements = Entries(
+        elements = RegroupedRows(
             part=elements, shape=elements.shape, dtype=elements.dtype, rows=tensor.shape[0]
         )
     scales, height = tensor.scales, 1 if tensor.block is None else tensor.block[0]
@@ -94,4 +94,4 @@ def rows_of(tensor: CanonicalTensor, first: int, count: int) -> CanonicalTensor:
 
 def _picked(part: StoredPart, first: int, count: int) -> StoredPart:
     shape = (count, *part.shape[1:])
-    return Selected(part=part, first=first, step=1, shape=shape, dtype=part.dtype, rows=count)
+    return SelectedRows(part=part, first=first, step=1, shape=shape, dtype=part.dtype, rows=count)

@@ -19,7 +19,7 @@ from typing import Any
 
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor
 from mxc.compiler.checkpoints.files.safetensors import CONFIG
-from mxc.compiler.checkpoints.source import Source, language_config
+from mxc.compiler.checkpoints.source import CheckpointSource, language_config
 from mxc.compiler.models.architectures import read_decoder
 from mxc.compiler.models.decoder import EMBEDDING, HEAD, Decoder
 from mxc.errors import CheckpointError
@@ -37,11 +37,11 @@ class LanguageModel:
     """A model, its tensors under the model's names, and notes for the user."""
 
     decoder: Decoder
-    source: Source
+    source: CheckpointSource
     notes: tuple[str, ...] = ()
 
 
-def read_language_model(source: Source) -> LanguageModel:
+def read_language_model(source: CheckpointSource) -> LanguageModel:
     """Return the language model of a checkpoint in safetensors.
 
     Raises CheckpointError for an unsupported architecture of the model or of the language model
@@ -71,7 +71,9 @@ def read_language_model(source: Source) -> LanguageModel:
     return LanguageModel(decoder=decoder, source=replace(source, tensors=kept), notes=(note,))
 
 
-def _config(outer: Mapping[str, Any], inner: Mapping[str, Any], source: Source) -> dict[str, Any]:
+def _config(
+    outer: Mapping[str, Any], inner: Mapping[str, Any], source: CheckpointSource
+) -> dict[str, Any]:
     """Return the config of the language model, with fields that only the wrapper states."""
     config = {key: value for key, value in inner.items() if key != "architectures"}
     for key in _SHARED:
@@ -86,7 +88,7 @@ def _config(outer: Mapping[str, Any], inner: Mapping[str, Any], source: Source) 
     return config
 
 
-def _stem(source: Source) -> str:
+def _stem(source: CheckpointSource) -> str:
     """Return the prefix of the names of the language model's layers."""
     stems = {n.removesuffix(_EMBEDDING) for n in source.tensors if n.endswith(_EMBEDDING)}
     names = tuple(source.tensors)
@@ -118,7 +120,7 @@ def _part(name: str) -> str:
     return f"{first}.{rest.partition('.')[0]}" if first == "model" else first
 
 
-def settle_head(decoder: Decoder, source: Source) -> LanguageModel:
+def settle_head(decoder: Decoder, source: CheckpointSource) -> LanguageModel:
     """Resolve the head of a model whose config ties it to the embedding.
 
     A stored head that equals the embedding is left out. A stored head that differs is used as the

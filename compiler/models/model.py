@@ -34,15 +34,15 @@ from mxc.compiler.checkpoints.files.safetensors import (
     INDEX,
     read_json,
 )
-from mxc.compiler.checkpoints.layers.quantization import Activations, Quantization
-from mxc.compiler.checkpoints.source import Source
-from mxc.compiler.models.binding import Bound, Dense, bind, formats_of
+from mxc.compiler.checkpoints.layers.quantization import ActivationFormat, CheckpointQuantization
+from mxc.compiler.checkpoints.source import CheckpointSource
+from mxc.compiler.models.binding import BoundParameter, DenseQuantization, bind, formats_of
 from mxc.compiler.models.blocks.activations import NVFP4
 from mxc.compiler.models.blocks.devices import Device, devices_of
 from mxc.compiler.models.blocks.self_attention import SelfAttention
 from mxc.compiler.models.builder import Builder
 from mxc.compiler.models.cache_scales import CacheScale, require_pages, settle_scales
-from mxc.compiler.models.configs.fields import Fields
+from mxc.compiler.models.configs.fields import ConfigFields
 from mxc.compiler.models.configs.gguf import unstated
 from mxc.compiler.models.configs.gguf_rope import DIVISORS, FACTORS
 from mxc.compiler.models.configs.longrope import LongropeScaling
@@ -76,7 +76,7 @@ _BYTES = {"f32": 4, "bf16": 2, "i8": 1}
 
 
 @dataclass(frozen=True)
-class Model:
+class BoundModel:
     """A checkpoint with the options that it is compiled with, and its tensors bound to parameters.
 
     `place`: its folder or file. `cache_scales`: the scales of fp8 pages, by parameter. `texts`: the
@@ -85,7 +85,7 @@ class Model:
 
     place: Path
     decoder: Decoder
-    bound: tuple[Bound, ...]
+    bound: tuple[BoundParameter, ...]
     cache_scales: Mapping[str, CacheScale]
     eos_tokens: tuple[int, ...]
     options: Options
@@ -210,7 +210,7 @@ def open_model(
     unit: MatrixUnit | None = None,
     observe_inputs: bool | None = None,
     devices: int | None = None,
-) -> Model:
+) -> BoundModel:
     """Open the checkpoint at `place`, a folder or a GGUF file, and settle the options.
 
     unit: the matrix unit of the target GPU; None for CPUs. observe_inputs: `step` returns the
@@ -237,7 +237,7 @@ def open_model(
     require_devices(decoder, options)
     dense = None
     if options.dense_format is not None and options.recipe is not None:
-        dense = Dense(format=options.dense_format, recipe=scale_recipe(options.recipe))
+        dense = DenseQuantization(format=options.dense_format, recipe=scale_recipe(options.recipe))
     bound, left = bind(decoder, source, dense, unit)
     if why := why_by_number(options.devices, bound):
         decoder, notes = decoder.with_experts_by_number(), (*notes, why)
@@ -255,7 +255,7 @@ def open_model(
         *said,
         *unread,
     )
-    return Model(place, decoder, bound, cache_scales, eos_tokens, options, notes, read.texts)
+    return BoundModel(place, decoder, bound, cache_scales, eos_tokens, options, notes, read.texts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,12 +263,12 @@ class _Read:
     """The model of a checkpoint, the source of its parameters, and the text files of a GGUF."""
 
     decoder: Decoder
-    source: Source
+    source: CheckpointSource
     texts: Mapping[str, bytes]
     notes: tuple[str, ...] = ()
 
 
-def _read(source: Source) -> _Read:
+def _read(source: CheckpointSource) -> _Read:
     if source.dialect != GGUF:
         model = read_language_model(source)
         head = settle_head(model.decoder, split_fused(model.decoder, model.source))
@@ -287,7 +287,7 @@ def _read(source: Source) -> _Read:
     )
 
 
-def _require_nvfp4(bound: Sequence[Bound], options: Options, place: Path) -> None:
+def _require_nvfp4(bound: Sequence[BoundParameter], options: Options, place: Path) -> None:
     """Raise CheckpointError for nvfp4 activations without any nvfp4 weight to multiply with."""
     block = FORMATS[NVFP4].block
     if options.activations == NVFP4 and not any(
@@ -299,20 +299,22 @@ def _require_nvfp4(bound: Sequence[Bound], options: Options, place: Path) -> Non
         )
 
 
-def _plain_dtypes(source: Source) -> set[str]:
+def _plain_dtypes(source: CheckpointSource) -> set[str]:
     """Return the dtypes of the plain tensors of rank 2 or more."""
     plain = (t for t in source.tensors.values() if t.scales is None and t.tensor_scale is None)
     return {tensor.dtype for tensor in plain if len(tensor.shape) > 1}
 
 
-def _declared(source: Source) -> frozenset[Activations | None]:
+def _declared(source: CheckpointSource) -> frozenset[ActivationFormat | None]:
     """Return the config's activation formats of the modules with weights in block formats."""
     blocked = [name for name, tensor in source.tensors.items() if tensor.format in FORMATS]
     modules = {name.removesuffix(".weight") for name in blocked}
     return frozenset(source.quantization.activations(module) for module in modules)
 
 
-def _float_scales(bound: Sequence[Bound], quantization: Quantization) -> list[str]:
+def _float_scales(
+    bound: Sequence[BoundParameter], quantization: CheckpointQuantization
+) -> list[str]:
     """Return notes about weights under float scales: which ones no kernel reads and why, and the
     config's activation formats that are not followed."""
     weights: dict[tuple[str, str], list[str]] = {}
@@ -371,7 +373,7 @@ def _eos_tokens(place: Path, decoder: Decoder) -> tuple[int, ...]:
     """Return the eos tokens of generation_config.json, else of config.json, checked for range."""
     path, found = place / GENERATION_CONFIG, decoder.eos_tokens
     if path.exists():
-        found = Fields(read_json(path), str(path)).tokens("eos_token_id") or found
+        found = ConfigFields(read_json(path), str(path)).tokens("eos_token_id") or found
     for token in found:
         if token >= decoder.vocab_size:
             raise CheckpointError(

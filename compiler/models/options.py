@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from mxc.artifact.pages import PAGE_FORMATS
 from mxc.compiler.checkpoints.canonical.tensor import UNSTATED
-from mxc.compiler.checkpoints.layers.quantization import Activations
+from mxc.compiler.checkpoints.layers.quantization import ActivationFormat
 from mxc.compiler.models.blocks.activations import FLOATS, MODES, MX, NVFP4
 from mxc.errors import CheckpointError
 from mxc.formats.formats import FORMATS, BlockFormat
@@ -85,7 +85,7 @@ def choose(
     *,
     longest: int,
     dense: set[str],
-    declared: frozenset[Activations | None] = frozenset(),
+    declared: frozenset[ActivationFormat | None] = frozenset(),
 ) -> tuple[Options, tuple[str, ...]]:
     """Return the options, and notes about defaults and about effects of options.
 
@@ -140,7 +140,7 @@ def choose(
 
 
 def _declared(
-    declared: frozenset[Activations | None], asked: str | None
+    declared: frozenset[ActivationFormat | None], asked: str | None
 ) -> tuple[str | None, list[str]]:
     """Return the activation mode that the checkpoint declares, if it is supported, and notes."""
     found = [each for each in declared if each is not None]
@@ -160,12 +160,12 @@ def _declared(
     return mode, [f"{says}, and so they are"]
 
 
-def _name(activations: Activations) -> str:
+def _name(activations: ActivationFormat) -> str:
     how = "" if activations.dynamic else ", with scales of its own"
     return f"{activations.format} with recipe {activations.recipe}{how}"
 
 
-def _recipe(declared: frozenset[Activations | None]) -> str | None:
+def _recipe(declared: frozenset[ActivationFormat | None]) -> str | None:
     """Return the recipe of the single declaration; None where it states none."""
     (one,) = declared
     return None if one is None or one.recipe == UNSTATED else str(scale_recipe(one.recipe))

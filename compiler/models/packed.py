@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from mxc.artifact.manifest import BLOCKS, SCALES, WeightRecord
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor, StoredPart
 from mxc.compiler.checkpoints.files.tensors import DTYPES, TensorRecord
-from mxc.compiler.models.binding import Bound
+from mxc.compiler.models.binding import BoundParameter
 from mxc.compiler.models.blocks.devices import Device
 from mxc.compiler.models.blocks.parameters import Parameter
 from mxc.compiler.models.blocks.weights import TENSOR_SCALES
 from mxc.compiler.packing.device_share import DeviceShare, Whole
-from mxc.compiler.packing.float_scales import Nibbles, RowScales
+from mxc.compiler.packing.float_scales import FloatRowScales, PackedNibbles
 from mxc.compiler.packing.items import PackItem
-from mxc.compiler.packing.quantized import Loss, Part, Quantized
+from mxc.compiler.packing.quantized import Loss, QuantizedPart, QuantizedRows
 from mxc.compiler.packing.stacked import Stacked
 from mxc.formats.formats import F32, INT4, BlockFormat
 
@@ -32,7 +32,7 @@ _ONLY = Device()
 
 
 def pack_items(
-    bound: Bound, panels: Mapping[str, str], device: Device = _ONLY
+    bound: BoundParameter, panels: Mapping[str, str], device: Device = _ONLY
 ) -> tuple[PackItem, ...]:
     """Return the items of a parameter: one if it is plain, else elements, scales, tensor scales.
 
@@ -44,7 +44,9 @@ def pack_items(
     return tuple(_shared(item, bound, device, panels) for item in _whole_items(bound))
 
 
-def _shared(item: PackItem, bound: Bound, device: Device, panels: Mapping[str, str]) -> PackItem:
+def _shared(
+    item: PackItem, bound: BoundParameter, device: Device, panels: Mapping[str, str]
+) -> PackItem:
     """Return a device's share of an item of a parameter."""
     key, source = f"{device.prefix}{item.key}", item.source
     if device.count > 1 and not isinstance(source, DeviceShare):
@@ -80,7 +82,7 @@ def _share(
     return DeviceShare(source, tuple(shape), runs, row_bytes, columns)
 
 
-def _whole_items(bound: Bound) -> tuple[PackItem, ...]:
+def _whole_items(bound: BoundParameter) -> tuple[PackItem, ...]:
     """Return the undivided items of a parameter."""
     key, parameter, tensors = bound.key, bound.parameter, bound.tensors
     format = bound.blocks
@@ -103,9 +105,9 @@ def _whole_items(bound: Bound) -> tuple[PackItem, ...]:
             item(
                 suffix,
                 source,
-                quantized=Quantized(format=dense.format, recipe=dense.recipe, part=part),
+                quantized=QuantizedRows(format=dense.format, recipe=dense.recipe, part=part),
             )
-            for suffix, part in ((BLOCKS, Part.ELEMENTS), (SCALES, Part.SCALES))
+            for suffix, part in ((BLOCKS, QuantizedPart.ELEMENTS), (SCALES, QuantizedPart.SCALES))
         )
     shape = (*parameter.shape[:-1], format.blocks(parameter.shape[-1]))
     if format.scale == F32 or format.unit_scales:
@@ -122,7 +124,7 @@ def _whole_items(bound: Bound) -> tuple[PackItem, ...]:
 
 
 def _under_floats(
-    bound: Bound, format: BlockFormat, shape: tuple[int, ...]
+    bound: BoundParameter, format: BlockFormat, shape: tuple[int, ...]
 ) -> Iterator[tuple[str, StoredPart | TensorRecord | Stacked]]:
     """Yield the elements of a weight with float scales, and the scales as f32 per row or block.
 
@@ -131,21 +133,21 @@ def _under_floats(
     tensors = bound.tensors
     stored = (*shape, format.block_bytes)
     if format.element is INT4:
-        yield BLOCKS, Stacked(tuple(Nibbles(t.elements) for t in tensors), stored, "U8")
+        yield BLOCKS, Stacked(tuple(PackedNibbles(t.elements) for t in tensors), stored, "U8")
     else:
         yield BLOCKS, _source([tensor.elements for tensor in tensors], stored)
     if not format.unit_scales:
-        scales = tuple(RowScales(tensor, format.block) for tensor in tensors)
+        scales = tuple(FloatRowScales(tensor, format.block) for tensor in tensors)
         yield SCALES, Stacked(scales, shape, "F32")
         return
     # Kernels read int8 elements as multiples of 1/64.
     unit = 1.0 if format.element.exponent else 1 / format.element.min_positive
-    factors = tuple(RowScales(tensor, tensor.shape[-1], unit) for tensor in tensors)
+    factors = tuple(FloatRowScales(tensor, tensor.shape[-1], unit) for tensor in tensors)
     yield TENSOR_SCALES, Stacked(factors, shape[:-1], "F32")
 
 
 def weight_records(
-    bound: Bound,
+    bound: BoundParameter,
     panels: Mapping[str, str],
     losses: Mapping[str, Loss],
     device: Device = _ONLY,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from mxc.compiler.checkpoints.canonical.stored import Decoded, InRows, Raw
+from mxc.compiler.checkpoints.canonical.stored import Decoded, Raw, WeightPart
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor
 from mxc.compiler.checkpoints.files.tensors import TensorRecord
 
@@ -20,7 +20,7 @@ _F32_BYTES = 4
 
 
 @dataclass(frozen=True)
-class RowScales:
+class FloatRowScales:
     """The scales of a weight as f32 [rows, K / block], multiplied by the tensor scale.
 
     `block`: number of elements per scale along K, a divisor of the weight's own. `unit`: a power of
@@ -78,10 +78,10 @@ class RowScales:
 
 
 @dataclass(frozen=True)
-class Nibbles:
+class PackedNibbles:
     """4-bit integers that `part` has one per byte, packed two per byte: rows of K / 2 bytes."""
 
-    part: InRows
+    part: WeightPart
 
     @property
     def records(self) -> tuple[TensorRecord, ...]:

@@ -27,7 +27,7 @@ from mxc.compiler.checkpoints.files.tensors import (
 from mxc.compiler.packing.device_share import DeviceShare
 from mxc.compiler.packing.nan_scales import NanCount
 from mxc.compiler.packing.panels import PANEL, panel_bytes, to_panels
-from mxc.compiler.packing.quantized import Loss, Quantized, quantized_rows
+from mxc.compiler.packing.quantized import Loss, QuantizedRows, quantized_rows
 from mxc.compiler.packing.stacked import Stacked
 
 #: Function that reads the source, given offset and size in bytes.
@@ -55,7 +55,7 @@ class PackItem:
     panels: str | None = None
     experts: bool = False
     scales: bool = False
-    quantized: Quantized | None = None
+    quantized: QuantizedRows | None = None
 
     @property
     def source_dtype(self) -> str:
@@ -149,7 +149,7 @@ class PackItem:
 
 
 @dataclass
-class Found:
+class PackingFindings:
     """Findings of packing: NaN scales, and the loss of quantized rows."""
 
     nan: NanCount = field(default_factory=NanCount)
@@ -157,7 +157,7 @@ class Found:
 
 
 def archive_bytes(
-    item: PackItem, read: Read, start: int, count: int, found: Found
+    item: PackItem, read: Read, start: int, count: int, found: PackingFindings
 ) -> NDArray[np.uint8]:
     """Return units [start, start + count) of an item in the byte order of the archive.
 
@@ -174,7 +174,9 @@ def archive_bytes(
     return _stored(item, read, start * unit_bytes, count * unit_bytes, found)
 
 
-def _panels(item: PackItem, read: Read, start: int, count: int, found: Found) -> NDArray[np.uint8]:
+def _panels(
+    item: PackItem, read: Read, start: int, count: int, found: PackingFindings
+) -> NDArray[np.uint8]:
     experts, rows, row_bytes = item.matrix
     each, made = -(-rows // PANEL), [np.empty(0, np.uint8)]
     if item.layout == "gate-then-up":
@@ -193,7 +195,9 @@ def _panels(item: PackItem, read: Read, start: int, count: int, found: Found) ->
     return made[1] if len(made) == 2 else np.concatenate(made)
 
 
-def _rows(item: PackItem, read: Read, start: int, count: int, found: Found) -> NDArray[np.uint8]:
+def _rows(
+    item: PackItem, read: Read, start: int, count: int, found: PackingFindings
+) -> NDArray[np.uint8]:
     """Return rows [start, start + count) in row order, before panels."""
     if item.quantized is None:
         row_bytes = item.matrix[2]
@@ -204,7 +208,9 @@ def _rows(item: PackItem, read: Read, start: int, count: int, found: Found) -> N
     return quantized_rows(values, item.quantized, found.loss, place=item.place, row=start)
 
 
-def _stored(item: PackItem, read: Read, start: int, size: int, found: Found) -> NDArray[np.uint8]:
+def _stored(
+    item: PackItem, read: Read, start: int, size: int, found: PackingFindings
+) -> NDArray[np.uint8]:
     data = read(start, size)
     if item.scales:
         _, rows, blocks = item.matrix

@@ -22,13 +22,13 @@ from typing import Any
 import numpy as np
 
 from mxc.artifact.manifest import FileRecord
-from mxc.artifact.parameter_archive import ArchiveTensor, Layout, lay_out
+from mxc.artifact.parameter_archive import ArchiveLayout, ArchiveTensor, lay_out
 from mxc.compiler.artifact import record
 from mxc.compiler.leftovers import resumable_folder
-from mxc.compiler.packing.items import Found, PackItem, archive_bytes
+from mxc.compiler.packing.items import PackingFindings, PackItem, archive_bytes
 from mxc.compiler.packing.nan_scales import NanCount, NanScale, nan_scales
 from mxc.compiler.packing.quantized import Loss
-from mxc.compiler.pieces.piece import Output, Piece, chunks, ranges
+from mxc.compiler.pieces.piece import Piece, PieceOutput, chunks, ranges
 from mxc.compiler.pieces.run import Runner, digest_of
 from mxc.compiler.pieces.workers import Workers
 from mxc.errors import CheckpointError
@@ -112,7 +112,7 @@ class _Archive:
     name: str
     first: int
     items: Sequence[PackItem]
-    layout: Layout
+    layout: ArchiveLayout
 
 
 class Packing:
@@ -182,12 +182,12 @@ class Packing:
             )
         return result
 
-    def compute(self, piece: Piece, output: Output) -> Any:
+    def compute(self, piece: Piece, output: PieceOutput) -> Any:
         """Write a piece and return a file's digest, or the NaN scales and the Loss of rows."""
         if piece.kind == "source":
             return _source_digest(self._files[piece.tensor])
         item, (name, offset) = self._items[piece.tensor], self._places[piece.tensor]
-        unit, read, found = item.units[1], item.reader(), Found()
+        unit, read, found = item.units[1], item.reader(), PackingFindings()
         entry = _unit_source(item) * (1 if item.quantized is None else _QUANTIZING)
         for start, count in chunks(piece, entry):
             output.put(name, offset + start * unit, archive_bytes(item, read, start, count, found))

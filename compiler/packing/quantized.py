@@ -21,10 +21,10 @@ from mxc.compiler.quantize.rows import RowQuantizer
 from mxc.formats.formats import BlockFormat
 from mxc.formats.recipes import ScaleRecipe
 
-__all__ = ["Loss", "Part", "Quantized", "describe_loss", "loss_rows", "quantized_rows"]
+__all__ = ["Loss", "QuantizedPart", "QuantizedRows", "describe_loss", "loss_rows", "quantized_rows"]
 
 
-class Part(Enum):
+class QuantizedPart(Enum):
     """The part of a quantized tensor that is packed."""
 
     ELEMENTS = "elements"
@@ -32,18 +32,18 @@ class Part(Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Quantized:
+class QuantizedRows:
     """A part of a tensor [.., rows, K] in blocks of `format` along K, with scales by `recipe`."""
 
     format: BlockFormat
     recipe: ScaleRecipe
-    part: Part
+    part: QuantizedPart
 
     def shape(self, source: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape in bytes for [.., K]: [.., blocks, bytes per block], or [.., blocks]."""
         *rows, depth = source
         blocks = (*rows, self.format.blocks(depth))
-        return (*blocks, self.format.block_bytes) if self.part is Part.ELEMENTS else blocks
+        return (*blocks, self.format.block_bytes) if self.part is QuantizedPart.ELEMENTS else blocks
 
 
 def loss_rows(losses: Mapping[str, Loss]) -> list[dict[str, Any]]:
@@ -71,7 +71,7 @@ def describe_loss(losses: Mapping[str, Loss]) -> list[str]:
 
 
 def quantized_rows(
-    values: NDArray[Any], quantized: Quantized, loss: Loss, *, place: str, row: int
+    values: NDArray[Any], quantized: QuantizedRows, loss: Loss, *, place: str, row: int
 ) -> NDArray[np.uint8]:
     """Return the bytes of one part of the quantized rows `values` [count, K].
 
@@ -82,7 +82,7 @@ def quantized_rows(
     elements, scales, lost = _quantizer(quantized.format, quantized.recipe).run(
         values, place, row=row
     )
-    if quantized.part is Part.SCALES:
+    if quantized.part is QuantizedPart.SCALES:
         return scales.reshape(-1)
     loss.add(lost)
     return elements.reshape(-1)

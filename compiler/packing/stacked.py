@@ -18,7 +18,7 @@ from mxc.compiler.checkpoints.canonical.stored import Raw
 from mxc.compiler.checkpoints.files.tensors import TensorRecord
 
 
-class Part(Protocol):
+class RowSource(Protocol):
     """A source of rows: a part of a canonical tensor, or something computed from one."""
 
     @property
@@ -41,7 +41,7 @@ class Part(Protocol):
 class Stacked:
     """Parts stacked along rows. `shape` is in elements of `dtype`, a safetensors name."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[RowSource, ...]
     shape: tuple[int, ...]
     dtype: str
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from mxc.artifact.manifest import BLOCKS, REPORT, SCALES, Manifest, read_json, read_manifest
 from mxc.artifact.parameter_archive import ArchiveEntry, read_archive
-from mxc.compiler.report import Operation, Report, Reports, Sample
+from mxc.compiler.report import Report, ReportOperation, Reports, ReportSample
 from mxc.compiler.report.listings import listings
 from mxc.errors import ArtifactError
 from mxc.targets.amd import gpu
@@ -129,7 +129,9 @@ def _level(name: str, report: Report, assembly: Sequence[str], texts: Texts) -> 
     }
 
 
-def _costs(operations: Sequence[Operation], samples: Sequence[Sample]) -> dict[str, Any]:
+def _costs(
+    operations: Sequence[ReportOperation], samples: Sequence[ReportSample]
+) -> dict[str, Any]:
     """Return bytes and flops of all calls of a kernel by sample; under "" if sizes are static."""
     if any(each.samples for each in operations):
         return {each.name: _total(operations, each.name) for each in samples}
@@ -141,7 +143,7 @@ def _costs(operations: Sequence[Operation], samples: Sequence[Sample]) -> dict[s
     }
 
 
-def _total(operations: Sequence[Operation], sample: str) -> dict[str, Any]:
+def _total(operations: Sequence[ReportOperation], sample: str) -> dict[str, Any]:
     """Return launches, bytes, flops and seconds of operations at a sample."""
     own = [each.samples[sample] for each in operations if sample in each.samples]
     times = [each.time.seconds for each in own if each.time is not None]

@@ -43,21 +43,21 @@ class Piece:
     given: float | None = None
 
 
-class Work(Protocol):
+class PieceWork(Protocol):
     """Computes pieces. Called from several threads."""
 
-    def compute(self, piece: Piece, output: Output) -> Any:
+    def compute(self, piece: Piece, output: PieceOutput) -> Any:
         """Write the bytes of a piece and return its result, which must fit in JSON."""
 
 
-class Job(Protocol):
+class PieceJob(Protocol):
     """Makes a Work in another process. It is pickled and should be small."""
 
-    def open(self) -> Work:
+    def open(self) -> PieceWork:
         """Return an equal Work in every process: it depends only on fields and input files."""
 
 
-class Output:
+class PieceOutput:
     """Writes the bytes of one piece to files in `folder`; a context manager.
 
     `spans` are (file, offset, bytes) in the order of the writes; `crc` is the CRC-32 of all of

@@ -19,12 +19,12 @@ import numpy as np
 from mxc.artifact.manifest import mxc_version
 from mxc.compiler.cache import sources
 from mxc.compiler.pieces.journal import Journal
-from mxc.compiler.pieces.piece import Job, Output, Piece, Work
+from mxc.compiler.pieces.piece import Piece, PieceJob, PieceOutput, PieceWork
 from mxc.compiler.pieces.workers import Workers
 from mxc.errors import ArtifactError, WorkerError
 
 #: The open Work of a worker process, by the key of its run.
-_OPEN: dict[str, Work] = {}
+_OPEN: dict[str, PieceWork] = {}
 
 
 class Runner:
@@ -34,7 +34,13 @@ class Runner:
     """
 
     def __init__(
-        self, job: Job, work: Work, folder: Path, digest: str, workers: Workers, output: Path
+        self,
+        job: PieceJob,
+        work: PieceWork,
+        folder: Path,
+        digest: str,
+        workers: Workers,
+        output: Path,
     ) -> None:
         """Store the arguments; `output` is for messages."""
         self._job, self._work, self._folder = job, work, folder
@@ -74,7 +80,7 @@ class Runner:
                     "some space or choose another output"
                 )
             if os.fstat(handle).st_size != size:  # else an earlier run made it
-                with Output(self._folder) as output:
+                with PieceOutput(self._folder) as output:
                     output.put(name, 0, np.frombuffer(head, np.uint8))
                 os.truncate(handle, size)
         finally:
@@ -137,14 +143,14 @@ class Runner:
         )
 
 
-def _compute(work: Work, folder: Path, piece: Piece) -> dict[str, Any]:
+def _compute(work: PieceWork, folder: Path, piece: Piece) -> dict[str, Any]:
     """Compute a piece, write its bytes and return its journal entry."""
-    with Output(folder) as output:
+    with PieceOutput(folder) as output:
         value = work.compute(piece, output)
     return {"value": value, "spans": output.spans, "crc": output.crc}
 
 
-def _elsewhere(key: str, job: Job, wanted: str, folder: Path, piece: Piece) -> dict[str, Any]:
+def _elsewhere(key: str, job: PieceJob, wanted: str, folder: Path, piece: Piece) -> dict[str, Any]:
     """Do the same in a worker process, which opens the job of each run once."""
     if key not in _OPEN:
         if sources() != wanted:

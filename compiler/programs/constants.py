@@ -19,7 +19,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from mxc.compiler.checkpoints.files.tensors import dtype_name
-from mxc.compiler.programs.imported import NIBBLE, Constant
+from mxc.compiler.programs.imported import NIBBLE, ConstantParameter
 from mxc.compiler.programs.signature import NO_F64
 from mxc.dialects.boundary import unpack
 from mxc.dialects.dequantize import iterators
@@ -33,7 +33,7 @@ from mxc.dialects.scaled import match_scaled_contraction
 from mxc.dialects.tensor_constants import codes_of_attribute
 from mxc.errors import CompileError
 from mxc.passes.base import add_note
-from mxc.passes.rewriting.rebuild import Read, linalg_operations, rebuild, sums_floats, sweep
+from mxc.passes.rewriting.rebuild import OperandRead, linalg_operations, rebuild, sums_floats, sweep
 
 #: MLIR element type -> dtype of its bytes in memory, one element each.
 _DTYPES: dict[str, np.dtype[Any]] = {
@@ -61,14 +61,14 @@ _PART = re.compile(r"\.weight(\.\w+)?$")
 CONSTANT = "constant"
 
 
-class Constants:
+class ConstantParameters:
     """The constants of one module that become parameters; their files are in `folder`."""
 
     def __init__(self, module: ir.Module, folder: Path, functions: Collection[str] = ()) -> None:
         """Start with `module`, which has no parameter yet; `functions`: names that no parameter
         gets."""
         self._functions = functions
-        self.found: dict[str, Constant] = {}
+        self.found: dict[str, ConstantParameter] = {}
         self._module = module
         self._folder = folder
         self._parameters = Parameters(module)
@@ -131,14 +131,14 @@ class Constants:
             for value, affine in zip(list(op.operands)[:-1], maps, strict=False):
                 read = self._by_rows(op, value, affine, order, ranges)
                 changed = changed or read is not None
-                inputs.append(Read(value, affine) if read is None else read)
+                inputs.append(OperandRead(value, affine) if read is None else read)
             self._say(op, inputs)
             if changed:
                 rebuild(op, inputs)
         sweep(self._module.operation)
         self._forget_unread()
 
-    def _say(self, op: ir.Operation, inputs: Sequence[Read]) -> None:
+    def _say(self, op: ir.Operation, inputs: Sequence[OperandRead]) -> None:
         """Name a contraction by its weight where nothing names it, for the report."""
         read = [_parameter(each.value) for each in inputs]
         weights = [name for name in read if name in self.found and name not in self._unnamed]
@@ -154,7 +154,7 @@ class Constants:
         affine: ir.AffineMap,
         order: Sequence[int],
         ranges: Sequence[int | None],
-    ) -> Read | None:
+    ) -> OperandRead | None:
         """A parameter whose dimensions are the loops that read `value`; None to leave it."""
         if not isinstance(value.type, ir.RankedTensorType):
             return None
@@ -198,13 +198,13 @@ class Constants:
             kind = ir.RankedTensorType.get(shape, element)
             found = self._load(self._arranged[key], kind, self._parameters)
         reads = [ir.AffineDimExpr.get(i) for i, _ in loops]
-        return Read(found, ir.AffineMap.get(affine.n_dims, 0, reads))
+        return OperandRead(found, ir.AffineMap.get(affine.n_dims, 0, reads))
 
     def _write(self, name: str, array: NDArray[Any], element: str, *, experts: bool) -> None:
         file = self._folder / f"{len(list(self._folder.iterdir()))}.bin"
         stored = _stored(array, element)
         stored.tofile(file)
-        self.found[name] = Constant(
+        self.found[name] = ConstantParameter(
             file=file,
             dtype=dtype_name(stored.dtype),
             shape=stored.shape,

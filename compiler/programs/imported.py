@@ -20,7 +20,7 @@ NIBBLE = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Constant:
+class ConstantParameter:
     """A parameter whose bytes, row major, are the file `file`.
 
     `dtype` is a key of DTYPES and `shape` counts its elements: 4-bit floats are U8, two in a byte.
@@ -39,11 +39,11 @@ class Constant:
 
 
 @dataclass(frozen=True)
-class Imported:
+class ImportedProgram:
     """MLIR bytecode of a program, and the parameters that it names."""
 
     program: bytes
-    parameters: Mapping[str, Constant]
+    parameters: Mapping[str, ConstantParameter]
 
     def pack_items(self, panels: Mapping[str, str]) -> tuple[PackItem, ...]:
         """One item for each parameter; `panels`: the layout of those that kernels read so."""
@@ -69,6 +69,6 @@ class Imported:
         }
 
 
-def _elements(constant: Constant) -> tuple[int, ...]:
+def _elements(constant: ConstantParameter) -> tuple[int, ...]:
     *rows, last = constant.shape or (1,)
     return (*rows, 2 * last) if constant.element == "f4E2M1FN" else constant.shape

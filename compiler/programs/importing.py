@@ -9,13 +9,13 @@ from pathlib import Path
 from iree.compiler import ir
 
 from mxc.compiler.programs import onnx
-from mxc.compiler.programs.constants import Constants
-from mxc.compiler.programs.imported import Imported
+from mxc.compiler.programs.constants import ConstantParameters
+from mxc.compiler.programs.imported import ImportedProgram
 from mxc.compiler.programs.roundings import require_exact_roundings
 from mxc.compiler.programs.signature import set_signature
 from mxc.compiler.programs.stablehlo import donations, lower_stablehlo, names_of
 from mxc.compiler.programs.torch import read_torch
-from mxc.compiler.steps import IMPORT, ImportRequest, Step
+from mxc.compiler.steps import IMPORT, CompileStep, ImportRequest
 from mxc.dialects.context import new_context
 from mxc.dialects.locations import plain
 from mxc.errors import CompileError
@@ -27,7 +27,7 @@ from mxc.passes.normalise import NORMALISE
 _READ = NORMALISE[: NORMALISE.index(CanonicalOperands())]
 
 
-def import_here(request: ImportRequest, tell: Callable[[Step], None]) -> Imported:
+def import_here(request: ImportRequest, tell: Callable[[CompileStep], None]) -> ImportedProgram:
     """One module of all functions of the request, its constants as files in `request.folder`.
 
     Raises CompileError for a program that does not parse, PassError with its place for an
@@ -35,9 +35,9 @@ def import_here(request: ImportRequest, tell: Callable[[Step], None]) -> Importe
     """
     with new_context(), ir.Location.unknown():
         whole = ir.Module.create()
-        constants = Constants(whole, request.folder, request.functions)
+        constants = ConstantParameters(whole, request.folder, request.functions)
         for name, source in request.functions.items():
-            tell(Step(kind="phase", name=f"{IMPORT} {name}"))
+            tell(CompileStep(kind="phase", name=f"{IMPORT} {name}"))
             if isinstance(source, Path) and source.suffix == onnx.SUFFIX:
                 module, inputs, outputs = onnx.read_onnx(whole.context, source, constants)
                 _add(whole, name, module, inputs, outputs)
@@ -56,7 +56,7 @@ def import_here(request: ImportRequest, tell: Callable[[Step], None]) -> Importe
         constants.arrange()
         buffer = io.BytesIO()
         whole.operation.write_bytecode(buffer)
-        return Imported(buffer.getvalue(), constants.found)
+        return ImportedProgram(buffer.getvalue(), constants.found)
 
 
 def _parsed(code: bytes) -> ir.Module:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from iree.compiler import ir
 
-from mxc.compiler.programs.constants import LIST, Constants
+from mxc.compiler.programs.constants import LIST, ConstantParameters
 from mxc.compiler.programs.onnx_lowering import lower_quantized
 from mxc.compiler.programs.onnx_quantized import NOTE, forget, rewrite
 from mxc.compiler.programs.onnx_types import DOMAIN
@@ -37,7 +37,7 @@ _ELEMENTS = {
 
 
 def read_onnx(
-    context: ir.Context, file: Path, constants: Constants
+    context: ir.Context, file: Path, constants: ConstantParameters
 ) -> tuple[ir.Module, tuple[str, ...], tuple[str, ...]]:
     """The module of a .onnx file on tensors, and the names of its arguments and results.
 
@@ -70,7 +70,7 @@ def read_onnx(
 
 
 def _imported(
-    context: ir.Context, model: Any, constants: Constants, onnx: Any, importer: Any
+    context: ir.Context, model: Any, constants: ConstantParameters, onnx: Any, importer: Any
 ) -> tuple[ir.Module, tuple[str, ...], tuple[str, ...]]:
     """The model in the torch dialect, its weights loaded as parameters."""
     graph = model.graph
@@ -156,7 +156,7 @@ def _load(
     onnx: Any,
     weight: Any,
     parameters: Parameters,
-    constants: Constants,
+    constants: ConstantParameters,
 ) -> None:
     """Put the parameter that an initializer becomes into the place of an argument."""
     element = _ELEMENTS[weight.data_type]
@@ -164,7 +164,7 @@ def _load(
     if weight.data_type in (_UINT4, _INT4):
         array = array.astype(np.int8 if weight.data_type == _INT4 else np.uint8)
     with ir.InsertionPoint.at_block_begin(block):
-        array = np.ascontiguousarray(array).view(Constants.dtype(element))
+        array = np.ascontiguousarray(array).view(ConstantParameters.dtype(element))
         value = constants.load(constants.add(weight.name, array, element), parameters)
         made = ir.Operation.create(
             "torch_c.from_builtin_tensor", results=[argument.type], operands=[value]

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from mxc.compiler.programs import jax, onnx, torch
-from mxc.compiler.programs.imported import Imported
+from mxc.compiler.programs.imported import ImportedProgram
 from mxc.compiler.steps import ImportRequest, Recorder
 from mxc.compiler.worker import import_program
 from mxc.errors import CheckpointError
 
 
 @dataclass(frozen=True)
-class Foreign:
+class ForeignProgram:
     """A program of another framework; `place` is its name in messages.
 
     Of each function its StableHLO, its file (.pt2, .onnx), or a torch.export.ExportedProgram.
@@ -27,7 +27,7 @@ class Foreign:
     place: str
 
 
-def foreign_program(source: Any) -> Foreign | None:
+def foreign_program(source: Any) -> ForeignProgram | None:
     """The program that an object or a file of another framework is; None for any other path.
 
     Raises CheckpointError for an object of an unknown kind.
@@ -35,18 +35,20 @@ def foreign_program(source: Any) -> Foreign | None:
     if isinstance(source, str | Path):
         path = Path(source)
         if _is_file(path):
-            return Foreign({jax.MAIN: path}, str(path))
+            return ForeignProgram({jax.MAIN: path}, str(path))
         if not jax.is_stablehlo(path):
             return None
-        return Foreign({jax.MAIN: path.read_bytes()}, str(path))
+        return ForeignProgram({jax.MAIN: path.read_bytes()}, str(path))
     given = source if isinstance(source, Mapping) else {jax.MAIN: source}
     if given and all(map(jax.is_exported, given.values())):
-        return Foreign(jax.functions_of(given), ", ".join(each.fun_name for each in given.values()))
+        return ForeignProgram(
+            jax.functions_of(given), ", ".join(each.fun_name for each in given.values())
+        )
     if given and all(map(_is_file, given.values())):
         paths = {name: Path(each) for name, each in given.items()}
-        return Foreign(paths, ", ".join(map(str, paths.values())))
+        return ForeignProgram(paths, ", ".join(map(str, paths.values())))
     if given and all(map(torch.is_exported, given.values())):
-        return Foreign(dict(given), ", ".join(given))
+        return ForeignProgram(dict(given), ", ".join(given))
     raise CheckpointError(
         f"a {type(source).__name__} is no source; give the path of a checkpoint or a program, a "
         "jax.export.Exported, a torch.export.ExportedProgram, or a dict of these, or of paths of "
@@ -62,7 +64,9 @@ def _is_file(source: object) -> bool:
 
 
 @contextmanager
-def imported(foreign: Foreign, phase_timeout: float, recorder: Recorder) -> Iterator[Imported]:
+def imported(
+    foreign: ForeignProgram, phase_timeout: float, recorder: Recorder
+) -> Iterator[ImportedProgram]:
     """The program on tensors, with its constants, whose files last as long as the block."""
     with tempfile.TemporaryDirectory(prefix="mxc-import-") as scratch:
         folder = Path(scratch) / "constants"

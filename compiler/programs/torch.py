@@ -15,7 +15,7 @@ import numpy as np
 from iree.compiler import ir
 from iree.compiler.dialects import arith
 
-from mxc.compiler.programs.constants import LIST, Constants
+from mxc.compiler.programs.constants import LIST, ConstantParameters
 from mxc.compiler.programs.torch_lowering import lowered
 from mxc.dialects.dispatches import walk
 from mxc.dialects.parameters import Parameters
@@ -95,7 +95,7 @@ def save(program: Any, file: Path) -> None:
 
 
 def read_torch(
-    context: ir.Context, file: Path, constants: Constants
+    context: ir.Context, file: Path, constants: ConstantParameters
 ) -> tuple[ir.Module, tuple[str, ...]]:
     """The module of a .pt2 file on tensors, and the names of its arguments.
 
@@ -203,7 +203,7 @@ def _names_torchao(file: Path) -> bool:
 class _Tensors:
     """Hooks of the importer: where it asks for the value of a tensor that it knows."""
 
-    def __init__(self, constants: Constants) -> None:
+    def __init__(self, constants: ConstantParameters) -> None:
         self._constants = constants
         self.parameters: Parameters | None = None
 
@@ -237,7 +237,7 @@ class _Tensors:
             ).result
 
 
-def _load(value: Any, name: str, parameters: Parameters, constants: Constants) -> ir.Value:
+def _load(value: Any, name: str, parameters: Parameters, constants: ConstantParameters) -> ir.Value:
     """A tensor of the program as a parameter; a short list of numbers as a constant."""
     element = _ELEMENTS.get(str(value.dtype).rpartition(".")[2])
     if element is None:
@@ -262,7 +262,7 @@ def _array(tensor: Any, element: str) -> np.ndarray[Any, np.dtype[Any]]:
     wide = tensor.element_size()
     if element in ("bf16",) or element.startswith("f8") or element == "i8":
         ints = {1: torch.uint8, 2: torch.int16}[wide]
-        return np.array(tensor.view(ints).numpy()).view(Constants.dtype(element))
+        return np.array(tensor.view(ints).numpy()).view(ConstantParameters.dtype(element))
     return np.array(tensor.numpy())
 
 

@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxc.artifact.manifest import EXPERTS, INPUTS
-from mxc.compiler.models.model import Model
+from mxc.compiler.models.model import BoundModel
 from mxc.compiler.quantize.feedback import Feedback
-from mxc.compiler.quantize.inputs import Inputs
+from mxc.compiler.quantize.inputs import CalibrationInputs
 
 Floats = NDArray[np.float32]
 
@@ -59,7 +59,7 @@ class Calibration:
     """
 
     def __init__(
-        self, model: Model, tokens: int, folder: Path | None, said: Mapping[str, Any]
+        self, model: BoundModel, tokens: int, folder: Path | None, said: Mapping[str, Any]
     ) -> None:
         """Start without inputs."""
         self.said = dict(said)
@@ -123,7 +123,7 @@ class Calibration:
         """Return whether the text reached the weight `tensor`, or one expert of a stack."""
         return self._stream(tensor, expert) is not None
 
-    def of(self, tensor: str, expert: int | None = None) -> Inputs | None:
+    def of(self, tensor: str, expert: int | None = None) -> CalibrationInputs | None:
         """Return the inputs of the weight `tensor` of the checkpoint, or of one expert of a stack.
 
         None if the model does not use the weight, or the text did not reach it. Threads may call
@@ -141,7 +141,7 @@ class Calibration:
                     self._feedback[stream] = Feedback.of(self._gram(stream, found), found.count)
                 feedback = self._feedback[stream]
         squares = (found.squares / found.count).astype(np.float32)
-        return Inputs(squares, np.concatenate(found.sample), feedback)
+        return CalibrationInputs(squares, np.concatenate(found.sample), feedback)
 
     def _stream(self, tensor: str, expert: int | None) -> tuple[str, int | None] | None:
         place = self._place(tensor, expert)
@@ -182,7 +182,7 @@ class Calibration:
         return self._folder / f"{number}.bf16"
 
 
-def _tensors(model: Model) -> Iterator[tuple[str, tuple[str, int | None]]]:
+def _tensors(model: BoundModel) -> Iterator[tuple[str, tuple[str, int | None]]]:
     """Yield (name of a checkpoint tensor, (key of its weight, expert)) for the matrices of
     a model."""
     for each in model.bound:

@@ -19,8 +19,8 @@ from mxc.compiler.pieces.workers import Workers
 from mxc.compiler.quantize.calibration import Calibration
 from mxc.compiler.quantize.loss import Loss
 from mxc.compiler.quantize.plan import Item
-from mxc.compiler.quantize.request import Request
-from mxc.compiler.quantize.write import Writing
+from mxc.compiler.quantize.request import QuantizationRequest
+from mxc.compiler.quantize.write import QuantizedFiles
 from mxc.errors import CheckpointError
 
 #: Suffixes of files with weights, which are not copied to the output.
@@ -34,7 +34,7 @@ Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result:
+class QuantizationResult:
     """The result for every tensor of a quantized checkpoint; bytes and seconds of the whole.
 
     `rotation` describes the rotation of hidden states, `calibration` the calibration.
@@ -119,7 +119,7 @@ def quantize_checkpoint(
     rotate: bool = False,
     workers: Workers | None = None,
     progress: Progress | None = None,
-) -> Result:
+) -> QuantizationResult:
     """Write the checkpoint `output` (a folder; a file for gguf): `source` with its matrices in
     `format`.
 
@@ -145,7 +145,7 @@ def quantize_checkpoint(
     started = time.perf_counter()
     source, output = Path(source), Path(output)
     workers = workers or Workers()
-    request = Request(
+    request = QuantizationRequest(
         source=source,
         format=format,
         recipe=recipe,
@@ -204,7 +204,7 @@ def quantize_checkpoint(
         if made == folder:
             (folder / JOURNAL).unlink()
         made.rename(output)
-    return Result(
+    return QuantizationResult(
         source=source,
         output=output,
         format=planned.block.name,
@@ -222,7 +222,7 @@ def quantize_checkpoint(
     )
 
 
-def _write_index(writing: Writing, folder: Path, total: int) -> None:
+def _write_index(writing: QuantizedFiles, folder: Path, total: int) -> None:
     weight_map = {
         tensor.name: name
         for name, numbers in writing.files.items()

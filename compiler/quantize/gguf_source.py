@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
-from mxc.compiler.checkpoints.canonical.numbers import Numbers
+from mxc.compiler.checkpoints.canonical.numbers import MatrixValues
 from mxc.compiler.checkpoints.canonical.stored import Decoded
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor
 from mxc.compiler.checkpoints.dialects.gguf import open_gguf
@@ -80,5 +80,5 @@ def _record(tensor: CanonicalTensor, path: Path) -> TensorRecord:
 def _reader(tensor: CanonicalTensor) -> Decoded:
     if _is_plain(tensor):
         return tensor.elements.reader(read_bytes)
-    numbers = Numbers(tensor=tensor, shape=tensor.shape, dtype="F32", rows=tensor.rows)
+    numbers = MatrixValues(tensor=tensor, shape=tensor.shape, dtype="F32", rows=tensor.rows)
     return numbers.reader(read_bytes)

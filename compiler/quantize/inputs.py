@@ -13,7 +13,7 @@ Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Inputs:
+class CalibrationInputs:
     """Inputs of one linear layer over a text.
 
     `squares` float32 [K]: mean square of each input. `sample` float32 [n, K]: some of the inputs.

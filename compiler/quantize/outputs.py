@@ -24,7 +24,7 @@ EIGHT_BITS = {"e4m3": "F8_E4M3", "e5m2": "F8_E5M2", "int8": "I8"}
 
 
 @dataclass(frozen=True)
-class Tensor:
+class QuantizedTensor:
     """A tensor to write: `dtype` is a safetensors name, `shape` in elements of it."""
 
     name: str
@@ -37,13 +37,13 @@ class Parts:
     """The tensors of a quantized weight. `transposed`: the source is [.., in, out], the parts are
     not."""
 
-    elements: Tensor
-    scales: Tensor
-    tensor_scale: Tensor | None = None
+    elements: QuantizedTensor
+    scales: QuantizedTensor
+    tensor_scale: QuantizedTensor | None = None
     transposed: bool = False
 
 
-class Output(ABC):
+class OutputDialect(ABC):
     """A dialect to write. `formats` are the names of FORMATS that it can hold."""
 
     name: ClassVar[str]
@@ -93,13 +93,13 @@ def _matrix(weight: TensorRecord) -> bool:
     return len(weight.shape) == 2 and weight.name.endswith(".weight")
 
 
-def _elements(name: str, weight: TensorRecord, format: BlockFormat) -> Tensor:
+def _elements(name: str, weight: TensorRecord, format: BlockFormat) -> QuantizedTensor:
     rows, depth = weight.shape
     dtype = EIGHT_BITS.get(format.element.name, "U8")
-    return Tensor(name, dtype, (rows, format.packed_bytes(depth)))
+    return QuantizedTensor(name, dtype, (rows, format.packed_bytes(depth)))
 
 
-class Quark(Output):
+class Quark(OutputDialect):
     """AMD Quark: packed `X.weight` and `X.weight_scale`, with the recipe in the config."""
 
     name = "quark"
@@ -132,7 +132,7 @@ class Quark(Output):
         if not _matrix(weight):
             return None
         rows, depth = weight.shape
-        scales = Tensor(f"{weight.name}_scale", "U8", (rows, format.blocks(depth)))
+        scales = QuantizedTensor(f"{weight.name}_scale", "U8", (rows, format.blocks(depth)))
         return Parts(_elements(weight.name, weight, format), scales)
 
     def config(
@@ -173,7 +173,7 @@ class Quark(Output):
         }
 
 
-class CompressedTensors(Output):
+class CompressedTensors(OutputDialect):
     """compressed-tensors: `X.weight_packed` (8 bits: `X.weight`) and `X.weight_scale`."""
 
     name = "compressed-tensors"
@@ -193,10 +193,14 @@ class CompressedTensors(Output):
         rows, depth = weight.shape
         packed = weight.name if format.element.bits == 8 else f"{weight.name}_packed"
         dtype = "F8_E4M3" if format.tensor_scale else "U8"
-        whole = Tensor(f"{weight.name}_global_scale", "F32", (1,)) if format.tensor_scale else None
+        whole = (
+            QuantizedTensor(f"{weight.name}_global_scale", "F32", (1,))
+            if format.tensor_scale
+            else None
+        )
         return Parts(
             _elements(packed, weight, format),
-            Tensor(f"{weight.name}_scale", dtype, (rows, format.blocks(depth))),
+            QuantizedTensor(f"{weight.name}_scale", dtype, (rows, format.blocks(depth))),
             whole,
         )
 
@@ -234,7 +238,7 @@ class CompressedTensors(Output):
         }
 
 
-class Modelopt(Output):
+class Modelopt(OutputDialect):
     """nvfp4 of modelopt: `X.weight`, `X.weight_scale` and a multiplying tensor scale."""
 
     name = "modelopt"
@@ -247,8 +251,8 @@ class Modelopt(Output):
         rows, depth = weight.shape
         return Parts(
             _elements(weight.name, weight, format),
-            Tensor(f"{weight.name}_scale", "F8_E4M3", (rows, format.blocks(depth))),
-            Tensor(f"{weight.name}_scale_2", "F32", ()),
+            QuantizedTensor(f"{weight.name}_scale", "F8_E4M3", (rows, format.blocks(depth))),
+            QuantizedTensor(f"{weight.name}_scale_2", "F32", ()),
         )
 
     def config(
@@ -268,7 +272,7 @@ class Modelopt(Output):
         return {"hf_quant_config.json": {"producer": {"name": "mxc"}, "quantization": said}}
 
 
-class GptOss(Output):
+class GptOss(OutputDialect):
     """gpt-oss: only the weights of experts, `X_blocks` and `X_scales`.
 
     transformers has them as [experts, in, out]; the blocks are [experts, out, in / 32, 16].
@@ -287,8 +291,8 @@ class GptOss(Output):
         experts, depth, rows = weight.shape
         shape = (experts, rows, format.blocks(depth))
         return Parts(
-            Tensor(f"{weight.name}_blocks", "U8", (*shape, format.block_bytes)),
-            Tensor(f"{weight.name}_scales", "U8", shape),
+            QuantizedTensor(f"{weight.name}_blocks", "U8", (*shape, format.block_bytes)),
+            QuantizedTensor(f"{weight.name}_scales", "U8", shape),
             transposed=True,
         )
 
@@ -321,7 +325,7 @@ class Gguf(Quark):
         return 0
 
 
-class Torchao(Output):
+class Torchao(OutputDialect):
     """torchao: quantized with its rules, then converted, because its files record classes'
     attributes.
 
@@ -342,18 +346,18 @@ class Torchao(Output):
         """Return the config of the intermediate dialect."""
         return self._between(format).config(format, recipe, kept)
 
-    def _between(self, format: BlockFormat) -> Output:
+    def _between(self, format: BlockFormat) -> OutputDialect:
         return Modelopt() if format.tensor_scale else Quark()
 
 
 #: Dialects by name; the first that holds a format is the format's default.
-OUTPUTS: Mapping[str, Output] = {
+OUTPUTS: Mapping[str, OutputDialect] = {
     output.name: output
     for output in (Quark(), CompressedTensors(), GptOss(), Gguf(), Modelopt(), Torchao())
 }
 
 
-def output_dialect(name: str | None, format: BlockFormat) -> Output:
+def output_dialect(name: str | None, format: BlockFormat) -> OutputDialect:
     """Return the dialect `name`, or the default of `format`.
 
     Raises FormatError for an unknown name, or a dialect that does not hold the format.

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 
-from mxc.artifact.child import Channel, Child, Ended, Overdue, limit_processor
+from mxc.artifact.child import Channel, Child, ChildExited, ChildTimedOut, limit_processor
 from mxc.errors import FormatError
 
 #: Prefix of a regular expression.
@@ -51,9 +51,9 @@ def _matched(expressions: Sequence[str], names: Sequence[str]) -> dict[str, froz
     try:
         child.send(json.dumps([expressions, names]).encode())
         return {p: frozenset(json.loads(child.receive(SECONDS))) for p in expressions}
-    except Overdue:
+    except ChildTimedOut:
         why = f"take more than {SECONDS:g} s"
-    except Ended as ended:
+    except ChildExited as ended:
         why = f"ended their process ({ended})"
     finally:
         child.end()

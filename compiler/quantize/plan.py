@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from mxc.compiler.checkpoints.canonical.stored import Decoded
 from mxc.compiler.checkpoints.files.tensors import Checkpoint, TensorRecord
-from mxc.compiler.quantize.outputs import Output, Parts, Tensor
+from mxc.compiler.quantize.outputs import OutputDialect, Parts, QuantizedTensor
 from mxc.compiler.quantize.patterns import named_by
 from mxc.compiler.quantize.stacked import biases_of, experts, inputs_first, is_stack
 from mxc.errors import CheckpointError
@@ -51,17 +51,17 @@ class Item:
     at_once: bool = False
 
     @property
-    def tensors(self) -> tuple[Tensor, ...]:
+    def tensors(self) -> tuple[QuantizedTensor, ...]:
         """The tensors that are written for it, in this order."""
         if self.parts is None:
-            return (Tensor(self.source.name, self.source.dtype, self.source.shape),)
+            return (QuantizedTensor(self.source.name, self.source.dtype, self.source.shape),)
         found = (self.parts.elements, self.parts.scales, self.parts.tensor_scale)
         return tuple(tensor for tensor in found if tensor is not None)
 
 
 def plan(
     checkpoint: Checkpoint,
-    output: Output,
+    output: OutputDialect,
     format: BlockFormat,
     *,
     include: Sequence[str] = (),
@@ -123,7 +123,7 @@ def plan(
 
 def _experts(
     record: TensorRecord,
-    output: Output,
+    output: OutputDialect,
     format: BlockFormat,
     checkpoint: Checkpoint,
     *,
@@ -138,7 +138,7 @@ def _experts(
 
 def _item(
     record: TensorRecord,
-    output: Output,
+    output: OutputDialect,
     format: BlockFormat,
     checkpoint: Checkpoint,
     *,

@@ -20,12 +20,12 @@ from mxc.compiler.checkpoints.files.safetensors import (
 from mxc.compiler.checkpoints.files.tensors import Checkpoint
 from mxc.compiler.quantize.calibration import Calibration
 from mxc.compiler.quantize.least_error import recipe_for
-from mxc.compiler.quantize.outputs import Output, output_dialect
+from mxc.compiler.quantize.outputs import OutputDialect, output_dialect
 from mxc.compiler.quantize.plan import Item, plan
 from mxc.compiler.quantize.rotate import rotated
 from mxc.compiler.quantize.rows import RowQuantizer
 from mxc.compiler.quantize.search import FEEDBACK, SEARCH
-from mxc.compiler.quantize.write import Writing
+from mxc.compiler.quantize.write import QuantizedFiles
 from mxc.errors import CheckpointError, FormatError
 from mxc.formats.formats import BlockFormat, block_format
 from mxc.formats.recipes import ScaleRecipe
@@ -33,11 +33,11 @@ from mxc.formats.rounding import Ties, tie_rule
 
 
 @dataclass(frozen=True, kw_only=True)
-class Planned:
+class PreparedQuantization:
     """A request with its source opened: headers are read, and everything to write is known."""
 
     block: BlockFormat
-    dialect: Output
+    dialect: OutputDialect
     chosen: ScaleRecipe | None
     recipe: str | None
     ties: Ties
@@ -45,11 +45,11 @@ class Planned:
     texts: Mapping[str, bytes]
     rotation: str | None
     items: Sequence[Item]
-    writing: Writing
+    writing: QuantizedFiles
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class QuantizationRequest:
     """The options of quantize_checkpoint; as a Job it is opened in other processes.
 
     `calibration` is the file with the pickled Calibration of this run, for those processes only.
@@ -65,14 +65,14 @@ class Request:
     rotate: bool
     calibration: Path | None = None
 
-    def open(self) -> Writing:
+    def open(self) -> QuantizedFiles:
         """Return the object that computes pieces, in a worker process."""
         known: Calibration | None = None
         if self.calibration is not None:
             known = pickle.loads(self.calibration.read_bytes())
         return self.plan(known).writing
 
-    def plan(self, calibration: Calibration | None) -> Planned:
+    def plan(self, calibration: Calibration | None) -> PreparedQuantization:
         """Open the source and plan. Raises as quantize_checkpoint, except for errors of the
         output."""
         block = block_format(self.format)
@@ -120,7 +120,7 @@ class Request:
         if calibration is not None:
             how["calibration"] = calibration.said
         metadata = {"format": "pt", MADE: json.dumps(how)}
-        return Planned(
+        return PreparedQuantization(
             block=block,
             dialect=spoken,
             chosen=chosen,
@@ -130,7 +130,7 @@ class Request:
             texts=texts,
             rotation=rotation,
             items=items,
-            writing=Writing(items, checkpoint.files, quantizer, calibration, metadata),
+            writing=QuantizedFiles(items, checkpoint.files, quantizer, calibration, metadata),
         )
 
 

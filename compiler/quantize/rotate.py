@@ -29,13 +29,13 @@ from numpy.typing import NDArray
 from mxc.compiler.checkpoints.canonical.stored import Decoded
 from mxc.compiler.checkpoints.files.safetensors import CONFIG, INDEX, SINGLE, read_checkpoint
 from mxc.compiler.checkpoints.files.tensors import DTYPES, Checkpoint, TensorRecord, read_bytes
-from mxc.compiler.models.blocks.parameters import Parameter, Rows
+from mxc.compiler.models.blocks.parameters import CheckpointRows, Parameter
 from mxc.compiler.models.blocks.self_attention import SelfAttention
 from mxc.compiler.models.decoder import EMBEDDING, HEAD, Decoder
 from mxc.compiler.models.model import open_model
 from mxc.compiler.pieces.piece import CHUNK
 from mxc.compiler.quantize.hadamard import Hadamard
-from mxc.compiler.quantize.outputs import Tensor
+from mxc.compiler.quantize.outputs import QuantizedTensor
 from mxc.compiler.quantize.write import layout
 from mxc.errors import CheckpointError
 
@@ -48,7 +48,7 @@ _TEXTS = (".json", ".jinja")
 
 
 @dataclass(frozen=True)
-class Rotation:
+class WeightRotation:
     """The transformation of a matrix [N, K], or of a vector [N] as a matrix of one column.
 
     The columns are multiplied by `scale` float32 [K], then rotated by `columns`; the rows are
@@ -123,7 +123,7 @@ def _require_exact(decoder: Decoder, place: Path) -> None:
 
 def _rotations(
     decoder: Decoder, checkpoint: Checkpoint, hidden: Hadamard
-) -> Iterator[tuple[str, Rotation]]:
+) -> Iterator[tuple[str, WeightRotation]]:
     """Yield the transformation of each tensor that reads or writes hidden states or attention
     values."""
     read: set[str] = {f"{norm}.weight" for norm in _layer_norms(decoder)}
@@ -138,8 +138,8 @@ def _rotations(
             scales[norm] = weight + np.float32(decoder.norm.offset)
         return scales[norm]
 
-    yield EMBEDDING, Rotation(columns=hidden)
-    yield HEAD, Rotation(scale=scale("model.norm"), columns=hidden)
+    yield EMBEDDING, WeightRotation(columns=hidden)
+    yield HEAD, WeightRotation(scale=scale("model.norm"), columns=hidden)
     read |= {EMBEDDING, HEAD}
     for parameter, rows in _parts(decoder):
         name = rows.tensor
@@ -166,8 +166,8 @@ def _rotations(
 
 
 def _rotation(
-    parameter: Parameter, rows: Rows, hidden: Hadamard, heads: Mapping[str, Hadamard]
-) -> Rotation:
+    parameter: Parameter, rows: CheckpointRows, hidden: Hadamard, heads: Mapping[str, Hadamard]
+) -> WeightRotation:
     """Return the transformation of a tensor by the meaning of its dimensions."""
     counts = [count for count, _ in rows.dims]
     if _HIDDEN in counts and (len(counts) > 2 or parameter.turned or rows.taken):
@@ -182,16 +182,16 @@ def _rotation(
                 f"--rotate: the vector {rows.tensor} meets hidden states one by one, which does "
                 "not rotate; leave --rotate out"
             )
-        return Rotation(rows=hidden if counts[0] == _HIDDEN else heads.get(module))
+        return WeightRotation(rows=hidden if counts[0] == _HIDDEN else heads.get(module))
     head = heads.get(module)
     if counts[-1] == _HIDDEN:
-        return Rotation(columns=hidden, rows=head)
+        return WeightRotation(columns=hidden, rows=head)
     if counts[0] == _HIDDEN:
-        return Rotation(columns=head, rows=hidden)
-    return Rotation()
+        return WeightRotation(columns=head, rows=hidden)
+    return WeightRotation()
 
 
-def _parts(decoder: Decoder) -> Iterator[tuple[Parameter, Rows]]:
+def _parts(decoder: Decoder) -> Iterator[tuple[Parameter, CheckpointRows]]:
     for parameter in decoder.parameters(lambda name: None):
         for rows in parameter.rows:
             yield parameter, rows
@@ -234,7 +234,7 @@ def _floats(record: TensorRecord) -> Floats:
     return values.reshape(record.shape).astype(np.float32)
 
 
-def _reader(record: TensorRecord, rotation: Rotation) -> Decoded:
+def _reader(record: TensorRecord, rotation: WeightRotation) -> Decoded:
     """Return a reader of the rotated tensor, in the dtype of the file tensor."""
     dtype = DTYPES[record.dtype]
     depth = record.shape[-1] if len(record.shape) > 1 else 1
@@ -266,7 +266,7 @@ def write_rotated(place: Path, folder: Path) -> None:
     (folder / INDEX).unlink(missing_ok=True)
     (folder / CONFIG).write_text(json.dumps(checkpoint.config))
     records = list(checkpoint.tensors.values())
-    header, offsets, _ = layout([Tensor(r.name, r.dtype, r.shape) for r in records], {})
+    header, offsets, _ = layout([QuantizedTensor(r.name, r.dtype, r.shape) for r in records], {})
     with (folder / SINGLE).open("wb") as file:
         file.write(header)
         for record in records:

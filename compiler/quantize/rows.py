@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from mxc.compiler.quantize.blocks import BlockKernel, Bytes, peaks
 from mxc.compiler.quantize.feedback import Feedback
-from mxc.compiler.quantize.inputs import Inputs
+from mxc.compiler.quantize.inputs import CalibrationInputs
 from mxc.compiler.quantize.loss import Loss, sum_of_squares
 from mxc.compiler.quantize.search import SEARCH, best_nvfp4, best_powers
 from mxc.errors import CheckpointError
 from mxc.formats.formats import BlockFormat
-from mxc.formats.nvfp4 import Tensor, tensor_scale
+from mxc.formats.nvfp4 import TensorScaling, tensor_scale
 from mxc.formats.packing import decode_elements, decode_scales, pack_elements, unpack_elements
 from mxc.formats.recipes import ScaleRecipe
 from mxc.formats.reference import quantize
@@ -64,7 +64,7 @@ class RowQuantizer:
             raise AssertionError(f"{self.format} has no recipe")
         return BlockKernel(self.format, self.recipe, self.ties, self.negative_zero, self.search)
 
-    def tensor(self, amax: np.float32) -> Tensor | None:
+    def tensor(self, amax: np.float32) -> TensorScaling | None:
         """Return the tensor scale for the largest magnitude `amax`; None for MX formats."""
         if not self.format.tensor_scale:
             return None
@@ -76,8 +76,8 @@ class RowQuantizer:
         place: str,
         *,
         row: int = 0,
-        whole: Tensor | None = None,
-        inputs: Inputs | None = None,
+        whole: TensorScaling | None = None,
+        inputs: CalibrationInputs | None = None,
     ) -> tuple[Bytes, Bytes, Loss]:
         """Quantize rows [n, K] to elements uint8 [n, bytes], scales uint8 [n, K / block], and loss.
 
@@ -139,7 +139,7 @@ class RowQuantizer:
             scales.reshape(-1)[least[zero]] = self.zero_scale
 
     def _piece(
-        self, values: Values, whole: Tensor | None, squares: NDArray[np.float32] | None
+        self, values: Values, whole: TensorScaling | None, squares: NDArray[np.float32] | None
     ) -> tuple[Bytes, Bytes, Loss]:
         blocks = values.reshape(-1, self.format.block)
         if squares is not None:
@@ -153,7 +153,11 @@ class RowQuantizer:
         return elements, scales, self._loss(wide, elements, decode_scales(scales, self.format))
 
     def _with_feedback(
-        self, values: Values, whole: Tensor | None, inputs: Inputs, feedback: Feedback
+        self,
+        values: Values,
+        whole: TensorScaling | None,
+        inputs: CalibrationInputs,
+        feedback: Feedback,
     ) -> tuple[Bytes, Bytes, Loss]:
         """Quantize rows [n, K] with scales from the search and error feedback."""
         block = self.format.block
@@ -172,7 +176,7 @@ class RowQuantizer:
         elements = pack_elements(codes.reshape(-1, block), self.format)
         return elements, scales, self._loss(blocks, elements, factors[:, None])
 
-    def _factors(self, scales: Bytes, whole: Tensor | None) -> NDArray[np.float32]:
+    def _factors(self, scales: Bytes, whole: TensorScaling | None) -> NDArray[np.float32]:
         """Return the factors of elements, in the shape of `scales`."""
         if whole is None:
             return decode_scales(scales, self.format)
@@ -183,7 +187,7 @@ class RowQuantizer:
         values: Values,
         elements: Bytes,
         scales: Bytes,
-        whole: Tensor | None,
+        whole: TensorScaling | None,
         sample: NDArray[np.float32],
     ) -> Loss:
         """Return the loss of the outputs on a sample [s, K] of inputs."""
@@ -230,7 +234,7 @@ class RowQuantizer:
         return q.elements, q.scales
 
     def _two_level(
-        self, blocks: Values, whole: Tensor, squares: NDArray[np.float32] | None
+        self, blocks: Values, whole: TensorScaling, squares: NDArray[np.float32] | None
     ) -> tuple[Bytes, Bytes, Loss]:
         """Quantize blocks [n, 16] with a tensor scale; sums are in units of an element."""
         element = self.format.element

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxc.formats.formats import E8M0, BlockFormat
-from mxc.formats.nvfp4 import Tensor
+from mxc.formats.nvfp4 import TensorScaling
 from mxc.formats.recipes import ScaleRecipe, scale_bytes
 from mxc.formats.rounding import Ties, encode
 
@@ -51,7 +51,7 @@ def best_powers(
 def best_nvfp4(
     blocks: Floats,
     amax: Floats,
-    whole: Tensor,
+    whole: TensorScaling,
     format: BlockFormat,
     ties: Ties,
     squares: Floats | None = None,

@@ -24,7 +24,7 @@ from mxc.compiler.checkpoints.files.tensors import (
     TensorRecord,
     read_bytes,
 )
-from mxc.compiler.checkpoints.layers.experts import transposed_part, turned
+from mxc.compiler.checkpoints.layers.experts import is_transposed, transposed_part
 from mxc.errors import CheckpointError
 
 _STACK = re.compile(
@@ -49,7 +49,7 @@ def inputs_first(record: TensorRecord, checkpoint: Checkpoint) -> bool:
     Raises CheckpointError if neither the architecture nor the sizes decide.
     """
     found = _STACK.fullmatch(record.name)
-    if turned(record.name, checkpoint.config):
+    if is_transposed(record.name, checkpoint.config):
         return True
     if found is not None:
         stem, ending = found["stem"], found["weight"] or ""

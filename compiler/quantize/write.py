@@ -24,21 +24,21 @@ from numpy.typing import NDArray
 
 from mxc.compiler.checkpoints.files.safetensors import SINGLE
 from mxc.compiler.checkpoints.files.tensors import DTYPES, read_bytes
-from mxc.compiler.pieces.piece import CHUNK, Output, Piece, chunks, ranges
+from mxc.compiler.pieces.piece import CHUNK, Piece, PieceOutput, chunks, ranges
 from mxc.compiler.pieces.run import Runner
 from mxc.compiler.quantize.calibration import Calibration
-from mxc.compiler.quantize.inputs import Inputs
+from mxc.compiler.quantize.inputs import CalibrationInputs
 from mxc.compiler.quantize.loss import Loss
-from mxc.compiler.quantize.outputs import Parts, Tensor
+from mxc.compiler.quantize.outputs import Parts, QuantizedTensor
 from mxc.compiler.quantize.plan import Item
 from mxc.compiler.quantize.rows import RowQuantizer
-from mxc.formats.nvfp4 import Tensor as TensorScale
+from mxc.formats.nvfp4 import TensorScaling as TensorScale
 
 #: Called with the number of source bytes done since the last call, and the tensor.
 Progress = Callable[[int, str], None]
 
 
-class Writing:
+class QuantizedFiles:
     """The files of `items`, named as the files of the source, and the computation of their
     pieces."""
 
@@ -88,7 +88,7 @@ class Writing:
                         self.losses.setdefault(tensor, Loss()).add(Loss(**lost))
                     progress(piece.size, tensor)
 
-    def compute(self, piece: Piece, output: Output) -> Any:
+    def compute(self, piece: Piece, output: PieceOutput) -> Any:
         """Write a piece and return the largest magnitude of a peak, the fields of a Loss,
         or None."""
         item = self.items[piece.tensor]
@@ -110,7 +110,9 @@ class Writing:
             loss.add(each)
         return asdict(loss)
 
-    def _some_rows(self, piece: Piece, item: Item, parts: Parts, output: Output) -> Iterator[Loss]:
+    def _some_rows(
+        self, piece: Piece, item: Item, parts: Parts, output: PieceOutput
+    ) -> Iterator[Loss]:
         whole = None
         if piece.given is not None and parts.tensor_scale is not None:
             whole = self._quantizer.tensor(np.float32(piece.given))
@@ -126,7 +128,9 @@ class Writing:
             self._put(output, item, parts.scales, start * scales.shape[1], scales)
             yield loss
 
-    def _matrix(self, piece: Piece, item: Item, parts: Parts, output: Output) -> Iterator[Loss]:
+    def _matrix(
+        self, piece: Piece, item: Item, parts: Parts, output: PieceOutput
+    ) -> Iterator[Loss]:
         depth = item.source.shape[-2]
         for index in range(piece.start, piece.start + piece.count):
             values = _rows(item, index * depth, depth)
@@ -175,13 +179,18 @@ class Writing:
         if self._calibration is not None and not self._calibration.knows(name, expert):
             self.uncalibrated.append(name if expert is None else f"{name}, expert {expert}")
 
-    def _inputs(self, item: Item, expert: int | None = None) -> Inputs | None:
+    def _inputs(self, item: Item, expert: int | None = None) -> CalibrationInputs | None:
         """Return the inputs of a weight, or None."""
         known = self._calibration
         return None if known is None else known.of(item.source.name, expert)
 
     def _put(
-        self, output: Output, item: Item, tensor: Tensor, at: int, data: NDArray[np.uint8]
+        self,
+        output: PieceOutput,
+        item: Item,
+        tensor: QuantizedTensor,
+        at: int,
+        data: NDArray[np.uint8],
     ) -> None:
         output.put(self._names[item.source.file], self._offsets[tensor.name] + at, data)
 
@@ -202,7 +211,7 @@ def _number(whole: TensorScale) -> NDArray[np.uint8]:
 
 
 def layout(
-    tensors: Sequence[Tensor], metadata: dict[str, str]
+    tensors: Sequence[QuantizedTensor], metadata: dict[str, str]
 ) -> tuple[bytes, dict[str, int], int]:
     """Return the header of a safetensors file, the offset of each tensor in the file, and
     its size."""

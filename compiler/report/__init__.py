@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mxc.artifact.schema import SchemaError, read_record
-from mxc.compiler.report.assembly import Kernel
+from mxc.compiler.report.assembly import KernelCode
 from mxc.compiler.report.kernel_time import Time
 from mxc.errors import ArtifactError, CompileError
 from mxc.targets.target import Target
@@ -27,7 +27,7 @@ _BESIDE = ("dispatches", "transient_bytes", "steps", "quantized", "devices")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sample:
+class ReportSample:
     """A call of `function` that figures are given for: `rows` tokens of one sequence, which has
     `positions` tokens including them.
     """
@@ -99,7 +99,7 @@ class Matmul:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Operation:
+class ReportOperation:
     """One dispatch in the text of a function, in its order: the unit that a profile of the program
     names.
 
@@ -161,21 +161,21 @@ class Report:
 
     target: str
     matmuls: tuple[Matmul, ...]
-    kernels: tuple[Kernel, ...]
+    kernels: tuple[KernelCode, ...]
     functions: tuple[FunctionCost, ...]
     findings: tuple[str, ...] = ()
-    operations: tuple[Operation, ...] = ()
-    samples: tuple[Sample, ...] = ()
+    operations: tuple[ReportOperation, ...] = ()
+    samples: tuple[ReportSample, ...] = ()
     transfers: tuple[Transfers, ...] = ()
 
     @property
-    def calls(self) -> dict[str, list[Operation]]:
+    def calls(self) -> dict[str, list[ReportOperation]]:
         """Operations of each kernel by its name, in the order in which the program first calls
         them.
 
         If the rows of a call choose between several kernels, each of them has the operations.
         """
-        found: dict[str, list[Operation]] = {}
+        found: dict[str, list[ReportOperation]] = {}
         for operation in self.operations:
             for kernel in self.kernels:
                 if operation.kernel in (kernel.name, kernel.entry):
@@ -193,7 +193,7 @@ class Report:
         return max((function.transient_bytes for function in self.functions), default=0)
 
     @property
-    def spilling(self) -> tuple[Kernel, ...]:
+    def spilling(self) -> tuple[KernelCode, ...]:
         """Kernels that keep registers in memory, which `--strict` refuses.
 
         For a GPU these are kernels of any operation. For a CPU only kernels of contractions count:

@@ -20,11 +20,11 @@ from mxc.compiler.report import (
     FunctionCost,
     Matmul,
     MatmulCost,
-    Operation,
     Report,
-    Sample,
+    ReportOperation,
+    ReportSample,
 )
-from mxc.compiler.report.assembly import Kernel, parse_all
+from mxc.compiler.report.assembly import KernelCode, parse_all
 from mxc.compiler.report.costs import (
     at_sizes,
     estimated,
@@ -56,7 +56,7 @@ from mxc.dialects import kernel_calls
 from mxc.dialects import samples as samples_of_program
 from mxc.dialects.contraction import Contraction, read_contraction
 from mxc.dialects.contractions import (
-    Product,
+    FactorPair,
     contractions,
     sums,
     sums_elements,
@@ -72,7 +72,7 @@ from mxc.dialects.locations import names
 from mxc.dialects.samples import STATED, Sizes, read_samples
 from mxc.passes import verify_packed_weights, verify_transients
 from mxc.passes.kernels.executables import cases_of
-from mxc.passes.verify_packed_weights import Weights
+from mxc.passes.verify_packed_weights import WeightValues
 from mxc.passes.verify_transients import transients
 from mxc.targets.target import Target
 
@@ -91,13 +91,13 @@ def account(
 ) -> Report:
     """Return the report of one compilation; the arguments are those of `report.build_report`."""
     every = dispatches(flow)
-    weights, stores = Weights(every), hoisted_globals(flow)
+    weights, stores = WeightValues(every), hoisted_globals(flow)
     taken = {name: each for data in objects for name, each in read_resources(data).items()}
     kernels = parse_all(assembly, target.gpu.unit if target.gpu else None, taken)
     for symbol, (entry, rows) in cases_of(flow).items():
         if symbol in kernels:
             kernels[symbol] = replace(kernels[symbol], case_of=entry, from_rows=rows)
-    cases: dict[str, list[Kernel]] = defaultdict(list)
+    cases: dict[str, list[KernelCode]] = defaultdict(list)
     for each in kernels.values():
         cases[each.entry].append(each)
     users = Counter(dispatch.entry for dispatch in every)
@@ -146,7 +146,9 @@ def account(
             for dispatch in every
         ),
         samples=tuple(
-            Sample(name=each.name, function=each.function, rows=each.rows, positions=each.positions)
+            ReportSample(
+                name=each.name, function=each.function, rows=each.rows, positions=each.positions
+            )
             for each in samples
         ),
         transfers=transfers(flow),
@@ -160,17 +162,17 @@ def _sizes(samples: Sequence[samples_of_program.Sample], dispatch: Dispatch) -> 
 
 def _operation(
     dispatch: Dispatch,
-    inside: list[Product],
+    inside: list[FactorPair],
     shared: bool,
     target: Target,
     samples: Mapping[str, Sizes],
-) -> Operation:
+) -> ReportOperation:
     call = read_contraction(dispatch.op)
     name = next(iter(dispatch.names), dispatch.entry)
     if call is None and inside:
         name = _name(dispatch, inside[0], shared)
     stated = operation_cost(dispatch, call, inside, target, STATED)
-    return Operation(
+    return ReportOperation(
         function=dispatch.function,
         name=name,
         kernel=dispatch.entry,
@@ -191,10 +193,10 @@ def _operation(
 
 def _matmul(
     dispatch: Dispatch,
-    contraction: Product,
+    contraction: FactorPair,
     prepared: Preparation,
     after: Sequence[Dispatch],
-    kernel: Kernel | None,
+    kernel: KernelCode | None,
     target: Target,
     samples: Mapping[str, Sizes],
     *,
@@ -251,7 +253,7 @@ def _own(
     dispatch: Dispatch,
     call: Contraction,
     steps: tuple[Sequence[Dispatch], Sequence[Dispatch]],
-    kernels: Sequence[Kernel],
+    kernels: Sequence[KernelCode],
     target: Target,
     samples: Mapping[str, Sizes],
 ) -> Matmul:
@@ -300,8 +302,8 @@ def _own(
 
 def _unread(
     every: list[Dispatch],
-    bodies: dict[str, list[Product]],
-    kernels: dict[str, Kernel],
+    bodies: dict[str, list[FactorPair]],
+    kernels: dict[str, KernelCode],
     target: Target,
 ) -> list[Matmul]:
     """Return a record for each sum of packed elements that is not recognized as a contraction.
@@ -343,7 +345,7 @@ def _unread(
     return found
 
 
-def _name(dispatch: Dispatch, contraction: Product, shared: bool) -> str:
+def _name(dispatch: Dispatch, contraction: FactorPair, shared: bool) -> str:
     """Return the builder's name of the contraction.
 
     Equal executables are merged: a body that several dispatches share has the name of the first

@@ -31,7 +31,7 @@ _STACK_STORE = re.compile(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kernel:
+class KernelCode:
     """One kernel. Registers are counts, None on a CPU; sizes are bytes; spills are registers.
 
     - `spills`, `scratch_bytes`: on a CPU the number of stores of vector registers to the stack, and
@@ -92,7 +92,7 @@ class Kernel:
 
 def parse(
     text: str, unit: ComputeUnit | None = None, resources: Mapping[str, Resources] | None = None
-) -> list[Kernel]:
+) -> list[KernelCode]:
     """Return the kernels of one assembly file, in order; with `unit` also their occupancy and hot
     loop.
 
@@ -113,7 +113,7 @@ def parse_all(
     texts: Iterable[str],
     unit: ComputeUnit | None = None,
     resources: Mapping[str, Resources] | None = None,
-) -> dict[str, Kernel]:
+) -> dict[str, KernelCode]:
     """Return the kernels of several files by name."""
     return {kernel.name: kernel for text in texts for kernel in parse(text, unit, resources)}
 
@@ -132,13 +132,13 @@ def bodies_of(text: str) -> dict[str, str]:
     return found
 
 
-def _gpu_kernel(name: str, body: str, taken: Resources, unit: ComputeUnit | None) -> Kernel:
+def _gpu_kernel(name: str, body: str, taken: Resources, unit: ComputeUnit | None) -> KernelCode:
     held = None
     if unit is not None:
         held = unit.occupancy(
             registers=taken.vgpr, lds_bytes=taken.lds_bytes, workgroup_size=taken.workgroup_size
         )
-    return Kernel(
+    return KernelCode(
         name=name,
         instructions=_count(body, ";"),
         spills=taken.spills,
@@ -155,8 +155,8 @@ def _gpu_kernel(name: str, body: str, taken: Resources, unit: ComputeUnit | None
     )
 
 
-def _cpu_kernel(name: str, body: str) -> Kernel:
-    return Kernel(
+def _cpu_kernel(name: str, body: str) -> KernelCode:
+    return KernelCode(
         name=name,
         instructions=_count(body, "#"),
         spills=len(_STACK_STORE.findall(body)),

@@ -16,7 +16,7 @@ from mxc.compiler.report.kernel_time import Time, by_schedule, roofline
 from mxc.compiler.report.preparation import operand
 from mxc.dialects import kernel_calls
 from mxc.dialects.contraction import Contraction
-from mxc.dialects.contractions import Product, Side
+from mxc.dialects.contractions import FactorPair, Side
 from mxc.dialects.dispatches import (
     Dispatch,
     element_bits,
@@ -37,7 +37,7 @@ _PARTS = 3
 def operation_cost(
     dispatch: Dispatch,
     call: Contraction | None,
-    inside: Sequence[Product],
+    inside: Sequence[FactorPair],
     target: Target,
     sizes: Sizes,
 ) -> OperationCost:
@@ -78,7 +78,7 @@ def at_sizes(dispatch: Dispatch, call: Contraction, sizes: Sizes) -> Contraction
     return replace(call, batch=batch, m=m)
 
 
-def product_at(dispatch: Dispatch, product: Product, sizes: Sizes) -> Product:
+def product_at(dispatch: Dispatch, product: FactorPair, sizes: Sizes) -> FactorPair:
     """Return `product` with its dynamic groups or rows, derived from the size of its result."""
     others = [size for size in (product.batch, product.m, product.n) if size >= 0]
     shape = sizes.inside(product.op.results[0], dispatch.op)
@@ -113,7 +113,7 @@ def least_bytes(
 
 def minimum(
     dispatch: Dispatch,
-    contraction: Product,
+    contraction: FactorPair,
     packed: tuple[Side, Side],
     block: int,
     after: Sequence[Dispatch],

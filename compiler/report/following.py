@@ -12,10 +12,10 @@ from iree.compiler import ir
 
 from mxc.dialects.dequantize import is_elementwise
 from mxc.dialects.dispatches import RENAMES, Dispatch, loads, walk
-from mxc.passes.verify_packed_weights import Weights
+from mxc.passes.verify_packed_weights import WeightValues
 
 
-def following(dispatch: Dispatch, columns: int, weights: Weights) -> tuple[Dispatch, ...]:
+def following(dispatch: Dispatch, columns: int, weights: WeightValues) -> tuple[Dispatch, ...]:
     """Return the dispatches that finish the result of `dispatch`, which has `columns`, in their
     order.
 
@@ -33,7 +33,7 @@ def following(dispatch: Dispatch, columns: int, weights: Weights) -> tuple[Dispa
     return tuple(found)
 
 
-def _only_reader(value: ir.Value, weights: Weights) -> tuple[Dispatch, int] | None:
+def _only_reader(value: ir.Value, weights: WeightValues) -> tuple[Dispatch, int] | None:
     """Return the only dispatch that reads `value`, through renames, and its operand's index."""
     found: set[tuple[Dispatch, int]] = set()
     pending = [value]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from mxc.compiler.report.issue_model import ITERATIONS, Estimate, estimate
-from mxc.compiler.report.issue_steps import Step, lane_bytes, read_steps
+from mxc.compiler.report.issue_steps import IssueStep, lane_bytes, read_steps
 from mxc.compiler.report.loops import hot_loop
 from mxc.targets.compute_unit import ComputeUnit, Occupancy
 
@@ -83,7 +83,7 @@ def describe(body: str, unit: ComputeUnit, held: Occupancy, workgroup_size: int)
 
 @lru_cache(maxsize=256)
 def _estimate(
-    steps: tuple[Step, ...], unit: ComputeUnit, workgroup_size: int, groups: int, restart: bool
+    steps: tuple[IssueStep, ...], unit: ComputeUnit, workgroup_size: int, groups: int, restart: bool
 ) -> Estimate:
     """Run the issue model, once for equal kernels of many layers."""
     return estimate(steps, unit, workgroup_size=workgroup_size, workgroups=groups, restart=restart)

@@ -23,8 +23,8 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from mxc.compiler.report.issue_steps import Step
-from mxc.targets.compute_unit import ComputeUnit, Rates
+from mxc.compiler.report.issue_steps import IssueStep
+from mxc.targets.compute_unit import ComputeUnit, PipeRates
 
 #: Iterations between which the time is measured: the first ones fill the pipes. No wave stops
 #: before all have done ITERATIONS. The difference is even, because waits may come in pairs.
@@ -63,12 +63,12 @@ class Estimate:
 
 
 def estimate(
-    steps: Sequence[Step],
+    steps: Sequence[IssueStep],
     unit: ComputeUnit,
     *,
     workgroup_size: int,
     workgroups: int = 1,
-    rates: Rates | None = None,
+    rates: PipeRates | None = None,
     lds_factor: float = 1.0,
     restart: bool = False,
 ) -> Estimate:
@@ -129,9 +129,9 @@ class _Run:
 
     def __init__(
         self,
-        steps: Sequence[Step],
+        steps: Sequence[IssueStep],
         unit: ComputeUnit,
-        rates: Rates,
+        rates: PipeRates,
         waves: int,
         groups: int,
         lds_factor: float,
@@ -154,7 +154,7 @@ class _Run:
         #: then).
         self.queue: list[tuple[float, int, _Key]] = []
 
-    def needs(self, step: Step) -> dict[str, float]:
+    def needs(self, step: IssueStep) -> dict[str, float]:
         """Return the clocks of each shared pipe that a step of one wave takes."""
         size = step.lane_bytes * self.lanes
         found: dict[str, float] = {}
@@ -247,7 +247,7 @@ class _Run:
             return self.memory - self.rates.memory_queue
         return self.free.get(key, 0.0)
 
-    def _transfer(self, now: float, wave: _Wave, step: Step) -> None:
+    def _transfer(self, now: float, wave: _Wave, step: IssueStep) -> None:
         """Occupy the shared pipes, and record when the data arrives."""
         needs, rates = self.needs(step), self.rates
         if "memory" in needs:

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from mxc.compiler.report.loops import Line
-from mxc.targets.compute_unit import Rates
+from mxc.compiler.report.loops import LoopInstruction
+from mxc.targets.compute_unit import PipeRates
 from mxc.targets.mfma_clocks import matrix_clocks
 
 Pipe = Literal["matrix", "vector", "scalar", "lds", "memory", "wait", "barrier", "nop"]
@@ -24,7 +24,7 @@ _COUNTER = re.compile(r"(\w+cnt)\((\d+)\)")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class IssueStep:
     """Demand of one instruction on the compute unit.
 
     clocks: busy clocks of the matrix core or the vector unit, or idle ones of s_nop; lane_bytes:
@@ -40,34 +40,34 @@ class Step:
     lgkm: int | None = None
 
 
-def read_steps(lines: Iterable[Line], rates: Rates) -> list[Step]:
+def read_steps(lines: Iterable[LoopInstruction], rates: PipeRates) -> list[IssueStep]:
     """Return the step of each instruction. Raises KeyError for an unknown matrix instruction."""
     return [_step(line, rates) for line in lines]
 
 
-def _step(line: Line, rates: Rates) -> Step:
+def _step(line: LoopInstruction, rates: PipeRates) -> IssueStep:
     kind, mnemonic = line.kind, line.mnemonic
     if kind == "matrix":
         clocks = matrix_clocks(mnemonic, line.operands)
         if clocks is None:
             raise KeyError(mnemonic)
-        return Step(pipe="matrix", clocks=clocks)
+        return IssueStep(pipe="matrix", clocks=clocks)
     if kind in ("ds_read", "ds_write"):
-        return Step(pipe="lds", lane_bytes=_bytes(mnemonic))
+        return IssueStep(pipe="lds", lane_bytes=_bytes(mnemonic))
     if kind in ("load_to_lds", "global_load", "global_store", "scratch"):
-        return Step(pipe="memory", lane_bytes=_bytes(mnemonic), to_lds=kind == "load_to_lds")
+        return IssueStep(pipe="memory", lane_bytes=_bytes(mnemonic), to_lds=kind == "load_to_lds")
     if kind == "wait":
         counters = {name: int(value) for name, value in _COUNTER.findall(line.operands)}
-        return Step(pipe="wait", vm=counters.get("vmcnt"), lgkm=counters.get("lgkmcnt"))
+        return IssueStep(pipe="wait", vm=counters.get("vmcnt"), lgkm=counters.get("lgkmcnt"))
     if kind == "barrier":
-        return Step(pipe="barrier")
+        return IssueStep(pipe="barrier")
     if kind == "nop":
         idle = int(line.operands or "0", 0) + 1 if mnemonic == "s_nop" else 1
-        return Step(pipe="nop", clocks=rates.issue * idle)
+        return IssueStep(pipe="nop", clocks=rates.issue * idle)
     if kind in ("salu", "branch", "scalar_load"):
-        return Step(pipe="scalar", lane_bytes=4 if kind == "scalar_load" else 0)
+        return IssueStep(pipe="scalar", lane_bytes=4 if kind == "scalar_load" else 0)
     slow = mnemonic.startswith(_TRANSCENDENTAL)
-    return Step(pipe="vector", clocks=rates.transcendental if slow else rates.issue)
+    return IssueStep(pipe="vector", clocks=rates.transcendental if slow else rates.issue)
 
 
 def lane_bytes(mnemonic: str) -> int:

@@ -12,15 +12,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from mxc.artifact.kernel_names import case_name
-from mxc.compiler.report import Matmul, Operation, Report
-from mxc.compiler.report.assembly import Kernel, bodies_of
+from mxc.compiler.report import Matmul, Report, ReportOperation
+from mxc.compiler.report.assembly import KernelCode, bodies_of
 from mxc.compiler.report.loops import hot_loop, read_line
 
 _MARK = "; ---- hot loop {} " + "-" * 40
 
 
 @dataclass(frozen=True)
-class Listing:
+class KernelListing:
     """One kernel: a name that is valid as a file name, its symbol, and its text."""
 
     name: str
@@ -28,7 +28,7 @@ class Listing:
     text: str
 
 
-def listings(report: Report, texts: Iterable[str]) -> list[Listing]:
+def listings(report: Report, texts: Iterable[str]) -> list[KernelListing]:
     """Return a listing of each kernel of the report, in the order of its first call in the program.
 
     texts: the assembly files. A kernel that is in none of them is left out.
@@ -50,18 +50,20 @@ def listings(report: Report, texts: Iterable[str]) -> list[Listing]:
         lines = _head(operations, kernel, product)
         head = "\n".join(f"{';' if gpu else '#'} {line}" for line in lines)
         code = text.replace(body, _marked(body)) if gpu else f"{symbol}:{body}"
-        found.append(Listing(name, symbol, f"{head}\n{code.rstrip()}\n"))
+        found.append(KernelListing(name, symbol, f"{head}\n{code.rstrip()}\n"))
     return found
 
 
-def _file_name(operation: Operation, kernel: Kernel) -> str:
+def _file_name(operation: ReportOperation, kernel: KernelCode) -> str:
     entry, rows = kernel.entry, kernel.from_rows
     name = entry if operation.name == entry else f"{operation.function}.{operation.name}"
     name = case_name(name, rows) if rows else name
     return re.sub(r"[^\w.-]+", "_", name).strip("._") or "kernel"
 
 
-def _head(operations: Sequence[Operation], kernel: Kernel, product: Matmul | None) -> list[str]:
+def _head(
+    operations: Sequence[ReportOperation], kernel: KernelCode, product: Matmul | None
+) -> list[str]:
     first = operations[0]
     more = f", and {len(operations) - 1} more" if len(operations) > 1 else ""
     lines = [f"{first.name} in @{first.function}{more}", f"kernel {kernel.name}"]

@@ -28,7 +28,7 @@ KINDS = (
 
 
 @dataclass(frozen=True)
-class Line:
+class LoopInstruction:
     """One instruction: its mnemonic and its operands as they are written."""
 
     mnemonic: str
@@ -44,7 +44,7 @@ class Line:
 class Loop:
     """Instructions of a kernel from number `first` on; all of them if there is no loop."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[LoopInstruction, ...]
     first: int = 0
     is_loop: bool = True
 
@@ -72,7 +72,7 @@ def hot_loop(body: str) -> Loop:
     return Loop(tuple(lines[first : last + 1]), first)
 
 
-def innermost_loops(body: str) -> list[tuple[Line, ...]]:
+def innermost_loops(body: str) -> list[tuple[LoopInstruction, ...]]:
     """Return the innermost loops of a CPU kernel, given the text of its function."""
     lines, labels = _read(_CPU_COMMENT.sub("", body))
     ends: dict[int, int] = {}
@@ -84,9 +84,9 @@ def innermost_loops(body: str) -> list[tuple[Line, ...]]:
     return [tuple(lines[first : last + 1]) for first, last in inner]
 
 
-def _read(body: str) -> tuple[list[Line], dict[str, int]]:
+def _read(body: str) -> tuple[list[LoopInstruction], dict[str, int]]:
     """Return the instructions in order, and for each label the index of the next instruction."""
-    lines: list[Line] = []
+    lines: list[LoopInstruction] = []
     labels: dict[str, int] = {}
     for text in body.splitlines():
         text = text.split(";", 1)[0].rstrip()
@@ -100,13 +100,13 @@ def _read(body: str) -> tuple[list[Line], dict[str, int]]:
     return lines, labels
 
 
-def read_line(text: str) -> Line | None:
+def read_line(text: str) -> LoopInstruction | None:
     """Return the instruction on a line of assembly, or None."""
     found = _INSTRUCTION.match(text.split(";", 1)[0].rstrip())
-    return None if found is None else Line(found[1], found[2] or "")
+    return None if found is None else LoopInstruction(found[1], found[2] or "")
 
 
-def _ranges(lines: Sequence[Line], labels: dict[str, int]) -> list[tuple[int, int]]:
+def _ranges(lines: Sequence[LoopInstruction], labels: dict[str, int]) -> list[tuple[int, int]]:
     """Return first and last instruction of each loop; branches back to one label make one loop."""
     ends: dict[int, int] = {}
     for number, line in enumerate(lines):
@@ -125,7 +125,7 @@ def _within(inner: tuple[int, int], outer: tuple[int, int]) -> bool:
     return inner != outer and outer[0] <= inner[0] and inner[1] <= outer[1]
 
 
-def _count(lines: Sequence[Line], within: tuple[int, int], kinds: Iterable[str]) -> int:
+def _count(lines: Sequence[LoopInstruction], within: tuple[int, int], kinds: Iterable[str]) -> int:
     wanted = set(kinds)
     return sum(line.kind in wanted for line in lines[within[0] : within[1] + 1])
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mxc.compiler.report.assembly import Kernel
+from mxc.compiler.report.assembly import KernelCode
 from mxc.compiler.report.preparation import Preparation
 from mxc.dialects.contraction import Contraction, OperandFormat
-from mxc.dialects.contractions import Product
+from mxc.dialects.contractions import FactorPair
 from mxc.dialects.dispatches import Dispatch, tensor_bytes
 from mxc.dialects.kernel_calls import reads_decoded
 from mxc.targets.target import KINDS, Kind, Target
@@ -23,13 +23,13 @@ NO_CODE = "its kernel is not in the assembly"
 UNLISTED = "compiled without a listing: the instructions of its kernel are not known"
 
 
-def best_kind(kernel: Kernel, target: Target) -> Kind | None:
+def best_kind(kernel: KernelCode, target: Target) -> Kind | None:
     """The best kind of multiplication among the kernel's instructions, None if it has none."""
     found = {m.kind for name in kernel.instructions if (m := target.multiplier(name)) is not None}
     return next((kind for kind in KINDS if kind in found), None)
 
 
-def lowering_of(kernel: Kernel, target: Target, *, packed: bool) -> str:
+def lowering_of(kernel: KernelCode, target: Target, *, packed: bool) -> str:
     """Return the most frequent instruction of the best kind; for packed operands also the decoder.
 
     For instance "v_mfma_scale_f32_16x16x128_f8f6f4", "v_cvt_scalef32_pk_f32_fp4 + v_fmac_f32_e32",
@@ -50,10 +50,10 @@ def lowering_of(kernel: Kernel, target: Target, *, packed: bool) -> str:
 
 
 def explain(
-    contraction: Product,
+    contraction: FactorPair,
     formats: tuple[OperandFormat, OperandFormat],
     prepared: Preparation,
-    kernel: Kernel | None,
+    kernel: KernelCode | None,
     target: Target,
     reason: str | None,
 ) -> str | None:
@@ -72,10 +72,10 @@ def explain(
 
 
 def _explain_stock(
-    contraction: Product,
+    contraction: FactorPair,
     formats: tuple[OperandFormat, OperandFormat],
     prepared: Preparation,
-    kernel: Kernel | None,
+    kernel: KernelCode | None,
     target: Target,
 ) -> str | None:
     """Return what the kernel of IREE's code generator lacks; None if nothing."""
@@ -105,7 +105,7 @@ def _explain_stock(
     return None
 
 
-def explain_own(kernels: Sequence[Kernel], target: Target, wanted: Kind) -> str | None:
+def explain_own(kernels: Sequence[KernelCode], target: Target, wanted: Kind) -> str | None:
     """Return why the kernels of ours are not as intended; None if they are.
 
     `wanted`: the kind of instruction that they were made to multiply by.
@@ -131,7 +131,7 @@ def choice_of(call: Contraction, target: Target) -> str | None:
 
 
 def _no_scaled_matrix(
-    contraction: Product, lhs: OperandFormat, rhs: OperandFormat, target: Target
+    contraction: FactorPair, lhs: OperandFormat, rhs: OperandFormat, target: Target
 ) -> str:
     left, right = lhs.name, rhs.name
     if not lhs.scale or not rhs.scale:

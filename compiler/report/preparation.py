@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 from iree.compiler import ir
 
-from mxc.dialects.contractions import Product, Side
+from mxc.dialects.contractions import FactorPair, Side
 from mxc.dialects.dequantize import is_element, is_elementwise
 from mxc.dialects.dispatches import LOAD, Dispatch, owner, source, walk
 from mxc.dialects.kernel_calls import quantizes
 from mxc.dialects.linalg_ext import GATHER
 from mxc.dialects.quantize import QUANTIZING
-from mxc.passes.verify_packed_weights import Weights
+from mxc.passes.verify_packed_weights import WeightValues
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class Preparation:
 
 
 def preparation(
-    dispatch: Dispatch, contraction: Product, weights: Weights, stores: dict[str, ir.Value]
+    dispatch: Dispatch, contraction: FactorPair, weights: WeightValues, stores: dict[str, ir.Value]
 ) -> Preparation:
     """Return the dispatches that only prepare operands of `contraction` in `dispatch`.
 
@@ -77,7 +77,7 @@ def preparation(
 
 
 def quantizing(
-    dispatch: Dispatch, weights: Weights, stores: dict[str, ir.Value]
+    dispatch: Dispatch, weights: WeightValues, stores: dict[str, ir.Value]
 ) -> tuple[Dispatch, ...]:
     """Return the dispatches that quantize or reorder operands of a kernel of ours, in no order."""
     found: dict[Dispatch, None] = {}
@@ -93,7 +93,7 @@ def quantizing(
     return tuple(found)
 
 
-def _maker(value: ir.Value, weights: Weights, stores: dict[str, ir.Value]) -> Dispatch | None:
+def _maker(value: ir.Value, weights: WeightValues, stores: dict[str, ir.Value]) -> Dispatch | None:
     """Return the dispatch that writes `value`, through renames and hoisted globals."""
     value = source(value)
     op = owner(value)
@@ -106,7 +106,7 @@ def _maker(value: ir.Value, weights: Weights, stores: dict[str, ir.Value]) -> Di
     return None if op is None else weights.dispatches.get(op)
 
 
-def _prepares(dispatch: Dispatch, weights: Weights) -> bool:
+def _prepares(dispatch: Dispatch, weights: WeightValues) -> bool:
     """Return whether a dispatch only copies or reorders a weight, or quantizes."""
     if _quantizes(dispatch):
         return True

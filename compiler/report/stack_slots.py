@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from mxc.compiler.report.loops import Line, innermost_loops
+from mxc.compiler.report.loops import LoopInstruction, innermost_loops
 
 #: x86-64 in AT&T syntax: `vmovups %zmm1, 64(%rsp)`, `vaddps -32(%rbp), %ymm1, %ymm2`.
 _X86_SLOT = re.compile(r"(?<![\w)])-?(?:0x)?\d*\(%r[sb]p\)")
@@ -54,7 +54,7 @@ def stack_moves(body: str) -> StackMoves | None:
     return max(moving, key=lambda each: each.moves / each.instructions, default=None)
 
 
-def _moves(line: Line) -> bool:
+def _moves(line: LoopInstruction) -> bool:
     if _ARM_MOVE.fullmatch(line.mnemonic):
         return _ARM_SLOT.match(line.operands.strip()) is not None
     if "{1to" in line.operands or _X86_SCALAR.fullmatch(line.mnemonic):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mxc.artifact.chat_template import ChatTemplate, TemplateRefusal
-from mxc.artifact.child import Channel, Child, Ended, Overdue, limit_processor
+from mxc.artifact.child import Channel, Child, ChildExited, ChildTimedOut, limit_processor
 from mxc.artifact.manifest import TOKENIZER, TOKENIZER_CONFIG
 from mxc.artifact.text_files import TextFiles, open_tokenizer, read_text_files, telling_panics
 from mxc.errors import CheckpointError, MxcError
@@ -47,9 +47,9 @@ def check_texts(
     try:
         child.send(json.dumps(request).encode())
         answer = json.loads(child.receive(SECONDS))
-    except Overdue:
+    except ChildTimedOut:
         why = f"trying it did not end within {SECONDS:g} s"
-    except Ended as ended:
+    except ChildExited as ended:
         why = f"trying it ended its process ({ended})"
     else:
         if "refusal" not in answer:

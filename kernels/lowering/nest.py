@@ -17,7 +17,7 @@ from iree.compiler.dialects import arith, scf
 from mxc.dialects.generic import constant
 from mxc.kernels.language import Array, Body, Do, For, Kernel, statements
 from mxc.kernels.lowering.index import Number, known, of, value_of
-from mxc.kernels.lowering.places import At, Places, Tile
+from mxc.kernels.lowering.places import At, CurrentTile, Places
 
 #: The dimension of the workgroup number along each axis.
 GRID = {"n": 0, "m": 1, "g": 2}
@@ -26,11 +26,11 @@ GRID = {"n": 0, "m": 1, "g": 2}
 class Statements(Protocol):
     """Emits statements for one kind of registers."""
 
-    def enter(self, held: Sequence[Array], tile: Tile) -> None:
+    def enter(self, held: Sequence[Array], tile: CurrentTile) -> None:
         """Prepare for arrays whose lifetime begins in a tile."""
         ...
 
-    def emit(self, do: Do, tile: Tile) -> None:
+    def emit(self, do: Do, tile: CurrentTile) -> None:
         """Emit one statement on a tile."""
         ...
 
@@ -49,7 +49,7 @@ def lower(
     full = {a for a, size in sizes.items() if isinstance(size, int) and a not in kernel.spans}
     tile = {axis: size if isinstance(size, int) else 0 for axis, size in sizes.items()}
     tile |= dict.fromkeys(kernel.spans, 0)
-    walk.block(kernel.body, Tile(at, tile, frozenset(full)))
+    walk.block(kernel.body, CurrentTile(at, tile, frozenset(full)))
 
 
 def workgroups(kernel: Kernel) -> dict[int, tuple[str, int]]:
@@ -75,7 +75,7 @@ class _Walk:
     places: Places
     statements: Statements
 
-    def block(self, body: Body, tile: Tile) -> None:
+    def block(self, body: Body, tile: CurrentTile) -> None:
         """Emit every statement and loop of a body."""
         held = self.kernel.held(body)
         for array in held:
@@ -92,7 +92,7 @@ class _Walk:
         for array in held:
             self.places.registers.pop(array.name, None)
 
-    def _workgroups(self, loop: For, tile: Tile) -> None:
+    def _workgroups(self, loop: For, tile: CurrentTile) -> None:
         size = self.places.static(loop.axis)
         one = size is not None and size <= loop.by
         start: Number = 0 if one else of(workgroup(GRID[loop.axis])) * loop.by
@@ -110,7 +110,7 @@ class _Walk:
         size = self.places.static(loop.axis)
         return size is not None and size % loop.by == 0
 
-    def _loop(self, loop: For, tile: Tile) -> None:
+    def _loop(self, loop: For, tile: CurrentTile) -> None:
         left, start = self.places.left(loop.axis, tile), tile.at[loop.axis]
         stop = left + start
         whole = known(left)
@@ -128,7 +128,7 @@ class _Walk:
     def _turns(
         self,
         loop: For,
-        tile: Tile,
+        tile: CurrentTile,
         span: tuple[Number, Number, int],
         even: bool,
         *,

@@ -22,14 +22,14 @@ Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
-class Tile:
+class CurrentTile:
     """The current tile: its start, sizes, and the axes along which it is known to be in bounds."""
 
     at: At
     sizes: dict[str, int]
     full: frozenset[str]
 
-    def cut(self, axis: str, start: Number, by: int, full: bool) -> Tile:
+    def cut(self, axis: str, start: Number, by: int, full: bool) -> CurrentTile:
         """The part of the tile that begins at `start` along an axis and is `by` wide."""
         others = self.full - {axis}
         return replace(
@@ -60,17 +60,17 @@ class Places:
         self.registers: dict[str, dict[int, ir.Value]] = {}
         self._entry = _entry()
         self._pointers: dict[str, ir.Value] = {}
-        self._regions: dict[str, Tile] = {}
+        self._regions: dict[str, CurrentTile] = {}
         self._known: dict[Hashable, Any] = {}
         whole = {axis: size if isinstance(size, int) else 1 for axis, size in sizes.items()}
         for array in kernel.arrays.values():
             if array.space == "global":
                 region = {**dict.fromkeys(array.axes, 1), **whole}
-                self._regions[array.name] = Tile({}, region, frozenset())
+                self._regions[array.name] = CurrentTile({}, region, frozenset())
                 if any(name == array.name for name in _tiles(kernel)):
                     self._pointers[array.name] = pointer(memory[array.name])
 
-    def hold(self, array: Array, tile: Tile) -> None:
+    def hold(self, array: Array, tile: CurrentTile) -> None:
         """Begin the lifetime of an array in this tile: in registers, or in scratch that is
         allocated at the start of the function."""
         self._regions[array.name] = tile
@@ -114,7 +114,7 @@ class Places:
         size = self._sizes[axis]
         return size if isinstance(size, int) and axis not in self.kernel.spans else None
 
-    def left(self, axis: str, tile: Tile) -> Number:
+    def left(self, axis: str, tile: CurrentTile) -> Number:
         """Number of coordinates of a tile along an axis that are within the array."""
         if axis in tile.full:
             return tile.sizes[axis]
@@ -165,7 +165,7 @@ class Places:
         key = (derived.table, key_of(group))
         return self.remembered(key, lambda: self._read(derived.table, group))
 
-    def rows(self, axis: str, tile: Tile, *, clamped: bool) -> list[Number]:
+    def rows(self, axis: str, tile: CurrentTile, *, clamped: bool) -> list[Number]:
         """The coordinates along a derived axis of each row of a tile. With `clamped`, rows past the
         last one get the coordinate of the last one."""
         derived = self.kernel.derived[axis]

@@ -16,14 +16,14 @@ from mxc.kernels.language import Array, Do, Kernel
 from mxc.kernels.layout import Layout
 from mxc.kernels.lowering.index import of, value_of
 from mxc.kernels.lowering.memory import LINE, load_tile, row_stride, store_tile
-from mxc.kernels.lowering.places import At, Places, Tile
+from mxc.kernels.lowering.places import At, CurrentTile, Places
 
 Decode: TypeAlias = Callable[[At, int, Callable[[int, ir.Value], None]], None]
 Store: TypeAlias = Callable[[Sequence[Sequence[ir.Value]], ir.Value, ir.Value], None]
 
 
 @dataclass(frozen=True)
-class Tiles:
+class TileStatements:
     """Emits the statements of a kernel on tile registers.
 
     `decode`: called with coordinates, a prefetch distance in elements along K, and a callback that
@@ -37,10 +37,10 @@ class Tiles:
     decode: Decode
     store: Store
 
-    def enter(self, held: Sequence[Array], tile: Tile) -> None:
+    def enter(self, held: Sequence[Array], tile: CurrentTile) -> None:
         """Do nothing: tiles need no preparation."""
 
-    def emit(self, do: Do, tile: Tile) -> None:
+    def emit(self, do: Do, tile: CurrentTile) -> None:
         """Emit one statement on a tile."""
         if do.op == "map":
             self._map(do, tile)
@@ -103,7 +103,7 @@ class Tiles:
     def _stride(self, name: str, how: Layout) -> int:
         return row_stride(self.kernel, self.kernel.arrays[name], self.places.region(name), how)
 
-    def _map(self, do: Do, tile: Tile) -> None:
+    def _map(self, do: Do, tile: CurrentTile) -> None:
         """Finish and store each row: its registers of columns, one per half of a gate."""
         (name,) = do.ins
         array, places, at = self.kernel.arrays[name], self.places, tile.at

@@ -14,7 +14,7 @@ from mxc.dialects.generic import constant
 from mxc.kernels.interpret import atom_offsets
 from mxc.kernels.language import Array, Do, Kernel
 from mxc.kernels.lowering.index import Number, key_of, value_of
-from mxc.kernels.lowering.places import Places, Tile
+from mxc.kernels.lowering.places import CurrentTile, Places
 
 #: Bytes per lane.
 _LANE = 4
@@ -87,7 +87,7 @@ class Vectors(ABC):
     def round(self, rows: Sequence[Number], n: Number) -> None:
         """Round and store the complete blocks of the rows of a tile."""
 
-    def enter(self, held: Sequence[Array], tile: Tile) -> None:
+    def enter(self, held: Sequence[Array], tile: CurrentTile) -> None:
         """Compute the coordinates of rows and columns where arrays that use them begin to live."""
         if any(array.space == "register" and "m" in array.axes for array in held):
             for axis in ("r", "y"):
@@ -95,7 +95,7 @@ class Vectors(ABC):
         if held:
             self._columns(tile)
 
-    def emit(self, do: Do, tile: Tile) -> None:
+    def emit(self, do: Do, tile: CurrentTile) -> None:
         """Emit one statement on a tile."""
         makes = {
             "zero": self._zero, "copy": self._copy, "decode": self._decode, "dot": self._dot,
@@ -105,16 +105,16 @@ class Vectors(ABC):
 
     # coordinates
 
-    def _rows(self, axis: str, tile: Tile) -> list[Number]:
+    def _rows(self, axis: str, tile: CurrentTile) -> list[Number]:
         clamped = self.kernel.arrays["Y"].guards.get("m") == "clamped"
         return self.places.rows(axis, tile, clamped=clamped)
 
-    def _cells(self, tile: Tile) -> list[tuple[int, int]]:
+    def _cells(self, tile: CurrentTile) -> list[tuple[int, int]]:
         """The half and the first column of each register of a tile."""
         columns = range(0, tile.sizes["n"], self.lanes)
         return [(h, n) for h in range(tile.sizes.get("h", 1)) for n in columns]
 
-    def _columns(self, tile: Tile) -> list[Any]:
+    def _columns(self, tile: CurrentTile) -> list[Any]:
         at, places = tile.at, self.places
 
         def make() -> list[Any]:
@@ -127,14 +127,14 @@ class Vectors(ABC):
 
     # registers
 
-    def _keys(self, name: str, tile: Tile, m: int, h: int, n: int) -> list[int]:
+    def _keys(self, name: str, tile: CurrentTile, m: int, h: int, n: int) -> list[int]:
         """The keys of the chains of one accumulator."""
         array, region = self.kernel.arrays[name], self.places.region(name)
         first = self.places.key(name, tile.moved({"m": m, "h": h, "n": n}))
         apart = array.count(region) * array.element.bits // 8
         return [first + chain * apart for chain in range(array.copies(region))]
 
-    def _set(self, name: str, tile: Tile, value: ir.Value, *at: int) -> None:
+    def _set(self, name: str, tile: CurrentTile, value: ir.Value, *at: int) -> None:
         """Start sums at a value: the first chain takes the value, the others zero."""
         if self.kernel.arrays[name].space != "register":
             m, h, n = at
@@ -151,7 +151,7 @@ class Vectors(ABC):
         kind = ir.IntegerType.get_signless(32) if integer else ir.F32Type.get()
         return constant(0 if integer else 0.0, ir.VectorType.get([self.lanes], kind))
 
-    def _total(self, name: str, tile: Tile, *at: int) -> ir.Value:
+    def _total(self, name: str, tile: CurrentTile, *at: int) -> ir.Value:
         """The sum of all chains; sums that wait in scratch have one chain."""
         if self.kernel.arrays[name].space != "register":
             m, h, n = at
@@ -172,12 +172,12 @@ class Vectors(ABC):
 
     # statements
 
-    def _zero(self, do: Do, tile: Tile) -> None:
+    def _zero(self, do: Do, tile: CurrentTile) -> None:
         for m in range(tile.sizes["m"]):
             for at in self._cells(tile):
                 self._set(do.out, tile, self._nothing(do.out), m, *at)
 
-    def _copy(self, do: Do, tile: Tile) -> None:
+    def _copy(self, do: Do, tile: CurrentTile) -> None:
         """Start sums at an array of the program, or move sums to and from scratch."""
         (name,) = do.ins
         rows = self._rows("r", tile) if self.kernel.arrays[name].space == "global" else []
@@ -187,7 +187,7 @@ class Vectors(ABC):
                 value = starts[m] if starts else self._total(name, tile, m, *at)
                 self._set(do.out, tile, value, m, *at)
 
-    def _decode(self, do: Do, tile: Tile) -> None:
+    def _decode(self, do: Do, tile: CurrentTile) -> None:
         """Decode operands to registers on demand, or decode operands or scales to scratch."""
         array, columns, k = self.kernel.arrays[do.out], self._columns(tile), tile.at["k"]
         if "k" in array.grain:
@@ -204,15 +204,15 @@ class Vectors(ABC):
             for (h, n), found in zip(self._cells(tile), registers, strict=True):
                 self._keep(do.out, tile, number, found, h=h, n=n)
 
-    def _keep(self, name: str, tile: Tile, number: int, value: ir.Value, **at: int) -> None:
+    def _keep(self, name: str, tile: CurrentTile, number: int, value: ir.Value, **at: int) -> None:
         place, memory = self._place(name, tile, number, **at), self.places.memory[name]
         vector.store(vector.bitcast(self._bytes, value), memory, [place])
 
-    def _place(self, name: str, tile: Tile, number: int, **at: int) -> ir.Value:
+    def _place(self, name: str, tile: CurrentTile, number: int, **at: int) -> ir.Value:
         start = self.places.address(name, tile.moved(at))
         return value_of(start + number * _LANE * self.lanes)
 
-    def _steps(self, do: Do, tile: Tile) -> Iterator[Sequence[ir.Value]]:
+    def _steps(self, do: Do, tile: CurrentTile) -> Iterator[Sequence[ir.Value]]:
         """Yield the operands of each step, one per register of columns."""
         name = do.ins[1]
         if name in self._decoding:
@@ -221,13 +221,13 @@ class Vectors(ABC):
         for number in range(len(atom_offsets(self.kernel, do, tile.sizes)["k"])):
             yield [self.operand(each) for each in self._kept(name, tile, number)]
 
-    def _kept(self, name: str, tile: Tile, number: int) -> list[ir.Value]:
+    def _kept(self, name: str, tile: CurrentTile, number: int) -> list[ir.Value]:
         """The bytes in scratch for each register of columns."""
         memory, raw = self.places.memory[name], self._bytes
         places = [self._place(name, tile, number, h=h, n=n) for h, n in self._cells(tile)]
         return [vector.load(raw, memory, [place]) for place in places]
 
-    def _dot(self, do: Do, tile: Tile) -> None:
+    def _dot(self, do: Do, tile: CurrentTile) -> None:
         registers, cells = self.places.registers[do.out], self._cells(tile)
         rows = list(enumerate(self._rows("r", tile)))
         keys = {(m, *at): self._keys(do.out, tile, m, *at) for m, _ in rows for at in cells}
@@ -239,7 +239,7 @@ class Vectors(ABC):
                     key = chains[step % len(chains)]
                     registers[key] = self.dot(registers[key], register, one)
 
-    def _scale(self, do: Do, tile: Tile) -> None:
+    def _scale(self, do: Do, tile: CurrentTile) -> None:
         sums, *scales = do.ins
         k, cells = tile.at["k"], self._cells(tile)
         by_column: list[list[ir.Value]] = [[] for _ in cells]
@@ -257,7 +257,7 @@ class Vectors(ABC):
                 (key,) = self._keys(do.out, tile, m, h, n)
                 registers[key] = self.scaled(registers[key], total, [*first, *late])
 
-    def _map(self, do: Do, tile: Tile) -> None:
+    def _map(self, do: Do, tile: CurrentTile) -> None:
         (name,) = do.ins
         halves = range(tile.sizes.get("h", 1))
         for m, row in enumerate(self._rows("y", tile)):
@@ -270,5 +270,5 @@ class Vectors(ABC):
                 else:
                     self.wait(found, m, column - self.places.begin(do.out)["n"])
 
-    def _round(self, do: Do, tile: Tile) -> None:
+    def _round(self, do: Do, tile: CurrentTile) -> None:
         self.round(self._rows("y", tile), tile.at["n"])

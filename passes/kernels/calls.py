@@ -26,7 +26,7 @@ from mxc.passes.rewriting import rebuild
 from mxc.targets.target import Kind
 
 
-class Kernel(Protocol):
+class KernelExport(Protocol):
     """A kernel that can be dispatched. Sizes known at the call are None until they are given."""
 
     @property
@@ -34,7 +34,7 @@ class Kernel(Protocol):
         """Number of sizes that are known at the call."""
         ...
 
-    def given(self, scalars: Sequence[ir.Value]) -> Kernel:
+    def given(self, scalars: Sequence[ir.Value]) -> KernelExport:
         """The kernel of one call, with its sizes given."""
         ...
 
@@ -75,7 +75,7 @@ class Calls:
     def dispatch(
         self,
         name: str,
-        kernel: Kernel,
+        kernel: KernelExport,
         tensors: Sequence[ir.Value],
         scalars: Sequence[ir.Value],
         threads: Threads | None = None,
@@ -115,7 +115,7 @@ class Calls:
 
 
 def build(
-    name: str, kernel: Kernel, threads: Threads | None = None, cases: Cases | None = None
+    name: str, kernel: KernelExport, threads: Threads | None = None, cases: Cases | None = None
 ) -> None:
     """Build the executable @name. A kernel of the kernel language has its nest as an attribute."""
 
@@ -184,7 +184,7 @@ def _replace_blocks(
 def quantize(
     calls: Calls,
     found: Quantization | RowQuantization,
-    kernel: Kernel,
+    kernel: KernelExport,
     name: str,
     tensors: Sequence[ir.Value],
     threads: Threads | None = None,

@@ -53,7 +53,7 @@ class Input:
 
 
 @dataclass(frozen=True)
-class Stage:
+class MapStage:
     """One elementwise generic over the totals; `gated`: over two columns half the width apart.
 
     `inputs`: one for each argument of its body except the last. `tables`: the tensors whose rows it
@@ -80,7 +80,7 @@ class Epilogue:
     follows. `kept`: after this many stages, none of them gated, the totals are also a result.
     """
 
-    stages: tuple[Stage, ...]
+    stages: tuple[MapStage, ...]
     unfused: Reason | None = None
     kept: int | None = None
 
@@ -178,7 +178,7 @@ def epilogue(op: ir.Operation, panel: int, *, keeps: bool = False) -> Epilogue:
     `panel`: halves of a gated stage must be whole panels of this many columns. `keeps`: the kernel
     can store totals with other readers once, besides the result of a stage on them.
     """
-    stages: list[Stage] = []
+    stages: list[MapStage] = []
     last, width, gated = op, shape_of(op.results[0])[-1], False
     kept: int | None = None
     others: list[ir.Operation] = []
@@ -188,7 +188,7 @@ def epilogue(op: ir.Operation, panel: int, *, keeps: bool = False) -> Epilogue:
         if isinstance(stage, End) and keeps and kept is None and not gated:
             beside, others = _beside(value, width)
             stage, kept = beside or stage, len(stages) if beside else None
-        if not isinstance(stage, Stage):
+        if not isinstance(stage, MapStage):
             return Epilogue(tuple(stages), stage if isinstance(stage, Reason) else None, kept)
         if not all(is_before(stage.op, other) for other in others):
             # It may read a result that the other readers compute from the kept totals.
@@ -199,18 +199,18 @@ def epilogue(op: ir.Operation, panel: int, *, keeps: bool = False) -> Epilogue:
             width, gated = width // 2, True
 
 
-def _beside(value: ir.Value, width: int) -> tuple[Stage | None, list[ir.Operation]]:
+def _beside(value: ir.Value, width: int) -> tuple[MapStage | None, list[ir.Operation]]:
     """The stage that reads `value` before all other readers, and those readers."""
     users = list(dict.fromkeys(use.owner.operation for use in value.uses))
     for user in users:
         others = [other for other in users if other != user]
         if others and all(is_before(user, other) for other in others):
             stage = _stage(user, width, value)
-            return (stage, others) if isinstance(stage, Stage) else (None, [])
+            return (stage, others) if isinstance(stage, MapStage) else (None, [])
     return None, []
 
 
-def _next(value: ir.Value, width: int, panel: int) -> Stage | End | Reason:
+def _next(value: ir.Value, width: int, panel: int) -> MapStage | End | Reason:
     """The stage that is the only reader of `value`, of `width` columns; `panel`: 0 allows no gate.
 
     A reason is returned for an elementwise operation that cannot be a stage.
@@ -225,7 +225,7 @@ def _next(value: ir.Value, width: int, panel: int) -> Stage | End | Reason:
     return End()
 
 
-def _gated(value: ir.Value, slices: Sequence[ir.Operation], panel: int) -> Stage | End | Reason:
+def _gated(value: ir.Value, slices: Sequence[ir.Operation], panel: int) -> MapStage | End | Reason:
     width = shape_of(value)[-1]
     halves: dict[int, ir.Value] = {}
     for part in slices:
@@ -243,7 +243,7 @@ def _gated(value: ir.Value, slices: Sequence[ir.Operation], panel: int) -> Stage
     if owners[0] != owners[1]:
         return End()
     stage = _stage(owners[0], width // 2, halves[0], halves[width // 2])
-    if not isinstance(stage, Stage):
+    if not isinstance(stage, MapStage):
         return stage
     if not panel:
         return Reason("it joins halves of the columns, behind a reshape or another gate")
@@ -254,7 +254,7 @@ def _gated(value: ir.Value, slices: Sequence[ir.Operation], panel: int) -> Stage
 
 def _stage(
     op: ir.Operation, width: int, first: ir.Value, second: ir.Value | None = None
-) -> Stage | End | Reason:
+) -> MapStage | End | Reason:
     """The generic `op` as a stage over `first` (and `second`), or the reason why it cannot be one.
 
     `End` where it does not compute each element from the same element. `width`: columns of the
@@ -287,7 +287,7 @@ def _stage(
     tables = _tables(op, rank, rows)
     if isinstance(tables, Reason):
         return tables
-    return Stage(op, tuple(inputs), tables, second is not None, _together(inputs, shape))
+    return MapStage(op, tuple(inputs), tables, second is not None, _together(inputs, shape))
 
 
 def _input(

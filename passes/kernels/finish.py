@@ -9,7 +9,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, memref, vector
 
 from mxc.dialects.generic import constant
-from mxc.passes.kernels.epilogues import Epilogue, Reach, Stage
+from mxc.passes.kernels.epilogues import Epilogue, MapStage, Reach
 from mxc.passes.kernels.exponential import exponential
 from mxc.passes.kernels.narrow_floats import extreme, rounded, widened
 from mxc.passes.kernels.vectors import f32, index, of, splat
@@ -20,7 +20,7 @@ _EXTREMES = ("arith.maximumf", "arith.minimumf")
 
 
 @dataclass(frozen=True)
-class Place:
+class ResultColumns:
     """Some columns of one row; `mask`: the lanes that are columns of the result."""
 
     row: ir.Value
@@ -41,7 +41,11 @@ class Finish:
     operations: Mapping[str, str] = field(default_factory=dict)
 
     def apply(
-        self, totals: list[ir.Value], places: list[Place], first: int = 0, last: int | None = None
+        self,
+        totals: list[ir.Value],
+        places: list[ResultColumns],
+        first: int = 0,
+        last: int | None = None,
     ) -> ir.Value:
         """The result of one total, or of the two of a gated epilogue, at their places, after the
         stages from `first` to before `last`."""
@@ -57,7 +61,7 @@ class Finish:
         (result,) = totals
         return result
 
-    def _stage(self, stage: Stage, totals: list[ir.Value], place: Place) -> ir.Value:
+    def _stage(self, stage: MapStage, totals: list[ir.Value], place: ResultColumns) -> ir.Value:
         """The result of a stage on totals, f32 [lanes]. Narrower floats are held as f32."""
         body = stage.op.regions[0].blocks[0]
         known: dict[ir.Value, ir.Value] = {}
@@ -95,7 +99,9 @@ class Finish:
     def _known(self, value: ir.Value, known: Mapping[ir.Value, ir.Value]) -> ir.Value:
         return known[value] if value in known else _constant(value)
 
-    def _read(self, reach: Reach, source: ir.Value, place: Place, together: int) -> ir.Value:
+    def _read(
+        self, reach: Reach, source: ir.Value, place: ResultColumns, together: int
+    ) -> ir.Value:
         if reach == "group":
             return memref.LoadOp(source, [place.row // together]).result
         if reach in ("row", "scalar"):
@@ -103,7 +109,7 @@ class Finish:
         at = [place.row, place.column] if reach == "cell" else [place.column]
         return self._load(source, at, place)
 
-    def _load(self, source: ir.Value, at: list[ir.Value], place: Place) -> ir.Value:
+    def _load(self, source: ir.Value, at: list[ir.Value], place: ResultColumns) -> ir.Value:
         element = ir.MemRefType(source.type).element_type
         kind = of(element, self.lanes)
         if place.mask is None:

@@ -22,7 +22,7 @@ from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.indexing import dims, indexing_maps
 from mxc.dialects.reasons import Reason
 from mxc.formats.formats import E2M1, E4M3, E8M0, FORMATS
-from mxc.passes.kernels.sources import BLOCK, Format, Source
+from mxc.passes.kernels.sources import BLOCK, ActivationSource, Format
 from mxc.passes.kernels.values import is_filled
 
 #: Operations that move nothing. A bitcast is one too: outside of contractions, 4-bit elements are
@@ -47,13 +47,13 @@ _FORMATS: dict[tuple[str, str], Format] = (
 
 
 @dataclass(frozen=True)
-class Operand:
+class ScaledOperand:
     """`tensors`: elements, and scales if any, in any shape with the same number of elements.
 
     `share`: number of consecutive rows of the contraction that have the same activations.
     """
 
-    source: Source
+    source: ActivationSource
     tensors: tuple[ir.Value, ...]
     share: int
 
@@ -69,7 +69,7 @@ def operand(
     ones: bool = False,
     to: str = "",
     rounds: bool = True,
-) -> Operand | Reason:
+) -> ScaledOperand | Reason:
     """The activations of a contraction over `depth`, or why no kernel takes them.
 
     `formats`: formats that a kernel takes, by the types of their elements and scales. `floats`:
@@ -84,7 +84,7 @@ def operand(
             return Reason(f"activations are {kind}; kernels take {', '.join(floats)}")
         value, rounded, share = _look_through(elements, row_bits, as_bytes=False, rounds=rounds)
         format = next(format for format in floats if format == kind)
-        return Operand(Source(format, rounded), (value,), share)
+        return ScaledOperand(ActivationSource(format, rounded), (value,), share)
     quantized = formats.get((kind, str(element_of(scales))))
     if quantized is None:
         known = ", ".join(f"{element} under {scale}" for element, scale in formats)
@@ -94,14 +94,16 @@ def operand(
     scale_bits = depth // block * _width(scales)
     value, _, share = _look_through(elements, row_bits, as_bytes=True)
     if ones and has_scales_of_one(scales):
-        return Operand(Source(quantized, block=block, scales="one", to=to), (value,), share)
+        return ScaledOperand(
+            ActivationSource(quantized, block=block, scales="one", to=to), (value,), share
+        )
     wide = isinstance(element_of(scales), ir.F32Type)
     factor, _, scale_share = _look_through(scales, scale_bits, as_bytes=not wide)
     if share != scale_share:
         value, factor, share = elements, scales, 1
     scale: Literal["own", "f32"] = "f32" if wide and kind != "i8" else "own"
-    source = Source(quantized, block=block, scales=scale, to=to)
-    return Operand(source, (value, factor), share)
+    source = ActivationSource(quantized, block=block, scales=scale, to=to)
+    return ScaledOperand(source, (value, factor), share)
 
 
 def has_scales_of_one(scales: ir.Value) -> bool:

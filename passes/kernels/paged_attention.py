@@ -22,7 +22,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import tensor
 
 from mxc.artifact.pages import PAGE_FORMATS, stored_positions
-from mxc.dialects.attention import AttentionCall, Chunk, Reach, attention_calls
+from mxc.dialects.attention import AttentionCall, AttentionChunk, Reach, attention_calls
 from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.pages import page_format
 from mxc.dialects.pool_reads import PoolRead
@@ -301,7 +301,7 @@ def _name(kernel: PagedAttention, taken: set[str]) -> str:
     sizes += "" if kernel.mixed == kernel.depth else f"to{kernel.mixed}"
     name = f"mxc_attention_{sizes}_{kernel.element}"
     if kernel.reach is not None:
-        chunks = isinstance(kernel.reach, Chunk)
+        chunks = isinstance(kernel.reach, AttentionChunk)
         name += f"_{'chunks' if chunks else 'near'}_{reach_size(kernel.reach)}"
     name += "" if kernel.cap is None else "_capped"
     if kernel.dense:

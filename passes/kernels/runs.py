@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from iree.compiler import ir
 from iree.compiler.dialects import arith, memref, scf
 
-from mxc.dialects.attention import Chunk, Reach
+from mxc.dialects.attention import AttentionChunk, Reach
 from mxc.dialects.generic import constant
 from mxc.passes.kernels.vectors import i1, index, loop, signed_below
 
 
-def reach_size(reach: int | Chunk) -> int:
+def reach_size(reach: int | AttentionChunk) -> int:
     """Number of tokens of the window, or of a chunk."""
-    return reach.size if isinstance(reach, Chunk) else reach
+    return reach.size if isinstance(reach, AttentionChunk) else reach
 
 
 def first_seen(reach: Reach, position: ir.Value) -> ir.Value:
@@ -31,7 +31,7 @@ def first_seen(reach: Reach, position: ir.Value) -> ir.Value:
 
     if reach is None:
         return number(0)
-    if isinstance(reach, Chunk):
+    if isinstance(reach, AttentionChunk):
         return position // number(reach.size) * number(reach.size)
     return arith.maxsi(number(0), position - number(reach - 1))
 
@@ -60,7 +60,7 @@ def most_pieces(
 
 
 @dataclass(frozen=True)
-class Run:
+class KernelRun:
     """A run: its `number`, `first` token, number of `tokens`, and of positions `before`."""
 
     number: ir.Value
@@ -71,7 +71,7 @@ class Run:
 
 def block_of_rows(
     runs: ir.Value, count: ir.Value, number: ir.Value, *, group: int, rows: int
-) -> tuple[Run, ir.Value, ir.Value]:
+) -> tuple[KernelRun, ir.Value, ir.Value]:
     """The run of block `number` of all blocks of rows, its number in the run, and whether it
     exists.
 
@@ -90,17 +90,17 @@ def block_of_rows(
     return read_run(runs, run), block, found
 
 
-def run_of_token(runs: ir.Value, count: ir.Value, token: ir.Value) -> Run:
+def run_of_token(runs: ir.Value, count: ir.Value, token: ir.Value) -> KernelRun:
     """The run of a token of the call: the last run that begins at or before it."""
     with loop(index(1), count, index(1), [index(0)]) as (each, (run,), op):
         scf.YieldOp([arith.select(_at_most(_number(runs, each, 0), token), each, run)])
     return read_run(runs, op.results[0])
 
 
-def read_run(runs: ir.Value, number: ir.Value) -> Run:
+def read_run(runs: ir.Value, number: ir.Value) -> KernelRun:
     """Load run `number` of the call."""
     first, tokens, before = (_number(runs, number, column) for column in range(3))
-    return Run(number, first, tokens, before)
+    return KernelRun(number, first, tokens, before)
 
 
 def _number(runs: ir.Value, run: ir.Value, column: int) -> ir.Value:

@@ -52,7 +52,7 @@ _ELEMENTS: Mapping[Format, ElementFormat] = {
 
 
 @dataclass(frozen=True)
-class Source:
+class ActivationSource:
     """`format` of the activations. `rounded`: they are f32 in memory, and to be rounded to bf16.
 
     `block`: elements per scale. `scales`: of the type of the format ("own"), f32, or all one and

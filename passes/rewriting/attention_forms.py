@@ -36,7 +36,7 @@ from mxc.dialects.indexing import (
     trace,
 )
 from mxc.dialects.reasons import Reason
-from mxc.dialects.scalar_nodes import Apply, Number, Read, Tree, loops_of, reads
+from mxc.dialects.scalar_nodes import Apply, Literal, TensorElement, Tree, loops_of, reads
 from mxc.dialects.scalar_trees import body_tree, tree_of
 from mxc.passes.rewriting.between_products import (
     MAXIMA,
@@ -56,7 +56,7 @@ _CASTS = ("arith.extf", "arith.truncf")
 
 
 @dataclass(frozen=True)
-class Side:
+class TensorRead:
     """A tensor, and the indices at which it is read."""
 
     value: ir.Value
@@ -80,9 +80,9 @@ class AttentionForm:
 
     op: ir.Operation
     first: ir.Operation
-    queries: Side
-    keys: Side
-    values: Side
+    queries: TensorRead
+    keys: TensorRead
+    values: TensorRead
     scale: float
     masks: list[Tree | Masked]
     ranges: list[int | None]
@@ -206,12 +206,12 @@ class _Match:
             self.ranges[N], self.ranges[V], self.ranges[G] = pairs // heads, heads, count // pairs
             self.inner = any(over in own for own in loops[: batch[-1]])
 
-    def _side(self, op: ir.Operation, number: int, places: list[ir.AffineExpr]) -> Side:
+    def _side(self, op: ir.Operation, number: int, places: list[ir.AffineExpr]) -> TensorRead:
         """An operand of a contraction, read at digits."""
         value, at = op.operands[number], self._at(indexing_maps(op)[number], places)
         if self.traced:
             value, at = trace(value, at, self.ranges)
-        return Side(value, self._simple(at))
+        return TensorRead(value, self._simple(at))
 
     def _simple(self, at: Sequence[ir.AffineExpr]) -> list[ir.AffineExpr]:
         return [simplified(index, self.ranges) for index in at]
@@ -222,7 +222,7 @@ class _Match:
     def _enters(self, value: ir.Value) -> bool:
         return value in self.between.values and value != self.between.first.results[0]
 
-    def _first(self, product: Read) -> tuple[Side, Side]:
+    def _first(self, product: TensorElement) -> tuple[TensorRead, TensorRead]:
         """Queries and keys of the first contraction."""
         first = self.between.first
         maps, sizes, inner = indexing_maps(first), loop_ranges(first), reduced_loop(first)
@@ -240,7 +240,7 @@ class _Match:
             raise _Unmatched("its scores are not of queries times keys")
         return both[keys.index(False)], both[keys.index(True)]
 
-    def _softmax(self, tree: Tree) -> tuple[Tree, Read]:
+    def _softmax(self, tree: Tree) -> tuple[Tree, TensorElement]:
         """The scores of a softmax, and the element of the first contraction that they read."""
         guard: Tree | None = None
         chosen = _inputs(tree, "arith.select")
@@ -265,18 +265,18 @@ class _Match:
             self._require_empty(guard, scores, product)
         return scores, product
 
-    def _products(self, tree: Tree) -> Iterator[Read]:
+    def _products(self, tree: Tree) -> Iterator[TensorElement]:
         first = self.between.first.results[0]
         return (read for read in reads(tree) if read.value == first)
 
-    def _reduction(self, tree: Tree, names: Sequence[str], product: Read) -> Tree:
+    def _reduction(self, tree: Tree, names: Sequence[str], product: TensorElement) -> Tree:
         """What a reduction over the keys, of one of these operations, reduces."""
         read = _plain(tree)
         op = None
-        if isinstance(read, Read) and not isinstance(read.value, ir.BlockArgument):
+        if isinstance(read, TensorElement) and not isinstance(read.value, ir.BlockArgument):
             op = read.value.owner.operation
         over = None if op is None or not op.name.startswith("linalg.") else reduced_loop(op)
-        if op is None or over is None or not isinstance(read, Read):
+        if op is None or over is None or not isinstance(read, TensorElement):
             raise _Unmatched("its maximum or sum is not one over the keys")
         number = ir.OpResult(read.value).result_number
         end = list(op.regions[0].blocks[0].operations)[-1].operands[number]
@@ -305,16 +305,20 @@ class _Match:
         """Require that two trees are of the same operation, at elements that were compared."""
         if isinstance(found, Apply) and isinstance(wanted, Apply) and found.op == wanted.op:
             return
-        if isinstance(found, Read) and isinstance(wanted, Read) and found.value == wanted.value:
+        if (
+            isinstance(found, TensorElement)
+            and isinstance(wanted, TensorElement)
+            and found.value == wanted.value
+        ):
             return
         raise _Unmatched("its maximum or sum is one of other scores")
 
     def _require_empty(
-        self, found: Tree, scores: Tree, product: Read, *, negated: bool = False
+        self, found: Tree, scores: Tree, product: TensorElement, *, negated: bool = False
     ) -> None:
         """Require that a condition is that all scores of a query are -inf: also as the negation of
         that any is not."""
-        if isinstance(found, Read):
+        if isinstance(found, TensorElement):
             names = ("arith.ori",) if negated else ("arith.andi",)
             found = self._reduction(found, names, product)
         if isinstance(found, Apply) and found.op.name == "arith.cmpi":
@@ -351,7 +355,7 @@ class _Match:
             else:
                 break
             tree = _plain(tree.inputs[inner])
-        if isinstance(tree, Read):
+        if isinstance(tree, TensorElement):
             return scale, masks
         name = tree.op.name if isinstance(tree, Apply) else "an unknown operation"
         raise _Unmatched(f"its scores are computed by {name}")
@@ -380,4 +384,4 @@ def _inputs(tree: Tree, name: str) -> tuple[Tree, ...] | None:
 
 def _number(tree: Tree) -> float | None:
     tree = _plain(tree)
-    return float(tree.number) if isinstance(tree, Number) else None
+    return float(tree.number) if isinstance(tree, Literal) else None

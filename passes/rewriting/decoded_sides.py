@@ -21,7 +21,7 @@ from mxc.dialects.dequantize import extend, is_byte, iterators
 from mxc.dialects.generic import constant, element_of, generic, shape_of
 from mxc.dialects.indexing import dims, indexing_maps, loop_ranges, substitute
 from mxc.dialects.product import f32_operands
-from mxc.dialects.scalar_nodes import Apply, Product, Read, Tree, loops_of, reads
+from mxc.dialects.scalar_nodes import Apply, FloatProduct, TensorElement, Tree, loops_of, reads
 from mxc.dialects.scalar_trees import body_tree
 from mxc.dialects.sizes import size_of
 from mxc.passes.rewriting.codes import Codes
@@ -82,7 +82,7 @@ def _with_halves_last(decoding: Decoding) -> Decoding:
     order = [*(each for each in range(last + 1) if each != axis), axis]
     bytes_ = transposed(read.value, order)
     return dataclasses.replace(
-        decoding, elements=Read(bytes_, tuple(read.at[each] for each in order))
+        decoding, elements=TensorElement(bytes_, tuple(read.at[each] for each in order))
     )
 
 
@@ -111,7 +111,9 @@ def _in_order(decoding: Decoding) -> Decoding:
     value = transposed(value, [*range(last + 1), last + 2, last + 1])
     kind = ir.RankedTensorType.get([*shape_of(value)[:last], 2 * whole], element_of(value))
     groups = reassociation([*loops, [last, last + 1, last + 2]])
-    elements = Read(tensor.CollapseShapeOp(kind, value, groups).result, (*at[:last], halves.at))
+    elements = TensorElement(
+        tensor.CollapseShapeOp(kind, value, groups).result, (*at[:last], halves.at)
+    )
     return dataclasses.replace(decoding, elements=elements, second=None, swapped=False)
 
 
@@ -200,7 +202,7 @@ def _reads_codes(tree: Tree) -> bool:
 def _product(trees: Sequence[Tree]) -> Tree:
     first, *rest = trees
     for tree in rest:
-        first = Product(first, tree)
+        first = FloatProduct(first, tree)
     return first
 
 

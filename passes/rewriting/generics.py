@@ -10,12 +10,12 @@ from iree.compiler.dialects import linalg
 from mxc.dialects.dequantize import iterators
 from mxc.dialects.generic import element_of
 from mxc.dialects.indexing import indexing_maps
-from mxc.passes.rewriting.rebuild import Read, discardable
+from mxc.passes.rewriting.rebuild import OperandRead, discardable
 
 
 def generic_like(
     op: ir.Operation,
-    inputs: Sequence[Read],
+    inputs: Sequence[OperandRead],
     init: ir.Value,
     body: Callable[[Sequence[ir.Value]], ir.Value],
 ) -> ir.Value:

@@ -21,7 +21,7 @@ _PURE = ("linalg.", "tensor.", "flow.tensor.bitcast", "util.global.load", GATHER
 
 
 @dataclass(frozen=True)
-class Read:
+class OperandRead:
     """A scalar of the new body: an element of an operand, read through a map."""
 
     value: ir.Value
@@ -44,7 +44,7 @@ class Constant:
     type: ir.Type
 
 
-Scalar: TypeAlias = "Read | Inlined | Constant"
+Scalar: TypeAlias = "OperandRead | Inlined | Constant"
 
 
 def linalg_operations(root: ir.Operation) -> Worklist:
@@ -155,9 +155,9 @@ def sweep(root: ir.Operation) -> None:
             erase(op)
 
 
-def reads_of(item: Scalar) -> Iterator[Read]:
+def reads_of(item: Scalar) -> Iterator[OperandRead]:
     """Yield the reads of a scalar of a new body, in order."""
-    if isinstance(item, Read):
+    if isinstance(item, OperandRead):
         yield item
     elif isinstance(item, Inlined):
         for inner in item.inputs:
@@ -166,7 +166,7 @@ def reads_of(item: Scalar) -> Iterator[Read]:
 
 def _emit(item: Scalar, arguments: Iterator[ir.Value]) -> ir.Value:
     """Emit the scalar of `item`; `arguments` are in the order of `reads_of`."""
-    if isinstance(item, Read):
+    if isinstance(item, OperandRead):
         return next(arguments)
     if isinstance(item, Constant):
         return constant(item.number, item.type)

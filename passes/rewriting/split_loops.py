@@ -20,7 +20,7 @@ from mxc.errors import PassError
 
 
 @dataclass(frozen=True)
-class Plan:
+class LoopSplit:
     """The loops after the split, and for each operand and dimension the loops that index it."""
 
     kinds: list[ir.Attribute]
@@ -47,7 +47,7 @@ def plan_split(
     kinds: Sequence[ir.Attribute],
     ranges: Sequence[int | None],
     location: ir.Location,
-) -> Plan | None:
+) -> LoopSplit | None:
     """Plan how to split the loops so that each index is plain; None if an index has another form.
 
     Raises PassError where a loop is not a whole number of blocks, is dynamic, or is divided by two
@@ -83,7 +83,7 @@ def plan_split(
                 return None
             groups.append(group)
         digits.append(groups)
-    return Plan(split_kinds, sizes, digits)
+    return LoopSplit(split_kinds, sizes, digits)
 
 
 def _divisors(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from mxc.errors import RequestError
 from mxc.runtime.completions import harmony, tagged
-from mxc.runtime.completions.dialect import HARMONY, TAGGED, Dialect
+from mxc.runtime.completions.dialect import HARMONY, TAGGED, AnswerDialect
 from mxc.runtime.text import Text
 
 #: Longest grammar that is compiled, in characters.
@@ -46,7 +46,9 @@ class Constraint:
 class Constraints:
     """Compiles constraints for one tokenizer."""
 
-    def __init__(self, text: Text, dialect: Dialect, vocabulary: int, ends: Sequence[int]) -> None:
+    def __init__(
+        self, text: Text, dialect: AnswerDialect, vocabulary: int, ends: Sequence[int]
+    ) -> None:
         """Raises RequestError where llguidance is not installed."""
         try:
             import llguidance
@@ -108,7 +110,7 @@ class LlguidanceGrammar:
         return not self._matcher.is_stopped()
 
 
-def _wrapped(dialect: Dialect, constraint: Constraint, chat: str | None) -> str:
+def _wrapped(dialect: AnswerDialect, constraint: Constraint, chat: str | None) -> str:
     """Return the grammar of a whole answer, in llguidance's language (Lark)."""
     if chat is not None and dialect.name == HARMONY:
         lines = [

@@ -13,7 +13,7 @@ HARMONY, TAGGED, PLAIN = "harmony", "tagged", "plain"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dialect:
+class AnswerDialect:
     """An answer format.
 
     `markers`: the special tokens that structure an answer, by id. `ends`: the markers that also end
@@ -36,12 +36,12 @@ class Dialect:
         return PlainParser()
 
 
-def dialect_of(text: Text) -> Dialect:
+def dialect_of(text: Text) -> AnswerDialect:
     """Return the dialect of an artifact's chats; PLAIN where none is recognized."""
     found = {name: text.tokenizer.token_to_id(name) for name in (*harmony.MARKERS, tagged.THINK)}
     ids: dict[str, int] = {name: each for name, each in found.items() if each is not None}
     if text.has_chat_template and all(name in ids for name in harmony.MARKERS):
-        return Dialect(
+        return AnswerDialect(
             name=HARMONY,
             markers={ids[name]: name for name in harmony.MARKERS},
             ends=frozenset(ids[name] for name in harmony.ENDS),
@@ -57,5 +57,5 @@ def dialect_of(text: Text) -> Dialect:
             for number, token in text.tokenizer.get_added_tokens_decoder().items()
             if token.special and token.content in tagged.TAGS
         }
-        return Dialect(name=TAGGED, markers=special, thinks=thinks, calls=calls)
-    return Dialect(name=PLAIN, markers={})
+        return AnswerDialect(name=TAGGED, markers=special, thinks=thinks, calls=calls)
+    return AnswerDialect(name=PLAIN, markers={})

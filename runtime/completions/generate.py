@@ -7,7 +7,7 @@ from typing import Any, TypeAlias, cast
 
 from mxc.errors import RequestError
 from mxc.runtime.completions.constraints import Constraint
-from mxc.runtime.completions.stream import Completion, Stream
+from mxc.runtime.completions.stream import AnswerStream, Completion
 from mxc.runtime.completions.text_model import Prompt, TextModel
 from mxc.runtime.engine.request import Sampling
 
@@ -44,7 +44,7 @@ def start(
     template: Mapping[str, Any] | None = None,
     logprobs: int | None = None,
     **sampling: Any,
-) -> Stream:
+) -> AnswerStream:
     """Start one answer and return its stream; `Model.generate` documents the options."""
     variables: dict[str, Any] = {**(template or {}), **({"tools": list(tools)} if tools else {})}
     given = _prompt(model, prompt, variables)
@@ -73,7 +73,7 @@ def generate(
     prompts = prompts_of(prompt)
     if prompts is None:
         return start(model, cast("OnePrompt", prompt), **options).result()
-    streams: list[Stream] = []
+    streams: list[AnswerStream] = []
     try:
         streams += [start(model, each, **options) for each in prompts]
         return [stream.result() for stream in streams]

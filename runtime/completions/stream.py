@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 
 from mxc.runtime.completions.deltas import ARGUMENTS, CALL, CONTENT, REASONING, Delta
 from mxc.runtime.engine.engine import Handle
-from mxc.runtime.engine.request import ERROR, Drawn, Outcome
+from mxc.runtime.engine.request import ERROR, Outcome, SampledToken
 
 
 @dataclass(frozen=True)
-class Piece:
+class AnswerPiece:
     """The deltas that one token completes: none, one or several.
 
     `drawn`: the token; None at the end of the answer, where text that was held back is released.
@@ -22,7 +22,7 @@ class Piece:
     """
 
     deltas: tuple[Delta, ...]
-    drawn: Drawn | None = None
+    drawn: SampledToken | None = None
     kind: str | None = None
 
     @property
@@ -43,14 +43,14 @@ class ToolCall:
 class Completion:
     """An answer, as far as it is generated.
 
-    `drawn`: each token, with log-probabilities where they were requested. `kinds`: `Piece.kind` of
-    each token.
+    `drawn`: each token, with log-probabilities where they were requested. `kinds`: the
+    `AnswerPiece.kind` of each token.
     """
 
     text: str = ""
     reasoning: str = ""
     tool_calls: list[ToolCall] = field(default_factory=list)
-    drawn: list[Drawn] = field(default_factory=list)
+    drawn: list[SampledToken] = field(default_factory=list)
     kinds: list[str | None] = field(default_factory=list)
     outcome: Outcome | None = None
 
@@ -64,7 +64,7 @@ class Completion:
         """ "stop", "length" or "cancelled"; None before the end."""
         return None if self.outcome is None else self.outcome.reason
 
-    def add(self, piece: Piece) -> None:
+    def add(self, piece: AnswerPiece) -> None:
         """Append a piece."""
         if piece.drawn is not None:
             self.drawn.append(piece.drawn)
@@ -80,7 +80,7 @@ class Completion:
                 self.tool_calls[-1].arguments += delta.text
 
 
-class Stream:
+class AnswerStream:
     """The pieces of one answer, to be read once: by `for`, by `async for`, or whole.
 
     Reading raises the error that ended the answer, if any. An unread stream does not block the
@@ -90,7 +90,7 @@ class Stream:
     def __init__(self) -> None:
         """Create an empty stream; call `submitted` before the first read."""
         self.completion = Completion()
-        self._pieces: deque[Piece | None] = deque()
+        self._pieces: deque[AnswerPiece | None] = deque()
         self._changed = threading.Condition()
         #: Whether the reader waits for the end only, and is not woken for each piece.
         self._whole = False
@@ -101,7 +101,7 @@ class Stream:
         """Keep the handle that cancels the request."""
         self._handle = handle
 
-    def put(self, piece: Piece | None) -> None:
+    def put(self, piece: AnswerPiece | None) -> None:
         """Append a piece, or None for the end. Called on the engine's thread."""
         with self._changed:
             self._pieces.append(piece)
@@ -134,7 +134,7 @@ class Stream:
             pass
         return self.completion
 
-    def __enter__(self) -> Stream:
+    def __enter__(self) -> AnswerStream:
         """Return the stream itself."""
         return self
 
@@ -142,7 +142,7 @@ class Stream:
         """Cancel the answer if it has not ended."""
         self.cancel()
 
-    def __iter__(self) -> Iterator[Piece]:
+    def __iter__(self) -> Iterator[AnswerPiece]:
         """Yield pieces as they are generated."""
         while True:
             with self._changed:
@@ -155,7 +155,7 @@ class Stream:
             self.completion.add(piece)
             yield piece
 
-    async def __aiter__(self) -> AsyncIterator[Piece]:
+    async def __aiter__(self) -> AsyncIterator[AnswerPiece]:
         """Yield pieces as they are generated, without blocking the event loop."""
         event = asyncio.Event()
         self._waker = (asyncio.get_running_loop(), event)

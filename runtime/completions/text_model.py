@@ -11,7 +11,7 @@ from mxc.errors import RequestError
 from mxc.runtime.completions.constraints import Constraint, Constraints
 from mxc.runtime.completions.deltas import AnswerParser, PlainParser
 from mxc.runtime.completions.dialect import dialect_of
-from mxc.runtime.completions.stream import Stream
+from mxc.runtime.completions.stream import AnswerStream
 from mxc.runtime.completions.writer import Writer
 from mxc.runtime.engine.engine import Engine
 from mxc.runtime.engine.request import Grammar, Outcome, Request, Sampling
@@ -59,7 +59,7 @@ class TextModel:
         special: bool = False,
         past_end: bool = False,
         on_end: Callable[[Outcome], None] | None = None,
-    ) -> Stream:
+    ) -> AnswerStream:
         """Queue a prompt and return the stream of its answer.
 
         max_tokens: None for as many as fit. tools: whether calls are recognized in a chat's answer.
@@ -74,7 +74,7 @@ class TextModel:
                 f"a prompt of {len(prompt.tokens)} tokens leaves no room: a sequence may have "
                 f"{self.engine.longest}"
             )
-        stream = Stream()
+        stream = AnswerStream()
         parser: AnswerParser = PlainParser()
         parsed = prompt.chat is not None and not special
         if parsed:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from mxc.runtime.completions.stream import Piece, Stream
+from mxc.runtime.completions.stream import AnswerPiece, AnswerStream
 from mxc.runtime.engine.engine import Engine
-from mxc.runtime.engine.request import Drawn, Outcome, Request, Sampling
+from mxc.runtime.engine.request import Outcome, Request, SampledToken, Sampling
 
 
 def start_tokens(
@@ -16,12 +16,12 @@ def start_tokens(
     *,
     sampling: Sampling | None = None,
     ends: Collection[int] = (),
-) -> Stream:
+) -> AnswerStream:
     """Queue a prompt and return its stream, whose pieces have tokens and no text.
 
     ends: tokens that end the answer and are part of it. Raises the errors of Engine.submit.
     """
-    stream = Stream()
+    stream = AnswerStream()
     request = Request(
         prompt=tuple(prompt),
         max_tokens=max_tokens,
@@ -36,12 +36,12 @@ def start_tokens(
 class _Listener:
     """The engine's listener: puts each token into the stream as a piece."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: AnswerStream) -> None:
         self._stream = stream
 
-    def drawn(self, drawn: Drawn) -> str | None:
+    def drawn(self, drawn: SampledToken) -> str | None:
         """Put the token into the stream."""
-        self._stream.put(Piece((), drawn))
+        self._stream.put(AnswerPiece((), drawn))
         return None
 
     def ended(self, outcome: Outcome) -> None:

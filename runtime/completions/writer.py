@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from mxc.runtime.completions.deltas import CONTENT, AnswerParser, Delta
-from mxc.runtime.completions.stream import Piece, Stream
-from mxc.runtime.engine.request import STOP, Drawn, Outcome
+from mxc.runtime.completions.stream import AnswerPiece, AnswerStream
+from mxc.runtime.engine.request import STOP, Outcome, SampledToken
 from mxc.runtime.text import StopStrings, Text
 
 
@@ -17,7 +17,7 @@ class Writer:
         self,
         text: Text,
         parser: AnswerParser,
-        stream: Stream,
+        stream: AnswerStream,
         *,
         markers: Mapping[int, str],
         ends: frozenset[int],
@@ -40,7 +40,7 @@ class Writer:
         self._ends = ends
         self._stop = StopStrings(stop)
 
-    def drawn(self, drawn: Drawn) -> str | None:
+    def drawn(self, drawn: SampledToken) -> str | None:
         """Decode and parse a token; return STOP where the answer contains a stop string."""
         token = drawn.token
         if token in self._markers:
@@ -52,7 +52,7 @@ class Writer:
         else:
             deltas = self._parser.text(self._decoder.push(token))
             kind = self._parser.kind
-        self._stream.put(Piece(self._stopped(deltas), drawn, kind))
+        self._stream.put(AnswerPiece(self._stopped(deltas), drawn, kind))
         return STOP if self._stop.found is not None else None
 
     def ended(self, outcome: Outcome) -> None:
@@ -62,7 +62,7 @@ class Writer:
         if rest:
             held += (Delta(CONTENT, rest),)
         if held:
-            self._stream.put(Piece(held))
+            self._stream.put(AnswerPiece(held))
         if self._on_end is not None:
             self._on_end(outcome)
         self._stream.completion.outcome = outcome

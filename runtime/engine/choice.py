@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxc.errors import RequestError
-from mxc.runtime.engine.request import Drawn, Grammar, Sampling
+from mxc.runtime.engine.request import Grammar, SampledToken, Sampling
 from mxc.runtime.sampling import Sampler
 
 
@@ -34,7 +34,7 @@ class Choice:
         #: Whether the grammar's text is complete.
         self.complete = False
 
-    def __call__(self, logits: NDArray[np.float32]) -> Drawn:
+    def __call__(self, logits: NDArray[np.float32]) -> SampledToken:
         """Draw a token from `logits`, f32 [vocabulary].
 
         Raises RequestError where the logits hold NaN or infinity, or where the grammar allows no
@@ -51,7 +51,7 @@ class Choice:
         if self._grammar is not None:
             self.complete = not self._grammar.advance(token)
         if self._sampling.top_logprobs is None:
-            return Drawn(token)
+            return SampledToken(token)
         return _with_logprobs(logits, token, self._sampling.top_logprobs)
 
     def _penalized(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -68,7 +68,7 @@ class Choice:
         return row
 
 
-def _with_logprobs(logits: NDArray[np.float32], token: int, top: int) -> Drawn:
+def _with_logprobs(logits: NDArray[np.float32], token: int, top: int) -> SampledToken:
     wide = logits.astype(np.float64)
     wide -= wide.max()
     wide -= np.log(np.exp(wide).sum())
@@ -77,4 +77,6 @@ def _with_logprobs(logits: NDArray[np.float32], token: int, top: int) -> Drawn:
         found = np.argpartition(wide, -top)[-top:] if top < len(wide) else np.arange(len(wide))
         # Among equals the smallest token id comes first, as in argmax.
         likeliest = found[np.lexsort((found, -wide[found]))].tolist()
-    return Drawn(token, float(wide[token]), tuple((each, float(wide[each])) for each in likeliest))
+    return SampledToken(
+        token, float(wide[token]), tuple((each, float(wide[each])) for each in likeliest)
+    )

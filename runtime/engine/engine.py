@@ -20,7 +20,7 @@ from mxc.errors import MxcError, RequestError
 from mxc.runtime.engine.choice import Choice
 from mxc.runtime.engine.job import Job, step_plan
 from mxc.runtime.engine.request import CANCELLED, ERROR, LENGTH, STOP, Outcome, Request
-from mxc.runtime.engine.schedule import PageLimits, StepLimits, Work, schedule
+from mxc.runtime.engine.schedule import PageLimits, RequestWork, StepLimits, schedule
 from mxc.runtime.page_store import PageStore, SequencePages, StoreCounts
 from mxc.runtime.pages import next_key, page_keys
 from mxc.runtime.steps import StepModel
@@ -235,9 +235,9 @@ class Engine:
                 self._draw(job, logits[row])
                 row += 1
 
-    def _work(self, job: Job) -> Work:
+    def _work(self, job: Job) -> RequestWork:
         assert job.pages is not None
-        return Work(
+        return RequestWork(
             number=job.number,
             tokens=len(job.tokens),
             computed=job.computed,
@@ -245,7 +245,7 @@ class Engine:
             unused=(0,) * len(self.model.kinds),
         )
 
-    def _candidates(self) -> Iterator[Work]:
+    def _candidates(self) -> Iterator[RequestWork]:
         """Yield waiting requests, except those whose next page another request is computing."""
         if not self._waiting:
             return
@@ -256,7 +256,7 @@ class Engine:
             if found < len(keys) and keys[found] in soon and not self.model.states:
                 continue
             soon.update(keys[found:])
-            yield Work(
+            yield RequestWork(
                 number=job.number,
                 tokens=len(job.tokens),
                 computed=found * self.model.page_size,

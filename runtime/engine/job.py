@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from mxc.runtime.engine.choice import Choice
 from mxc.runtime.engine.request import Request
-from mxc.runtime.engine.schedule import Chunk
+from mxc.runtime.engine.schedule import RequestChunk
 from mxc.runtime.page_store import SequencePages
 from mxc.runtime.plans import Run, plan_of
 from mxc.runtime.steps import StepModel, StepPlan
@@ -38,7 +38,7 @@ class Job:
     cancelled: bool = False
 
 
-def step_plan(chunks: list[tuple[Job, Chunk]], model: StepModel) -> StepPlan:
+def step_plan(chunks: list[tuple[Job, RequestChunk]], model: StepModel) -> StepPlan:
     """Return the plan of one step over `chunks`; the pages of the jobs are allocated already."""
     runs = []
     for job, chunk in chunks:

@@ -46,7 +46,7 @@ class Sampling:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class SampledToken:
     """One generated token, with its log-probability and the likeliest tokens if requested.
 
     `top`: (token, log-probability), the likeliest first.
@@ -80,7 +80,7 @@ class Outcome:
 class Listener(Protocol):
     """Receives the tokens and the outcome of a request on the engine's thread; must not block."""
 
-    def drawn(self, drawn: Drawn) -> str | None:
+    def drawn(self, drawn: SampledToken) -> str | None:
         """Take a token. Return a reason to end the request with this token, or None."""
 
     def ended(self, outcome: Outcome) -> None:

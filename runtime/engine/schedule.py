@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
+class RequestWork:
     """State of one request, as the schedule needs it.
 
     tokens: number of known tokens, prompt and generated. computed: number of them in the KV cache;
@@ -53,19 +53,19 @@ class PageLimits:
     page_size: int
     most: tuple[int, ...]
 
-    def needed(self, work: Work, count: int) -> int:
+    def needed(self, work: RequestWork, count: int) -> int:
         """Number of new pages of each kind that the next `count` tokens need."""
         size = self.page_size
         return -(-(work.computed + count) // size) - -(-work.computed // size)
 
-    def fits(self, work: Work, pages: int) -> int:
+    def fits(self, work: RequestWork, pages: int) -> int:
         """Number of further tokens that fit with `pages` new pages."""
         size = self.page_size
         return (-(-work.computed // size) + pages) * size - work.computed
 
 
 @dataclass(frozen=True)
-class Chunk:
+class RequestChunk:
     """The next `count` tokens of request `number`."""
 
     number: int
@@ -73,20 +73,20 @@ class Chunk:
 
 
 @dataclass(frozen=True)
-class Schedule:
+class StepSchedule:
     """A step: the requests to preempt first, then the chunks to compute, in order."""
 
     preempted: tuple[int, ...]
-    chunks: tuple[Chunk, ...]
+    chunks: tuple[RequestChunk, ...]
 
 
 def schedule(
-    running: Sequence[Work],
-    waiting: Iterable[Work],
+    running: Sequence[RequestWork],
+    waiting: Iterable[RequestWork],
     available: Sequence[int],
     pages: PageLimits,
     limits: StepLimits,
-) -> Schedule:
+) -> StepSchedule:
     """Return the next step.
 
     running, waiting: requests in order of arrival. available: number of pages of each kind that can
@@ -99,14 +99,14 @@ def schedule(
     chunks: dict[int, int] = {}
     left = limits.tokens
 
-    def take(work: Work, count: int) -> None:
+    def take(work: RequestWork, count: int) -> None:
         nonlocal left
         for kind in range(len(free)):
             free[kind] -= pages.needed(work, count)
         left -= count
         chunks[work.number] = count
 
-    def preempt_for(work: Work, wanted: int) -> None:
+    def preempt_for(work: RequestWork, wanted: int) -> None:
         """Preempt requests that came after `work` until `wanted` pages of each kind are free."""
         while min(free) < wanted and active[-1].number not in {work.number, *chunks}:
             victim = active.pop()
@@ -140,10 +140,10 @@ def schedule(
             active.append(work)
             take(work, min(work.rest, left))
             _claim(free, work, pages, chunks[work.number])
-    return Schedule(tuple(preempted), tuple(Chunk(*each) for each in chunks.items()))
+    return StepSchedule(tuple(preempted), tuple(RequestChunk(*each) for each in chunks.items()))
 
 
-def _claim(free: list[int], work: Work, pages: PageLimits, taken: int) -> None:
+def _claim(free: list[int], work: RequestWork, pages: PageLimits, taken: int) -> None:
     """Reserve in `free` the pages for the known tokens of `work` beyond the next `taken` ones."""
     whole, now = pages.needed(work, work.rest), pages.needed(work, taken)
     for kind, most in enumerate(pages.most):

@@ -15,7 +15,7 @@ import numpy as np
 from mxc.runtime.verification.compare import Comparison, compare
 from mxc.runtime.verification.hip import Hip, Launch, Times
 from mxc.simulator.compute.operations import Array
-from mxc.simulator.host.hal import Device, Executable
+from mxc.simulator.host.hal import Executable, HalDevice
 from mxc.simulator.run.launch import Binding
 
 
@@ -35,7 +35,7 @@ class Check:
     times: Times
 
 
-class VerifyingDevice(Device):
+class VerifyingDevice(HalDevice):
     """Runs dispatches on `hip`; calls `checked` for each that also ran on the simulator."""
 
     def __init__(

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from mxc.errors import RequestError
-from mxc.simulator.code.code_object import Kernel
+from mxc.simulator.code.code_object import CodeObjectKernel
 from mxc.simulator.compute.operations import Array
 
 #: Names of the library: in ROCm's development packages, ROCm 7 and ROCm 6.
@@ -76,7 +76,7 @@ class Launch:
     """
 
     code: bytes
-    kernel: Kernel
+    kernel: CodeObjectKernel
     workgroups: tuple[int, int, int]
     addresses: Sequence[int]
     constants: Sequence[int]
@@ -233,7 +233,7 @@ class Hip:
 
 
 def _values(
-    kernel: Kernel, addresses: Sequence[int], constants: Sequence[int]
+    kernel: CodeObjectKernel, addresses: Sequence[int], constants: Sequence[int]
 ) -> list[ctypes.c_uint64 | ctypes.c_uint32]:
     """Return a kernel's explicit arguments; HIP supplies the hidden ones."""
     pointers, words = iter(addresses), iter(constants)

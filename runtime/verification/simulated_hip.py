@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from mxc.runtime.verification.hip import ARCHITECTURE
-from mxc.simulator.code.code_object import Kernel, read_kernels
+from mxc.simulator.code.code_object import CodeObjectKernel, read_kernels
 from mxc.simulator.compute.operations import Array
 from mxc.simulator.run.launch import Binding, launch
-from mxc.simulator.run.translate import Program
+from mxc.simulator.run.translate import TranslatedKernel
 
 _OUT_OF_RANGE, _NOT_FOUND = 1, 500
 
@@ -89,16 +89,16 @@ class SimulatedHip:
 
     def hipModuleGetFunction(self, function: Any, module: Any, name: Any) -> int:
         """Find a kernel of a module by name."""
-        kernels: dict[str, Kernel] = self._handles[module.value - 1]
+        kernels: dict[str, CodeObjectKernel] = self._handles[module.value - 1]
         kernel = kernels.get(name.value.decode())
         if kernel is None:
             return _NOT_FOUND
-        function._obj.value = self._handle(Program(kernel))
+        function._obj.value = self._handle(TranslatedKernel(kernel))
         return 0
 
     def hipModuleLaunchKernel(self, function: Any, *given: Any) -> int:
         """Run a kernel to its end."""
-        program: Program = self._handles[function.value - 1]
+        program: TranslatedKernel = self._handles[function.value - 1]
         kernel = program.kernel
         x, y, z, bx, by, bz, lds = (size.value for size in given[:7])
         parameters = given[8]
@@ -113,7 +113,7 @@ class SimulatedHip:
         if (bx, by, bz) != kernel.workgroup or 0 in (x, y, z):
             return _OUT_OF_RANGE
         if lds != kernel.dynamic_lds:
-            program = Program(replace(kernel, dynamic_lds=lds))
+            program = TranslatedKernel(replace(kernel, dynamic_lds=lds))
         launch(program, (x, y, z), bindings, constants)
         return 0
 

@@ -10,7 +10,7 @@ import operator
 import re
 from collections.abc import Callable, Mapping
 
-from mxc.simulator.assembly.source import Place, refuse
+from mxc.simulator.assembly.source import SourceLine, refuse
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>0[xX][0-9a-fA-F]+|0[bB][01]+|0[0-7]*|[1-9]\d*)(?![\w.])|(?P<name>[A-Za-z_.$][\w.$]*)"
@@ -45,7 +45,7 @@ _FUNCTIONS: dict[str, Callable[..., int]] = {
 _DEEPEST = 50
 
 
-def evaluate(text: str, symbols: Mapping[str, int], place: Place) -> int:
+def evaluate(text: str, symbols: Mapping[str, int], place: SourceLine) -> int:
     """Return the value of an expression. Raises AssemblyError if it is malformed or undefined."""
     parser = _Parser(text, symbols, place)
     value = parser.level(0, 0)
@@ -55,7 +55,7 @@ def evaluate(text: str, symbols: Mapping[str, int], place: Place) -> int:
 
 
 class _Parser:
-    def __init__(self, text: str, symbols: Mapping[str, int], place: Place) -> None:
+    def __init__(self, text: str, symbols: Mapping[str, int], place: SourceLine) -> None:
         self.text, self.symbols, self.place = text, symbols, place
         self.tokens: list[str] = []
         self.at = 0

@@ -14,9 +14,9 @@ from mxc.simulator.assembly.modifiers import (
     read_modifiers,
     wait_counters,
 )
-from mxc.simulator.assembly.operands import Reader
+from mxc.simulator.assembly.operands import OperandReader
 from mxc.simulator.assembly.source import Statement, split
-from mxc.simulator.assembly.written import Written, finish, take
+from mxc.simulator.assembly.written import InstructionText, finish, take
 from mxc.simulator.code.instruction import Instruction, Operand
 from mxc.simulator.code.words import OPCODES
 
@@ -52,13 +52,13 @@ def read_instruction(statement: Statement, symbols: Mapping[str, int], address: 
     Raises AssemblyError, with file and line, for a name that gfx950 does not have, and for operands
     and modifiers that the instruction does not take.
     """
-    read = Reader(symbols, statement.place, statement.name)
+    read = OperandReader(symbols, statement.place, statement.name)
     name, suffix = _plain(statement.name)
     encodings = _encodings().get(name, ())
     if not encodings:
         raise read.refuse(f"no instruction of gfx950{_similar(name)}")
     parts, words = _parts(statement.text)
-    written = Written(name, encodings[0], suffix, parts, words, read, address)
+    written = InstructionText(name, encodings[0], suffix, parts, words, read, address)
     target = ""
     if written.encoding == "SOPP" and name.startswith(_JUMPS):
         take(written, 1)
@@ -92,7 +92,7 @@ def _parts(text: str) -> tuple[list[str], list[str]]:
     return parts, last[at:]
 
 
-def _scalar(w: Written) -> Instruction:
+def _scalar(w: InstructionText) -> Instruction:
     """Read SOP1, SOP2 and SOPC: a result, except for compares, and sources."""
     results = [] if w.encoding == "SOPC" else w.parts[:1]
     sources = w.parts[len(results) :]
@@ -105,14 +105,14 @@ def _scalar(w: Written) -> Instruction:
     )
 
 
-def _sop1(w: Written) -> Instruction:
+def _sop1(w: InstructionText) -> Instruction:
     if w.name == "s_getpc_b64":
         take(w, 1)
         return finish(w, [w.scalar_register(w.parts[0])], [])
     return _scalar(w)
 
 
-def _sopk(w: Written) -> Instruction:
+def _sopk(w: InstructionText) -> Instruction:
     if w.name.startswith("s_setreg"):
         take(w, 2)
         fields = {"hwreg": hardware_register(w.parts[0], w.read)}
@@ -136,7 +136,7 @@ def _sopk(w: Written) -> Instruction:
     return finish(w, [register], [immediate])
 
 
-def _sopp(w: Written) -> Instruction:
+def _sopp(w: InstructionText) -> Instruction:
     value = 0
     if w.name == "s_waitcnt":
         value = wait_counters(" ".join(w.parts), w.read) if w.parts else 0
@@ -148,7 +148,7 @@ def _sopp(w: Written) -> Instruction:
     return finish(w, [], [], {"simm16": value & 0xFFFF})
 
 
-def _smem(w: Written) -> Instruction:
+def _smem(w: InstructionText) -> Instruction:
     fields = {key: int(value) for key, value in w.plain_fields().items()}
     if not w.parts:
         return finish(w, [], [], fields)

@@ -15,12 +15,12 @@ from mxc.errors import CodeObjectError
 from mxc.simulator.assembly.expressions import evaluate
 from mxc.simulator.assembly.listing import Listing, read_listing
 from mxc.simulator.assembly.metadata import read_metadata
-from mxc.simulator.assembly.source import Place, refuse
+from mxc.simulator.assembly.source import SourceLine, refuse
 from mxc.simulator.code.code_object import (
     USER_SGPRS,
     Argument,
+    CodeObjectKernel,
     Descriptor,
-    Kernel,
     Workgroup,
     metadata_arguments,
     metadata_workgroup,
@@ -70,7 +70,7 @@ def read_assembly(
     workgroup: Workgroup | None = None,
     buffers: int = 0,
     constants: int = 0,
-) -> dict[str, Kernel]:
+) -> dict[str, CodeObjectKernel]:
     """Return the kernels of assembly text for gfx950, by name.
 
     file: the file's name in errors. workgroup: work items of a workgroup, where the metadata does
@@ -122,15 +122,15 @@ def _kernel(
     arguments: tuple[Argument, ...],
     workgroup: Workgroup,
     descriptor: Descriptor,
-) -> Kernel:
-    return Kernel(
+) -> CodeObjectKernel:
+    return CodeObjectKernel(
         name, arguments, workgroup, descriptor, b"", 0, listing.instructions, listing.places
     )
 
 
 def _snippet(
     listing: Listing, file: str, workgroup: Workgroup | None, arguments: tuple[Argument, ...]
-) -> dict[str, Kernel]:
+) -> dict[str, CodeObjectKernel]:
     if listing.metadata is not None:
         raise refuse(listing.metadata[1], "metadata, but no .amdhsa_kernel")
     if workgroup is None:
@@ -164,7 +164,7 @@ def _snippet(
 
 
 def _descriptor(
-    block: Mapping[str, tuple[str, Place]], symbols: Mapping[str, int], entry: int
+    block: Mapping[str, tuple[str, SourceLine]], symbols: Mapping[str, int], entry: int
 ) -> Descriptor:
     values = dict(_FIELDS)
     place = block[""][1]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from mxc.simulator.assembly.expressions import evaluate
 from mxc.simulator.assembly.instructions import Line, read_instruction
-from mxc.simulator.assembly.source import Place, Statement, refuse, split, statements
+from mxc.simulator.assembly.source import SourceLine, Statement, refuse, split, statements
 from mxc.simulator.code.instruction import Instruction
 from mxc.simulator.errors import AssemblyError
 
@@ -32,8 +32,8 @@ class Listing:
     places: dict[int, str] = field(default_factory=dict)
     labels: dict[str, int] = field(default_factory=dict)
     symbols: dict[str, int] = field(default_factory=dict)
-    blocks: dict[str, dict[str, tuple[str, Place]]] = field(default_factory=dict)
-    metadata: tuple[str, Place] | None = None
+    blocks: dict[str, dict[str, tuple[str, SourceLine]]] = field(default_factory=dict)
+    metadata: tuple[str, SourceLine] | None = None
 
 
 def read_listing(text: str, file: str) -> Listing:
@@ -51,8 +51,8 @@ class _Reader:
         self.section = ".text"
         self.lines: list[Line] = []
         self.local: dict[str, list[int]] = {}
-        self.block: dict[str, tuple[str, Place]] | None = None
-        self.pending: dict[str, tuple[str, Place]] = {}
+        self.block: dict[str, tuple[str, SourceLine]] | None = None
+        self.pending: dict[str, tuple[str, SourceLine]] = {}
 
     def add(self, statement: Statement) -> None:
         if statement.kind == "metadata":
@@ -113,7 +113,7 @@ class _Reader:
         elif not (name in _IGNORED.split() or name == ".size" or self.section != ".text"):
             raise refuse(place, f"the directive {name} is not known")
 
-    def assign(self, symbol: str, text: str, place: Place) -> None:
+    def assign(self, symbol: str, text: str, place: SourceLine) -> None:
         if not symbol or not text:
             raise refuse(place, ".set wants a symbol and a value")
         self.pending[symbol] = (text, place)
@@ -132,7 +132,7 @@ class _Reader:
         del self.pending[symbol]
         return True
 
-    def align(self, name: str, text: str, place: Place) -> None:
+    def align(self, name: str, text: str, place: SourceLine) -> None:
         if self.section != ".text":
             return
         value = evaluate(split(text)[0] if text else "", self.found.symbols, place)
@@ -147,7 +147,7 @@ class _Reader:
             self.lines.append(Line(nop, Statement("directive", name, text, place)))
             self.at += 4
 
-    def data(self, name: str, text: str, place: Place) -> None:
+    def data(self, name: str, text: str, place: SourceLine) -> None:
         """Advance the address by the size of data; executing data is refused when it is reached."""
         if self.section != ".text":
             return
@@ -176,7 +176,7 @@ class _Reader:
             self.found.instructions[i.address] = i
             self.found.places[i.address] = str(line.statement.place)
         if not self.found.instructions:
-            raise refuse(Place(file, 1), "no instruction in it")
+            raise refuse(SourceLine(file, 1), "no instruction in it")
         return self.found
 
     def jump(self, line: Line) -> Instruction:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mxc.simulator.assembly.written import Written, finish
+from mxc.simulator.assembly.written import InstructionText, finish
 from mxc.simulator.code.instruction import Instruction, Operand
 from mxc.simulator.compute.signatures import has_two_addresses, local_data, memory_widths
 
 
-def _check(w: Written, results: int, wanted: list[str]) -> None:
+def _check(w: InstructionText, results: int, wanted: list[str]) -> None:
     if len(w.parts) != results + len(wanted):
         names = ", ".join((["the result"] if results else []) + wanted)
         raise w.read.refuse(
@@ -17,7 +17,7 @@ def _check(w: Written, results: int, wanted: list[str]) -> None:
         )
 
 
-def _data(w: Written, text: str, width: int) -> Operand:
+def _data(w: InstructionText, text: str, width: int) -> Operand:
     """Read a register operand of `width` dwords."""
     found = w.register(text, "va")
     if found.count != width:
@@ -25,7 +25,7 @@ def _data(w: Written, text: str, width: int) -> Operand:
     return found
 
 
-def _only(w: Written, fields: dict[str, int], allowed: tuple[str, ...]) -> dict[str, int]:
+def _only(w: InstructionText, fields: dict[str, int], allowed: tuple[str, ...]) -> dict[str, int]:
     for key in fields:
         if key not in allowed:
             raise w.read.refuse(f"{key} is no modifier of it")
@@ -33,13 +33,13 @@ def _only(w: Written, fields: dict[str, int], allowed: tuple[str, ...]) -> dict[
 
 
 def _made(
-    w: Written, results: list[Operand], operands: list[Operand], fields: dict[str, int]
+    w: InstructionText, results: list[Operand], operands: list[Operand], fields: dict[str, int]
 ) -> Instruction:
     counts = tuple(o.count for o in results), tuple(o.count for o in operands)
     return finish(w, results, operands, fields, counts=counts)
 
 
-def read_local(w: Written) -> Instruction:
+def read_local(w: InstructionText) -> Instruction:
     """Read an LDS instruction: the result, the address, the data."""
     loaded, stored = memory_widths(w.name)
     two = has_two_addresses(w.name)
@@ -55,7 +55,7 @@ def read_local(w: Written) -> Instruction:
     return _made(w, results, operands, _only(w, w.plain_fields(), allowed))
 
 
-def read_flat(w: Written) -> Instruction:
+def read_flat(w: InstructionText) -> Instruction:
     """Read flat, global and scratch: result, vector address, data, scalar address."""
     loaded, stored = memory_widths(w.name)
     fields = _only(w, w.plain_fields(), ("offset", "sc0", "nt", "sc1"))
@@ -82,7 +82,7 @@ def read_flat(w: Written) -> Instruction:
     return _made(w, results, operands, fields)
 
 
-def read_buffer(w: Written) -> Instruction:
+def read_buffer(w: InstructionText) -> Instruction:
     """Read a buffer instruction: result or data, vector address, resource, scalar offset."""
     loaded, stored = memory_widths(w.name)
     allowed = ("offset", "offen", "idxen", "sc0", "sc1", "lds", "nt")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from mxc.artifact.code_objects.msgpack import Value
-from mxc.simulator.assembly.source import Place, refuse, split, statements
+from mxc.simulator.assembly.source import SourceLine, refuse, split, statements
 
 _KEY = re.compile(r"(?P<key>'[^']*'|\"[^\"]*\"|[^\s'\"#:\[\]{},][^:]*?)\s*:(?:\s+(?P<rest>.*))?$")
 _WORDS: dict[str, Value] = {"true": True, "false": False, "null": None, "~": None, "": None}
@@ -24,7 +24,7 @@ def metadata_of(text: str, file: str) -> Value:
     return None
 
 
-def read_metadata(text: str, place: Place) -> Value:
+def read_metadata(text: str, place: SourceLine) -> Value:
     """Return the value of a block that begins after `place`.
 
     Raises AssemblyError, with the line, for anything outside of the subset.
@@ -34,7 +34,7 @@ def read_metadata(text: str, place: Place) -> Value:
         line = raw.rstrip()
         if line.strip() in ("", "---", "...") or line.lstrip().startswith("#"):
             continue
-        here = Place(place.file, number)
+        here = SourceLine(place.file, number)
         if "\t" in line[: len(line) - len(line.lstrip())]:
             raise refuse(here, "metadata: a tab in front; YAML wants spaces")
         lines.append((len(line) - len(line.lstrip()), line.strip(), here))
@@ -47,7 +47,7 @@ def read_metadata(text: str, place: Place) -> Value:
 
 
 class _Reader:
-    def __init__(self, lines: list[tuple[int, str, Place]]) -> None:
+    def __init__(self, lines: list[tuple[int, str, SourceLine]]) -> None:
         self.lines = lines
         self.at = 0
 
@@ -94,7 +94,7 @@ class _Reader:
             items[key] = self.value(match["rest"] or "", indent, depth, place)
         return items
 
-    def value(self, rest: str, indent: int, depth: int, place: Place) -> Value:
+    def value(self, rest: str, indent: int, depth: int, place: SourceLine) -> Value:
         if rest:
             return _scalar(rest, place)
         if self.at == len(self.lines):
@@ -106,7 +106,7 @@ class _Reader:
         return None
 
 
-def _scalar(text: str, place: Place) -> Value:
+def _scalar(text: str, place: SourceLine) -> Value:
     if text[0] in "'\"":
         if len(text) < 2 or text[-1] != text[0]:
             raise refuse(place, f"metadata: {text!r} is a string without its end")

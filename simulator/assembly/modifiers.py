@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from mxc.simulator.assembly.operands import Reader
+from mxc.simulator.assembly.operands import OperandReader
 from mxc.simulator.code.text import FIXED_MOVES, MOVES, SELECT, UNUSED
 
 #: Modifiers without a value.
@@ -34,7 +34,9 @@ def is_modifier(word: str) -> bool:
     return lone or (":" in word and re.fullmatch(r"[a-z]\w*", key) is not None)
 
 
-def read_modifiers(words: list[str], encoding: str, read: Reader) -> dict[str, int | list[int]]:
+def read_modifiers(
+    words: list[str], encoding: str, read: OperandReader
+) -> dict[str, int | list[int]]:
     """Return the fields that modifiers set: numbers, or lists of bits for lists."""
     found: dict[str, int | list[int]] = {}
     for word in words:
@@ -45,7 +47,7 @@ def read_modifiers(words: list[str], encoding: str, read: Reader) -> dict[str, i
     return found
 
 
-def _one(word: str, encoding: str, read: Reader) -> dict[str, int | list[int]]:
+def _one(word: str, encoding: str, read: OperandReader) -> dict[str, int | list[int]]:
     key, _, text = word.partition(":")
     if word in _FLAGS:
         return {word: 1}
@@ -76,7 +78,7 @@ def _one(word: str, encoding: str, read: Reader) -> dict[str, int | list[int]]:
     raise read.refuse(f"{word!r} is no modifier of it")
 
 
-def _ranged(key: str, text: str, bits: int, read: Reader) -> int:
+def _ranged(key: str, text: str, bits: int, read: OperandReader) -> int:
     value = read.integer(text)
     low, high = (-(1 << -bits - 1), (1 << -bits - 1) - 1) if bits < 0 else (0, (1 << bits) - 1)
     if not low <= value <= high:
@@ -84,7 +86,7 @@ def _ranged(key: str, text: str, bits: int, read: Reader) -> int:
     return value
 
 
-def _listed(key: str, values: list[int], read: Reader) -> dict[str, int | list[int]]:
+def _listed(key: str, values: list[int], read: OperandReader) -> dict[str, int | list[int]]:
     highest = 3 if key == "quad_perm" else 1
     if len(values) > 4 or any(not 0 <= v <= highest for v in values):
         raise read.refuse(f"{key}:{values}, wanted at most 4 numbers from 0 to {highest}")
@@ -95,7 +97,7 @@ def _listed(key: str, values: list[int], read: Reader) -> dict[str, int | list[i
     return {"dpp": 1, "dpp_ctrl": sum(v << 2 * n for n, v in enumerate(values))}
 
 
-def _swizzle(text: str, read: Reader) -> int:
+def _swizzle(text: str, read: OperandReader) -> int:
     """Return the offset field of a swizzle pattern: the lane of 32 (or 4) that each lane reads."""
     kind, *rest = (part.strip().strip('"') for part in text[8:-1].split(","))
     if kind == "BITMASK_PERM" and len(rest) == 1 and re.fullmatch("[01pi]{5}", rest[0]):
@@ -122,7 +124,7 @@ def bits_of(values: list[int]) -> int:
     return sum(value << n for n, value in enumerate(values))
 
 
-def hardware_register(text: str, read: Reader) -> int:
+def hardware_register(text: str, read: OperandReader) -> int:
     """Read hwreg(NAME, first bit, bits) as the operand of s_setreg and s_getreg."""
     match = re.fullmatch(r"hwreg\((.*)\)", text)
     if match is None:
@@ -136,7 +138,7 @@ def hardware_register(text: str, read: Reader) -> int:
     return number | first << 6 | (size - 1) << 11
 
 
-def wait_counters(text: str, read: Reader) -> int:
+def wait_counters(text: str, read: OperandReader) -> int:
     """Read the operand of s_waitcnt; counters that are not named do not wait."""
     counters = {"vmcnt": 63, "expcnt": 7, "lgkmcnt": 15}
     most = dict(counters)

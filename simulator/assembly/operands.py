@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mxc.simulator.assembly.expressions import evaluate
-from mxc.simulator.assembly.source import Place, refuse
+from mxc.simulator.assembly.source import SourceLine, refuse
 from mxc.simulator.code.instruction import INLINE_FLOATS, NAMED, SPECIAL, Operand
 
 _RANGE = re.compile(
@@ -30,7 +30,7 @@ _PATTERNS = {
 }
 
 
-class Marked(NamedTuple):
+class ModifiedOperand(NamedTuple):
     """An operand with its marks: negated, absolute value, sign-extended (SDWA)."""
 
     operand: Operand
@@ -39,10 +39,10 @@ class Marked(NamedTuple):
     extended: bool = False
 
 
-class Reader:
+class OperandReader:
     """Reads the operands of one instruction, whose text and place it names in errors."""
 
-    def __init__(self, symbols: Mapping[str, int], place: Place, what: str) -> None:
+    def __init__(self, symbols: Mapping[str, int], place: SourceLine, what: str) -> None:
         """symbols: values of `.set`; what: the instruction's name."""
         self.symbols, self.place, self.what = symbols, place, what
 
@@ -54,7 +54,7 @@ class Reader:
         """Return the value of an expression."""
         return evaluate(text, self.symbols, self.place)
 
-    def marked(self, text: str, kind: str) -> Marked:
+    def marked(self, text: str, kind: str) -> ModifiedOperand:
         """Read an operand of the kind `kind` (operations.py), with its marks."""
         negative = absolute = extended = False
         while True:
@@ -67,7 +67,7 @@ class Reader:
             elif match := re.fullmatch(r"sext\((.*)\)", text):
                 extended, text = True, match[1].strip()
             else:
-                return Marked(self.operand(text, kind), negative, absolute, extended)
+                return ModifiedOperand(self.operand(text, kind), negative, absolute, extended)
 
     def operand(self, text: str, kind: str = "u") -> Operand:
         """Read a register or a constant of the kind `kind`."""

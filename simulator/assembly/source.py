@@ -19,7 +19,7 @@ _OPEN, _CLOSE = "[({", "])}"
 _METADATA, _END_METADATA = ".amdgpu_metadata", ".end_amdgpu_metadata"
 
 
-class Place(NamedTuple):
+class SourceLine(NamedTuple):
     """A line of a file."""
 
     file: str
@@ -30,7 +30,7 @@ class Place(NamedTuple):
         return f"{self.file}:{self.line}"
 
 
-def refuse(place: Place, message: str) -> AssemblyError:
+def refuse(place: SourceLine, message: str) -> AssemblyError:
     """Return the error to raise for something at a place."""
     return AssemblyError(f"{place}: {message}")
 
@@ -45,13 +45,13 @@ class Statement:
     kind: str
     name: str
     text: str
-    place: Place
+    place: SourceLine
 
 
 def statements(text: str, file: str) -> Iterator[Statement]:
     """Yield the statements of a file. Raises AssemblyError for an unterminated block or comment."""
     block: list[str] | None = None
-    start = Place(file, 1)
+    start = SourceLine(file, 1)
     for place, line in _lines(text, file):
         if block is not None:
             if line.strip() == _END_METADATA:
@@ -74,12 +74,12 @@ def statements(text: str, file: str) -> Iterator[Statement]:
         raise refuse(start, f"{_METADATA} without {_END_METADATA}")
 
 
-def _lines(text: str, file: str) -> Iterator[tuple[Place, str]]:
+def _lines(text: str, file: str) -> Iterator[tuple[SourceLine, str]]:
     """Yield lines without comments; lines of a metadata block are unchanged."""
     inside = False
-    opened: Place | None = None
+    opened: SourceLine | None = None
     for number, raw in enumerate(text.splitlines(), 1):
-        place, line = Place(file, number), raw
+        place, line = SourceLine(file, number), raw
         if opened is not None:
             _, found, line = line.partition("*/")
             if not found:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mxc.simulator.assembly.modifiers import bits_of
-from mxc.simulator.assembly.operands import Marked
-from mxc.simulator.assembly.written import Written, finish
+from mxc.simulator.assembly.operands import ModifiedOperand
+from mxc.simulator.assembly.written import InstructionText, finish
 from mxc.simulator.code.instruction import VCC, Instruction, Operand
 from mxc.simulator.code.words import OPCODES
 from mxc.simulator.compute.packed import MIXED
@@ -26,7 +26,7 @@ _SDWA_ONLY = ("dst_sel", "dst_unused", "src0_sel", "src1_sel", "sdwa")
 _FORMATS = {0: 8, 1: 8, 2: 6, 3: 6, 4: 4}
 
 
-def read_vector(w: Written) -> Instruction:
+def read_vector(w: InstructionText) -> Instruction:
     """Read VOP1, VOP2 and VOPC, with SDWA and DPP, and their long form VOP3."""
     fields = dict(w.fields())
     if w.name in _NOTHING:
@@ -51,7 +51,7 @@ def read_vector(w: Written) -> Instruction:
     return _extended(w, suffix, results, operands, marks, fields)
 
 
-def _operands(w: Written) -> tuple[list[Operand], list[Operand], list[Marked]]:
+def _operands(w: InstructionText) -> tuple[list[Operand], list[Operand], list[ModifiedOperand]]:
     split = 2 if w.name in _TWO_RESULTS else 1
     compares = w.name.startswith("v_cmp")
     results = []
@@ -82,7 +82,7 @@ def _counted(name: str) -> bool:
     return register_counts(name, 1, 0)[1] == () or len(register_counts(name, 1, None)[1]) != 3
 
 
-def _literal(w: Written, operand: Operand, text: str) -> Operand:
+def _literal(w: InstructionText, operand: Operand, text: str) -> Operand:
     """Convert a constant to a 32-bit literal, also where it could be an inline constant."""
     if operand.bank == "literal":
         return operand
@@ -95,10 +95,10 @@ def _literal(w: Written, operand: Operand, text: str) -> Operand:
 
 
 def _fits(
-    w: Written,
+    w: InstructionText,
     results: list[Operand],
     operands: list[Operand],
-    marks: list[Marked],
+    marks: list[ModifiedOperand],
     fields: set[str],
 ) -> bool:
     """Whether the 32-bit form is possible: no modifiers, the second source a vector register."""
@@ -116,10 +116,10 @@ def _fits(
 
 
 def _long(
-    w: Written,
+    w: InstructionText,
     results: list[Operand],
     operands: list[Operand],
-    marks: list[Marked],
+    marks: list[ModifiedOperand],
     fields: dict[str, int | list[int]],
 ) -> Instruction:
     w = replace(w, encoding="VOP3")
@@ -147,11 +147,11 @@ def _selected(count: int, values: list[int]) -> int:
 
 
 def _extended(
-    w: Written,
+    w: InstructionText,
     suffix: str,
     results: list[Operand],
     operands: list[Operand],
-    marks: list[Marked],
+    marks: list[ModifiedOperand],
     fields: dict[str, int | list[int]],
 ) -> Instruction:
     """Read SDWA and DPP, whose second word modifies the first two sources and the result."""
@@ -172,7 +172,7 @@ def _extended(
     return finish(w, results, operands, found, size=8)
 
 
-def read_packed(w: Written) -> Instruction:
+def read_packed(w: InstructionText) -> Instruction:
     """Read VOP3P: packed operations, matrix products, accumulation registers."""
     if "mfma" in w.name or "smfmac" in w.name:
         return _matrix(w)
@@ -209,7 +209,7 @@ def read_packed(w: Written) -> Instruction:
     return finish(w, [result], [m.operand for m in marks], found)
 
 
-def _matrix(w: Written) -> Instruction:
+def _matrix(w: InstructionText) -> Instruction:
     scaled = "_scale_" in w.name
     fields = w.fields()
     count = 5 if scaled else 3

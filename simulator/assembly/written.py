@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from mxc.simulator.assembly.modifiers import read_modifiers
-from mxc.simulator.assembly.operands import Reader
+from mxc.simulator.assembly.operands import OperandReader
 from mxc.simulator.code.instruction import Instruction, Operand
 from mxc.simulator.code.text import operand_text
 from mxc.simulator.compute.packed import MIXED, PACKED16, PACKED32
@@ -20,7 +20,7 @@ _NO_LITERAL = ("VOP3", "VOP3P", "DS", "FLAT", "MUBUF", "SMEM")
 
 
 @dataclass(frozen=True)
-class Written:
+class InstructionText:
     """The parsed text of one instruction: operands (`parts`) and modifiers (`words`)."""
 
     name: str
@@ -28,7 +28,7 @@ class Written:
     suffix: str
     parts: list[str]
     words: list[str]
-    read: Reader
+    read: OperandReader
     address: int
 
     def fields(self) -> dict[str, int | list[int]]:
@@ -73,14 +73,14 @@ class Written:
         return found
 
 
-def take(w: Written, count: int) -> None:
+def take(w: InstructionText, count: int) -> None:
     """Raise AssemblyError unless there are `count` operands."""
     if len(w.parts) != count:
         raise w.read.refuse(f"takes {count} operands, found {len(w.parts)}: {', '.join(w.parts)}")
 
 
 def finish(
-    w: Written,
+    w: InstructionText,
     results: list[Operand],
     operands: list[Operand],
     fields: dict[str, int] | None = None,
@@ -125,7 +125,7 @@ def _is_known(name: str) -> bool:
     return name in SALU or name in VALU or name in PACKED16 or name in MIXED
 
 
-def _sized(w: Written, operand: Operand, count: int, known: bool) -> Operand:
+def _sized(w: InstructionText, operand: Operand, count: int, known: bool) -> Operand:
     """Return an operand with the number of registers that the instruction takes.
 
     Raises AssemblyError where the text names another number.

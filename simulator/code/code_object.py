@@ -119,7 +119,7 @@ def user_places(wanted: Sequence[str]) -> tuple[dict[str, int], int]:
 
 
 @dataclass(frozen=True)
-class Kernel:
+class CodeObjectKernel:
     """One kernel of a code object or of assembly text.
 
     workgroup: the size in work items. code: the whole text section; address: its virtual address;
@@ -173,7 +173,7 @@ class Kernel:
         return f"{self.name}, 0x{address:x}" + (f" ({line})" if line else "")
 
 
-def read_kernels(data: bytes, *, workgroup: Workgroup | None = None) -> dict[str, Kernel]:
+def read_kernels(data: bytes, *, workgroup: Workgroup | None = None) -> dict[str, CodeObjectKernel]:
     """Return the kernels of a code object (the bytes of an HSACO file), by name.
 
     workgroup: the workgroup size of kernels whose metadata does not state one. Raises
@@ -187,7 +187,7 @@ def read_kernels(data: bytes, *, workgroup: Workgroup | None = None) -> dict[str
         *(elf.contents(data, sections, f".debug_{name}") for name in ("line", "line_str", "str"))
     )
     image = elf.image(data, sections)
-    kernels: dict[str, Kernel] = {}
+    kernels: dict[str, CodeObjectKernel] = {}
     for name, entry in stated.items():
         symbol = string(entry, ".symbol")
         if symbol not in symbols:
@@ -199,7 +199,7 @@ def read_kernels(data: bytes, *, workgroup: Workgroup | None = None) -> dict[str
         text = elf.section_of(sections, descriptor.entry, name)
         if descriptor.entry % 4 or text.address % 4:
             raise CodeObjectError(f"kernel {name}: its code is not aligned to 4 bytes")
-        kernels[name] = Kernel(
+        kernels[name] = CodeObjectKernel(
             name=name,
             arguments=metadata_arguments(entry),
             workgroup=metadata_workgroup(entry, name, workgroup),

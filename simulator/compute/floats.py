@@ -107,24 +107,24 @@ def _quietened(result: Array, a: Array, b: Array) -> Array:
     return np.where(_signalling(a) | _signalling(b), result.dtype.type(np.nan), result)
 
 
-def least(a: Array, b: Array) -> Array:
+def float_minimum(a: Array, b: Array) -> Array:
     """The smaller operand; -0 is smaller than +0."""
     equal = np.where(np.signbit(b), b, a)
     return _quietened(np.where(a == b, equal, np.fmin(a, b)), a, b)
 
 
-def most(a: Array, b: Array) -> Array:
+def float_maximum(a: Array, b: Array) -> Array:
     """The larger operand; +0 is larger than -0."""
     equal = np.where(np.signbit(b), a, b)
     return _quietened(np.where(a == b, equal, np.fmax(a, b)), a, b)
 
 
 def _least3(a: Array, b: Array, c: Array) -> Array:
-    return least(least(a, b), c)
+    return float_minimum(float_minimum(a, b), c)
 
 
 def _most3(a: Array, b: Array, c: Array) -> Array:
-    return most(most(a, b), c)
+    return float_maximum(float_maximum(a, b), c)
 
 
 def minimum3(a: Array, b: Array, c: Array) -> Array:
@@ -145,7 +145,7 @@ def _multiply_legacy(a: Array, b: Array) -> Array:
 
 
 def _middle(a: Array, b: Array, c: Array) -> Array:
-    middle = most(least(a, b), least(most(a, b), c))
+    middle = float_maximum(float_minimum(a, b), float_minimum(float_maximum(a, b), c))
     return np.where(np.isnan(a) | np.isnan(b) | np.isnan(c), _least3(a, b, c), middle)
 
 
@@ -229,8 +229,8 @@ def _of_every_width() -> dict[str, Operation]:
             f"v_sub_{width}": operation(kind, two, operator.sub),
             f"v_subrev_{width}": operation(kind, two, lambda a, b: b - a),
             f"v_mul_{width}": operation(kind, two, operator.mul),
-            f"v_min_{width}": operation(kind, two, least),
-            f"v_max_{width}": operation(kind, two, most),
+            f"v_min_{width}": operation(kind, two, float_minimum),
+            f"v_max_{width}": operation(kind, two, float_maximum),
             f"v_fma_{width}": operation(kind, three, fused),
             f"v_fmac_{width}": operation(kind, two, fused, tied=True),
             f"v_min3_{width}": operation(kind, three, _least3),

@@ -26,7 +26,7 @@ from mxc.simulator.compute.numbers import (
     values,
 )
 from mxc.simulator.compute.operations import Array
-from mxc.simulator.compute.small import FNUZ, SMALL, Conversion
+from mxc.simulator.compute.small import FNUZ, SMALL, SmallFloatConversion
 from mxc.simulator.errors import SimulationError
 from mxc.simulator.run.state import Waves
 
@@ -75,7 +75,7 @@ def pack6(codes: Array) -> Array:
     return np.packbits(flat, axis=-1, bitorder="little").view(np.uint32)
 
 
-def _widen(i: Instruction, form: Conversion, read: Reader) -> Step:
+def _widen(i: Instruction, form: SmallFloatConversion, read: Reader) -> Step:
     """Return the step of a widening conversion.
 
     op_sel[1:0] selects the byte of an fp4 or a single source, op_sel[0] the half of an fp8 pair.
@@ -127,7 +127,7 @@ def _wide_words(wide: str, numbers: Array) -> list[Array]:
 
 
 def _wide_reader(
-    i: Instruction, form: Conversion, read: Reader, read_float: FloatReader
+    i: Instruction, form: SmallFloatConversion, read: Reader, read_float: FloatReader
 ) -> Callable[[Waves], Array]:
     """Return a function that reads the elements to narrow, as float32 [..., count]."""
     signs = i.has("abs") | i.has("neg")
@@ -155,7 +155,9 @@ def _wide_reader(
     return elements
 
 
-def _narrow(i: Instruction, form: Conversion, read: Reader, read_float: FloatReader) -> Step:
+def _narrow(
+    i: Instruction, form: SmallFloatConversion, read: Reader, read_float: FloatReader
+) -> Step:
     """Return the step of a narrowing conversion.
 
     op_sel[3:2] selects the byte of an fp4 or a single result, op_sel[3] the half of an fp8 pair.
@@ -198,7 +200,7 @@ def _narrow(i: Instruction, form: Conversion, read: Reader, read_float: FloatRea
     return step
 
 
-def _random(form: Conversion, exact: Array, state: Array, *, clamp: bool) -> Array:
+def _random(form: SmallFloatConversion, exact: Array, state: Array, *, clamp: bool) -> Array:
     """Round each element stochastically; the random state advances from element to element."""
     codes = []
     for n in range(form.count):

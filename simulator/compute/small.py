@@ -11,7 +11,7 @@ Registers = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Conversion:
+class SmallFloatConversion:
     """A conversion from `wide` to `small` if it narrows, else back; `count` elements per lane.
 
     scaled: the last operand is a scale. stochastic: the operand after the source is a seed.
@@ -44,43 +44,47 @@ class Conversion:
         return (small,), ((1, 1) if self.separate else (wide,)) + rest
 
 
-def _table() -> dict[str, Conversion]:
-    table: dict[str, Conversion] = {}
+def _table() -> dict[str, SmallFloatConversion]:
+    table: dict[str, SmallFloatConversion] = {}
     for wide in ("f32", "f16", "bf16"):
         for small in ("fp4", "fp8", "bf8"):
-            table[f"v_cvt_scalef32_pk_{wide}_{small}"] = Conversion(small, wide, False, 2)
-            table[f"v_cvt_scalef32_pk_{small}_{wide}"] = Conversion(small, wide, True, 2)
-        table[f"v_cvt_scalef32_sr_pk_fp4_{wide}"] = Conversion(
+            table[f"v_cvt_scalef32_pk_{wide}_{small}"] = SmallFloatConversion(small, wide, False, 2)
+            table[f"v_cvt_scalef32_pk_{small}_{wide}"] = SmallFloatConversion(small, wide, True, 2)
+        table[f"v_cvt_scalef32_sr_pk_fp4_{wide}"] = SmallFloatConversion(
             "fp4", wide, True, 2, stochastic=True
         )
         for small in ("fp8", "bf8"):
-            table[f"v_cvt_scalef32_sr_{small}_{wide}"] = Conversion(
+            table[f"v_cvt_scalef32_sr_{small}_{wide}"] = SmallFloatConversion(
                 small, wide, True, 1, stochastic=True
             )
             if wide != "bf16":
-                table[f"v_cvt_scalef32_{wide}_{small}"] = Conversion(small, wide, False, 1)
+                table[f"v_cvt_scalef32_{wide}_{small}"] = SmallFloatConversion(
+                    small, wide, False, 1
+                )
         for small in ("fp6", "bf6"):
-            table[f"v_cvt_scalef32_pk32_{wide}_{small}"] = Conversion(small, wide, False, 32)
-            table[f"v_cvt_scalef32_sr_pk32_{small}_{wide}"] = Conversion(
+            table[f"v_cvt_scalef32_pk32_{wide}_{small}"] = SmallFloatConversion(
+                small, wide, False, 32
+            )
+            table[f"v_cvt_scalef32_sr_pk32_{small}_{wide}"] = SmallFloatConversion(
                 small, wide, True, 32, stochastic=True
             )
             name = "2xpk16" if wide == "f32" else "pk32"
-            table[f"v_cvt_scalef32_{name}_{small}_{wide}"] = Conversion(
+            table[f"v_cvt_scalef32_{name}_{small}_{wide}"] = SmallFloatConversion(
                 small, wide, True, 32, interleaved=wide == "f32"
             )
     for small in ("fp8", "bf8"):
-        table[f"v_cvt_pk_f32_{small}"] = Conversion(small, "f32", False, 2, scaled=False)
-        table[f"v_cvt_pk_{small}_f32"] = Conversion(small, "f32", True, 2, scaled=False)
+        table[f"v_cvt_pk_f32_{small}"] = SmallFloatConversion(small, "f32", False, 2, scaled=False)
+        table[f"v_cvt_pk_{small}_f32"] = SmallFloatConversion(small, "f32", True, 2, scaled=False)
     for small in ("fp8", "bf8", "f16", "bf16"):
-        table[f"v_cvt_sr_{small}_f32"] = Conversion(
+        table[f"v_cvt_sr_{small}_f32"] = SmallFloatConversion(
             small, "f32", True, 1, scaled=False, stochastic=True
         )
     return table
 
 
-SMALL: dict[str, Conversion] = _table()
+SMALL: dict[str, SmallFloatConversion] = _table()
 #: v_cvt_pk_f32_fp8 and v_cvt_pk_f32_bf8 of gfx942.
 FNUZ = {
-    f"v_cvt_pk_f32_{small}": Conversion(small, "f32", False, 2, scaled=False)
+    f"v_cvt_pk_f32_{small}": SmallFloatConversion(small, "f32", False, 2, scaled=False)
     for small in ("fp8z", "bf8z")
 }

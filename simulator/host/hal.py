@@ -15,13 +15,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from mxc.errors import RequestError
-from mxc.simulator.code.code_object import Kernel, read_kernels
+from mxc.simulator.code.code_object import CodeObjectKernel, read_kernels
 from mxc.simulator.compute.operations import Array
 from mxc.simulator.errors import SimulationError
 from mxc.simulator.host.vm_module import read_executable
 from mxc.simulator.run.launch import Binding, launch
 from mxc.simulator.run.state import UNDEFINED
-from mxc.simulator.run.translate import Program
+from mxc.simulator.run.translate import TranslatedKernel
 from mxc.simulator.watch.observe import Observer
 
 #: Answers of the device to queries.
@@ -29,7 +29,7 @@ _ANSWERS = {"hal.device.id": "hip", "hal.executable.format": "rocm-hsaco-fb"}
 
 
 @dataclass(frozen=True)
-class Buffer:
+class HalBuffer:
     """`length` bytes of an array of bytes, from `offset` on."""
 
     array: Array
@@ -37,12 +37,12 @@ class Buffer:
     length: int
 
     @classmethod
-    def over(cls, array: Array) -> Buffer:
+    def over(cls, array: Array) -> HalBuffer:
         """Return a buffer over a whole contiguous array."""
         flat = array.reshape(-1).view(np.uint8)
         return cls(flat, 0, flat.size)
 
-    def part(self, offset: int, length: int) -> Buffer:
+    def part(self, offset: int, length: int) -> HalBuffer:
         """Return a part of the buffer; length -1 means up to its end.
 
         Raises SimulationError for a part that is not inside.
@@ -52,7 +52,7 @@ class Buffer:
             raise SimulationError(
                 f"the host program wants {size} bytes at {offset} of a buffer of {self.length}"
             )
-        return Buffer(self.array, self.offset + offset, size)
+        return HalBuffer(self.array, self.offset + offset, size)
 
     @property
     def bytes(self) -> Array:
@@ -64,14 +64,14 @@ class Buffer:
 class View:
     """A buffer with a shape, and IREE's numbers of its element type and encoding."""
 
-    buffer: Buffer
+    buffer: HalBuffer
     shape: tuple[int, ...]
     element: int
     encoding: int
 
 
 @dataclass(frozen=True)
-class Dispatch:
+class SimulatedDispatch:
     """One kernel that ran: its name, workgroup count, and number of executed instructions."""
 
     kernel: str
@@ -82,7 +82,7 @@ class Dispatch:
 class Observe(Protocol):
     """A function that chooses the observer of each dispatch."""
 
-    def __call__(self, kernel: Kernel) -> Observer | None:
+    def __call__(self, kernel: CodeObjectKernel) -> Observer | None:
         """Return the observer of the next run of `kernel`, or None."""
 
 
@@ -93,23 +93,23 @@ class Executable:
     `code`: the code object that holds each kernel. `names`: kernels by function number.
     """
 
-    kernels: dict[str, Kernel]
+    kernels: dict[str, CodeObjectKernel]
     code: dict[str, bytes] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
-    programs: dict[tuple[str, bool], Program] = field(default_factory=dict)
+    programs: dict[tuple[str, bool], TranslatedKernel] = field(default_factory=dict)
 
-    def program(self, name: str, observed: bool) -> Program:
+    def program(self, name: str, observed: bool) -> TranslatedKernel:
         """Return the translated kernel."""
         if (name, observed) not in self.programs:
-            self.programs[name, observed] = Program(self.kernels[name], observed=observed)
+            self.programs[name, observed] = TranslatedKernel(self.kernels[name], observed=observed)
         return self.programs[name, observed]
 
 
 #: A recorded command, which runs with the binding table of its submission.
-Command = Callable[[Sequence[Buffer]], None]
+Command = Callable[[Sequence[HalBuffer]], None]
 
 
-class Device:
+class HalDevice:
     """The device that a host program sees. `dispatches` grows with every kernel that runs."""
 
     def __init__(
@@ -118,7 +118,7 @@ class Device:
         """parameters: bytes by name. observe: called before each dispatch for its observer."""
         self.parameters = parameters or {}
         self.observe = observe
-        self.dispatches: list[Dispatch] = []
+        self.dispatches: list[SimulatedDispatch] = []
 
     def functions(self) -> dict[str, Callable[..., Any]]:
         """Return the functions that a host program may import, by name."""
@@ -198,11 +198,11 @@ class Device:
         z: int,
         _flags: int,
         constants: tuple[int, ...],
-        bindings: tuple[tuple[int, int, Buffer | None, int, int], ...],
+        bindings: tuple[tuple[int, int, HalBuffer | None, int, int], ...],
     ) -> None:
         name = executable.names[function]
 
-        def run(table: Sequence[Buffer]) -> None:
+        def run(table: Sequence[HalBuffer]) -> None:
             buffers = [
                 _slot(buffer, slot, table).part(offset, length)
                 for _, slot, buffer, offset, length in bindings
@@ -224,7 +224,7 @@ class Device:
         observer = self.observe(executable.kernels[name]) if self.observe else None
         program = executable.program(name, bool(observer and observer.every_instruction))
         stepped = launch(program, workgroups, parts, constants, observer=observer)
-        self.dispatches.append(Dispatch(name, workgroups, stepped))
+        self.dispatches.append(SimulatedDispatch(name, workgroups, stepped))
 
     def _named(
         self, scope: memoryview, table: memoryview, text: memoryview, spans: memoryview
@@ -239,18 +239,18 @@ class Device:
             found.append((self.parameters[name], offset, place, length))
         return found
 
-    def _load_parameters(self, *a: Any) -> list[Buffer]:
+    def _load_parameters(self, *a: Any) -> list[HalBuffer]:
         return [
-            Buffer.over(data).part(offset, length)
+            HalBuffer.over(data).part(offset, length)
             for data, offset, _, length in self._named(a[4], a[8], a[9], a[10])
         ]
 
     def _gather_parameters(self, *a: Any) -> None:
         for data, offset, place, length in self._named(a[4], a[6], a[7], a[8]):
-            _copy(Buffer.over(data).part(offset, length), a[5].part(place, length))
+            _copy(HalBuffer.over(data).part(offset, length), a[5].part(place, length))
 
 
-def _query(_: Device, category: memoryview, key: memoryview) -> tuple[int, int]:
+def _query(_: HalDevice, category: memoryview, key: memoryview) -> tuple[int, int]:
     wanted = _ANSWERS.get(bytes(category).decode())
     if wanted is None:
         return 0, 0
@@ -261,23 +261,23 @@ def _fail(_: object, status: int) -> None:
     raise RequestError(f"the program failed with status {status}")
 
 
-def _allocate(size: int) -> Buffer:
+def _allocate(size: int) -> HalBuffer:
     """Allocate a buffer filled with UNDEFINED, a NaN that makes reads before writes visible."""
     if size < 0:
         raise SimulationError(f"the host program wants a buffer of {size} bytes")
     words = np.full((size + 3) // 4, UNDEFINED, np.uint32)
-    return Buffer(words.view(np.uint8), 0, size)
+    return HalBuffer(words.view(np.uint8), 0, size)
 
 
-def _constant(data: memoryview) -> Buffer:
-    return Buffer.over(np.frombuffer(data, np.uint8))
+def _constant(data: memoryview) -> HalBuffer:
+    return HalBuffer.over(np.frombuffer(data, np.uint8))
 
 
-def _slot(buffer: Buffer | None, slot: int, table: Sequence[Buffer]) -> Buffer:
+def _slot(buffer: HalBuffer | None, slot: int, table: Sequence[HalBuffer]) -> HalBuffer:
     return table[slot] if buffer is None else buffer
 
 
-def _submit(commands: list[Command] | None, table: tuple[tuple[Buffer, int, int], ...]) -> None:
+def _submit(commands: list[Command] | None, table: tuple[tuple[HalBuffer, int, int], ...]) -> None:
     bound = [
         buffer if buffer is None else buffer.part(offset, length)
         for buffer, offset, length in table
@@ -286,18 +286,18 @@ def _submit(commands: list[Command] | None, table: tuple[tuple[Buffer, int, int]
         command(bound)
 
 
-def _fill(target: Buffer, pattern: int, length: int) -> None:
+def _fill(target: HalBuffer, pattern: int, length: int) -> None:
     raw = (pattern & (1 << 8 * length) - 1).to_bytes(length, "little")
     target.bytes[:] = np.resize(np.frombuffer(raw, np.uint8), target.length)
 
 
-def _copy(source: Buffer, target: Buffer) -> None:
+def _copy(source: HalBuffer, target: HalBuffer) -> None:
     target.bytes[:] = source.bytes
 
 
 def _record_fill(
     commands: list[Command],
-    target: Buffer | None,
+    target: HalBuffer | None,
     offset: int,
     length: int,
     slot: int,
@@ -316,9 +316,9 @@ def _record_copy(
     commands: list[Command],
     source_slot: int,
     target_slot: int,
-    source: Buffer | None,
+    source: HalBuffer | None,
     source_offset: int,
-    target: Buffer | None,
+    target: HalBuffer | None,
     target_offset: int,
     length: int,
     _flags: int,
@@ -335,7 +335,7 @@ def _record_update(
     commands: list[Command],
     source: memoryview,
     source_offset: int,
-    target: Buffer | None,
+    target: HalBuffer | None,
     target_offset: int,
     length: int,
     slot: int,
@@ -349,7 +349,7 @@ def _record_update(
     )
 
 
-def _check_buffer(buffer: Buffer, message: memoryview, *rest: Any) -> None:
+def _check_buffer(buffer: HalBuffer, message: memoryview, *rest: Any) -> None:
     if buffer.length < rest[1]:
         raise RequestError(
             f"{bytes(message).decode()}: a buffer of {buffer.length} bytes, wanted {rest[1]}"
@@ -369,12 +369,12 @@ def _check_view(
         )
 
 
-def _load(buffer: Buffer, offset: int, length: int) -> int:
+def _load(buffer: HalBuffer, offset: int, length: int) -> int:
     raw = bytes(buffer.part(offset, length).bytes)
     return int.from_bytes(raw, "little", signed=True)
 
 
-def _store(value: int, buffer: Buffer, offset: int, length: int) -> None:
+def _store(value: int, buffer: HalBuffer, offset: int, length: int) -> None:
     raw = (value & (1 << 8 * length) - 1).to_bytes(length, "little")
     buffer.part(offset, length).bytes[:] = np.frombuffer(raw, np.uint8)
 

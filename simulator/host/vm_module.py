@@ -124,14 +124,14 @@ def _constant(segment: Table, data: memoryview, outside: int) -> memoryview:
     return data[outside + offset : outside + offset + length]
 
 
-class Function(NamedTuple):
+class HostFunction(NamedTuple):
     """A function of an executable: the index of its code object, and its bytes of dynamic LDS."""
 
     code: int
     dynamic_lds: int
 
 
-def read_executable(data: memoryview) -> tuple[list[bytes], dict[str, Function]]:
+def read_executable(data: memoryview) -> tuple[list[bytes], dict[str, HostFunction]]:
     """Return the code objects of an executable, and its functions by name."""
     if bytes(data[:4]) != b"HIP1":
         raise CodeObjectError(
@@ -140,7 +140,7 @@ def read_executable(data: memoryview) -> tuple[list[bytes], dict[str, Function]]
     root = Table.root(data[_HEADER:])
     objects = [bytes(entry.bytes(0)) for entry in root.tables(1)]
     functions = {
-        entry.string(1): Function(entry.scalar(0, "I"), entry.scalar(3, "I"))
+        entry.string(1): HostFunction(entry.scalar(0, "I"), entry.scalar(3, "I"))
         for entry in root.tables(0)
     }
     if any(function.code >= len(objects) for function in functions.values()):

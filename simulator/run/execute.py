@@ -16,14 +16,18 @@ from mxc.simulator.code.instruction import EXEC, VCC
 from mxc.simulator.compute.operations import Array
 from mxc.simulator.errors import SimulationError
 from mxc.simulator.run.state import Waves
-from mxc.simulator.run.translate import Block, Program
+from mxc.simulator.run.translate import BasicBlock, TranslatedKernel
 
 _RUNNING, _WAITING, _ENDED = 0, 1, 2
 _NEVER = 1 << 60
 
 
 def execute(
-    program: Program, w: Waves, *, limit: int, progress: Callable[[int], None] | None = None
+    program: TranslatedKernel,
+    w: Waves,
+    *,
+    limit: int,
+    progress: Callable[[int], None] | None = None,
 ) -> int:
     """Run all waves to their end; return the number of executed instructions.
 
@@ -37,7 +41,7 @@ def execute(
 
 
 class _Run:
-    def __init__(self, program: Program, w: Waves, limit: int) -> None:
+    def __init__(self, program: TranslatedKernel, w: Waves, limit: int) -> None:
         self.program, self.w, self.limit = program, w, limit
         self.stepped = 0
         self.state: Array = np.zeros(w.count, np.int8)
@@ -98,7 +102,7 @@ class _Run:
                 self.next[chosen] = place
                 return
 
-    def step(self, block: Block) -> None:
+    def step(self, block: BasicBlock) -> None:
         w = self.w
         self.stepped += block.count
         if self.stepped > self.limit:
@@ -118,7 +122,7 @@ class _Run:
             error.add_note(f"while simulating {self.program.place(index)}")
             raise
 
-    def index_of(self, error: Exception, block: Block) -> int:
+    def index_of(self, error: Exception, block: BasicBlock) -> int:
         """Return the instruction whose generated line raised an error."""
         for frame in traceback.extract_tb(error.__traceback__):
             if frame.filename == "<kernel>" and frame.lineno:

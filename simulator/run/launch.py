@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mxc.simulator.code.code_object import Kernel
+from mxc.simulator.code.code_object import CodeObjectKernel
 from mxc.simulator.compute.operations import Array
 from mxc.simulator.errors import SimulationError
 from mxc.simulator.memory.spaces import Bytes, Memory
 from mxc.simulator.run.execute import execute
 from mxc.simulator.run.state import UNDEFINED, Waves
-from mxc.simulator.run.translate import Program
+from mxc.simulator.run.translate import TranslatedKernel
 from mxc.simulator.watch.observe import Observer
 
 #: Waves per batch: they share the cost of an instruction, and their registers should fit a cache.
@@ -39,7 +39,7 @@ class Binding:
 
 
 def launch(
-    program: Program,
+    program: TranslatedKernel,
     workgroups: tuple[int, int, int],
     bindings: Sequence[Array | Binding],
     constants: Sequence[int] = (),
@@ -89,7 +89,7 @@ def launch(
 
 
 def _arguments(
-    kernel: Kernel,
+    kernel: CodeObjectKernel,
     workgroups: tuple[int, int, int],
     bindings: Sequence[Array | Binding],
     constants: Sequence[int],
@@ -137,7 +137,7 @@ def _arguments(
     return segment
 
 
-def _packet(kernel: Kernel, workgroups: tuple[int, int, int], arguments: int) -> Array:
+def _packet(kernel: CodeObjectKernel, workgroups: tuple[int, int, int], arguments: int) -> Array:
     """Return the dispatch packet (HSA Platform System Architecture Specification, section 2.9.6).
 
     The fields of the kernel's handle and the signal are zero, because neither exists.
@@ -150,7 +150,7 @@ def _packet(kernel: Kernel, workgroups: tuple[int, int, int], arguments: int) ->
     return np.frombuffer(struct.pack("<6H5I4Q", *words, 0, arguments, 0, 0), np.uint8)
 
 
-def _place(kernel: Kernel, part: Binding, memory: Memory, is_read_only: bool) -> int:
+def _place(kernel: CodeObjectKernel, part: Binding, memory: Memory, is_read_only: bool) -> int:
     """Return the address of a binding; bindings have separate addresses even within one array."""
     if not part.array.flags.c_contiguous:
         raise SimulationError(f"{kernel.name}: a buffer is not contiguous")
@@ -167,7 +167,7 @@ def _place(kernel: Kernel, part: Binding, memory: Memory, is_read_only: bool) ->
 
 
 def _start(
-    kernel: Kernel,
+    kernel: CodeObjectKernel,
     memory: Memory,
     pointers: tuple[int, int],
     arguments: Array,
@@ -198,7 +198,7 @@ def _start(
 
 def _scalars(
     w: Waves,
-    kernel: Kernel,
+    kernel: CodeObjectKernel,
     pointers: tuple[int, int],
     arguments: Array,
     numbers: Array,
@@ -230,7 +230,7 @@ def _scalars(
             place += 1
 
 
-def _work_items(w: Waves, kernel: Kernel, per_workgroup: int) -> None:
+def _work_items(w: Waves, kernel: CodeObjectKernel, per_workgroup: int) -> None:
     """Set v0 to the work item's x, y and z in ten bits each, and EXEC to lanes with work items."""
     x, y, z = kernel.workgroup
     flat = (np.arange(w.count) % per_workgroup * 64)[:, None] + np.arange(64)

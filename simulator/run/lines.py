@@ -31,7 +31,7 @@ from mxc.simulator.compute.salu import SALU
 from mxc.simulator.compute.saturation import SATURATING, saturating
 from mxc.simulator.compute.signatures import VALU
 from mxc.simulator.errors import SimulationError
-from mxc.simulator.run.operands import HALF_READERS, Operands, read_kind
+from mxc.simulator.run.operands import HALF_READERS, OperandExpressions, read_kind
 from mxc.simulator.run.state import Waves
 
 _FLOATS = "fhdb"
@@ -50,7 +50,7 @@ def _refuse(*_: Any) -> Any:
     raise SimulationError("rounding other than to nearest even is not modelled")
 
 
-class Lines(Operands):
+class Lines(OperandExpressions):
     """Translates instructions to lines; `names`: the objects that the lines refer to."""
 
     def __init__(self, mode: int, *, changes_mode: bool = False) -> None:

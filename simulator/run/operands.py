@@ -116,7 +116,7 @@ _FLAGS = {251: f"is_zero(w, {VCC})", 252: f"is_zero(w, {EXEC})", 253: "w.scc.ast
 HALF_READERS = {"h": "half", "w": "word", "s": "short", "b": "bfloat"}
 
 
-class Operands:
+class OperandExpressions:
     """Makes expressions of operands; `names`: the objects that the expressions refer to."""
 
     def __init__(self) -> None:

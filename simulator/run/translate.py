@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from mxc.simulator.code.code_object import Kernel
+from mxc.simulator.code.code_object import CodeObjectKernel
 from mxc.simulator.code.instruction import Instruction, Operand
 from mxc.simulator.code.processors import meant, refusal
 from mxc.simulator.code.text import branch_target, text
@@ -43,7 +43,7 @@ _MEMORY = {"SMEM": scalar_step, "MUBUF": buffer_step, "FLAT": flat_step, "DS": l
 
 
 @dataclass(frozen=True)
-class Block:
+class BasicBlock:
     """A basic block, instructions first .. first + count - 1.
 
     kind: how it ends, "next", "jump", "branch", "barrier" or "end". condition: of a branch. target:
@@ -60,13 +60,13 @@ class Block:
     follow: int
 
 
-class Program:
+class TranslatedKernel:
     """A translated kernel: instructions, and blocks by the index of their first instruction.
 
     unmodelled: texts of the instructions that raise SimulationError when they are reached.
     """
 
-    def __init__(self, kernel: Kernel, *, observed: bool = False) -> None:
+    def __init__(self, kernel: CodeObjectKernel, *, observed: bool = False) -> None:
         """Decode and translate; `observed` adds the calls before and after each instruction."""
         self.kernel = kernel
         self.instructions = _reachable(kernel)
@@ -102,12 +102,12 @@ class Program:
                 starts.add(n + 1)
         return sorted(s for s in starts if s < len(self.instructions))
 
-    def _translate(self) -> dict[int, Block]:
+    def _translate(self) -> dict[int, BasicBlock]:
         changes = any(i.name.startswith("s_setreg") for i in self.instructions)
         lines = Lines(self.kernel.descriptor.mode, changes_mode=changes)
         starts = self._starts()
         source: list[str] = []
-        blocks: dict[int, Block] = {}
+        blocks: dict[int, BasicBlock] = {}
         for first, follow in zip(starts, [*starts[1:], len(self.instructions)], strict=True):
             begin = len(source)
             self._add(source, first, f"def b{first}(w):")
@@ -151,7 +151,7 @@ class Program:
             self.unmodelled.append(text(i))
             return [f"{lines.bind(_refusal(str(error)))}(w)"]
 
-    def _block(self, run: Callable[[Waves], None], first: int, follow: int) -> Block:
+    def _block(self, run: Callable[[Waves], None], first: int, follow: int) -> BasicBlock:
         last = self.instructions[follow - 1]
         target = self._index[branch_target(last)] if last.name.startswith(_JUMPS) else 0
         kind, condition = "next", ""
@@ -163,7 +163,7 @@ class Program:
             kind = "end"
         elif last.name == "s_barrier":
             kind = "barrier"
-        return Block(run, first, follow - first, kind, condition, target, follow)
+        return BasicBlock(run, first, follow - first, kind, condition, target, follow)
 
 
 def _when_run(source: str, name: str, space: dict[str, Any]) -> Callable[[Waves], None]:
@@ -182,7 +182,7 @@ def _ends_block(i: Instruction) -> bool:
     return i.name.startswith(_JUMPS) or i.name in ("s_endpgm", "s_barrier")
 
 
-def _reachable(kernel: Kernel) -> list[Instruction]:
+def _reachable(kernel: CodeObjectKernel) -> list[Instruction]:
     """Return the instructions that can be reached from the entry, ordered by address."""
     entry = kernel.descriptor.start
     todo, found = [entry], {}

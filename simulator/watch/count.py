@@ -17,7 +17,7 @@ from mxc.simulator.compute.numbers import FORMATS
 from mxc.simulator.compute.operations import Array
 from mxc.simulator.compute.signatures import matrix_shape, sparse_shape
 from mxc.simulator.run.state import Waves
-from mxc.simulator.run.translate import Program
+from mxc.simulator.run.translate import TranslatedKernel
 from mxc.simulator.watch.observe import Observer
 
 #: LDS banks of 4 bytes. Source: the bank count of gfx950 in IREE's target table.
@@ -107,7 +107,7 @@ class Counter(Observer):
         self.counts = Counts()
         self._blocks: dict[tuple[str, int], tuple[Tally[str], int, int]] = {}
 
-    def start(self, w: Waves, program: Program) -> None:
+    def start(self, w: Waves, program: TranslatedKernel) -> None:
         """Count the waves of a batch of workgroups."""
         self._program = program
         self.counts.waves += w.count

@@ -23,8 +23,8 @@ from mxc.simulator.compute.lanes import dpp_enabled, dpp_lanes, swizzle_lanes
 from mxc.simulator.compute.operations import Array
 from mxc.simulator.compute.signatures import matrix_shape, sparse_shape
 from mxc.simulator.run.state import LANES, Waves
-from mxc.simulator.run.translate import Program
-from mxc.simulator.watch.uses import Register, Use
+from mxc.simulator.run.translate import TranslatedKernel
+from mxc.simulator.watch.uses import Register, RegisterUse
 
 _ALWAYS = frozenset(("s", n) for n in (EXEC, EXEC + 1))
 #: Instructions that move scalars to and from lanes of vector registers.
@@ -40,7 +40,7 @@ _MULTIPLY_ADD = ("v_mad_u64_u32", "v_mad_i64_i32")
 class Definedness:
     """The definedness of all registers of a batch of waves."""
 
-    def __init__(self, w: Waves, program: Program) -> None:
+    def __init__(self, w: Waves, program: TranslatedKernel) -> None:
         """Start in the initial state of a wave."""
         d = program.kernel.descriptor
         scalars = d.user_sgprs + sum(d.workgroup_ids)
@@ -63,7 +63,7 @@ class Definedness:
         self._waves: Array = self._nowhere | True if w.active is None else w.active
         self._written: Array = w.lanes | self._absent & self._waves
 
-    def before(self, w: Waves, i: Instruction, use: Use) -> Iterator[str]:
+    def before(self, w: Waves, i: Instruction, use: RegisterUse) -> Iterator[str]:
         """Yield findings about the registers that an instruction reads."""
         if w.lanes is not self._lanes or w.active is not self._active:
             self._look(w)
@@ -178,7 +178,7 @@ class Definedness:
         number = w.s[operand.index] if operand.bank == "s" else np.array([[operand.index]])
         return np.broadcast_to(number.astype(np.int64) & 63, (w.count, 1))
 
-    def after(self, w: Waves, i: Instruction, use: Use) -> None:
+    def after(self, w: Waves, i: Instruction, use: RegisterUse) -> None:
         """Record the registers that an instruction wrote."""
         bad, lanes = self._result, self._lanes
         one = i.name == _WRITE_LANE

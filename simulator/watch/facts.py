@@ -7,7 +7,7 @@ from functools import cached_property
 
 from mxc.simulator.code.instruction import M0, Instruction
 from mxc.simulator.watch.count import matrix_cycles
-from mxc.simulator.watch.uses import Register, Use, use_of
+from mxc.simulator.watch.uses import Register, RegisterUse, use_of
 from mxc.targets.amd import GFX950
 from mxc.targets.gpu import Gpu
 
@@ -17,14 +17,14 @@ M0_REGISTERS: Registers = frozenset((("s", M0),))
 
 
 @dataclass(frozen=True)
-class Facts:
+class InstructionFacts:
     """Properties of one instruction."""
 
     i: Instruction
     processor: Gpu = GFX950
 
     @cached_property
-    def use(self) -> Use:
+    def use(self) -> RegisterUse:
         """What it does to registers."""
         return use_of(self.i)
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 
 from mxc.simulator.code.instruction import VCC, Instruction
 from mxc.simulator.code.text import branch_target, text
-from mxc.simulator.watch.facts import M0_REGISTERS, Facts, Registers
+from mxc.simulator.watch.facts import M0_REGISTERS, InstructionFacts, Registers
 from mxc.simulator.watch.uses import EXECUTION
 from mxc.targets.amd import GFX950
 from mxc.targets.gpu import Gpu
@@ -31,7 +31,7 @@ def hazards(instructions: Sequence[Instruction], processor: Gpu = GFX950) -> dic
 
     instructions: all reachable instructions, ordered by address.
     """
-    facts = [Facts(i, processor) for i in instructions]
+    facts = [InstructionFacts(i, processor) for i in instructions]
     before = _predecessors(instructions)
     furthest = _FURTHEST if any(f.matrix for f in facts) else _WITHOUT_MATRIX
     found: dict[int, list[str]] = {}
@@ -61,8 +61,8 @@ def _predecessors(instructions: Sequence[Instruction]) -> list[list[int]]:
 
 
 def _earlier(
-    facts: Sequence[Facts], before: list[list[int]], n: int, furthest: int
-) -> Iterator[tuple[int, Facts, Registers]]:
+    facts: Sequence[InstructionFacts], before: list[list[int]], n: int, furthest: int
+) -> Iterator[tuple[int, InstructionFacts, Registers]]:
     """Yield earlier instructions of the n-th: wait states between, facts, hidden registers.
 
     Hidden registers are those that matrix instructions in between have written, because only the
@@ -84,7 +84,9 @@ def _earlier(
                 todo.append((distance + fact.wait_states, previous, since))
 
 
-def _rules(earlier: Facts, later: Facts, hidden: Registers) -> Iterator[tuple[int, str]]:
+def _rules(
+    earlier: InstructionFacts, later: InstructionFacts, hidden: Registers
+) -> Iterator[tuple[int, str]]:
     """Yield the wait states that the two instructions need between them, and the reason."""
     if earlier.matrix:
         yield from _matrix_rules(earlier, later, hidden)
@@ -99,7 +101,9 @@ def _rules(earlier: Facts, later: Facts, hidden: Registers) -> Iterator[tuple[in
             yield 2, "a hardware register is used"
 
 
-def _matrix_rules(earlier: Facts, later: Facts, hidden: Registers) -> Iterator[tuple[int, str]]:
+def _matrix_rules(
+    earlier: InstructionFacts, later: InstructionFacts, hidden: Registers
+) -> Iterator[tuple[int, str]]:
     passes, more = earlier.passes, earlier.more
     small = earlier.i.name.startswith("v_mfma_f64_4x4")
     written = earlier.writes - hidden
@@ -122,7 +126,7 @@ def _matrix_rules(earlier: Facts, later: Facts, hidden: Registers) -> Iterator[t
         yield passes - 1, "what a matrix instruction adds to is overwritten"
 
 
-def _accumulated(earlier: Facts, later: Facts) -> int:
+def _accumulated(earlier: InstructionFacts, later: InstructionFacts) -> int:
     first, third = earlier.i.results[0], later.i.operands[2]
     small = "f64_4x4"
     if first == third:
@@ -135,7 +139,7 @@ def _accumulated(earlier: Facts, later: Facts) -> int:
     return earlier.passes + earlier.more
 
 
-def _vector_rules(earlier: Facts, later: Facts) -> Iterator[tuple[int, str]]:
+def _vector_rules(earlier: InstructionFacts, later: InstructionFacts) -> Iterator[tuple[int, str]]:
     name = later.i.name
     used = earlier.writes & later.reads
     scalars = any(bank == "s" for bank, _ in used)
@@ -179,7 +183,7 @@ def _vector_rules(earlier: Facts, later: Facts) -> Iterator[tuple[int, str]]:
         yield from _dot_rules(earlier, later)
 
 
-def _dot_rules(earlier: Facts, later: Facts) -> Iterator[tuple[int, str]]:
+def _dot_rules(earlier: InstructionFacts, later: InstructionFacts) -> Iterator[tuple[int, str]]:
     same = earlier.i.name == later.i.name
     read = later.reads
     if same:

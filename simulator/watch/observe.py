@@ -10,7 +10,7 @@ from mxc.simulator.compute.operations import Array
 
 if TYPE_CHECKING:
     from mxc.simulator.run.state import Waves
-    from mxc.simulator.run.translate import Program
+    from mxc.simulator.run.translate import TranslatedKernel
 
 
 class Observer:
@@ -19,7 +19,7 @@ class Observer:
     #: Whether `before` and `after` are called for every instruction.
     every_instruction = False
 
-    def start(self, w: Waves, program: Program) -> None:
+    def start(self, w: Waves, program: TranslatedKernel) -> None:
         """Called when the waves of a batch begin, in their initial state."""
 
     def before(self, w: Waves, i: Instruction) -> None:
@@ -75,7 +75,7 @@ class Observer:
         """Called when all waves have ended."""
 
 
-class Several(Observer):
+class ObserverGroup(Observer):
     """Forwards every call to several observers, in order."""
 
     def __init__(self, observers: Sequence[Observer]) -> None:
@@ -84,7 +84,7 @@ class Several(Observer):
         self.every_instruction = any(o.every_instruction for o in observers)
         self._close = tuple(o for o in observers if o.every_instruction)
 
-    def start(self, w: Waves, program: Program) -> None:
+    def start(self, w: Waves, program: TranslatedKernel) -> None:
         """Tell all."""
         for each in self._observers:
             each.start(w, program)

@@ -40,13 +40,13 @@ from mxc.simulator.code.text import text, waits
 from mxc.simulator.compute.operations import Array
 from mxc.simulator.memory.spaces import Memory
 from mxc.simulator.run.state import LANES, Waves
-from mxc.simulator.run.translate import Program
+from mxc.simulator.run.translate import TranslatedKernel
 from mxc.simulator.watch.definedness import Definedness
 from mxc.simulator.watch.global_memory import GlobalMemory
 from mxc.simulator.watch.hazards import hazards
 from mxc.simulator.watch.observe import Observer
 from mxc.simulator.watch.shadow import Shadow
-from mxc.simulator.watch.uses import LOCAL, SCALAR, VECTOR, Register, Use, use_of
+from mxc.simulator.watch.uses import LOCAL, SCALAR, VECTOR, Register, RegisterUse, use_of
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,8 @@ class _Count:
 #: Effects of fence instructions with sc1, for all waves of the device.
 _FENCES = {"buffer_wbl2": GlobalMemory.written_back, "buffer_inv": GlobalMemory.acquired}
 #: Caches by program and address, shared by all sanitizers.
-_USES: WeakKeyDictionary[Program, dict[int, Use]] = WeakKeyDictionary()
-_HAZARDS: WeakKeyDictionary[Program, dict[int, list[str]]] = WeakKeyDictionary()
+_USES: WeakKeyDictionary[TranslatedKernel, dict[int, RegisterUse]] = WeakKeyDictionary()
+_HAZARDS: WeakKeyDictionary[TranslatedKernel, dict[int, list[str]]] = WeakKeyDictionary()
 
 
 class Sanitizer(Observer):
@@ -101,7 +101,7 @@ class Sanitizer(Observer):
         self._unaligned = unaligned
         self._global = GlobalMemory(Memory())
 
-    def start(self, w: Waves, program: Program) -> None:
+    def start(self, w: Waves, program: TranslatedKernel) -> None:
         """Begin a batch of workgroups."""
         self._program = program
         self._uses = _USES.setdefault(program, {})
@@ -155,7 +155,7 @@ class Sanitizer(Observer):
                 ]
                 self._pending[register] = [each for each in theirs if each[1].any()] + mine
 
-    def _in_order(self, use: Use, register: Register) -> bool:
+    def _in_order(self, use: RegisterUse, register: Register) -> bool:
         """Whether a load writes a register after all pending loads of that register.
 
         Loads from memory return in order, and so do loads from LDS (CDNA4 ISA guide, 4.4).

@@ -11,7 +11,7 @@ from mxc.simulator.code.instruction import EXEC, Instruction
 from mxc.simulator.code.text import text
 from mxc.simulator.compute.operations import Array
 from mxc.simulator.run.state import Waves
-from mxc.simulator.run.translate import Program
+from mxc.simulator.run.translate import TranslatedKernel
 from mxc.simulator.watch.observe import Observer
 
 
@@ -33,7 +33,7 @@ class Trace(Observer):
         self._count = 0
         self._lines: Mapping[int, str] = {}
 
-    def start(self, w: Waves, program: Program) -> None:
+    def start(self, w: Waves, program: TranslatedKernel) -> None:
         """Begin a batch of workgroups; write a heading if the wave is in it."""
         self._before, self._count = self._before + self._count, w.count
         self._lines = program.kernel.lines

@@ -23,7 +23,7 @@ EXCHANGES = ("v_swap_b32", "v_permlane16_swap_b32", "v_permlane32_swap_b32")
 
 
 @dataclass(frozen=True)
-class Use:
+class RegisterUse:
     """The registers and counters that an instruction uses.
 
     decides: registers that are read and must be defined. A result that is a half or a byte of its
@@ -41,7 +41,7 @@ class Use:
     lanewise: bool
 
 
-def use_of(i: Instruction) -> Use:
+def use_of(i: Instruction) -> RegisterUse:
     """Return the registers and counters that an instruction uses."""
     reads = {r for operand in i.operands for r in operand.registers()}
     if i.name in PACKED32:
@@ -79,7 +79,7 @@ def use_of(i: Instruction) -> Use:
         decides = set(i.operands[0].registers()) if i.encoding == "DS" and i.operands else reads
         decides = set() if i.name == "ds_swizzle_b32" else decides
     lanewise = i.encoding.startswith("VOP") and not i.has("dpp") and not _ACROSS.search(i.name)
-    return Use(
+    return RegisterUse(
         reads=frozenset(reads),
         decides=frozenset(decides),
         writes=frozenset(writes),

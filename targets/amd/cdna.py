@@ -14,9 +14,9 @@
   and twice of them for the kernels in docs/gpu-quality.md.
 """
 
-from mxc.targets.compute_unit import Rates
+from mxc.targets.compute_unit import PipeRates
 
-CDNA = Rates(
+CDNA = PipeRates(
     issue=4,
     transcendental=16,
     lds_bytes_per_clock=128,

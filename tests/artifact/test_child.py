@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import mxc
-from mxc.artifact.child import Channel, Child, Ended, Overdue, limit_processor
+from mxc.artifact.child import Channel, Child, ChildExited, ChildTimedOut, limit_processor
 
 
 def echo(channel: Channel, word: str) -> None:
@@ -78,15 +78,15 @@ def test_memory_is_limited() -> None:
 def test_a_child_that_does_not_answer_is_ended() -> None:
     child = Child("test_child:hang", "60")
     pid = int(child.receive(30))
-    with pytest.raises(Overdue):
+    with pytest.raises(ChildTimedOut):
         child.receive(0.1)
     assert gone(pid)
 
 
 def test_a_child_that_dies() -> None:
-    with pytest.raises(Ended, match="killed by SIGABRT"):
+    with pytest.raises(ChildExited, match="killed by SIGABRT"):
         Child("test_child:die").receive(30)
-    with pytest.raises(Ended, match="exit status 1"):
+    with pytest.raises(ChildExited, match="exit status 1"):
         Child("no_such_module:f").receive(30)
 
 

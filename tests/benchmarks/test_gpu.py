@@ -17,9 +17,9 @@ from matrix_programs import program
 from matrix_rows import BARS, Row, counts, differences, misses, row
 
 from mxc.compiler.report import Matmul, Report
-from mxc.compiler.report.assembly import Kernel
+from mxc.compiler.report.assembly import KernelCode
 from mxc.compiler.report.hot_loop import HotLoop
-from mxc.compiler.report.loops import Line
+from mxc.compiler.report.loops import LoopInstruction
 from mxc.dialects.context import new_context
 from mxc.dialects.dispatches import walk
 from mxc.dialects.reasons import Reason
@@ -86,7 +86,7 @@ def test_every_other_program_is_valid_or_refused_by_its_builder() -> None:
 
 def kernel(name: str = "k", **fields: Any) -> dict[str, Any]:
     own = {"v_mfma_scale_f32_16x16x128_f8f6f4": 4}
-    made = Kernel(name=name, instructions=own, vgpr=90, lds_bytes=0)
+    made = KernelCode(name=name, instructions=own, vgpr=90, lds_bytes=0)
     return dataclasses.asdict(made) | fields
 
 
@@ -248,10 +248,10 @@ echo "Total Cycles:      $(({cycles}))"
 def test_llvm_mca_is_taken_cold_and_steady(tmp_path: Path) -> None:
     command = mca_that_says(tmp_path, 22, "100 + iterations * 10")
     assert mca.find(command) == command
-    loop = [Line("v_mfma_f32_16x16x16_bf16"), Line("s_nop", "2")]
+    loop = [LoopInstruction("v_mfma_f32_16x16x16_bf16"), LoopInstruction("s_nop", "2")]
     # 4 cycles of work an iteration; 300 cycles for 20 iterations, 200 more for the next 20.
     assert mca.share(command, loop, "gfx950") == mca.Share(4 / 15, 4 / 10)
-    assert mca.share(command, [Line("s_nop", "2")], "gfx950") is None
+    assert mca.share(command, [LoopInstruction("s_nop", "2")], "gfx950") is None
 
 
 def test_an_old_llvm_mca_is_refused_and_none_is_no_fault(

@@ -28,8 +28,8 @@ from matrix_objects import Module, disagreements, read
 from matrix_spellings import spelled, spelling_cases
 
 from mxc.compiler.report import Report
-from mxc.compiler.report.assembly import Kernel
-from mxc.compiler.steps import Request
+from mxc.compiler.report.assembly import KernelCode
+from mxc.compiler.steps import CompileRequest
 from mxc.compiler.worker import compile_program
 from mxc.dialects.context import new_context
 from mxc.targets.target import target
@@ -44,7 +44,7 @@ PROGRAM = Program(lhs=SIDE, rhs=SIDE, m=4, n=32, k=128, ending="quantize")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Report, Module]:
     file = tmp_path_factory.mktemp("objects") / "module.vmfb"
     found = compile_program(
-        Request(program=spelled(PROGRAM), place="here", target="gfx950", module=file,
+        CompileRequest(program=spelled(PROGRAM), place="here", target="gfx950", module=file,
                 parameters=True)
     )  # fmt: skip
     ((name, function),) = found.functions.items()
@@ -73,7 +73,7 @@ def of_kernel(**fields: object) -> Change:
     def change(report: Report) -> Report:
         (own,) = (each for each in report.kernels if each.name == report.matmuls[0].kernel)
         others = (each for each in report.kernels if each is not own)
-        changed: Kernel = dataclasses.replace(own, **fields)
+        changed: KernelCode = dataclasses.replace(own, **fields)
         return dataclasses.replace(report, kernels=(changed, *others))
 
     return change

@@ -168,12 +168,12 @@ main()
 SLOW_DISK = FAST_COMPILER.replace(
     "BEFORE",
     """
-import os; from mxc.compiler.pieces.piece import Output; put = Output.put
+import os; from mxc.compiler.pieces.piece import PieceOutput; put = PieceOutput.put
 def slowly(self, name, offset, data):
     os.write(1, f"writes {name}\\n".encode())
     time.sleep(0.05)
     put(self, name, offset, data)
-Output.put = slowly
+PieceOutput.put = slowly
 """,
 )
 FAST_COMPILER = FAST_COMPILER.replace("BEFORE", "")

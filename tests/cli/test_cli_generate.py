@@ -13,8 +13,8 @@ from mxc.artifact.manifest import CHAT_TEMPLATE, REPORT, TOKENIZER, TOKENIZER_CO
 from mxc.compiler.cli import app, generate
 from mxc.runtime import load
 from mxc.runtime.completions.deltas import CONTENT, Delta
-from mxc.runtime.completions.stream import Piece, Stream
-from mxc.runtime.engine.request import Drawn, Outcome
+from mxc.runtime.completions.stream import AnswerPiece, AnswerStream
+from mxc.runtime.engine.request import Outcome, SampledToken
 
 
 def mxc(*words: object) -> Result:
@@ -208,9 +208,9 @@ def test_bench_of_no_language_model(plain_artifact: Path) -> None:
 def test_a_terminal_does_not_obey_a_model(
     monkeypatch: pytest.MonkeyPatch, terminal: bool, shown: str
 ) -> None:
-    stream = Stream()
+    stream = AnswerStream()
     for token in (1, 2):
-        stream.put(Piece((Delta(CONTENT, "\x1b[2Ja"),), Drawn(token)))
+        stream.put(AnswerPiece((Delta(CONTENT, "\x1b[2Ja"),), SampledToken(token)))
     stream.completion.outcome = Outcome(
         reason="length", prompt_tokens=1, generated_tokens=2, cached_tokens=0,
         submitted=0.0, started=0.0, first_token=1.0, ended=2.0,
@@ -219,6 +219,6 @@ def test_a_terminal_does_not_obey_a_model(
     out = io.StringIO()
     monkeypatch.setattr(out, "isatty", lambda: terminal, raising=False)
     monkeypatch.setattr(sys, "stdout", out)
-    outcome = generate._told(stream, [1], has_text=True, show=True)
+    outcome = generate._print_answer(stream, [1], has_text=True, show=True)
     assert out.getvalue() == shown + "\n"
     assert outcome.text == "\x1b[2Ja" * 2

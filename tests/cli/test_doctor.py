@@ -63,6 +63,6 @@ def test_refused_tiles_are_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mxc.runtime.machine.cpu_flags", lambda: frozenset({"amx_tile"}))
     monkeypatch.setattr(tile_permission, "refusal", lambda: "Linux refuses them (no)")
     (tiles,) = doctor._tiles()
-    assert tiles == doctor.Finding(
+    assert tiles == doctor.DoctorFinding(
         "AMX tiles", "Linux refuses them (no)", "note", "AVX-512 runs instead"
     )

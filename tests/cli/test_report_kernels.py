@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from mxc.compiler.cli import app
 from mxc.compiler.cli.report_kernels import render_kernels
-from mxc.compiler.report import FunctionCost, Matmul, Operation, Report
-from mxc.compiler.report.assembly import Kernel
+from mxc.compiler.report import FunctionCost, Matmul, Report, ReportOperation
+from mxc.compiler.report.assembly import KernelCode
 from mxc.compiler.report.hot_loop import HotLoop
 from mxc.targets.compute_unit import Occupancy
 
@@ -25,7 +25,7 @@ LOOP = HotLoop(
     bound_by="lds",
     bytes_in_flight=17408,
 )
-KERNEL = Kernel(
+KERNEL = KernelCode(
     name="decode_dispatch_3",
     instructions={"v_mfma_f32_16x16x16_bf16": 70},
     vgpr=215,
@@ -46,11 +46,13 @@ def product(kernel: str, name: str) -> Matmul:
     )  # fmt: skip
 
 
-def call(kernel: str, name: str) -> Operation:
-    return Operation(function="decode", name=name, kernel=kernel, bytes_moved=None, flops=None)
+def call(kernel: str, name: str) -> ReportOperation:
+    return ReportOperation(
+        function="decode", name=name, kernel=kernel, bytes_moved=None, flops=None
+    )
 
 
-def report(*kernels: Kernel, products: int) -> Report:
+def report(*kernels: KernelCode, products: int) -> Report:
     """Kernel i is called for layers.i.up, and is one of a contraction where i < `products`."""
     cost = FunctionCost(name="decode", dispatches=1, transient_bytes=0, dynamic_transients=0)
     return Report(

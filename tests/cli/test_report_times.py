@@ -5,20 +5,20 @@ import io
 from rich.console import Console
 
 from mxc.compiler.cli.report_times import render_times
-from mxc.compiler.report import Operation, Report
+from mxc.compiler.report import Report, ReportOperation
 from mxc.compiler.report.kernel_time import Time
 
 SLOW = Time(seconds=4e-6, model="schedule", bound_seconds=1e-6, bound_by="memory", tail=0.125)
 FAST = Time(seconds=1e-6, model="roofline", bound_seconds=2e-7, bound_by="matrix")
 
 
-def operation(name: str, time: Time | None) -> Operation:
-    return Operation(
+def operation(name: str, time: Time | None) -> ReportOperation:
+    return ReportOperation(
         function="decode", name=name, kernel=name, bytes_moved=1024, flops=0, time=time
     )
 
 
-def shown(*operations: Operation, every: bool = False) -> list[str]:
+def shown(*operations: ReportOperation, every: bool = False) -> list[str]:
     report = Report(target="gfx950", matmuls=(), kernels=(), functions=(), operations=operations)
     console = Console(width=100, file=io.StringIO())
     rendered = render_times(report, every=every)

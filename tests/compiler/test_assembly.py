@@ -3,7 +3,7 @@
 import dataclasses
 
 from mxc.artifact.code_objects.metadata import resources
-from mxc.compiler.report.assembly import Kernel, parse, parse_all
+from mxc.compiler.report.assembly import KernelCode, parse, parse_all
 from mxc.simulator.assembly.metadata import metadata_of
 
 GPU = """\
@@ -115,7 +115,7 @@ matmul:
 
 def test_gpu_kernels_have_their_registers_memory_and_instructions() -> None:
     matmul, copy = parse(GPU, None, resources(metadata_of(GPU, "here")))
-    assert matmul == Kernel(
+    assert matmul == KernelCode(
         name="matmul",
         instructions={
             "v_mfma_scale_f32_16x16x128_f8f6f4": 2,

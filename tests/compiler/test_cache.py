@@ -11,8 +11,8 @@ import pytest
 
 import mxc
 from mxc.compiler import cache
-from mxc.compiler.cache import Cache, cached, default_folder, key_of
-from mxc.compiler.steps import Compiled, Request, Step
+from mxc.compiler.cache import CompileCache, cached, default_folder, key_of
+from mxc.compiler.steps import Compiled, CompileRequest, CompileStep
 
 PROGRAM = b"""func.func @double(%x: tensor<4xf32>) -> tensor<4xf32> {
   %y = arith.addf %x, %x : tensor<4xf32>
@@ -23,20 +23,20 @@ COMPILED = Compiled(functions={}, report={"kernels": []}, chip="a chip", feature
 
 
 @pytest.fixture
-def request_(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Request:
+def request_(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CompileRequest:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     module = tmp_path / "m.vmfb"
-    return Request(program=PROGRAM, place="p", target="cpu", module=module, cached=True)
+    return CompileRequest(program=PROGRAM, place="p", target="cpu", module=module, cached=True)
 
 
 @pytest.fixture
-def entries(request_: Request) -> Cache:
+def entries(request_: CompileRequest) -> CompileCache:
     folder = default_folder()
     assert folder is not None
-    return Cache(folder)
+    return CompileCache(folder)
 
 
-def writes(request: Request, code: bytes = b"code") -> Callable[[], Compiled]:
+def writes(request: CompileRequest, code: bytes = b"code") -> Callable[[], Compiled]:
     """A compilation that leaves this code."""
 
     def compile() -> Compiled:
@@ -50,8 +50,10 @@ def never() -> Compiled:
     raise AssertionError("compiled again")
 
 
-def test_the_second_time_nothing_is_compiled(request_: Request, entries: Cache) -> None:
-    steps: list[Step] = []
+def test_the_second_time_nothing_is_compiled(
+    request_: CompileRequest, entries: CompileCache
+) -> None:
+    steps: list[CompileStep] = []
     assert cached(request_, writes(request_), steps.append) == COMPILED
     assert steps == []
     request_.module.unlink()
@@ -66,7 +68,7 @@ def test_the_second_time_nothing_is_compiled(request_: Request, entries: Cache) 
     assert entry.name.startswith(step.name[:12])
 
 
-def test_a_compiler_is_not_started_again(tmp_path: Path, request_: Request) -> None:
+def test_a_compiler_is_not_started_again(tmp_path: Path, request_: CompileRequest) -> None:
     source = tmp_path / "p.mlir"
     source.write_bytes(PROGRAM)
     found = [
@@ -94,12 +96,12 @@ def test_a_compiler_is_not_started_again(tmp_path: Path, request_: Request) -> N
     ],
     ids=str,
 )
-def test_what_is_asked_for_is_in_the_key(request_: Request, change: dict[str, Any]) -> None:
+def test_what_is_asked_for_is_in_the_key(request_: CompileRequest, change: dict[str, Any]) -> None:
     assert key_of(replace(request_, **change)) != key_of(request_)
 
 
 def test_the_content_of_a_file_of_schedules_is_in_the_key(
-    request_: Request, tmp_path: Path
+    request_: CompileRequest, tmp_path: Path
 ) -> None:
     file = tmp_path / "schedules.json"
     file.write_text("[]")
@@ -111,7 +113,7 @@ def test_the_content_of_a_file_of_schedules_is_in_the_key(
 
 
 def test_the_processor_is_in_the_key_of_the_host_alone(
-    request_: Request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    request_: CompileRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     named = replace(request_, target="cpu:haswell")
     keys = []
@@ -132,7 +134,7 @@ def test_the_processor_is_in_the_key_of_the_host_alone(
 
 
 def test_versions_and_sources_are_in_the_key(
-    request_: Request, monkeypatch: pytest.MonkeyPatch
+    request_: CompileRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = key_of(request_)
     for name in ("mxc_version", "iree_version", "sources"):
@@ -156,7 +158,7 @@ def test_every_source_that_a_compilation_reads_is_in_the_digest(
     assert len(digests) == len(cache._SOURCES)
 
 
-def test_a_damaged_entry_is_compiled_again(request_: Request, entries: Cache) -> None:
+def test_a_damaged_entry_is_compiled_again(request_: CompileRequest, entries: CompileCache) -> None:
     cached(request_, writes(request_), None)
     (entry,) = entries.entries()
     data = bytearray(entry.read_bytes())
@@ -167,8 +169,8 @@ def test_a_damaged_entry_is_compiled_again(request_: Request, entries: Cache) ->
     assert cached(request_, never, None) == COMPILED
 
 
-def test_what_was_used_longest_ago_goes_first(request_: Request, tmp_path: Path) -> None:
-    small = Cache(tmp_path / "small", limit=6000)
+def test_what_was_used_longest_ago_goes_first(request_: CompileRequest, tmp_path: Path) -> None:
+    small = CompileCache(tmp_path / "small", limit=6000)
     for number, key in enumerate(("a", "b", "c")):
         writes(request_, bytes(1500))()
         small.keep(key, request_.module, COMPILED)
@@ -180,16 +182,16 @@ def test_what_was_used_longest_ago_goes_first(request_: Request, tmp_path: Path)
     assert not list(small.folder.glob(".new-*"))
 
 
-def test_what_cannot_be_kept_is_said(request_: Request, entries: Cache) -> None:
+def test_what_cannot_be_kept_is_said(request_: CompileRequest, entries: CompileCache) -> None:
     entries.folder.parent.mkdir(parents=True)
     entries.folder.write_text("a file")
-    steps: list[Step] = []
+    steps: list[CompileStep] = []
     assert cached(request_, writes(request_), steps.append) == COMPILED
     assert [step.kind for step in steps] == ["cache"]
     assert "not kept in" in str(steps[0])
 
 
-def test_ir_that_is_asked_for_is_made(request_: Request, tmp_path: Path) -> None:
+def test_ir_that_is_asked_for_is_made(request_: CompileRequest, tmp_path: Path) -> None:
     cached(request_, writes(request_), None)
     cached(replace(request_, dump_dir=tmp_path), writes(request_, b"dumped"), None)
     assert request_.module.read_bytes() == b"dumped"

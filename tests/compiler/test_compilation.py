@@ -20,7 +20,7 @@ from mxc.compiler import compilation, levels
 from mxc.compiler.checkpoints.files.safetensors import read_checkpoint
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
 from mxc.compiler.report import Matmul, Report
-from mxc.compiler.steps import Compiled, Progress, Request, Step
+from mxc.compiler.steps import Compiled, CompileRequest, CompileStep, Progress
 from mxc.errors import ArtifactError, CheckpointError, CompileError, TargetError
 from mxc.formats.formats import block_format
 
@@ -54,15 +54,17 @@ def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def stub(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
+def stub(monkeypatch: pytest.MonkeyPatch) -> list[CompileRequest]:
     """Stand in for the compiler; what it was asked."""
-    asked: list[Request] = []
+    asked: list[CompileRequest] = []
 
-    def compile_program(request: Request, on_step: Callable[[Step], None]) -> Compiled:
+    def compile_program(
+        request: CompileRequest, on_step: Callable[[CompileStep], None]
+    ) -> Compiled:
         asked.append(request)
-        on_step(Step(kind="phase", name="flow"))
+        on_step(CompileStep(kind="phase", name="flow"))
         request.module.write_bytes(b"module")
-        on_step(Step(kind="phase", name="flow", seconds=0.25))
+        on_step(CompileStep(kind="phase", name="flow", seconds=0.25))
         report = Report(target="cpu", matmuls=(FALLEN,), kernels=(), functions=()).to_dict()
         return Compiled(functions={}, report=report, chip="znver4", features=("avx2",))
 
@@ -71,7 +73,7 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
 
 
 def test_manifest_and_report_say_what_was_chosen(
-    checkpoint: Path, out: Path, stub: list[Request]
+    checkpoint: Path, out: Path, stub: list[CompileRequest]
 ) -> None:
     artifact = mxc.compile(
         checkpoint, "cpu", out / "a.mxc", max_sequence_length=16, activations="f32"
@@ -117,8 +119,8 @@ def test_manifest_and_report_say_what_was_chosen(
     assert [path.name for path in out.iterdir()] == ["a.mxc"]
 
 
-def test_progress_is_told(checkpoint: Path, out: Path, stub: list[Request]) -> None:
-    steps: list[Step] = []
+def test_progress_is_told(checkpoint: Path, out: Path, stub: list[CompileRequest]) -> None:
+    steps: list[CompileStep] = []
     packed: list[tuple[int, int, str]] = []
     mxc.compile(
         checkpoint, progress=Progress(steps.append, lambda *now: packed.append(now)), strict=False
@@ -131,7 +133,7 @@ def test_progress_is_told(checkpoint: Path, out: Path, stub: list[Request]) -> N
 
 
 def test_the_default_output_is_the_whole_name_here(
-    checkpoint: Path, out: Path, stub: list[Request], monkeypatch: pytest.MonkeyPatch
+    checkpoint: Path, out: Path, stub: list[CompileRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert mxc.compile(checkpoint).path == out / "tiny-1.5.mxc"
     program = checkpoint.parent / "p.mlir"
@@ -142,7 +144,7 @@ def test_the_default_output_is_the_whole_name_here(
 
 
 def test_a_program_is_recorded_by_what_was_compiled(
-    out: Path, tmp_path: Path, stub: list[Request]
+    out: Path, tmp_path: Path, stub: list[CompileRequest]
 ) -> None:
     program = tmp_path / "p.mlir"
     program.write_text("func.func @f() { return }")
@@ -220,14 +222,14 @@ def test_options_of_models_are_refused_for_programs(
 
 
 def test_strict_refuses_a_fallback_and_leaves_nothing(
-    checkpoint: Path, out: Path, stub: list[Request]
+    checkpoint: Path, out: Path, stub: list[CompileRequest]
 ) -> None:
     with pytest.raises(CompileError, match=r"1 of 1 contractions fell back .*\n *one row only"):
         mxc.compile(checkpoint, strict=True)
     assert not list(out.iterdir())
 
 
-def test_without_a_listing(checkpoint: Path, out: Path, stub: list[Request]) -> None:
+def test_without_a_listing(checkpoint: Path, out: Path, stub: list[CompileRequest]) -> None:
     """Not where something reads it."""
     plain = mxc.compile(checkpoint, output=out / "plain", listing=False)
     page = mxc.compile(checkpoint, output=out / "page", listing=False, html=out / "page.html")
@@ -238,7 +240,7 @@ def test_without_a_listing(checkpoint: Path, out: Path, stub: list[Request]) -> 
     assert note.startswith("compiled without a listing")
 
 
-def test_without_weights(checkpoint: Path, out: Path, stub: list[Request]) -> None:
+def test_without_weights(checkpoint: Path, out: Path, stub: list[CompileRequest]) -> None:
     artifact = mxc.compile(checkpoint, weights="none")
     assert not (artifact.path / WEIGHTS).exists()
     assert not artifact.manifest.weights_present
@@ -249,7 +251,7 @@ def test_without_weights(checkpoint: Path, out: Path, stub: list[Request]) -> No
         mxc.load(artifact.path)
 
 
-def test_without_a_tokenizer(checkpoint: Path, out: Path, stub: list[Request]) -> None:
+def test_without_a_tokenizer(checkpoint: Path, out: Path, stub: list[CompileRequest]) -> None:
     (checkpoint / TOKENIZER).unlink()
     artifact = mxc.compile(checkpoint)
     assert not (artifact.path / TOKENIZER).exists()
@@ -257,7 +259,7 @@ def test_without_a_tokenizer(checkpoint: Path, out: Path, stub: list[Request]) -
     assert note.endswith("a prompt can only be given as tokens (mxc generate --prompt-tokens)")
 
 
-def test_nan_scales(checkpoint: Path, out: Path, stub: list[Request]) -> None:
+def test_nan_scales(checkpoint: Path, out: Path, stub: list[CompileRequest]) -> None:
     tensors = read_checkpoint(checkpoint).tensors
     name = "model.layers.0.mlp.experts.down_proj_scales"
     record = tensors[name]
@@ -272,7 +274,7 @@ def test_nan_scales(checkpoint: Path, out: Path, stub: list[Request]) -> None:
 
 
 def test_a_dump_folder_that_cannot_be_made(
-    checkpoint: Path, out: Path, stub: list[Request]
+    checkpoint: Path, out: Path, stub: list[CompileRequest]
 ) -> None:
     (checkpoint / "file").touch()
     with pytest.raises(ArtifactError, match=r"--dump-ir .*file/d: cannot be made .*; give another"):
@@ -282,11 +284,15 @@ def test_a_dump_folder_that_cannot_be_made(
 
 @pytest.mark.parametrize("name", [REPORT, MANIFEST])
 def test_a_full_disk_while_writing(
-    checkpoint: Path, out: Path, stub: list[Request], monkeypatch: pytest.MonkeyPatch, name: str
+    checkpoint: Path,
+    out: Path,
+    stub: list[CompileRequest],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
 ) -> None:
     inner = levels.compile_program
 
-    def and_fill(request: Request, on_step: Callable[[Step], None]) -> Compiled:
+    def and_fill(request: CompileRequest, on_step: Callable[[CompileStep], None]) -> Compiled:
         (request.module.parent / name).symlink_to("/dev/full")
         return inner(request, on_step)
 
@@ -301,7 +307,7 @@ def test_a_full_disk_while_writing(
 
 
 def test_a_full_disk_while_packing(
-    checkpoint: Path, out: Path, stub: list[Request], monkeypatch: pytest.MonkeyPatch
+    checkpoint: Path, out: Path, stub: list[CompileRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def write(handle: int, data: object, offset: int) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -315,9 +321,9 @@ def test_a_full_disk_while_packing(
 
 @pytest.mark.parametrize("when", ["reading", "flow", "packing"])
 def test_an_interrupt_leaves_nothing(
-    checkpoint: Path, out: Path, stub: list[Request], when: str
+    checkpoint: Path, out: Path, stub: list[CompileRequest], when: str
 ) -> None:
-    def interrupt(step: Step) -> None:
+    def interrupt(step: CompileStep) -> None:
         if step.name == when:
             raise KeyboardInterrupt
 

@@ -12,7 +12,7 @@ from compressed_tensors.quantization import preset_name_to_scheme
 from safetensors.torch import load_file, save_file
 
 from mxc.compiler.checkpoints.dialects import open_checkpoint
-from mxc.compiler.checkpoints.layers.quantization import Activations
+from mxc.compiler.checkpoints.layers.quantization import ActivationFormat
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
 from mxc.compiler.convert.checkpoint import convert
 from mxc.compiler.inspect.compare import compare
@@ -269,12 +269,12 @@ def test_what_modelopt_declares(tmp_path):
     layer = "model.layers.0.mlp.gate_proj"
     for source in (first, second):
         assert source.tensor(f"{layer}.weight").recipe == "rceil"
-        assert source.quantization.activations(layer) == Activations(
+        assert source.quantization.activations(layer) == ActivationFormat(
             format="mxfp8e4m3", recipe="rceil"
         )
     found = convert(VECTORS / "modelopt-mxfp8", "compressed-tensors", tmp_path / "ct")
     assert found.notes == ("the output has no word for the recipe of the scales: rceil",)
-    assert open_checkpoint(tmp_path / "ct").quantization.activations(layer) == Activations(
+    assert open_checkpoint(tmp_path / "ct").quantization.activations(layer) == ActivationFormat(
         format="mxfp8e4m3"
     )
     found = convert(VECTORS / "modelopt-mxfp4", "quark", tmp_path / "mxfp4")

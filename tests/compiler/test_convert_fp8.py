@@ -15,7 +15,7 @@ from compressed_tensors.quantization import QuantizationScheme
 from safetensors.torch import load_file, save_file
 
 from mxc.compiler.checkpoints.dialects import open_checkpoint
-from mxc.compiler.checkpoints.layers.quantization import Activations
+from mxc.compiler.checkpoints.layers.quantization import ActivationFormat
 from mxc.compiler.convert.checkpoint import convert
 from mxc.compiler.inspect.compare import compare
 from mxc.errors import CheckpointError
@@ -113,7 +113,7 @@ def test_there_and_back(
         assert torch.equal(tensor.view(torch.uint8), stored[1][name].view(torch.uint8))
     said = [each.quantization.activations(LAYER) for each in sources]
     if static:
-        assert said == [Activations(format="f8_e4m3", dynamic=False)] * 3
+        assert said == [ActivationFormat(format="f8_e4m3", dynamic=False)] * 3
 
 
 def test_what_modelopt_and_quark_wrote(tmp_path: Path) -> None:

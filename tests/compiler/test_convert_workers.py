@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
 from mxc.compiler.convert.checkpoint import convert
-from mxc.compiler.convert.writing import Writing
+from mxc.compiler.convert.writing import ConvertedFiles
 from mxc.compiler.leftovers import JOURNAL
 from mxc.compiler.pieces import piece
 from mxc.compiler.pieces.workers import Workers
@@ -107,13 +107,13 @@ def test_a_killed_command_resumes(source, whole, tmp_path, monkeypatch, dialect)
     )
     assert run.returncode == -9
     assert journals(tmp_path)
-    count, compute = [], Writing.compute
+    count, compute = [], ConvertedFiles.compute
 
     def counted(self, each, output):
         count.append(each)
         compute(self, each, output)
 
-    monkeypatch.setattr(Writing, "compute", counted)
+    monkeypatch.setattr(ConvertedFiles, "compute", counted)
     convert(source, dialect, tmp_path / "out")
     resumed = len(count)
     convert(source, dialect, tmp_path / "again")

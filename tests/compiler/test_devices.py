@@ -16,7 +16,7 @@ import mxc
 from mxc.artifact.manifest import REPORT
 from mxc.compiler.checkpoints.synthetic.decoder import write_decoder
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
-from mxc.compiler.models.model import Model, open_model
+from mxc.compiler.models.model import BoundModel, open_model
 from mxc.compiler.pieces import piece
 from mxc.errors import CheckpointError
 from mxc.formats.recipes import ScaleRecipe
@@ -45,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def archive(model: Model, file: Path) -> dict[str, NDArray[np.uint8]]:
+def archive(model: BoundModel, file: Path) -> dict[str, NDArray[np.uint8]]:
     data, packed = file, packed_file(model.pack_items({}), file)
     raw = np.fromfile(data, np.uint8)
     return {key: raw[start : start + size] for key, (start, size) in packed.entries.items()}

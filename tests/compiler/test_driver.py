@@ -12,7 +12,7 @@ from mxc.artifact.manifest import NIBBLES, Function, TensorType
 from mxc.compiler.driver import compile_here
 from mxc.compiler.report import Report
 from mxc.compiler.signatures import BOUNDARY, NUMBERS
-from mxc.compiler.steps import Compiled, Request, Step
+from mxc.compiler.steps import Compiled, CompileRequest, CompileStep
 from mxc.errors import CompileError
 from mxc.runtime.arrays import DTYPES
 
@@ -29,9 +29,9 @@ def compiled(tmp_path: Path) -> Callable[..., Compiled]:
     (tmp_path / "assembly").mkdir()
 
     def run(
-        program: str, tell: Callable[[Step], None] = lambda _: None, **options: object
+        program: str, tell: Callable[[CompileStep], None] = lambda _: None, **options: object
     ) -> Compiled:
-        request = Request(
+        request = CompileRequest(
             program=program.encode(),
             place="p.mlir",
             module=tmp_path / "m.vmfb",
@@ -133,7 +133,7 @@ def test_public_functions_are_listed_with_their_shapes(
 def test_dumps_are_in_order_one_for_each_pass_and_phase(
     compiled: Callable[..., Compiled], linear: Callable[..., str], tmp_path: Path
 ) -> None:
-    steps: list[Step] = []
+    steps: list[CompileStep] = []
     dump = tmp_path / "dump"
     dump.mkdir()
     compiled(linear("f", "mxfp4", m=4, n=16, k=64), steps.append, dump_dir=dump)

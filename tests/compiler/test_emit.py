@@ -8,9 +8,9 @@ from typer.testing import CliRunner, Result
 
 from mxc.artifact.code_objects.metadata import resources
 from mxc.compiler.cli import app
-from mxc.compiler.emit import Listing, emit_assembly, listings, write
-from mxc.compiler.report import FunctionCost, Operation, Report
-from mxc.compiler.report.assembly import Kernel, parse
+from mxc.compiler.emit import KernelListing, emit_assembly, listings, write
+from mxc.compiler.report import FunctionCost, Report, ReportOperation
+from mxc.compiler.report.assembly import KernelCode, parse
 from mxc.compiler.report.loops import hot_loop
 from mxc.errors import ArtifactError
 from mxc.simulator.assembly.metadata import metadata_of
@@ -36,12 +36,12 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def gpu(program: Path) -> Listing:
+def gpu(program: Path) -> KernelListing:
     (found,) = emit_assembly(program, "gfx950")
     return found
 
 
-def parsed(text: str) -> list[Kernel]:
+def parsed(text: str) -> list[KernelCode]:
     return parse(text, None, resources(metadata_of(text, "here")))
 
 
@@ -49,7 +49,7 @@ def run(*words: object) -> Result:
     return CliRunner().invoke(app, ["compile", *map(str, words)])
 
 
-def test_a_kernel_is_named_by_its_operation_and_says_what_it_needs(gpu: Listing) -> None:
+def test_a_kernel_is_named_by_its_operation_and_says_what_it_needs(gpu: KernelListing) -> None:
     assert gpu.name == "main.layers.3_up_proj"
     head = gpu.text.splitlines()[:6]
     assert head[0] == "; layers.3/up:proj in @main"
@@ -59,7 +59,7 @@ def test_a_kernel_is_named_by_its_operation_and_says_what_it_needs(gpu: Listing)
     assert re.match(r"; \d waves a SIMD, limited by ", head[4])
 
 
-def test_the_text_of_a_gpu_kernel_is_all_that_an_assembler_needs(gpu: Listing) -> None:
+def test_the_text_of_a_gpu_kernel_is_all_that_an_assembler_needs(gpu: KernelListing) -> None:
     (kernel,) = parsed(gpu.text)
     assert kernel.name == gpu.kernel
     assert kernel.instructions["s_endpgm"] >= 1
@@ -106,7 +106,9 @@ def report(kernels: tuple[object, ...], *calls: tuple[str, str, str]) -> Report:
         kernels=kernels,
         functions=(cost,),
         operations=tuple(
-            Operation(kernel=kernel, function=function, name=name, bytes_moved=None, flops=None)
+            ReportOperation(
+                kernel=kernel, function=function, name=name, bytes_moved=None, flops=None
+            )
             for kernel, function, name in calls
         ),
     )
@@ -127,7 +129,7 @@ def test_calls_of_one_kernel_are_one_text_and_equal_names_stay_apart() -> None:
 
 
 def test_a_file_or_a_folder(tmp_path: Path) -> None:
-    two = [Listing("a", "ka", "; a\n"), Listing("b", "kb", "; b\n")]
+    two = [KernelListing("a", "ka", "; a\n"), KernelListing("b", "kb", "; b\n")]
     assert write(two, tmp_path / "one.s") == [tmp_path / "one.s"]
     assert (tmp_path / "one.s").read_text() == "; a\n\n; b\n"
     assert write(two, tmp_path / "all") == [tmp_path / "all" / "a.s", tmp_path / "all" / "b.s"]

@@ -10,25 +10,25 @@ from iree.compiler import tools
 from mxc.compiler.report.assembly import bodies_of
 from mxc.compiler.report.hot_loop import describe
 from mxc.compiler.report.issue_model import Estimate, estimate
-from mxc.compiler.report.issue_steps import Step, lane_bytes, read_steps
-from mxc.compiler.report.loops import Line, hot_loop
+from mxc.compiler.report.issue_steps import IssueStep, lane_bytes, read_steps
+from mxc.compiler.report.loops import LoopInstruction, hot_loop
 from mxc.targets.amd import GFX950
-from mxc.targets.compute_unit import ComputeUnit, Rates
+from mxc.targets.compute_unit import ComputeUnit, PipeRates
 
-MATRIX = Step(pipe="matrix", clocks=16)
-VALU = Step(pipe="vector", clocks=4)
-READ = Step(pipe="lds", lane_bytes=16)
-LOAD = Step(pipe="memory", lane_bytes=16)
+MATRIX = IssueStep(pipe="matrix", clocks=16)
+VALU = IssueStep(pipe="vector", clocks=4)
+READ = IssueStep(pipe="lds", lane_bytes=16)
+LOAD = IssueStep(pipe="memory", lane_bytes=16)
 TO_LDS = replace(LOAD, to_lds=True)
-BARRIER = Step(pipe="barrier")
+BARRIER = IssueStep(pipe="barrier")
 
 
-def nop(clocks: int) -> Step:
-    return Step(pipe="nop", clocks=clocks)
+def nop(clocks: int) -> IssueStep:
+    return IssueStep(pipe="nop", clocks=clocks)
 
 
-def wait(vm: int | None = None, lgkm: int | None = None) -> Step:
-    return Step(pipe="wait", vm=vm, lgkm=lgkm)
+def wait(vm: int | None = None, lgkm: int | None = None) -> IssueStep:
+    return IssueStep(pipe="wait", vm=vm, lgkm=lgkm)
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def gfx950() -> ComputeUnit:
 
 @pytest.fixture(scope="module")
 def run(gfx950: ComputeUnit) -> Callable[..., Estimate]:
-    def start(*steps: Step, waves: int = 4, **options: object) -> Estimate:
+    def start(*steps: IssueStep, waves: int = 4, **options: object) -> Estimate:
         return estimate(steps, gfx950, workgroup_size=64 * waves, **options)
 
     return start
@@ -138,36 +138,38 @@ def test_assembly_becomes_steps(gfx950: ComputeUnit) -> None:
     rates = gfx950.rates
     assert rates is not None
     lines = [
-        Line("v_mfma_scale_f32_32x32x64_f8f6f4", "a[0:15], v[0:7], v[8:11], a[0:15] blgp:4"),
-        Line("ds_read_b128", "v[0:3], v4"),
-        Line("ds_read2_b64", "v[0:3], v4 offset1:4"),
-        Line("ds_read_u8", "v0, v1"),
-        Line("ds_write_b16", "v0, v1"),
-        Line("buffer_load_dwordx4", "v1, s[0:3], 0 offen lds"),
-        Line("buffer_load_ushort", "v0, v1, s[0:3], 0 offen"),
-        Line("global_store_dwordx2", "v[0:1], v[2:3], off"),
-        Line("s_waitcnt", "vmcnt(3) lgkmcnt(0)"),
-        Line("s_nop", "4"),
-        Line("v_exp_f32_e32", "v0, v1"),
-        Line("v_perm_b32", "v0, v1, v2, s3"),
-        Line("s_barrier"),
-        Line("s_cbranch_scc1", ".LBB0_1"),
+        LoopInstruction(
+            "v_mfma_scale_f32_32x32x64_f8f6f4", "a[0:15], v[0:7], v[8:11], a[0:15] blgp:4"
+        ),
+        LoopInstruction("ds_read_b128", "v[0:3], v4"),
+        LoopInstruction("ds_read2_b64", "v[0:3], v4 offset1:4"),
+        LoopInstruction("ds_read_u8", "v0, v1"),
+        LoopInstruction("ds_write_b16", "v0, v1"),
+        LoopInstruction("buffer_load_dwordx4", "v1, s[0:3], 0 offen lds"),
+        LoopInstruction("buffer_load_ushort", "v0, v1, s[0:3], 0 offen"),
+        LoopInstruction("global_store_dwordx2", "v[0:1], v[2:3], off"),
+        LoopInstruction("s_waitcnt", "vmcnt(3) lgkmcnt(0)"),
+        LoopInstruction("s_nop", "4"),
+        LoopInstruction("v_exp_f32_e32", "v0, v1"),
+        LoopInstruction("v_perm_b32", "v0, v1, v2, s3"),
+        LoopInstruction("s_barrier"),
+        LoopInstruction("s_cbranch_scc1", ".LBB0_1"),
     ]
     assert read_steps(lines, rates) == [
-        Step(pipe="matrix", clocks=64),
+        IssueStep(pipe="matrix", clocks=64),
         READ,
         READ,
-        Step(pipe="lds", lane_bytes=4),
-        Step(pipe="lds", lane_bytes=4),
+        IssueStep(pipe="lds", lane_bytes=4),
+        IssueStep(pipe="lds", lane_bytes=4),
         TO_LDS,
-        Step(pipe="memory", lane_bytes=4),
-        Step(pipe="memory", lane_bytes=8),
+        IssueStep(pipe="memory", lane_bytes=4),
+        IssueStep(pipe="memory", lane_bytes=8),
         wait(vm=3, lgkm=0),
         nop(20),
-        Step(pipe="vector", clocks=16),
+        IssueStep(pipe="vector", clocks=16),
         VALU,
         BARRIER,
-        Step(pipe="scalar"),
+        IssueStep(pipe="scalar"),
     ]
 
 
@@ -214,7 +216,7 @@ def test_the_stock_kernel_reaches_two_fifths_to_a_half(stock: str, gfx950: Compu
     steps = read_steps(loop.lines, gfx950.rates)
 
     def share(**rates: int) -> float:
-        own: Rates = replace(gfx950.rates or Rates(), **rates)
+        own: PipeRates = replace(gfx950.rates or PipeRates(), **rates)
         return estimate(steps, gfx950, workgroup_size=512, rates=own).matrix_share
 
     assert share() == pytest.approx(0.41, abs=0.02)

@@ -18,7 +18,7 @@ from mxc.compiler.cli import app
 from mxc.compiler.packing.items import PackItem
 from mxc.compiler.packing.levels import archive_name, share
 from mxc.compiler.report import Matmul, Report
-from mxc.compiler.steps import Compiled, Progress, Request, Step
+from mxc.compiler.steps import Compiled, CompileRequest, CompileStep, Progress
 from mxc.errors import CompileError, TargetError
 
 PROGRAM = """
@@ -48,13 +48,15 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def stub(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
+def stub(monkeypatch: pytest.MonkeyPatch) -> list[CompileRequest]:
     """A compiler that wants the experts in panels with AVX-512 and as they are without."""
-    asked: list[Request] = []
+    asked: list[CompileRequest] = []
 
-    def compile_program(request: Request, on_step: Callable[[Step], None]) -> Compiled:
+    def compile_program(
+        request: CompileRequest, on_step: Callable[[CompileStep], None]
+    ) -> Compiled:
         asked.append(request)
-        on_step(Step(kind="phase", name="flow", seconds=0.25))
+        on_step(CompileStep(kind="phase", name="flow", seconds=0.25))
         request.module.write_bytes(request.target.encode())
         best = request.target == BOTH[0]
         panels = {f"{EXPERTS}_{part}": f"panel16x{u}" for part, u in (("blocks", 4), ("scales", 1))}
@@ -103,8 +105,10 @@ def test_what_levels_read_alike_is_packed_once() -> None:
                      "weights-c.irpa"]  # fmt: skip
 
 
-def test_an_artifact_of_two_levels(checkpoint: Path, tmp_path: Path, stub: list[Request]) -> None:
-    steps: list[Step] = []
+def test_an_artifact_of_two_levels(
+    checkpoint: Path, tmp_path: Path, stub: list[CompileRequest]
+) -> None:
+    steps: list[CompileStep] = []
     made = mxc.compile(
         checkpoint,
         BOTH,
@@ -159,7 +163,7 @@ def test_an_artifact_of_two_levels(checkpoint: Path, tmp_path: Path, stub: list[
 
 
 def test_equal_layouts_are_one_archive(
-    checkpoint: Path, tmp_path: Path, stub: list[Request]
+    checkpoint: Path, tmp_path: Path, stub: list[CompileRequest]
 ) -> None:
     two = mxc.compile(checkpoint, ["cpu:x86-64-v3", "cpu:haswell"], tmp_path / "two.mxc")
     one = mxc.compile(checkpoint, "cpu:x86-64-v3", tmp_path / "one.mxc")
@@ -169,7 +173,7 @@ def test_equal_layouts_are_one_archive(
 
 
 def test_one_target_in_a_list_is_one_target(
-    checkpoint: Path, tmp_path: Path, stub: list[Request]
+    checkpoint: Path, tmp_path: Path, stub: list[CompileRequest]
 ) -> None:
     made = mxc.compile(checkpoint, ["cpu:x86-64-v3"], tmp_path / "a.mxc", weights="none")
     assert made.manifest.levels == {}
@@ -178,7 +182,9 @@ def test_one_target_in_a_list_is_one_target(
     assert "matmuls" in json.loads((made.path / REPORT).read_text())
 
 
-def test_strict_asks_every_level(checkpoint: Path, tmp_path: Path, stub: list[Request]) -> None:
+def test_strict_asks_every_level(
+    checkpoint: Path, tmp_path: Path, stub: list[CompileRequest]
+) -> None:
     reversed_ = list(reversed(BOTH))
     with pytest.raises(CompileError, match="fell back on cpu:x86-64-v4"):
         mxc.compile(checkpoint, reversed_, tmp_path / "a.mxc", strict=True)
@@ -195,7 +201,7 @@ def test_strict_asks_every_level(checkpoint: Path, tmp_path: Path, stub: list[Re
     ],
 )
 def test_wrong_combinations(
-    checkpoint: Path, tmp_path: Path, stub: list[Request], targets: list[str], message: str
+    checkpoint: Path, tmp_path: Path, stub: list[CompileRequest], targets: list[str], message: str
 ) -> None:
     with pytest.raises(TargetError, match=message):
         mxc.compile(checkpoint, targets, tmp_path / "a.mxc")
@@ -261,7 +267,7 @@ def test_inspect_says_which_level_runs_here(fat: Path) -> None:
 
 
 def test_inspect_shows_the_layout_of_a_level(
-    checkpoint: Path, tmp_path: Path, stub: list[Request]
+    checkpoint: Path, tmp_path: Path, stub: list[CompileRequest]
 ) -> None:
     made = mxc.compile(checkpoint, BOTH, tmp_path / "a.mxc")
     for level, layout in ((V4, "panel16x4"), (V3, "identity")):

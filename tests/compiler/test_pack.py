@@ -20,7 +20,7 @@ from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 from mxc.artifact.parameter_archive import ALIGNMENT, read_archive
 from mxc.compiler.checkpoints.files.safetensors import read_checkpoint
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
-from mxc.compiler.models.model import Model, open_model
+from mxc.compiler.models.model import BoundModel, open_model
 from mxc.compiler.packing.items import PackItem
 from mxc.compiler.packing.nan_scales import NanScale
 from mxc.compiler.pieces import piece
@@ -30,7 +30,7 @@ GATE_UP = "model.layers.0.mlp.experts.gate_up_proj"
 DOWN = "model.layers.0.mlp.experts.down_proj"
 
 
-def opened(folder: Path) -> Model:
+def opened(folder: Path) -> BoundModel:
     return open_model(folder, max_sequence_length=37)
 
 

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 from mxc.artifact.parameter_archive import read_archive
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
 from mxc.compiler.models.model import open_model
-from mxc.compiler.packing.items import Found, PackItem, archive_bytes
+from mxc.compiler.packing.items import PackingFindings, PackItem, archive_bytes
 from mxc.compiler.packing.nan_scales import NanScale
 from mxc.compiler.packing.panels import PANEL, UNITS, panel_bytes, to_panels
 from mxc.compiler.pieces import piece
@@ -57,7 +57,7 @@ def test_any_panels(experts: int, rows: int, units: int, layout: str, at: set[in
     count, size = item.units
     places = [0, *sorted(place for place in at if 0 < place < count), count]
     found = [
-        archive_bytes(item, item.reader(), start, stop - start, Found())
+        archive_bytes(item, item.reader(), start, stop - start, PackingFindings())
         for start, stop in pairwise(places)
     ]
     assert [piece.size for piece in found] == [size * (b - a) for a, b in pairwise(places)]

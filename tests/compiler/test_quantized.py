@@ -21,14 +21,14 @@ from mxc.artifact.manifest import REPORT
 from mxc.compiler import levels
 from mxc.compiler.checkpoints.files.tensors import TensorRecord
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
-from mxc.compiler.models.binding import Dense
-from mxc.compiler.models.model import Model, open_model
+from mxc.compiler.models.binding import DenseQuantization
+from mxc.compiler.models.model import BoundModel, open_model
 from mxc.compiler.packing.items import PackItem
 from mxc.compiler.packing.panels import to_panels
-from mxc.compiler.packing.quantized import Part, Quantized
+from mxc.compiler.packing.quantized import QuantizedPart, QuantizedRows
 from mxc.compiler.pieces import piece
 from mxc.compiler.report import Report
-from mxc.compiler.steps import Compiled, Request, Step
+from mxc.compiler.steps import Compiled, CompileRequest, CompileStep
 from mxc.errors import CheckpointError
 from mxc.formats.formats import block_format
 from mxc.formats.recipes import ScaleRecipe
@@ -40,8 +40,8 @@ QKV = Q.replace("q_proj", "qkv_proj")
 ROUTER = "model.layers.0.mlp.router.weight"
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
-FP8 = Dense(format=block_format("mxfp8e4m3"), recipe=ScaleRecipe.RCEIL)
-INT8 = Dense(format=block_format("mxint8"), recipe=ScaleRecipe.FLOOR)
+FP8 = DenseQuantization(format=block_format("mxfp8e4m3"), recipe=ScaleRecipe.RCEIL)
+INT8 = DenseQuantization(format=block_format("mxint8"), recipe=ScaleRecipe.FLOOR)
 
 
 def checkpoint(folder: Path, **options: object) -> Path:
@@ -55,7 +55,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return checkpoint(tmp_path_factory.mktemp("source"))
 
 
-def opened(folder: Path, dense: Dense) -> Model:
+def opened(folder: Path, dense: DenseQuantization) -> BoundModel:
     format = dense.format.name.removesuffix("e4m3")
     return open_model(
         folder, max_sequence_length=16, quantize_dense=format, recipe=str(dense.recipe)
@@ -190,10 +190,13 @@ def test_little_is_in_memory(tmp_path) -> None:
         PackItem(
             key=part.value,
             source=record,
-            quantized=Quantized(format=FP8.format, recipe=FP8.recipe, part=part),
+            quantized=QuantizedRows(format=FP8.format, recipe=FP8.recipe, part=part),
             panels=panels,
         )
-        for part, panels in ((Part.ELEMENTS, "panel16x4"), (Part.SCALES, "panel16x1"))
+        for part, panels in (
+            (QuantizedPart.ELEMENTS, "panel16x4"),
+            (QuantizedPart.SCALES, "panel16x1"),
+        )
     ]
     tracemalloc.start()
     packed_file(plan, tmp_path / "w.irpa")
@@ -204,7 +207,9 @@ def test_little_is_in_memory(tmp_path) -> None:
 
 @pytest.fixture
 def stub(monkeypatch: pytest.MonkeyPatch) -> None:
-    def compile_program(request: Request, on_step: Callable[[Step], None]) -> Compiled:
+    def compile_program(
+        request: CompileRequest, on_step: Callable[[CompileStep], None]
+    ) -> Compiled:
         request.module.write_bytes(b"module")
         report = Report(target="cpu", matmuls=(), kernels=(), functions=()).to_dict()
         return Compiled(functions={}, report=report, chip="znver4", features=())

@@ -14,9 +14,9 @@ from rich.console import Console
 from mxc.compiler.cli.report_table import render
 from mxc.compiler.driver import compile_here
 from mxc.compiler.report import Matmul, Report, require_no_fallback
-from mxc.compiler.report.assembly import Kernel
+from mxc.compiler.report.assembly import KernelCode
 from mxc.compiler.report.lowering import explain_own
-from mxc.compiler.steps import Request
+from mxc.compiler.steps import CompileRequest
 from mxc.dialects.boundary import unpack
 from mxc.dialects.context import new_context
 from mxc.dialects.generic import generic
@@ -80,7 +80,7 @@ def _program() -> bytes:
 
 
 def _report(folder: Path, target: str) -> Report:
-    request = Request(
+    request = CompileRequest(
         program=_program(), place="p", target=target, module=folder / "m", parameters=True
     )
     made = compile_here(request, folder / "assembly", folder / "program", lambda step: None)
@@ -221,9 +221,9 @@ def test_every_dispatch_is_an_operation(report: Report) -> None:
 def test_a_kernel_whose_body_was_removed_is_a_fallback() -> None:
     own = target("cpu:znver4")
     assert explain_own([], own, "dot product") == "its kernel is not in the assembly"
-    empty = Kernel(name="k", instructions={"retq": 1, "vmovups zmm": 3})
+    empty = KernelCode(name="k", instructions={"retq": 1, "vmovups zmm": 3})
     assert "no multiplication" in str(explain_own([empty], own, "dot product"))
-    fma = [Kernel(name="k", instructions={"vfmadd231ps zmm": 1})]
+    fma = [KernelCode(name="k", instructions={"vfmadd231ps zmm": 1})]
     assert explain_own(fma, own, "multiply-add") is None
     assert explain_own(fma, own, "dot product") == (
         "its kernel was meant to multiply by a dot product, and its assembly has a multiply-add"

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from mxc.compiler.cli.report_table import bytes_text, group, render
 from mxc.compiler.report import FunctionCost, Matmul, Report
-from mxc.compiler.report.assembly import Kernel
+from mxc.compiler.report.assembly import KernelCode
 
 UP = Matmul(
     name="layers.0.up",
@@ -26,10 +26,10 @@ UP = Matmul(
     bytes_minimum=1024,
     fallback="a weight-only contraction",
 )
-SPILLING = Kernel(name="decode_dispatch_3_up", spills=7, scratch_bytes=28, vgpr=128)
+SPILLING = KernelCode(name="decode_dispatch_3_up", spills=7, scratch_bytes=28, vgpr=128)
 
 
-def report(*matmuls: Matmul, kernels: tuple[Kernel, ...] = ()) -> Report:
+def report(*matmuls: Matmul, kernels: tuple[KernelCode, ...] = ()) -> Report:
     cost = FunctionCost(name="decode", dispatches=3, transient_bytes=278528, dynamic_transients=1)
     return Report(
         target="gfx950",

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from mxc.compiler.report import Matmul, Report, require_no_fallback
-from mxc.compiler.report.assembly import Kernel, parse
+from mxc.compiler.report.assembly import KernelCode, parse
 from mxc.compiler.report.loops import innermost_loops
 from mxc.compiler.report.stack_slots import StackMoves, stack_moves
 from mxc.errors import CompileError
@@ -119,6 +119,6 @@ def test_strict_refuses_what_moves_too_many() -> None:
         match=r"1 of 2 kernels keep registers in memory, which --strict refuses: kernel \(3 of 12",
     ):
         require_no_fallback(report)
-    calm = dataclasses.replace(report, kernels=(Kernel(name="kernel", spills=9),))
+    calm = dataclasses.replace(report, kernels=(KernelCode(name="kernel", spills=9),))
     require_no_fallback(calm)
     assert Report.from_dict(report.to_dict()) == report

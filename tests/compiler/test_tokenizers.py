@@ -18,7 +18,7 @@ from mxc.artifact.manifest import CHAT_TEMPLATE, TOKENIZER, TOKENIZER_CONFIG
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
 from mxc.compiler.convert.checkpoint import convert
 from mxc.compiler.convert.gguf_header import header
-from mxc.compiler.convert.plan import Plan
+from mxc.compiler.convert.plan import ConversionPlan
 from mxc.compiler.tokenizers.from_gguf import text_files
 from mxc.compiler.tokenizers.sentencepiece import SPACE
 from mxc.compiler.tokenizers.splits import NORMALIZER_KEY, SPLITS
@@ -76,7 +76,7 @@ def made(said: dict[str, Any]) -> Tokenizer:
 def theirs(said: dict[str, Any], tmp_path: Path) -> Tokenizer:
     """transformers' tokenizer of a file with this metadata."""
     head, _, _ = header(
-        Plan(tensors=[], config={}, metadata={"general.architecture": "llama", **said})
+        ConversionPlan(tensors=[], config={}, metadata={"general.architecture": "llama", **said})
     )
     (tmp_path / "m.gguf").write_bytes(head)
     architecture, tokenizer, _ = get_gguf_tokenizer(str(tmp_path / "m.gguf"))
@@ -278,6 +278,6 @@ def test_damaged(tmp_path: Path) -> None:
 
 def test_header_of_every_kind() -> None:
     values = {"a": True, "b": 3, "c": 0.5, "d": "x", "e": [1, -2], "f": [0.5], "g": ["y", ""]}
-    head, starts, size = header(Plan(tensors=[], config={}, metadata=values))
+    head, starts, size = header(ConversionPlan(tensors=[], config={}, metadata=values))
     assert (starts, size) == ([], len(head))
     assert struct.unpack("<IQQ", head[4:24]) == (3, 0, len(values))

@@ -17,7 +17,7 @@ from mxc.artifact.child import Child
 from mxc.compiler import opt
 from mxc.compiler.iree import PHASES
 from mxc.compiler.pipelines import pipeline
-from mxc.compiler.steps import Request, Step
+from mxc.compiler.steps import CompileRequest, CompileStep
 from mxc.compiler.worker import compile_program
 from mxc.errors import CompileError, PassError
 
@@ -47,10 +47,12 @@ def _begun_anew(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def request_of(tmp_path: Path) -> Callable[..., Request]:
-    def make(program: str | bytes, target: str = "cpu", module: Path | None = None) -> Request:
+def request_of(tmp_path: Path) -> Callable[..., CompileRequest]:
+    def make(
+        program: str | bytes, target: str = "cpu", module: Path | None = None
+    ) -> CompileRequest:
         data = program.encode() if isinstance(program, str) else program
-        return Request(
+        return CompileRequest(
             program=data, place="p.mlir", target=target, module=module or tmp_path / "m.vmfb"
         )
 
@@ -86,9 +88,9 @@ def stays(folder: Path, *kept: str) -> list[str]:
 
 
 def test_steps_come_in_order_and_nothing_stays(
-    request_of: Callable[..., Request], temporary: Path
+    request_of: Callable[..., CompileRequest], temporary: Path
 ) -> None:
-    steps: list[Step] = []
+    steps: list[CompileStep] = []
     compiled = compile_program(request_of(DOUBLE), steps.append)
     done = [step for step in steps if step.seconds is not None]
     assert [(s.kind, s.name) for s in steps[::2]] == [(s.kind, s.name) for s in done]
@@ -104,9 +106,9 @@ def test_steps_come_in_order_and_nothing_stays(
 
 
 def test_a_killed_worker_is_an_error_with_its_phase_and_ir(
-    request_of: Callable[..., Request], temporary: Path, capsys: pytest.CaptureFixture[str]
+    request_of: Callable[..., CompileRequest], temporary: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def kill(step: Step) -> None:
+    def kill(step: CompileStep) -> None:
         if step.name == "executable-targets":
             (worker,) = children()
             os.kill(worker, signal.SIGKILL)
@@ -125,7 +127,7 @@ def test_a_killed_worker_is_an_error_with_its_phase_and_ir(
 
 
 def test_what_llvm_says_on_its_death_is_told(
-    request_of: Callable[..., Request], temporary: Path, monkeypatch: pytest.MonkeyPatch
+    request_of: Callable[..., CompileRequest], temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # No target of the table has such a name, so the worker is told of one that is not in it.
     start = (
@@ -140,7 +142,7 @@ def test_what_llvm_says_on_its_death_is_told(
 
 
 def test_a_worker_that_cannot_start(
-    request_of: Callable[..., Request], temporary: Path, monkeypatch: pytest.MonkeyPatch
+    request_of: Callable[..., CompileRequest], temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mxc.artifact.child._START", "import no_such_module")
     with pytest.raises(CompileError, match=r"died in IREE start \(exit status 1\): ModuleNotFound"):
@@ -149,7 +151,7 @@ def test_a_worker_that_cannot_start(
 
 
 def test_a_refusal_of_iree_names_phase_line_and_ir(
-    request_of: Callable[..., Request], temporary: Path
+    request_of: Callable[..., CompileRequest], temporary: Path
 ) -> None:
     with pytest.raises(CompileError) as caught:
         compile_program(request_of(ILLEGAL))
@@ -162,7 +164,7 @@ def test_a_refusal_of_iree_names_phase_line_and_ir(
 
 
 def test_a_refusal_of_a_pass_has_its_place(
-    request_of: Callable[..., Request], linear: Callable[..., str], temporary: Path
+    request_of: Callable[..., CompileRequest], linear: Callable[..., str], temporary: Path
 ) -> None:
     # Blocks along the columns, which no kernel takes.
     along_k = "affine_map<(m, n, k) -> (n, k)>"
@@ -178,7 +180,7 @@ def test_a_refusal_of_a_pass_has_its_place(
 
 
 def test_files_that_cannot_be_written(
-    request_of: Callable[..., Request], tmp_path: Path, temporary: Path
+    request_of: Callable[..., CompileRequest], tmp_path: Path, temporary: Path
 ) -> None:
     full = tmp_path / "full.vmfb"
     full.symlink_to("/dev/full")
@@ -188,16 +190,20 @@ def test_files_that_cannot_be_written(
     assert stays(temporary) == []
 
 
-def test_a_bug_of_ours_keeps_its_trace(request_of: Callable[..., Request], temporary: Path) -> None:
+def test_a_bug_of_ours_keeps_its_trace(
+    request_of: Callable[..., CompileRequest], temporary: Path
+) -> None:
     with pytest.raises(RuntimeError, match=r"in the compiler process:\n(.|\n)*driver.py"):
-        compile_program(Request(program=None, place="p", target="cpu", module=temporary / "m"))
+        compile_program(
+            CompileRequest(program=None, place="p", target="cpu", module=temporary / "m")
+        )
 
 
 HANGS = (
     "import sys, time; sys.path[:] = {path!r}\n"
-    "from mxc.compiler import worker; from mxc.compiler.steps import Step\n"
+    "from mxc.compiler import worker; from mxc.compiler.steps import CompileStep\n"
     "def hang(request, folder, send):\n"
-    "    (folder / 'program.mlirbc').touch(); send(Step(kind='phase', name='input'))\n"
+    "    (folder / 'program.mlirbc').touch(); send(CompileStep(kind='phase', name='input'))\n"
     "    time.sleep(60)\n"
     "worker._outcome = hang\n"
     "from mxc.artifact.child import serve; serve()"
@@ -205,7 +211,7 @@ HANGS = (
 
 
 def test_a_phase_that_does_not_end(
-    request_of: Callable[..., Request], temporary: Path, monkeypatch: pytest.MonkeyPatch
+    request_of: Callable[..., CompileRequest], temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mxc.artifact.child._START", HANGS)
     request = replace(request_of(DOUBLE), phase_timeout=5.0)
@@ -219,7 +225,7 @@ def test_a_phase_that_does_not_end(
 
 
 def test_what_a_killed_compile_left_goes_with_the_next_one(
-    request_of: Callable[..., Request], temporary: Path
+    request_of: Callable[..., CompileRequest], temporary: Path
 ) -> None:
     for name in ("mxc-compile-0123abcd", "mxc-compile-dead", "another"):
         (temporary / name).mkdir()
@@ -229,7 +235,7 @@ def test_what_a_killed_compile_left_goes_with_the_next_one(
 
 
 def test_a_program_that_kills_the_parser(
-    request_of: Callable[..., Request], temporary: Path
+    request_of: Callable[..., CompileRequest], temporary: Path
 ) -> None:
     deep = "func.func @f() attributes {a = " + "[" * 20000 + "]" * 20000 + "} { return }"
     with pytest.raises(CompileError, match=r"died in IREE start \(killed by SIGSEGV, as of attr"):
@@ -241,7 +247,7 @@ def test_a_program_that_kills_the_parser(
 
 
 def test_a_program_that_irees_bytecode_cannot_hold(
-    request_of: Callable[..., Request], temporary: Path
+    request_of: Callable[..., CompileRequest], temporary: Path
 ) -> None:
     barrier = DOUBLE.replace("  return", "  gpu.barrier\n  return")
     with pytest.raises(CompileError, match=r"phase end: p.mlir:3:3: failed to legalize"):
@@ -249,7 +255,7 @@ def test_a_program_that_irees_bytecode_cannot_hold(
 
 
 def test_a_callers_error_ends_the_worker(
-    request_of: Callable[..., Request], temporary: Path
+    request_of: Callable[..., CompileRequest], temporary: Path
 ) -> None:
     with pytest.raises(ZeroDivisionError):
         compile_program(request_of(DOUBLE), lambda step: 1 // 0)
@@ -258,19 +264,19 @@ def test_a_callers_error_ends_the_worker(
 
 
 def test_a_worker_that_hears_nothing_is_ended_with_what_it_started(
-    temporary: Path, request_of: Callable[..., Request], monkeypatch: pytest.MonkeyPatch
+    temporary: Path, request_of: Callable[..., CompileRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start = (
         "import pickle, subprocess, sys, time; sys.path[:] = {path!r}\n"
-        "from mxc.compiler.steps import Step\nfrom mxc.artifact.child import Channel\n"
+        "from mxc.compiler.steps import CompileStep\nfrom mxc.artifact.child import Channel\n"
         "linker = subprocess.Popen(['sleep', '600'], stdout=2)\n"
-        "Channel().send(pickle.dumps(Step(kind='phase', name=str(linker.pid))))\n"
+        "Channel().send(pickle.dumps(CompileStep(kind='phase', name=str(linker.pid))))\n"
         "time.sleep(60)"
     )
     monkeypatch.setattr("mxc.artifact.child._START", start)
     started: list[Path] = []
 
-    def stop(step: Step) -> None:
+    def stop(step: CompileStep) -> None:
         started.append(Path("/proc") / step.name)
         raise KeyboardInterrupt
 
@@ -285,7 +291,7 @@ def test_a_worker_that_hears_nothing_is_ended_with_what_it_started(
 
 
 def test_what_is_printed_in_the_worker_does_not_mix_with_its_messages(
-    temporary: Path, request_of: Callable[..., Request], monkeypatch: pytest.MonkeyPatch
+    temporary: Path, request_of: Callable[..., CompileRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start = (
         "import os, sys; sys.path[:] = {path!r}; from mxc.compiler import driver\n"
@@ -301,7 +307,7 @@ def test_what_is_printed_in_the_worker_does_not_mix_with_its_messages(
 
 
 def test_a_program_without_a_guarded_main_may_compile(
-    request_of: Callable[..., Request], tmp_path: Path
+    request_of: Callable[..., CompileRequest], tmp_path: Path
 ) -> None:
     (tmp_path / "request").write_bytes(pickle.dumps(request_of(DOUBLE)))
     script = tmp_path / "script.py"
@@ -317,7 +323,7 @@ def test_a_program_without_a_guarded_main_may_compile(
 
 
 def test_the_worker_dies_with_its_parent(
-    request_of: Callable[..., Request], tmp_path: Path, temporary: Path
+    request_of: Callable[..., CompileRequest], tmp_path: Path, temporary: Path
 ) -> None:
     (tmp_path / "request").write_bytes(pickle.dumps(request_of(DOUBLE)))
     program = (

@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 
 from mxc.errors import FormatError, MxcError
 from mxc.formats.formats import FORMATS
-from mxc.formats.scale_spec import NUMBERS, Kind, ScaleSpec, parse, parse_number, parse_scaling
+from mxc.formats.scale_spec import (
+    NUMBERS,
+    NumberKind,
+    ScaleSpec,
+    parse,
+    parse_number,
+    parse_scaling,
+)
 
 # docs/scale.md of TensorCast (branch triton), both of its tables: scale, zero, tenscale, tiles of
 # the last two axes (None: one scale for each index, "channel": 0).
@@ -132,7 +139,7 @@ def test_what_is_parsed_is_printed_and_parsed_again(text):
         return
     assert parse(str(spec)) == spec
     assert str(parse(str(spec))) == str(spec)
-    assert (spec.data.kind is Kind.UNSIGNED) == (spec.scaling.zero is not None)
+    assert (spec.data.kind is NumberKind.UNSIGNED) == (spec.scaling.zero is not None)
 
 
 @given(strings)

@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from mxc.formats.formats import block_format
-from mxc.kernels.contraction import Contraction
+from mxc.kernels.contraction import ContractionShape
 from mxc.kernels.decode import element_of, scale_element
 from mxc.kernels.interpret import interpret, pack
 from mxc.kernels.language import Kernel
@@ -52,7 +52,7 @@ def factors_of(format: str, scales: Array) -> Array:
 class Problem:
     """A contraction, its weights and activations."""
 
-    contraction: Contraction
+    contraction: ContractionShape
     rows: int
     x: Array
     weights: Array
@@ -109,7 +109,7 @@ class Problem:
         return found
 
 
-def _axes(array: Array, c: Contraction) -> Array:
+def _axes(array: Array, c: ContractionShape) -> Array:
     """[expert, half, column, k] without the half where there is one."""
     return array if c.halves > 1 else array[:, 0]
 
@@ -127,7 +127,7 @@ def problem(
     codes = by = None
     if format == "bf16":
         weights = rng.normal(size=shape).astype(ml_dtypes.bfloat16)
-        contraction = Contraction(columns, depth, element_of(None), planes=planes, **more)
+        contraction = ContractionShape(columns, depth, element_of(None), planes=planes, **more)
     else:
         known = block_format(format)
         size = block or known.block
@@ -137,7 +137,7 @@ def problem(
         by = rng.integers(least, most + 1, (*shape[:2], depth // size)).astype(np.uint8)
         weights = values_of(format, codes) * np.repeat(factors_of(format, by), size, axis=2)
         element, scale = element_of(known.element), scale_element(known.scale.mlir)
-        contraction = Contraction(columns, depth, element, scale, size, planes=planes, **more)
+        contraction = ContractionShape(columns, depth, element, scale, size, planes=planes, **more)
     groups = 1 if not experts or more.get("choice") == "sorted" else more["groups"]
     total = count * groups
     x = rng.normal(size=(total, depth)).astype(np.float32)

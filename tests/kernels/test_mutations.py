@@ -10,7 +10,7 @@ from mxc.kernels.amx import CHUNK, STEP, scheduled
 from mxc.kernels.decode import BF16
 from mxc.kernels.language import Body, Do, For, Kernel
 from mxc.kernels.layout import layout
-from mxc.kernels.schedule import Refused, decode, keep, over, stage
+from mxc.kernels.schedule import ScheduleRefused, decode, keep, over, stage
 from mxc.kernels.tiles import TILE_C
 
 ROWS, COLUMNS, DEPTH = 37, 40, 544
@@ -109,18 +109,18 @@ def test_a_fault_is_found(problem, mutation) -> None:
 
 def test_steps_that_would_change_what_is_computed_are_refused(problem) -> None:
     kernel = problem.contraction.kernel
-    with pytest.raises(Refused, match="T=0 within the sum over k"):
+    with pytest.raises(ScheduleRefused, match="T=0 within the sum over k"):
         over(kernel, "k", 32, "T=0 T+=")
-    with pytest.raises(Refused, match="T\\+= stands between"):
+    with pytest.raises(ScheduleRefused, match="T\\+= stands between"):
         over(kernel, "m", 32, "T=0 Y=")
-    with pytest.raises(Refused, match="no statement W="):
+    with pytest.raises(ScheduleRefused, match="no statement W="):
         over(kernel, "k", 32, "W=")
-    with pytest.raises(Refused, match="wanted the widest first"):
+    with pytest.raises(ScheduleRefused, match="wanted the widest first"):
         over(kernel, "m", 32, "T+=", rest=(32,))
     cut = over(kernel, "m", 48, "T+=")
-    with pytest.raises(Refused, match="steps of 32 in a tile of 48"):
+    with pytest.raises(ScheduleRefused, match="steps of 32 in a tile of 48"):
         over(cut, "m", 32, "T+=")
-    with pytest.raises(Refused, match="no loop over k by 64"):
+    with pytest.raises(ScheduleRefused, match="no loop over k by 64"):
         keep(over(kernel, "k", 32, "T+="), "T", "t", ("k", 64), "tile", TILE_C)
 
 

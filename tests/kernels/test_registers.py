@@ -16,7 +16,7 @@ from mxc.formats.formats import block_format
 from mxc.kernels.decode import BF16, F32, element_of
 from mxc.kernels.language import Body, Chains, Do, Element, For, Kernel
 from mxc.kernels.layout import layout
-from mxc.kernels.vectors import Plan, scheduled, steps
+from mxc.kernels.vectors import VectorPlan, scheduled, steps
 
 UNTOUCHED = -7.0
 I8 = Element("i8", 8, np.int8)
@@ -31,7 +31,7 @@ class Case:
 
     format: str
     shape: tuple[int, int, int]
-    plan: Plan
+    plan: VectorPlan
     more: dict[str, Any]
     scaled: bool = False
 
@@ -47,7 +47,7 @@ def case(format: str, shape: tuple[int, int, int], kind: str, lanes: int = 16, *
     rests = more.pop("rests", (rows % height,) if rows % height else ())
     known = {"lanes": lanes, "columns": 2 * lanes // more.get("halves", 1), "ahead": 64}
     known |= {name: more.pop(name) for name in ("staged", "rounded", "blocks") if name in more}
-    plan = Plan(
+    plan = VectorPlan(
         kind, rows=height, rests=rests, weights=weights, chains=more.pop("chains", CHAINS),
         rows_a_workgroup=None if sorted else more.pop("workgroup", 8), **known,
     )  # fmt: skip
@@ -93,7 +93,7 @@ CASES = {
 }  # fmt: skip
 
 
-def built(draw: Any, each: Case) -> tuple[Any, Plan]:
+def built(draw: Any, each: Case) -> tuple[Any, VectorPlan]:
     """A problem whose activations are what the kernel takes."""
     more = dict(each.more)
     sizes = {"rows": more.pop("count")} if "count" in more else {}

@@ -14,7 +14,7 @@ from iree.compiler.dialects import func
 from mxc.compiler.driver import compile_here
 from mxc.compiler.iree import resolve
 from mxc.compiler.packing.panels import to_panels
-from mxc.compiler.steps import Request
+from mxc.compiler.steps import CompileRequest
 from mxc.dialects.boundary import unpack
 from mxc.dialects.context import new_context
 from mxc.dialects.parameters import SCOPE, Parameters
@@ -53,7 +53,7 @@ def program(format: str, rows: int, columns: int, depth: int) -> bytes:
 def run(folder: Path, format: str, problem) -> np.ndarray:
     """What the compiled program computes."""
     rows, columns, _ = CASES[format]
-    request = Request(
+    request = CompileRequest(
         program=program(format, *CASES[format]), place="p", target="cpu",
         module=folder / "m.vmfb", parameters=True,
     )  # fmt: skip

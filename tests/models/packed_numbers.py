@@ -5,8 +5,8 @@ from numpy.typing import NDArray
 
 from mxc.artifact.manifest import BLOCKS, SCALES
 from mxc.compiler.checkpoints.files.tensors import DTYPES
-from mxc.compiler.models.model import Model
-from mxc.compiler.packing.items import Found, PackItem, archive_bytes
+from mxc.compiler.models.model import BoundModel
+from mxc.compiler.packing.items import PackingFindings, PackItem, archive_bytes
 from mxc.formats.formats import FORMATS
 from mxc.formats.packing import decode_elements, decode_scales
 
@@ -14,10 +14,10 @@ Numbers = dict[str, NDArray[np.float32]]
 
 
 def read(item: PackItem) -> NDArray[np.uint8]:
-    return archive_bytes(item, item.reader(), 0, item.units[0], Found())
+    return archive_bytes(item, item.reader(), 0, item.units[0], PackingFindings())
 
 
-def numbers(model: Model) -> Numbers:
+def numbers(model: BoundModel) -> Numbers:
     """What is packed for each parameter, as float32 in the parameter's shape."""
     found: Numbers = {}
     items = {item.key: item for item in model.pack_items({})}

@@ -13,10 +13,10 @@ import transformers
 from safetensors.torch import load_file, save_file
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from mxc.compiler.checkpoints.layers.quantization import Activations
+from mxc.compiler.checkpoints.layers.quantization import ActivationFormat
 from mxc.compiler.models.architectures import ARCHITECTURES, read_decoder
 from mxc.compiler.models.blocks.rope import frequencies, read_rope, tables
-from mxc.compiler.models.configs.fields import Fields
+from mxc.compiler.models.configs.fields import ConfigFields
 from mxc.compiler.models.model import open_model
 from mxc.compiler.models.options import choose
 from mxc.errors import CheckpointError
@@ -75,7 +75,7 @@ def test_frequencies_are_those_of_transformers(name: str) -> None:
     config = transformers.LlamaConfig(
         hidden_size=4 * size, num_attention_heads=4, rope_parameters=dict(rope)
     )
-    found = read_rope(Fields({"rope_parameters": rope}, "config.json"))
+    found = read_rope(ConfigFields({"rope_parameters": rope}, "config.json"))
     ours = frequencies(found, size)
     if rope["rope_type"] == "default":
         theirs = 1.0 / rope["rope_theta"] ** (torch.arange(0, size, 2).float() / size)
@@ -102,7 +102,7 @@ def test_longrope_of_phi_4_mini(length: int) -> None:
     }  # fmt: skip
     factors = {"short_factor": [1 + n / 99 for n in range(48)], "long_factor": [*range(1, 49)]}
     raw["rope_scaling"] = factors | {"type": "longrope"}
-    found = read_rope(Fields(raw, "config.json"), fraction=1.0)
+    found = read_rope(ConfigFields(raw, "config.json"), fraction=1.0)
     theirs, factor = ROPE_INIT_FUNCTIONS["longrope"](transformers.Phi3Config(**raw), "cpu", length)
     np.testing.assert_allclose(frequencies(found, 96, length), theirs.numpy(), rtol=3e-7)
     cos, _ = tables(found, 128, length)
@@ -157,7 +157,7 @@ def test_longrope_of_phi_4_mini(length: int) -> None:
 )
 def test_ropes_that_are_refused(raw: Config, said: str) -> None:
     with pytest.raises(CheckpointError, match=said):
-        read_rope(Fields({"max_position_embeddings": 64} | raw, "config.json"))
+        read_rope(ConfigFields({"max_position_embeddings": 64} | raw, "config.json"))
 
 
 @pytest.mark.parametrize(
@@ -315,18 +315,18 @@ def test_declared_activations_are_those_of_the_program(good: Path) -> None:
     ("declared", "said"),
     [
         (
-            {Activations(format="mxfp4", recipe="even"), None},
+            {ActivationFormat(format="mxfp4", recipe="even"), None},
             "of some weights none; wanted one for",
         ),
-        ({Activations(format="f8_e4m3", dynamic=False)}, "scales of its own; wanted one format"),
+        ({ActivationFormat(format="f8_e4m3", dynamic=False)}, "scales of its own; wanted one"),
         (
-            {Activations(format="nvfp4")},
+            {ActivationFormat(format="nvfp4")},
             r"nvfp4 .*; wanted .*\(mxfp4, .*mxint8\): it is not",
         ),
     ],
 )
 def test_declarations_that_cannot_be_followed_are_said(
-    declared: set[Activations | None], said: str
+    declared: set[ActivationFormat | None], said: str
 ) -> None:
     options, notes = choose(8, None, longest=8, dense={"BF16"}, declared=frozenset(declared))
     assert options.activations == "bf16"

@@ -11,7 +11,7 @@ from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions
 from mxc.runtime import Model
 from mxc.runtime.engine.choice import Choice
 from mxc.runtime.engine.engine import Engine
-from mxc.runtime.engine.request import Drawn, Outcome, Request, Sampling
+from mxc.runtime.engine.request import Outcome, Request, SampledToken, Sampling
 from mxc.runtime.engine.schedule import StepLimits
 from mxc.runtime.paged_steps import PagedSteps
 
@@ -42,7 +42,7 @@ class Heard:
         self.tokens: list[int] = []
         self.outcomes: queue.Queue[Outcome] = queue.Queue()
 
-    def drawn(self, drawn: Drawn) -> str | None:
+    def drawn(self, drawn: SampledToken) -> str | None:
         self.tokens.append(drawn.token)
         return None
 

@@ -21,8 +21,8 @@ import mxc
 from mxc.artifact.manifest import CHAT_TEMPLATE, MANIFEST, REPORT, TOKENIZER
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
 from mxc.compiler.checkpoints.synthetic.tokenizer import write_tokenizer
-from mxc.compiler.models.model import Model, open_model
-from mxc.compiler.packing.items import Found, archive_bytes
+from mxc.compiler.models.model import BoundModel, open_model
+from mxc.compiler.packing.items import PackingFindings, archive_bytes
 from mxc.compiler.tokenizers.from_gguf import text_files
 from mxc.errors import CheckpointError
 
@@ -251,10 +251,10 @@ def test_text_is_what_it_was(mixtral: tuple[Path, transformers.MixtralForCausalL
     assert template.read_text() == "{{ messages[0].content }}"
 
 
-def packed_bytes(model: Model) -> dict[str, bytes]:
+def packed_bytes(model: BoundModel) -> dict[str, bytes]:
     """What the archive has under each key, in the order of rows."""
     return {
-        item.key: archive_bytes(item, item.reader(), 0, item.units[0], Found()).tobytes()
+        item.key: archive_bytes(item, item.reader(), 0, item.units[0], PackingFindings()).tobytes()
         for item in model.pack_items({})
     }
 

@@ -21,7 +21,7 @@ from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 import mxc
 from mxc.compiler.checkpoints.dialects import open_checkpoint
-from mxc.compiler.convert.checkpoint import Converted, convert
+from mxc.compiler.convert.checkpoint import ConversionResult, convert
 from mxc.compiler.inspect.compare import compare_tensors
 from mxc.compiler.models.model import open_model
 from mxc.errors import CheckpointError
@@ -255,18 +255,18 @@ COMPILED += [*STORED_NORMS, "glm4_moe", "granite", "phi3-longrope"]
 @pytest.fixture(scope="module")
 def made(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[[str], tuple[Path, Converted]]]:
+) -> Iterator[Callable[[str], tuple[Path, ConversionResult]]]:
     """The folder of a case, with model, m.gguf and m.mxc of it, and what convert said."""
     pool = ThreadPoolExecutor(max_workers=2)
 
-    def build(folder: Path, name: str) -> tuple[Path, Converted]:
+    def build(folder: Path, name: str) -> tuple[Path, ConversionResult]:
         said = convert(folder / "model", "gguf", folder / "m.gguf")
         if name in COMPILED:
             options = {"activations": "f32", "max_sequence_length": LENGTH, "listing": False}
             mxc.compile(folder / "m.gguf", "cpu", folder / "m.mxc", **options)
         return folder, said
 
-    futures: dict[str, Future[tuple[Path, Converted]]] = {}
+    futures: dict[str, Future[tuple[Path, ConversionResult]]] = {}
     for name, (config, _) in CASES.items():
         folder = tmp_path_factory.mktemp(name)
         # While transformers loads a model on one thread it ties no weights on another.
@@ -276,7 +276,7 @@ def made(
     pool.shutdown(cancel_futures=True)
 
 
-Made = Callable[[str], tuple[Path, Converted]]
+Made = Callable[[str], tuple[Path, ConversionResult]]
 
 
 @pytest.mark.parametrize("name", COMPILED)

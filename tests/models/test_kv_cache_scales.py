@@ -18,7 +18,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama import modeling_llama
 
 import mxc
-from mxc.compiler.models.model import Model, open_model
+from mxc.compiler.models.model import BoundModel, open_model
 
 LENGTH, HEADS, DEPTH = 100, 2, 64
 #: Scales of keys and of values in a layer: powers of two and others; values that saturate; one for
@@ -145,7 +145,7 @@ def test_scales_are_parameters(made: tuple[LlamaForCausalLM, Path]) -> None:
     )
 
 
-def said(model: Model, text: str) -> bool:
+def said(model: BoundModel, text: str) -> bool:
     return any(text in note for note in model.notes)
 
 

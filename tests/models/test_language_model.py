@@ -19,7 +19,7 @@ from stored_weights import fp8_of_tiles, quark_mxfp4
 
 from mxc.compiler.checkpoints.synthetic.decoder import write_decoder
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
-from mxc.compiler.models.model import Model, open_model
+from mxc.compiler.models.model import BoundModel, open_model
 from mxc.errors import CheckpointError
 
 Tensors = dict[str, torch.Tensor]
@@ -40,23 +40,23 @@ def folder_of(folder: Path, config: Json, tensors: Tensors) -> Path:
 
 
 @pytest.fixture
-def plain(tmp_path: Path) -> Callable[[Json], tuple[Model, Tensors]]:
+def plain(tmp_path: Path) -> Callable[[Json], tuple[BoundModel, Tensors]]:
     """A random checkpoint of a config: the model that it is, and its tensors."""
 
-    def written(config: Json) -> tuple[Model, Tensors]:
+    def written(config: Json) -> tuple[BoundModel, Tensors]:
         write_decoder(tmp_path / "plain", config)
         return open_model(tmp_path / "plain"), load_file(tmp_path / "plain" / "model.safetensors")
 
     return written
 
 
-def assert_same(found: Model, wanted: Model) -> None:
+def assert_same(found: BoundModel, wanted: BoundModel) -> None:
     ours, theirs = numbers(found), numbers(wanted)
     assert ours.keys() == theirs.keys()
     assert [key for key in theirs if not np.array_equal(ours[key], theirs[key])] == []
 
 
-def said(model: Model, text: str) -> bool:
+def said(model: BoundModel, text: str) -> bool:
     return any(text in note for note in model.notes)
 
 
@@ -79,7 +79,11 @@ def text_of(config: Json) -> Json:
     ],
 )
 def test_wrapped(
-    plain: Callable[[Json], tuple[Model, Tensors]], tmp_path: Path, stem: str, head: str, key: str
+    plain: Callable[[Json], tuple[BoundModel, Tensors]],
+    tmp_path: Path,
+    stem: str,
+    head: str,
+    key: str,
 ) -> None:
     wanted, tensors = plain(text_of(MISTRAL3))
     named = {
@@ -101,7 +105,9 @@ def test_wrapped(
     )
 
 
-def test_wrapped_and_tied(plain: Callable[[Json], tuple[Model, Tensors]], tmp_path: Path) -> None:
+def test_wrapped_and_tied(
+    plain: Callable[[Json], tuple[BoundModel, Tensors]], tmp_path: Path
+) -> None:
     """Neither config says so: a model without a head has it in its embedding."""
     text = {**text_of(MISTRAL3), "tie_word_embeddings": True}
     wanted, tensors = plain(text)
@@ -113,7 +119,7 @@ def test_wrapped_and_tied(plain: Callable[[Json], tuple[Model, Tensors]], tmp_pa
 
 
 def test_wrappers_that_are_refused(
-    plain: Callable[[Json], tuple[Model, Tensors]], tmp_path: Path
+    plain: Callable[[Json], tuple[BoundModel, Tensors]], tmp_path: Path
 ) -> None:
     _, tensors = plain(text_of(MISTRAL3))
     folder = tmp_path / "wrapped"
@@ -136,7 +142,7 @@ def test_wrappers_that_are_refused(
 # ---- heads that are embeddings ----
 
 
-def test_tied(plain: Callable[[Json], tuple[Model, Tensors]], tmp_path: Path) -> None:
+def test_tied(plain: Callable[[Json], tuple[BoundModel, Tensors]], tmp_path: Path) -> None:
     wanted, tensors = plain({**LLAMA, "tie_word_embeddings": True})
     config = {**LLAMA, "tie_word_embeddings": True}
     copied = tensors | {HEAD: tensors[EMBEDDING].clone()}
@@ -148,7 +154,7 @@ def test_tied(plain: Callable[[Json], tuple[Model, Tensors]], tmp_path: Path) ->
 
 
 def test_a_head_that_config_denies(
-    plain: Callable[[Json], tuple[Model, Tensors]], tmp_path: Path
+    plain: Callable[[Json], tuple[BoundModel, Tensors]], tmp_path: Path
 ) -> None:
     """As in transformers, which does not tie them then."""
     wanted, tensors = plain(LLAMA)
@@ -177,7 +183,7 @@ FUSED = {
 }
 
 
-def test_fused_layers(plain: Callable[[Json], tuple[Model, Tensors]], tmp_path: Path) -> None:
+def test_fused_layers(plain: Callable[[Json], tuple[BoundModel, Tensors]], tmp_path: Path) -> None:
     wanted, tensors = plain(QWEN2)
     together = fused(tensors, FUSED, ["weight", "bias"])
     assert "model.layers.0.self_attn.qkv_proj.bias" in together
@@ -186,7 +192,7 @@ def test_fused_layers(plain: Callable[[Json], tuple[Model, Tensors]], tmp_path: 
 
 @pytest.mark.parametrize("changed", ["", "weight", "bias"])
 def test_projections_of_one_format_are_one_weight(
-    changed: str, plain: Callable[[Json], tuple[Model, Tensors]], tmp_path: Path
+    changed: str, plain: Callable[[Json], tuple[BoundModel, Tensors]], tmp_path: Path
 ) -> None:
     _, tensors = plain(QWEN2)
     stem = "model.layers.0.self_attn."
@@ -201,7 +207,7 @@ def test_projections_of_one_format_are_one_weight(
 
 
 def test_what_an_architecture_has_as_one(
-    plain: Callable[[Json], tuple[Model, Tensors]],
+    plain: Callable[[Json], tuple[BoundModel, Tensors]],
 ) -> None:
     left_out = ("head_dim", "attention_bias", "mlp_bias", "rope_scaling", "pretraining_tp")
     config = {key: value for key, value in LLAMA.items() if key not in left_out}
@@ -210,7 +216,7 @@ def test_what_an_architecture_has_as_one(
 
 
 def test_fused_layers_in_blocks(
-    plain: Callable[[Json], tuple[Model, Tensors]], tmp_path: Path
+    plain: Callable[[Json], tuple[BoundModel, Tensors]], tmp_path: Path
 ) -> None:
     _, tensors = plain(LLAMA)
     config = {
@@ -241,7 +247,7 @@ def test_fused_layers_in_blocks(
 
 
 def test_fused_layers_that_are_refused(
-    plain: Callable[[Json], tuple[Model, Tensors]], tmp_path: Path
+    plain: Callable[[Json], tuple[BoundModel, Tensors]], tmp_path: Path
 ) -> None:
     _, tensors = plain(LLAMA)
     together = fused(tensors, FUSED, ["weight"])
@@ -282,7 +288,7 @@ LAYER = "model.layers.0."
     ],
 )
 def test_scales_of_the_cache(
-    plain: Callable[[Json], tuple[Model, Tensors]], tmp_path: Path, names: tuple[str, ...]
+    plain: Callable[[Json], tuple[BoundModel, Tensors]], tmp_path: Path, names: tuple[str, ...]
 ) -> None:
     wanted, tensors = plain(LLAMA)
     scales = {LAYER + name: torch.full((1,), 0.5 + i) for i, name in enumerate(names)}
@@ -320,7 +326,7 @@ def test_gpt_oss_with_a_cache(tmp_path: Path) -> None:
     ],
 )
 def test_scales_that_are_none(
-    plain: Callable[[Json], tuple[Model, Tensors]],
+    plain: Callable[[Json], tuple[BoundModel, Tensors]],
     tmp_path: Path,
     scales: Tensors,
     message: str,
@@ -343,7 +349,7 @@ def test_scales_that_are_none(
     ],
 )
 def test_tensors_that_are_left_out(
-    plain: Callable[[Json], tuple[Model, Tensors]], tmp_path: Path, name: str, note: str
+    plain: Callable[[Json], tuple[BoundModel, Tensors]], tmp_path: Path, name: str, note: str
 ) -> None:
     wanted, tensors = plain(LLAMA)
     config = {**LLAMA, "num_nextn_predict_layers": 1}
@@ -354,7 +360,7 @@ def test_tensors_that_are_left_out(
 
 @pytest.mark.parametrize("name", ["model.layers.1.eh_proj.weight", f"{LAYER}self_attn.z_scale"])
 def test_tensors_that_are_unknown(
-    plain: Callable[[Json], tuple[Model, Tensors]], tmp_path: Path, name: str
+    plain: Callable[[Json], tuple[BoundModel, Tensors]], tmp_path: Path, name: str
 ) -> None:
     _, tensors = plain(LLAMA)
     with pytest.raises(CheckpointError, match=f"unknown tensor {name}: a llama of 1 layers"):

@@ -16,7 +16,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, tensor
 from numpy.typing import NDArray
 
-from mxc.dialects.attention import Chunk, Reach, Runs, attention
+from mxc.dialects.attention import AttentionChunk, Reach, Runs, attention
 from mxc.dialects.context import new_context
 from mxc.dialects.generic import generic
 from mxc.dialects.pages import Pages
@@ -59,7 +59,7 @@ class Case:
 
     def __str__(self) -> str:
         name = f"{self.heads}x{self.group}x{self.depth}_{self.pool}_{self.sinks}"
-        if isinstance(self.reach, Chunk):
+        if isinstance(self.reach, AttentionChunk):
             name += f"_chunks_{self.reach.size}"
         elif self.reach is not None:
             name += f"_near_{self.reach}"
@@ -93,7 +93,7 @@ class Case:
 
     def first_seen(self, position: int) -> int:
         """The first key that a token sees."""
-        if isinstance(self.reach, Chunk):
+        if isinstance(self.reach, AttentionChunk):
             return position // self.reach.size * self.reach.size
         return 0 if self.reach is None else max(0, position - self.reach + 1)
 

@@ -31,8 +31,8 @@ from numpy.typing import NDArray
 
 from mxc.compiler import iree
 from mxc.compiler.driver import compile_here
-from mxc.compiler.steps import Compiled, Request
-from mxc.dialects.attention import Chunk
+from mxc.compiler.steps import Compiled, CompileRequest
+from mxc.dialects.attention import AttentionChunk
 from mxc.passes.base import run
 from mxc.passes.kernels.attention.shape import ENOUGH_WORKGROUPS, PIECE_KEYS
 from mxc.passes.lower_named_operations_to_cpu_kernels import LowerNamedOperationsToCpuKernels
@@ -57,13 +57,13 @@ CASES = [
     Case(2, 12, 48, "bf16", "bf16"),
     Case(4, 4, 32, reach=20),
     Case(2, 1, 128, "f32", reach=7),
-    Case(1, 5, 112, "bf16", "f16", reach=Chunk(300)),
+    Case(1, 5, 112, "bf16", "f16", reach=AttentionChunk(300)),
     Case(1, 16, 64, cap=3.0),
     Case(100, 1, 16),
     Case(2, 6, 256),
     Case(1, 12, 576, latent=512),
     Case(2, 3, 48, "f32", reach=7, latent=32),
-    Case(1, 6, 32, reach=Chunk(20)),
+    Case(1, 6, 32, reach=AttentionChunk(20)),
     Case(2, 8, 64, "mxint8"),
     Case(2, 8, 64, "mxfp8e4m3"),
     Case(1, 3, 96, "mxint8", reach=20),
@@ -137,7 +137,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Load:
         name = name if name in TARGETS else "cpu"
         folder = tmp_path_factory.mktemp("attention")
         file = folder / "module.vmfb"
-        request = Request(
+        request = CompileRequest(
             program=source, place="attention", target=name, module=file, parameters=True
         )
         made = compile_here(request, None, folder / "program", lambda step: None)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from mxc.compiler import iree
 from mxc.compiler.driver import compile_here
-from mxc.compiler.steps import Request
+from mxc.compiler.steps import CompileRequest
 from mxc.dialects.context import new_context
 from mxc.dialects.dense_attention import dense_attention
 from mxc.runtime.device import open_device
@@ -140,7 +140,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Load:
     def load(name: str) -> Loaded:
         if name not in found:
             folder = tmp_path_factory.mktemp("attention")
-            request = Request(
+            request = CompileRequest(
                 program=program([NO_KERNEL] if name == "none" else CASES),
                 place="attention",
                 target="cpu" if name == "none" else name,

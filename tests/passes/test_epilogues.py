@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from mxc.compiler.driver import compile_here
 from mxc.compiler.packing.panels import to_panels
-from mxc.compiler.steps import Request
+from mxc.compiler.steps import CompileRequest
 from mxc.dialects.boundary import unpack
 from mxc.dialects.context import new_context
 from mxc.dialects.generic import constant, generic, loop_index
@@ -175,7 +175,7 @@ def weight(name: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.
 @pytest.fixture(scope="module")
 def functions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, rt.FunctionInvoker]:
     folder: Path = tmp_path_factory.mktemp("epilogues")
-    request = Request(
+    request = CompileRequest(
         program=program(), place="p", target="cpu", module=folder / "m.vmfb", parameters=True
     )
     made = compile_here(request, None, folder / "program", lambda step: None)

@@ -11,7 +11,7 @@ from iree.compiler.dialects import func, vector
 from numpy.typing import NDArray
 
 from mxc.compiler.driver import compile_here
-from mxc.compiler.steps import Request
+from mxc.compiler.steps import CompileRequest
 from mxc.dialects.context import new_context
 from mxc.passes.kernels.executables import dispatch, executable
 from mxc.passes.kernels.exponential import exponential, tanh
@@ -50,7 +50,7 @@ def _function(lanes: int, name: str) -> None:
 @pytest.fixture(scope="module")
 def module(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("exponential")
-    request = Request(
+    request = CompileRequest(
         program=program(), place="exponential", target="cpu", module=folder / "module.vmfb"
     )
     compile_here(request, None, folder / "program", lambda step: None)

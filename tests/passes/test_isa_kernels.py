@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from mxc.compiler import iree
 from mxc.compiler.driver import compile_here
 from mxc.compiler.packing.panels import to_panels
-from mxc.compiler.steps import Request
+from mxc.compiler.steps import CompileRequest
 from mxc.dialects.boundary import unpack
 from mxc.dialects.context import new_context
 from mxc.dialects.parameters import SCOPE, Parameters
@@ -144,7 +144,7 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     expected: Expected = request.param
     folder = tmp_path_factory.mktemp(expected.cpu)
     made = compile_here(
-        Request(
+        CompileRequest(
             program=program(),
             place="isas",
             target=f"cpu:{expected.cpu}",

@@ -23,9 +23,9 @@ from mxc.compiler.packing.panels import to_panels
 from mxc.dialects.context import new_context
 from mxc.formats.formats import BlockFormat
 from mxc.formats.packing import pack_elements
-from mxc.passes.kernels.cpu.elements import ELEMENTS, Codes, Elements
+from mxc.passes.kernels.cpu.elements import ELEMENTS, CodeElements, Elements
 from mxc.passes.kernels.cpu.isa import ISAS, Isa, Kind, best_isa
-from mxc.passes.kernels.cpu.weights import PANEL, Weights
+from mxc.passes.kernels.cpu.weights import PANEL, RegisterWeights
 from mxc.passes.kernels.executables import dispatch, executable
 from mxc.passes.kernels.sources import BLOCK
 from mxc.passes.kernels.vectors import bitcast, f32, i8, i32, index, load, loop
@@ -83,7 +83,7 @@ class Word:
 
 def decoding(isa: Isa, name: str, kind: Kind) -> Word:
     """Decodes a panel: i8 [blocks, registers, steps, 4 * lanes]."""
-    weights = Weights(TYPES[name], kind)
+    weights = RegisterWeights(TYPES[name], kind)
     registers, steps = PANEL // isa.lanes, len(weights.elements.order(kind))
     blocks = BLOCKS * BLOCK // weights.elements.block
 
@@ -195,7 +195,7 @@ def panel(elements: Elements) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
     """A panel in the kernels' layout, and what it holds [column, block, k]."""
     rng = np.random.default_rng(7)
     shape = (PANEL, BLOCKS * BLOCK // elements.block, elements.block)
-    if isinstance(elements, Codes):
+    if isinstance(elements, CodeElements):
         element = elements.element
         codes = rng.integers(0, 1 << element.bits, shape, dtype=np.uint8)
         values = element.values[codes]
@@ -204,7 +204,7 @@ def panel(elements: Elements) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
         dtype = ml_dtypes.bfloat16 if elements.type == "bf16" else np.float32
         rows = rng.normal(size=shape).astype(dtype)
         values, packed = rows.astype(np.float32), rows.view(np.uint8)
-    layout = Weights(elements, "floats").layouts[0]
+    layout = RegisterWeights(elements, "floats").layouts[0]
     row = packed.size // PANEL
     data = to_panels(packed.reshape(-1), PANEL, row, layout)
     return data.view(np.int8).reshape(1, shape[1], elements.units, 4 * PANEL), values
@@ -241,7 +241,7 @@ def test_quads_are_exact_at_their_largest(runner: Runner) -> None:
     assert {"f4E2M1FN", "f6E2M3FN"} <= set(names)
     for name in names:
         elements = TYPES[name]
-        assert isinstance(elements, Codes)
+        assert isinstance(elements, CodeElements)
         values = elements.element.values
         low, high = (f(values) / elements.unit + elements.offset(isa) for f in (np.min, np.max))
         weights = rng.integers(int(low), int(high) + 1, (64, isa.lanes, 4))

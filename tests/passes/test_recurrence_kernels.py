@@ -16,7 +16,7 @@ from recurrence_cases import Array, Case, Convolution, Given, Rule, check, check
 from mxc.compiler import iree
 from mxc.compiler.driver import compile_here
 from mxc.compiler.pipelines import pipeline
-from mxc.compiler.steps import Request
+from mxc.compiler.steps import CompileRequest
 from mxc.passes.base import run
 from mxc.passes.lower_named_operations_to_cpu_kernels import LowerNamedOperationsToCpuKernels
 from mxc.runtime.device import open_device
@@ -84,7 +84,7 @@ def call(tmp_path_factory: pytest.TempPathFactory) -> Call:
             source = lowered(4, source)
         folder: Path = tmp_path_factory.mktemp("recurrences")
         file = folder / "module.vmfb"
-        request = Request(
+        request = CompileRequest(
             program=source.encode(), place="cases", target=kind, module=file, parameters=True
         )
         compile_here(request, None, folder / "program", lambda step: None)

@@ -21,9 +21,9 @@ from mxc.compiler.cli.calibrate import calibrate
 from mxc.compiler.models.model import open_model
 from mxc.compiler.pieces.workers import Workers
 from mxc.compiler.quantize.calibration import Calibration
-from mxc.compiler.quantize.checkpoint import Result, quantize_checkpoint
+from mxc.compiler.quantize.checkpoint import QuantizationResult, quantize_checkpoint
 from mxc.compiler.quantize.feedback import Feedback
-from mxc.compiler.quantize.inputs import Inputs
+from mxc.compiler.quantize.inputs import CalibrationInputs
 from mxc.compiler.quantize.rows import RowQuantizer
 from mxc.errors import FormatError
 from mxc.formats.formats import block_format
@@ -90,7 +90,7 @@ def wanted(mixtral: Path) -> dict[str, Floats]:
     return {name: torch.cat(rows).numpy() for name, rows in found.items()}
 
 
-def same(found: Inputs | None, rows: Floats) -> None:
+def same(found: CalibrationInputs | None, rows: Floats) -> None:
     assert found is not None
     np.testing.assert_allclose(found.squares, np.square(rows).mean(axis=0), rtol=2e-4)
 
@@ -156,10 +156,10 @@ def outliers() -> tuple[Floats, Floats]:
     return weights, x.astype(np.float32)
 
 
-def known(x: Floats, *, feedback: bool) -> Inputs:
+def known(x: Floats, *, feedback: bool) -> CalibrationInputs:
     gram = (x.T.astype(np.float64) @ x) / len(x)
     squares = np.square(x).mean(axis=0)
-    return Inputs(squares, x[::16], Feedback.of(gram, len(x)) if feedback else None)
+    return CalibrationInputs(squares, x[::16], Feedback.of(gram, len(x)) if feedback else None)
 
 
 @pytest.mark.parametrize("name", ["mxfp4", "nvfp4"])
@@ -178,7 +178,7 @@ def test_outputs_lose_less(name: str, dtype: str) -> None:
     whole = one.tensor(np.float32(np.abs(rows.astype(np.float32)).max()))
     found = {}
     for way, inputs in (
-        ("search", Inputs(np.ones(256, np.float32), x[::16])),
+        ("search", CalibrationInputs(np.ones(256, np.float32), x[::16])),
         ("weighted", known(x, feedback=False)),
         ("feedback", known(x, feedback=True)),
     ):
@@ -232,7 +232,7 @@ def test_correlations_by_chance_are_not_fed_back() -> None:
     assert found[True] > found[False] - 0.3
 
 
-def quantized(source: Path, output: Path, **options: Any) -> Result:
+def quantized(source: Path, output: Path, **options: Any) -> QuantizationResult:
     return quantize_checkpoint(source, output, "nvfp4", **options)
 
 

@@ -104,15 +104,15 @@ def killed(source, output, format, processes):
 
 def computed(monkeypatch):
     """Counts the pieces that this process computes."""
-    from mxc.compiler.quantize.write import Writing
+    from mxc.compiler.quantize.write import QuantizedFiles
 
-    found, compute = [], Writing.compute
+    found, compute = [], QuantizedFiles.compute
 
     def counted(self, piece, output):
         found.append(piece)
         return compute(self, piece, output)
 
-    monkeypatch.setattr(Writing, "compute", counted)
+    monkeypatch.setattr(QuantizedFiles, "compute", counted)
     return found
 
 
@@ -133,17 +133,17 @@ def test_a_killed_command_resumes(checkpoint, tmp_path, monkeypatch, format, pro
 CONVERTING = """
 import os, sys
 from pathlib import Path
-from mxc.compiler.convert.writing import Writing
+from mxc.compiler.convert.writing import ConvertedFiles
 from mxc.compiler.pieces import piece
 from mxc.compiler.quantize.checkpoint import quantize_checkpoint
 source, output, format, dialect = sys.argv[1:]
-piece.PIECE, count, compute = 3000, [], Writing.compute
+piece.PIECE, count, compute = 3000, [], ConvertedFiles.compute
 def kill(self, piece, output):
     count.append(piece)
     if len(count) == 12:
         os.kill(os.getpid(), 9)
     return compute(self, piece, output)
-Writing.compute = kill
+ConvertedFiles.compute = kill
 quantize_checkpoint(source, Path(output), format, dialect=dialect)
 """
 
@@ -168,7 +168,7 @@ def test_a_conversion_that_was_killed_resumes(llama, tmp_path, monkeypatch, dial
     from mxc.compiler.convert import writing
 
     source, count = llama(LLAMA), computed(monkeypatch)
-    written, put = [], writing.Writing.compute
+    written, put = [], writing.ConvertedFiles.compute
     script, out = tmp_path / "killed.py", tmp_path / "out"
     script.write_text(CONVERTING)
     run = subprocess.run([sys.executable, script, source, out, "mxfp4", dialect], timeout=300)
@@ -179,7 +179,7 @@ def test_a_conversion_that_was_killed_resumes(llama, tmp_path, monkeypatch, dial
         written.append(piece)
         return put(self, piece, output)
 
-    monkeypatch.setattr(writing.Writing, "compute", counted)
+    monkeypatch.setattr(writing.ConvertedFiles, "compute", counted)
     result = quantize_checkpoint(source, out, "mxfp4", dialect=dialect)
     assert count == [], "nothing is quantized again"
     rest = len(written)

@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 from mxc.artifact.manifest import REPORT
 from mxc.errors import RequestError
 from mxc.runtime import capture, load
-from mxc.runtime.capture import Call, Dispatch, Program, split
+from mxc.runtime.capture import CapturedCall, CapturedDispatch, CapturedProgram, split
 from mxc.runtime.profile import OperationRow, divided, operations, profile_model, summarise
 
 
-def dispatch(kernel: str, start: int, end: int, busy: int | None = None) -> Dispatch:
-    return Dispatch(kernel=kernel, start=start, end=end, busy=end - start if busy is None else busy)
+def dispatch(kernel: str, start: int, end: int, busy: int | None = None) -> CapturedDispatch:
+    return CapturedDispatch(
+        kernel=kernel, start=start, end=end, busy=end - start if busy is None else busy
+    )
 
 
 def operation(kernel: str, name: str, size: int | None = None, flops: int | None = 0) -> dict:
@@ -50,7 +52,7 @@ def test_the_parts_are_the_time_in_which_any_ran(spans: list[tuple[int, int]]) -
 
 
 def test_rows_of_layers_and_their_sum() -> None:
-    call = Call(
+    call = CapturedCall(
         seconds=100e-9,
         dispatches=(
             dispatch("f_dispatch_0_norm_8", 10, 20),
@@ -92,7 +94,7 @@ def total(rows: tuple[OperationRow, ...]) -> float:
 
 
 def test_an_operation_of_several_kernels() -> None:
-    call = Call(seconds=1e-6, dispatches=(dispatch("a", 0, 10), dispatch("b", 10, 40)))
+    call = CapturedCall(seconds=1e-6, dispatches=(dispatch("a", 0, 10), dispatch("b", 10, 40)))
     known = [operation("a", "attention", 5), operation("b", "attention", None)]
     profile = summarise(call, known, function="f", position=0, tokens=1, threads=1, undisturbed=1.0)
     (row,) = profile.operations
@@ -114,7 +116,7 @@ def test_dispatches_are_dealt_out_to_calls() -> None:
 
 def test_calls_as_the_profiler_saw_them(toy_artifact: Path, tmp_path: Path) -> None:
     """Four calls of a program with two dispatches, by names that the compiler gave."""
-    program = Program(
+    program = CapturedProgram(
         module=toy_artifact / "module.vmfb", archives=(), device="local-task", threads=2
     )
     inputs = ["1xi32=3", "1xi32=2", "1x3xi32=0 1 2", "1xi32=0", "1xi32=2", "1x1xi32=0"]
@@ -146,7 +148,7 @@ def test_a_missing_tool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     from iree._runtime import libs
 
     monkeypatch.setattr(libs, "library_path", str(tmp_path))
-    program = Program(module=tmp_path / "m", archives=(), device="local-task", threads=1)
+    program = CapturedProgram(module=tmp_path / "m", archives=(), device="local-task", threads=1)
     with pytest.raises(RequestError, match="iree-benchmark-module: missing; install iree-base-run"):
         capture.capture(program, "f", [], 1, tmp_path)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from iree.compiler import tools
 
-from mxc.simulator.code.code_object import Kernel, read_kernels
+from mxc.simulator.code.code_object import CodeObjectKernel, read_kernels
 
 FLAGS = (
     "--iree-hal-target-device=hip",
@@ -28,11 +28,11 @@ class Compiled:
     module: bytes
 
     @property
-    def kernels(self) -> dict[str, Kernel]:
+    def kernels(self) -> dict[str, CodeObjectKernel]:
         return {name: k for code in self.code for name, k in read_kernels(code).items()}
 
     @property
-    def kernel(self) -> Kernel:
+    def kernel(self) -> CodeObjectKernel:
         (found,) = self.kernels.values()
         return found
 
@@ -173,7 +173,7 @@ def assembled() -> Callable[..., str]:
 
 
 @pytest.fixture(scope="session")
-def assemble(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Kernel]:
+def assemble(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., CodeObjectKernel]:
     """A kernel of the given instructions, assembled by LLVM.
 
     It starts with the addresses of its buffers in s[2:3], s[4:5] and so on, the workgroup's number
@@ -181,7 +181,7 @@ def assemble(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Kernel]:
     """
 
     @cache
-    def make(text: str, buffers: int = 1, workgroup: int = 64, lds: int = 1024) -> Kernel:
+    def make(text: str, buffers: int = 1, workgroup: int = 64, lds: int = 1024) -> CodeObjectKernel:
         folder = tmp_path_factory.mktemp("assembled")
         program = assembled_program(text, buffers, lds)
         kernel = compile_for_gfx950(program, folder, "--compile-mode=hal-executable").kernel

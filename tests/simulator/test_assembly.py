@@ -13,16 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mxc.simulator.assembly.kernels import read_assembly
-from mxc.simulator.code.code_object import Kernel
+from mxc.simulator.code.code_object import CodeObjectKernel
 from mxc.simulator.code.instruction import Instruction
 from mxc.simulator.code.text import text
 from mxc.simulator.errors import AssemblyError, SimulationError
-from mxc.simulator.run.translate import Program
+from mxc.simulator.run.translate import TranslatedKernel
 from mxc.simulator.simulate import load_kernels, simulate
 from mxc.simulator.watch.sanitizer import Sanitizer
 from mxc.simulator.watch.trace import Trace
 
-Assemble = Callable[..., Kernel]
+Assemble = Callable[..., CodeObjectKernel]
 SHAPES = [(16, 16, 128), (100, 96, 2880)]
 MIXED = """
 func.func @main(%a: tensor<20x48xf16>, %b: tensor<48x24xf16>) -> tensor<20x24xf32> {
@@ -38,23 +38,23 @@ func.func @main(%a: tensor<20x48xf16>, %b: tensor<48x24xf16>) -> tensor<20x24xf3
 """
 
 
-def listed(kernel: Kernel) -> list[Instruction]:
+def listed(kernel: CodeObjectKernel) -> list[Instruction]:
     """What can be reached, counted from the start."""
-    found = Program(kernel).instructions
+    found = TranslatedKernel(kernel).instructions
     return [replace(i, address=i.address - found[0].address) for i in found]
 
 
 @pytest.fixture(scope="module", params=[*SHAPES, None], ids=str)
 def both(
     request: pytest.FixtureRequest, scaled: Callable[..., Any], compiled: Callable[..., Any]
-) -> tuple[Kernel, Kernel]:
+) -> tuple[CodeObjectKernel, CodeObjectKernel]:
     """A kernel of the stock compiler, from its code object and from its text."""
     found = scaled(*request.param) if request.param else compiled(MIXED)
     name, kernel = next(iter(found.kernels.items()))
     return kernel, read_assembly(found.assembly, "stock.s")[name]
 
 
-def test_text_is_the_code_object(both: tuple[Kernel, Kernel]) -> None:
+def test_text_is_the_code_object(both: tuple[CodeObjectKernel, CodeObjectKernel]) -> None:
     code, written = both
     assert listed(written) == listed(code)
     assert written.arguments == code.arguments
@@ -194,14 +194,14 @@ FORMS = "\n".join(f"v_mov_b32_dpp v1, v2 {m} row_mask:0xf bank_mask:0x5" for m i
 
 def test_every_form_is_what_llvm_makes_of_it(assemble: Assemble) -> None:
     lines = FORMS.strip().splitlines()
-    wanted = Program(assemble(FORMS.replace('"', r"\22"))).instructions[-len(lines) :]
+    wanted = TranslatedKernel(assemble(FORMS.replace('"', r"\22"))).instructions[-len(lines) :]
     (kernel,) = read_assembly(FORMS, "forms.s", workgroup=(64, 1, 1)).values()
     for line, ours, theirs in zip(lines, listed(kernel), wanted, strict=True):
         assert replace(ours, address=0) == replace(theirs, address=0), line
 
 
 def test_what_is_printed_can_be_read(assemble: Assemble) -> None:
-    lines = [text(i) for i in Program(assemble(FORMS.replace('"', r"\22"))).instructions]
+    lines = [text(i) for i in TranslatedKernel(assemble(FORMS.replace('"', r"\22"))).instructions]
     (kernel,) = read_assembly("\n".join(lines), "again.s", workgroup=(64, 1, 1)).values()
     assert [text(i) for i in listed(kernel)] == lines
 
@@ -397,4 +397,4 @@ def test_any_text_is_read_or_refused(data: st.DataObject) -> None:
     given_ = [*lines[:at], damaged, *lines[at + 1 :]] if whole else [damaged, "s_endpgm"]
     with contextlib.suppress(AssemblyError, SimulationError):
         for kernel in read_assembly("\n".join(given_), "f.s", workgroup=(64, 1, 1)).values():
-            Program(kernel)
+            TranslatedKernel(kernel)

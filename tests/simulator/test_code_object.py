@@ -20,7 +20,7 @@ from mxc.simulator.errors import SimulationError
 from mxc.simulator.host.vm import Machine
 from mxc.simulator.host.vm_module import Code, HostModule, read_executable, read_module
 from mxc.simulator.run.launch import Binding, launch
-from mxc.simulator.run.translate import Program
+from mxc.simulator.run.translate import TranslatedKernel
 from mxc.simulator.simulate import load_kernels, simulate
 
 SHAPE = (16, 16, 128)
@@ -116,11 +116,11 @@ def test_arguments_of_other_sizes() -> None:
     short = [Argument("global_buffer", 0, 8), Argument("by_value", 8, 2)]
     other = replace(found, arguments=(*short, Argument("by_value", 12, 8)))
     result = np.zeros(3, np.uint32)
-    launch(Program(other), (1, 1, 1), [result], [0x12345, 7, 8])
+    launch(TranslatedKernel(other), (1, 1, 1), [result], [0x12345, 7, 8])
     np.testing.assert_array_equal(result, [0x2345, 7, 8])
     odd = replace(found, arguments=(*short, Argument("by_value", 12, 6)))
     with pytest.raises(SimulationError, match="an argument of 6 bytes"):
-        launch(Program(odd), (1, 1, 1), [result], [1, 2])
+        launch(TranslatedKernel(odd), (1, 1, 1), [result], [1, 2])
 
 
 @FUZZ
@@ -130,7 +130,7 @@ def test_any_damage_is_refused_or_harmless(code: bytes, place: int, value: int, 
     damaged = code[:at] if cut else code[:at] + bytes([value]) + code[at + 1 :]
     try:
         for kernel in read_kernels(damaged).values():
-            Program(kernel)
+            TranslatedKernel(kernel)
     except (CodeObjectError, SimulationError):
         pass
 
@@ -205,7 +205,7 @@ def test_line_tables(with_lines: tuple[bytes, str]) -> None:
         elif words and words[0].startswith(("global_load", "v_mul", "global_store", "s_endpgm")):
             wanted.append((words[0], f"square.mlir:{line}" if line else None))
     assert {place for _, place in wanted} >= {f"square.mlir:{n}" for n in (60, 7, 500, 9)}
-    found = [(i.name, kernel.lines.get(i.address)) for i in Program(kernel).instructions]
+    found = [(i.name, kernel.lines.get(i.address)) for i in TranslatedKernel(kernel).instructions]
     assert [entry for entry in found if entry[0] in dict(wanted)] == wanted
     with pytest.raises(SimulationError, match=r"0x\w+ \(square.mlir:60\): global_load_dword"):
         simulate(code, (1, 1, 1), [np.zeros(0, np.int32)])
@@ -249,7 +249,7 @@ def test_arguments_that_do_not_fit(code: bytes) -> None:
     (kernel,) = read_kernels(code).values()
     bad = [*buffers[:4], Binding(buffers[4], 1000, 100)]
     with pytest.raises(SimulationError, match="100 bytes at 1000 of a buffer of 1024"):
-        launch(Program(kernel), (1, 1, 1), bad)
+        launch(TranslatedKernel(kernel), (1, 1, 1), bad)
 
 
 def test_a_buffer_that_is_too_short_is_a_fault_with_its_place(code: bytes) -> None:

@@ -51,9 +51,9 @@ def test_text_is_the_assembly(
 
 
 def test_a_branch_goes_where_a_block_begins(scaled: Callable[..., Any]) -> None:
-    from mxc.simulator.run.translate import Program
+    from mxc.simulator.run.translate import TranslatedKernel
 
-    program = Program(scaled(100, 96, 2880).kernel)
+    program = TranslatedKernel(scaled(100, 96, 2880).kernel)
     targets = [b.target for b in program.blocks.values() if b.kind in ("branch", "jump")]
     assert targets
     assert set(targets) <= set(program.blocks)

@@ -11,7 +11,7 @@ import pytest
 
 from mxc.simulator.assembly.kernels import read_assembly
 from mxc.simulator.run.launch import launch
-from mxc.simulator.run.translate import Program
+from mxc.simulator.run.translate import TranslatedKernel
 from mxc.simulator.simulate import simulate
 from mxc.simulator.watch.sanitizer import Sanitizer
 
@@ -84,7 +84,7 @@ def test_scalars_in_lanes(between: str, register: str, lane: int, defined: bool)
     (kernel,) = read_assembly(text, "spill.s", workgroup=(64, 1, 1), buffers=1).values()
     kernel = replace(kernel, descriptor=replace(kernel.descriptor, scratch_bytes=16))
     sanitizer, found = Sanitizer(), np.zeros(64, np.uint32)
-    launch(Program(kernel, observed=True), (1, 1, 1), [found], observer=sanitizer)
+    launch(TranslatedKernel(kernel, observed=True), (1, 1, 1), [found], observer=sanitizer)
     seen = [finding.kind for finding in sanitizer.findings]
     assert seen == ([] if defined else ["undefined"]), sanitizer.findings
     if defined:

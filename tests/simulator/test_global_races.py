@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from mxc.simulator.assembly.kernels import read_assembly
 from mxc.simulator.run.launch import Binding, launch
-from mxc.simulator.run.translate import Program
+from mxc.simulator.run.translate import TranslatedKernel
 from mxc.simulator.watch.sanitizer import Sanitizer
 
 Words = NDArray[np.uint32]
@@ -27,7 +27,7 @@ def races(
     """What the sanitizer says of races; all other findings fail."""
     (kernel,) = read_assembly(code, "k.s", workgroup=(size, 1, 1), buffers=len(buffers)).values()
     sanitizer = Sanitizer()
-    program = Program(kernel, observed=True)
+    program = TranslatedKernel(kernel, observed=True)
     launch(
         program,
         (workgroups, 1, 1),
@@ -249,7 +249,7 @@ def test_a_count_needs_fences_and_the_right_number(
 def test_dispatches_come_one_after_the_other() -> None:
     code = ROWS.format(width="dword", bits=2, log=8, value="s4", before="", shift=0)
     (kernel,) = read_assembly(code, "k.s", workgroup=(64, 1, 1), buffers=1).values()
-    sanitizer, program, memory = Sanitizer(), Program(kernel, observed=True), words()
+    sanitizer, program, memory = Sanitizer(), TranslatedKernel(kernel, observed=True), words()
     for shift in (0, 256):
         launch(program, (2, 1, 1), [Binding(memory, shift, 512)], observer=sanitizer)
     assert not sanitizer.findings
@@ -282,7 +282,7 @@ def test_a_mask_that_is_off_by_a_lane(loads: int, stores: int, kinds: set[str]) 
     code = MASKED.format(loads=loads, stores=stores)
     (kernel,) = read_assembly(code, "k.s", workgroup=(64, 1, 1), buffers=2).values()
     sanitizer = Sanitizer()
-    program, given = Program(kernel, observed=True), [words(), words()]
+    program, given = TranslatedKernel(kernel, observed=True), [words(), words()]
     given[0][::60] += 1
     launch(program, (4, 1, 1), given, observer=sanitizer)
     assert {finding.kind for finding in sanitizer.findings} == kinds
@@ -314,7 +314,7 @@ def test_barriers_are_those_of_a_workgroup() -> None:
     (kernel,) = read_assembly(code, "k.s", workgroup=(128, 1, 1), buffers=1).values()
     kernel = replace(kernel, descriptor=replace(kernel.descriptor, lds_bytes=512))
     sanitizer, data = Sanitizer(), np.zeros(256, np.uint32)
-    launch(Program(kernel, observed=True), (2, 1, 1), [data], observer=sanitizer)
+    launch(TranslatedKernel(kernel, observed=True), (2, 1, 1), [data], observer=sanitizer)
     assert not sanitizer.findings
     other = np.arange(128) ^ 64
     np.testing.assert_array_equal(data.reshape(2, 128), [2 * other, 8 * other])

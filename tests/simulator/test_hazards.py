@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from mxc.simulator.assembly.kernels import read_assembly
-from mxc.simulator.run.translate import Program
+from mxc.simulator.run.translate import TranslatedKernel
 from mxc.simulator.watch import hazards as module
-from mxc.simulator.watch.facts import Facts, Registers
+from mxc.simulator.watch.facts import InstructionFacts, Registers
 from mxc.simulator.watch.hazards import hazards
 
 F4 = "v_mfma_scale_f32_16x16x128_f8f6f4 v[0:3], v[8:11], v[16:19], v[0:3], v30, v31 cbsz:4 blgp:4"
@@ -96,7 +96,9 @@ SAFE = [
 def found(*lines: str) -> list[str]:
     """Every hazard, without where the first instruction stands."""
     (kernel,) = read_assembly("\n".join([*lines, "s_endpgm"]), "t.s", workgroup=(64, 1, 1)).values()
-    return [text for each in hazards(Program(kernel).instructions).values() for text in each]
+    return [
+        text for each in hazards(TranslatedKernel(kernel).instructions).values() for text in each
+    ]
 
 
 def filler(wait_states: int) -> list[str]:
@@ -139,11 +141,11 @@ def test_stock_code_has_exactly_enough(
     shape: tuple[int, ...], scaled: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """None is found in what LLVM emits, and with one more wait state wanted some would be."""
-    instructions = Program(scaled(*shape).kernel).instructions
+    instructions = TranslatedKernel(scaled(*shape).kernel).instructions
     assert not hazards(instructions)
     rules = module._rules
 
-    def stricter(earlier: Facts, later: Facts, hidden: Registers) -> Any:
+    def stricter(earlier: InstructionFacts, later: InstructionFacts, hidden: Registers) -> Any:
         return [(n + 1, why) for n, why in rules(earlier, later, hidden) if n > 0]
 
     monkeypatch.setattr(module, "_rules", stricter)

@@ -11,16 +11,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from mxc.simulator.code.code_object import Kernel
-from mxc.simulator.compute.floats import fused32, least, most
+from mxc.simulator.code.code_object import CodeObjectKernel
+from mxc.simulator.compute.floats import float_maximum, float_minimum, fused32
 from mxc.simulator.compute.numbers import encode, from_bfloat, to_bfloat, values
 from mxc.simulator.compute.salu import field, signed_field
 from mxc.simulator.errors import SimulationError
 from mxc.simulator.run.launch import launch
-from mxc.simulator.run.translate import Program
+from mxc.simulator.run.translate import TranslatedKernel
 
 Array = NDArray[Any]
-Assemble = Callable[..., Kernel]
+Assemble = Callable[..., CodeObjectKernel]
 LANE = np.arange(64)
 SMALL = {
     "fp4": ml_dtypes.float4_e2m1fn,
@@ -43,7 +43,9 @@ def run(assemble: Assemble, body: str, operands: Array) -> Array:
     """v[4:7] are the lane's row of `operands`, [64, 4] uint32; v[8:11] is its row of the result."""
     kernel = assemble(FRAME.format(body=body.strip()), 2)
     results = np.zeros((64, 4), np.uint32)
-    launch(Program(kernel), (1, 1, 1), [np.ascontiguousarray(operands, np.uint32), results])
+    launch(
+        TranslatedKernel(kernel), (1, 1, 1), [np.ascontiguousarray(operands, np.uint32), results]
+    )
     return results
 
 
@@ -123,14 +125,14 @@ def test_bfloat_is_that_of_ml_dtypes(x: float) -> None:
 
 def test_minimum_and_maximum_of_zeros_and_nan() -> None:
     zeros = np.array([0.0, -0.0], np.float32)
-    assert np.signbit(least(zeros, zeros[::-1])).all()
-    assert not np.signbit(most(zeros, zeros[::-1])).any()
+    assert np.signbit(float_minimum(zeros, zeros[::-1])).all()
+    assert not np.signbit(float_maximum(zeros, zeros[::-1])).any()
     quiet = np.array([0x7FC00000], np.uint32).view(np.float32)
     signalling = np.array([0x7F800001], np.uint32).view(np.float32)
     one = np.ones(1, np.float32)
-    assert least(quiet, one) == most(one, quiet) == 1
-    assert np.isnan(least(signalling, one))
-    assert np.isnan(most(one, signalling))
+    assert float_minimum(quiet, one) == float_maximum(one, quiet) == 1
+    assert np.isnan(float_minimum(signalling, one))
+    assert np.isnan(float_maximum(one, signalling))
 
 
 @settings(max_examples=200, deadline=None)
@@ -344,7 +346,7 @@ def test_packed_halves_and_registers(assemble: Assemble) -> None:
 
 def test_an_instruction_that_is_not_modelled_is_named(assemble: Assemble) -> None:
     kernel = assemble("s_nop 0\nv_qsad_pk_u16_u8 v[2:3], v[4:5], v0, v[6:7]\ns_endpgm")
-    program = Program(kernel)
+    program = TranslatedKernel(kernel)
     assert [line.split()[0] for line in program.unmodelled] == ["v_qsad_pk_u16_u8"]
     with pytest.raises(SimulationError, match=r"v_qsad_pk_u16_u8 .*not modelled"):
         launch(program, (1, 1, 1), [np.zeros(4, np.uint32)])

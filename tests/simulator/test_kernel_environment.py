@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mxc.simulator.code.code_object import Kernel
+from mxc.simulator.code.code_object import CodeObjectKernel
 from mxc.simulator.errors import SimulationError
 from mxc.simulator.run.launch import launch
-from mxc.simulator.run.translate import Program
+from mxc.simulator.run.translate import TranslatedKernel
 from mxc.simulator.watch.sanitizer import Sanitizer
 
 PROGRAM = """
@@ -83,22 +83,29 @@ rocdl.barrier
 %value = llvm.load %at : !llvm.ptr<3> -> i32
 """
 
-Compile = Callable[..., Kernel]
+Compile = Callable[..., CodeObjectKernel]
 
 
 @pytest.fixture(scope="module")
 def built(compiled: Callable[..., object]) -> Compile:
-    def build(body: str, globals: str = "") -> Kernel:
+    def build(body: str, globals: str = "") -> CodeObjectKernel:
         program = PROGRAM.format(body=body, globals=globals)
         return compiled(program, "--compile-mode=hal-executable").kernel
 
     return build
 
 
-def run(kernel: Kernel, observer: Sanitizer | None = None, dynamic_lds: int = 0) -> np.ndarray:
+def run(
+    kernel: CodeObjectKernel, observer: Sanitizer | None = None, dynamic_lds: int = 0
+) -> np.ndarray:
     whole = replace(kernel, dynamic_lds=dynamic_lds)
     found = np.zeros(64, np.int32)
-    launch(Program(whole, observed=observer is not None), (1, 1, 1), [found], observer=observer)
+    launch(
+        TranslatedKernel(whole, observed=observer is not None),
+        (1, 1, 1),
+        [found],
+        observer=observer,
+    )
     return found
 
 

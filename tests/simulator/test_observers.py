@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mxc.simulator.code.code_object import Kernel
+from mxc.simulator.code.code_object import CodeObjectKernel
 from mxc.simulator.run.launch import launch
-from mxc.simulator.run.translate import Program
+from mxc.simulator.run.translate import TranslatedKernel
 from mxc.simulator.simulate import simulate
 from mxc.simulator.watch.count import Counter, Counts
 from mxc.simulator.watch.trace import Trace
 
-Assemble = Callable[..., Kernel]
+Assemble = Callable[..., CodeObjectKernel]
 STRIDED = """
 v_lshlrev_b32 v1, {shift}, v0
 ds_write_b32 v1, v0
@@ -23,9 +23,11 @@ s_endpgm
 """
 
 
-def count(kernel: Kernel, workgroups: int = 1) -> Counts:
+def count(kernel: CodeObjectKernel, workgroups: int = 1) -> Counts:
     counter = Counter()
-    launch(Program(kernel), (workgroups, 1, 1), [np.zeros(256, np.uint32)], observer=counter)
+    launch(
+        TranslatedKernel(kernel), (workgroups, 1, 1), [np.zeros(256, np.uint32)], observer=counter
+    )
     return counter.counts
 
 
@@ -43,7 +45,7 @@ def test_trace_of_one_wave(assemble: Assemble) -> None:
     )
     file = io.StringIO()
     launch(
-        Program(kernel, observed=True),
+        TranslatedKernel(kernel, observed=True),
         (2, 1, 1),
         [np.zeros(4, np.uint32)],
         observer=Trace(file, wave=3),
@@ -81,7 +83,7 @@ def test_counts_of_a_scaled_product(scaled: Callable[..., Any]) -> None:
     m, n, k = 128, 256, 512
     counter = Counter()
     sizes = ((m, k // 2), (n, k // 2), (m, k // 32), (n, k // 32), (m, n * 4))
-    program = Program(scaled(m, n, k).kernel)
+    program = TranslatedKernel(scaled(m, n, k).kernel)
     launch(program, (1, 1, 1), [np.zeros(s, np.uint8) for s in sizes], observer=counter)
     counts = counter.counts
     # 16x16x128 each, on four matrix cores, 16 cycles for f4.

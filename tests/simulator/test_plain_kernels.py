@@ -11,10 +11,10 @@ import pytest
 from numpy.typing import NDArray
 
 import mxc
-from mxc.simulator.host.hal import Buffer, Device, View
+from mxc.simulator.host.hal import HalBuffer, HalDevice, View
 from mxc.simulator.host.vm import Machine
 from mxc.simulator.host.vm_module import read_module
-from mxc.simulator.run.translate import Program
+from mxc.simulator.run.translate import TranslatedKernel
 
 Array = NDArray[Any]
 DTYPES = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
@@ -24,9 +24,9 @@ ELEMENTS = {"f32": 0x21000020, "f16": 0x21000010, "bf16": 0x22000010}
 def run(compiled: Any, *arguments: tuple[Array, str]) -> Array:
     """The one f32 result of the function main."""
     for kernel in compiled.kernels.values():
-        assert not Program(kernel).unmodelled
-    machine = Machine(read_module(compiled.module), Device().functions())
-    views = [View(Buffer.over(a.copy()), a.shape, ELEMENTS[t], 1) for a, t in arguments]
+        assert not TranslatedKernel(kernel).unmodelled
+    machine = Machine(read_module(compiled.module), HalDevice().functions())
+    views = [View(HalBuffer.over(a.copy()), a.shape, ELEMENTS[t], 1) for a, t in arguments]
     (result,) = machine.call("main", *views)
     return np.asarray(result.buffer.bytes.view(np.float32).reshape(result.shape))
 

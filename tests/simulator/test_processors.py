@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from mxc.errors import CodeObjectError
-from mxc.simulator.code.code_object import Kernel, read_kernels
+from mxc.simulator.code.code_object import CodeObjectKernel, read_kernels
 from mxc.simulator.code.processors import refusal
 from mxc.simulator.code.words import OPCODES
 from mxc.simulator.run.launch import launch
-from mxc.simulator.run.translate import Program
+from mxc.simulator.run.translate import TranslatedKernel
 from mxc.targets.amd import GFX942, GFX950
 
 #: Our opcodes that LLVM 22's disassembler knows for gfx950, and not for gfx942; but for
@@ -87,8 +87,8 @@ def test_a_code_object_of_gfx942_ends_where_it_has_something_newer(
     other = code[:48] + (flags & ~0xFF | 0x4C).to_bytes(4, "little") + code[52:]
     (kernel,) = read_kernels(other).values()
     assert kernel.processor is GFX942
-    assert not Program(scaled(16, 16, 128).kernel).unmodelled
-    refused = Program(kernel).unmodelled
+    assert not TranslatedKernel(scaled(16, 16, 128).kernel).unmodelled
+    refused = TranslatedKernel(kernel).unmodelled
     assert {each.split()[0] for each in refused} == {
         "v_bitop3_b32",
         "v_mfma_scale_f32_16x16x128_f8f6f4",
@@ -118,15 +118,17 @@ WIDEN = """
 """
 
 
-def run(kernel: Kernel, *buffers: Any) -> None:
+def run(kernel: CodeObjectKernel, *buffers: Any) -> None:
     """On gfx942, whose code is that of gfx950 here; buffers are changed in place."""
-    program = Program(replace(kernel, processor=GFX942))
+    program = TranslatedKernel(replace(kernel, processor=GFX942))
     assert not program.unmodelled
     launch(program, (1, 1, 1), buffers)
 
 
 @pytest.mark.parametrize("kind", FNUZ)
-def test_every_eight_bit_float_is_fnuz(kind: str, assemble: Callable[..., Kernel]) -> None:
+def test_every_eight_bit_float_is_fnuz(
+    kind: str, assemble: Callable[..., CodeObjectKernel]
+) -> None:
     codes, found = np.arange(256, dtype=np.uint8), np.zeros(256, np.float32)
     run(assemble(WIDEN.format(kind=kind), buffers=2), codes, found)
     np.testing.assert_array_equal(found, codes.view(FNUZ[kind]).astype(np.float32))
@@ -147,7 +149,9 @@ PRODUCT = """
 
 @pytest.mark.parametrize("left", FNUZ)
 @pytest.mark.parametrize("right", FNUZ)
-def test_products_of_fnuz_floats(left: str, right: str, assemble: Callable[..., Kernel]) -> None:
+def test_products_of_fnuz_floats(
+    left: str, right: str, assemble: Callable[..., CodeObjectKernel]
+) -> None:
     """Lane l holds 8 elements of row l % 16, of group l / 16 along K (CDNA3 ISA guide, 7.1.4)."""
     rng = np.random.default_rng(3)
     codes = rng.integers(0, 0x60, (2, 16, 32)).astype(np.uint8)

@@ -8,21 +8,21 @@ import numpy as np
 import pytest
 
 from mxc.simulator.assembly.kernels import read_assembly
-from mxc.simulator.code.code_object import Kernel
+from mxc.simulator.code.code_object import CodeObjectKernel
 from mxc.simulator.code.text import text
 from mxc.simulator.errors import SimulationError
 from mxc.simulator.run.launch import launch
-from mxc.simulator.run.translate import Program
+from mxc.simulator.run.translate import TranslatedKernel
 from mxc.simulator.watch.sanitizer import Finding, Sanitizer
 
-Assemble = Callable[..., Kernel]
+Assemble = Callable[..., CodeObjectKernel]
 
 
 @pytest.fixture
 def assemble() -> Assemble:
     """A kernel of a text, with 64 bytes of scratch for a work item."""
 
-    def make(code: str, buffers: int = 1, workgroup: int = 64, lds: int = 1024) -> Kernel:
+    def make(code: str, buffers: int = 1, workgroup: int = 64, lds: int = 1024) -> CodeObjectKernel:
         size = (workgroup, 1, 1)
         (kernel,) = read_assembly(code, "kernel.s", workgroup=size, buffers=buffers).values()
         return replace(
@@ -32,10 +32,10 @@ def assemble() -> Assemble:
     return make
 
 
-def sanitize(kernel: Kernel, **options: bool) -> list[Finding]:
+def sanitize(kernel: CodeObjectKernel, **options: bool) -> list[Finding]:
     sanitizer = Sanitizer(**options)
     data = np.arange(1024, dtype=np.uint32)
-    launch(Program(kernel, observed=True), (2, 1, 1), [data], observer=sanitizer)
+    launch(TranslatedKernel(kernel, observed=True), (2, 1, 1), [data], observer=sanitizer)
     return sanitizer.findings
 
 
@@ -347,7 +347,7 @@ def test_stock_kernels_are_clean(
     m, n, k = shape
     sizes = ((m, k // 2), (n, k // 2), (m, k // 32), (n, k // 32), (m, n * 4))
     buffers = [np.full(size, 0x66, np.uint8) for size in sizes]
-    program = Program(scaled(*shape).kernel, observed=True)
+    program = TranslatedKernel(scaled(*shape).kernel, observed=True)
     sanitizer = Sanitizer()
     launch(program, (workgroups, 1, 1), buffers, observer=sanitizer)
     assert not sanitizer.findings
@@ -364,12 +364,12 @@ def test_a_stock_kernel_with_an_instruction_removed(
     m, n, k = 128, 256, 512
     kernel = scaled(m, n, k).kernel
     code = bytearray(kernel.code)
-    for i in Program(kernel).instructions:
+    for i in TranslatedKernel(kernel).instructions:
         if text(i).startswith(removed):
             at = i.address - kernel.address
             code[at : at + i.size] = bytes.fromhex("000080bf") * (i.size // 4)
     sizes = ((m, k // 2), (n, k // 2), (m, k // 32), (n, k // 32), (m, n * 4))
     buffers, sanitizer = [np.full(size, 0x66, np.uint8) for size in sizes], Sanitizer()
-    broken = Program(replace(kernel, code=bytes(code)), observed=True)
+    broken = TranslatedKernel(replace(kernel, code=bytes(code)), observed=True)
     launch(broken, (1, 1, 1), buffers, observer=sanitizer)
     assert kind in kinds(sanitizer.findings)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from mxc.formats.packing import decode_elements, decode_scales
 from mxc.simulator.run.launch import launch
-from mxc.simulator.run.translate import Program
+from mxc.simulator.run.translate import TranslatedKernel
 from mxc.simulator.simulate import simulate
 
 Array = NDArray[Any]
@@ -51,7 +51,7 @@ def run(
     a, p, left = operand(rng, m, k, lhs, scales)
     b, q, right = operand(rng, n, k, rhs, scales)
     out = np.full((m, n), np.nan, np.float32)
-    program = Program(kernel)
+    program = TranslatedKernel(kernel)
     assert not program.unmodelled
     launch(program, (workgroups, 1, 1), [a, b, p, q, out])
     return out, left @ right.T
@@ -89,7 +89,7 @@ def test_scales_at_the_ends_of_their_range(scaled: Callable[..., Any]) -> None:
     a, b = (rng.integers(0, 256, (16, 64), dtype=np.uint8) for _ in range(2))
     p, q = np.full((16, 4), 254, np.uint8), np.full((16, 4), 0, np.uint8)
     out = np.zeros((16, 16), np.float32)
-    launch(Program(kernel), (1, 1, 1), [a, b, p, q, out])
+    launch(TranslatedKernel(kernel), (1, 1, 1), [a, b, p, q, out])
     wanted = decode_elements(a, "mxfp4") @ decode_elements(b, "mxfp4").T
     np.testing.assert_array_equal(out, wanted)
 
@@ -100,7 +100,7 @@ def test_a_nan_scale_spoils_its_row_only(scaled: Callable[..., Any]) -> None:
     p, q = np.full((16, 4), 127, np.uint8), np.full((16, 4), 127, np.uint8)
     p[5, 2] = 255
     out = np.zeros((16, 16), np.float32)
-    launch(Program(kernel), (1, 1, 1), [a, b, p, q, out])
+    launch(TranslatedKernel(kernel), (1, 1, 1), [a, b, p, q, out])
     assert np.isnan(out[5]).all()
     np.testing.assert_array_equal(np.delete(out, 5, axis=0), 128.0)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mxc.errors import PassError
-from mxc.passes.kernels.gpu.fragments import Instruction
+from mxc.passes.kernels.gpu.fragments import TileInstruction
 from mxc.targets.amd import GPUS, gpu, known_gpu
 from mxc.targets.mfma_clocks import matrix_clocks
 
@@ -37,7 +37,7 @@ def test_clocks_are_those_of_the_table() -> None:
 )
 def test_rows_of_the_result(name: str, rows: int, wanted: object) -> None:
     unit = known_gpu(name).matrix
-    instruction = Instruction(rows, unit)
+    instruction = TileInstruction(rows, unit)
     assert callable(wanted)
     lanes = np.arange(unit.lanes)
     for e in range(instruction.totals):
@@ -48,4 +48,4 @@ def test_rows_of_the_result(name: str, rows: int, wanted: object) -> None:
 def test_an_instruction_that_there_is_not() -> None:
     unit = known_gpu("gfx1201").matrix
     with pytest.raises(ValueError, match="wmma has such instructions of 16 rows here, not of 32"):
-        Instruction(32, unit)
+        TileInstruction(32, unit)

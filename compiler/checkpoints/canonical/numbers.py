@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mxc.compiler.checkpoints.canonical.codecs import Bytes
-from mxc.compiler.checkpoints.canonical.stored import InRows, Raw
+from mxc.compiler.checkpoints.canonical.stored import Raw, WeightPart
 from mxc.compiler.checkpoints.files.tensors import TensorRecord
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Numbers(InRows):
+class MatrixValues(WeightPart):
     """The values of `tensor` in `dtype`: F32, each product rounded once, or BF16, truncated."""
 
     tensor: CanonicalTensor

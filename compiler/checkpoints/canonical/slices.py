@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from mxc.compiler.checkpoints.canonical.numbers import Numbers
-from mxc.compiler.checkpoints.canonical.stored import Entries, Selected
+from mxc.compiler.checkpoints.canonical.numbers import MatrixValues
+from mxc.compiler.checkpoints.canonical.stored import RegroupedRows, SelectedRows
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor, StoredPart
 from mxc.compiler.checkpoints.canonical.transposed import Transposed
 from mxc.formats.formats import FORMATS
@@ -19,7 +19,7 @@ def entries(part: StoredPart, tensor: CanonicalTensor) -> StoredPart:
     """Return the part; for a vector stored as one row, with one row per entry."""
     if len(tensor.shape) > 1 or part.rows == tensor.shape[0]:
         return part
-    return Entries(part=part, shape=part.shape, dtype=part.dtype, rows=tensor.shape[0])
+    return RegroupedRows(part=part, shape=part.shape, dtype=part.dtype, rows=tensor.shape[0])
 
 
 def leading_slice(tensor: CanonicalTensor, index: int) -> CanonicalTensor:
@@ -30,7 +30,7 @@ def leading_slice(tensor: CanonicalTensor, index: int) -> CanonicalTensor:
         if part is None:
             return None
         rows = part.rows // count
-        return Selected(
+        return SelectedRows(
             part=part, first=index * rows, step=1, shape=part.shape[1:], dtype=part.dtype, rows=rows
         )
 
@@ -55,7 +55,9 @@ def half_of(tensor: CanonicalTensor, half: int, interleaved: bool) -> CanonicalT
         part = entries(part, tensor)
         rows, shape = part.rows // 2, (part.shape[0] // 2, *part.shape[1:])
         first, step = (half, 2) if interleaved else (half * rows, 1)
-        return Selected(part=part, first=first, step=step, shape=shape, dtype=part.dtype, rows=rows)
+        return SelectedRows(
+            part=part, first=first, step=step, shape=shape, dtype=part.dtype, rows=rows
+        )
 
     return _with_parts(tensor, (tensor.shape[0] // 2, *tensor.shape[1:]), selected)
 
@@ -91,7 +93,7 @@ def numbers_of(tensor: CanonicalTensor) -> CanonicalTensor:
     """
     format = tensor.block_format
     dtype = "F32" if format is None or format.tensor_scale else "BF16"
-    elements = Numbers(tensor=tensor, shape=tensor.shape, dtype=dtype, rows=tensor.rows)
+    elements = MatrixValues(tensor=tensor, shape=tensor.shape, dtype=dtype, rows=tensor.rows)
     return replace(
         tensor,
         format=dtype.lower(),

@@ -1,10 +1,10 @@
 """Parts of a weight (its elements or its scales), and how their canonical rows are read.
 
-Stored        one tensor of a file, decoded row by row
+FileTensor        one tensor of a file, decoded row by row
 Interleaved   the rows of several parts alternately
 Concatenated  the rows of several parts one after the other
-Selected      some rows of a part
-Entries       the bytes of a part, divided into other rows
+SelectedRows      some rows of a part
+RegroupedRows       the bytes of a part, divided into other rows
 Transposed    the columns of a part (transposed.py)
 Numbers       the values of a weight in blocks (numbers.py)
 """
@@ -38,7 +38,7 @@ def count_rows(shape: tuple[int, ...]) -> int:
     return 0 if 0 in shape else math.prod(shape[:-1])
 
 
-class InRows(ABC):
+class WeightPart(ABC):
     """Base of all parts of a weight: `shape` in elements of the decoded `dtype`, and `rows`."""
 
     shape: tuple[int, ...]
@@ -100,7 +100,7 @@ class InRows(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stored(InRows):
+class FileTensor(WeightPart):
     """One tensor of a file: its decoded shape, and the codec that decodes it.
 
     `shape` is in elements of `dtype` (a key of DTYPES) after decoding into `rows` rows. `order`, if
@@ -170,7 +170,7 @@ class Stored(InRows):
         return np.ascontiguousarray(rows[start - first : start - first + count])
 
 
-class Made(InRows):
+class DerivedPart(WeightPart):
     """A part that is composed of others."""
 
     @property
@@ -180,10 +180,10 @@ class Made(InRows):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfParts(Made):
+class CompositePart(DerivedPart):
     """A part that is composed of several."""
 
-    parts: tuple[InRows, ...]
+    parts: tuple[WeightPart, ...]
     shape: tuple[int, ...]
     dtype: str
     rows: int
@@ -195,7 +195,7 @@ class OfParts(Made):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Interleaved(OfParts):
+class Interleaved(CompositePart):
     """The rows of several parts alternately: row r is row r // n of part r % n.
 
     All parts have the same number of rows of the same size.
@@ -214,7 +214,7 @@ class Interleaved(OfParts):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Concatenated(OfParts):
+class Concatenated(CompositePart):
     """The rows of several parts, one part after the other."""
 
     def rows_from(self, raw: Raw, start: int, count: int) -> Bytes:
@@ -229,10 +229,10 @@ class Concatenated(OfParts):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Selected(Made):
+class SelectedRows(DerivedPart):
     """Every `step`-th row of a part from row `first` on."""
 
-    part: InRows
+    part: WeightPart
     first: int
     step: int
     shape: tuple[int, ...]
@@ -255,10 +255,10 @@ class Selected(Made):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entries(Made):
+class RegroupedRows(DerivedPart):
     """The bytes of a part, divided into other rows: for instance each entry of a vector."""
 
-    part: InRows
+    part: WeightPart
     shape: tuple[int, ...]
     dtype: str
     rows: int

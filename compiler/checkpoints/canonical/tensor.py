@@ -19,13 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxc.compiler.checkpoints.canonical.codecs import PLAIN, Bytes, Codec
-from mxc.compiler.checkpoints.canonical.numbers import Numbers
+from mxc.compiler.checkpoints.canonical.numbers import MatrixValues
 from mxc.compiler.checkpoints.canonical.stored import (
     Concatenated,
-    Entries,
+    FileTensor,
     Interleaved,
-    Selected,
-    Stored,
+    RegroupedRows,
+    SelectedRows,
     count_rows,
 )
 from mxc.compiler.checkpoints.canonical.transposed import Transposed
@@ -38,7 +38,15 @@ from mxc.formats.packing import decode_elements, decode_scales
 UNSTATED = "unstated"
 
 #: Storage of elements or of scales in files.
-StoredPart = Stored | Interleaved | Concatenated | Selected | Entries | Transposed | Numbers
+StoredPart = (
+    FileTensor
+    | Interleaved
+    | Concatenated
+    | SelectedRows
+    | RegroupedRows
+    | Transposed
+    | MatrixValues
+)
 
 #: Default number of bytes of elements that are read together.
 CHUNK = 8 << 20
@@ -78,7 +86,7 @@ class TensorScale:
 
 
 @dataclass(frozen=True)
-class Piece:
+class TensorRows:
     """Rows of a tensor from `start` on: elements uint8 [n, bytes], scales uint8 [m, bytes]."""
 
     start: int
@@ -149,7 +157,7 @@ class CanonicalTensor:
         """Return the same weight under another name."""
         return replace(self, name=name)
 
-    def pieces(self, chunk: int = CHUNK) -> Iterator[Piece]:
+    def pieces(self, chunk: int = CHUNK) -> Iterator[TensorRows]:
         """Yield all rows, about `chunk` bytes of elements at a time, with their scales."""
         row_bytes = self.elements.bytes // max(1, self.rows)
         step = max(1, chunk // max(1, row_bytes))
@@ -158,7 +166,7 @@ class CanonicalTensor:
         for start in range(0, self.rows, step):
             yield self.piece(start, min(step, self.rows - start))
 
-    def piece(self, start: int, count: int) -> Piece:
+    def piece(self, start: int, count: int) -> TensorRows:
         """Return rows [start, start + count) and the rows of scales that they need."""
         scales = None
         if self.scales is not None and self.block is not None:
@@ -167,7 +175,7 @@ class CanonicalTensor:
         # A vector whose entries are permuted has one stored row per entry.
         each = self.elements.rows // self.rows if self.rows else 1
         elements = self.elements.read(start * each, count * each)
-        return Piece(start, elements.reshape(count, each * elements.shape[1]), scales)
+        return TensorRows(start, elements.reshape(count, each * elements.shape[1]), scales)
 
     def scale_rows(self, start: int, count: int) -> tuple[int, int]:
         """Return the range [first, end) of rows of scales for rows [start, start + count)."""
@@ -199,7 +207,7 @@ class CanonicalTensor:
         count = self.rows - start if count is None else count
         return self.decode(self.piece(start, count))
 
-    def decode(self, piece: Piece) -> NDArray[np.float32]:
+    def decode(self, piece: TensorRows) -> NDArray[np.float32]:
         """Return the values of a piece: float32 [n, in]."""
         numbers = self._element_numbers(piece.elements)
         start, count = piece.start, len(numbers)
@@ -282,7 +290,7 @@ def plain(record: TensorRecord, name: str | None = None) -> CanonicalTensor:
         name=record.name if name is None else name,
         shape=record.shape,
         format=record.dtype.lower(),
-        elements=Stored(
+        elements=FileTensor(
             record=record,
             shape=record.shape,
             dtype=record.dtype,
@@ -322,7 +330,7 @@ def blocked(
         name=name,
         shape=shape,
         format=format.name,
-        elements=Stored(
+        elements=FileTensor(
             record=elements,
             shape=(*lead, blocks, format.block_bytes),
             dtype="U8",
@@ -330,7 +338,7 @@ def blocked(
             codec=element_codec,
             order=order,
         ),
-        scales=Stored(
+        scales=FileTensor(
             record=scales,
             shape=(*lead, blocks),
             dtype="U8",

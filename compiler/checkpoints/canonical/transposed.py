@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from mxc.compiler.checkpoints.canonical.codecs import Bytes
-from mxc.compiler.checkpoints.canonical.stored import Decoded, InRows, Made, Raw
+from mxc.compiler.checkpoints.canonical.stored import Decoded, DerivedPart, Raw, WeightPart
 from mxc.compiler.checkpoints.files.tensors import DTYPES, TensorRecord
 
 
 @dataclass(frozen=True, kw_only=True)
-class Transposed(Made):
+class Transposed(DerivedPart):
     """A part [.., out, row] with the transposed matrices of `part` [.., row, out].
 
     `shape` is in elements of `dtype` (a key of DTYPES) after transposition; it has `rows` rows in
@@ -21,7 +21,7 @@ class Transposed(Made):
     is held in memory at a time.
     """
 
-    part: InRows
+    part: WeightPart
     shape: tuple[int, ...]
     dtype: str
     rows: int

@@ -29,8 +29,8 @@ from mxc.compiler.checkpoints.files.safetensors import (
 )
 from mxc.compiler.checkpoints.files.tensors import Checkpoint
 from mxc.compiler.checkpoints.layers.experts import as_weight
-from mxc.compiler.checkpoints.layers.quantization import Quantization
-from mxc.compiler.checkpoints.source import Source, by_name, language_config
+from mxc.compiler.checkpoints.layers.quantization import CheckpointQuantization
+from mxc.compiler.checkpoints.source import CheckpointSource, by_name, language_config
 from mxc.errors import CheckpointError
 
 #: Suffixes of pickles, which are refused: loading one runs the program in it.
@@ -42,12 +42,12 @@ MADE = "mxc.quantize"
 SEARCHES = ("search", "gptq")
 
 #: What a dialect returns: tensors, declarations, and config.json as transformers would have it.
-Found = tuple[list[CanonicalTensor], Quantization, Mapping[str, Any]]
+Found = tuple[list[CanonicalTensor], CheckpointQuantization, Mapping[str, Any]]
 Read = Callable[[Checkpoint], Found]
 
 
 @dataclass(frozen=True)
-class Dialect:
+class CheckpointDialect:
     """A dialect of safetensors checkpoints: a predicate, and a reader."""
 
     name: str
@@ -147,29 +147,33 @@ def _read_plain(checkpoint: Checkpoint) -> Found:
             )
     config = checkpoint.config
     tensors = [as_weight(plain(record), config) for record in checkpoint.tensors.values()]
-    return tensors, Quantization(), config
+    return tensors, CheckpointQuantization(), config
 
 
-def _by_method(name: str, read: Read) -> Dialect:
-    return Dialect(name, lambda checkpoint: _method(checkpoint) == name, read)
+def _by_method(name: str, read: Read) -> CheckpointDialect:
+    return CheckpointDialect(name, lambda checkpoint: _method(checkpoint) == name, read)
 
 
 #: Tried in this order: the first dialect that recognises a checkpoint reads it. GGUF is recognised
 #: by the suffix.
-DIALECTS: tuple[Dialect, ...] = (
-    Dialect("gpt-oss-original", gpt_oss_original.recognises, gpt_oss_original.read_original),
-    Dialect("gpt-oss", _is_gpt_oss, _read_gpt_oss),
+DIALECTS: tuple[CheckpointDialect, ...] = (
+    CheckpointDialect(
+        "gpt-oss-original", gpt_oss_original.recognises, gpt_oss_original.read_original
+    ),
+    CheckpointDialect("gpt-oss", _is_gpt_oss, _read_gpt_oss),
     _by_method(quark.METHOD, _read_quark),
     _by_method(compressed_tensors.METHOD, _read_compressed_tensors),
-    Dialect(auto_round.METHOD, lambda c: _method(c) in auto_round.METHODS, _read_auto_round),
-    Dialect(modelopt.METHOD, _is_modelopt, _read_modelopt),
-    Dialect("deepseek", lambda c: _method(c) == deepseek.METHOD, _read_deepseek),
-    Dialect(torchao.METHOD, torchao.recognises, _read_torchao),
-    Dialect("plain", lambda c: _method(c) is None, _read_plain),
+    CheckpointDialect(
+        auto_round.METHOD, lambda c: _method(c) in auto_round.METHODS, _read_auto_round
+    ),
+    CheckpointDialect(modelopt.METHOD, _is_modelopt, _read_modelopt),
+    CheckpointDialect("deepseek", lambda c: _method(c) == deepseek.METHOD, _read_deepseek),
+    CheckpointDialect(torchao.METHOD, torchao.recognises, _read_torchao),
+    CheckpointDialect("plain", lambda c: _method(c) is None, _read_plain),
 )
 
 
-def open_checkpoint(path: Path) -> Source:
+def open_checkpoint(path: Path) -> CheckpointSource:
     """Open a checkpoint: a folder with config.json and safetensors, a .safetensors or .gguf file.
 
     Reads headers and configs only. Raises CheckpointError for another kind of path, an unknown
@@ -181,7 +185,7 @@ def open_checkpoint(path: Path) -> Source:
     for dialect in DIALECTS:
         if dialect.recognises(checkpoint):
             tensors, quantization, config = dialect.read(checkpoint)
-            return Source(
+            return CheckpointSource(
                 path=path,
                 dialect=dialect.name,
                 config=config,

@@ -22,8 +22,8 @@ from mxc.compiler.checkpoints.files.safetensors import CONFIG
 from mxc.compiler.checkpoints.files.tensors import Checkpoint
 from mxc.compiler.checkpoints.layers.modules import field
 from mxc.compiler.checkpoints.layers.quantization import (
-    Activations,
-    Quantization,
+    ActivationFormat,
+    CheckpointQuantization,
     Rule,
     Scheme,
     Syntax,
@@ -50,7 +50,7 @@ _WHOLE = 16
 _SPECIAL = re.compile(r"[*^$|()\[\]?+\\]")
 
 
-def quantization(raw: Mapping[str, Any], place: str = CONFIG) -> Quantization:
+def quantization(raw: Mapping[str, Any], place: str = CONFIG) -> CheckpointQuantization:
     """Return the declarations of a `quantization_config` of method auto-round.
 
     Raises CheckpointError for unsupported data types, and for rotated activations.
@@ -74,10 +74,10 @@ def quantization(raw: Mapping[str, Any], place: str = CONFIG) -> Quantization:
     whole = _scheme(raw, place)
     rules += [Rule(pattern=name, syntax=Syntax.HOLDER, scheme=whole) for name in _blocks(raw)]
     excluded = tuple(rule.pattern for rule in rules if rule.scheme is None)
-    return Quantization(method=METHOD, rules=tuple(rules), excluded=excluded)
+    return CheckpointQuantization(method=METHOD, rules=tuple(rules), excluded=excluded)
 
 
-def read(checkpoint: Checkpoint, declared: Quantization) -> list[CanonicalTensor]:
+def read(checkpoint: Checkpoint, declared: CheckpointQuantization) -> list[CanonicalTensor]:
     """Return every tensor. Raises CheckpointError if config and tensors contradict each other."""
     formats = {rule.scheme.format for rule in declared.rules if rule.scheme is not None}
     if formats & set(FORMATS):
@@ -140,13 +140,13 @@ def _recipe(data_type: Any) -> str:
     return last if last in tuple(ScaleRecipe) else UNSTATED
 
 
-def _activations(raw: Mapping[str, Any]) -> Activations | None:
+def _activations(raw: Mapping[str, Any]) -> ActivationFormat | None:
     bits = raw.get("act_bits")
     if type(bits) is not int or bits >= _WHOLE:
         return None
     kind = raw.get("act_data_type") or raw.get("data_type")
     dynamic = raw.get("act_dynamic", True) is not False
-    return Activations(
+    return ActivationFormat(
         format=_format(kind, bits) or f"{kind} of {bits} bits",
         recipe=_recipe(kind),
         dynamic=dynamic and "static" not in str(kind),

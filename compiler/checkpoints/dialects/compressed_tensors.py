@@ -27,8 +27,8 @@ from mxc.compiler.checkpoints.layers.modules import (
     require,
 )
 from mxc.compiler.checkpoints.layers.quantization import (
-    Activations,
-    Quantization,
+    ActivationFormat,
+    CheckpointQuantization,
     Rule,
     Scheme,
     Syntax,
@@ -73,7 +73,7 @@ _PRESETS = {
 }  # fmt: skip
 
 
-def quantization(raw: Mapping[str, Any], place: str = CONFIG) -> Quantization:
+def quantization(raw: Mapping[str, Any], place: str = CONFIG) -> CheckpointQuantization:
     """Return the declarations of a `quantization_config` of method compressed-tensors.
 
     As in compressed-tensors, `ignore` precedes the groups. Of the groups an exact name precedes a
@@ -104,7 +104,7 @@ def quantization(raw: Mapping[str, Any], place: str = CONFIG) -> Quantization:
                 exact.append(rule)
     regular.sort(key=lambda rule: rule.pattern)
     ignored = [p for p in excluded if not re.fullmatch(r"[A-Z]\w*", p)]
-    return Quantization(
+    return CheckpointQuantization(
         method=METHOD,
         default=default,
         rules=(*excluding(ignored, Syntax.REGEX), *exact, *regular),
@@ -135,7 +135,7 @@ def _require_no_transforms(raw: Mapping[str, Any], place: str) -> None:
         )
 
 
-def read(checkpoint: Checkpoint, declared: Quantization) -> list[CanonicalTensor]:
+def read(checkpoint: Checkpoint, declared: CheckpointQuantization) -> list[CanonicalTensor]:
     """Return every tensor. Raises CheckpointError if config and tensors contradict each other."""
     return read_layers(checkpoint, declared, _mark, _weight)
 
@@ -227,7 +227,7 @@ def _scheme(group: Mapping[str, Any], general: Any, place: str) -> Scheme | None
     )
 
 
-def _activations(arguments: Any, place: str) -> Activations | None:
+def _activations(arguments: Any, place: str) -> ActivationFormat | None:
     """Return the activations that QuantizationArgs declare; an unknown format is described in
     words."""
     if arguments is None:
@@ -235,7 +235,7 @@ def _activations(arguments: Any, place: str) -> Activations | None:
     found = _known(arguments, place)
     dynamic = arguments.get("dynamic", False) is not False
     format = _describe(arguments) if found is None else found[0]
-    return Activations(format=format, dynamic=dynamic)
+    return ActivationFormat(format=format, dynamic=dynamic)
 
 
 def _describe(arguments: Mapping[str, Any]) -> str:

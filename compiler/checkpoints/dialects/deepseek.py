@@ -18,8 +18,8 @@ from mxc.compiler.checkpoints.files.safetensors import CONFIG
 from mxc.compiler.checkpoints.files.tensors import Checkpoint, TensorRecord
 from mxc.compiler.checkpoints.layers.modules import FLOATS, Parts, field, names, read_layers
 from mxc.compiler.checkpoints.layers.quantization import (
-    Activations,
-    Quantization,
+    ActivationFormat,
+    CheckpointQuantization,
     Scheme,
     Syntax,
     excluding,
@@ -36,7 +36,7 @@ _EXPERTS = ".experts."
 
 def quantization(
     raw: Mapping[str, Any], config: Mapping[str, Any], place: str = CONFIG
-) -> Quantization:
+) -> CheckpointQuantization:
     """Return the declarations of a `quantization_config` of method fp8 in the config.json
     `config`."""
     there = f"quantization_config of {place}"
@@ -51,11 +51,11 @@ def quantization(
     dynamic = field(raw, "activation_scheme", str, there, "dynamic") == "dynamic"
     scheme = Scheme(
         format="f8_e4m3",
-        activations=Activations(format="f8_e4m3", dynamic=dynamic),
+        activations=ActivationFormat(format="f8_e4m3", dynamic=dynamic),
         block=_tile(raw.get("weight_block_size"), there),
         stated_in=there,
     )
-    return Quantization(
+    return CheckpointQuantization(
         method=METHOD,
         default=scheme,
         rules=excluding(excluded, Syntax.PREFIX),
@@ -64,7 +64,7 @@ def quantization(
 
 
 def read(
-    checkpoint: Checkpoint, declared: Quantization, expert_dtype: str | None = None
+    checkpoint: Checkpoint, declared: CheckpointQuantization, expert_dtype: str | None = None
 ) -> list[CanonicalTensor]:
     """Return every tensor; `expert_dtype` is that of config.json.
 

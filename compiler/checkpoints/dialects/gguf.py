@@ -26,7 +26,7 @@ from mxc.compiler.checkpoints.canonical.codecs import (
     GGML_Q8_0,
     GGML_Q8_0_SCALES,
 )
-from mxc.compiler.checkpoints.canonical.stored import Interleaved, Stored, count_rows
+from mxc.compiler.checkpoints.canonical.stored import FileTensor, Interleaved, count_rows
 from mxc.compiler.checkpoints.canonical.tensor import (
     CanonicalTensor,
     StoredPart,
@@ -37,8 +37,8 @@ from mxc.compiler.checkpoints.canonical.tensor import (
 from mxc.compiler.checkpoints.dialects.gguf_names import ARCHITECTURES, Names, is_row, parameter
 from mxc.compiler.checkpoints.files.gguf import GgufFile, GgufTensor, read_gguf
 from mxc.compiler.checkpoints.files.tensors import TensorRecord
-from mxc.compiler.checkpoints.layers.quantization import Quantization
-from mxc.compiler.checkpoints.source import Source, by_name
+from mxc.compiler.checkpoints.layers.quantization import CheckpointQuantization
+from mxc.compiler.checkpoints.source import CheckpointSource, by_name
 from mxc.errors import CheckpointError
 from mxc.formats.formats import FORMATS
 
@@ -50,7 +50,7 @@ _MOST_EXPERTS = 1 << 14
 _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
 
 
-def open_gguf(path: Path) -> Source:
+def open_gguf(path: Path) -> CheckpointSource:
     """Open a .gguf file, or all files of a model from the first one. `config` is the metadata.
 
     Raises CheckpointError as read_gguf, and for shards that are missing or do not belong together.
@@ -75,12 +75,12 @@ def open_gguf(path: Path) -> Source:
         tensors += _named(name, weight, names, config)
     if str(config.get("general.architecture")) == "gpt-oss":
         tensors = _weave_experts(tensors, path)
-    return Source(
+    return CheckpointSource(
         path=path,
         dialect=NAME,
         config=config,
         tensors=by_name(tensors, path),
-        quantization=Quantization(method=NAME),
+        quantization=CheckpointQuantization(method=NAME),
         files=tuple(file.path for file in files),
     )
 
@@ -174,10 +174,10 @@ def _weight(
             name=tensor.name,
             shape=tensor.shape,
             format="q8_0",
-            elements=Stored(
+            elements=FileTensor(
                 record=record, shape=tensor.shape, dtype="I8", rows=rows, codec=GGML_Q8_0
             ),
-            scales=Stored(
+            scales=FileTensor(
                 record=record, shape=blocks, dtype="F16", rows=rows, codec=GGML_Q8_0_SCALES
             ),
             block=(1, tensor.type.block),
@@ -195,7 +195,7 @@ def _named(
     found = parameter(name, names)
     if found is None:
         return [weight]
-    if is_row(name, names) and len(weight.shape) == 1 and isinstance(weight.elements, Stored):
+    if is_row(name, names) and len(weight.shape) == 1 and isinstance(weight.elements, FileTensor):
         shape = (1, *weight.shape)
         weight = replace(weight, shape=shape, elements=replace(weight.elements, shape=shape))
     matrix = found.endswith(".weight") and not found.endswith("norm.weight")
@@ -233,7 +233,7 @@ def _halves(weight: CanonicalTensor, name: str, config: Mapping[str, Any]) -> Ca
     order = tuple(2 * (i % half) + i // half for i in range(2 * half))
 
     def ordered(stored: StoredPart) -> StoredPart:
-        if not isinstance(stored, Stored):
+        if not isinstance(stored, FileTensor):
             raise AssertionError(f"{stored.name} is put in order before it is named")
         return replace(
             stored,
@@ -254,7 +254,7 @@ def _slice(weight: CanonicalTensor, index: int) -> CanonicalTensor:
         return replace(of, shape=of.shape[1:], offset=of.offset + index * size, bytes=size)
 
     def part(stored: StoredPart | None) -> StoredPart | None:
-        if not isinstance(stored, Stored):
+        if not isinstance(stored, FileTensor):
             return stored
         return replace(
             stored,
@@ -311,7 +311,7 @@ def _interleaved(gate: CanonicalTensor, up: CanonicalTensor, name: str) -> Canon
     shape = (*gate.shape[:axis], 2 * gate.shape[axis], *gate.shape[axis + 1 :])
 
     def interleave(first: StoredPart | None, second: StoredPart | None) -> Interleaved | None:
-        if not isinstance(first, Stored) or not isinstance(second, Stored):
+        if not isinstance(first, FileTensor) or not isinstance(second, FileTensor):
             return None
         rows = math.prod(gate.shape[: axis + 1])
         parts = (replace(first, rows=rows), replace(second, rows=rows))

@@ -14,7 +14,12 @@ from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor, blocked, 
 from mxc.compiler.checkpoints.files.safetensors import CONFIG
 from mxc.compiler.checkpoints.files.tensors import Checkpoint
 from mxc.compiler.checkpoints.layers.modules import names, require
-from mxc.compiler.checkpoints.layers.quantization import Quantization, Scheme, Syntax, excluding
+from mxc.compiler.checkpoints.layers.quantization import (
+    CheckpointQuantization,
+    Scheme,
+    Syntax,
+    excluding,
+)
 from mxc.errors import CheckpointError
 from mxc.formats.formats import FORMATS
 
@@ -22,10 +27,10 @@ METHOD = "mxfp4"
 _MXFP4 = FORMATS["mxfp4"]
 
 
-def quantization(raw: Mapping[str, Any], place: str = CONFIG) -> Quantization:
+def quantization(raw: Mapping[str, Any], place: str = CONFIG) -> CheckpointQuantization:
     """Return the declarations of a `quantization_config` of method mxfp4."""
     excluded = names(raw, "modules_to_not_convert", place)
-    return Quantization(
+    return CheckpointQuantization(
         method=METHOD,
         default=Scheme(format="mxfp4", stated_in=f"quantization_config of {place}"),
         rules=excluding(excluded, Syntax.PREFIX),
@@ -34,7 +39,10 @@ def quantization(raw: Mapping[str, Any], place: str = CONFIG) -> Quantization:
 
 
 def read(
-    checkpoint: Checkpoint, declared: Quantization, blocks: str = BLOCKS, scales: str = SCALES
+    checkpoint: Checkpoint,
+    declared: CheckpointQuantization,
+    blocks: str = BLOCKS,
+    scales: str = SCALES,
 ) -> list[CanonicalTensor]:
     """Return every tensor; `blocks` and `scales` are the suffixes of the two parts of a weight.
 

@@ -17,7 +17,7 @@ from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor, plain
 from mxc.compiler.checkpoints.dialects.gpt_oss import METHOD, read
 from mxc.compiler.checkpoints.files.safetensors import CONFIG
 from mxc.compiler.checkpoints.files.tensors import Checkpoint, TensorRecord
-from mxc.compiler.checkpoints.layers.quantization import Quantization, Scheme
+from mxc.compiler.checkpoints.layers.quantization import CheckpointQuantization, Scheme
 from mxc.errors import CheckpointError
 
 _BLOCKS, _SCALES = ".blocks", ".scales"
@@ -50,7 +50,7 @@ def recognises(checkpoint: Checkpoint) -> bool:
 
 def read_original(
     checkpoint: Checkpoint,
-) -> tuple[list[CanonicalTensor], Quantization, Mapping[str, Any]]:
+) -> tuple[list[CanonicalTensor], CheckpointQuantization, Mapping[str, Any]]:
     """Return every tensor under transformers' names, the declarations, and a config.json for
     transformers.
 
@@ -58,7 +58,9 @@ def read_original(
     config.json says.
     """
     stated = "the names of the tensors"
-    declared = Quantization(method=METHOD, default=Scheme(format="mxfp4", stated_in=stated))
+    declared = CheckpointQuantization(
+        method=METHOD, default=Scheme(format="mxfp4", stated_in=stated)
+    )
     tensors: list[CanonicalTensor] = []
     for tensor in read(checkpoint, declared, _BLOCKS, _SCALES):
         if tensor.name in _TOP:

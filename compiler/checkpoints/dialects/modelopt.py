@@ -17,7 +17,7 @@ from typing import Any
 from mxc.compiler.checkpoints.canonical.tensor import UNSTATED, CanonicalTensor, Convention
 from mxc.compiler.checkpoints.files.safetensors import CONFIG, read_json
 from mxc.compiler.checkpoints.files.tensors import Checkpoint
-from mxc.compiler.checkpoints.layers.experts import transposed_part, turned
+from mxc.compiler.checkpoints.layers.experts import is_transposed, transposed_part
 from mxc.compiler.checkpoints.layers.modules import (
     Parts,
     field,
@@ -29,8 +29,8 @@ from mxc.compiler.checkpoints.layers.modules import (
     weight_name,
 )
 from mxc.compiler.checkpoints.layers.quantization import (
-    Activations,
-    Quantization,
+    ActivationFormat,
+    CheckpointQuantization,
     Rule,
     Scheme,
     Syntax,
@@ -78,7 +78,7 @@ def quant_config(folder: Path) -> Mapping[str, Any] | None:
 
 def quantization(
     beside: Mapping[str, Any] | None, inside: Mapping[str, Any] | None
-) -> Quantization:
+) -> CheckpointQuantization:
     """Return the declarations of hf_quant_config.json (`beside`) and config.json (`inside`).
 
     Raises CheckpointError for unsupported algorithms, and if the two contradict each other.
@@ -99,14 +99,14 @@ def quantization(
     return first
 
 
-def read(checkpoint: Checkpoint, declared: Quantization) -> list[CanonicalTensor]:
+def read(checkpoint: Checkpoint, declared: CheckpointQuantization) -> list[CanonicalTensor]:
     """Return every tensor. Raises CheckpointError if config and tensors contradict each other."""
 
     def weight(
         module: str, parts: Parts, scheme: Scheme
     ) -> tuple[CanonicalTensor, Collection[str]]:
-        if scheme.format == "nvfp4" and turned(module, checkpoint.config):
-            return _turned(module, parts, scheme)
+        if scheme.format == "nvfp4" and is_transposed(module, checkpoint.config):
+            return _transposed(module, parts, scheme)
         return _weight(module, parts, scheme)
 
     return read_layers(checkpoint, declared, _mark, weight)
@@ -135,7 +135,9 @@ def _weight(module: str, parts: Parts, scheme: Scheme) -> tuple[CanonicalTensor,
     return scaled_weight(name, weight, scales, scheme, static), used
 
 
-def _turned(module: str, parts: Parts, scheme: Scheme) -> tuple[CanonicalTensor, Collection[str]]:
+def _transposed(
+    module: str, parts: Parts, scheme: Scheme
+) -> tuple[CanonicalTensor, Collection[str]]:
     """Return experts stored as U8 [E, in / 2, out]: quantized along their inputs, then
     transposed."""
     format, why = FORMATS["nvfp4"], f"nvfp4 of {module}"
@@ -160,7 +162,9 @@ def _turned(module: str, parts: Parts, scheme: Scheme) -> tuple[CanonicalTensor,
     return found, ("weight", "weight_scale", "weight_scale_2", "input_scale")
 
 
-def _declared(raw: Mapping[str, Any] | None, list_name: str, place: str) -> Quantization | None:
+def _declared(
+    raw: Mapping[str, Any] | None, list_name: str, place: str
+) -> CheckpointQuantization | None:
     if raw is None:
         return None
     algorithm = field(raw, "quant_algo", str, place)
@@ -179,7 +183,7 @@ def _declared(raw: Mapping[str, Any] | None, list_name: str, place: str) -> Quan
             rules.append(Rule(pattern=layer, syntax=Syntax.HOLDER, scheme=scheme))
     else:
         default = _scheme(algorithm, raw.get("group_size"), place)
-    return Quantization(
+    return CheckpointQuantization(
         method=METHOD,
         default=default,
         rules=tuple(rules),
@@ -188,7 +192,7 @@ def _declared(raw: Mapping[str, Any] | None, list_name: str, place: str) -> Quan
     )
 
 
-def _cache(raw: Mapping[str, Any], place: str) -> Activations | None:
+def _cache(raw: Mapping[str, Any], place: str) -> ActivationFormat | None:
     """Return the cache format from `kv_cache_quant_algo`, or `kv_cache_scheme` of config.json."""
     algorithm, scheme = field(raw, "kv_cache_quant_algo", str, place), raw.get("kv_cache_scheme")
     if isinstance(scheme, dict):
@@ -198,7 +202,7 @@ def _cache(raw: Mapping[str, Any], place: str) -> Activations | None:
         algorithm = str(scheme)
     if algorithm is None:
         return None
-    return Activations(format=_CACHES.get(algorithm.upper(), algorithm), dynamic=False)
+    return ActivationFormat(format=_CACHES.get(algorithm.upper(), algorithm), dynamic=False)
 
 
 def _scheme(found: Any, group_size: Any, place: str) -> Scheme:
@@ -221,7 +225,7 @@ def _scheme(found: Any, group_size: Any, place: str) -> Scheme:
     block = None if size is None else (size if algorithm in _TILED else 1, size)
     activations = None
     if inputs is not None:
-        activations = Activations(
+        activations = ActivationFormat(
             format=inputs,
             recipe=recipe if inputs.startswith("mx") else UNSTATED,
             dynamic=algorithm in _DYNAMIC,
@@ -235,7 +239,7 @@ def _scheme(found: Any, group_size: Any, place: str) -> Scheme:
     )
 
 
-def _meaning(declared: Quantization) -> tuple[Any, ...]:
+def _meaning(declared: CheckpointQuantization) -> tuple[Any, ...]:
     def scheme(found: Scheme | None) -> tuple[Any, ...] | None:
         return None if found is None else (found.format, found.block)
 
@@ -243,6 +247,6 @@ def _meaning(declared: Quantization) -> tuple[Any, ...]:
     return scheme(declared.default), frozenset(rules)
 
 
-def _describe(declared: Quantization) -> str:
+def _describe(declared: CheckpointQuantization) -> str:
     default = "layers one by one" if declared.default is None else declared.default.format
     return f"{default} except {', '.join(declared.excluded) or 'nothing'}"

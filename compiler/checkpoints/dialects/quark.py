@@ -29,8 +29,8 @@ from mxc.compiler.checkpoints.layers.modules import (
     weight_name,
 )
 from mxc.compiler.checkpoints.layers.quantization import (
-    Activations,
-    Quantization,
+    ActivationFormat,
+    CheckpointQuantization,
     Rule,
     Scheme,
     Syntax,
@@ -62,7 +62,7 @@ Known = tuple[str, tuple[int, int] | None, str]
 _FLOAT_SCALED = {"fp8_e4m3": "f8_e4m3", "fp8_e5m2": "f8_e5m2", "int8": "i8"}
 
 
-def quantization(raw: Mapping[str, Any], place: str = CONFIG) -> Quantization:
+def quantization(raw: Mapping[str, Any], place: str = CONFIG) -> CheckpointQuantization:
     """Return the declarations of a `quantization_config` of method quark.
 
     As in Quark, exclusions precede the configs of layers, and the first of those that matches
@@ -80,7 +80,7 @@ def quantization(raw: Mapping[str, Any], place: str = CONFIG) -> Quantization:
     caches: Mapping[str, Any] = field(raw, "kv_cache_quant_config", dict, place, {})
     # Older versions have it in the configs of layers.
     outputs = [_outputs(config, place) for config in (*caches.values(), *layers.values())]
-    return Quantization(
+    return CheckpointQuantization(
         method=METHOD,
         default=_scheme(default, f"{place}, global_quant_config"),
         rules=tuple(rules),
@@ -89,14 +89,14 @@ def quantization(raw: Mapping[str, Any], place: str = CONFIG) -> Quantization:
     )
 
 
-def _outputs(config: Any, place: str) -> Activations | None:
+def _outputs(config: Any, place: str) -> ActivationFormat | None:
     """Return the declared quantization of a layer's outputs, which Quark uses for the cache
     only."""
     outputs = config.get("output_tensors") if isinstance(config, dict) else None
     return _activations(outputs, f"{place}, output_tensors")
 
 
-def read(checkpoint: Checkpoint, declared: Quantization) -> list[CanonicalTensor]:
+def read(checkpoint: Checkpoint, declared: CheckpointQuantization) -> list[CanonicalTensor]:
     """Return every tensor. Raises CheckpointError if config and tensors contradict each other."""
     return read_layers(checkpoint, declared, _mark, _weight)
 
@@ -176,16 +176,16 @@ def _scheme(config: Any, place: str) -> Scheme | None:
     )
 
 
-def _activations(spec: Any, place: str) -> Activations | None:
+def _activations(spec: Any, place: str) -> ActivationFormat | None:
     """Return the activations that a QTensorConfig declares; an unknown format is described in
     words."""
     if spec is None:
         return None
     if not isinstance(spec, dict):
-        return Activations(format="two stages", dynamic=False)
+        return ActivationFormat(format="two stages", dynamic=False)
     format = _known(spec)
     keys = ("dtype", "qscheme", "group_size", "scale_format")
-    return Activations(
+    return ActivationFormat(
         format=_words(spec, keys) if format is None else format[0],
         recipe=_recipe(spec, place),
         dynamic=bool(field(spec, "is_dynamic", bool, place, False)),

@@ -18,7 +18,11 @@ from mxc.compiler.checkpoints.canonical.codecs import PLAIN, SIX_IN_EIGHT, SWIZZ
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor, TensorScale, blocked, plain
 from mxc.compiler.checkpoints.files.tensors import Checkpoint, TensorRecord, read_bytes
 from mxc.compiler.checkpoints.layers.modules import require
-from mxc.compiler.checkpoints.layers.quantization import Activations, Quantization, Scheme
+from mxc.compiler.checkpoints.layers.quantization import (
+    ActivationFormat,
+    CheckpointQuantization,
+    Scheme,
+)
 from mxc.compiler.checkpoints.layers.weights import scaled_weight
 from mxc.errors import CheckpointError
 from mxc.formats.formats import FORMATS
@@ -51,11 +55,11 @@ def recognises(checkpoint: Checkpoint) -> bool:
     return any('"_type"' in text for text in checkpoint.metadata.values())
 
 
-def read(checkpoint: Checkpoint) -> tuple[list[CanonicalTensor], Quantization]:
+def read(checkpoint: Checkpoint) -> tuple[list[CanonicalTensor], CheckpointQuantization]:
     """Return every tensor. Raises CheckpointError for unsupported classes or damaged metadata."""
     left = dict(checkpoint.tensors)
     tensors: list[CanonicalTensor] = []
-    activations: Activations | None = None
+    activations: ActivationFormat | None = None
     for name, text in checkpoint.metadata.items():
         if not text.startswith('{"_type"'):
             continue
@@ -92,7 +96,7 @@ def read(checkpoint: Checkpoint) -> tuple[list[CanonicalTensor], Quantization]:
         default = Scheme(
             format=formats.pop(), activations=activations, stated_in="the metadata of the tensors"
         )
-    return tensors, Quantization(method=METHOD, default=default)
+    return tensors, CheckpointQuantization(method=METHOD, default=default)
 
 
 def _parsed(text: str, place: str) -> tuple[str, Mapping[str, Any]]:
@@ -213,7 +217,7 @@ def _scale_codec(attributes: Mapping[str, Any]) -> Codec:
     return SWIZZLED if attributes.get("is_swizzled_scales") is True else PLAIN
 
 
-def _activations(attributes: Mapping[str, Any], kind: str) -> Activations | None:
+def _activations(attributes: Mapping[str, Any], kind: str) -> ActivationFormat | None:
     """Return the activations that the weight's attributes declare, or None."""
     arguments = attributes.get("act_quant_kwargs")
     if not isinstance(arguments, dict):
@@ -222,9 +226,9 @@ def _activations(attributes: Mapping[str, Any], kind: str) -> Activations | None
     if not isinstance(data, dict):
         return None
     if kind == "NVFP4Tensor":
-        return Activations(format="nvfp4")
+        return ActivationFormat(format="nvfp4")
     if kind in _SCALED:
-        return Activations(format=_SCALED[kind])
+        return ActivationFormat(format=_SCALED[kind])
     element = data.get("elem_dtype")
     element = element.get("_data") if isinstance(element, dict) else element
     mode = data.get("scaling_mode")
@@ -233,4 +237,4 @@ def _activations(attributes: Mapping[str, Any], kind: str) -> Activations | None
         return None
     recipe = str(mode).lower()
     known = recipe in tuple(ScaleRecipe)
-    return Activations(format=ELEMENTS[element], recipe=recipe if known else "unstated")
+    return ActivationFormat(format=ELEMENTS[element], recipe=recipe if known else "unstated")

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from mxc.compiler.checkpoints.canonical.stored import Stored, count_rows
+from mxc.compiler.checkpoints.canonical.stored import FileTensor, count_rows
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor
 from mxc.compiler.checkpoints.canonical.transposed import Transposed
 from mxc.compiler.checkpoints.files.tensors import TensorRecord
@@ -27,7 +27,7 @@ _TURNED = ("gpt_oss", "llama4", "llama4_text")
 STACKED = re.compile(r"(.*\.)?experts\.(gate_up|gate|up|down)_proj")
 
 
-def turned(name: str, config: Mapping[str, Any]) -> bool:
+def is_transposed(name: str, config: Mapping[str, Any]) -> bool:
     """Return whether transformers' module has the tensor `name` as [E, in, out]."""
     return config.get("model_type") in _TURNED and STACKED.fullmatch(name) is not None
 
@@ -38,7 +38,7 @@ def as_weight(tensor: CanonicalTensor, config: Mapping[str, Any]) -> CanonicalTe
     Raises CheckpointError for such experts with a rank other than three, and in blocks: blocks
     along the outputs cannot be used by a product over the inputs.
     """
-    if not turned(tensor.name, config) or isinstance(tensor.elements, Transposed):
+    if not is_transposed(tensor.name, config) or isinstance(tensor.elements, Transposed):
         return tensor
     if tensor.scales is not None or tensor.tensor_scale is not None:
         raise CheckpointError(
@@ -61,7 +61,7 @@ def transposed_part(record: TensorRecord, shape: tuple[int, ...], dtype: str) ->
     """Return a part [E, out, ..] from a file tensor [E, .., out]."""
     experts, outputs, *row = shape
     height = math.prod(row)
-    part = Stored(
+    part = FileTensor(
         record=record, shape=(experts, height, outputs), dtype=dtype, rows=experts * height
     )
     rows = count_rows((experts, outputs, 1))

@@ -13,7 +13,7 @@ from typing import Any
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor, plain
 from mxc.compiler.checkpoints.files.tensors import Checkpoint, TensorRecord
 from mxc.compiler.checkpoints.layers.experts import STACKED, as_weight
-from mxc.compiler.checkpoints.layers.quantization import Quantization, Scheme
+from mxc.compiler.checkpoints.layers.quantization import CheckpointQuantization, Scheme
 from mxc.errors import CheckpointError
 
 #: Dtypes of unquantized numbers.
@@ -53,7 +53,7 @@ def split(checkpoint: Checkpoint) -> dict[str, dict[str, TensorRecord]]:
 
 def read_layers(
     checkpoint: Checkpoint,
-    quantization: Quantization,
+    quantization: CheckpointQuantization,
     quantized: Callable[[Parts], str | None],
     build: Callable[[str, Parts, Scheme], tuple[CanonicalTensor, Collection[str]]],
     *,

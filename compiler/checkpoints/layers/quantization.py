@@ -9,11 +9,11 @@ from mxc.compiler.checkpoints.canonical.tensor import UNSTATED
 from mxc.compiler.checkpoints.layers.patterns import FUSED, Patterns, Syntax
 from mxc.errors import CheckpointError
 
-__all__ = ["Activations", "Quantization", "Rule", "Scheme", "Syntax", "excluding"]
+__all__ = ["ActivationFormat", "CheckpointQuantization", "Rule", "Scheme", "Syntax", "excluding"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Activations:
+class ActivationFormat:
     """The declared quantization of activations before they are multiplied by a weight.
 
     `format` and `recipe` are as in CanonicalTensor; `dynamic` is False for a scale in the file.
@@ -34,7 +34,7 @@ class Scheme:
 
     format: str
     recipe: str = UNSTATED
-    activations: Activations | None = None
+    activations: ActivationFormat | None = None
     block: tuple[int, int] | None = None
     packing: str = ""
     stated_in: str = ""
@@ -50,7 +50,7 @@ class Rule:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Quantization:
+class CheckpointQuantization:
     """The declarations of a checkpoint: the first of `rules` that matches a layer, else `default`.
 
     `method` is the dialect's name for itself, or "none". `excluded` are the patterns of layers that
@@ -62,7 +62,7 @@ class Quantization:
     default: Scheme | None = None
     rules: tuple[Rule, ...] = ()
     excluded: tuple[str, ...] = ()
-    cache: Activations | None = None
+    cache: ActivationFormat | None = None
 
     def scheme(self, module: str) -> Scheme | None:
         """Return the declared scheme of a layer; None if there is none.
@@ -83,7 +83,7 @@ class Quantization:
             )
         return next(iter(found), self.default)
 
-    def activations(self, module: str) -> Activations | None:
+    def activations(self, module: str) -> ActivationFormat | None:
         """Return the declared quantization of a layer's activations; None if there is none."""
         scheme = self.scheme(module)
         return None if scheme is None else scheme.activations

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from mxc.compiler.checkpoints.canonical.codecs import PLAIN, packed_integers, tiles
-from mxc.compiler.checkpoints.canonical.stored import Stored, count_rows
+from mxc.compiler.checkpoints.canonical.stored import FileTensor, count_rows
 from mxc.compiler.checkpoints.canonical.tensor import (
     CanonicalTensor,
     Convention,
@@ -167,7 +167,7 @@ def scaled_weight(
         shape=elements.shape,
         format=elements.dtype.lower(),
         elements=_direct(elements),
-        scales=Stored(record=scales, shape=tile, dtype=dtype, rows=count_rows(tile)),
+        scales=FileTensor(record=scales, shape=tile, dtype=dtype, rows=count_rows(tile)),
         block=block,
         recipe=scheme.recipe,
         stated_in=scheme.stated_in,
@@ -199,14 +199,14 @@ def integer_weight(
         name=name,
         shape=shape,
         format=scheme.format,
-        elements=Stored(
+        elements=FileTensor(
             record=elements,
             shape=shape,
             dtype="I8",
             rows=count_rows(shape),
             codec=packed_integers(bits),
         ),
-        scales=Stored(record=scales, shape=groups, dtype=scales.dtype, rows=count_rows(groups)),
+        scales=FileTensor(record=scales, shape=groups, dtype=scales.dtype, rows=count_rows(groups)),
         block=(1, size),
         recipe=scheme.recipe,
         stated_in=scheme.stated_in,
@@ -236,8 +236,8 @@ def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(size for size in shape if size != 1)
 
 
-def _direct(record: TensorRecord) -> Stored:
-    return Stored(
+def _direct(record: TensorRecord) -> FileTensor:
+    return FileTensor(
         record=record,
         shape=record.shape,
         dtype=record.dtype,

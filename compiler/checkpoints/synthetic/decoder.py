@@ -14,10 +14,10 @@ from safetensors.numpy import save_file
 
 from mxc.compiler.checkpoints.files.safetensors import CONFIG, SINGLE
 from mxc.compiler.checkpoints.files.tensors import DTYPES
-from mxc.compiler.checkpoints.layers.experts import turned
+from mxc.compiler.checkpoints.layers.experts import is_transposed
 from mxc.compiler.checkpoints.synthetic.headers_only import write_headers
 from mxc.compiler.models.architectures import read_decoder
-from mxc.compiler.models.blocks.parameters import Rows
+from mxc.compiler.models.blocks.parameters import CheckpointRows
 from mxc.compiler.models.decoder import EMBEDDING, Decoder
 
 #: The published shapes of Qwen3-8B and Mixtral-8x7B (config.json).
@@ -89,9 +89,9 @@ def write_decoder(
     return decoder
 
 
-def _stored(rows: Rows, config: dict[str, Any]) -> tuple[int, ...]:
+def _stored(rows: CheckpointRows, config: dict[str, Any]) -> tuple[int, ...]:
     """Return the shape of a tensor in its file, where experts may be [E, in, out]."""
-    if len(rows.shape) < 3 or not turned(rows.tensor, config):
+    if len(rows.shape) < 3 or not is_transposed(rows.tensor, config):
         return rows.shape
     *lead, outputs, inputs = rows.shape
     return (*lead, inputs, outputs)

@@ -34,7 +34,7 @@ from mxc.compiler.models.architectures.qwen3_next import qwen3_5, qwen3_5_moe, q
 from mxc.compiler.models.architectures.seed_oss import seed_oss
 from mxc.compiler.models.architectures.smollm3 import smollm3
 from mxc.compiler.models.architectures.starcoder2 import starcoder2
-from mxc.compiler.models.configs.fields import Fields
+from mxc.compiler.models.configs.fields import ConfigFields
 from mxc.compiler.models.configs.gpt_oss import parse as parse_gpt_oss
 from mxc.compiler.models.decoder import Decoder
 from mxc.errors import CheckpointError
@@ -58,8 +58,8 @@ def _gpt_oss(raw: dict[str, Any], place: str) -> Decoder:
     return gpt_oss.decoder(parse_gpt_oss(raw, place))
 
 
-def _family(build: Callable[[Fields], Decoder]) -> Callable[[dict[str, Any], str], Decoder]:
-    return lambda raw, place: build(Fields(raw, place))
+def _family(build: Callable[[ConfigFields], Decoder]) -> Callable[[dict[str, Any], str], Decoder]:
+    return lambda raw, place: build(ConfigFields(raw, place))
 
 
 #: In alphabetical order.

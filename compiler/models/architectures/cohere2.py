@@ -7,13 +7,13 @@ transformers' models/cohere2 (5.23).
 from mxc.compiler.models.architectures.family import decoder, layer_kinds, mlp, self_attention
 from mxc.compiler.models.blocks.norms import Norm
 from mxc.compiler.models.blocks.rope import SLIDING, read_rope
-from mxc.compiler.models.configs.fields import Fields
+from mxc.compiler.models.configs.fields import ConfigFields
 from mxc.compiler.models.decoder import Decoder, Layer, LayerNorms
 
 NORMS = LayerNorms(before_mlp=None)
 
 
-def cohere2(c: Fields) -> Decoder:
+def cohere2(c: ConfigFields) -> Decoder:
     """The model of a config."""
     bias, dense, rope = c.flag("attention_bias", False), mlp(c), read_rope(c, interleaved=True)
     # Fields of the first releases, which transformers ignores.

@@ -15,12 +15,12 @@ from mxc.compiler.models.blocks.mixture import Mixture
 from mxc.compiler.models.blocks.mlp import Mlp
 from mxc.compiler.models.blocks.rope import Rope, read_rope
 from mxc.compiler.models.blocks.routing import Routing
-from mxc.compiler.models.configs.fields import Fields
+from mxc.compiler.models.configs.fields import ConfigFields
 from mxc.compiler.models.configs.yarn import yarn_attention
 from mxc.compiler.models.decoder import Decoder, Layer
 
 
-def deepseek_v2(c: Fields) -> Decoder:
+def deepseek_v2(c: ConfigFields) -> Decoder:
     """The model of a config; with groups, the score of a group is that of its best expert."""
     grouped = c.known("topk_method", ("greedy", "group_limited_greedy"), "greedy") != "greedy"
     groups, kept = (c.size(name, 1) for name in ("n_group", "topk_group"))
@@ -36,20 +36,20 @@ def deepseek_v2(c: Fields) -> Decoder:
     return _latent(c, "deepseek_v2", replace(sigmoid_experts(c), routing=routing), 0)
 
 
-def deepseek_v3(c: Fields) -> Decoder:
+def deepseek_v3(c: ConfigFields) -> Decoder:
     """The model of a config. Layers past the last one (MTP) are not part of it."""
     c.known("topk_method", ("noaux_tc",), "noaux_tc")
     c.known("scoring_func", ("sigmoid",), "sigmoid")
     return _latent(c, "deepseek_v3", sigmoid_experts(c), 3)
 
 
-def glm4_moe_lite(c: Fields) -> Decoder:
+def glm4_moe_lite(c: ConfigFields) -> Decoder:
     """The model of a config, with the routing of V3."""
     c.known("topk_method", ("noaux_tc",), "noaux_tc")
     return _latent(c, "glm4_moe_lite", sigmoid_experts(c), 1)
 
 
-def _latent(c: Fields, name: str, experts: Mixture, first: int) -> Decoder:
+def _latent(c: ConfigFields, name: str, experts: Mixture, first: int) -> Decoder:
     """Return the model; `first`: the architecture's default number of leading dense layers."""
     # Fields of training and of expert parallelism, and sums of other fields.
     c.inert("ep_size", "seq_aux", "aux_loss_alpha", "head_dim", "qk_head_dim")
@@ -59,7 +59,7 @@ def _latent(c: Fields, name: str, experts: Mixture, first: int) -> Decoder:
     return decoder(c, name, layers)
 
 
-def mlps(c: Fields, experts: Mixture, first: int) -> list[Mlp | Mixture]:
+def mlps(c: ConfigFields, experts: Mixture, first: int) -> list[Mlp | Mixture]:
     """Return the MLP of each layer: by `mlp_layer_types`, or dense only in the first layers.
 
     first: the architecture's default number of dense layers.
@@ -77,7 +77,7 @@ def mlps(c: Fields, experts: Mixture, first: int) -> list[Mlp | Mixture]:
 
 
 def latent_attention(
-    c: Fields, *, rope: Rope | Literal["config"] | None = "config"
+    c: ConfigFields, *, rope: Rope | Literal["config"] | None = "config"
 ) -> LatentAttention:
     """Read latent attention.
 

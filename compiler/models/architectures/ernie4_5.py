@@ -4,21 +4,21 @@ Sources: transformers' models/ernie4_5 and models/ernie4_5_moe (5.23).
 """
 
 from mxc.compiler.models.architectures.family import decoder, mlp, self_attention
-from mxc.compiler.models.blocks.mixture import Mixture, Shared
+from mxc.compiler.models.blocks.mixture import Mixture, SharedExpert
 from mxc.compiler.models.blocks.rope import read_rope
 from mxc.compiler.models.blocks.routing import Routing
 from mxc.compiler.models.blocks.self_attention import SelfAttention
-from mxc.compiler.models.configs.fields import Fields
+from mxc.compiler.models.configs.fields import ConfigFields
 from mxc.compiler.models.decoder import Decoder, Layer
 
 
-def ernie4_5(c: Fields) -> Decoder:
+def ernie4_5(c: ConfigFields) -> Decoder:
     """The model of a config."""
     layer = Layer(attention=_attention(c, 128), mlp=mlp(c, bias=c.flag("use_bias", False)))
     return decoder(c, "ernie4_5", [layer] * c.size("num_hidden_layers"), tied=True)
 
 
-def ernie4_5_moe(c: Fields) -> Decoder:
+def ernie4_5_moe(c: ConfigFields) -> Decoder:
     """The model of a config: a range of layers, or every n-th layer in it, has experts."""
     bias, count = c.flag("use_bias", False), c.size("num_hidden_layers")
     shared = c.raw("moe_num_shared_experts")
@@ -29,7 +29,7 @@ def ernie4_5_moe(c: Fields) -> Decoder:
         experts=c.one_of("moe_num_experts", "num_experts"),
         choices=c.one_of("moe_k", "num_experts_per_tok"),
         routing=Routing(correction="moe_statics.e_score_correction_bias", correction_is_row=True),
-        shared=Shared(mlp=mlp(c, width_field=width, count=shared), name="shared_experts")
+        shared=SharedExpert(mlp=mlp(c, width_field=width, count=shared), name="shared_experts")
         if shared
         else None,
         count_field="moe_num_experts",
@@ -50,7 +50,7 @@ def ernie4_5_moe(c: Fields) -> Decoder:
     return decoder(c, "ernie4_5_moe", layers, tied=True)
 
 
-def _attention(c: Fields, depth: int | None) -> SelfAttention:
+def _attention(c: ConfigFields, depth: int | None) -> SelfAttention:
     bias = c.flag("use_bias", False)
     rope = read_rope(c, theta=5e5, interleaved=True)
     return self_attention(c, depth=depth, rope=rope, input_bias=bias, output_bias=bias)

@@ -5,11 +5,11 @@ Source: transformers' models/exaone4 (5.23).
 
 from mxc.compiler.models.architectures.family import decoder, layer_kinds, mlp, self_attention
 from mxc.compiler.models.blocks.rope import FULL, SLIDING, read_rope
-from mxc.compiler.models.configs.fields import Fields
+from mxc.compiler.models.configs.fields import ConfigFields
 from mxc.compiler.models.decoder import POST_NORMS, Decoder, Layer
 
 
-def exaone4(c: Fields) -> Decoder:
+def exaone4(c: ConfigFields) -> Decoder:
     """The model of a config; without `sliding_window` all layers are full, and all rotate."""
     slides = c.raw("sliding_window") is not None
     rope, dense = read_rope(c), mlp(c)

@@ -12,13 +12,13 @@ from mxc.compiler.models.blocks.mlp import Mlp
 from mxc.compiler.models.blocks.norms import Norm
 from mxc.compiler.models.blocks.rope import FULL, SLIDING, Rope, read_rope
 from mxc.compiler.models.blocks.self_attention import QKNorm, SelfAttention, Temperature
-from mxc.compiler.models.configs.fields import Fields
+from mxc.compiler.models.configs.fields import ConfigFields
 from mxc.compiler.models.decoder import Decoder, Layer
 from mxc.dialects.attention import Reach
 
 
 def self_attention(
-    c: Fields,
+    c: ConfigFields,
     *,
     shared: int | None = None,
     depth: int | None = None,
@@ -70,7 +70,7 @@ def self_attention(
 
 
 def mlp(
-    c: Fields,
+    c: ConfigFields,
     *,
     bias: bool = False,
     fused: bool = False,
@@ -94,7 +94,7 @@ def mlp(
     )
 
 
-def layer_kinds(c: Fields, *, period: int) -> tuple[str, ...]:
+def layer_kinds(c: ConfigFields, *, period: int) -> tuple[str, ...]:
     """Return SLIDING or FULL for each layer: `layer_types`, or every `period`-th layer is full.
 
     Configs without `layer_types` may state the period in sliding_window_pattern, as a number or as
@@ -115,7 +115,7 @@ def layer_kinds(c: Fields, *, period: int) -> tuple[str, ...]:
     return tuple(types)
 
 
-def hybrid_kinds(c: Fields, types: object) -> list[str]:
+def hybrid_kinds(c: ConfigFields, types: object) -> list[str]:
     """Check `types`, FULL or LINEAR for each layer, with at least one FULL, and return them."""
     count = c.size("num_hidden_layers")
     if not isinstance(types, list) or len(types) != count or not {*types} <= {LINEAR, FULL}:
@@ -125,7 +125,7 @@ def hybrid_kinds(c: Fields, types: object) -> list[str]:
     return types
 
 
-def borrowing(c: Fields, kinds: tuple[str, ...]) -> tuple[bool, ...]:
+def borrowing(c: ConfigFields, kinds: tuple[str, ...]) -> tuple[bool, ...]:
     """Return for each layer whether it reads keys and values of an earlier layer of its kind."""
     name = "num_kv_shared_layers"
     shared = c.size(name) if c.raw(name) else 0
@@ -135,7 +135,7 @@ def borrowing(c: Fields, kinds: tuple[str, ...]) -> tuple[bool, ...]:
     return tuple(number >= first for number in range(len(kinds)))
 
 
-def layer_inputs(c: Fields, layers: int, width: int, activation: str) -> LayerInputs | None:
+def layer_inputs(c: ConfigFields, layers: int, width: int, activation: str) -> LayerInputs | None:
     """Read per-layer inputs, None if there are none; `width` and `activation` are defaults."""
     name = "hidden_size_per_layer_input"
     rows = c.size("vocab_size_per_layer_input", 262144)
@@ -153,7 +153,7 @@ def layer_inputs(c: Fields, layers: int, width: int, activation: str) -> LayerIn
     )
 
 
-def windows(c: Fields) -> tuple[int | None, ...]:
+def windows(c: ConfigFields) -> tuple[int | None, ...]:
     """Read the window of every layer in the form of Qwen2 and Qwen3; None for full layers.
 
     With `use_sliding_window`, the layers that `layer_types` names slide, or without it the layers
@@ -175,7 +175,7 @@ def windows(c: Fields) -> tuple[int | None, ...]:
 
 
 def decoder(
-    c: Fields,
+    c: ConfigFields,
     architecture: str,
     layers: Iterable[Layer],
     *,
@@ -213,7 +213,7 @@ def decoder(
     return found
 
 
-def _next_tokens(c: Fields) -> int:
+def _next_tokens(c: ConfigFields) -> int:
     """Read the number of layers that predict tokens after the next one, from either field."""
     names = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
     return max(c.size(name) if c.raw(name) else 0 for name in names)

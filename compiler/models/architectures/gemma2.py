@@ -9,7 +9,7 @@ from __future__ import annotations
 from mxc.compiler.models.architectures.family import decoder, layer_kinds, mlp, self_attention
 from mxc.compiler.models.blocks.norms import Norm
 from mxc.compiler.models.blocks.rope import FULL, SLIDING, Rope, read_rope, read_ropes
-from mxc.compiler.models.configs.fields import Fields
+from mxc.compiler.models.configs.fields import ConfigFields
 from mxc.compiler.models.decoder import Decoder, Layer, LayerNorms
 
 #: Norms before and after both parts of a layer.
@@ -20,13 +20,13 @@ NORMS = LayerNorms(
 )
 
 
-def gemma2(c: Fields) -> Decoder:
+def gemma2(c: ConfigFields) -> Decoder:
     """The model of a config: every other layer slides; attention and logits are soft-capped."""
     kinds = layer_kinds(c, period=2)
     return _gemma(c, "gemma2", kinds, dict.fromkeys(kinds, read_rope(c)), qk_norm=False)
 
 
-def gemma3(c: Fields) -> Decoder:
+def gemma3(c: ConfigFields) -> Decoder:
     """The model of a config: five of six layers slide, with a separate rotary embedding."""
     kinds = layer_kinds(c, period=6)
     ropes = read_ropes(c, sorted({*kinds}), theta={FULL: 1e6, SLIDING: 1e4})
@@ -34,7 +34,7 @@ def gemma3(c: Fields) -> Decoder:
 
 
 def _gemma(
-    c: Fields, name: str, kinds: tuple[str, ...], ropes: dict[str, Rope], *, qk_norm: bool
+    c: ConfigFields, name: str, kinds: tuple[str, ...], ropes: dict[str, Rope], *, qk_norm: bool
 ) -> Decoder:
     bias = c.flag("attention_bias", False)
     # The period from which transformers derives layer_types.

@@ -18,7 +18,7 @@ from mxc.compiler.models.blocks.mixture import Mixture
 from mxc.compiler.models.blocks.norms import Norm
 from mxc.compiler.models.blocks.rope import FULL, SLIDING, read_ropes
 from mxc.compiler.models.blocks.routing import Routing
-from mxc.compiler.models.configs.fields import Fields
+from mxc.compiler.models.configs.fields import ConfigFields
 from mxc.compiler.models.decoder import Decoder, Layer
 
 _ACT, _GELU = "hidden_activation", "gelu_pytorch_tanh"
@@ -26,7 +26,7 @@ _EXPERTS = ("num_experts", "top_k_experts", "moe_intermediate_size")
 
 
 def gemma4(
-    c: Fields, name: str = "gemma4_text", *, inputs: int = 256, window: int = 512
+    c: ConfigFields, name: str = "gemma4_text", *, inputs: int = 256, window: int = 512
 ) -> Decoder:
     """The model of a config.
 
@@ -74,12 +74,12 @@ def gemma4(
     )
 
 
-def gemma4_unified(c: Fields) -> Decoder:
+def gemma4_unified(c: ConfigFields) -> Decoder:
     """The model of a config of the variant without a vision tower, which has other defaults."""
     return gemma4(c, "gemma4_unified_text", inputs=0, window=1024)
 
 
-def _of_layers(c: Fields, kinds: tuple[str, ...], same: bool) -> list[Fields]:
+def _of_layers(c: ConfigFields, kinds: tuple[str, ...], same: bool) -> list[ConfigFields]:
     """Return the fields of each layer, with own head sizes in full layers.
 
     `per_layer_config` states them, else the global_ fields of the config.
@@ -91,7 +91,7 @@ def _of_layers(c: Fields, kinds: tuple[str, ...], same: bool) -> list[Fields]:
     return c.by_layer("per_layer_config", len(kinds), ("head_dim", "num_key_value_heads"), given)
 
 
-def _experts(c: Fields) -> Mixture | None:
+def _experts(c: ConfigFields) -> Mixture | None:
     c.inert(*_EXPERTS)
     if not c.flag("enable_moe_block", False):
         return None

@@ -5,13 +5,13 @@ Source: transformers' models/glm4 (5.23).
 
 from mxc.compiler.models.architectures.family import decoder, mlp, self_attention
 from mxc.compiler.models.blocks.rope import read_rope
-from mxc.compiler.models.configs.fields import Fields
+from mxc.compiler.models.configs.fields import ConfigFields
 from mxc.compiler.models.decoder import Decoder, Layer, LayerNorms
 
 NORMS = LayerNorms(after_attention="post_self_attn_layernorm", after_mlp="post_mlp_layernorm")
 
 
-def glm4(c: Fields) -> Decoder:
+def glm4(c: ConfigFields) -> Decoder:
     """The model of a config."""
     attention = self_attention(
         c,

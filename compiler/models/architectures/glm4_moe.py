@@ -4,14 +4,14 @@ The first layers have a dense MLP. Source: transformers' models/glm4_moe (5.23).
 """
 
 from mxc.compiler.models.architectures.family import decoder, mlp, self_attention
-from mxc.compiler.models.blocks.mixture import Mixture, Shared
+from mxc.compiler.models.blocks.mixture import Mixture, SharedExpert
 from mxc.compiler.models.blocks.rope import read_rope
 from mxc.compiler.models.blocks.routing import Routing
-from mxc.compiler.models.configs.fields import Fields
+from mxc.compiler.models.configs.fields import ConfigFields
 from mxc.compiler.models.decoder import Decoder, Layer
 
 
-def glm4_moe(c: Fields) -> Decoder:
+def glm4_moe(c: ConfigFields) -> Decoder:
     """The model of a config. Layers past the last one (MTP) are not part of it."""
     attention = self_attention(
         c,
@@ -28,13 +28,13 @@ def glm4_moe(c: Fields) -> Decoder:
     return decoder(c, "glm4_moe", layers)
 
 
-def dense_layers(c: Fields, default: int) -> int:
+def dense_layers(c: ConfigFields, default: int) -> int:
     """Return the number of leading layers without experts."""
     first = c.raw("first_k_dense_replace")
     return 0 if first == 0 else c.size("first_k_dense_replace", default or None)
 
 
-def sigmoid_experts(c: Fields) -> Mixture:
+def sigmoid_experts(c: ConfigFields) -> Mixture:
     """Read experts with the routing of DeepSeek-V3 and a shared expert."""
     return Mixture(
         hidden=c.size("hidden_size"),
@@ -49,7 +49,7 @@ def sigmoid_experts(c: Fields) -> Mixture:
             normalized=c.flag("norm_topk_prob", True),
             factor=c.number("routed_scaling_factor", 1.0),
         ),
-        shared=Shared(
+        shared=SharedExpert(
             mlp=mlp(c, width_field="moe_intermediate_size", count=c.size("n_shared_experts", 1)),
             name="shared_experts",
         ),

@@ -10,7 +10,7 @@ from mxc.compiler.models.architectures.family import decoder, mlp, self_attentio
 from mxc.compiler.models.blocks.expert_tensors import ExpertTensors
 from mxc.compiler.models.blocks.mixture import Mixture
 from mxc.compiler.models.blocks.mlp import Mlp
-from mxc.compiler.models.configs.fields import Fields
+from mxc.compiler.models.configs.fields import ConfigFields
 from mxc.compiler.models.decoder import Decoder, Layer
 
 #: The name of the mixture, and the checkpoints' names of its stacked expert tensors.
@@ -21,12 +21,12 @@ _NAMES = (
 )
 
 
-def granite(c: Fields) -> Decoder:
+def granite(c: ConfigFields) -> Decoder:
     """The dense model of a config."""
     return _scaled(c, "granite", mlp(c, bias=c.flag("mlp_bias", False)), "mlp")
 
 
-def granite_moe(c: Fields) -> Decoder:
+def granite_moe(c: ConfigFields) -> Decoder:
     """The model of a config with experts in every layer, routed by a softmax over the chosen."""
     c.known("hidden_act", ("silu",), "silu")
     experts = Mixture(
@@ -40,7 +40,7 @@ def granite_moe(c: Fields) -> Decoder:
     return replace(_scaled(c, "granitemoe", experts, _MIXTURE), aliases=_NAMES)
 
 
-def _scaled(c: Fields, name: str, inner: Mlp | Mixture, inner_name: str) -> Decoder:
+def _scaled(c: ConfigFields, name: str, inner: Mlp | Mixture, inner_name: str) -> Decoder:
     bias = c.flag("attention_bias", False)
     attention = self_attention(
         c,

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 from mxc.compiler.models.architectures.family import decoder, mlp, self_attention
 from mxc.compiler.models.blocks.rope import Rope, read_rope
-from mxc.compiler.models.configs.fields import Fields
+from mxc.compiler.models.configs.fields import ConfigFields
 from mxc.compiler.models.decoder import Decoder, Layer
 
 #: The checkpoints' names of the norms of queries and keys.
 _NAMES = ((".query_layernorm.", ".q_norm."), (".key_layernorm.", ".k_norm."))
 
 
-def hunyuan(c: Fields) -> Decoder:
+def hunyuan(c: ConfigFields) -> Decoder:
     """The model of a config."""
     _known(c)
     depth = c.size("head_dim", c.size("hidden_size") // c.size("num_attention_heads"))
@@ -31,7 +31,7 @@ def hunyuan(c: Fields) -> Decoder:
     return replace(decoder(c, "hunyuan_v1_dense", layers), aliases=_NAMES)
 
 
-def _rope(c: Fields, depth: int) -> Rope:
+def _rope(c: ConfigFields, depth: int) -> Rope:
     """Read the rotary embedding; with an `alpha` (type "dynamic") the other fields are unused."""
     scaling = c.inner("rope_parameters") or c.inner("rope_scaling")
     if scaling is None or scaling.raw("alpha") is None:
@@ -47,7 +47,7 @@ def _rope(c: Fields, depth: int) -> Rope:
     return Rope(theta=theta * scaling.number("alpha") ** (depth / (depth - 2)))
 
 
-def _known(c: Fields) -> None:
+def _known(c: ConfigFields) -> None:
     """Check fields that must have the architecture's fixed values; skip token ids and others."""
     c.known("use_qk_norm", (True,), True)
     c.known("use_cla", (False,), False)

@@ -15,7 +15,7 @@ from mxc.compiler.models.blocks.expert_tensors import MIXTRAL, PROJECTIONS, Expe
 from mxc.compiler.models.blocks.kimi_delta_attention import KimiDeltaAttention
 from mxc.compiler.models.blocks.linear_attention import LINEAR
 from mxc.compiler.models.blocks.rope import FULL
-from mxc.compiler.models.configs.fields import Fields
+from mxc.compiler.models.configs.fields import ConfigFields
 from mxc.compiler.models.decoder import Decoder, Layer
 
 #: Usual name of a field -> its name in this config.
@@ -37,7 +37,7 @@ _SIZES = {
 _LISTS = {"kda_layers": LINEAR, "full_attn_layers": FULL}
 
 
-def kimi_linear(c: Fields) -> Decoder:
+def kimi_linear(c: ConfigFields) -> Decoder:
     """The model of a config, as published or as written by transformers."""
     c = c.called(_NAMES)
     # Fixed properties of the architecture, which published configs state.
@@ -50,7 +50,7 @@ def kimi_linear(c: Fields) -> Decoder:
     c.inert("head_dim", "qk_head_dim", "rope_theta")
     # Required: transformers' default is 2.446, not the usual 1.
     c.number("routed_scaling_factor")
-    inner = c.inner("linear_attn_config") or Fields({}, "")
+    inner = c.inner("linear_attn_config") or ConfigFields({}, "")
     depth, heads, width = (_size(c, inner, theirs, ours) for theirs, ours in _SIZES.items())
     linear = KimiDeltaAttention(
         hidden=c.size("hidden_size"),
@@ -74,7 +74,7 @@ def kimi_linear(c: Fields) -> Decoder:
     return replace(made, aliases=((".block_sparse_moe.", ".mlp."),))
 
 
-def _size(c: Fields, inner: Fields, theirs: str, ours: str) -> int:
+def _size(c: ConfigFields, inner: ConfigFields, theirs: str, ours: str) -> int:
     """Read a size under either name, or under both if they agree."""
     named = ((inner, theirs), (c, ours))
     found = {fields.size(key) for fields, key in named if fields.raw(key) is not None}
@@ -84,7 +84,7 @@ def _size(c: Fields, inner: Fields, theirs: str, ours: str) -> int:
     return found.pop()
 
 
-def _kinds(c: Fields, inner: Fields) -> list[str]:
+def _kinds(c: ConfigFields, inner: ConfigFields) -> list[str]:
     """Return FULL or LINEAR for each layer, from layer_types, linear_attn_config, or both."""
     types, found = c.raw("layer_types"), []
     for key, kind in _LISTS.items():

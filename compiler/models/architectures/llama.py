@@ -1,11 +1,11 @@
 """Llama 1, 2, 3 and derived models. Source: transformers' models/llama (5.23)."""
 
 from mxc.compiler.models.architectures.family import decoder, mlp, self_attention
-from mxc.compiler.models.configs.fields import Fields
+from mxc.compiler.models.configs.fields import ConfigFields
 from mxc.compiler.models.decoder import Decoder, Layer
 
 
-def llama(c: Fields) -> Decoder:
+def llama(c: ConfigFields) -> Decoder:
     """The model of a config."""
     bias = c.flag("attention_bias", False)
     layer = Layer(

@@ -9,16 +9,16 @@ position. The input of an expert is multiplied by its share. Source: transformer
 from mxc.compiler.models.architectures.family import decoder, mlp, self_attention
 from mxc.compiler.models.architectures.smollm3 import rotated
 from mxc.compiler.models.blocks.expert_tensors import ExpertTensors
-from mxc.compiler.models.blocks.mixture import Mixture, Shared
+from mxc.compiler.models.blocks.mixture import Mixture, SharedExpert
 from mxc.compiler.models.blocks.rope import read_rope
 from mxc.compiler.models.blocks.routing import Routing
 from mxc.compiler.models.blocks.self_attention import Temperature
-from mxc.compiler.models.configs.fields import Fields
+from mxc.compiler.models.configs.fields import ConfigFields
 from mxc.compiler.models.decoder import Decoder, Layer
-from mxc.dialects.attention import Chunk
+from mxc.dialects.attention import AttentionChunk
 
 
-def llama4(c: Fields) -> Decoder:
+def llama4(c: ConfigFields) -> Decoder:
     """The model of a config."""
     count, bias = c.size("num_hidden_layers"), c.flag("attention_bias", False)
     rope, normed = read_rope(c, theta=5e5, interleaved=True), c.flag("use_qk_norm", True)
@@ -26,7 +26,7 @@ def llama4(c: Fields) -> Decoder:
     temperature = Temperature(step=floor, factor=c.number("attn_scale", 0.1))
     c.inert("for_llm_compressor")  # how transformers 4.51 made the experts
     size, turns = c.raw("attention_chunk_size"), rotated(c, count)
-    chunk = None if size is None else Chunk(c.size("attention_chunk_size"))
+    chunk = None if size is None else AttentionChunk(c.size("attention_chunk_size"))
     types = ["chunked_attention" if each else "full_attention" for each in turns]
     if c.raw("layer_types") not in (None, types):
         raise c.refuse("layer_types", f"{types}, as no_rope_layers says", c.raw("layer_types"))
@@ -60,7 +60,7 @@ def llama4(c: Fields) -> Decoder:
     return decoder(c, "llama4_text", layers)
 
 
-def _experts(c: Fields) -> Mixture:
+def _experts(c: ConfigFields) -> Mixture:
     return Mixture(
         hidden=c.size("hidden_size"),
         width=c.size("intermediate_size"),
@@ -69,12 +69,12 @@ def _experts(c: Fields) -> Mixture:
         router="router",
         routing=Routing(scores="sigmoid", normalized=False),
         tensors=ExpertTensors(stacked=True),
-        shared=Shared(mlp=mlp(c), name="shared_expert"),
+        shared=SharedExpert(mlp=mlp(c), name="shared_expert"),
         weighs_inputs=True,
     )
 
 
-def _sparse(c: Fields) -> list[int]:
+def _sparse(c: ConfigFields) -> list[int]:
     """Return the layers with experts: `moe_layers`, or every interleave_moe_layer_step-th."""
     step, count = c.size("interleave_moe_layer_step", 1), c.size("num_hidden_layers")
     found = c.raw("moe_layers")

@@ -10,14 +10,14 @@ from mxc.compiler.models.blocks.expert_tensors import MIXTRAL, PROJECTIONS, Expe
 from mxc.compiler.models.blocks.mixture import Mixture
 from mxc.compiler.models.blocks.rope import read_rope
 from mxc.compiler.models.blocks.routing import Routing
-from mxc.compiler.models.configs.fields import Fields
+from mxc.compiler.models.configs.fields import ConfigFields
 from mxc.compiler.models.decoder import Decoder, Layer
 
 #: The name of the mixture in checkpoints.
 MLP = "block_sparse_moe"
 
 
-def minimax_m2(c: Fields) -> Decoder:
+def minimax_m2(c: ConfigFields) -> Decoder:
     """The model of a config; releases state the rotated part of a head as `rotary_dim`."""
     depth = c.size("head_dim", 128)
     rotated = c.size("rotary_dim", depth)
@@ -38,7 +38,7 @@ def minimax_m2(c: Fields) -> Decoder:
     return replace(made, aliases=((".mlp.", f".{MLP}."),))
 
 
-def _known(c: Fields) -> None:
+def _known(c: ConfigFields) -> None:
     """Check fields that must have the architecture's fixed values; skip those of training."""
     c.known("use_qk_norm", (True,), True)
     c.known("qk_norm_type", ("per_layer",), "per_layer")

@@ -11,11 +11,11 @@ from mxc.compiler.models.architectures.glm4_moe import sigmoid_experts
 from mxc.compiler.models.architectures.mistral import BESIDE, temperature
 from mxc.compiler.models.blocks.expert_tensors import ExpertTensors
 from mxc.compiler.models.blocks.rope import read_rope
-from mxc.compiler.models.configs.fields import Fields
+from mxc.compiler.models.configs.fields import ConfigFields
 from mxc.compiler.models.decoder import Decoder, Layer
 
 
-def mistral4(c: Fields) -> Decoder:
+def mistral4(c: ConfigFields) -> Decoder:
     """The model of a config."""
     c.inert("head_dim", "qk_head_dim")  # sums of other fields
     rotated = c.size("qk_rope_head_dim")

@@ -5,14 +5,14 @@ from dataclasses import replace
 from mxc.compiler.models.architectures.family import decoder, self_attention
 from mxc.compiler.models.blocks.expert_tensors import MIXTRAL, PROJECTIONS, ExpertTensors
 from mxc.compiler.models.blocks.mixture import Mixture
-from mxc.compiler.models.configs.fields import Fields
+from mxc.compiler.models.configs.fields import ConfigFields
 from mxc.compiler.models.decoder import Decoder, Layer
 
 #: The name of the mixture in checkpoints.
 MLP = "block_sparse_moe"
 
 
-def mixtral(c: Fields) -> Decoder:
+def mixtral(c: ConfigFields) -> Decoder:
     """The model of a config. Shares are the softmax over all, normalized over the chosen."""
     c.known("hidden_act", ("silu",), "silu")
     experts = Mixture(

@@ -5,12 +5,12 @@ Source: transformers' models/phi3 (5.23).
 
 from mxc.compiler.models.architectures.family import decoder, mlp, self_attention
 from mxc.compiler.models.blocks.rope import read_rope
-from mxc.compiler.models.configs.fields import Fields
+from mxc.compiler.models.configs.fields import ConfigFields
 from mxc.compiler.models.configs.longrope import LongropeScaling, require_pairs
 from mxc.compiler.models.decoder import Decoder, Layer
 
 
-def phi3(c: Fields) -> Decoder:
+def phi3(c: ConfigFields) -> Decoder:
     """The model of a config."""
     c.inert("original_max_position_embeddings", "embd_pdrop", "resid_pdrop")
     c.known("attention_bias", (False,), False)

@@ -4,11 +4,11 @@ Source: transformers' models/qwen2 (5.23).
 """
 
 from mxc.compiler.models.architectures.family import decoder, mlp, self_attention, windows
-from mxc.compiler.models.configs.fields import Fields
+from mxc.compiler.models.configs.fields import ConfigFields
 from mxc.compiler.models.decoder import Decoder, Layer
 
 
-def qwen2(c: Fields) -> Decoder:
+def qwen2(c: ConfigFields) -> Decoder:
     """The model of a config."""
     dense = mlp(c)
     layers = [

@@ -5,11 +5,11 @@ Source: transformers' models/qwen3_moe (5.23).
 
 from mxc.compiler.models.architectures.family import decoder, self_attention
 from mxc.compiler.models.architectures.qwen_experts import experts, mlps
-from mxc.compiler.models.configs.fields import Fields
+from mxc.compiler.models.configs.fields import ConfigFields
 from mxc.compiler.models.decoder import Decoder, Layer
 
 
-def qwen3_moe(c: Fields) -> Decoder:
+def qwen3_moe(c: ConfigFields) -> Decoder:
     """The model of a config."""
     bias, slides = c.flag("attention_bias", False), c.flag("use_sliding_window", False)
     c.inert("max_window_layers")

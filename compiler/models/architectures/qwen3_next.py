@@ -23,24 +23,24 @@ from mxc.compiler.models.blocks.mixture import Mixture
 from mxc.compiler.models.blocks.mlp import Mlp
 from mxc.compiler.models.blocks.norms import Norm
 from mxc.compiler.models.blocks.rope import FULL, read_rope
-from mxc.compiler.models.configs.fields import Fields
+from mxc.compiler.models.configs.fields import ConfigFields
 from mxc.compiler.models.decoder import Decoder, Layer
 
 
-def qwen3_next(c: Fields) -> Decoder:
+def qwen3_next(c: ConfigFields) -> Decoder:
     """The model of a config: experts in all layers or in some."""
     mixture = experts(c, normalized=c.flag("norm_topk_prob", True))
     return _hybrid(c, "qwen3_next", mlps(c, mixture).__getitem__, fused=True)
 
 
-def qwen3_5(c: Fields) -> Decoder:
+def qwen3_5(c: ConfigFields) -> Decoder:
     """The dense model of a config."""
     c.known("mlp_only_layers", ([],), [])
     dense = mlp(c)
     return _hybrid(c, "qwen3_5", lambda number: dense, fused=False)
 
 
-def qwen3_5_moe(c: Fields) -> Decoder:
+def qwen3_5_moe(c: ConfigFields) -> Decoder:
     """The model of a config with experts in every layer, whose shares are normalized."""
     c.known("norm_topk_prob", (True,), True)
     c.known("mlp_only_layers", ([],), [])
@@ -51,7 +51,7 @@ def qwen3_5_moe(c: Fields) -> Decoder:
 
 
 def _hybrid(
-    c: Fields, name: str, mlp_of: Callable[[int], Mlp | Mixture], *, fused: bool
+    c: ConfigFields, name: str, mlp_of: Callable[[int], Mlp | Mixture], *, fused: bool
 ) -> Decoder:
     """Return the model; mlp_of: the MLP of the layer with a number."""
     bias, epsilon = c.flag("attention_bias", False), c.number("rms_norm_eps", 1e-6)
@@ -92,7 +92,7 @@ def _hybrid(
     return decoder(c, name, layers, norm=Norm(epsilon=epsilon, offset=1.0))
 
 
-def _kinds(c: Fields) -> list[str]:
+def _kinds(c: ConfigFields) -> list[str]:
     """Return FULL or LINEAR for each layer."""
     count, types = c.size("num_hidden_layers"), c.raw("layer_types")
     step = c.size("full_attention_interval", 4)

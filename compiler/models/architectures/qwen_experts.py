@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from mxc.compiler.models.architectures.family import mlp
-from mxc.compiler.models.blocks.mixture import Mixture, Shared
+from mxc.compiler.models.blocks.mixture import Mixture, SharedExpert
 from mxc.compiler.models.blocks.mlp import Mlp
 from mxc.compiler.models.blocks.routing import Routing
-from mxc.compiler.models.configs.fields import Fields
+from mxc.compiler.models.configs.fields import ConfigFields
 
 
-def experts(c: Fields, *, normalized: bool, shared: bool = True) -> Mixture:
+def experts(c: ConfigFields, *, normalized: bool, shared: bool = True) -> Mixture:
     """Read the experts of a layer. shared: whether there is a shared expert with a gate."""
     beside = None
     if shared:
         inner = mlp(c, width_field="shared_expert_intermediate_size")
-        beside = Shared(mlp=inner, name="shared_expert", gate="shared_expert_gate")
+        beside = SharedExpert(mlp=inner, name="shared_expert", gate="shared_expert_gate")
     return Mixture(
         hidden=c.size("hidden_size"),
         width=c.size("moe_intermediate_size"),
@@ -27,7 +27,7 @@ def experts(c: Fields, *, normalized: bool, shared: bool = True) -> Mixture:
     )
 
 
-def mlps(c: Fields, mixture: Mixture) -> list[Mlp | Mixture]:
+def mlps(c: ConfigFields, mixture: Mixture) -> list[Mlp | Mixture]:
     """Return the MLP of each layer: the mixture in every `decoder_sparse_step`-th layer.
 
     Layers in `mlp_only_layers` are dense.

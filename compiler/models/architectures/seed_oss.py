@@ -4,11 +4,11 @@ Source: transformers' models/seed_oss (5.23).
 """
 
 from mxc.compiler.models.architectures.family import decoder, mlp, self_attention
-from mxc.compiler.models.configs.fields import Fields
+from mxc.compiler.models.configs.fields import ConfigFields
 from mxc.compiler.models.decoder import Decoder, Layer
 
 
-def seed_oss(c: Fields) -> Decoder:
+def seed_oss(c: ConfigFields) -> Decoder:
     """The model of a config."""
     # A field of training.
     c.inert("residual_dropout")

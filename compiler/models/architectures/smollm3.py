@@ -5,11 +5,11 @@ Source: transformers' models/smollm3 (5.23).
 
 from mxc.compiler.models.architectures.family import decoder, mlp, self_attention
 from mxc.compiler.models.blocks.rope import FULL, SLIDING, read_rope
-from mxc.compiler.models.configs.fields import Fields
+from mxc.compiler.models.configs.fields import ConfigFields
 from mxc.compiler.models.decoder import Decoder, Layer
 
 
-def smollm3(c: Fields) -> Decoder:
+def smollm3(c: ConfigFields) -> Decoder:
     """The model of a config."""
     count, bias = c.size("num_hidden_layers"), c.flag("attention_bias", False)
     rope, dense = read_rope(c, theta=2e6), mlp(c, bias=c.flag("mlp_bias", False))
@@ -38,7 +38,7 @@ def smollm3(c: Fields) -> Decoder:
     return decoder(c, "smollm3", layers, tied=True)
 
 
-def rotated(c: Fields, count: int) -> list[bool]:
+def rotated(c: ConfigFields, count: int) -> list[bool]:
     """Return for each layer whether it has a rotary embedding.
 
     `no_rope_layers` has 1 where it does, despite its name.

@@ -7,11 +7,11 @@ from mxc.compiler.models.architectures.family import decoder, self_attention
 from mxc.compiler.models.blocks.gates import PLAIN
 from mxc.compiler.models.blocks.mlp import FeedForward
 from mxc.compiler.models.blocks.norms import Norm
-from mxc.compiler.models.configs.fields import Fields
+from mxc.compiler.models.configs.fields import ConfigFields
 from mxc.compiler.models.decoder import Decoder, Layer
 
 
-def starcoder2(c: Fields) -> Decoder:
+def starcoder2(c: ConfigFields) -> Decoder:
     """The model of a config."""
     bias = c.flag("use_bias", True)
     # Fields of training, and fields of the release with fixed values.

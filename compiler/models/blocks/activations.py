@@ -43,7 +43,7 @@ MODES = (*FLOATS, INT8, *MX, NVFP4)
 
 
 @dataclass(frozen=True)
-class Blocks:
+class BlockActivations:
     """Activations for weights in blocks: elements [.., KO, KB], scales [.., KO] where quantized.
 
     `factors` f32 [..]: the scale of each row, which multiplies products with it; None where rows
@@ -79,22 +79,22 @@ class Activations:
         loops = " ".join("abcdef"[: len(shape_of(x))])
         return generic([(x, loops)], loops, kind, lambda a: arith.truncf(kind, a))
 
-    def blocks(self, x: ir.Value, format: BlockFormat) -> Blocks:
+    def blocks(self, x: ir.Value, format: BlockFormat) -> BlockActivations:
         """Prepare x f32 [.., K] for weights of `format`.
 
         x is quantized only where the mode's block size is that of `format`, because both scales of
         a product apply to the same block. Otherwise x is rounded to `floats`.
         """
         if self.mode == NVFP4 and format.block == FORMATS[NVFP4].block:
-            return Blocks(*quantize_nvfp4(x))
+            return BlockActivations(*quantize_nvfp4(x))
         if format.block != BLOCK:
-            return Blocks(in_blocks(self.round(x), format.block), None)
+            return BlockActivations(in_blocks(self.round(x), format.block), None)
         if self.mode == INT8:
-            return Blocks(*quantize_int8(x))
+            return BlockActivations(*quantize_int8(x))
         if self.mode in MX:
             name, usual = MX[self.mode]
-            return Blocks(*quantize_mx(x, name, self.recipe or usual))
-        return Blocks(in_blocks(self.round(x)), None)
+            return BlockActivations(*quantize_mx(x, name, self.recipe or usual))
+        return BlockActivations(in_blocks(self.round(x)), None)
 
 
 def in_blocks(x: ir.Value, block: int = BLOCK) -> ir.Value:

@@ -20,7 +20,7 @@ from mxc.compiler.models.blocks.mixture import Mixture
 from mxc.compiler.models.blocks.mlp import Mlp
 from mxc.compiler.models.blocks.norms import Norm
 from mxc.compiler.models.blocks.parameters import FormatOf, Parameter, vector
-from mxc.compiler.models.blocks.primitives import add, f32, of_length_one, to_f32
+from mxc.compiler.models.blocks.primitives import add, divide_by_rms, f32, to_f32
 from mxc.compiler.models.blocks.scope import Scope
 from mxc.dialects.generic import constant, generic
 
@@ -65,7 +65,7 @@ class DenseAndExperts:
             weight = scope.weights.load(f"{layer}.{_SCALE}", self.mlp.hidden)
             root = self.mlp.hidden**-0.5
             routed = generic(
-                [(of_length_one(x, scope.normalization.epsilon), "m k"), (weight, "k")],
+                [(divide_by_rms(x, scope.normalization.epsilon), "m k"), (weight, "k")],
                 "m k",
                 f32(),
                 lambda a, w: arith.mulf(arith.mulf(a, to_f32(w)), constant(root, f32())),

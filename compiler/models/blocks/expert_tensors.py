@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from mxc.compiler.models.blocks.parameters import Dim, FormatOf, Rows
+from mxc.compiler.models.blocks.parameters import CheckpointRows, Dim, FormatOf
 
 #: Names of the projections of an expert, and Mixtral's names.
 PROJECTIONS = {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}
@@ -40,7 +40,7 @@ class ExpertTensors:
         format_of: FormatOf,
         *,
         bias: bool = False,
-    ) -> tuple[tuple[Rows, ...], str]:
+    ) -> tuple[tuple[CheckpointRows, ...], str]:
         """Return the rows of `parts` ("gate" and "up", or "down") or of their biases, and a layout.
 
         name: the name of the experts. dims: experts, rows, and for weights columns. The form is the
@@ -52,15 +52,15 @@ class ExpertTensors:
         joined = f"{'_'.join(parts)}_proj"
         turns = "gate-then-up" if self.interleaved and len(parts) > 1 else "identity"
 
-        def stacked() -> Iterator[Rows]:
+        def stacked() -> Iterator[CheckpointRows]:
             tensor = f"{name}.{joined}{'_bias' if bias else ''}"
-            yield Rows(tensor=tensor, dims=(count, whole, *columns))
+            yield CheckpointRows(tensor=tensor, dims=(count, whole, *columns))
 
-        def each(projections: Sequence[str], size: Dim) -> Iterator[Rows]:
+        def each(projections: Sequence[str], size: Dim) -> Iterator[CheckpointRows]:
             for expert in range(count[1]):
                 for projection in projections:
                     tensor = f"{name}.{expert}.{projection}.{ending}"
-                    yield Rows(tensor=tensor, dims=(size, *columns))
+                    yield CheckpointRows(tensor=tensor, dims=(size, *columns))
 
         ways = [
             (tuple(each([names[part] for part in parts], rows)), "identity")

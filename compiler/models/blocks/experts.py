@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from iree.compiler import ir
 from iree.compiler.dialects import arith, tensor
 
-from mxc.compiler.models.blocks.activations import Blocks
+from mxc.compiler.models.blocks.activations import BlockActivations
 from mxc.compiler.models.blocks.primitives import collapse, expand, f32, slice_of, to_f32
 from mxc.dialects import expert_groups
 from mxc.dialects.boundary import pack, unpack
@@ -66,8 +66,8 @@ def one_group_a_pair(experts: ir.Value) -> Groups:
 
 
 def group_by_expert(
-    experts: ir.Value, expert_count: int, x: Blocks, rows: int = GROUP_ROWS
-) -> tuple[Groups, Blocks]:
+    experts: ir.Value, expert_count: int, x: BlockActivations, rows: int = GROUP_ROWS
+) -> tuple[Groups, BlockActivations]:
     """Sort the pairs of experts i32 [T, J] into groups of `rows` rows with one expert each.
 
     Returns the groups, and the rows of x [T, KO, KB] in their order, [G, B, KO, KB], with scales.
@@ -83,14 +83,14 @@ def group_by_expert(
     elements = _in_groups(copied[0], x.elements, groups) if copied else _rows(x.elements, groups)
     scales = None if x.scales is None else _rows(x.scales, groups)
     factors = None if x.factors is None else _rows(x.factors, groups)
-    return groups, Blocks(elements, scales, factors)
+    return groups, BlockActivations(elements, scales, factors)
 
 
-def repeat_rows(x: Blocks, groups: Groups) -> Blocks:
+def repeat_rows(x: BlockActivations, groups: Groups) -> BlockActivations:
     """Repeat rows of x [T, KO, KB] for each pair in order: [P, 1, KO, KB], with scales."""
     scales = None if x.scales is None else _repeated(x.scales, groups)
     factors = None if x.factors is None else _repeated(x.factors, groups)
-    return Blocks(_repeated(x.elements, groups), scales, factors)
+    return BlockActivations(_repeated(x.elements, groups), scales, factors)
 
 
 def _repeated(x: ir.Value, groups: Groups) -> ir.Value:
@@ -163,7 +163,7 @@ class ExpertWeight:
     bias: ir.Value | None = None
 
 
-def expert_linear(x: Blocks, groups: Groups, weight: ExpertWeight, name: str) -> ir.Value:
+def expert_linear(x: BlockActivations, groups: Groups, weight: ExpertWeight, name: str) -> ir.Value:
     """x [G, B, K] times the weights of each group's expert, plus bias: f32 [G, B, N].
 
     x.elements is [G, B, KO, KB] for weights in blocks, [G, B, K] for plain weights.

@@ -15,8 +15,13 @@ from dataclasses import dataclass
 
 from iree.compiler import ir
 
-from mxc.compiler.models.blocks.linear_attention import LinearAttention, Projected, left, silu
-from mxc.compiler.models.blocks.parameters import Dim, Parameter, Rows, matrix, vector
+from mxc.compiler.models.blocks.linear_attention import (
+    InputProjections,
+    LinearAttention,
+    decay_of,
+    silu,
+)
+from mxc.compiler.models.blocks.parameters import CheckpointRows, Dim, Parameter, matrix, vector
 from mxc.compiler.models.blocks.primitives import f32
 from mxc.compiler.models.blocks.scope import Scope
 from mxc.dialects.generic import generic
@@ -57,7 +62,7 @@ class GatedDeltaNet(LinearAttention):
         """Yield the one convolution tensor."""
         yield f"{name}.conv1d.weight", self.columns
 
-    def projected(self, scope: Scope, x: ir.Value, name: str) -> Projected:
+    def projected(self, scope: Scope, x: ir.Value, name: str) -> InputProjections:
         """Project x; `decay` of the result is `a`, f32 [T, H]."""
         weights = scope.weights
         rows = {f"{name}.{part}": size for part, (_, size), _ in self._projections}
@@ -67,14 +72,14 @@ class GatedDeltaNet(LinearAttention):
             weights.linear(prepared, part, f"{part}.weight", (size, self.hidden))
             for part, size in rows.items()
         )
-        return Projected(*found)
+        return InputProjections(*found)
 
     def decay(self, scope: Scope, value: ir.Value, name: str) -> ir.Value:
         """Build the decay of each head from `a`: f32 [T, H]."""
         shift, rate = (
             scope.weights.load(f"{name}.{part}", self.value_heads) for part in ("dt_bias", "A_log")
         )
-        return generic([(value, "m h"), (shift, "h"), (rate, "h")], "m h", f32(), left)
+        return generic([(value, "m h"), (shift, "h"), (rate, "h")], "m h", f32(), decay_of)
 
     def activation(self, gate: ir.Value) -> ir.Value:
         """silu(gate)."""
@@ -90,7 +95,7 @@ class GatedDeltaNet(LinearAttention):
             ("in_proj_a", self.heads, False),
         )
 
-    def _fused_rows(self, name: str, part: str) -> tuple[Rows, ...]:
+    def _fused_rows(self, name: str, part: str) -> tuple[CheckpointRows, ...]:
         """Return the rows of a projection in the fused tensor, which is ordered by key head."""
         group = self.value_heads // self.key_heads
         values = group * self.value_depth
@@ -108,7 +113,7 @@ class GatedDeltaNet(LinearAttention):
         )
         starts = {letter: sum(list(parts.values())[:n]) for n, letter in enumerate(parts)}
         return tuple(
-            Rows(
+            CheckpointRows(
                 tensor=f"{name}.{tensor}.weight",
                 dims=dims,
                 taken=(head * each + starts[letter], parts[letter]),

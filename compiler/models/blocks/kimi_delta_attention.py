@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from iree.compiler import ir
 
 from mxc.compiler.models.blocks.gates import sigmoid
-from mxc.compiler.models.blocks.linear_attention import LinearAttention, Projected, left
+from mxc.compiler.models.blocks.linear_attention import InputProjections, LinearAttention, decay_of
 from mxc.compiler.models.blocks.mlp import linears
-from mxc.compiler.models.blocks.parameters import Dim, Parameter, Rows, matrix
+from mxc.compiler.models.blocks.parameters import CheckpointRows, Dim, Parameter, matrix
 from mxc.compiler.models.blocks.primitives import expand, f32
 from mxc.compiler.models.blocks.scope import Scope
 from mxc.dialects.generic import generic, shape_of
@@ -48,10 +48,10 @@ class KimiDeltaAttention(LinearAttention):
             yield matrix(high, self.values, rank, quantizable=quantizable, split="rows")
         shift, rate = f"{name}.dt_bias", f"{name}.A_log"
         of_heads = (self.value_heads, self.value_depth)
-        stored = Rows(tensor=shift, dims=(self.values,))
+        stored = CheckpointRows(tensor=shift, dims=(self.values,))
         yield Parameter(key=shift, shape=of_heads, rows=(stored,), split="rows")
         one = ("one", 1)
-        stored = Rows(tensor=rate, dims=(one, one, self.heads, one))
+        stored = CheckpointRows(tensor=rate, dims=(one, one, self.heads, one))
         yield Parameter(key=rate, shape=(self.value_heads,), rows=(stored,), split="rows")
 
     def convolutions(self, name: str) -> Iterator[tuple[str, Dim]]:
@@ -59,7 +59,7 @@ class KimiDeltaAttention(LinearAttention):
         for part in "qkv":
             yield f"{name}.{part}_conv1d.weight", self.values
 
-    def projected(self, scope: Scope, x: ir.Value, name: str) -> Projected:
+    def projected(self, scope: Scope, x: ir.Value, name: str) -> InputProjections:
         """Project x; `decay` of the result is f, f32 [T, H K]."""
         weights, rank, width = scope.weights, self.value_depth, self.widths[2]
         rows = {"qkv": 3 * width, "b": self.value_heads, "f_a": rank, "g_a": rank}
@@ -74,7 +74,7 @@ class KimiDeltaAttention(LinearAttention):
             linears(scope, low, [f"{name}.{part}_b_proj"], (width, rank))[0]
             for part, low in zip("fg", inner, strict=True)
         )
-        return Projected(mixed, gate, beta, decay)
+        return InputProjections(mixed, gate, beta, decay)
 
     def decay(self, scope: Scope, value: ir.Value, name: str) -> ir.Value:
         """Build the decay of each channel from f: f32 [T, H, K]."""
@@ -83,7 +83,7 @@ class KimiDeltaAttention(LinearAttention):
         rate = scope.weights.load(f"{name}.A_log", heads)
         value = expand(value, [[0], [1, 2]], [shape_of(value)[0], heads, depth])
         loops = [(value, "m h k"), (shift, "h k"), (rate, "h")]
-        return generic(loops, "m h k", f32(), left)
+        return generic(loops, "m h k", f32(), decay_of)
 
     def activation(self, gate: ir.Value) -> ir.Value:
         """sigmoid(gate)."""

@@ -36,17 +36,24 @@ from mxc.compiler.models.blocks import attention
 from mxc.compiler.models.blocks.devices import Steps, divided
 from mxc.compiler.models.blocks.mlp import linears
 from mxc.compiler.models.blocks.norms import Norm
-from mxc.compiler.models.blocks.parameters import Dim, FormatOf, Parameter, Rows, matrix, vector
+from mxc.compiler.models.blocks.parameters import (
+    CheckpointRows,
+    Dim,
+    FormatOf,
+    Parameter,
+    matrix,
+    vector,
+)
 from mxc.compiler.models.blocks.primitives import (
-    beside,
     collapse,
+    concatenate,
     expand,
     f32,
     parts_of,
     rotate,
 )
 from mxc.compiler.models.blocks.rope import Rope
-from mxc.compiler.models.blocks.scope import Memory, Scope, State
+from mxc.compiler.models.blocks.scope import Scope, SequenceMemory, StepValues
 from mxc.compiler.models.blocks.self_attention import NO_SINKS, Temperature, no_sinks
 from mxc.dialects.attention import attention as attend
 from mxc.dialects.generic import generic, shape_of
@@ -134,7 +141,9 @@ class LatentAttention:
             key=f"{key}.{part}",
             shape=self._shape(part),
             rows=tuple(
-                Rows(tensor=f"{key}.weight", dims=dims, taken=(head * each + first, count))
+                CheckpointRows(
+                    tensor=f"{key}.weight", dims=dims, taken=(head * each + first, count)
+                )
                 for head in range(self.heads)
             ),
             matrix=True,
@@ -158,8 +167,8 @@ class LatentAttention:
         scope: Scope,
         x: ir.Value,
         name: str,
-        state: State,
-        memory: Memory,
+        state: StepValues,
+        memory: SequenceMemory,
     ) -> Steps:
         """x [T, H] -> [T, H]; the cache rows of x are written to the pages."""
         tokens, weights = shape_of(x)[0], scope.weights
@@ -168,7 +177,7 @@ class LatentAttention:
             asked = expand(asked, [[0], [1, 2]], [tokens, self.heads, self.plain + self.rotated])
             plain, turned = parts_of(asked, (self.plain, self.rotated))
             seen = self._by_head(scope, plain, name, "keys")
-            queries = beside(seen, self._rotated(turned, state))
+            queries = concatenate(seen, self._rotated(turned, state))
             if self.temperature is not None:
                 queries = self.temperature.times(queries, state.rows.positions)
             queries = expand(queries, [[0], [1, 2], [3]], [tokens, 1, *shape_of(queries)[1:]])
@@ -178,7 +187,7 @@ class LatentAttention:
                 expand(each, [[0], [1, 2]], [tokens, 1, shape_of(each)[1]])
                 for each in (latent, turned)
             )
-            row = beside(latent, self._rotated(turned, state))
+            row = concatenate(latent, self._rotated(turned, state))
             cache = memory.caches[self.window, self.row]
             (entry,) = cache.write(self.row, [row])
             mixed = attend(
@@ -229,7 +238,7 @@ class LatentAttention:
         y = scope.weights.batched(by_head, key, key, self._shape(part))
         return generic([(y, "h m n")], "m h n", f32(), lambda e: e)
 
-    def _rotated(self, x: ir.Value, state: State) -> ir.Value:
+    def _rotated(self, x: ir.Value, state: StepValues) -> ir.Value:
         """Rotate x [T, heads, R], if there is a rotary embedding."""
         if self.rope is None:
             return x

@@ -30,9 +30,9 @@ from iree.compiler.dialects import arith, math
 from mxc.compiler.models.blocks.devices import Steps, divided
 from mxc.compiler.models.blocks.gates import sigmoid
 from mxc.compiler.models.blocks.norms import Norm
-from mxc.compiler.models.blocks.parameters import Dim, FormatOf, Parameter, Rows, matrix
+from mxc.compiler.models.blocks.parameters import CheckpointRows, Dim, FormatOf, Parameter, matrix
 from mxc.compiler.models.blocks.primitives import collapse, expand, f32, parts_of, to_f32
-from mxc.compiler.models.blocks.scope import Memory, Scope, State
+from mxc.compiler.models.blocks.scope import Scope, SequenceMemory, StepValues
 from mxc.dialects.generic import constant, generic, shape_of
 from mxc.dialects.recurrence import States, delta_rule, short_convolution
 
@@ -43,7 +43,7 @@ _SMALL = 1e-6
 
 
 @dataclass(frozen=True)
-class Projected:
+class InputProjections:
     """Projections of x.
 
     `mixed`: queries, keys and values, f32 [T, C]. `gate`: f32 [T, H V]. `beta`: f32 [T, H], before
@@ -112,7 +112,7 @@ class LinearAttention(ABC):
         yield from self.inputs(name)
         width = ("linear_conv_kernel_dim", self.width)
         rows = tuple(
-            Rows(tensor=tensor, dims=(columns, ("one", 1), width))
+            CheckpointRows(tensor=tensor, dims=(columns, ("one", 1), width))
             for tensor, columns in self.convolutions(name)
         )
         yield Parameter(
@@ -136,7 +136,9 @@ class LinearAttention(ABC):
         values = divided(devices, self.heads_field, self.value_heads)
         return replace(self, key_heads=keys, value_heads=values)
 
-    def build(self, scope: Scope, x: ir.Value, name: str, state: State, memory: Memory) -> Steps:
+    def build(
+        self, scope: Scope, x: ir.Value, name: str, state: StepValues, memory: SequenceMemory
+    ) -> Steps:
         """x [T, hidden] -> [T, hidden]; the states of the sequences are updated in the pools."""
         projected = self.projected(scope, x, name)
         weights = scope.weights
@@ -188,7 +190,7 @@ class LinearAttention(ABC):
         """Yield the tensors of the convolution's weights, and the columns of each."""
 
     @abstractmethod
-    def projected(self, scope: Scope, x: ir.Value, name: str) -> Projected:
+    def projected(self, scope: Scope, x: ir.Value, name: str) -> InputProjections:
         """Project x [T, hidden]."""
 
     @abstractmethod
@@ -214,7 +216,7 @@ def silu(x: ir.Value) -> ir.Value:
     return arith.mulf(x, sigmoid(x))
 
 
-def left(x: ir.Value, shift: ir.Value, rate: ir.Value) -> ir.Value:
+def decay_of(x: ir.Value, shift: ir.Value, rate: ir.Value) -> ir.Value:
     """exp(-exp(rate) softplus(x + shift)) of scalars: the decay of a state."""
     x = arith.addf(x, to_f32(shift))
     zero = constant(0.0, f32())

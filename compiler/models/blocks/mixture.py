@@ -9,17 +9,17 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith
 
 from mxc.compiler.models.blocks import experts
-from mxc.compiler.models.blocks.activations import Blocks
+from mxc.compiler.models.blocks.activations import BlockActivations
 from mxc.compiler.models.blocks.devices import divided
 from mxc.compiler.models.blocks.expert_tensors import EACH, ExpertTensors
 from mxc.compiler.models.blocks.experts import ExpertWeight, Groups
 from mxc.compiler.models.blocks.gates import Activation, gated, sigmoid, silu
-from mxc.compiler.models.blocks.mlp import Mlp, Summed, linears
+from mxc.compiler.models.blocks.mlp import Mlp, SummedOverDevices, linears
 from mxc.compiler.models.blocks.parameters import (
+    CheckpointRows,
     Dim,
     FormatOf,
     Parameter,
-    Rows,
     Split,
     matrix,
     vector,
@@ -44,7 +44,7 @@ from mxc.errors import CheckpointError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shared:
+class SharedExpert:
     """A shared expert: an MLP that is computed for every token, beside the chosen experts.
 
     `gate`: the name of a weight [1, H]; the sigmoid of its product with x multiplies the result of
@@ -57,7 +57,7 @@ class Shared:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mixture(Summed):
+class Mixture(SummedOverDevices):
     """The sum of `choices` of `experts` MLPs of width `width`, weighted by their shares.
 
     `router`: the router's name. `routing`: how its logits become shares. `tensors`: how the
@@ -75,7 +75,7 @@ class Mixture(Summed):
     router: str = "gate"
     routing: Routing = CHOSEN
     tensors: ExpertTensors = EACH
-    shared: Shared | None = None
+    shared: SharedExpert | None = None
     biases: bool = False
     weighs_inputs: bool = False
     activation: Activation = silu
@@ -107,7 +107,9 @@ class Mixture(Summed):
         if self.routing.correction is not None:
             key = f"{name}.{self.routing.correction}"
             dims = (("one", 1), count) if self.routing.correction_is_row else (count,)
-            yield Parameter(key=key, shape=(count[1],), rows=(Rows(tensor=key, dims=dims),))
+            yield Parameter(
+                key=key, shape=(count[1],), rows=(CheckpointRows(tensor=key, dims=dims),)
+            )
         if self.routing.factors is not None:
             yield vector(f"{name}.{self.routing.factors}", count)
         tensors, where = self.tensors, f"{name}.experts"
@@ -241,7 +243,7 @@ class Mixture(Summed):
         return generic([(mixed, "m n"), (y, "m n"), (logits, "m")], "m n", f32(), weighted)
 
     def _linear(
-        self, scope: Scope, x: Blocks, groups: Groups, name: str, outputs: int, depth: int
+        self, scope: Scope, x: BlockActivations, groups: Groups, name: str, outputs: int, depth: int
     ) -> ir.Value:
         weights, shape = scope.weights, (self._count, outputs)
         format = weights.format(name)

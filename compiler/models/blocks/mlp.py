@@ -22,7 +22,7 @@ from mxc.compiler.models.blocks.scope import Scope
 from mxc.dialects.generic import generic
 
 
-class Summed(ABC):
+class SummedOverDevices(ABC):
     """A block whose result is one sum over the devices."""
 
     @abstractmethod
@@ -35,7 +35,7 @@ class Summed(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mlp(Summed):
+class Mlp(SummedOverDevices):
     """down(activation(gate(x), up(x))). Gate and up of one format are concatenated to one weight.
 
     `fused`: gate and up are one tensor in the checkpoint, gate_up_proj. `width_field`: the field of
@@ -84,7 +84,7 @@ class Mlp(Summed):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FeedForward(Summed):
+class FeedForward(SummedOverDevices):
     """c_proj(activation(c_fc(x))), an MLP without a gate (Starcoder 2)."""
 
     hidden: int

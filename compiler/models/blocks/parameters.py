@@ -27,7 +27,7 @@ Split = Literal["rows", "matrices", "columns", "first"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rows:
+class CheckpointRows:
     """Rows of a checkpoint tensor with the dimensions `dims`.
 
     `taken`: (first row, number of rows); None for all rows.
@@ -68,7 +68,7 @@ class Parameter:
 
     key: str
     shape: tuple[int, ...]
-    rows: tuple[Rows, ...]
+    rows: tuple[CheckpointRows, ...]
     matrix: bool = False
     quantizable: bool = False
     experts: bool = False
@@ -118,13 +118,13 @@ class Parameter:
 
 def vector(key: str, dim: Dim, *, split: Split | None = None) -> Parameter:
     """Return the parameter of the float tensor `key` [size]."""
-    rows = (Rows(tensor=key, dims=(dim,)),)
+    rows = (CheckpointRows(tensor=key, dims=(dim,)),)
     return Parameter(key=key, shape=(dim[1],), rows=rows, split=split)
 
 
 def table(name: str, rows: Dim, columns: Dim) -> Parameter:
     """Return the parameter of a lookup table [rows, columns], divided among devices by rows."""
-    source = Rows(tensor=name, dims=(rows, columns))
+    source = CheckpointRows(tensor=name, dims=(rows, columns))
     return Parameter(key=name, shape=source.shape, rows=(source,), split="rows")
 
 
@@ -132,7 +132,7 @@ def matrix(
     key: str,
     rows: Dim,
     columns: Dim,
-    tensors: Sequence[str | Rows] = (),
+    tensors: Sequence[str | CheckpointRows] = (),
     *,
     quantizable: bool = True,
     split: Split | None = None,
@@ -145,7 +145,7 @@ def matrix(
     """
     dims = (rows, columns)
     sources = tuple(
-        each if isinstance(each, Rows) else Rows(tensor=each, dims=dims)
+        each if isinstance(each, CheckpointRows) else CheckpointRows(tensor=each, dims=dims)
         for each in tensors or (key,)
     )
     heights = tuple(each.size // columns[1] for each in sources)
@@ -191,7 +191,7 @@ def projections(
                 key=f"{name}.{key}.{kind}",
                 shape=(sum(sections), *(size for _, size in rest)),
                 rows=tuple(
-                    Rows(tensor=f"{name}.{tensor}.{kind}", dims=(rows, *rest))
+                    CheckpointRows(tensor=f"{name}.{tensor}.{kind}", dims=(rows, *rest))
                     for tensor, rows in tensors.items()
                 ),
                 matrix=kind == "weight",

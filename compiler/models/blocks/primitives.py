@@ -139,9 +139,9 @@ def rotate(
     )
     whole = [[0], [1], [2, 3]]
     if spread:
-        return collapse(beside(turned, rest[0]) if rest else turned, whole)
+        return collapse(concatenate(turned, rest[0]) if rest else turned, whole)
     turned = collapse(turned, whole)
-    return beside(turned, rest[0]) if rest else turned
+    return concatenate(turned, rest[0]) if rest else turned
 
 
 def expand(x: ir.Value, groups: list[list[int]], sizes: list[int]) -> ir.Value:
@@ -188,7 +188,7 @@ def parts_of(x: ir.Value, sizes: Sequence[int]) -> list[ir.Value]:
     return [columns_of(x, start, size) for start, size in zip(starts, sizes, strict=True)]
 
 
-def beside(x: ir.Value, y: ir.Value) -> ir.Value:
+def concatenate(x: ir.Value, y: ir.Value) -> ir.Value:
     """Concatenate x [.., A] and y [.., B] to [.., A + B]."""
     *lead, width = sizes_of(x)
     whole = tensor.empty([*lead, shape_of(x)[-1] + shape_of(y)[-1]], element_of(x))
@@ -254,7 +254,7 @@ def rows_here(rows: ir.Value, first: int, count: int) -> tuple[ir.Value, ir.Valu
     return generic([(rows, "m")], "m", i32, within), generic([(rows, "m")], "m", i1, inside)
 
 
-def of_length_one(x: ir.Value, epsilon: float) -> ir.Value:
+def divide_by_rms(x: ir.Value, epsilon: float) -> ir.Value:
     """Divide each row of x [.., D], of rank 2 or 3, by its root mean square: f32."""
     *lead, width = shape_of(x)
     depth, rows = constant(float(width), f32()), " ".join("mh"[: len(lead)])

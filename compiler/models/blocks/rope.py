@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from mxc.compiler.models.configs.fields import Fields
+from mxc.compiler.models.configs.fields import ConfigFields
 from mxc.compiler.models.configs.longrope import LongropeScaling, read_longrope
 from mxc.compiler.models.configs.yarn import YarnScaling, read_yarn
 
@@ -85,7 +85,7 @@ class Rope:
 
 
 def read_rope(
-    fields: Fields,
+    fields: ConfigFields,
     *,
     theta: float = 10000.0,
     fraction: float | None = None,
@@ -122,7 +122,7 @@ def read_rope(
 
 
 def read_ropes(
-    fields: Fields, kinds: Sequence[str], *, theta: Mapping[str, float]
+    fields: ConfigFields, kinds: Sequence[str], *, theta: Mapping[str, float]
 ) -> dict[str, Rope]:
     """Read the rotary embedding of each of the `kinds` of layers, where they differ.
 
@@ -152,7 +152,7 @@ def read_ropes(
     return {kind: found[kind] for kind in kinds}
 
 
-def _agreed(fields: Fields, rope: Fields, key: str, outer: float) -> float:
+def _agreed(fields: ConfigFields, rope: ConfigFields, key: str, outer: float) -> float:
     """Return the number `key` of `rope`, or `outer` where it has none.
 
     Raises CheckpointError where `fields` states another number.
@@ -165,7 +165,9 @@ def _agreed(fields: Fields, rope: Fields, key: str, outer: float) -> float:
     return inner
 
 
-def _read_scaling(rope: Fields, outer: Fields, known: tuple[str, ...] = ()) -> Scaling | None:
+def _read_scaling(
+    rope: ConfigFields, outer: ConfigFields, known: tuple[str, ...] = ()
+) -> Scaling | None:
     """Read the scaling of frequencies; known: further types that the architecture has."""
     # transformers writes the rope_type "default" beside the older type "mrope".
     same = (None, "default" if rope.raw("type") == "mrope" else rope.raw("type"), rope.raw("type"))

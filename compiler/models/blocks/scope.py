@@ -12,7 +12,7 @@ from mxc.compiler.models.blocks.activations import Activations
 from mxc.compiler.models.blocks.attention import Cache, CacheKind
 from mxc.compiler.models.blocks.devices import Device
 from mxc.compiler.models.blocks.norms import Norm
-from mxc.compiler.models.blocks.primitives import beside, parts_of
+from mxc.compiler.models.blocks.primitives import concatenate, parts_of
 from mxc.compiler.models.blocks.rope import Rope
 from mxc.compiler.models.blocks.weights import Weights
 from mxc.dialects.attention import Runs
@@ -20,7 +20,7 @@ from mxc.dialects.generic import shape_of
 
 
 @dataclass(frozen=True)
-class State:
+class StepValues:
     """Values of one call that all layers read.
 
     `rotations`: cos and sin [T, R] of the T rows of the call, by rotary embedding and head size.
@@ -34,7 +34,7 @@ class State:
 
 
 @dataclass
-class Memory:
+class SequenceMemory:
     """The memory of sequences across calls. A layer that writes to a pool replaces its value here.
 
     `caches`: pages of keys and values, by kind. `states`: pools f32 [M, L, ..] of recurrent states,
@@ -84,7 +84,7 @@ class Scope:
         if count == 1:
             return [self.norm(x, name) for name, x in parts.items()]
         with ir.Location.name(next(iter(parts))):
-            squares = yield reduce(beside, [norm.squares(x) for x in parts.values()])
+            squares = yield reduce(concatenate, [norm.squares(x) for x in parts.values()])
             sums = parts_of(squares, [1] * len(parts))
         return [
             norm.build_part(self.weights, x, total, count * shape_of(x)[1], name)

@@ -27,16 +27,16 @@ from mxc.compiler.models.blocks.parameters import (
 )
 from mxc.compiler.models.blocks.primitives import (
     collapse,
+    divide_by_rms,
     expand,
     f32,
-    of_length_one,
     parts_of,
     rotate,
     slice_of,
     widened,
 )
 from mxc.compiler.models.blocks.rope import Rope
-from mxc.compiler.models.blocks.scope import Memory, Scope, State
+from mxc.compiler.models.blocks.scope import Scope, SequenceMemory, StepValues
 from mxc.dialects.attention import MASKED, Reach
 from mxc.dialects.attention import attention as attend
 from mxc.dialects.generic import constant, generic, shape_of
@@ -187,8 +187,8 @@ class SelfAttention:
         scope: Scope,
         x: ir.Value,
         name: str,
-        state: State,
-        memory: Memory,
+        state: StepValues,
+        memory: SequenceMemory,
     ) -> Steps:
         """x [T, H] -> [T, H]; the new keys and values are written to the pages."""
         heads, shared, depth = self.heads, self.shared, self.depth
@@ -271,7 +271,7 @@ class SelfAttention:
         q: ir.Value,
         projected: list[ir.Value],
         name: str,
-        state: State,
+        state: StepValues,
         cache: attention.Cache,
     ) -> ir.Value:
         """Rotate queries q [T, heads * D] and keys, and write keys and values to the pages.
@@ -286,7 +286,7 @@ class SelfAttention:
         with ir.Location.name(name):
             if self.value_norm:
                 heads = [shape_of(v)[0], self.shared, self.depth]
-                v = of_length_one(expand(v, [[0], [1, 2]], heads), scope.normalization.epsilon)
+                v = divide_by_rms(expand(v, [[0], [1, 2]], heads), scope.normalization.epsilon)
                 v = collapse(v, [[0], [1, 2]])
             rotations = state.rotations[self.rope, self.depth]
             distance = self.rope.distance(self.depth)
@@ -295,14 +295,14 @@ class SelfAttention:
             return expand(q, [[0], [1, 2]], [shape_of(q)[0], self.heads, self.depth])
 
     def _keys_and_values(
-        self, scope: Scope, projected: list[ir.Value], name: str, state: State
+        self, scope: Scope, projected: list[ir.Value], name: str, state: StepValues
     ) -> list[ir.Value]:
         """Build the keys and values to write, [T, V, D] each, from the results of projections."""
         k, v = projected[0], projected[-1]
         with ir.Location.name(name):
             v = expand(v, [[0], [1, 2]], [shape_of(v)[0], self.shared, self.depth])
             if self.value_norm:
-                v = of_length_one(v, scope.normalization.epsilon)
+                v = divide_by_rms(v, scope.normalization.epsilon)
         return [self._turned(scope, k, self.shared, f"{name}.k_norm", state), v]
 
     def _projected(self, scope: Scope, x: ir.Value, name: str) -> list[ir.Value]:
@@ -336,7 +336,9 @@ class SelfAttention:
             queries, gate = (collapse(slice_of(x, 2, part), [[0], [1, 2]]) for part in range(2))
         return queries, gate
 
-    def _turned(self, scope: Scope, x: ir.Value, heads: int, norm: str, state: State) -> ir.Value:
+    def _turned(
+        self, scope: Scope, x: ir.Value, heads: int, norm: str, state: StepValues
+    ) -> ir.Value:
         """Normalize and rotate queries or keys x [T, heads * D], in the model's order.
 
         Returns [T, heads, D]. norm: the name of the norm.
@@ -346,10 +348,10 @@ class SelfAttention:
         with ir.Location.name(norm.rpartition(".")[0]):
             x = self._rotated(x, heads, state)
             if self.qk_norm == "length":
-                x = of_length_one(x, self.epsilon)
+                x = divide_by_rms(x, self.epsilon)
         return scope.norm(x, norm) if self.qk_norm == "rotated" else x
 
-    def _rotated(self, x: ir.Value, heads: int, state: State) -> ir.Value:
+    def _rotated(self, x: ir.Value, heads: int, state: StepValues) -> ir.Value:
         """Rotate x [T, heads * D], if there is a rotary embedding: [T, heads, D]."""
         rope = self.rope
         if rope is None:

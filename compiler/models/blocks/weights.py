@@ -14,7 +14,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith
 
 from mxc.artifact.manifest import BLOCKS, EXPERTS, INPUTS, SCALES
-from mxc.compiler.models.blocks.activations import Activations, Blocks
+from mxc.compiler.models.blocks.activations import Activations, BlockActivations
 from mxc.compiler.models.blocks.primitives import (
     add_bias,
     embed,
@@ -46,11 +46,11 @@ TENSOR_SCALES = "_tensor_scales"
 
 
 @dataclass(frozen=True)
-class Inputs:
+class PreparedInputs:
     """Prepared activations: `floats` for plain weights, `blocks` by block size for the others."""
 
     floats: ir.Value | None
-    blocks: Mapping[int, Blocks] = field(default_factory=dict)
+    blocks: Mapping[int, BlockActivations] = field(default_factory=dict)
 
 
 class Weights:
@@ -148,20 +148,20 @@ class Weights:
             return None
         return self._parameters.load(f"{key}{TENSOR_SCALES}", rows, f32())
 
-    def prepare(self, x: ir.Value, *keys: str) -> Inputs:
+    def prepare(self, x: ir.Value, *keys: str) -> PreparedInputs:
         """Prepare x f32 [T, K] for the weights `keys`, once for all `linear` that read it."""
         self.observe(x, keys)
         formats = [self.format(key) for key in keys]
         floats = self._activations.round(x) if None in formats else None
         sizes = {format.block: format for format in formats if format is not None}
         blocks = {size: self._activations.blocks(x, format) for size, format in sizes.items()}
-        return Inputs(floats, blocks)
+        return PreparedInputs(floats, blocks)
 
-    def rows(self, x: ir.Value, key: str) -> Blocks:
+    def rows(self, x: ir.Value, key: str) -> BlockActivations:
         """Prepare x f32 [.., K] for the weight `key`; floats [.., K] for a plain weight."""
         format = self.format(key)
         if format is None:
-            return Blocks(self._activations.round(x), None)
+            return BlockActivations(self._activations.round(x), None)
         return self._activations.blocks(x, format)
 
     def batched(self, x: ir.Value, name: str, key: str, shape: tuple[int, int, int]) -> ir.Value:
@@ -191,7 +191,12 @@ class Weights:
             return y
 
     def linear(
-        self, x: Inputs, name: str, key: str, shape: tuple[int, int], bias: str | None = None
+        self,
+        x: PreparedInputs,
+        name: str,
+        key: str,
+        shape: tuple[int, int],
+        bias: str | None = None,
     ) -> ir.Value:
         """x [T, K] times the parameter `key` [N, K] = `shape`, plus `bias` [N]: f32 [T, N].
 

@@ -48,7 +48,7 @@ _DEFAULTS: dict[str, object] = {
 }
 
 
-class Fields:
+class ConfigFields:
     """The fields of a JSON object; `place` names the file in messages.
 
     `names`: the object's own names of fields, by the usual name under which they are read. Each
@@ -63,9 +63,9 @@ class Fields:
         self._raw, self._place, self._names = raw, place, names or {}
         self._read: set[str] = set()
 
-    def called(self, names: Mapping[str, str]) -> Fields:
+    def called(self, names: Mapping[str, str]) -> ConfigFields:
         """Return the same object with these names of fields, all fields unread."""
-        return Fields(self._raw, self._place, names)
+        return ConfigFields(self._raw, self._place, names)
 
     def raw(self, key: str) -> Any:
         """Return the unchecked value; None if the field is absent."""
@@ -132,14 +132,14 @@ class Fields:
             )
         return value
 
-    def inner(self, key: str) -> Fields | None:
+    def inner(self, key: str) -> ConfigFields | None:
         """Read a nested object; None if the field is absent."""
         value = self.raw(key)
         if value is None:
             return None
         if not isinstance(value, dict):
             raise self.refuse(key, "an object or null", value)
-        return Fields(value, f"{self._place} ({key})")
+        return ConfigFields(value, f"{self._place} ({key})")
 
     def inert(self, *keys: str) -> None:
         """Mark fields as read that do not affect what this architecture computes."""
@@ -147,7 +147,7 @@ class Fields:
 
     def by_layer(
         self, key: str, layers: int, known: Collection[str], default: Mapping[int, dict[str, Any]]
-    ) -> list[Fields]:
+    ) -> list[ConfigFields]:
         """Return the fields of each layer, with the layer's own values of some fields.
 
         key: a field with an object from layer number to the layer's own values. known: the fields
@@ -165,7 +165,8 @@ class Fields:
         ):
             raise self.refuse(key, f"{' and '.join(known)} of layers", self._raw[key])
         found = [
-            Fields(self._raw | (own.get(number) or {}), self._place) for number in range(layers)
+            ConfigFields(self._raw | (own.get(number) or {}), self._place)
+            for number in range(layers)
         ]
         for fields in found:
             fields._read = self._read

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kind:
+class GgufArchitecture:
     """An architecture, with its names in transformers, `architecture` and `model_type`.
 
     `fields`: metadata key, without the architecture -> field of config.json. `present`: Boolean
@@ -58,9 +58,9 @@ _LOCAL_EXPERTS = {
 
 #: `general.architecture` -> the architecture. GGUFs of Mistral and Mixtral state llama, those of
 #: OLMo 3 olmo2.
-KINDS: Mapping[str, Kind] = MappingProxyType(
+KINDS: Mapping[str, GgufArchitecture] = MappingProxyType(
     {
-        "cohere2": Kind(
+        "cohere2": GgufArchitecture(
             architecture="Cohere2ForCausalLM",
             model_type="cohere2",
             fields={"logit_scale": "logit_scale", "attention.layer_norm_epsilon": "layer_norm_eps"},
@@ -70,12 +70,12 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             needs_window=True,
             slides=True,
         ),
-        "ernie4_5": Kind(
+        "ernie4_5": GgufArchitecture(
             architecture="Ernie4_5ForCausalLM",
             model_type="ernie4_5",
             present={"use_bias": "self_attn.q_proj.bias"},
         ),
-        "ernie4_5-moe": Kind(
+        "ernie4_5-moe": GgufArchitecture(
             architecture="Ernie4_5_MoeForCausalLM",
             model_type="ernie4_5_moe",
             fields={
@@ -90,14 +90,14 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             defaults={"interleave_moe_layer_step": 1, "leading_dense_block_count": 0},
             experts_everywhere=False,
         ),
-        "exaone4": Kind(
+        "exaone4": GgufArchitecture(
             architecture="Exaone4ForCausalLM",
             model_type="exaone4",
             period=4,
             by_layer=True,
             slides=64,
         ),
-        "gemma2": Kind(
+        "gemma2": GgufArchitecture(
             architecture="Gemma2ForCausalLM",
             model_type="gemma2",
             fields={
@@ -116,7 +116,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             slides=True,
             stored_norms=True,
         ),
-        "gemma3": Kind(
+        "gemma3": GgufArchitecture(
             architecture="Gemma3ForCausalLM",
             model_type="gemma3_text",
             fields={
@@ -131,13 +131,13 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             slides=True,
             stored_norms=True,
         ),
-        "glm4": Kind(
+        "glm4": GgufArchitecture(
             architecture="Glm4ForCausalLM",
             model_type="glm4",
             present=_ATTENTION_BIAS,
             partial=True,
         ),
-        "glm4moe": Kind(
+        "glm4moe": GgufArchitecture(
             architecture="Glm4MoeForCausalLM",
             model_type="glm4_moe",
             fields={
@@ -157,7 +157,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             scores="sigmoid",
             experts_everywhere=False,
         ),
-        "gpt-oss": Kind(
+        "gpt-oss": GgufArchitecture(
             architecture="GptOssForCausalLM",
             model_type="gpt_oss",
             fields=_LOCAL_EXPERTS,
@@ -166,7 +166,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             by_layer=True,
             slides=True,
         ),
-        "granite": Kind(
+        "granite": GgufArchitecture(
             architecture="GraniteForCausalLM",
             model_type="granite",
             fields={
@@ -177,7 +177,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             },
             present=_BIASES,
         ),
-        "llama": Kind(
+        "llama": GgufArchitecture(
             architecture="LlamaForCausalLM",
             model_type="llama",
             fields=_LOCAL_EXPERTS,
@@ -185,14 +185,14 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             period=0,
             sliding=("MistralForCausalLM", "mistral"),
         ),
-        "minimax-m2": Kind(
+        "minimax-m2": GgufArchitecture(
             architecture="MiniMaxM2ForCausalLM",
             model_type="minimax_m2",
             fields=_LOCAL_EXPERTS,
             partial=True,
             scores="sigmoid",
         ),
-        "olmo2": Kind(
+        "olmo2": GgufArchitecture(
             architecture="Olmo2ForCausalLM",
             model_type="olmo2",
             present=_ATTENTION_BIAS,
@@ -201,15 +201,15 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             sliding=("Olmo3ForCausalLM", "olmo3"),
             slides=True,
         ),
-        "phi3": Kind(
+        "phi3": GgufArchitecture(
             architecture="Phi3ForCausalLM",
             model_type="phi3",
             partial=True,
             period=0,
             long=True,
         ),
-        "qwen2": Kind(architecture="Qwen2ForCausalLM", model_type="qwen2"),
-        "qwen2moe": Kind(
+        "qwen2": GgufArchitecture(architecture="Qwen2ForCausalLM", model_type="qwen2"),
+        "qwen2moe": GgufArchitecture(
             architecture="Qwen2MoeForCausalLM",
             model_type="qwen2_moe",
             fields=_EXPERTS
@@ -220,23 +220,25 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             present={"qkv_bias": "self_attn.q_proj.bias"},
             defaults={"expert_weights_norm": False},
         ),
-        "qwen3": Kind(
+        "qwen3": GgufArchitecture(
             architecture="Qwen3ForCausalLM", model_type="qwen3", present=_ATTENTION_BIAS
         ),
-        "qwen3moe": Kind(
+        "qwen3moe": GgufArchitecture(
             architecture="Qwen3MoeForCausalLM",
             model_type="qwen3_moe",
             fields=_EXPERTS | {"expert_weights_norm": "norm_topk_prob"},
             present=_ATTENTION_BIAS,
             defaults={"expert_weights_norm": True},
         ),
-        "seed_oss": Kind(
+        "seed_oss": GgufArchitecture(
             architecture="SeedOssForCausalLM",
             model_type="seed_oss",
             present=_BIASES | {"attention_out_bias": "self_attn.o_proj.bias"},
         ),
-        "smollm3": Kind(architecture="SmolLM3ForCausalLM", model_type="smollm3", present=_BIASES),
-        "starcoder2": Kind(
+        "smollm3": GgufArchitecture(
+            architecture="SmolLM3ForCausalLM", model_type="smollm3", present=_BIASES
+        ),
+        "starcoder2": GgufArchitecture(
             architecture="Starcoder2ForCausalLM",
             model_type="starcoder2",
             fields={"attention.layer_norm_epsilon": "norm_epsilon"},

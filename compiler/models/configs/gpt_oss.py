@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from mxc.compiler.models.configs.fields import Fields
+from mxc.compiler.models.configs.fields import ConfigFields
 from mxc.compiler.models.configs.yarn import YarnScaling, read_yarn
 from mxc.errors import CheckpointError
 
@@ -56,7 +56,7 @@ def parse(raw: dict[str, Any], place: str) -> GptOssConfig:
     Raises CheckpointError for another architecture or rope type (the message lists the supported
     ones), a missing field, or fields that contradict each other.
     """
-    fields = Fields(raw, place)
+    fields = ConfigFields(raw, place)
     _check_kind(raw, place)
     # experts_per_token is the name in the first published configs.
     top_k = fields.one_of("num_experts_per_tok", "experts_per_token")
@@ -106,7 +106,7 @@ def _check_kind(raw: dict[str, Any], place: str) -> None:
     known("hidden_act", raw.get("hidden_act", "silu"), ("silu",))
 
 
-def _layer_types(fields: Fields, layers: int) -> tuple[str, ...]:
+def _layer_types(fields: ConfigFields, layers: int) -> tuple[str, ...]:
     types = fields.raw("layer_types")
     if types is None:  # transformers' rule: alternating, sliding first
         return tuple(LAYER_TYPES[i % 2] for i in range(layers))
@@ -128,7 +128,7 @@ def _rope(raw: dict[str, Any], place: str) -> tuple[float, YarnScaling]:
     scaling = old or new
     if not isinstance(scaling, dict):
         raise CheckpointError(f"{place}: wanted rope_scaling or rope_parameters, found neither")
-    fields = Fields(scaling, f"{place} (rope)")
+    fields = ConfigFields(scaling, f"{place} (rope)")
     kind = scaling.get("rope_type", scaling.get("type"))
     if kind not in ROPE_TYPES:
         raise CheckpointError(
@@ -136,11 +136,11 @@ def _rope(raw: dict[str, Any], place: str) -> tuple[float, YarnScaling]:
         )
     if fields.number("partial_rotary_factor", 1.0) != 1.0:
         raise fields.refuse("partial_rotary_factor", "1", scaling["partial_rotary_factor"])
-    theta = fields if "rope_theta" in scaling else Fields(raw, place)
+    theta = fields if "rope_theta" in scaling else ConfigFields(raw, place)
     return theta.number("rope_theta"), read_yarn(fields)
 
 
-def _check_sizes(config: GptOssConfig, fields: Fields) -> None:
+def _check_sizes(config: GptOssConfig, fields: ConfigFields) -> None:
     if config.num_attention_heads % config.num_key_value_heads:
         raise fields.refuse(
             "num_attention_heads",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from mxc.compiler.models.configs.fields import Fields
+from mxc.compiler.models.configs.fields import ConfigFields
 from mxc.errors import CheckpointError
 
 
@@ -27,7 +27,7 @@ class LongropeScaling:
         return self.long if length > self.original_max_position_embeddings else self.short
 
 
-def read_longrope(rope: Fields, outer: Fields) -> LongropeScaling:
+def read_longrope(rope: ConfigFields, outer: ConfigFields) -> LongropeScaling:
     """Read a rope of type longrope, with the defaults of transformers (5.23).
 
     outer: the config around it, which states the maximum context and may state the original one.
@@ -58,7 +58,7 @@ def require_pairs(scaling: LongropeScaling, pairs: int, place: str) -> None:
             )
 
 
-def _numbers(rope: Fields, key: str) -> tuple[float, ...]:
+def _numbers(rope: ConfigFields, key: str) -> tuple[float, ...]:
     value = rope.raw(key)
     numbers = value if isinstance(value, list) else []
     valid = all(type(n) in (int, float) and 0 < n < math.inf for n in numbers)

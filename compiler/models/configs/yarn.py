@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from mxc.compiler.models.configs.fields import Fields
+from mxc.compiler.models.configs.fields import ConfigFields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,7 @@ class YarnScaling:
     attention_factor: float
 
 
-def read_yarn(rope: Fields) -> YarnScaling:
+def read_yarn(rope: ConfigFields) -> YarnScaling:
     """Read a rope of type yarn, with the defaults of transformers (5.23)."""
     factor = rope.number("factor")
     return YarnScaling(
@@ -41,7 +41,7 @@ def yarn_attention(factor: float, weight: float = 1.0) -> float:
     return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
 
 
-def _attention_factor(rope: Fields, factor: float) -> float:
+def _attention_factor(rope: ConfigFields, factor: float) -> float:
     if rope.raw("attention_factor") is not None:
         return rope.number("attention_factor")
     if rope.raw("mscale") and rope.raw("mscale_all_dim"):

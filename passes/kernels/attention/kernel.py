@@ -35,11 +35,11 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, memref
 
 from mxc.dialects.quantize import BLOCK
-from mxc.passes.kernels.attention.memory import Block, Memory, Workgroup, place_of
+from mxc.passes.kernels.attention.memory import AttentionBuffers, KeyBlock, Workgroup, place_of
 from mxc.passes.kernels.attention.packed import bytes_of_entries
-from mxc.passes.kernels.attention.shape import BLOCK_ROWS, PIECE_KEYS, Attention, is_apart
+from mxc.passes.kernels.attention.shape import BLOCK_ROWS, PIECE_KEYS, CpuAttention, is_apart
 from mxc.passes.kernels.attention.staging import Staging
-from mxc.passes.kernels.attention.tile import Tile
+from mxc.passes.kernels.attention.tile import AttentionTile
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.extents import Buffer, value_of
 from mxc.passes.kernels.runs import block_of_rows, first_seen
@@ -52,7 +52,7 @@ AHEAD = 64
 EachHead = Callable[[ir.Value, ir.Value], None]
 
 
-def attention(shape: Attention, buffers: Sequence[ir.Value]) -> None:
+def attention(shape: CpuAttention, buffers: Sequence[ir.Value]) -> None:
     """Build the body at the insertion point."""
     runs = buffers[3]
     # The last rows of a run attend to most keys, and are started first, to balance the load.
@@ -72,7 +72,9 @@ def attention(shape: Attention, buffers: Sequence[ir.Value]) -> None:
         OneHead(shape, memory, work, block).build()
 
 
-def _memory(shape: Attention, buffers: Sequence[ir.Value]) -> tuple[Memory, Memory]:
+def _memory(
+    shape: CpuAttention, buffers: Sequence[ir.Value]
+) -> tuple[AttentionBuffers, AttentionBuffers]:
     """Scratch memory of a workgroup for one head, and for all heads; both use the same memory."""
     queries, pool, sinks, _, lists, *dense, parts, result = buffers
     staged = scratch([shape.depth, shape.block_keys], f32())
@@ -89,13 +91,13 @@ def _memory(shape: Attention, buffers: Sequence[ir.Value]) -> tuple[Memory, Memo
         packed = bytes_of_entries(pool)
         factors = scratch([shape.mixed // BLOCK, shape.block_keys], f32())
 
-    def memory(tiles: int, copied: Buffer | None) -> Memory:
+    def memory(tiles: int, copied: Buffer | None) -> AttentionBuffers:
         def view(buffer: Buffer, at: int) -> ir.Value:
             return memref.ViewOp(buffer.memref, rest, index(at), []).result
 
         each = shape.state_bytes(tiles) // 4
         states = [view(Buffer([tiles, shape.lanes], f32()), number * each) for number in range(4)]
-        return Memory(
+        return AttentionBuffers(
             queries=queries,
             pool=pool,
             value_pool=dense[0] if dense else pool,
@@ -126,8 +128,8 @@ class Walk(ABC):
     """A workgroup loops over the keys that its rows attend to. `block`: number of the block of rows
     in the run."""
 
-    shape: Attention
-    memory: Memory
+    shape: CpuAttention
+    memory: AttentionBuffers
     work: Workgroup
     block: ir.Value
 
@@ -141,10 +143,12 @@ class Walk(ABC):
         """Emit `act` for the heads of the workgroup."""
 
     @abstractmethod
-    def each_tile(self, head: ir.Value, number: ir.Value, act: Callable[[Tile], None]) -> None:
+    def each_tile(
+        self, head: ir.Value, number: ir.Value, act: Callable[[AttentionTile], None]
+    ) -> None:
         """Emit `act` for the tiles of a head; `number` is the number of its first tile."""
 
-    def all_tiles(self, act: Callable[[Tile], None]) -> None:
+    def all_tiles(self, act: Callable[[AttentionTile], None]) -> None:
         """Emit `act` for all tiles of the workgroup."""
         self.each_head(lambda head, number: self.each_tile(head, number, act))
 
@@ -162,22 +166,22 @@ class Walk(ABC):
         end = arith.select(apart, arith.minui(end, piece + 1), end)
         with when(signed_below(piece, end)):
             whole = apart ^ 1
-            self.all_tiles(Tile.begin_piece)
+            self.all_tiles(AttentionTile.begin_piece)
             several = signed_below(piece + 1, end)
             with when(whole):
-                self.all_tiles(Tile.begin)
+                self.all_tiles(AttentionTile.begin)
                 with when(several):
-                    self.all_tiles(Tile.begin_sums)
+                    self.all_tiles(AttentionTile.begin_sums)
             with loop(piece, end, index(1)) as (each, _, _):
                 start = each * piece_keys
                 stop = arith.minui(behind, start + piece_keys)
                 self._go_over(arith.maxui(start, begin), stop)
                 with when(signed_below(each + 1, end)):
-                    self.all_tiles(Tile.add_piece)
+                    self.all_tiles(AttentionTile.add_piece)
             with when(whole):
                 self.all_tiles(lambda tile: tile.finish(several))
             with when(apart):
-                self.all_tiles(Tile.leave_piece)
+                self.all_tiles(AttentionTile.leave_piece)
 
     def _go_over(self, start: ir.Value, stop: ir.Value) -> None:
         """Process the keys `start` .. `stop` - 1 of a piece."""
@@ -189,7 +193,7 @@ class Walk(ABC):
                 place_of(self.shape, self.memory.lists, run.number, position)
                 for position in (at, arith.minui(at + ahead, last))
             ]
-            block = Block(at, arith.minui(at + size, stop), *places)
+            block = KeyBlock(at, arith.minui(at + size, stop), *places)
 
             def go_over(head: ir.Value, number: ir.Value) -> None:
                 staging = Staging(self.shape, self.memory, head)
@@ -216,10 +220,12 @@ class AllHeads(Walk):
         with loop(index(0), index(self.shape.heads), index(1)) as (head, _, _):
             act(head, head)
 
-    def each_tile(self, head: ir.Value, number: ir.Value, act: Callable[[Tile], None]) -> None:
+    def each_tile(
+        self, head: ir.Value, number: ir.Value, act: Callable[[AttentionTile], None]
+    ) -> None:
         """Emit `act` for the tile of all query heads of a key/value head."""
         rows = self.work.rest(head, number, self.shape.group)
-        act(Tile(self.shape, self.memory, rows, all_heads=True))
+        act(AttentionTile(self.shape, self.memory, rows, all_heads=True))
 
 
 class OneHead(Walk):
@@ -242,7 +248,9 @@ class OneHead(Walk):
         """Emit `act` for the head of the workgroup."""
         act(workgroup(0), index(0))
 
-    def each_tile(self, head: ir.Value, number: ir.Value, act: Callable[[Tile], None]) -> None:
+    def each_tile(
+        self, head: ir.Value, number: ir.Value, act: Callable[[AttentionTile], None]
+    ) -> None:
         """Emit full tiles; the last may repeat rows, unless it is the rest of one token's rows."""
         first, behind = self._bounds()
         size = self.shape.tile_rows
@@ -255,8 +263,8 @@ class OneHead(Walk):
         with loop(index(0), tiles, index(1)) as (tile, _, _):
             at = first + tile * size
             rows = self.work.tile(head, number + tile, at, size)
-            act(Tile(self.shape, self.memory, rows, all_heads=False))
+            act(AttentionTile(self.shape, self.memory, rows, all_heads=False))
         if left is not None:
             with when(left):
                 rows = self.work.rest(head, number + tiles, rest)
-                act(Tile(self.shape, self.memory, rows, all_heads=False))
+                act(AttentionTile(self.shape, self.memory, rows, all_heads=False))

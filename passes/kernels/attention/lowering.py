@@ -13,7 +13,7 @@ from mxc.dialects.quantize import BLOCK
 from mxc.dialects.reasons import Reason
 from mxc.passes.kernels.attention.kernel import attention
 from mxc.passes.kernels.attention.pieces import join_pieces
-from mxc.passes.kernels.attention.shape import KEY_REGISTERS, MOST_STAGED, Attention
+from mxc.passes.kernels.attention.shape import KEY_REGISTERS, MOST_STAGED, CpuAttention
 from mxc.passes.kernels.dense_attention import dense_attention_lowering, dense_sizes_of
 from mxc.passes.kernels.lowerings import Lowering
 from mxc.passes.kernels.paged_attention import attention_lowering, paged_sizes_of
@@ -22,7 +22,7 @@ from mxc.passes.kernels.paged_attention import attention_lowering, paged_sizes_o
 _FEW_LANES = 8
 
 
-class _Kernel(Attention):
+class _Kernel(CpuAttention):
     """The kernels of one."""
 
     def body(self, *buffers: ir.Value) -> None:

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from iree.compiler import ir
 from iree.compiler.dialects import arith, memref
 
-from mxc.passes.kernels.attention.shape import Attention
+from mxc.passes.kernels.attention.shape import CpuAttention
 from mxc.passes.kernels.extents import value_of
-from mxc.passes.kernels.runs import Run
+from mxc.passes.kernels.runs import KernelRun
 from mxc.passes.kernels.vectors import index
 
 
 @dataclass(frozen=True)
-class Memory:
+class AttentionBuffers:
     """`queries`, `pool`, `value_pool`, `sinks`, `lists`, `mask`, `parts` and `result` are the
     memrefs of a call; the values may be in the pool of the keys. `sums` is the one of the last two
     to which the values of a piece are summed.
@@ -52,7 +52,7 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Place:
+class KeyPlace:
     """The start of a block of keys, which lies in one page: the page and a position in it."""
 
     page: ir.Value
@@ -66,7 +66,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Block:
+class KeyBlock:
     """The keys `start` .. `stop` - 1 of the sequence of a run; later keys of the block are not
     used.
 
@@ -75,19 +75,19 @@ class Block:
 
     start: ir.Value
     stop: ir.Value
-    here: Place
-    ahead: Place
+    here: KeyPlace
+    ahead: KeyPlace
 
 
-def place_of(shape: Attention, lists: ir.Value, run: ir.Value, position: ir.Value) -> Place:
+def place_of(shape: CpuAttention, lists: ir.Value, run: ir.Value, position: ir.Value) -> KeyPlace:
     """The place of the block that begins at `position` of a run."""
     size = value_of(shape.positions)
     page = memref.LoadOp(lists, [run, position // size]).result
-    return Place(arith.index_cast(ir.IndexType.get(), page), position % size)
+    return KeyPlace(arith.index_cast(ir.IndexType.get(), page), position % size)
 
 
 @dataclass(frozen=True)
-class Rows:
+class QueryRows:
     """The rows of a tile: `tokens` of the call, `own`, these counted within the `run`, the last
     `positions` that they attend to, and their query heads (`members`).
 
@@ -123,8 +123,8 @@ class Rows:
 class Workgroup:
     """The part of a call of a workgroup: a run, and the first row of its partial results."""
 
-    shape: Attention
-    run: Run
+    shape: CpuAttention
+    run: KernelRun
     first_part: ir.Value
 
     @property
@@ -134,7 +134,7 @@ class Workgroup:
 
     def rows(
         self, head: ir.Value, number: ir.Value, tokens: Sequence[ir.Value], members: list[ir.Value]
-    ) -> Rows:
+    ) -> QueryRows:
         """The rows of `tokens`, which are counted within the run."""
         known: dict[ir.Value, tuple[ir.Value, ir.Value]] = {}
         for token in tokens:
@@ -142,11 +142,11 @@ class Workgroup:
                 run = self.run
                 known[token] = run.first + token, self.shape.position(run, token)
         places, positions = zip(*(known[token] for token in tokens), strict=True)
-        return Rows(
+        return QueryRows(
             head, number, self.run.number, places, tokens, positions, members, self.first_part
         )
 
-    def tile(self, head: ir.Value, number: ir.Value, first: ir.Value, count: int) -> Rows:
+    def tile(self, head: ir.Value, number: ir.Value, first: ir.Value, count: int) -> QueryRows:
         """`count` rows from `first` on; where the run has fewer, rows are repeated."""
         each, last = index(self.group), self.run.tokens - 1
         if self.group % count == 0:
@@ -164,7 +164,7 @@ class Workgroup:
         tokens = [row // each for row in numbers]
         return self.rows(head, number, tokens, [row % each for row in numbers])
 
-    def rest(self, head: ir.Value, number: ir.Value, count: int) -> Rows:
+    def rest(self, head: ir.Value, number: ir.Value, count: int) -> QueryRows:
         """The last `count` rows of the run, all of one token."""
         last = self.run.tokens - 1
         members = [index(self.group - count + i) for i in range(count)]

@@ -14,10 +14,10 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, math, memref, scf, vector
 
 from mxc.dialects.quantize import BLOCK
-from mxc.passes.kernels.attention.memory import Block, Memory, Rows
+from mxc.passes.kernels.attention.memory import AttentionBuffers, KeyBlock, QueryRows
 from mxc.passes.kernels.attention.packed import of_bytes
 from mxc.passes.kernels.attention.rows import row_lanes
-from mxc.passes.kernels.attention.shape import KEY_REGISTERS, Attention
+from mxc.passes.kernels.attention.shape import KEY_REGISTERS, CpuAttention
 from mxc.passes.kernels.attention.staging import extended
 from mxc.passes.kernels.vectors import (
     bitcast,
@@ -41,10 +41,10 @@ from mxc.passes.kernels.vectors import (
 class Mix:
     """The rows of a tile and a block. `all_heads`: the workgroup processes all heads in turn."""
 
-    shape: Attention
-    memory: Memory
-    rows: Rows
-    block: Block
+    shape: CpuAttention
+    memory: AttentionBuffers
+    rows: QueryRows
+    block: KeyBlock
     all_heads: bool
 
     def add(self, first: ir.Value, behind: ir.Value) -> None:

@@ -21,8 +21,8 @@ from iree.compiler.dialects import arith, memref
 
 from mxc.dialects.quantize import BLOCK
 from mxc.formats.formats import BlockFormat
-from mxc.passes.kernels.attention.memory import Memory, Place
-from mxc.passes.kernels.attention.shape import Attention
+from mxc.passes.kernels.attention.memory import AttentionBuffers, KeyPlace
+from mxc.passes.kernels.attention.shape import CpuAttention
 from mxc.passes.kernels.vectors import bitcast, equal, f32, i8, i16, i32, load, of, shifted, splat
 
 #: Value of an e4m3 divided by the value of the f16 with the same bits.
@@ -43,9 +43,9 @@ def bytes_of_entries(pool: ir.Value) -> ir.Value:
 
 
 def place_of_scale(
-    shape: Attention, entry: ir.Value, place: Place, head: ir.Value, block: ir.Value
+    shape: CpuAttention, entry: ir.Value, place: KeyPlace, head: ir.Value, block: ir.Value
 ) -> list[ir.Value]:
-    """The indices in `Memory.packed` of the scale of a block for the first key of `place`."""
+    """Indices in `AttentionBuffers.packed` of the scale of a block for the first key of `place`."""
     positions = shape.page
     row = place.page * shape.entries + entry
     before = head * (shape.depth // BLOCK) + block
@@ -53,7 +53,9 @@ def place_of_scale(
     return [row, at + positions * shape.heads * shape.depth]
 
 
-def scales_of(shape: Attention, memory: Memory, place: list[ir.Value], keys: ir.Value) -> ir.Value:
+def scales_of(
+    shape: CpuAttention, memory: AttentionBuffers, place: list[ir.Value], keys: ir.Value
+) -> ir.Value:
     """f32 [lanes]: the scales of keys from number `keys` on, times `unit_of` the format."""
     assert shape.packed is not None
     lanes, (row, at) = shape.lanes, place

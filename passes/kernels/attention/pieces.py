@@ -19,12 +19,12 @@ from iree.compiler import ir
 from iree.compiler.dialects import math, scf, vector
 
 from mxc.dialects.dense_attention import LOWEST, SMALLEST
-from mxc.passes.kernels.attention.shape import BLOCK_ROWS, PIECE_KEYS, Attention, is_apart
+from mxc.passes.kernels.attention.shape import BLOCK_ROWS, PIECE_KEYS, CpuAttention, is_apart
 from mxc.passes.kernels.attention.staging import extended
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.exponential import exponential, greater
 from mxc.passes.kernels.extents import value_of
-from mxc.passes.kernels.runs import Run, first_seen, run_of_token
+from mxc.passes.kernels.runs import KernelRun, first_seen, run_of_token
 from mxc.passes.kernels.vectors import broadcast, f32, index, lanes_of, load, loop, splat, when
 
 #: The smallest maximum: that of a row whose keys are all masked.
@@ -34,25 +34,27 @@ SUMS = 8
 
 
 @dataclass(frozen=True)
-class State:
+class SoftmaxState:
     """Maximum and total of rows, in the lanes of a register."""
 
     maximum: ir.Value
     total: ir.Value
 
 
-def only_sink(sink: ir.Value) -> State:
+def only_sink(sink: ir.Value) -> SoftmaxState:
     """The state before the first piece."""
     maximum = greater(splat(FLOOR, f32(), lanes_of(sink)), sink)
-    return State(maximum, exponential(sink - maximum))
+    return SoftmaxState(maximum, exponential(sink - maximum))
 
 
-def joined(before: State, piece: State) -> tuple[State, tuple[ir.Value, ir.Value]]:
+def joined(
+    before: SoftmaxState, piece: SoftmaxState
+) -> tuple[SoftmaxState, tuple[ir.Value, ir.Value]]:
     """The combined state, and the factors of the state before and of the piece."""
     maximum = greater(piece.maximum, before.maximum)
     old = exponential(before.maximum - maximum)
     new = exponential(piece.maximum - maximum)
-    return State(maximum, added(before.total, piece.total, (old, new))), (old, new)
+    return SoftmaxState(maximum, added(before.total, piece.total, (old, new))), (old, new)
 
 
 def added(before: ir.Value, piece: ir.Value, factors: tuple[ir.Value, ir.Value]) -> ir.Value:
@@ -60,14 +62,14 @@ def added(before: ir.Value, piece: ir.Value, factors: tuple[ir.Value, ir.Value])
     return math.fma(piece, factors[1], before * factors[0])
 
 
-def mean(shape: Attention, total: ir.Value, weights: ir.Value) -> ir.Value:
+def mean(shape: CpuAttention, total: ir.Value, weights: ir.Value) -> ir.Value:
     """A sum of values over the total of their weights, which is zero only under a mask."""
     if shape.mask is not None:
         weights = greater(weights, splat(SMALLEST, f32(), shape.lanes))
     return total / weights
 
 
-def join_pieces(shape: Attention, buffers: Sequence[ir.Value]) -> None:
+def join_pieces(shape: CpuAttention, buffers: Sequence[ir.Value]) -> None:
     """Build the body of @NAME_joined; a workgroup has the query heads of a token."""
     parts, sinks, runs, result = buffers
     lanes, whole = shape.lanes, shape.mixed // shape.lanes
@@ -87,7 +89,7 @@ def join_pieces(shape: Attention, buffers: Sequence[ir.Value]) -> None:
                         broadcast(parts, shape.state_of([row, head, member], i), lanes)
                         for i in range(2)
                     ]
-                    state, factors = joined(State(maximum, total), State(*left))
+                    state, factors = joined(SoftmaxState(maximum, total), SoftmaxState(*left))
                     for i, at in enumerate(columns):
                         part = load(parts, [row, head, member, at], f32(), lanes)
                         sums[i] = added(sums[i], part, factors)
@@ -98,7 +100,7 @@ def join_pieces(shape: Attention, buffers: Sequence[ir.Value]) -> None:
 
 
 def _pieces(
-    shape: Attention, run: Run, token: ir.Value, member: ir.Value
+    shape: CpuAttention, run: KernelRun, token: ir.Value, member: ir.Value
 ) -> tuple[ir.Value, ir.Value]:
     """The first piece that a row attends to and the one after the last, counted from the first
     piece that its block of rows attends to."""

@@ -100,6 +100,6 @@ def _reduce_pair(x: ir.Value, y: ir.Value, run: int, combine: Combine) -> ir.Val
     return combine(half(0), half(run))
 
 
-def spread(value: ir.Value, lanes: int) -> ir.Value:
+def in_all_lanes(value: ir.Value, lanes: int) -> ir.Value:
     """Broadcast a scalar to all lanes."""
     return vector.broadcast(of(value.type, lanes), value)

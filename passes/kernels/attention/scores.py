@@ -13,9 +13,9 @@ import numpy as np
 from iree.compiler import ir
 from iree.compiler.dialects import arith, math, scf, vector
 
-from mxc.passes.kernels.attention.memory import Block, Memory, Rows
-from mxc.passes.kernels.attention.rows import spread
-from mxc.passes.kernels.attention.shape import KEY_REGISTERS, Attention
+from mxc.passes.kernels.attention.memory import AttentionBuffers, KeyBlock, QueryRows
+from mxc.passes.kernels.attention.rows import in_all_lanes
+from mxc.passes.kernels.attention.shape import KEY_REGISTERS, CpuAttention
 from mxc.passes.kernels.exponential import tanh
 from mxc.passes.kernels.extents import value_of
 from mxc.passes.kernels.runs import first_seen
@@ -44,7 +44,9 @@ MASKED = float("-inf")
 Scores = list[list[ir.Value]]
 
 
-def scores(shape: Attention, memory: Memory, rows: Rows, block: Block) -> Scores:
+def scores(
+    shape: CpuAttention, memory: AttentionBuffers, rows: QueryRows, block: KeyBlock
+) -> Scores:
     """Scores of the rows for the keys of a block; MASKED for keys that a row does not attend to."""
     found = _products(shape, memory, rows, block)
     if memory.mask is not None:
@@ -52,7 +54,9 @@ def scores(shape: Attention, memory: Memory, rows: Rows, block: Block) -> Scores
     return _masked(shape, rows, block, found)
 
 
-def _products(shape: Attention, memory: Memory, rows: Rows, block: Block) -> Scores:
+def _products(
+    shape: CpuAttention, memory: AttentionBuffers, rows: QueryRows, block: KeyBlock
+) -> Scores:
     registers = shape.key_registers
     at_once = KEY_REGISTERS * shape.tile_rows // (rows.count * registers)
     number = min(shape.chains, at_once)
@@ -72,7 +76,7 @@ def _products(shape: Attention, memory: Memory, rows: Rows, block: Block) -> Sco
 
 
 def _chains(
-    shape: Attention, memory: Memory, rows: Rows, block: Block, chains: range
+    shape: CpuAttention, memory: AttentionBuffers, rows: QueryRows, block: KeyBlock, chains: range
 ) -> list[list[ir.Value]]:
     """The sums of each chain, for all rows and registers of keys."""
     lanes, registers = shape.lanes, shape.key_registers
@@ -101,7 +105,7 @@ def _chains(
 
 
 def _ask_for_values(
-    shape: Attention, memory: Memory, rows: Rows, block: Block, at: ir.Value
+    shape: CpuAttention, memory: AttentionBuffers, rows: QueryRows, block: KeyBlock, at: ir.Value
 ) -> None:
     """Prefetch a part of the values of the block, in the loop over its scores at `at`."""
     keys, depth = shape.block_keys, shape.depth
@@ -114,7 +118,9 @@ def _ask_for_values(
             prefetch(memory.value_pool, place)
 
 
-def _added(shape: Attention, mask: ir.Value, rows: Rows, block: Block, scores: Scores) -> Scores:
+def _added(
+    shape: CpuAttention, mask: ir.Value, rows: QueryRows, block: KeyBlock, scores: Scores
+) -> Scores:
     """Scores plus the mask, which is not read past the last key."""
     assert shape.mask is not None
     lanes, registers = shape.lanes, shape.key_registers
@@ -147,7 +153,7 @@ def _added(shape: Attention, mask: ir.Value, rows: Rows, block: Block, scores: S
     ]
 
 
-def _masked(shape: Attention, rows: Rows, block: Block, scores: Scores) -> Scores:
+def _masked(shape: CpuAttention, rows: QueryRows, block: KeyBlock, scores: Scores) -> Scores:
     """Mask scores of keys that a row does not attend to. Most blocks have none, and skip this."""
     behind = block.start + shape.block_keys
     hidden = signed_below(rows.positions[0] + 1, behind)
@@ -173,12 +179,12 @@ def _masked(shape: Attention, rows: Rows, block: Block, scores: Scores) -> Score
     return [flat[i * registers : (i + 1) * registers] for i in range(rows.count)]
 
 
-def _seen_keys(shape: Attention, position: ir.Value, start: ir.Value) -> list[ir.Value]:
+def _seen_keys(shape: CpuAttention, position: ir.Value, start: ir.Value) -> list[ir.Value]:
     """The mask of the keys, in the block from `start` on, that a row at `position` attends to."""
     lanes = shape.lanes
 
     def bound(key: ir.Value) -> ir.Value:
-        return spread(arith.index_cast(i32(), key - start), lanes)
+        return in_all_lanes(arith.index_cast(i32(), key - start), lanes)
 
     own, first = bound(position), None
     if shape.reach is not None:

@@ -12,7 +12,7 @@ from iree.compiler.dialects import arith
 from mxc.dialects.quantize import BLOCK
 from mxc.passes.kernels.extents import Size, plus, product, quotient_up, value_of
 from mxc.passes.kernels.paged_attention import PagedAttention
-from mxc.passes.kernels.runs import Run, most_blocks, most_pieces
+from mxc.passes.kernels.runs import KernelRun, most_blocks, most_pieces
 from mxc.passes.kernels.vectors import equal, index, signed_below
 
 #: Most registers of keys that a tile processes at once.
@@ -32,7 +32,7 @@ MOST_STAGED, MOST_SCRATCH = 18432, 32256
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attention(PagedAttention):
+class CpuAttention(PagedAttention):
     """Sizes of one kernel, of registers of `lanes` f32."""
 
     lanes: int
@@ -53,7 +53,7 @@ class Attention(PagedAttention):
         room for, 0 for none."""
         return min(KEY_REGISTERS, MOST_STAGED // (4 * self.depth * self.lanes))
 
-    def position(self, run: Run, token: ir.Value) -> ir.Value:
+    def position(self, run: KernelRun, token: ir.Value) -> ir.Value:
         """The last position that a token of a run attends to."""
         if not self.causal:
             return run.before
@@ -174,6 +174,6 @@ class Attention(PagedAttention):
         ]
 
 
-def is_apart(kernel: Attention) -> ir.Value:
+def is_apart(kernel: CpuAttention) -> ir.Value:
     """Whether each piece has its own workgroup."""
     return signed_below(index(1), value_of(kernel.pieces))

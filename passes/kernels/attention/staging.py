@@ -9,7 +9,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, vector
 
 from mxc.dialects.quantize import BLOCK
-from mxc.passes.kernels.attention.memory import Block, Memory
+from mxc.passes.kernels.attention.memory import AttentionBuffers, KeyBlock
 from mxc.passes.kernels.attention.packed import (
     as_bf16,
     of_bytes,
@@ -18,7 +18,7 @@ from mxc.passes.kernels.attention.packed import (
     scales_of,
 )
 from mxc.passes.kernels.attention.rows import shuffle, transpose
-from mxc.passes.kernels.attention.shape import Attention
+from mxc.passes.kernels.attention.shape import CpuAttention
 from mxc.passes.kernels.vectors import (
     bitcast,
     broadcast,
@@ -46,11 +46,11 @@ def extended(value: ir.Value) -> ir.Value:
 class Staging:
     """Loads blocks of a head to the scratch of the workgroup."""
 
-    shape: Attention
-    memory: Memory
+    shape: CpuAttention
+    memory: AttentionBuffers
     head: ir.Value
 
-    def stage_keys(self, block: Block) -> None:
+    def stage_keys(self, block: KeyBlock) -> None:
         """Store the keys to `staged`, transposed. Past the last key, it is repeated."""
         lanes, depth = self.shape.lanes, self.shape.depth
         last = block.stop - block.start - 1
@@ -66,7 +66,7 @@ class Staging:
             if whole < depth:
                 stage(block, numbers, index(whole), column, depth - whole)
 
-    def stage_factors(self, block: Block) -> None:
+    def stage_factors(self, block: KeyBlock) -> None:
         """Store the scales of the values to `factors`, and prefetch those of a later block."""
         shape, memory, lanes = self.shape, self.memory, self.shape.lanes
         with loop(index(0), index(shape.mixed // BLOCK), index(1)) as (part, _, _):
@@ -80,7 +80,7 @@ class Staging:
 
     def _stage_square(
         self,
-        block: Block,
+        block: KeyBlock,
         numbers: list[ir.Value],
         at: ir.Value,
         column: ir.Value,
@@ -109,7 +109,7 @@ class Staging:
 
     def _stage_packed(
         self,
-        block: Block,
+        block: KeyBlock,
         numbers: list[ir.Value],
         at: ir.Value,
         column: ir.Value,
@@ -146,7 +146,7 @@ class Staging:
                 here = [at + element, column]
                 vector.store(value, memory.staged, here)
 
-    def copy_values(self, block: Block) -> None:
+    def copy_values(self, block: KeyBlock) -> None:
         """Copy the values, unchanged, or as bf16 where they are packed."""
         shape, lanes, memory = self.shape, self.shape.lanes, self.memory
         depth, packed, kind = shape.mixed, shape.packed, shape.pool_type

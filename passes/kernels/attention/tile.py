@@ -12,11 +12,11 @@ from collections.abc import Callable
 from iree.compiler import ir
 from iree.compiler.dialects import arith, math, memref, vector
 
-from mxc.passes.kernels.attention.memory import Block, Memory, Rows
+from mxc.passes.kernels.attention.memory import AttentionBuffers, KeyBlock, QueryRows
 from mxc.passes.kernels.attention.mix import Mix
 from mxc.passes.kernels.attention.pieces import (
     FLOOR,
-    State,
+    SoftmaxState,
     added,
     joined,
     mean,
@@ -24,7 +24,7 @@ from mxc.passes.kernels.attention.pieces import (
 )
 from mxc.passes.kernels.attention.rows import reduce_rows, row_lanes
 from mxc.passes.kernels.attention.scores import Scores, scores
-from mxc.passes.kernels.attention.shape import Attention
+from mxc.passes.kernels.attention.shape import CpuAttention
 from mxc.passes.kernels.attention.staging import extended
 from mxc.passes.kernels.exponential import exponential, greater
 from mxc.passes.kernels.runs import first_seen
@@ -41,10 +41,12 @@ from mxc.passes.kernels.vectors import (
 )
 
 
-class Tile:
+class AttentionTile:
     """The tile of `rows` in a workgroup. `all_heads`: see Mix."""
 
-    def __init__(self, shape: Attention, memory: Memory, rows: Rows, *, all_heads: bool) -> None:
+    def __init__(
+        self, shape: CpuAttention, memory: AttentionBuffers, rows: QueryRows, *, all_heads: bool
+    ) -> None:
         """Build nothing yet."""
         self._shape = shape
         self._memory = memory
@@ -67,11 +69,11 @@ class Tile:
     def begin_piece(self) -> None:
         """Before the first block of a piece: clear its state and its sums of values."""
         lanes, memory = self._shape.lanes, self._memory
-        none = State(splat(FLOOR, f32(), lanes), splat(0.0, f32(), lanes))
+        none = SoftmaxState(splat(FLOOR, f32(), lanes), splat(0.0, f32(), lanes))
         self._store(memory.maxima, memory.totals, none)
         self._clear(memory.sums, self._rows.part)
 
-    def block(self, block: Block) -> None:
+    def block(self, block: KeyBlock) -> None:
         """Process a block of keys, if the tile attends to any of them."""
         shape, positions = self._shape, self._rows.positions
         behind = block.start + shape.block_keys
@@ -82,12 +84,12 @@ class Tile:
             some = some & signed_below(oldest, behind)
             first = arith.maxsi(first, oldest)
         with when(some):
-            self._soften(scores(shape, self._memory, self._rows, block))
+            self._weight_scores(scores(shape, self._memory, self._rows, block))
             mix = Mix(shape, self._memory, self._rows, block, self._all_heads)
             bounds = [at - block.start for at in (first, arith.minsi(behind, own))]
             mix.add(*bounds)
 
-    def _soften(self, scores: Scores) -> None:
+    def _weight_scores(self, scores: Scores) -> None:
         """Turn scores into weights, and scale earlier sums to the new maximum."""
         memory, lanes = self._memory, self._shape.lanes
         here = [self._rows.number, index(0)]
@@ -154,7 +156,7 @@ class Tile:
         memory, rows, lanes = self._memory, self._rows, self._shape.lanes
         here = [rows.number, index(0)]
         before, piece = (
-            State(*(load(source, here, f32(), lanes) for source in sources))
+            SoftmaxState(*(load(source, here, f32(), lanes) for source in sources))
             for sources in (
                 (memory.all_maxima, memory.all_totals),
                 (memory.maxima, memory.totals),
@@ -180,7 +182,7 @@ class Tile:
         """The indices of the maximum and the total of a row."""
         return [self._rows.number, index(row * self._lane)]
 
-    def _store(self, maxima: ir.Value, totals: ir.Value, state: State) -> None:
+    def _store(self, maxima: ir.Value, totals: ir.Value, state: SoftmaxState) -> None:
         vector.store(state.maximum, maxima, [self._rows.number, index(0)])
         vector.store(state.total, totals, [self._rows.number, index(0)])
 

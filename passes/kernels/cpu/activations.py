@@ -23,7 +23,7 @@ from mxc.passes.kernels.cpu.scales import Scales
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.extents import Buffer, Size, Sized, named, plus, quotient_up, value_of
 from mxc.passes.kernels.narrow_floats import rounded
-from mxc.passes.kernels.sources import BLOCK, Source
+from mxc.passes.kernels.sources import BLOCK, ActivationSource
 from mxc.passes.kernels.vectors import (
     bitcast,
     f32,
@@ -103,7 +103,7 @@ class Prepare(Sized):
     """The kernel that prepares `rows` rows of `blocks` blocks, with one scale per block.
     `quantizer`: the kernel reads floats, and quantizes them to the source."""
 
-    source: Source
+    source: ActivationSource
     prepared: Prepared
     rows: Size
     blocks: int

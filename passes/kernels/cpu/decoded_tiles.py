@@ -16,9 +16,9 @@ from mxc.kernels.amx import TILE
 from mxc.kernels.decode import STEP, ExponentTable, takes_exponents
 from mxc.kernels.lowering.index import value_of
 from mxc.kernels.lowering.places import At
-from mxc.passes.kernels.cpu.elements import Codes
+from mxc.passes.kernels.cpu.elements import CodeElements
 from mxc.passes.kernels.cpu.isa import Amx, Exponents, halves, pair
-from mxc.passes.kernels.cpu.weights import PANEL, Column, Weights
+from mxc.passes.kernels.cpu.weights import PANEL, Column, RegisterWeights
 from mxc.passes.kernels.vectors import bitcast, equal, i8, i16, i32, of, splat
 
 #: Called with the number and the value of each register of a tile.
@@ -33,7 +33,7 @@ class DecodedTiles:
     """`elements` and `scales` are panels in memory; `panels`: number of panels per half of a
     gate."""
 
-    weights: Weights
+    weights: RegisterWeights
     elements: ir.Value
     scales: ir.Value | None
     panels: int
@@ -84,7 +84,7 @@ class DecodedTiles:
     def _table(self) -> ExponentTable | None:
         """The lookup table for scales subtracted from exponents; None if not possible."""
         elements, scales = self.weights.elements, self.weights.scales
-        if scales is None or not isinstance(elements, Codes):
+        if scales is None or not isinstance(elements, CodeElements):
             return None
         if not takes_exponents(scales.type, scales.block):
             return None

@@ -107,7 +107,7 @@ class Elements(ABC):
 
 
 @dataclass(frozen=True)
-class Codes(Elements):
+class CodeElements(Elements):
     """Elements that are codes of a small format."""
 
     element: ElementFormat = E2M1
@@ -124,7 +124,7 @@ class Codes(Elements):
 
 
 @dataclass(frozen=True)
-class Nibbles(Codes):
+class E2M1Elements(CodeElements):
     """Elements e2m1: nibble t of dword j is k = 8j + t."""
 
     kinds: tuple[Kind, ...] = ("quads", "pairs", "floats")
@@ -177,8 +177,8 @@ class Nibbles(Codes):
 
 
 @dataclass(frozen=True)
-class Int4(Nibbles):
-    """Integers from -8 to 7, in two's complement, stored like `Nibbles`."""
+class Int4Elements(E2M1Elements):
+    """Integers from -8 to 7, in two's complement, stored like `E2M1Elements`."""
 
     element: ElementFormat = INT4
 
@@ -194,10 +194,10 @@ class Int4(Nibbles):
 
 
 @dataclass(frozen=True)
-class Sixes(Nibbles):
-    """6-bit elements in two planes: dwords 0 to 3 hold the low nibbles like `Nibbles`, dwords 4 and
-    5 the two high bits. Those of nibble p of byte b in dword j are bits 4 (j % 2) + 2p of byte b in
-    dword 4 + j / 2. Only in blocks of 32."""
+class SixBitElements(E2M1Elements):
+    """6-bit elements in two planes: dwords 0 to 3 hold the low nibbles like `E2M1Elements`,
+    dwords 4 and 5 the two high bits. Those of nibble p of byte b in dword j are bits 4 (j % 2) + 2p
+    of byte b in dword 4 + j / 2. Only in blocks of 32."""
 
     element: ElementFormat = E2M3
 
@@ -210,7 +210,7 @@ class Sixes(Nibbles):
     @property
     def in_rows(self) -> Elements:
         """6-bit elements as a stream of bits."""
-        return SixesInRows(self.kinds, self.block, self.element)
+        return SixBitRows(self.kinds, self.block, self.element)
 
     @property
     def excess(self) -> int:
@@ -224,7 +224,7 @@ class Sixes(Nibbles):
 
 
 @dataclass(frozen=True)
-class SixesInRows(Sixes):
+class SixBitRows(SixBitElements):
     """6-bit elements as a little-endian stream: element k has bits 6k to 6k + 5. Each 24 bits
     become a dword with one element per byte."""
 
@@ -255,7 +255,7 @@ class SixesInRows(Sixes):
 
 
 @dataclass(frozen=True)
-class Bytes(Codes):
+class ByteElements(CodeElements):
     """8-bit elements: byte b of dword j is k = 4j + b."""
 
     def decode(self, isa: Isa, kind: Kind, raw: Raw) -> Iterator[ir.Value]:
@@ -280,7 +280,7 @@ class Bytes(Codes):
 
 
 @dataclass(frozen=True)
-class Dense(Elements):
+class FloatElements(Elements):
     """Floats without scales: two bf16 per dword, or one f32."""
 
     type: str = "bf16"
@@ -306,17 +306,17 @@ _FLOATS: tuple[Kind, ...] = ("pairs", "floats")
 ELEMENTS: dict[str, Elements] = {
     found.type: found
     for found in (
-        Nibbles(),
-        Int4(),
-        Sixes(),
-        Sixes(element=E3M2, kinds=_FLOATS),
-        Bytes(element=E4M3),
-        Bytes(element=E5M2),
-        Bytes(element=E4M3FNUZ),
-        Bytes(element=E5M2FNUZ),
-        Bytes(element=INT8, kinds=("quads", *_FLOATS)),
-        Dense(),
-        Dense(type="f32", kinds=("floats",)),
+        E2M1Elements(),
+        Int4Elements(),
+        SixBitElements(),
+        SixBitElements(element=E3M2, kinds=_FLOATS),
+        ByteElements(element=E4M3),
+        ByteElements(element=E5M2),
+        ByteElements(element=E4M3FNUZ),
+        ByteElements(element=E5M2FNUZ),
+        ByteElements(element=INT8, kinds=("quads", *_FLOATS)),
+        FloatElements(),
+        FloatElements(type="f32", kinds=("floats",)),
     )
 }
 

@@ -13,26 +13,26 @@ from mxc.kernels.language import Kernel
 from mxc.kernels.lowering.index import Number, value_of
 from mxc.kernels.lowering.nest import GRID, lower
 from mxc.kernels.lowering.vectors import Vectors
-from mxc.kernels.vectors import Plan, scheduled
+from mxc.kernels.vectors import VectorPlan, scheduled
 from mxc.passes.kernels.cpu.isa import Isa
-from mxc.passes.kernels.cpu.product import Given, Product, put
+from mxc.passes.kernels.cpu.product import CpuProduct, ProductBuffers, put
 from mxc.passes.kernels.cpu.quantize.output import BlockTile
 from mxc.passes.kernels.cpu.schedule import OPERANDS
 from mxc.passes.kernels.cpu.weights import PANEL, Column
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.extents import value_of as size_of
-from mxc.passes.kernels.finish import Place
+from mxc.passes.kernels.finish import ResultColumns
 from mxc.passes.kernels.narrow_floats import rounded
 from mxc.passes.kernels.sources import BLOCK
 from mxc.passes.kernels.vectors import bitcast, broadcast, equal, f32, i8, index, of
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gemm(Product):
+class Gemm(CpuProduct):
     """A contraction kernel for one instruction set."""
 
     isa: Isa
-    plan: Plan
+    plan: VectorPlan
 
     @property
     def lanes(self) -> int:
@@ -75,7 +75,7 @@ class Gemm(Product):
                 self._nest(given, nest, rows)
                 scf.YieldOp([])
 
-    def _rows_of_group(self, given: Given) -> ir.Value:
+    def _rows_of_group(self, given: ProductBuffers) -> ir.Value:
         """Number of rows of the group of this workgroup."""
         if not self.rows.sorted:
             return size_of(self.rows.rows)
@@ -84,7 +84,7 @@ class Gemm(Product):
         end = memref.LoadOp(table, [group + 1]).result
         return arith.index_cast(ir.IndexType.get(), end - begin)
 
-    def _nest(self, given: Given, kernel: Kernel, rows: int) -> None:
+    def _nest(self, given: ProductBuffers, kernel: Kernel, rows: int) -> None:
         """Emit one of the nests, with tiles of `rows` rows."""
         blocks = None
         if self.out is not None:
@@ -104,7 +104,7 @@ class Registers(Vectors):
     """Emits the statements of a kernel for an instruction set."""
 
     gemm: Gemm
-    memory: Given
+    memory: ProductBuffers
     blocks: BlockTile | None
 
     @property
@@ -200,7 +200,7 @@ class Registers(Vectors):
         assert self.blocks is not None
         self.blocks.store([value_of(row) for row in rows], value_of(n // BLOCK))
 
-    def _cell(self, row: Number, n: Number) -> Place:
+    def _cell(self, row: Number, n: Number) -> ResultColumns:
         return self.gemm.places(value_of(row), value_of(n))[0]
 
     def _block(self, k: Number) -> ir.Value:

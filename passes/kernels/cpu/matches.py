@@ -13,12 +13,12 @@ from mxc.dialects.reasons import Reason
 from mxc.passes.kernels.cpu.elements import ELEMENTS, Elements
 from mxc.passes.kernels.cpu.scales import Scales, fits
 from mxc.passes.kernels.described import described, stored
-from mxc.passes.kernels.operands import Operand, has_scales_of_one, operand
+from mxc.passes.kernels.operands import ScaledOperand, has_scales_of_one, operand
 from mxc.passes.kernels.sources import BLOCK, ScaleType
 
 
 @dataclass(frozen=True, kw_only=True)
-class Call:
+class ContractionMatch:
     """The contraction `of` of `op`, and the sources of its operands.
 
     `tensors`: the elements and the scales of the weights, if any; `parameters`: their names if they
@@ -28,7 +28,7 @@ class Call:
 
     op: ir.Operation
     of: Contraction
-    lhs: Operand
+    lhs: ScaledOperand
     ids: ir.Value | None
     parameters: tuple[str, ...]
     tensors: tuple[ir.Value, ...]
@@ -58,7 +58,7 @@ class Call:
         return self.elements.bits <= 8
 
 
-def match(op: ir.Operation) -> Call | Reason:
+def match(op: ir.Operation) -> ContractionMatch | Reason:
     """The call that computes `op`, or the reason why no kernel does."""
     found = described(op)
     if isinstance(found, Reason):
@@ -88,7 +88,7 @@ def match(op: ir.Operation) -> Call | Reason:
     if 0 < len(names) < len(read):
         return Reason("of elements and scales of the weights only one is a parameter")
     rhs = OperandFormat(of.rhs.element) if ones else of.rhs
-    return Call(
+    return ContractionMatch(
         op=op,
         of=replace(
             of,

@@ -13,26 +13,26 @@ from typing import Self
 from iree.compiler import ir
 from iree.compiler.dialects import vector
 
-from mxc.kernels.contraction import Choice, Contraction
+from mxc.kernels.contraction import Choice, ContractionShape
 from mxc.kernels.decode import BF16, F32, element_of, scale_element
 from mxc.kernels.language import Element, Kernel
 from mxc.kernels.lowering.nest import workgroups
 from mxc.passes.kernels.cpu.activations import Prepared
-from mxc.passes.kernels.cpu.elements import Codes
+from mxc.passes.kernels.cpu.elements import CodeElements
 from mxc.passes.kernels.cpu.quantize.output import buffers as block_buffers
 from mxc.passes.kernels.cpu.quantize.rounding import Rounding
-from mxc.passes.kernels.cpu.rows import Rows
-from mxc.passes.kernels.cpu.weights import PANEL, Weights
+from mxc.passes.kernels.cpu.rows import GroupedRows
+from mxc.passes.kernels.cpu.weights import PANEL, RegisterWeights
 from mxc.passes.kernels.epilogues import NOTHING, Epilogue
 from mxc.passes.kernels.extents import Buffer, Size, quotient_up
-from mxc.passes.kernels.finish import Finish, Place
+from mxc.passes.kernels.finish import Finish, ResultColumns
 from mxc.passes.kernels.narrow_floats import narrowed
 from mxc.passes.kernels.sources import BLOCK
 from mxc.passes.kernels.vectors import i1, index, of
 
 
 @dataclass(frozen=True)
-class Given:
+class ProductBuffers:
     """The memrefs of a kernel. `arrays`: activations and row indices, by their names in the kernel;
     `results`: the result, or elements and scales if it is blocks."""
 
@@ -44,13 +44,13 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Product(ABC):
+class CpuProduct(ABC):
     """One kernel. `columns`: of the weights; `steps`: blocks of prepared activations along K;
     `out`: the result is MX blocks along the columns, and only whole ones."""
 
-    weights: Weights
+    weights: RegisterWeights
     prepared: Prepared
-    rows: Rows
+    rows: GroupedRows
     columns: int
     steps: int
     epilogue: Epilogue = NOTHING
@@ -90,7 +90,7 @@ class Product(ABC):
         """Number of columns of the result."""
         return self.columns // self.halves
 
-    def contraction(self, *, activations: Element = BF16, copied: bool = False) -> Contraction:
+    def contraction(self, *, activations: Element = BF16, copied: bool = False) -> ContractionShape:
         """The contraction that is computed; `copied`: activations are copied in sorted order."""
         elements, scales, rows = self.weights.elements, self.weights.scales, self.rows
         choice: Choice = "all"
@@ -98,9 +98,9 @@ class Product(ABC):
             choice = "sorted" if rows.sorted else "own" if rows.own else "chosen"
         groups = rows.experts if rows.sorted else rows.groups
         weights = F32 if elements.type == "f32" else element_of(None)
-        if isinstance(elements, Codes):
+        if isinstance(elements, CodeElements):
             weights = element_of(elements.element, self.weights.counts)
-        return Contraction(
+        return ContractionShape(
             columns=self.result_columns,
             depth=self.steps * self.prepared.block,
             weights=weights,
@@ -163,7 +163,7 @@ class Product(ABC):
             return [Buffer([self.rows.results, self.result_columns], self.epilogue.result)]
         return block_buffers(self.out, self.rows.results, self.result_columns)
 
-    def memory(self, buffers: Sequence[ir.Value]) -> Given:
+    def memory(self, buffers: Sequence[ir.Value]) -> ProductBuffers:
         """Assign the memrefs of the buffers to their roles."""
         rest = list(buffers)
         arrays, results = {"A": rest.pop(0)}, [rest.pop() for _ in self._results][::-1]
@@ -173,18 +173,18 @@ class Product(ABC):
         scales = rest.pop(0) if self.weights.scaled else None
         keys = self.epilogue.operands
         finish = Finish(self.epilogue, dict(zip(keys, rest, strict=True)), self.lanes)
-        return Given(arrays, elements, scales, finish, results)
+        return ProductBuffers(arrays, elements, scales, finish, results)
 
-    def places(self, row: ir.Value, column: ir.Value) -> list[Place]:
+    def places(self, row: ir.Value, column: ir.Value) -> list[ResultColumns]:
         """The places of columns of the result; for a gate, also those of the second half."""
         width, mask = self.result_columns, None
         if width % PANEL:
             mask = vector.create_mask(of(i1(), self.lanes), [index(width) - column])
         second = [column + width] * (self.halves - 1)
-        return [Place(row, each, mask) for each in (column, *second)]
+        return [ResultColumns(row, each, mask) for each in (column, *second)]
 
 
-def put(value: ir.Value, result: ir.Value, place: Place) -> None:
+def put(value: ir.Value, result: ir.Value, place: ResultColumns) -> None:
     """Store f32 in the type of the result, without columns past its end."""
     value = narrowed(value, ir.MemRefType(result.type).element_type)
     if place.mask is None:

@@ -17,20 +17,20 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, vector
 
 from mxc.passes.kernels.cpu.isa import Isa
-from mxc.passes.kernels.cpu.weights import Column, Weights
+from mxc.passes.kernels.cpu.weights import Column, RegisterWeights
 from mxc.passes.kernels.extents import Buffer
 from mxc.passes.kernels.vectors import bitcast, i1, i8, i32, index, of, splat, table
 
 
 @dataclass(frozen=True)
-class Rows(Column):
+class RowNumbers(Column):
     """`numbers`: the row i32 of each lane; lanes past the last row read the last row."""
 
     numbers: ir.Value
 
 
 @dataclass(frozen=True)
-class RowWeights(Weights):
+class RowWeights(RegisterWeights):
     """Weights of `rows` rows per expert, of `blocks` blocks each."""
 
     rows: int = 0
@@ -58,7 +58,7 @@ class RowWeights(Weights):
         for number in expert:
             base = arith.index_cast(i32(), number * self.rows)
             numbers = numbers + vector.broadcast(lanes.type, base)
-        return Rows((), index(0), numbers)
+        return RowNumbers((), index(0), numbers)
 
     def steps(
         self, isa: Isa, elements: ir.Value, column: Column, block: ir.Value
@@ -82,7 +82,7 @@ class RowWeights(Weights):
 
 def _gathered(source: ir.Value, column: Column, place: ir.Value, row: int, lanes: int) -> ir.Value:
     """Gather the element at `place` of each row of a column; rows are `row` elements long."""
-    assert isinstance(column, Rows)
+    assert isinstance(column, RowNumbers)
     element = ir.MemRefType(source.type).element_type
     starts = column.numbers * row
     every = splat(1, i1(), lanes)

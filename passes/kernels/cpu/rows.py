@@ -19,7 +19,7 @@ from mxc.passes.kernels.vectors import i32
 
 
 @dataclass(frozen=True)
-class Rows(Sized):
+class GroupedRows(Sized):
     """`groups` groups of `rows` rows; `experts`: 0 where there is a single weight.
 
     `sorted`: groups of one row, which the kernel processes expert by expert. `own`: group i uses

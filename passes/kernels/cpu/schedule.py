@@ -29,11 +29,11 @@ import numpy as np
 from mxc.kernels.decode import BF16, F32
 from mxc.kernels.language import Chains, Element
 from mxc.kernels.layout import Kind
-from mxc.kernels.vectors import Plan
+from mxc.kernels.vectors import VectorPlan
 from mxc.passes.kernels.cpu.activations import Prepared
 from mxc.passes.kernels.cpu.isa import Isa
-from mxc.passes.kernels.cpu.rows import Rows
-from mxc.passes.kernels.cpu.weights import PANEL, Weights
+from mxc.passes.kernels.cpu.rows import GroupedRows
+from mxc.passes.kernels.cpu.weights import PANEL, RegisterWeights
 from mxc.passes.kernels.sources import BLOCK
 
 #: Types of activations, by the kind of product.
@@ -107,16 +107,16 @@ class Cuts:
     memory."""
 
     isa: Isa
-    weights: Weights
+    weights: RegisterWeights
     prepared: Prepared
-    rows: Rows
+    rows: GroupedRows
     depth: int
     columns: int
     halves: int
     quantized: bool
 
     @property
-    def plans(self) -> list[Plan]:
+    def plans(self) -> list[VectorPlan]:
         """The plan of the tables above, then others: other widths of workgroups, then other tiles
         by estimated instructions, and last the smallest tiles, which have the least code; at most
         `MOST` in all. All of them add in the same order."""
@@ -181,7 +181,7 @@ class Cuts:
         own = 1 if tile.staged else decode
         return 1 + own / tile.rows + 1 / (tile.columns * self.halves)
 
-    def _order(self, plan: Plan) -> Hashable:
+    def _order(self, plan: VectorPlan) -> Hashable:
         """A key of the order in which floats are added: for each row its chains, in the last
         columns and in others; where totals are in chains, also the elements between two
         additions."""
@@ -199,7 +199,7 @@ class Cuts:
         chained = any(count > 1 for each in chains for count in each)
         return chains, plan.staged if chained and not scaled else 0
 
-    def _plan(self, tile: _Tile) -> Plan:
+    def _plan(self, tile: _Tile) -> VectorPlan:
         isa, weights, height = self.isa, self.weights, tile.rows
         lanes, block, columns = isa.lanes, weights.elements.block, tile.columns
         into = _operands(weights, isa)
@@ -217,7 +217,7 @@ class Cuts:
         blocks = self.quantized and not tile.staged
         together = BLOCK // lanes if blocks else 1
         width = max(1, PANEL // lanes * tile.panels // self.halves)
-        plan = Plan(
+        plan = VectorPlan(
             weights.kind,
             lanes,
             rows=height,
@@ -253,7 +253,7 @@ def _even(rows: int, height: int) -> int:
     return -(-rows // -(-rows // height))
 
 
-def _operands(weights: Weights, isa: Isa) -> Element:
+def _operands(weights: RegisterWeights, isa: Isa) -> Element:
     """The type that codes are decoded to."""
     into = OPERANDS[weights.kind]
     excess = weights.elements.offset(isa) if weights.kind == "quads" else 0

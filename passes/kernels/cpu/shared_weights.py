@@ -13,14 +13,14 @@ from iree.compiler import ir
 
 from mxc.dialects.kernel_calls import write_reason
 from mxc.dialects.reasons import Reason
-from mxc.passes.kernels.cpu.matches import Call
+from mxc.passes.kernels.cpu.matches import ContractionMatch
 from mxc.passes.kernels.cpu.panel_lookups import is_lookup
 from mxc.passes.kernels.cpu.parameters import loads
 
 
 def with_weights_of_their_own(
-    module: ir.Operation, calls: list[Call]
-) -> tuple[list[Call], set[str]]:
+    module: ir.Operation, calls: list[ContractionMatch]
+) -> tuple[list[ContractionMatch], set[str]]:
     """The calls that kernels compute, and the parameters that they read in rows.
 
     A parameter is read in rows if another operation reads it, or a call that needs other panels or
@@ -53,7 +53,7 @@ def with_weights_of_their_own(
     return kept, shared
 
 
-def in_rows(call: Call, shared: set[str]) -> Call:
+def in_rows(call: ContractionMatch, shared: set[str]) -> ContractionMatch:
     """The call, reading its weights in rows if they are shared."""
     return dataclasses.replace(call, parameters=()) if shared & set(call.parameters) else call
 

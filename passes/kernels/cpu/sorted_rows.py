@@ -14,7 +14,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, memref, vector
 
 from mxc.passes.kernels.cpu.activations import Prepared
-from mxc.passes.kernels.cpu.rows import Rows
+from mxc.passes.kernels.cpu.rows import GroupedRows
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.extents import Buffer, Size, named, quotient_up, value_of
 from mxc.passes.kernels.vectors import i32, index, load, loop
@@ -30,7 +30,7 @@ class SortedRows:
     """The kernel that copies rows of `blocks` blocks."""
 
     prepared: Prepared
-    rows: Rows
+    rows: GroupedRows
     blocks: int
 
     @property

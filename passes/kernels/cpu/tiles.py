@@ -20,13 +20,13 @@ from mxc.kernels.decode import STEP
 from mxc.kernels.language import Kernel
 from mxc.kernels.lowering.nest import lower
 from mxc.kernels.lowering.tiles import Store
-from mxc.kernels.lowering.tiles import Tiles as Emitter
+from mxc.kernels.lowering.tiles import TileStatements as Emitter
 from mxc.passes.kernels.cpu.activations import Prepared
 from mxc.passes.kernels.cpu.decoded_tiles import DecodedTiles
-from mxc.passes.kernels.cpu.elements import Codes
+from mxc.passes.kernels.cpu.elements import CodeElements
 from mxc.passes.kernels.cpu.isa import Amx, Isa
-from mxc.passes.kernels.cpu.matches import Call
-from mxc.passes.kernels.cpu.product import Given, Product, put
+from mxc.passes.kernels.cpu.matches import ContractionMatch
+from mxc.passes.kernels.cpu.product import CpuProduct, ProductBuffers, put
 from mxc.passes.kernels.cpu.quantize.output import BlockTile
 from mxc.passes.kernels.cpu.weights import PANEL
 from mxc.passes.kernels.extents import Buffer
@@ -39,7 +39,7 @@ LEAST_ROWS = 3
 PADDING = 2 * TILE - 1
 
 
-def prepared_for_tiles(isa: Isa, call: Call, *, sorted: bool) -> Prepared | Reason:
+def prepared_for_tiles(isa: Isa, call: ContractionMatch, *, sorted: bool) -> Prepared | Reason:
     """The layout of the activations of a call for tiles, or why tiles do not compute it."""
     source, elements, scales, of = call.lhs.source, call.elements, call.scales, call.of
     if not isinstance(isa, Amx):
@@ -61,7 +61,7 @@ def prepared_for_tiles(isa: Isa, call: Call, *, sorted: bool) -> Prepared | Reas
     if source.block % STEP:
         return Reason(f"a scale of activations is for {source.block} elements")
     planes = PLANES if source.format in ("f32", "f16") and not source.rounded else 1
-    if planes > 1 and isinstance(elements, Codes) and elements.element.inf_codes:
+    if planes > 1 and isinstance(elements, CodeElements) and elements.element.inf_codes:
         return Reason("an infinite weight times a plane of zero is no number")
     return Prepared(
         "pairs",
@@ -80,7 +80,7 @@ def padded(prepared: Prepared) -> Prepared:
 
 
 @dataclass(frozen=True)
-class Tiles(Product):
+class TileKernel(CpuProduct):
     """A contraction kernel on tiles. `steps`: of 32 elements along K; sorted rows are copied in the
     order of their experts."""
 
@@ -117,7 +117,7 @@ class Tiles(Product):
             lambda kernel, places: Emitter(kernel, places, decode.tile, store),
         )
 
-    def _store(self, given: Given) -> Store:
+    def _store(self, given: ProductBuffers) -> Store:
         """Function that finishes and stores columns of a row, as plain numbers or as a block."""
         blocks = None
         if self.out is not None:

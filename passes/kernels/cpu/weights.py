@@ -33,7 +33,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Weights:
+class RegisterWeights:
     """Elements that are multiplied with activations as `kind`, with scales or without.
 
     `rounded`: the type to which each scaled element is rounded, "" where the scales multiply the

@@ -18,7 +18,7 @@ from iree.compiler.dialects import arith
 
 from mxc.passes.kernels.executables import Cases, Threads, switch_below
 from mxc.passes.kernels.extents import Buffer, Size, value_of
-from mxc.passes.kernels.gpu.contraction import Contraction
+from mxc.passes.kernels.gpu.contraction import GpuContraction
 from mxc.passes.kernels.vectors import below
 
 
@@ -29,7 +29,7 @@ class ByRows:
     They differ in their schedules. The rows of a call are its last scalar.
     """
 
-    kernels: Sequence[Contraction]
+    kernels: Sequence[GpuContraction]
     bounds: Sequence[int]
 
     @property
@@ -82,7 +82,7 @@ class ByRows:
         switch_below(value_of(self.kernels[0].rows), self.bounds, parts)
 
 
-def _threads(kernel: Contraction) -> Threads:
+def _threads(kernel: GpuContraction) -> Threads:
     schedule = kernel.schedule
     attributes: Mapping[str, str] = kernel.attributes
     return Threads(schedule.threads, schedule.instruction.unit.lanes, attributes)

@@ -27,10 +27,10 @@ from mxc.passes.kernels.described import Described, described, gathered
 from mxc.passes.kernels.epilogues import epilogue
 from mxc.passes.kernels.gpu.decode import Register
 from mxc.passes.kernels.gpu.float_scales import blocks_of_scale, sums_of
-from mxc.passes.kernels.gpu.floats import Floats
-from mxc.passes.kernels.gpu.fragments import BLOCK, Instruction
-from mxc.passes.kernels.gpu.sides import Scaled
-from mxc.passes.kernels.operands import Operand, operand
+from mxc.passes.kernels.gpu.floats import FloatBlocks
+from mxc.passes.kernels.gpu.fragments import BLOCK, TileInstruction
+from mxc.passes.kernels.gpu.sides import ScaledBlocks
+from mxc.passes.kernels.operands import ScaledOperand, operand
 from mxc.passes.kernels.reshapes import scalars_of
 from mxc.passes.kernels.sources import Format
 from mxc.passes.kernels.values import producer
@@ -39,7 +39,7 @@ from mxc.targets.matrix_unit import MatrixUnit
 
 
 @dataclass(frozen=True, kw_only=True)
-class Call:
+class GpuContractionCall:
     """What computes `of`, and its operands.
 
     `rhs`: elements, and scales if any, of all experts if `ids` chooses one a group, else if each
@@ -49,11 +49,11 @@ class Call:
 
     op: ir.Operation
     of: Contraction
-    lhs: Operand
+    lhs: ScaledOperand
     rhs: tuple[ir.Value, ...]
     ids: ir.Value | None
-    left: Scaled | Floats
-    right: Scaled | Floats
+    left: ScaledBlocks | FloatBlocks
+    right: ScaledBlocks | FloatBlocks
     decoded: Register | None
 
     def scalars(self) -> list[ir.Value]:
@@ -64,7 +64,8 @@ class Call:
     def sums_blocks(self) -> bool:
         """Whether sums of blocks along K are multiplied by f32 scales."""
         return any(
-            isinstance(each, Scaled) and each.multiplies_sums for each in (self.left, self.right)
+            isinstance(each, ScaledBlocks) and each.multiplies_sums
+            for each in (self.left, self.right)
         )
 
     @property
@@ -75,7 +76,7 @@ class Call:
     @property
     def is_dense(self) -> bool:
         """Whether neither side has scales."""
-        return isinstance(self.right, Floats)
+        return isinstance(self.right, FloatBlocks)
 
 
 #: What a lane can decode, by name: the formats, and elements that no scaled instruction knows.
@@ -105,7 +106,7 @@ _LEAST = 16
 _FLOATS: tuple[Format, ...] = ("f32", "f16", "bf16")
 
 
-def match(op: ir.Operation, unit: MatrixUnit = GFX950.matrix) -> Call | Reason:
+def match(op: ir.Operation, unit: MatrixUnit = GFX950.matrix) -> GpuContractionCall | Reason:
     """The call that computes `op` by the instructions of `unit`, or why no kernel does."""
     found = described(op)
     if isinstance(found, Reason):
@@ -127,10 +128,10 @@ def match(op: ir.Operation, unit: MatrixUnit = GFX950.matrix) -> Call | Reason:
     right = _side(of.rhs, of.k, unit)
     if isinstance(right, Reason):
         return right
-    left = _side(of.lhs, of.k, unit) if of.lhs.scale else Floats.of(lhs.source, right.blocks)
+    left = _side(of.lhs, of.k, unit) if of.lhs.scale else FloatBlocks.of(lhs.source, right.blocks)
     if isinstance(left, Reason):
         return left
-    if any(rounded) and (right.is_fnuz or (isinstance(left, Scaled) and left.is_fnuz)):
+    if any(rounded) and (right.is_fnuz or (isinstance(left, ScaledBlocks) and left.is_fnuz)):
         return Reason("FNUZ elements are rounded under their scales before they are multiplied")
     if any(rounded) and _sums(left, right):
         return Reason("elements under f32 scales are rounded before they are multiplied")
@@ -145,7 +146,7 @@ def match(op: ir.Operation, unit: MatrixUnit = GFX950.matrix) -> Call | Reason:
     if _too_far(op, size):
         return Reason(_FAR.format(size=size))
     elements, scales = gathered(found.rhs), gathered(found.rhs_scale)
-    return Call(
+    return GpuContractionCall(
         op=op,
         of=of,
         lhs=lhs,
@@ -157,7 +158,7 @@ def match(op: ir.Operation, unit: MatrixUnit = GFX950.matrix) -> Call | Reason:
     )
 
 
-def _dense(found: Described) -> Call | Reason:
+def _dense(found: Described) -> GpuContractionCall | Reason:
     """The call of a product without scales, or why no kernel computes it."""
     of, weights = found.of, found.of.rhs.element
     register = next((each for each in get_args(Register) if each == weights), None)
@@ -168,20 +169,20 @@ def _dense(found: Described) -> Call | Reason:
     if of.k % BLOCK:
         return Reason(f"K = {of.k} is no multiple of {BLOCK}")
     lhs = operand(found.lhs, None, of.k, {}, _FLOATS)
-    if isinstance(lhs, Operand) and lhs.source.rounded and _is_fused(lhs.tensors[0]):
+    if isinstance(lhs, ScaledOperand) and lhs.source.rounded and _is_fused(lhs.tensors[0]):
         # What makes f32 stores bf16 as well, and these are half of the bytes.
         lhs = operand(found.lhs, None, of.k, {}, _FLOATS, rounds=False)
     if isinstance(lhs, Reason):
         return lhs
-    left = Floats.of(lhs.source, of.k // BLOCK)
+    left = FloatBlocks.of(lhs.source, of.k // BLOCK)
     if register == "f16" and (left.memory != "f16" or left.rounded):
         return Reason(f"weights are f16 and activations {of.lhs.element}; kernels take both as f16")
-    right = Floats(weights, False, of.k // BLOCK)
+    right = FloatBlocks(weights, False, of.k // BLOCK)
     size = of.n * of.k * right.bits // 8
     if _too_far(found.op, size):
         return Reason(_FAR.format(size=size))
     read = gathered(found.rhs)
-    return Call(
+    return GpuContractionCall(
         op=found.op,
         of=of,
         lhs=lhs,
@@ -207,7 +208,7 @@ def _is_fused(value: ir.Value) -> bool:
     return op is not None and (op.name != "util.call" or is_call(op, ROW_NORM))
 
 
-def _side(side: OperandFormat, k: int, unit: MatrixUnit) -> Scaled | Reason:
+def _side(side: OperandFormat, k: int, unit: MatrixUnit) -> ScaledBlocks | Reason:
     """What a scaled side is, or why no lane reads it."""
     names, block = (side.element, side.scale), side.block
     if side.element in _UNDER_F32 and side.scale == F32.mlir:
@@ -216,7 +217,7 @@ def _side(side: OperandFormat, k: int, unit: MatrixUnit) -> Scaled | Reason:
     if not known:
         formats = sorted({f"{f.element.mlir} under {f.scale.mlir}" for f in _KNOWN.values()})
         return Reason(f"a side is {' under '.join(names)}; kernels take {', '.join(formats)}")
-    if not Scaled.takes(block):
+    if not ScaledBlocks.takes(block):
         return Reason(f"a scale is for {block} elements; kernels take powers of two from 16 on")
     if k % BLOCK:
         return Reason(f"K = {k} is no multiple of {BLOCK}")
@@ -225,44 +226,51 @@ def _side(side: OperandFormat, k: int, unit: MatrixUnit) -> Scaled | Reason:
             f"{' under '.join(names)} has a scale for {block} elements; kernels take "
             f"{known[0].block}"
         )
-    return Scaled(with_block(known[0], block), k // BLOCK)
+    return ScaledBlocks(with_block(known[0], block), k // BLOCK)
 
 
-def _under_f32(element: ElementFormat, k: int, block: int, unit: MatrixUnit) -> Scaled | Reason:
+def _under_f32(
+    element: ElementFormat, k: int, block: int, unit: MatrixUnit
+) -> ScaledBlocks | Reason:
     """A side whose scales are f32, or why no kernel multiplies sums by them."""
     if isinstance(found := blocks_of_scale(element, block, unit), Reason):
         return found
     name = f"{element.mlir}_by_f32x{block}"
-    return Scaled(BlockFormat(name, element, block, F32), k // BLOCK)
+    return ScaledBlocks(BlockFormat(name, element, block, F32), k // BLOCK)
 
 
-def _sums(left: Scaled | Floats, right: Scaled) -> bool:
+def _sums(left: ScaledBlocks | FloatBlocks, right: ScaledBlocks) -> bool:
     """Whether f32 scales multiply sums."""
-    return right.multiplies_sums or (isinstance(left, Scaled) and left.multiplies_sums)
+    return right.multiplies_sums or (isinstance(left, ScaledBlocks) and left.multiplies_sums)
 
 
-def _parts(left: Scaled | Floats, right: Scaled, unit: MatrixUnit) -> int:
+def _parts(left: ScaledBlocks | FloatBlocks, right: ScaledBlocks, unit: MatrixUnit) -> int:
     """Sums of the longest k-step that f32 scales multiply; 1 where there are no such scales."""
-    sides = [side for side in (left, right) if isinstance(side, Scaled) and side.multiplies_sums]
-    return sums_of(Instruction(_LEAST, unit).groups, *(side.shared for side in sides))
+    sides = [
+        side for side in (left, right) if isinstance(side, ScaledBlocks) and side.multiplies_sums
+    ]
+    return sums_of(TileInstruction(_LEAST, unit).groups, *(side.shared for side in sides))
 
 
-def _is_divided(side: Scaled | Floats) -> bool:
+def _is_divided(side: ScaledBlocks | FloatBlocks) -> bool:
     """Whether lanes may have a part of a block each."""
-    return isinstance(side, Floats) or (side.bits != 6 and side.scales == 1)
+    return isinstance(side, FloatBlocks) or (side.bits != 6 and side.scales == 1)
 
 
-def _is_multiplied(left: Scaled | Floats, rounded: tuple[str, str]) -> bool:
+def _is_multiplied(left: ScaledBlocks | FloatBlocks, rounded: tuple[str, str]) -> bool:
     """Whether there are registers that hold both sides: what is rounded to f16 wants f16 beside."""
-    f16 = isinstance(left, Floats) and left.memory == "f16"
+    f16 = isinstance(left, FloatBlocks) and left.memory == "f16"
     return "f16" not in rounded or f16 or rounded == ("f16", "f16")
 
 
 def _decoded(
-    left: Scaled | Floats, right: Scaled, rounded: tuple[str, str], unit: MatrixUnit
+    left: ScaledBlocks | FloatBlocks,
+    right: ScaledBlocks,
+    rounded: tuple[str, str],
+    unit: MatrixUnit,
 ) -> Register | None:
     """What both sides are in registers, None where scaled instructions take them."""
-    whole = isinstance(left, Scaled) and left.is_whole and right.is_whole
+    whole = isinstance(left, ScaledBlocks) and left.is_whole and right.is_whole
     # A scaled instruction is one sum.
     whole = whole and _parts(left, right, unit) == 1
     if whole and unit.takes(left.bits, right.bits) and not any(rounded):
@@ -271,12 +279,12 @@ def _decoded(
     return "f16" if f16 else "bf16"
 
 
-def _fits_f16(left: Scaled | Floats, right: Scaled) -> bool:
+def _fits_f16(left: ScaledBlocks | FloatBlocks, right: ScaledBlocks) -> bool:
     """Whether f16 holds all values of both sides: E8M0 scales alone have a greater range."""
-    own = left.memory == "f16" if isinstance(left, Floats) else _has_few_bits(left)
+    own = left.memory == "f16" if isinstance(left, FloatBlocks) else _has_few_bits(left)
     return own and _has_few_bits(right)
 
 
-def _has_few_bits(side: Scaled) -> bool:
+def _has_few_bits(side: ScaledBlocks) -> bool:
     """Whether f16 holds its values, and conversions make f16 of them."""
     return side.format.scale != E8M0 and not side.is_fnuz

@@ -10,11 +10,11 @@ from itertools import product
 from mxc.passes.kernels.gpu.cost import Problem, cost, padding
 from mxc.passes.kernels.gpu.dense.spans import ROWS, STAGE, Spans
 from mxc.passes.kernels.gpu.float_scales import factors_of_step, sums_of
-from mxc.passes.kernels.gpu.fragments import BLOCK, K_STEPS, Instruction
+from mxc.passes.kernels.gpu.fragments import BLOCK, K_STEPS, TileInstruction
 from mxc.passes.kernels.gpu.ring.pipeline import ACCUMULATORS
 from mxc.passes.kernels.gpu.ring.scales import AT_ONCE, scale_bytes
 from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, PIECE, layout_bytes
-from mxc.passes.kernels.gpu.schedule import Schedule, Schedules, Transport
+from mxc.passes.kernels.gpu.schedule import GpuSchedule, Schedules, Transport
 from mxc.targets.amd import GFX950
 from mxc.targets.gpu import Gpu
 
@@ -59,13 +59,13 @@ def choose(
     *,
     device: Gpu = GFX950,
     transports: tuple[Transport, ...] = ("stream", "ring"),
-) -> Schedule:
+) -> GpuSchedule:
     """The cheapest schedule; of equals a stream, the one with the least padding, the first.
 
     Raises ValueError where there is none.
     """
 
-    def rank(schedule: Schedule) -> tuple[float, bool, float]:
+    def rank(schedule: GpuSchedule) -> tuple[float, bool, float]:
         clocks = cost(problem, schedule, device)
         return clocks, schedule.transport == "ring", padding(problem, schedule)
 
@@ -91,7 +91,7 @@ def choose_by_rows(
 
     Those for `_ROWS`; each goes up to the number of rows for which the next is cheaper.
     """
-    chosen: list[Schedule] = []
+    chosen: list[GpuSchedule] = []
     bounds: list[int] = []
     rows = iter(range(_TILE, _ROWS[-1] + 1, _TILE))
     for typical in _ROWS:
@@ -112,13 +112,13 @@ def choose_by_rows(
 
 
 def _is_cheaper(
-    problem: Problem, rows: int, schedule: Schedule, other: Schedule, device: Gpu
+    problem: Problem, rows: int, schedule: GpuSchedule, other: GpuSchedule, device: Gpu
 ) -> bool:
     own = replace(problem, rows=rows)
     return cost(own, schedule, device) < cost(own, other, device)
 
 
-def candidates(problem: Problem, device: Gpu = GFX950) -> Iterator[Schedule]:
+def candidates(problem: Problem, device: Gpu = GFX950) -> Iterator[GpuSchedule]:
     """Schedules that compute a product."""
     if problem.is_dense:
         yield from _dense_streams(problem, device)
@@ -135,7 +135,7 @@ def candidates(problem: Problem, device: Gpu = GFX950) -> Iterator[Schedule]:
         yield from _rings(problem, device)
 
 
-def registers(problem: Problem, schedule: Schedule) -> int:
+def registers(problem: Problem, schedule: GpuSchedule) -> int:
     """Estimated registers of a lane of a streaming kernel: totals, two steps of operands, and what
     elements are decoded to. Of floats there is less than a step at a time."""
     m, n = schedule.tiles
@@ -155,12 +155,12 @@ def registers(problem: Problem, schedule: Schedule) -> int:
     return totals + 2 * m * (lhs + 1) + 2 * n * (rhs + 1)
 
 
-def _of_block(bits: int, schedule: Schedule) -> int:
+def _of_block(bits: int, schedule: GpuSchedule) -> int:
     """Registers of a block of 32 elements, of so many bits for all rows of a lane."""
     return BLOCK * bits // schedule.instruction.groups // 32
 
 
-def _of_sums(problem: Problem, schedule: Schedule) -> int:
+def _of_sums(problem: Problem, schedule: GpuSchedule) -> int:
     """Registers of sums that f32 scales multiply: the sums, and those scales of two steps, or of
     one where they are late."""
     instruction, shared = schedule.instruction, [each for each in problem.shared if each]
@@ -178,35 +178,35 @@ def _of_sums(problem: Problem, schedule: Schedule) -> int:
     return found
 
 
-def _streams(problem: Problem, device: Gpu) -> Iterator[Schedule]:
-    small = Instruction(16, device.matrix)
+def _streams(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
+    small = TileInstruction(16, device.matrix)
     steps = -(-problem.blocks // small.step)
     for tiles, most in enumerate(_ALONG_K, start=1):
         along = _along(steps, min(most, steps))
-        yield Schedule(instruction=small, tiles=(tiles, problem.halves), waves=(1, 1, along))
+        yield GpuSchedule(instruction=small, tiles=(tiles, problem.halves), waves=(1, 1, along))
     for tiles_m, tiles_n in product((4, 2, 1), repeat=2):
         if tiles_n % problem.halves == 0:
-            yield Schedule(instruction=small, tiles=(tiles_m, tiles_n), waves=(2, 2, 1))
+            yield GpuSchedule(instruction=small, tiles=(tiles_m, tiles_n), waves=(2, 2, 1))
     if problem.is_float and problem.parts > 1:
         # What is split is split once for two tiles, and waves along K wait for it side by side.
         along = _along(steps, min(_ALONG_K[0], steps))
-        yield Schedule(instruction=small, tiles=(1, 2 * problem.halves), waves=(1, 1, along))
+        yield GpuSchedule(instruction=small, tiles=(1, 2 * problem.halves), waves=(1, 1, along))
 
 
-def _dense_streams(problem: Problem, device: Gpu) -> Iterator[Schedule]:
+def _dense_streams(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
     """Each wave of a workgroup has a span of K, or one has all of them."""
-    small = Instruction(ROWS, device.matrix)
+    small = TileInstruction(ROWS, device.matrix)
     along = Spans.of(problem.blocks).count
     for m, n in product((4, 2, 1), repeat=2):
         if n % problem.halves == 0:
-            yield Schedule(instruction=small, tiles=(m, n), waves=(2, 2, 1))
+            yield GpuSchedule(instruction=small, tiles=(m, n), waves=(2, 2, 1))
             if m * n <= _FEW and along > 1:
-                yield Schedule(instruction=small, tiles=(m, n), waves=(1, 1, along))
+                yield GpuSchedule(instruction=small, tiles=(m, n), waves=(1, 1, along))
 
 
-def _dense_rings(problem: Problem, device: Gpu) -> Iterator[Schedule]:
+def _dense_rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
     """As many stages as there is room for, up to those in which memory has time to answer."""
-    small = Instruction(ROWS, device.matrix)
+    small = TileInstruction(ROWS, device.matrix)
     for tiles, waves in product(_DENSE_TILES, ((2, 2, 1), (1, 4, 1))):
         found = _ring(small, tiles, waves, _MOST_STAGES, STAGE)
         stages = min(_MOST_STAGES, device.unit.lds_bytes // _slot_bytes(problem, found))
@@ -215,13 +215,13 @@ def _dense_rings(problem: Problem, device: Gpu) -> Iterator[Schedule]:
 
 
 def _ring(
-    instruction: Instruction,
+    instruction: TileInstruction,
     tiles: tuple[int, int],
     waves: tuple[int, int, int],
     stages: int,
     k_steps: int,
-) -> Schedule:
-    return Schedule(
+) -> GpuSchedule:
+    return GpuSchedule(
         instruction=instruction,
         tiles=tiles,
         waves=waves,
@@ -231,7 +231,7 @@ def _ring(
     )
 
 
-def _slot_bytes(problem: Problem, schedule: Schedule) -> int:
+def _slot_bytes(problem: Problem, schedule: GpuSchedule) -> int:
     """Bytes of LDS of a stage of two blocks along K of both sides."""
     sizes = zip((schedule.rows, schedule.columns), problem.bits, strict=True)
     return sum(layout_bytes(rows, bits, STAGE, 4) for rows, bits in sizes)
@@ -243,7 +243,7 @@ def _along(steps: int, most: int) -> int:
     return min(range(most, most // 2, -1), key=lambda waves: -(-steps // waves) * waves)
 
 
-def _rings(problem: Problem, device: Gpu) -> Iterator[Schedule]:
+def _rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
     waves = device.unit.simds
     for direct, staged in product(_DIRECT, _STAGED):
         if direct * staged * INSTRUCTION.totals > ACCUMULATORS:
@@ -264,7 +264,7 @@ def _rings(problem: Problem, device: Gpu) -> Iterator[Schedule]:
                     break
 
 
-def _float_rings(problem: Problem, device: Gpu) -> Iterator[Schedule]:
+def _float_rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
     """A stage is one k-step; there are as many as memory needs to answer, and one more."""
     waves, rates = (2, 2, 1), device.rates
     for m, n in product((4, 3, 2, 1), repeat=2):

@@ -13,21 +13,21 @@ from mxc.dialects.amdgpu import BEYOND, KEEPS_NAN, bounded
 from mxc.passes.kernels.epilogues import NOTHING, Epilogue
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.extents import Buffer, Size, Sized, product, quotient, quotient_up, value_of
-from mxc.passes.kernels.finish import Finish, Place
-from mxc.passes.kernels.gpu.conversions import Conversion
+from mxc.passes.kernels.finish import Finish, ResultColumns
+from mxc.passes.kernels.gpu.conversions import BlockConversion
 from mxc.passes.kernels.gpu.decode import Register
 from mxc.passes.kernels.gpu.float_scales import sums_of
-from mxc.passes.kernels.gpu.floats import Floats
+from mxc.passes.kernels.gpu.floats import FloatBlocks
 from mxc.passes.kernels.gpu.fragments import QUAD
-from mxc.passes.kernels.gpu.output import Blocks
+from mxc.passes.kernels.gpu.output import BlockOutput
 from mxc.passes.kernels.gpu.parts import rows_of
-from mxc.passes.kernels.gpu.schedule import Schedule
-from mxc.passes.kernels.gpu.sides import Scaled
+from mxc.passes.kernels.gpu.schedule import GpuSchedule
+from mxc.passes.kernels.gpu.sides import ScaledBlocks
 from mxc.passes.kernels.vectors import below, i32, index, of, part_of
 
 
 @dataclass(frozen=True)
-class Contraction(Sized, ABC):
+class GpuContraction(Sized, ABC):
     """`groups` products of [rows, K] and [columns, K]; `experts`: 0 where there is one rhs for all.
 
     `groups` and `rows` are None where they come with each call, as index scalars in this order,
@@ -45,16 +45,16 @@ class Contraction(Sized, ABC):
     and what it leaves; or elements and scales of `out`. Floats have no scales.
     """
 
-    lhs: Scaled | Floats
-    rhs: Scaled | Floats
+    lhs: ScaledBlocks | FloatBlocks
+    rhs: ScaledBlocks | FloatBlocks
     groups: Size
     rows: Size
     columns: int
     experts: int
-    schedule: Schedule
+    schedule: GpuSchedule
     share: int = 1
     after: Epilogue = NOTHING
-    out: Conversion | None = None
+    out: BlockConversion | None = None
     chosen: bool = True
     decoded: Register | None = None
 
@@ -73,7 +73,7 @@ class Contraction(Sized, ABC):
     @property
     def sums(self) -> int:
         """Sums of a k-step that are multiplied by f32 scales; 0 where there are none."""
-        sides = [side for side in (self.lhs, self.rhs) if isinstance(side, Scaled)]
+        sides = [side for side in (self.lhs, self.rhs) if isinstance(side, ScaledBlocks)]
         shared = [side.shared for side in sides if side.multiplies_sums]
         return sums_of(self.schedule.instruction.groups, *shared) if shared else 0
 
@@ -107,7 +107,7 @@ class Contraction(Sized, ABC):
         """What is written, which are the last buffers."""
         rows = self.height
         if self.out is not None:
-            return Blocks.buffers(self.out, rows, self.width)
+            return BlockOutput.buffers(self.out, rows, self.width)
         final = Buffer([rows, self.width], self.after.result)
         kept = self.after.kept_result
         return [final] if kept is None else [Buffer([rows, self.width], kept), final]
@@ -132,13 +132,13 @@ class Contraction(Sized, ABC):
         return {}
 
 
-class Given:
+class ContractionBuffers:
     """The buffers of a product by what they are, for the group of the workgroup that runs.
 
     `results`: as the product has them.
     """
 
-    def __init__(self, contraction: Contraction, buffers: Sequence[ir.Value]) -> None:
+    def __init__(self, contraction: GpuContraction, buffers: Sequence[ir.Value]) -> None:
         """At the insertion point."""
         self.contraction = contraction
         self.group = workgroup(2)
@@ -205,7 +205,7 @@ class Given:
         """The results of a workgroup that begins at the row `first`, if blocks: see `lhs`."""
         contraction, start = self.contraction, self.result_row(first)
         assert contraction.out is not None
-        sizes = Blocks.row_sizes(contraction.out, contraction.width)
+        sizes = BlockOutput.row_sizes(contraction.out, contraction.width)
         most, total = contraction.schedule.rows, contraction.height
         return [
             rows_of(buffer, size, start, most, total)
@@ -248,7 +248,7 @@ class Given:
         else:
             kept = self._finished(row, column, tile, quad, mask, last=after.kept)
             self._put(self.results[0], kept, row, column, mask)
-            place = Place(row, column, mask)
+            place = ResultColumns(row, column, mask)
             found = self.finish.apply([kept], [place], first=after.kept)
         self._put(self.results[-1], found, row, column, mask)
 
@@ -280,7 +280,8 @@ class Given:
     ) -> ir.Value:
         parts = [part_of(total, QUAD * quad, QUAD) for total in tile]
         places = [
-            Place(row, column + half * self.contraction.width, mask) for half in range(len(parts))
+            ResultColumns(row, column + half * self.contraction.width, mask)
+            for half in range(len(parts))
         ]
         return self.finish.apply(parts, places, last=last)
 

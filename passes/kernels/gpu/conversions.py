@@ -32,7 +32,7 @@ _LEAST_SCALE = 1 << (MANTISSA - 1)
 
 
 @dataclass(frozen=True)
-class Conversion:
+class BlockConversion:
     """To `format`, its scales by `recipe`. `converts`: by v_cvt_scalef32_*, else by integers."""
 
     format: BlockFormat
@@ -40,10 +40,10 @@ class Conversion:
     converts: bool = True
 
     @staticmethod
-    def of(found: Quantization, converts: bool) -> Conversion:
+    def of(found: Quantization, converts: bool) -> BlockConversion:
         """That of a quantization. `converts`: the machine has conversions, which make floats."""
         converts = converts and found.format.element.exponent > 0
-        return Conversion(found.format, found.recipe, converts)
+        return BlockConversion(found.format, found.recipe, converts)
 
     @property
     def name(self) -> str:

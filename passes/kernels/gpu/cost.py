@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mxc.passes.kernels.gpu.fragments import BLOCK, K_STEPS
-from mxc.passes.kernels.gpu.schedule import Schedule
+from mxc.passes.kernels.gpu.schedule import GpuSchedule
 from mxc.targets.gpu import Gpu
 
 #: Waves of a streaming kernel that a SIMD holds: what its registers allow, mostly.
@@ -79,13 +79,13 @@ class Problem:
         return BLOCK * self.bits[side] // 8 + (not self.is_dense)
 
 
-def workgroups(problem: Problem, schedule: Schedule) -> int:
+def workgroups(problem: Problem, schedule: GpuSchedule) -> int:
     """In all."""
     down = -(-problem.rows // schedule.rows)
     return down * -(-problem.columns // schedule.columns) * problem.groups
 
 
-def padding(problem: Problem, schedule: Schedule) -> float:
+def padding(problem: Problem, schedule: GpuSchedule) -> float:
     """The part of the products that is computed for nothing: beyond rows, columns and K."""
     computed = workgroups(problem, schedule) * schedule.rows * schedule.columns
     groups, waves = schedule.instruction.groups, schedule.waves[2]
@@ -94,7 +94,7 @@ def padding(problem: Problem, schedule: Schedule) -> float:
     return 1 - problem.rows * problem.columns * problem.groups * problem.blocks / computed / along
 
 
-def cost(problem: Problem, schedule: Schedule, device: Gpu) -> float:
+def cost(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float:
     """Clocks of the device, estimated."""
     rates = device.rates
     count = workgroups(problem, schedule)
@@ -112,7 +112,7 @@ def cost(problem: Problem, schedule: Schedule, device: Gpu) -> float:
     return max(busy, _bytes(problem) / bandwidth + start)
 
 
-def _late(problem: Problem, schedule: Schedule, device: Gpu) -> float:
+def _late(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float:
     """Clocks for which one workgroup waits for memory in a k-step, whatever others do: floats of a
     stream that are split come when they are needed, if they take the registers of a step."""
     tiles = schedule.tiles[0]
@@ -122,14 +122,14 @@ def _late(problem: Problem, schedule: Schedule, device: Gpu) -> float:
     return _WAITS * tiles * device.rates.memory_latency
 
 
-def _at_once(schedule: Schedule, device: Gpu) -> int:
+def _at_once(schedule: GpuSchedule, device: Gpu) -> int:
     """Workgroups that a unit holds."""
     waves = schedule.threads // device.unit.wave
     limit = 1 if schedule.transport == "ring" else _STREAM_WAVES
     return max(1, limit * device.unit.simds // waves)
 
 
-def _k_step(problem: Problem, schedule: Schedule, device: Gpu) -> float:
+def _k_step(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float:
     """Clocks of a k-step of one workgroup that has a unit to itself."""
     unit, rates = device.unit, device.rates
     m, n = schedule.tiles
@@ -161,13 +161,13 @@ def _k_step(problem: Problem, schedule: Schedule, device: Gpu) -> float:
     return max(matrix, shared / _SHARED, late)
 
 
-def _side_bytes(problem: Problem, schedule: Schedule, m: int, n: int) -> int:
+def _side_bytes(problem: Problem, schedule: GpuSchedule, m: int, n: int) -> int:
     """Bytes of a k-step, for so many tiles of lhs and of rhs."""
     size = schedule.instruction.rows * schedule.instruction.groups
     return size * (m * problem.row_bytes(0) + n * problem.row_bytes(1))
 
 
-def _asked(problem: Problem, schedule: Schedule) -> int:
+def _asked(problem: Problem, schedule: GpuSchedule) -> int:
     """Bytes that a workgroup has asked of memory at any time.
 
     Of a stream a step of four k-steps; of a ring all stages but the one that is multiplied. Of the
@@ -182,7 +182,7 @@ def _asked(problem: Problem, schedule: Schedule) -> int:
     return int(k_steps * _side_bytes(problem, schedule, *tiles))
 
 
-def _of_stage(problem: Problem, schedule: Schedule) -> float:
+def _of_stage(problem: Problem, schedule: GpuSchedule) -> float:
     """K-steps of a stage of a ring; those of a dense product are over one block."""
     return schedule.k_steps / (schedule.instruction.groups if problem.is_dense else 1)
 

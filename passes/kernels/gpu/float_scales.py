@@ -13,7 +13,7 @@ from math import gcd
 
 from mxc.dialects.reasons import Reason
 from mxc.formats.formats import E4M3, E4M3FNUZ, E5M2, E5M2FNUZ, INT4, INT8, ElementFormat
-from mxc.passes.kernels.gpu.fragments import BLOCK, Instruction
+from mxc.passes.kernels.gpu.fragments import BLOCK, TileInstruction
 from mxc.targets.matrix_unit import MatrixUnit
 
 #: Elements that are multiplied so: as they are, or as bf16 that are equal to them.
@@ -53,7 +53,7 @@ class StepFactors:
         return self.count > _LOAD
 
 
-def factors_of_step(shared: int, instruction: Instruction, sums: int) -> StepFactors:
+def factors_of_step(shared: int, instruction: TileInstruction, sums: int) -> StepFactors:
     """Those of a row with a scale for each `shared` blocks, where a k-step is `sums` sums."""
     step = instruction.step
     if shared % step == 0:

@@ -17,11 +17,11 @@ from iree.compiler.dialects import arith
 
 from mxc.passes.kernels.extents import Buffer, Size, product
 from mxc.passes.kernels.gpu.decode import Register
-from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT, K_STEPS, Instruction
+from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT, K_STEPS, TileInstruction
 from mxc.passes.kernels.gpu.lanes import Lane
 from mxc.passes.kernels.gpu.parts import load_bytes
 from mxc.passes.kernels.gpu.sides import Loaded
-from mxc.passes.kernels.sources import Source
+from mxc.passes.kernels.sources import ActivationSource
 from mxc.passes.kernels.vectors import (
     below,
     bitcast,
@@ -42,7 +42,7 @@ _HIGH = -0x10000
 
 
 @dataclass(frozen=True)
-class Floats:
+class FloatBlocks:
     """`blocks` of 32 floats a row. `rounded`: they are f32, of which bf16 are multiplied."""
 
     memory: str
@@ -71,9 +71,9 @@ class Floats:
         return BLOCK * self.bits // 8
 
     @staticmethod
-    def of(source: Source, blocks: int) -> Floats:
+    def of(source: ActivationSource, blocks: int) -> FloatBlocks:
         """What a source is in memory."""
-        return Floats("f32" if source.rounded else source.format, source.rounded, blocks)
+        return FloatBlocks("f32" if source.rounded else source.format, source.rounded, blocks)
 
     @property
     def row_sizes(self) -> tuple[int, ...]:
@@ -93,8 +93,8 @@ class FloatSide:
     blocks of each sum of the k-step.
     """
 
-    kind: Floats
-    instruction: Instruction
+    kind: FloatBlocks
+    instruction: TileInstruction
     lane: Lane
     buffer: ir.Value
     rows: tuple[ir.Value, ...]

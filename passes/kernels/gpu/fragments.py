@@ -39,7 +39,7 @@ FRAGMENT = 8
 
 
 @dataclass(frozen=True)
-class Instruction:
+class TileInstruction:
     """A matrix instruction of `unit` by the rows of a tile.
 
     Raises ValueError where the unit has none of so many rows.
@@ -123,7 +123,7 @@ class Instruction:
 
 
 @dataclass(frozen=True)
-class Piece:
+class FragmentPiece:
     """Bytes of a lane's fragment that lie together: a part of a block.
 
     Block `first + group // share` of the instruction, from `start + stride * (group % share)` bytes
@@ -137,37 +137,39 @@ class Piece:
     stride: int = 0
 
 
-def pieces(bits: int, instruction: Instruction) -> tuple[Piece, ...]:
+def pieces(bits: int, instruction: TileInstruction) -> tuple[FragmentPiece, ...]:
     """What a lane loads of its row for one scaled instruction, in the order of its registers."""
     if instruction.unit.family == "wmma":
         return _wide(bits, instruction)
     if bits == 8:
         runs = 2  # of 16 elements, in a block
         half = instruction.groups // runs
-        return tuple(Piece(16, first=part * half, share=runs, stride=16) for part in range(2))
+        return tuple(
+            FragmentPiece(16, first=part * half, share=runs, stride=16) for part in range(2)
+        )
     return whole(bits)
 
 
-def _wide(bits: int, instruction: Instruction) -> tuple[Piece, ...]:
+def _wide(bits: int, instruction: TileInstruction) -> tuple[FragmentPiece, ...]:
     """Pieces for v_wmma_scale: 16 bytes of each group alternately."""
     groups, blocks = instruction.groups, instruction.shape[2] // BLOCK
     if bits == 4:
-        return tuple(Piece(16, first=first) for first in range(0, blocks, groups))
-    return tuple(Piece(16, first=block, share=groups, stride=16) for block in range(blocks))
+        return tuple(FragmentPiece(16, first=first) for first in range(0, blocks, groups))
+    return tuple(FragmentPiece(16, first=block, share=groups, stride=16) for block in range(blocks))
 
 
-def shared_pieces(bits: int, groups: int, sums: int) -> tuple[Piece, ...]:
+def shared_pieces(bits: int, groups: int, sums: int) -> tuple[FragmentPiece, ...]:
     """What a lane loads of `groups` blocks that are `sums` sums: its part of the blocks of each."""
     size = BLOCK * bits // 8 // sums
     return tuple(
-        Piece(size, first=number * groups // sums, share=sums, stride=size)
+        FragmentPiece(size, first=number * groups // sums, share=sums, stride=size)
         for number in range(sums)
     )
 
 
-def whole(bits: int) -> tuple[Piece, ...]:
+def whole(bits: int) -> tuple[FragmentPiece, ...]:
     """The whole block of the lane's group."""
     size = BLOCK * bits // 8
     # Blocks of 24 bytes lie on multiples of 8.
     unit = 16 if size % 16 == 0 else 8
-    return tuple(Piece(unit, start=at) for at in range(0, size, unit))
+    return tuple(FragmentPiece(unit, start=at) for at in range(0, size, unit))

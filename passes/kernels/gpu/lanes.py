@@ -9,7 +9,7 @@ from iree.compiler.dialects import arith
 
 from mxc.dialects.amdgpu import thread, uniform
 from mxc.dialects.generic import constant
-from mxc.passes.kernels.gpu.fragments import Instruction
+from mxc.passes.kernels.gpu.fragments import TileInstruction
 from mxc.passes.kernels.vectors import index
 
 #: Lanes of a wave, where matrix instructions take scales.
@@ -46,7 +46,7 @@ class Lane:
     wave: ir.Value
 
 
-def lane_of(instruction: Instruction) -> Lane:
+def lane_of(instruction: TileInstruction) -> Lane:
     """The lane that runs, at the insertion point."""
     own = thread()
     lanes = instruction.unit.lanes

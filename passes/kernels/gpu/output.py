@@ -28,19 +28,19 @@ from iree.compiler.dialects import arith, memref, vector
 from mxc.dialects.amdgpu import BEYOND, no_reordering
 from mxc.dialects.amdgpu_narrow import swapped
 from mxc.passes.kernels.extents import Buffer, Size, product
-from mxc.passes.kernels.gpu.conversions import Conversion
-from mxc.passes.kernels.gpu.fragments import BLOCK, QUAD, Instruction
+from mxc.passes.kernels.gpu.conversions import BlockConversion
+from mxc.passes.kernels.gpu.fragments import BLOCK, QUAD, TileInstruction
 from mxc.passes.kernels.gpu.lanes import Lane
-from mxc.passes.kernels.gpu.schedule import Schedule
+from mxc.passes.kernels.gpu.schedule import GpuSchedule
 from mxc.passes.kernels.vectors import bitcast, equal, f32, i8, i32, index, of
 
 
-def tiles_of(instruction: Instruction) -> int:
+def tiles_of(instruction: TileInstruction) -> int:
     """Tiles along the columns that hold a block."""
     return BLOCK // instruction.rows
 
 
-def for_blocks(schedule: Schedule, halves: int) -> Schedule:
+def for_blocks(schedule: GpuSchedule, halves: int) -> GpuSchedule:
     """A schedule whose waves have whole blocks of the result, and of both halves if it is gated."""
     m, n = schedule.tiles
     whole = halves * tiles_of(schedule.instruction)
@@ -48,26 +48,26 @@ def for_blocks(schedule: Schedule, halves: int) -> Schedule:
 
 
 @dataclass(frozen=True)
-class Blocks:
+class BlockOutput:
     """Results [rows, width] as blocks: `elements`, i32, and `scales`, i8, are bounded buffers."""
 
-    conversion: Conversion
+    conversion: BlockConversion
     width: int
-    instruction: Instruction
+    instruction: TileInstruction
     lane: Lane
     elements: ir.Value
     scales: ir.Value
 
     @staticmethod
-    def row_sizes(conversion: Conversion, width: int) -> tuple[int, int]:
+    def row_sizes(conversion: BlockConversion, width: int) -> tuple[int, int]:
         """Words of a row's elements, and bytes of its scales."""
         blocks = width // BLOCK
         return blocks * conversion.format.block_bytes // 4, blocks
 
     @staticmethod
-    def buffers(conversion: Conversion, rows: Size, width: int) -> list[Buffer]:
+    def buffers(conversion: BlockConversion, rows: Size, width: int) -> list[Buffer]:
         """The elements and the scales."""
-        sizes = Blocks.row_sizes(conversion, width)
+        sizes = BlockOutput.row_sizes(conversion, width)
         return [
             Buffer([product(rows, size)], element)
             for size, element in zip(sizes, (i32(), i8()), strict=True)

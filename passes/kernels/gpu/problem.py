@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from mxc.passes.kernels.gpu.calls import Call
+from mxc.passes.kernels.gpu.calls import GpuContractionCall
 from mxc.passes.kernels.gpu.cost import Problem
-from mxc.passes.kernels.gpu.floats import Floats
+from mxc.passes.kernels.gpu.floats import FloatBlocks
 from mxc.passes.kernels.gpu.fragments import BLOCK
-from mxc.passes.kernels.gpu.sides import Scaled
+from mxc.passes.kernels.gpu.sides import ScaledBlocks
 
 #: Groups that a product is taken to have where they come with each call.
 _GROUPS = 32
 
 
-def problem_of(call: Call, halves: int) -> Problem:
+def problem_of(call: GpuContractionCall, halves: int) -> Problem:
     """The shapes and widths of a call. halves: 2 where an epilogue joins those of the columns."""
     return Problem(
         rows=1 if call.of.m is None else call.of.m,
@@ -27,13 +27,13 @@ def problem_of(call: Call, halves: int) -> Problem:
     )
 
 
-def _parts(call: Call) -> int:
+def _parts(call: GpuContractionCall) -> int:
     """Parts of an element of lhs, as floats in registers."""
     if call.decoded is None:
         return 0
-    return call.left.parts(call.decoded) if isinstance(call.left, Floats) else 1
+    return call.left.parts(call.decoded) if isinstance(call.left, FloatBlocks) else 1
 
 
-def _shared(side: Scaled | Floats) -> int:
+def _shared(side: ScaledBlocks | FloatBlocks) -> int:
     """Blocks of 32 that have one f32 scale, which multiplies sums; 0 where there is none."""
-    return side.shared if isinstance(side, Scaled) and side.multiplies_sums else 0
+    return side.shared if isinstance(side, ScaledBlocks) and side.multiplies_sums else 0

@@ -14,7 +14,7 @@ from iree.compiler.dialects import vector
 
 from mxc.dialects.amdgpu import mfma, scaled_mfma, scaled_wmma, wmma, zeros
 from mxc.passes.kernels.gpu.floats import DenseSide, FloatSide
-from mxc.passes.kernels.gpu.fragments import FRAGMENT, K_STEPS, Instruction
+from mxc.passes.kernels.gpu.fragments import FRAGMENT, K_STEPS, TileInstruction
 from mxc.passes.kernels.gpu.sides import Loaded, ScaledSide
 from mxc.passes.kernels.vectors import parts_of
 
@@ -23,7 +23,7 @@ from mxc.passes.kernels.vectors import parts_of
 class ScaledProduct:
     """Both sides scaled: the instruction takes elements and scales as they are."""
 
-    instruction: Instruction
+    instruction: TileInstruction
     lhs: ScaledSide
     rhs: ScaledSide
 
@@ -59,7 +59,7 @@ class ScaledProduct:
 class DecodedProduct:
     """Floats, or elements that become floats in registers, by such."""
 
-    instruction: Instruction
+    instruction: TileInstruction
     lhs: FloatSide | ScaledSide
     rhs: ScaledSide | DenseSide
 
@@ -109,7 +109,9 @@ class DecodedProduct:
         return [part for run in runs for part in parts_of(run, size)]
 
 
-def multiply_floats(instruction: Instruction, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
+def multiply_floats(
+    instruction: TileInstruction, a: ir.Value, b: ir.Value, c: ir.Value
+) -> ir.Value:
     """c f32 and the product of fragments of bf16 or f16."""
     multiply = {"mfma": mfma, "wmma": wmma}[instruction.unit.family]
     return multiply(instruction.form.shape, a, b, c)

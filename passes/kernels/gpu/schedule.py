@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 from iree.compiler import ir
 
 from mxc.errors import PassError
-from mxc.passes.kernels.gpu.fragments import Instruction
+from mxc.passes.kernels.gpu.fragments import TileInstruction
 from mxc.targets.amd import GFX950
 from mxc.targets.matrix_unit import MatrixUnit
 
@@ -18,7 +18,7 @@ Transport = Literal["stream", "ring"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Schedule:
+class GpuSchedule:
     """`tiles`: of a wave along rows and columns, of `instruction`; `waves`: of a workgroup along
     rows, columns and K.
 
@@ -26,7 +26,7 @@ class Schedule:
     `stages` stages in shared memory, each of `k_steps` instructions along K (ring/).
     """
 
-    instruction: Instruction
+    instruction: TileInstruction
     tiles: tuple[int, int]
     waves: tuple[int, int, int]
     transport: Transport = "stream"
@@ -61,7 +61,7 @@ class Schedules:
     """Schedules of one product, by its rows: one more schedule than there are `bounds`; number n is
     for rows less than bound n."""
 
-    schedules: Sequence[Schedule]
+    schedules: Sequence[GpuSchedule]
     bounds: Sequence[int] = ()
 
     def only(self, rows: int) -> Schedules:
@@ -79,7 +79,7 @@ def write_schedules(op: ir.Operation, chosen: Schedules) -> None:
     op.attributes[ATTRIBUTE] = ir.ArrayAttr.get(dictionaries) if more else only
 
 
-def _fields(schedule: Schedule) -> dict[str, ir.Attribute]:
+def _fields(schedule: GpuSchedule) -> dict[str, ir.Attribute]:
     i64 = ir.IntegerType.get_signless(64)
     found: dict[str, ir.Attribute] = {
         "instruction": ir.IntegerAttr.get(i64, schedule.instruction.rows),
@@ -134,7 +134,7 @@ def schedules_of(
 
 def schedule_of(
     fields: Mapping[str, Any], place: str, unit: MatrixUnit = GFX950.matrix
-) -> Schedule:
+) -> GpuSchedule:
     """A schedule from its fields, as JSON has them, for the instructions of `unit`.
 
     PassError, with the place, where it is none, or the unit has no such instruction.
@@ -162,8 +162,8 @@ def schedule_of(
             "columns], waves [rows, columns, K] of at most 16 in all, transport stream or ring, "
             f"and of a ring stages and k-steps; found {dict(fields)}"
         )
-    return Schedule(
-        instruction=Instruction(rows, unit),
+    return GpuSchedule(
+        instruction=TileInstruction(rows, unit),
         tiles=(tiles[0], tiles[1]),
         waves=(waves[0], waves[1], waves[2]),
         transport=transport,

@@ -21,8 +21,8 @@ from mxc.passes.kernels.gpu.float_scales import StepFactors, factors_of_step
 from mxc.passes.kernels.gpu.fragments import (
     BLOCK,
     K_STEPS,
-    Instruction,
-    Piece,
+    FragmentPiece,
+    TileInstruction,
     pieces,
     shared_pieces,
     whole,
@@ -50,7 +50,7 @@ _ONE = 127
 
 
 @dataclass(frozen=True)
-class Scaled:
+class ScaledBlocks:
     """`blocks` of 32 elements a row, whatever number of them a scale of `format` is for."""
 
     format: BlockFormat
@@ -121,8 +121,8 @@ class ScaledSide:
     is scaled.
     """
 
-    kind: Scaled
-    instruction: Instruction
+    kind: ScaledBlocks
+    instruction: TileInstruction
     lane: Lane
     buffers: tuple[ir.Value, ir.Value]
     rows: tuple[ir.Value, ...]
@@ -141,7 +141,7 @@ class ScaledSide:
         return self.instruction.k_steps if self.decoded is None else K_STEPS
 
     @property
-    def _pieces(self) -> tuple[Piece, ...]:
+    def _pieces(self) -> tuple[FragmentPiece, ...]:
         bits = self.kind.bits
         if self.decoded is None:
             return pieces(bits, self.instruction)
@@ -198,7 +198,7 @@ class ScaledSide:
             return self.instruction.groups
         return K_STEPS if self._in_order else 1
 
-    def _block(self, piece: Piece) -> ir.Value:
+    def _block(self, piece: FragmentPiece) -> ir.Value:
         """The block of a step, for its first instruction, that a piece of this lane is of."""
         block = self.lane.block // piece.share + piece.first
         return block * (1 if self._in_order or self.sums else K_STEPS)

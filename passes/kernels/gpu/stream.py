@@ -29,25 +29,25 @@ from iree.compiler.dialects import scf, vector
 from mxc.dialects.amdgpu import barrier, no_reordering, shared, zeros
 from mxc.passes.kernels.carried import values_of, with_values
 from mxc.passes.kernels.executables import workgroup
-from mxc.passes.kernels.gpu.contraction import Contraction, Given
-from mxc.passes.kernels.gpu.floats import DenseSide, Floats, FloatSide
+from mxc.passes.kernels.gpu.contraction import ContractionBuffers, GpuContraction
+from mxc.passes.kernels.gpu.floats import DenseSide, FloatBlocks, FloatSide
 from mxc.passes.kernels.gpu.fragments import QUAD
 from mxc.passes.kernels.gpu.lanes import Lane, lane_of
-from mxc.passes.kernels.gpu.output import Blocks, tiles_of
+from mxc.passes.kernels.gpu.output import BlockOutput, tiles_of
 from mxc.passes.kernels.gpu.products import DecodedProduct, ScaledProduct, SummedProduct
-from mxc.passes.kernels.gpu.sides import Loaded, Scaled, ScaledSide, clamped
+from mxc.passes.kernels.gpu.sides import Loaded, ScaledBlocks, ScaledSide, clamped
 from mxc.passes.kernels.vectors import below, choose, f32, index, loop, of, when
 
 
 @dataclass(frozen=True)
-class Stream(Contraction):
+class StreamKernel(GpuContraction):
     """A product by a schedule of the transport "stream"."""
 
     @property
     def late(self) -> bool:
         """Whether a step of lhs is too large to be in registers while another is multiplied."""
         lhs, rows = self.lhs, self.schedule.tiles[0]
-        if isinstance(lhs, Floats):
+        if isinstance(lhs, FloatBlocks):
             return lhs.memory == "f32" or rows > 1
         # What is decoded takes the registers of the next step.
         converts = self.schedule.instruction.unit.converts
@@ -61,7 +61,7 @@ class Stream(Contraction):
 class Body:
     """The values of a body while it is built."""
 
-    def __init__(self, kernel: Stream, given: Sequence[ir.Value]) -> None:
+    def __init__(self, kernel: StreamKernel, given: Sequence[ir.Value]) -> None:
         """At the insertion point."""
         self.kernel, self.schedule = kernel, kernel.schedule
         self.instruction = self.schedule.instruction
@@ -71,15 +71,17 @@ class Body:
         self.wave_k = wave % self.waves_k
         wave_n = wave // self.waves_k % waves_n
         wave_m = wave // (self.waves_k * waves_n)
-        self.given = Given(kernel, given)
+        self.given = ContractionBuffers(kernel, given)
         self.first = workgroup(1) * self.schedule.rows
-        self.blocks: Blocks | None = None
+        self.blocks: BlockOutput | None = None
         # Tiles along the columns that are stored together.
         self.span = 1
         if kernel.out is not None:
             self.span = tiles_of(self.instruction)
             results = self.given.blocks(self.first)
-            self.blocks = Blocks(kernel.out, kernel.width, self.instruction, self.lane, *results)
+            self.blocks = BlockOutput(
+                kernel.out, kernel.width, self.instruction, self.lane, *results
+            )
         size = self.instruction.rows
         self.tiles_m, self.tiles_n = self.schedule.tiles
         # Of the workgroup's rows, those that this lane has.
@@ -113,9 +115,9 @@ class Body:
         at, sums = (self.instruction, self.lane), self.kernel.sums
         kind, register = self.kernel.lhs, self.kernel.decoded
         own = self._own_columns() if sums else ()
-        assert isinstance(self.kernel.rhs, Scaled)
+        assert isinstance(self.kernel.rhs, ScaledBlocks)
         right = ScaledSide(self.kernel.rhs, *at, (rhs[0], rhs[1]), columns, register, own, sums)
-        if isinstance(kind, Floats):
+        if isinstance(kind, FloatBlocks):
             assert register is not None
             return FloatSide(kind, *at, lhs[0], rows, register, sums), right
         each = tuple((row,) for row in rows)

@@ -156,7 +156,7 @@ class Convolution(Recurrence):
 
 
 @dataclass(frozen=True)
-class Rows:
+class RunRows:
     """The rows `first` .. `behind` - 1 of a workgroup's run. Its states are in slot `place`, or
     zeros where `fresh`, an i1, is true."""
 
@@ -166,7 +166,7 @@ class Rows:
     fresh: ir.Value
 
 
-def rows_of_run(runs: ir.Value, places: ir.Value, number: ir.Value) -> Rows:
+def rows_of_run(runs: ir.Value, places: ir.Value, number: ir.Value) -> RunRows:
     """Load the rows of run `number` of the call."""
 
     def load(source: ir.Value, *at: ir.Value) -> ir.Value:
@@ -174,4 +174,4 @@ def rows_of_run(runs: ir.Value, places: ir.Value, number: ir.Value) -> Rows:
 
     first, count, before = (load(runs, number, index(column)) for column in range(3))
     fresh = equal(before, 0)
-    return Rows(first, first + count, load(places, number), fresh)
+    return RunRows(first, first + count, load(places, number), fresh)

@@ -12,8 +12,8 @@ from mxc.compiler.checkpoints.canonical.codecs import tiles
 from mxc.compiler.checkpoints.canonical.tensor import TensorScale, blocked, plain
 from mxc.compiler.checkpoints.dialects import open_checkpoint
 from mxc.compiler.checkpoints.files.safetensors import read_header
-from mxc.compiler.models.binding import Bound
-from mxc.compiler.models.blocks.parameters import Parameter, Rows
+from mxc.compiler.models.binding import BoundParameter
+from mxc.compiler.models.blocks.parameters import CheckpointRows, Parameter
 from mxc.compiler.models.packed import pack_items
 from mxc.errors import CheckpointError
 from mxc.formats.formats import block_format
@@ -110,11 +110,11 @@ def test_what_is_decoded_is_packed_like_what_is_stored(records, tmp_path, layout
     format = block_format("mxfp8e4m3")
     coded = blocked("a", (8, 64), format, found["w"], found["s"], scale_codec=tiles(4, 2))
     direct = blocked("b", (8, 64), format, found["w"], found["wide"])
-    rows = (Rows(tensor="w", dims=(("rows", 8), ("columns", 64))),)
+    rows = (CheckpointRows(tensor="w", dims=(("rows", 8), ("columns", 64))),)
     items = []
     for tensor in (coded, direct):
         parameter = Parameter(key=tensor.name, shape=(8, 64), rows=rows, layout=layout)
-        bound = Bound(
+        bound = BoundParameter(
             parameter=parameter,
             tensors=(tensor,),
             format=tensor.format,

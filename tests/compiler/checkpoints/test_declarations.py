@@ -10,8 +10,8 @@ from safetensors.torch import save_file
 
 from mxc.compiler.checkpoints.dialects import open_checkpoint
 from mxc.compiler.checkpoints.layers.quantization import (
-    Activations,
-    Quantization,
+    ActivationFormat,
+    CheckpointQuantization,
     Rule,
     Scheme,
     Syntax,
@@ -91,7 +91,7 @@ def test_fp8_in_tiles(write):
 def test_cache_of_modelopt(write, said, format):
     declared = {"quant_method": "modelopt", "quant_algo": "NVFP4", **said}
     found = open_checkpoint(write({"a.weight": torch.zeros(4)}, declared)).quantization.cache
-    assert found == (None if format is None else Activations(format=format, dynamic=False))
+    assert found == (None if format is None else ActivationFormat(format=format, dynamic=False))
 
 
 # ---- compressed-tensors ----
@@ -175,7 +175,9 @@ def test_auto_round(write):
     wide = np.repeat(2.0 ** (scales.numpy() - 127.0), 32, axis=1)
     assert (source.dialect, tensor.format, tensor.recipe) == ("auto-round", "mxfp4", "rceil")
     assert np.array_equal(tensor.values(), (numbers * wide).astype(np.float32))
-    assert source.quantization.activations(LAYER) == Activations(format="mxfp4", recipe="rceil")
+    assert source.quantization.activations(LAYER) == ActivationFormat(
+        format="mxfp4", recipe="rceil"
+    )
     assert source.quantization.scheme("lm_head") is None
 
 
@@ -218,7 +220,7 @@ def test_holders():
         Rule(pattern="model.language_model.layers.0.mlp.experts", syntax=Syntax.HOLDER, scheme=ONE),
         Rule(pattern="model.layers.0.mlp.gate_proj", syntax=Syntax.HOLDER, scheme=OTHER),
     )
-    declared = Quantization(rules=rules)
+    declared = CheckpointQuantization(rules=rules)
     assert declared.scheme("model.layers.0.mlp.experts.3.up_proj") is ONE
     assert declared.scheme("model.layers.0.mlp.experts") is ONE
     assert declared.scheme("model.language_model.layers.0.mlp.gate_proj") is OTHER
@@ -235,12 +237,14 @@ def test_the_first_that_names_a_layer(first):
         Rule(pattern=pattern, syntax=Syntax.REGEX, scheme=scheme)
         for pattern, scheme in zip(patterns, schemes, strict=True)
     )
-    assert Quantization(rules=rules).scheme("model.layers.0.mlp.gate_proj") is ONE
-    assert Quantization(rules=rules).scheme("model.layers.0.mlp.up_proj") is OTHER
+    assert CheckpointQuantization(rules=rules).scheme("model.layers.0.mlp.gate_proj") is ONE
+    assert CheckpointQuantization(rules=rules).scheme("model.layers.0.mlp.up_proj") is OTHER
 
 
 @pytest.mark.parametrize("syntax", Syntax)
 def test_regular_expressions_in_every_list(syntax):
-    declared = Quantization(default=ONE, rules=excluding([r"re:.*layers\.\d+\.mlp"], syntax))
+    declared = CheckpointQuantization(
+        default=ONE, rules=excluding([r"re:.*layers\.\d+\.mlp"], syntax)
+    )
     assert declared.scheme("model.layers.12.mlp.gate") is None
     assert declared.scheme("model.layers.x.mlp.gate") is ONE

@@ -6,7 +6,7 @@ import pytest
 from transformers.quantizers.quantizers_utils import should_convert_module
 
 from mxc.compiler.checkpoints.layers.quantization import (
-    Quantization,
+    CheckpointQuantization,
     Rule,
     Scheme,
     Syntax,
@@ -40,7 +40,7 @@ PLAIN = Scheme(format="mxfp4")
     ],
 )  # fmt: skip
 def test_exclusions(syntax, pattern, inside, outside):
-    declared = Quantization(default=PLAIN, rules=excluding([pattern], syntax))
+    declared = CheckpointQuantization(default=PLAIN, rules=excluding([pattern], syntax))
     assert [declared.scheme(name) for name in inside] == [None] * len(inside)
     assert [declared.scheme(name) for name in outside] == [PLAIN] * len(outside)
 
@@ -49,13 +49,13 @@ def test_exclusions(syntax, pattern, inside, outside):
 def test_prefixes_as_transformers_has_them(pattern):
     names = ("lm_head", "model.layers.1.self_attn.q_proj", "model.layers.1.mlp.up_proj",
              "model.layers.11.mlp.up_proj", "model.layers.11.self_attn.o_proj")  # fmt: skip
-    declared = Quantization(default=PLAIN, rules=excluding([pattern], Syntax.PREFIX))
+    declared = CheckpointQuantization(default=PLAIN, rules=excluding([pattern], Syntax.PREFIX))
     for name in names:
         assert (declared.scheme(name) is PLAIN) == should_convert_module(name, [pattern])
 
 
 def test_many_stars_take_no_time():
-    declared = Quantization(
+    declared = CheckpointQuantization(
         default=PLAIN,
         rules=excluding(["a*" * 40 + "b"], Syntax.PREFIX)
         + excluding(["a*" * 40 + "b"], Syntax.GLOB),
@@ -69,7 +69,7 @@ def test_a_fused_layer_has_the_scheme_of_its_parts():
     stem = "model.layers.0.self_attn"
 
     def rules(*excluded):
-        return Quantization(
+        return CheckpointQuantization(
             default=PLAIN,
             rules=tuple(
                 Rule(pattern=f"{stem}.{n}", syntax=Syntax.REGEX, scheme=None) for n in excluded
@@ -84,6 +84,6 @@ def test_a_fused_layer_has_the_scheme_of_its_parts():
 
 @pytest.mark.parametrize("pattern", ["re:(a+)+$", "re:(", "re:" + "a" * 2000, "re:" + ".*a" * 9])
 def test_patterns_that_are_not_tried(pattern):
-    declared = Quantization(default=PLAIN, rules=excluding([pattern], Syntax.REGEX))
+    declared = CheckpointQuantization(default=PLAIN, rules=excluding([pattern], Syntax.REGEX))
     with pytest.raises(CheckpointError, match="quantization config has the pattern"):
         declared.scheme("a" * 40 + "b")

@@ -14,8 +14,8 @@ from mxc.artifact.parameter_archive import read_archive
 from mxc.compiler.checkpoints.dialects import open_checkpoint
 from mxc.compiler.checkpoints.dialects.gguf_names import ARCHITECTURES, parameter, tensor
 from mxc.compiler.checkpoints.files.gguf import read_gguf
-from mxc.compiler.models.binding import Bound
-from mxc.compiler.models.blocks.parameters import Parameter, Rows
+from mxc.compiler.models.binding import BoundParameter
+from mxc.compiler.models.blocks.parameters import CheckpointRows, Parameter
 from mxc.compiler.models.packed import pack_items
 from mxc.errors import CheckpointError
 
@@ -155,11 +155,11 @@ def test_what_is_woven_is_packed(gpt_oss, tmp_path, monkeypatch):
     parameter = Parameter(
         key="w",
         shape=found.shape,
-        rows=(Rows(tensor=found.name, dims=tuple(("size", n) for n in found.shape)),),
+        rows=(CheckpointRows(tensor=found.name, dims=tuple(("size", n) for n in found.shape)),),
         experts=True,
         layout="gate-then-up",
     )
-    bound = Bound(
+    bound = BoundParameter(
         parameter=parameter,
         tensors=(found,),
         format=found.format,

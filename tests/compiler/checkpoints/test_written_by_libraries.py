@@ -27,7 +27,7 @@ from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from mxc.compiler.checkpoints.canonical.tensor import Convention
 from mxc.compiler.checkpoints.dialects import open_checkpoint
-from mxc.compiler.checkpoints.layers.quantization import Activations
+from mxc.compiler.checkpoints.layers.quantization import ActivationFormat
 from mxc.compiler.checkpoints.synthetic.gpt_oss import write_gpt_oss
 from mxc.errors import CheckpointError
 
@@ -106,12 +106,12 @@ def test_declared_activations():
         return open_checkpoint(VECTORS / name).quantization.activations(module)
 
     layer = "model.layers.0.self_attn.q_proj"
-    assert of("modelopt-mxfp8", layer) == Activations(format="mxfp8e4m3", recipe="rceil")
-    assert of("modelopt-nvfp4", layer) == Activations(format="nvfp4", dynamic=False)
+    assert of("modelopt-mxfp8", layer) == ActivationFormat(format="mxfp8e4m3", recipe="rceil")
+    assert of("modelopt-nvfp4", layer) == ActivationFormat(format="nvfp4", dynamic=False)
     assert of("modelopt-nvfp4", "lm_head") is None
     # The global config of the vector quantizes activations, the config of the layer does not.
     assert of("quark-current", layer) is None
-    assert of("quark-current", "model.layers.0.mlp.other_proj") == Activations(
+    assert of("quark-current", "model.layers.0.mlp.other_proj") == ActivationFormat(
         format="mxfp4", recipe="even"
     )
 

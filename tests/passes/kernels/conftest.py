@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from mxc.compiler.driver import compile_here
 from mxc.compiler.iree import resolve
 from mxc.compiler.packing.panels import to_panels
-from mxc.compiler.steps import Compiled, Request
+from mxc.compiler.steps import Compiled, CompileRequest
 from mxc.dialects.parameters import SCOPE
 from mxc.formats.formats import block_format
 from mxc.passes.kernels.cpu.isa import ISAS, best_isa
@@ -182,7 +182,7 @@ class Kernels:
         `schedules`: a file of them."""
         cases = [Case.parse(name) for name in names]
         folder = self.folders.mktemp("kernels")
-        request = Request(
+        request = CompileRequest(
             program=program(cases), place="kernels", target=target, module=folder / "m.vmfb",
             parameters=True, schedules=schedules,
         )  # fmt: skip

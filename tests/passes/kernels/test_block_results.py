@@ -17,7 +17,7 @@ from iree.compiler.dialects import arith, func, tensor
 from mxc.compiler import iree
 from mxc.compiler.driver import compile_here
 from mxc.compiler.packing.panels import to_panels
-from mxc.compiler.steps import Compiled, Request
+from mxc.compiler.steps import Compiled, CompileRequest
 from mxc.dialects.boundary import pack, unpack
 from mxc.dialects.context import new_context
 from mxc.dialects.generic import element_of, generic
@@ -157,7 +157,7 @@ def built(name: str, folder: Path) -> Built:
                 )
         text = str(module).encode()
     file = folder / "m.vmfb"
-    request = Request(program=text, place="p", target=name, module=file, parameters=True)
+    request = CompileRequest(program=text, place="p", target=name, module=file, parameters=True)
     made = compile_here(request, folder / "assembly", folder / "program", lambda step: None)
     return Built(made, file)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mxc.runtime.completions import harmony, tagged
 from mxc.runtime.completions.deltas import AnswerParser
 from mxc.runtime.completions.harmony import HarmonyParser
-from mxc.runtime.completions.stream import Completion, Piece
+from mxc.runtime.completions.stream import AnswerPiece, Completion
 from mxc.runtime.completions.tagged import TaggedParser
 
 #: Items of an answer: special tokens are ("<|end|>",), text is a string.
@@ -73,8 +73,8 @@ def parsed(parser: AnswerParser, items: list[Item]) -> tuple[str, str, list[tupl
     whole = Completion()
     for item in items:
         deltas = parser.text(item) if isinstance(item, str) else parser.marker(item[0])
-        whole.add(Piece(tuple(deltas)))
-    whole.add(Piece(tuple(parser.finish())))
+        whole.add(AnswerPiece(tuple(deltas)))
+    whole.add(AnswerPiece(tuple(parser.finish())))
     return whole.text, whole.reasoning, [(c.name, c.arguments) for c in whole.tool_calls]
 
 

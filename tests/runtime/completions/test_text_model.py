@@ -13,7 +13,7 @@ from scripted_model import ScriptedModel
 
 from mxc.errors import RequestError
 from mxc.runtime.completions.constraints import Constraint, Tool
-from mxc.runtime.completions.stream import Stream
+from mxc.runtime.completions.stream import AnswerStream
 from mxc.runtime.completions.text_model import TextModel
 from mxc.runtime.engine.request import Sampling
 
@@ -138,7 +138,7 @@ def test_streams_are_read_in_threads_and_event_loops(text_model: Make, harmony_f
     prompts = [model.plain(text) for text in ("one", "two", "three", "four")]
     expected = [model.start(prompt, max_tokens=20).result().tokens for prompt in prompts]
 
-    async def read(stream: Stream) -> list[int]:
+    async def read(stream: AnswerStream) -> list[int]:
         async for _ in stream:
             pass
         return stream.completion.tokens

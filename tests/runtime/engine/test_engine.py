@@ -14,7 +14,7 @@ from paged_model import VOCABULARY, PagedModel, dense_logits
 from mxc.errors import RequestError
 from mxc.runtime.engine.choice import Choice
 from mxc.runtime.engine.engine import Engine, EngineStopped, QueueFull
-from mxc.runtime.engine.request import Drawn, Outcome, Request, Sampling
+from mxc.runtime.engine.request import Outcome, Request, SampledToken, Sampling
 from mxc.runtime.engine.schedule import StepLimits
 
 
@@ -23,12 +23,12 @@ class Heard:
 
     def __init__(self, stop_after: int | None = None) -> None:
         self.tokens: list[int] = []
-        self.drawings: list[Drawn] = []
+        self.drawings: list[SampledToken] = []
         self.outcomes: queue.Queue[Outcome] = queue.Queue()
         self.first = threading.Event()
         self.stop_after = stop_after
 
-    def drawn(self, drawn: Drawn) -> str | None:
+    def drawn(self, drawn: SampledToken) -> str | None:
         self.tokens.append(drawn.token)
         self.drawings.append(drawn)
         self.first.set()
@@ -213,7 +213,7 @@ def test_listeners_stop_and_fail_alone(engine) -> None:
     short, whole = Heard(stop_after=2), Heard()
 
     class Broken(Heard):
-        def drawn(self, drawn: Drawn) -> str | None:
+        def drawn(self, drawn: SampledToken) -> str | None:
             raise ValueError("broken listener")
 
     broken = Broken()

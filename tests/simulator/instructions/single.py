@@ -4,15 +4,15 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from mxc.simulator.code.code_object import Kernel
+from mxc.simulator.code.code_object import CodeObjectKernel
 from mxc.simulator.code.instruction import Instruction
 from mxc.simulator.compute.operations import Array
 from mxc.simulator.memory.spaces import Bytes, Memory
 from mxc.simulator.run.lines import Lines
 from mxc.simulator.run.state import Waves
-from mxc.simulator.run.translate import Program, instruction_lines
+from mxc.simulator.run.translate import TranslatedKernel, instruction_lines
 
-Assemble = Callable[..., Kernel]
+Assemble = Callable[..., CodeObjectKernel]
 #: Rounding to nearest even, denormals kept, NaN clamped to zero, IEEE.
 MODE = 0x3F0
 
@@ -20,7 +20,7 @@ MODE = 0x3F0
 def decoded(assemble: Assemble, lines: Iterable[str]) -> dict[str, Instruction]:
     """The instructions of some lines, by line."""
     texts = list(lines)
-    found = Program(assemble("\n".join([*texts, "s_endpgm"]), 1)).instructions
+    found = TranslatedKernel(assemble("\n".join([*texts, "s_endpgm"]), 1)).instructions
     # A code object may begin with what the compiler put before.
     return dict(zip(texts, found[-len(texts) - 1 : -1], strict=True))
 

@@ -11,7 +11,7 @@ from pcode_language import execute, program
 from pcode_values import make
 from single import apply, decoded, fill, register, waves
 
-from mxc.simulator.code.code_object import Kernel
+from mxc.simulator.code.code_object import CodeObjectKernel
 from mxc.simulator.code.instruction import Instruction
 from mxc.simulator.code.words import OPCODES
 from mxc.simulator.compute.signatures import local_data, memory_widths
@@ -60,7 +60,7 @@ LINES = {
 
 
 @pytest.fixture(scope="module")
-def instructions(assemble: Callable[..., Kernel]) -> dict[str, Instruction]:
+def instructions(assemble: Callable[..., CodeObjectKernel]) -> dict[str, Instruction]:
     return decoded(assemble, LINES)
 
 

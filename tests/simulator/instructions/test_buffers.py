@@ -15,7 +15,7 @@ from memories import (
 )
 from single import apply, decoded, fill, register, waves
 
-from mxc.simulator.code.code_object import Kernel
+from mxc.simulator.code.code_object import CodeObjectKernel
 from mxc.simulator.code.instruction import M0, Instruction
 from mxc.simulator.errors import SimulationError
 from mxc.simulator.run.operands import PRIVATE_BASE, SHARED_BASE
@@ -25,7 +25,7 @@ COVERS = frozenset((*BUFFER, *TO_LDS, *SCALAR))
 
 
 @pytest.fixture(scope="module")
-def instructions(assemble: Callable[..., Kernel]) -> dict[str, Instruction]:
+def instructions(assemble: Callable[..., CodeObjectKernel]) -> dict[str, Instruction]:
     found = decoded(assemble, LINES.values())
     return {name: found[text] for name, text in LINES.items()}
 

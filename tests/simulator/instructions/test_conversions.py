@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from single import apply, decoded, fill, register, waves
 
-from mxc.simulator.code.code_object import Kernel
+from mxc.simulator.code.code_object import CodeObjectKernel
 from mxc.simulator.code.instruction import Instruction
 from mxc.simulator.compute.modes import FP16_OVFL
 from mxc.simulator.compute.numbers import encode_stochastic
@@ -87,7 +87,7 @@ LINES = {line(name, select): name for name in SMALL for select in selections(nam
 
 
 @pytest.fixture(scope="module")
-def instructions(assemble: Callable[..., Kernel]) -> dict[str, Instruction]:
+def instructions(assemble: Callable[..., CodeObjectKernel]) -> dict[str, Instruction]:
     return decoded(assemble, [*LINES, "v_prng_b32 v4, v5"])
 
 
@@ -307,7 +307,7 @@ def check_narrow(form: Any, got: dict[str, Any], power: Array, select: int, limi
     ],
 )
 def test_parts_of_a_register(
-    text: str, shift: int, count: int, assemble: Callable[..., Kernel]
+    text: str, shift: int, count: int, assemble: Callable[..., CodeObjectKernel]
 ) -> None:
     """Without a scale SDWA chooses the byte or the word."""
     (i,) = decoded(assemble, [text]).values()

@@ -11,7 +11,7 @@ from pcode_values import BITS, FLOAT
 from samples import held, put
 from single import apply, decoded, waves
 
-from mxc.simulator.code.code_object import Kernel
+from mxc.simulator.code.code_object import CodeObjectKernel
 from mxc.simulator.code.instruction import VCC
 
 #: Opcodes that this file tests with numbers.
@@ -44,7 +44,7 @@ def sequence(width: int) -> list[str]:
 
 
 @pytest.mark.parametrize("width", [32, 64])
-def test_division(width: int, assemble: Callable[..., Kernel]) -> None:
+def test_division(width: int, assemble: Callable[..., CodeObjectKernel]) -> None:
     """The nearest number for every pair of edge values and random ones (denormals within 1 ulp)."""
     found = decoded(assemble, dict.fromkeys(sequence(width)))
     rng = np.random.default_rng(width)
@@ -74,7 +74,7 @@ def test_division(width: int, assemble: Callable[..., Kernel]) -> None:
     assert np.abs(far).max() <= 1
 
 
-def test_what_is_scaled(assemble: Callable[..., Kernel]) -> None:
+def test_what_is_scaled(assemble: Callable[..., CodeObjectKernel]) -> None:
     """The cases of v_div_scale: which operand, by how much, and whether the quotient follows."""
     cases = {
         # numerator, denominator: scaled denominator and numerator as factors, the mask
@@ -107,7 +107,7 @@ def test_what_is_scaled(assemble: Callable[..., Kernel]) -> None:
         assert (w.mask(VCC) == mask).all(), (width, numerator, denominator)
 
 
-def test_last_step_of_a_division(assemble: Callable[..., Kernel]) -> None:
+def test_last_step_of_a_division(assemble: Callable[..., CodeObjectKernel]) -> None:
     """v_div_fmas: a fused multiply-add, and 2**64 (2**128) either way where VCC says so."""
     texts = ["v_div_fmas_f32 v32, v0, v8, v16", "v_div_fmas_f64 v[32:33], v[0:1], v[8:9], v[16:17]"]
     found = decoded(assemble, texts)

@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 from single import apply, decoded, fill, register, waves
 
-from mxc.simulator.code.code_object import Kernel
+from mxc.simulator.code.code_object import CodeObjectKernel
 from mxc.simulator.code.instruction import EXEC, Instruction
 from mxc.simulator.code.words import OPCODES
 from mxc.simulator.compute.lanes import LANE_INSTRUCTIONS
@@ -71,7 +71,7 @@ LANES = np.stack([np.ones(64, bool), np.random.default_rng(1).random(64) < 0.6])
 
 
 @pytest.fixture(scope="module")
-def instructions(assemble: Callable[..., Kernel]) -> dict[str, Instruction]:
+def instructions(assemble: Callable[..., CodeObjectKernel]) -> dict[str, Instruction]:
     found = decoded(assemble, dict.fromkeys(LINES.values()))
     return {name: found[text] for name, text in LINES.items()}
 

@@ -17,7 +17,7 @@ from pcode_values import BITS
 from samples import held, put, samples, vector_text
 from single import apply, decoded, fill, register, waves
 
-from mxc.simulator.code.code_object import Kernel
+from mxc.simulator.code.code_object import CodeObjectKernel
 from mxc.simulator.code.instruction import Instruction
 from mxc.simulator.code.words import OPCODES
 from mxc.simulator.compute.modes import FP16_OVFL
@@ -79,7 +79,7 @@ OTHERS = {
 
 
 @pytest.fixture(scope="module")
-def instructions(assemble: Callable[..., Kernel]) -> dict[str, Instruction]:
+def instructions(assemble: Callable[..., CodeObjectKernel]) -> dict[str, Instruction]:
     lines = {**{n: text_of(n) for n in ROUNDED}, **CLAMPED_KEYS, **OTHERS}
     found = decoded(assemble, dict.fromkeys(lines.values()))
     return {name: found[text] for name, text in lines.items()}

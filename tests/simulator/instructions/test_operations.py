@@ -16,7 +16,7 @@ from oracles import ORACLES
 from samples import held, put, samples, scalar_text, vector_text
 from single import apply, decoded, fill, register, waves
 
-from mxc.simulator.code.code_object import Kernel
+from mxc.simulator.code.code_object import CodeObjectKernel
 from mxc.simulator.code.instruction import EXEC, Instruction
 from mxc.simulator.code.words import OPCODES
 from mxc.simulator.compute.dots import DOTS
@@ -64,7 +64,7 @@ LINES = (
 
 
 @pytest.fixture(scope="module")
-def instructions(assemble: Callable[..., Kernel]) -> dict[str, Instruction]:
+def instructions(assemble: Callable[..., CodeObjectKernel]) -> dict[str, Instruction]:
     return decoded(assemble, dict.fromkeys(LINES))
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from samples import samples
 from single import apply, decoded, fill, register, waves
 
-from mxc.simulator.code.code_object import Kernel
+from mxc.simulator.code.code_object import CodeObjectKernel
 from mxc.simulator.code.instruction import Instruction, Operand
 from mxc.simulator.compute.packed import MIXED, PACKED16, PACKED32
 
@@ -47,7 +47,7 @@ PACKED = packed_lines()
 
 
 @pytest.fixture(scope="module")
-def instructions(assemble: Callable[..., Kernel]) -> dict[str, Instruction]:
+def instructions(assemble: Callable[..., CodeObjectKernel]) -> dict[str, Instruction]:
     return decoded(assemble, [text for text, (name, _) in PACKED.items() if name not in MIXED])
 
 

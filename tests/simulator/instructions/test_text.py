@@ -12,7 +12,7 @@ import test_operations
 import test_packed
 from single import decoded
 
-from mxc.simulator.code.code_object import Kernel
+from mxc.simulator.code.code_object import CodeObjectKernel
 from mxc.simulator.code.text import text
 from mxc.simulator.compute.packed import MIXED
 
@@ -47,7 +47,7 @@ def normal(line: str) -> str:
 
 
 @pytest.mark.parametrize("part", LINES)
-def test_text_is_what_was_assembled(part: str, assemble: Callable[..., Kernel]) -> None:
+def test_text_is_what_was_assembled(part: str, assemble: Callable[..., CodeObjectKernel]) -> None:
     found = decoded(assemble, LINES[part])
     wrong = {line: text(i) for line, i in found.items() if normal(text(i)) != normal(line)}
     assert not wrong

@@ -12,7 +12,7 @@ from pcode_language import bits_of, execute, program
 from pcode_values import FLOAT, make
 from samples import held, put, samples, scalar_text, vector_text
 
-from mxc.simulator.code.code_object import Kernel
+from mxc.simulator.code.code_object import CodeObjectKernel
 from mxc.simulator.code.instruction import VCC, Instruction
 from mxc.simulator.compute.operations import Operation
 from mxc.simulator.compute.salu import SALU
@@ -20,7 +20,7 @@ from mxc.simulator.compute.signatures import VALU
 from mxc.simulator.memory.spaces import Bytes, Memory
 from mxc.simulator.run.lines import Lines
 from mxc.simulator.run.state import Waves
-from mxc.simulator.run.translate import Program
+from mxc.simulator.run.translate import TranslatedKernel
 
 #: Rounding to nearest even, denormals kept.
 MODE = 0x3F0
@@ -59,9 +59,9 @@ COVERS = frozenset((*covered(VALU), *covered(SALU)))
 
 
 @pytest.fixture(scope="module")
-def instructions(assemble: Callable[..., Kernel]) -> dict[str, Instruction]:
+def instructions(assemble: Callable[..., CodeObjectKernel]) -> dict[str, Instruction]:
     lines = [vector_text(n) for n in covered(VALU)] + [scalar_text(n) for n in covered(SALU)]
-    decoded = Program(assemble("\n".join([*lines, "s_endpgm"]), 1)).instructions
+    decoded = TranslatedKernel(assemble("\n".join([*lines, "s_endpgm"]), 1)).instructions
     return {i.name: i for i in decoded}
 
 

@@ -22,8 +22,8 @@ from mxc.passes.kernels.cpu.isa import Isa
 from mxc.passes.kernels.cpu.quantize.blocks import largest_of
 from mxc.passes.kernels.cpu.quantize.halves import Halves, packed
 from mxc.passes.kernels.cpu.quantize.largest import merged
-from mxc.passes.kernels.cpu.quantize.rounding import Constants, Rounding
-from mxc.passes.kernels.cpu.quantize.sources import Reader, Source
+from mxc.passes.kernels.cpu.quantize.rounding import Rounding, RoundingConstants
+from mxc.passes.kernels.cpu.quantize.sources import BlockSource, SourceReader
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.extents import Buffer, Size, Sized, named, product, quotient_up, value_of
 from mxc.passes.kernels.sources import BLOCK
@@ -42,12 +42,12 @@ _HALF = BLOCK // 2
 
 
 @dataclass(frozen=True)
-class Quantize(Sized):
+class CpuQuantize(Sized):
     """The kernel for `blocks` blocks of floats of `source`."""
 
     isa: Isa
     rounding: Rounding
-    source: Source
+    source: BlockSource
     blocks: Size
 
     @property
@@ -91,8 +91,8 @@ class Quantize(Sized):
 
 @dataclass(frozen=True)
 class _Work:
-    kernel: Quantize
-    reader: Reader
+    kernel: CpuQuantize
+    reader: SourceReader
     elements: ir.Value
     scales: ir.Value
     constants: ir.Value
@@ -120,7 +120,7 @@ class _Work:
                 halves = floats.halves(first + lane)
                 ahead = index(_AHEAD // self.kernel.source.block_bytes)
                 self.reader.ask_for(block + (lane + ahead))
-                known = Constants(*read)
+                known = RoundingConstants(*read)
                 codes = [rounding.quick(half, known) for half in halves]
                 signs = halves if rounding.format.element.exponent else None
                 self._store(block + lane, (codes[0], codes[1]), signs)

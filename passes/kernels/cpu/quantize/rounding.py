@@ -44,7 +44,7 @@ _EXPONENT = 0xFF << MANTISSA
 
 
 @dataclass(frozen=True)
-class Constants:
+class RoundingConstants:
     """Constants of the quick method, i32, as scalars or one block per lane; see `Rounding`."""
 
     least: ir.Value
@@ -97,7 +97,7 @@ class Rounding:
 
     def ordinary(
         self, amax: ir.Value, byte: ir.Value, *, zeros: bool
-    ) -> tuple[ir.Value, Constants]:
+    ) -> tuple[ir.Value, RoundingConstants]:
         """Whether the quick method is exact for such blocks, i1, and its constants. `zeros`: where
         amax is zero, all elements are zero."""
         used = byte
@@ -110,7 +110,7 @@ class Rounding:
         quick = arith.cmpi(arith.CmpIPredicate.ule, above, inside)
         return quick, self._constants(used - like(used, _BIAS))
 
-    def _constants(self, exponent: ir.Value) -> Constants:
+    def _constants(self, exponent: ir.Value) -> RoundingConstants:
         """The constants for scales 2^exponent."""
         element = self.format.element
         moved = exponent << like(exponent, MANTISSA)
@@ -122,15 +122,15 @@ class Rounding:
         if not element.exponent:
             # 1.5 times the power: the sum keeps its exponent for values of either sign.
             start = scaled(1.5 * element.min_positive * 2.0**MANTISSA)
-            return Constants(least=start, start=start, largest=largest)
+            return RoundingConstants(least=start, start=start, largest=largest)
         kept = MANTISSA - element.mantissa
         # The excess of the exponent part of the code in e >> kept.
         base = _log2(element.min_normal) + _BIAS
         rest = like(moved, (kept << MANTISSA) - (base << element.mantissa))
         start = rest - (exponent << like(exponent, element.mantissa))
-        return Constants(least=scaled(element.min_normal), start=start, largest=largest)
+        return RoundingConstants(least=scaled(element.min_normal), start=start, largest=largest)
 
-    def quick(self, x: ir.Value, constants: Constants) -> ir.Value:
+    def quick(self, x: ir.Value, constants: RoundingConstants) -> ir.Value:
         """The codes of x without signs, i32 of its shape; fixed point codes have signs.
 
         There are other bits above the code: see `halves.packed`.
@@ -147,7 +147,7 @@ class Rounding:
             size = arith.minsi(size, constants.largest)
         return as_bits(as_float(size) + as_float(sum_of))
 
-    def _fixed_point(self, x: ir.Value, constants: Constants) -> ir.Value:
+    def _fixed_point(self, x: ir.Value, constants: RoundingConstants) -> ir.Value:
         value = as_float(x)
         if constants.largest is not None:
             largest = as_float(constants.largest)
@@ -168,7 +168,7 @@ class Rounding:
             return vector.broadcast(xs[0].type, value)
 
         with ir.InsertionPoint(either.then_block):
-            known = Constants(*map(spread, constants.values))
+            known = RoundingConstants(*map(spread, constants.values))
             scf.YieldOp([self.signed(self.quick(x, known), x) for x in xs])
         with ir.InsertionPoint(either.else_block):
             scf.YieldOp([self.exact(x, spread(byte)) for x in xs])

@@ -42,7 +42,7 @@ _UPPER = -(1 << 16)
 
 
 @dataclass(frozen=True)
-class Floats:
+class FloatSource:
     """Blocks in memory, memref [.., 32] of f32, bf16 or f16."""
 
     memory: ir.Value
@@ -99,7 +99,7 @@ class Floats:
 
 
 @dataclass(frozen=True)
-class Source:
+class BlockSource:
     """Blocks of `kind`: "f32", "bf16", "f16", or a format."""
 
     kind: str
@@ -123,42 +123,42 @@ class Source:
             return [Buffer([count, self.block_bytes], i8()), Buffer([count], i8())]
         return [Buffer([count, BLOCK], ir.Type.parse(self.kind))]
 
-    def reader(self, read: Sequence[ir.Value], lanes: int) -> Reader:
+    def reader(self, read: Sequence[ir.Value], lanes: int) -> SourceReader:
         """A reader of the buffers, for groups of `lanes` blocks."""
         if self.format is None:
-            return Reader(self, tuple(read), lanes, None)
-        return Reader(self, tuple(read), lanes, scratch([lanes, BLOCK], f32()))
+            return SourceReader(self, tuple(read), lanes, None)
+        return SourceReader(self, tuple(read), lanes, scratch([lanes, BLOCK], f32()))
 
 
 @dataclass(frozen=True)
-class Reader:
+class SourceReader:
     """The buffers of a source; `scratch`: memory for groups of decoded blocks, None for floats."""
 
-    source: Source
+    source: BlockSource
     read: tuple[ir.Value, ...]
     lanes: int
     scratch: ir.Value | None
 
-    def group(self, block: ir.Value) -> tuple[Floats, ir.Value]:
+    def group(self, block: ir.Value) -> tuple[FloatSource, ir.Value]:
         """The floats of a group of blocks, and the index of the first in them."""
         if self.scratch is None:
-            return Floats(self.read[0]), block
+            return FloatSource(self.read[0]), block
         with loop(index(0), index(self.lanes), index(1)) as (lane, _, _):
             one = block + lane
-            factor = as_float(_spread(power_of(self._byte(one)), BLOCK))
+            factor = as_float(_broadcast(power_of(self._byte(one)), BLOCK))
             values = self._values(one) * factor
             vector.store(values, self.scratch, [lane, index(0)])
-        return Floats(self.scratch), index(0)
+        return FloatSource(self.scratch), index(0)
 
     def one(self, block: ir.Value) -> Halves:
         """The floats of one block, with any values."""
         if self.scratch is None:
-            return Floats(self.read[0]).halves(block)
+            return FloatSource(self.read[0]).halves(block)
         return of_floats(self.exact(block))
 
     def exact(self, block: ir.Value) -> ir.Value:
         """The values of a block of another format, f32 [32], in order."""
-        bits = _scaled(as_bits(self._values(block)), _spread(self._byte(block), BLOCK))
+        bits = _scaled(as_bits(self._values(block)), _broadcast(self._byte(block), BLOCK))
         return as_float(bits)
 
     def ask_for(self, block: ir.Value) -> None:
@@ -203,5 +203,5 @@ def _scaled(bits: ir.Value, byte: ir.Value) -> ir.Value:
     return arith.select(where(arith.CmpIPredicate.eq, byte, NAN_BYTE), like(found, NAN), found)
 
 
-def _spread(value: ir.Value, lanes: int) -> ir.Value:
+def _broadcast(value: ir.Value, lanes: int) -> ir.Value:
     return vector.broadcast(of(value.type, lanes), value)

@@ -18,7 +18,7 @@ from iree.compiler.dialects import arith, scf, vector
 
 from mxc.dialects.quantize_scalars import MAGNITUDE, as_bits, like
 from mxc.passes.kernels.cpu.quantize.rounding import Rounding
-from mxc.passes.kernels.cpu.quantize.sources import Reader, Source
+from mxc.passes.kernels.cpu.quantize.sources import BlockSource, SourceReader
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.extents import Buffer, Size, Sized, quotient_up
 from mxc.passes.kernels.sources import BLOCK
@@ -46,11 +46,11 @@ _AHEAD = 256
 
 
 @dataclass(frozen=True)
-class TransposeQuantize(Sized):
+class CpuTransposeQuantize(Sized):
     """Transposes `source` [rows, depth], "f32", "bf16" or a format, and quantizes it."""
 
     rounding: Rounding
-    source: Source
+    source: BlockSource
     rows: int
     depth: int
 
@@ -119,7 +119,9 @@ class TransposeQuantize(Sized):
         first = workgroup(dimension) * size
         return first, arith.minui(first + size, index(whole))
 
-    def _decode(self, reader: Reader, memory: ir.Value, row: ir.Value, column: ir.Value) -> None:
+    def _decode(
+        self, reader: SourceReader, memory: ir.Value, row: ir.Value, column: ir.Value
+    ) -> None:
         """Decode a block of each of 32 rows, exactly, to memory."""
         across = index(self.depth // BLOCK)
         first = row * across + column // BLOCK

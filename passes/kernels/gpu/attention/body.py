@@ -49,20 +49,20 @@ from mxc.passes.kernels.gpu.attention.careful import (
 from mxc.passes.kernels.gpu.attention.join import join_when_last
 from mxc.passes.kernels.gpu.attention.kept import Kept, unknown_zero
 from mxc.passes.kernels.gpu.attention.operands import (
-    Operands,
-    Pages,
+    LaneRow,
+    PageReader,
     Parts,
-    Row,
+    WaveOperands,
     part,
 )
 from mxc.passes.kernels.gpu.attention.packed import bytes_of_entries
-from mxc.passes.kernels.gpu.attention.queries import Held, Query, StagedQueries
-from mxc.passes.kernels.gpu.attention.result import Result
+from mxc.passes.kernels.gpu.attention.queries import Query, QueryParts, StagedQueries
+from mxc.passes.kernels.gpu.attention.result import AttentionResult
 from mxc.passes.kernels.gpu.attention.shape import (
     BLOCK_KEYS,
     PIECE_KEYS,
     TILE,
-    Attention,
+    GpuAttention,
     piece_of,
 )
 from mxc.passes.kernels.gpu.attention.softmax import (
@@ -98,7 +98,7 @@ from mxc.passes.kernels.vectors import (
 _F32_PARTS = 3
 
 
-def attention(shape: Attention, buffers: Sequence[ir.Value], *, tiles: int) -> None:
+def attention(shape: GpuAttention, buffers: Sequence[ir.Value], *, tiles: int) -> None:
     """Build the body at the insertion point, for waves of so many tiles of rows."""
     lane = lane_of(shape.instruction)
     own = wave(shape, buffers[3], tiles, lane.lane)
@@ -111,7 +111,7 @@ def attention(shape: Attention, buffers: Sequence[ir.Value], *, tiles: int) -> N
 class _Body:
     def __init__(
         self,
-        shape: Attention,
+        shape: GpuAttention,
         buffers: Sequence[ir.Value],
         own: Wave,
         tiles: int,
@@ -133,12 +133,12 @@ class _Body:
         entries = [value_of(each) for each in (shape.keys, shape.values)]
         packed = bytes_of_entries(pool) if shape.scaled else None
         keys, values = (
-            Pages(each, lists, long(own.run), entry, head, shape.page, packed)
+            PageReader(each, lists, long(own.run), entry, head, shape.page, packed)
             for each, entry in zip(pools, entries, strict=True)
         )
         self.kept = Kept.of(tiles * shape.slots, shape.sums, shape.lanes, lane.lane)
         self.staged = StagedQueries.of(shape, lane, tiles) if shape.staged else None
-        self.operands = Operands(
+        self.operands = WaveOperands(
             shape=shape,
             queries=tokens,
             bounded_queries=bounded(tokens),
@@ -147,9 +147,9 @@ class _Body:
             first=workgroup(0) % slices * (shape.mixed // slices),
             lane=lane,
         )
-        self.result = Result(own, self.operands, head, count, sinks, parts, result)
+        self.result = AttentionResult(own, self.operands, head, count, sinks, parts, result)
 
-    def _rows(self) -> list[Row]:
+    def _rows(self) -> list[LaneRow]:
         """The lane's row of each tile; past the last one, the last one.
 
         Computed anew wherever they are needed: there are no registers to carry them.
@@ -159,7 +159,7 @@ class _Body:
         for tile in range(self.tiles):
             number = own.skipped + (lane + tile * TILE)
             inside = arith.minui(number, own.rows + -1)
-            found.append(Row(number, inside // group, long(inside % group)))
+            found.append(LaneRow(number, inside // group, long(inside % group)))
         return found
 
     def build(self) -> None:
@@ -177,7 +177,7 @@ class _Body:
             with when(below(row.number, self.wave.rows)):
                 self.result.write(row, sums)
 
-    def _all_keys(self, rows: Sequence[Row], *, careful: bool) -> list[Sums]:
+    def _all_keys(self, rows: Sequence[LaneRow], *, careful: bool) -> list[Sums]:
         """Sums of tiles of rows after all keys."""
         own, operands, tiles = self.wave, self.operands, len(rows)
         queries = [] if careful else [self._query(tile, row) for tile, row in enumerate(rows)]
@@ -241,7 +241,7 @@ class _Body:
     def _block(
         self,
         block: _Block,
-        rows: Sequence[Row],
+        rows: Sequence[LaneRow],
         scores: list[ir.Value],
         before: Sequence[Sums],
         careful: bool,
@@ -349,11 +349,11 @@ class _Body:
         none = constant(0, i32())
         return unequal(votes(spoiled, self.shape.lanes), none)
 
-    def _query(self, tile: int, row: Row) -> Query:
+    def _query(self, tile: int, row: LaneRow) -> Query:
         parts = self._query_parts(row)
-        return Held(list(parts)) if self.staged is None else self.staged.write(tile, parts)
+        return QueryParts(list(parts)) if self.staged is None else self.staged.write(tile, parts)
 
-    def _query_parts(self, row: Row) -> Iterator[Parts]:
+    def _query_parts(self, row: LaneRow) -> Iterator[Parts]:
         """The bf16 of each chunk of a row, one after the other: whether an element is finite takes
         two scalar registers."""
         for each in list(self.operands.query(row)):
@@ -363,7 +363,7 @@ class _Body:
             yield [bitcast(part, kind.element_type, 2 * words) for part in made]
 
     def _masked(
-        self, rows: Sequence[Row] | None, scores: list[ir.Value], start: ir.Value
+        self, rows: Sequence[LaneRow] | None, scores: list[ir.Value], start: ir.Value
     ) -> list[ir.Value]:
         """Scores of keys that a row does not see are MASKED; most blocks have none of them.
 
@@ -381,7 +381,7 @@ class _Body:
 
         return choose(some, mask, scores)
 
-    def _mask(self, row: Row, scores: list[ir.Value], start: ir.Value) -> list[ir.Value]:
+    def _mask(self, row: LaneRow, scores: list[ir.Value], start: ir.Value) -> list[ir.Value]:
         position = self.wave.position
         if self.shape.causal:
             position = position + row.token

@@ -15,8 +15,8 @@ from iree.compiler.dialects import arith, math, scf, vector
 from mxc.dialects.amdgpu import no_reordering
 from mxc.dialects.amdgpu_narrow import of_lane
 from mxc.passes.kernels.gpu.attention.kept import unknown_zero
-from mxc.passes.kernels.gpu.attention.operands import Block, Operands, Row, extended
-from mxc.passes.kernels.gpu.attention.shape import BLOCK_KEYS, TILE, Attention
+from mxc.passes.kernels.gpu.attention.operands import KeyTile, LaneRow, WaveOperands, extended
+from mxc.passes.kernels.gpu.attention.shape import BLOCK_KEYS, TILE, GpuAttention
 from mxc.passes.kernels.gpu.attention.softmax import in_all, number, zero
 from mxc.passes.kernels.gpu.fragments import FRAGMENT
 from mxc.passes.kernels.gpu.lanes import short
@@ -26,7 +26,9 @@ from mxc.passes.kernels.vectors import elements, f32, i32, index, lanes_of, loop
 Product = Callable[[ir.Value, ir.Value, ir.Value], ir.Value]
 
 
-def scores_of_any(operands: Operands, row: Row, block: Block, product: Product) -> list[ir.Value]:
+def scores_of_any(
+    operands: WaveOperands, row: LaneRow, block: KeyTile, product: Product
+) -> list[ir.Value]:
     """Scores of a block of keys, a vector of each tile: as `product` gives them, in the order of
     the chunks along D; those that are not finite by multiply-adds of f32.
 
@@ -47,7 +49,7 @@ def scores_of_any(operands: Operands, row: Row, block: Block, product: Product) 
     ]
 
 
-def _exact_scores(operands: Operands, row: Row, block: Block) -> list[list[ir.Value]]:
+def _exact_scores(operands: WaveOperands, row: LaneRow, block: KeyTile) -> list[list[ir.Value]]:
     """Scores of the keys that a lane has, by tile, as sums of f32."""
     shape = operands.shape
     begun = [number(0.0)] * (BLOCK_KEYS // TILE * shape.sums)
@@ -66,7 +68,7 @@ def _exact_scores(operands: Operands, row: Row, block: Block) -> list[list[ir.Va
     return [totals[n : n + shape.sums] for n in range(0, len(totals), shape.sums)]
 
 
-def _keys(shape: Attention, group: ir.Value) -> Iterator[ir.Value]:
+def _keys(shape: GpuAttention, group: ir.Value) -> Iterator[ir.Value]:
     """Those of a block whose scores a lane of a group has."""
     for tile in range(0, BLOCK_KEYS, TILE):
         for place in range(shape.sums):
@@ -81,7 +83,7 @@ def finite_only(values: ir.Value) -> ir.Value:
 
 
 def with_the_others(
-    operands: Operands, block: Block, weights: ir.Value, sums: Sequence[ir.Value]
+    operands: WaveOperands, block: KeyTile, weights: ir.Value, sums: Sequence[ir.Value]
 ) -> list[ir.Value]:
     """`sums` with the values of a block that are not finite, where a row has a weight for them.
 
@@ -101,8 +103,8 @@ def with_the_others(
 
 
 def _with_key(
-    operands: Operands,
-    block: Block,
+    operands: WaveOperands,
+    block: KeyTile,
     key: ir.Value,
     weight: ir.Value,
     sums: Sequence[ir.Value],

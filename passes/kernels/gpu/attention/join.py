@@ -36,7 +36,7 @@ from mxc.dialects.generic import constant
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.extents import value_of
 from mxc.passes.kernels.gpu.attention.operands import extended, part
-from mxc.passes.kernels.gpu.attention.shape import JOINED, TAIL, TILE, Attention, pieces_between
+from mxc.passes.kernels.gpu.attention.shape import JOINED, TAIL, TILE, GpuAttention, pieces_between
 from mxc.passes.kernels.gpu.attention.softmax import FLOOR, number, rounded, zero
 from mxc.passes.kernels.gpu.attention.sums import Sums
 from mxc.passes.kernels.gpu.attention.wave import Wave
@@ -48,7 +48,7 @@ from mxc.passes.kernels.vectors import below, choose, equal, f32, i32, index, lo
 _PIECES = 8
 
 
-def join_pieces(shape: Attention, buffers: Sequence[ir.Value]) -> None:
+def join_pieces(shape: GpuAttention, buffers: Sequence[ir.Value]) -> None:
     """Build the body of the second kernel, over the memrefs of `joined_buffers`."""
     parts, sinks, runs, result = buffers
     run = read_run(runs, workgroup(1))
@@ -65,7 +65,7 @@ def join_pieces(shape: Attention, buffers: Sequence[ir.Value]) -> None:
 
 
 def join_when_last(
-    shape: Attention, buffers: Sequence[ir.Value], own: Wave, lane: ir.Value
+    shape: GpuAttention, buffers: Sequence[ir.Value], own: Wave, lane: ir.Value
 ) -> None:
     """Where a wave has stored a piece of a tile of rows: add all of them up if it is the last one.
 
@@ -111,7 +111,7 @@ def _flat(counters: ir.Value) -> ir.Type:
 class _Pieces:
     """The `count` pieces of the `token` that run `run` decodes: indices; memrefs."""
 
-    shape: Attention
+    shape: GpuAttention
     parts: ir.Value
     sinks: ir.Value
     result: ir.Value

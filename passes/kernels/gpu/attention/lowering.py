@@ -21,9 +21,9 @@ from mxc.passes.kernels.executables import Cases, Threads, switch_below
 from mxc.passes.kernels.extents import value_of
 from mxc.passes.kernels.gpu.attention.body import attention
 from mxc.passes.kernels.gpu.attention.join import join_pieces
-from mxc.passes.kernels.gpu.attention.shape import BLOCK_KEYS, JOINED, TILE, Attention
+from mxc.passes.kernels.gpu.attention.shape import BLOCK_KEYS, JOINED, TILE, GpuAttention
 from mxc.passes.kernels.gpu.attention.softmax import CAPS, SCALES
-from mxc.passes.kernels.gpu.fragments import Instruction
+from mxc.passes.kernels.gpu.fragments import TileInstruction
 from mxc.passes.kernels.lowerings import Lowering
 from mxc.passes.kernels.paged_attention import attention_lowering, paged_sizes_of
 from mxc.passes.kernels.rotary_writes import zeros_beside
@@ -43,7 +43,7 @@ _SECOND = (
 _MOST_BYTES, _BF16_BYTES = 512, 1152
 
 
-class _Kernel(Attention):
+class _Kernel(GpuAttention):
     """The kernels of one."""
 
     @property
@@ -83,16 +83,16 @@ class _Kernel(Attention):
 
 def attention_kernels(matrix: MatrixUnit) -> Lowering[AttentionCall, _Kernel]:
     """Attention becomes kernels of the bf16 instruction of a GPU."""
-    return attention_lowering(functools.partial(_kernel, Instruction(TILE, matrix)), _counters)
+    return attention_lowering(functools.partial(_kernel, TileInstruction(TILE, matrix)), _counters)
 
 
 def dense_attention_kernels(matrix: MatrixUnit) -> Lowering[DenseAttentionCall, _Kernel]:
     """Dense attention becomes the same kernels."""
-    instruction = Instruction(TILE, matrix)
+    instruction = TileInstruction(TILE, matrix)
     return dense_attention_lowering(functools.partial(_dense_kernel, instruction))
 
 
-def _dense_kernel(instruction: Instruction, call: DenseAttentionCall) -> _Kernel | Reason:
+def _dense_kernel(instruction: TileInstruction, call: DenseAttentionCall) -> _Kernel | Reason:
     sizes = dense_sizes_of(call)
     tokens = shape_of(call.queries)[1]
     if isinstance(sizes, Reason):
@@ -108,7 +108,7 @@ def _dense_kernel(instruction: Instruction, call: DenseAttentionCall) -> _Kernel
     return _shape(instruction, sizes, "f32", counts=False)
 
 
-def _kernel(instruction: Instruction, call: AttentionCall) -> _Kernel:
+def _kernel(instruction: TileInstruction, call: AttentionCall) -> _Kernel:
     """Raises PassError where there is none."""
     sizes = paged_sizes_of(call)
     found: _Kernel | Reason
@@ -134,7 +134,7 @@ def _counters(call: AttentionCall) -> ir.Value | None:
 
 
 def _shape(
-    instruction: Instruction, sizes: dict[str, Any], result: str, *, counts: bool
+    instruction: TileInstruction, sizes: dict[str, Any], result: str, *, counts: bool
 ) -> _Kernel | Reason:
     shape = _Kernel(**sizes, result=result, counts=counts, instruction=instruction)
     element, depth, mixed, block = shape.element, shape.depth, shape.mixed, shape.page

@@ -32,7 +32,7 @@ from mxc.dialects.amdgpu import bounded
 from mxc.dialects.amdgpu_narrow import exchanged
 from mxc.dialects.quantize import BLOCK
 from mxc.passes.kernels.gpu.attention.packed import byte_of, decoded, first_scale, load_words
-from mxc.passes.kernels.gpu.attention.shape import BLOCK_KEYS, TILE, Attention
+from mxc.passes.kernels.gpu.attention.shape import BLOCK_KEYS, TILE, GpuAttention
 from mxc.passes.kernels.gpu.floats import bf16_parts
 from mxc.passes.kernels.gpu.fragments import FRAGMENT
 from mxc.passes.kernels.gpu.lanes import Lane, long
@@ -65,7 +65,7 @@ def extended(values: ir.Value) -> ir.Value:
 
 
 @dataclass(frozen=True)
-class Row:
+class LaneRow:
     """The row of a tile that this lane has.
 
     `number`: counted from the first row of the wave's first token, i32; `token`, counted from that
@@ -78,7 +78,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Block:
+class KeyTile:
     """`elements` [BLOCK_KEYS, D], bounded, and the `scales` of those in an MX format: of the first
     32 elements of each key, and B further on those of the next ones."""
 
@@ -87,7 +87,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Pages:
+class PageReader:
     """Keys or values: one `entry` of the pages of the pool [N, E, B, V, D] that `lists` i32 [S, P]
     has for run `run`; `head` of them. `positions`: B; `packed`: see bytes_of_entries, where pages
     have scales."""
@@ -104,41 +104,41 @@ class Pages:
         """The page that has a key, i32. The key is the same for all lanes."""
         return memref.LoadOp(self.lists, [self.run, long(key // self.positions)]).result
 
-    def block(self, page: ir.Value, key: ir.Value) -> Block:
+    def block(self, page: ir.Value, key: ir.Value) -> KeyTile:
         """From a key of a page on."""
         _, entries, _, _, depth = ir.MemRefType(self.pool.type).shape
         position = long(key % self.positions)
         place = [long(page), self.entry, position, self.head, index(0)]
         elements = bounded(part(self.pool, place, [1, 1, BLOCK_KEYS, 1, depth], kept=(2, 4)))
         if self.packed is None:
-            return Block(elements, None)
+            return KeyTile(elements, None)
         row = long(page) * entries + self.entry
         place = [row, first_scale(self.pool, position, self.head)]
         count = (depth // BLOCK - 1) * self.positions + BLOCK_KEYS
-        return Block(elements, bounded(part(self.packed, place, [1, count], kept=(1,))))
+        return KeyTile(elements, bounded(part(self.packed, place, [1, count], kept=(1,))))
 
 
 @dataclass(frozen=True)
-class Operands:
+class WaveOperands:
     """What one wave reads. `queries`: a memref [tokens, G, D] of its key/value head.
 
     `first`: the first element of a value that the wave has.
     """
 
-    shape: Attention
+    shape: GpuAttention
     queries: ir.Value
     bounded_queries: ir.Value
-    keys: Pages
-    values: Pages
+    keys: PageReader
+    values: PageReader
     first: ir.Value
     lane: Lane
 
-    def query(self, row: Row) -> Iterator[ir.Value]:
+    def query(self, row: LaneRow) -> Iterator[ir.Value]:
         """f32 [run] of the row, chunk by chunk along D."""
         for chunk in range(self.shape.chunks):
             yield self._query(self.bounded_queries, row, index(chunk))
 
-    def query_chunk(self, row: Row, chunk: ir.Value) -> ir.Value:
+    def query_chunk(self, row: LaneRow, chunk: ir.Value) -> ir.Value:
         """f32 [run] of the row.
 
         Through another pointer, so that LLVM does not keep in registers, or in scratch memory, what
@@ -146,12 +146,12 @@ class Operands:
         """
         return self._query(self.queries, row, chunk)
 
-    def query_part(self, row: Row, at: ir.Value) -> ir.Value:
+    def query_part(self, row: LaneRow, at: ir.Value) -> ir.Value:
         """f32 [FRAGMENT] of the row from an element on."""
         place = [long(row.token), row.member, at]
         return vector.load(of(f32(), FRAGMENT), self.queries, place)
 
-    def _query(self, source: ir.Value, row: Row, chunk: ir.Value) -> ir.Value:
+    def _query(self, source: ir.Value, row: LaneRow, chunk: ir.Value) -> ir.Value:
         column, run = self._column(chunk), self.shape.run
         return self._inside(
             column,
@@ -175,11 +175,11 @@ class Operands:
         pairs = zip(loaded[::2], loaded[1::2], strict=True)
         return [self._decoded(words, run, byte_of(scale, 0)) for words, scale in pairs]
 
-    def key_chunk(self, block: Block, tile: int, chunk: ir.Value) -> ir.Value:
+    def key_chunk(self, block: KeyTile, tile: int, chunk: ir.Value) -> ir.Value:
         """[run] of the key that the lane has in a tile of a block."""
         return self.keys_of(self._load_key(block, tile, chunk))[0]
 
-    def _load_key(self, block: Block, tile: int, chunk: ir.Value) -> list[ir.Value]:
+    def _load_key(self, block: KeyTile, tile: int, chunk: ir.Value) -> list[ir.Value]:
         key, column, run = self.lane.column + tile * TILE, self._column(chunk), self.shape.run
         elements = self._inside(column, lambda at: self._load_elements(block, [key, at], run))
         if block.scales is None:
@@ -196,7 +196,7 @@ class Operands:
         kind = ir.VectorType(loaded.type)
         return arith.select(inside, loaded, splat(0, kind.element_type, kind.shape[0]))
 
-    def _load_elements(self, block: Block, at: Sequence[ir.Value], count: int) -> ir.Value:
+    def _load_elements(self, block: KeyTile, at: Sequence[ir.Value], count: int) -> ir.Value:
         """So many: floats, or words of what is packed."""
         if self.shape.packed is not None:
             return load_words(block.elements, at, count)
@@ -237,7 +237,7 @@ class Operands:
                 found.append(self._decoded(key, self.shape.slots, scale))
         return found
 
-    def elements(self, block: Block, key: ir.Value, at: ir.Value, count: int) -> ir.Value:
+    def elements(self, block: KeyTile, key: ir.Value, at: ir.Value, count: int) -> ir.Value:
         """So many elements from `at` on of a key of a block, or of its value; of one scale."""
         loaded = self._load_elements(block, [key, at], count)
         if self.shape.packed is None:

@@ -13,7 +13,7 @@ from iree.compiler.dialects import vector
 from mxc.dialects.amdgpu import no_reordering, shared
 from mxc.passes.kernels.gpu.attention.kept import unknown_zero
 from mxc.passes.kernels.gpu.attention.operands import Parts
-from mxc.passes.kernels.gpu.attention.shape import TILE, Attention
+from mxc.passes.kernels.gpu.attention.shape import TILE, GpuAttention
 from mxc.passes.kernels.gpu.fragments import FRAGMENT
 from mxc.passes.kernels.gpu.lanes import Lane
 from mxc.passes.kernels.vectors import index, joined, of, part_of
@@ -30,7 +30,7 @@ class Query(Protocol):
 
 
 @dataclass(frozen=True)
-class Held:
+class QueryParts:
     """`parts` of each chunk along D, in registers."""
 
     parts: Sequence[Parts]
@@ -51,7 +51,7 @@ class StagedQueries:
     parts: int
 
     @staticmethod
-    def of(shape: Attention, lane: Lane, tiles: int) -> StagedQueries:
+    def of(shape: GpuAttention, lane: Lane, tiles: int) -> StagedQueries:
         """Memory for so many tiles."""
         loads, groups, parts = shape.run // FRAGMENT, shape.instruction.groups, 3
         size = [tiles, shape.chunks * parts * loads, TILE * groups, FRAGMENT]

@@ -9,7 +9,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import memref, scf, vector
 
 from mxc.dialects.amdgpu import bounded
-from mxc.passes.kernels.gpu.attention.operands import Operands, Row, extended, part
+from mxc.passes.kernels.gpu.attention.operands import LaneRow, WaveOperands, extended, part
 from mxc.passes.kernels.gpu.attention.shape import TAIL
 from mxc.passes.kernels.gpu.attention.softmax import number, rounded
 from mxc.passes.kernels.gpu.attention.sums import Sums
@@ -19,18 +19,18 @@ from mxc.passes.kernels.vectors import elements, equal, f32, index, of, when
 
 
 @dataclass(frozen=True)
-class Result:
+class AttentionResult:
     """Where the rows of `tokens` tokens of a `head` go: the memrefs `parts` and `result`."""
 
     wave: Wave
-    operands: Operands
+    operands: WaveOperands
     head: ir.Value
     tokens: int
     sinks: ir.Value
     parts: ir.Value
     result: ir.Value
 
-    def write(self, row: Row, sums: Sums) -> None:
+    def write(self, row: LaneRow, sums: Sums) -> None:
         """The result of a row; where pieces are computed apart, what this one comes to."""
         shape, own = self.operands.shape, self.wave
         branch = scf.IfOp(own.apart, has_else=True)

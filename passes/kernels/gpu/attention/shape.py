@@ -9,7 +9,7 @@ from iree.compiler.dialects import arith
 
 from mxc.passes.kernels.extents import Size, value_of
 from mxc.passes.kernels.gpu.attention.softmax import LOG2_E
-from mxc.passes.kernels.gpu.fragments import FRAGMENT, Instruction
+from mxc.passes.kernels.gpu.fragments import FRAGMENT, TileInstruction
 from mxc.passes.kernels.gpu.lanes import at_most
 from mxc.passes.kernels.paged_attention import PagedAttention
 from mxc.passes.kernels.runs import reach_size
@@ -32,10 +32,10 @@ MOST_PARTS = 1 << 30
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attention(PagedAttention):
+class GpuAttention(PagedAttention):
     """Sizes of one kernel. `instruction`: for bf16, of 16 rows."""
 
-    instruction: Instruction
+    instruction: TileInstruction
 
     @property
     def unit(self) -> float:

@@ -59,7 +59,7 @@ def over_row(value: ir.Value, combine: Combine, unit: MatrixUnit) -> ir.Value:
 
 
 @dataclass(frozen=True)
-class Softened:
+class BlockSoftmax:
     """A block of a tile: `weights`, f32 of all keys that a lane has; what came before is to be
     multiplied by `factor`."""
 
@@ -71,7 +71,7 @@ class Softened:
 
 def online_softmax(
     scores: Sequence[ir.Value], maximum: ir.Value, total: ir.Value, unit: float, of_row: OfRow
-) -> Softened:
+) -> BlockSoftmax:
     """Weights of `scores`, a vector of each tile; these times `unit` are powers of two, as is
     `maximum`, that of all before. `of_row`: combines an f32 over the lanes of a row."""
     own = [score for each in scores for score in elements(each)]
@@ -88,7 +88,7 @@ def online_softmax(
     for weight in weights[1:]:
         total = total + weight
     kind = of(f32(), len(weights))
-    return Softened(highest, total, factor, vector.from_elements(kind, weights))
+    return BlockSoftmax(highest, total, factor, vector.from_elements(kind, weights))
 
 
 def capped(scores: Sequence[ir.Value], scale: float, cap: float) -> list[ir.Value]:

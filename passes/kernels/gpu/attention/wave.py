@@ -19,7 +19,13 @@ from iree.compiler.dialects import arith, math, rocdl, scf
 from mxc.dialects.generic import constant
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.extents import value_of
-from mxc.passes.kernels.gpu.attention.shape import BLOCK_KEYS, PIECE_KEYS, TILE, Attention, piece_of
+from mxc.passes.kernels.gpu.attention.shape import (
+    BLOCK_KEYS,
+    PIECE_KEYS,
+    TILE,
+    GpuAttention,
+    piece_of,
+)
 from mxc.passes.kernels.gpu.lanes import at_most, long, short
 from mxc.passes.kernels.runs import first_seen, read_run
 from mxc.passes.kernels.vectors import below, equal, i1, i32, loop, unequal
@@ -47,7 +53,7 @@ class Wave:
     part: ir.Value
 
 
-def wave(shape: Attention, runs: ir.Value, tiles: int, lane: ir.Value) -> Wave:
+def wave(shape: GpuAttention, runs: ir.Value, tiles: int, lane: ir.Value) -> Wave:
     """The wave that runs. `tiles` of rows; where they are several Z is 0."""
     rows, group = tiles * TILE, shape.group
     count, pieces = short(value_of(shape.runs)), short(value_of(shape.pieces))
@@ -105,7 +111,12 @@ def wave(shape: Attention, runs: ir.Value, tiles: int, lane: ir.Value) -> Wave:
 
 
 def _run_of_block(
-    shape: Attention, runs: ir.Value, count: ir.Value, block: ir.Value, tiles: int, lane: ir.Value
+    shape: GpuAttention,
+    runs: ir.Value,
+    count: ir.Value,
+    block: ir.Value,
+    tiles: int,
+    lane: ir.Value,
 ) -> ir.Value:
     """The last run whose blocks begin at or before `block`: each lane looks at one run."""
     none = constant(0, i32())

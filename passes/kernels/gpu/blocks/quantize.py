@@ -35,7 +35,7 @@ from mxc.dialects.amdgpu_narrow import neighbour, widened
 from mxc.formats.formats import FORMATS, BlockFormat
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.extents import Buffer, Size, Sized, named, product, quotient_up
-from mxc.passes.kernels.gpu.conversions import Conversion, largest_of, power_of
+from mxc.passes.kernels.gpu.conversions import BlockConversion, largest_of, power_of
 from mxc.passes.kernels.gpu.fragments import BLOCK
 from mxc.passes.kernels.gpu.parts import rows_of
 from mxc.passes.kernels.vectors import equal, f32, i8, i32, index, lanes_of, of
@@ -111,7 +111,7 @@ def packed_block(format: BlockFormat) -> list[tuple[int, ir.Type]]:
 
 
 @dataclass(frozen=True)
-class Quantize(OverBlocks):
+class GpuQuantize(OverBlocks):
     """`blocks` blocks of `source`, "f32", "bf16", "f16" or a format, to `conversion.format`.
 
     Where `blocks` is None, their number is an index scalar of each call.
@@ -119,7 +119,7 @@ class Quantize(OverBlocks):
     Buffers: the floats, or elements as i32 and scales; then elements as i32, and scales.
     """
 
-    conversion: Conversion
+    conversion: BlockConversion
     source: str
 
     @property

@@ -28,7 +28,7 @@ from mxc.formats.recipes import MANTISSA, ScaleRecipe
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.extents import Size, named
 from mxc.passes.kernels.gpu.blocks.quantize import InRows
-from mxc.passes.kernels.gpu.conversions import Conversion, largest_in, largest_of
+from mxc.passes.kernels.gpu.conversions import BlockConversion, largest_in, largest_of
 from mxc.passes.kernels.gpu.sums import OF_ALL, TOGETHER
 from mxc.passes.kernels.vectors import equal, f32, i8, i32, index, of, when
 
@@ -106,7 +106,7 @@ class QuantizeRows(InRows):
         whole = row_scale(self._across(amax, lane), _FORMAT)
         first = equal(lane, 0)
         memref.StoreOp(whole, wholes, [arith.select(first, index(0), index(BEYOND // 4))])
-        conversion = Conversion(_FORMAT, ScaleRecipe.EVEN, self.converts)
+        conversion = BlockConversion(_FORMAT, ScaleRecipe.EVEN, self.converts)
         for run, values, own in zip(runs, held, largest, strict=True):
             code = block_scale(arith.maxsi(own, neighbour(own, 1)), whole, _FORMAT)
             one = constant(1.0, f32())

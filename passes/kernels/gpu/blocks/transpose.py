@@ -19,7 +19,7 @@ from mxc.dialects.amdgpu_narrow import widened_pair
 from mxc.formats.formats import FORMATS, BlockFormat
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.extents import Buffer, Size, Sized
-from mxc.passes.kernels.gpu.conversions import Conversion, power_of
+from mxc.passes.kernels.gpu.conversions import BlockConversion, power_of
 from mxc.passes.kernels.gpu.fragments import BLOCK
 from mxc.passes.kernels.gpu.lanes import LANES
 from mxc.passes.kernels.vectors import bitcast, f32, i8, i32, lanes_of, of
@@ -29,13 +29,13 @@ _FLOATS = {"f32": 32, "bf16": 16, "f16": 16}
 
 
 @dataclass(frozen=True)
-class TransposeQuantize(Sized):
+class GpuTransposeQuantize(Sized):
     """`source`, floats or a format, [rows, depth], to `conversion.format`, transposed.
 
     Buffers: the floats, or the elements, as i32, and the scales; then elements as i32, and scales.
     """
 
-    conversion: Conversion
+    conversion: BlockConversion
     rows: int
     depth: int
     source: str

@@ -23,11 +23,11 @@ from iree.compiler.dialects import scf
 from mxc.dialects.amdgpu import no_reordering
 from mxc.passes.kernels.carried import values_of, with_values
 from mxc.passes.kernels.gpu.dense.spans import ROWS, Spans
-from mxc.passes.kernels.gpu.floats import DenseSide, Floats
+from mxc.passes.kernels.gpu.floats import DenseSide, FloatBlocks
 from mxc.passes.kernels.gpu.lanes import at_most
 from mxc.passes.kernels.gpu.products import DecodedProduct
 from mxc.passes.kernels.gpu.sides import Loaded
-from mxc.passes.kernels.gpu.stream import Body, Stream
+from mxc.passes.kernels.gpu.stream import Body, StreamKernel
 from mxc.passes.kernels.vectors import f32, index, loop, splat
 from mxc.targets.amd import GFX950
 
@@ -37,11 +37,11 @@ _REGISTERS, _SHARED = {64: 288, 32: 160}, 224
 
 
 @dataclass(frozen=True)
-class DenseStream(Stream):
+class DenseStream(StreamKernel):
     """A dense product by a schedule of the transport "stream"."""
 
-    lhs: Floats
-    rhs: Floats
+    lhs: FloatBlocks
+    rhs: FloatBlocks
 
     def __post_init__(self) -> None:
         """Raise ValueError where the schedule would sum in another order."""
@@ -106,7 +106,7 @@ class _Body(Body):
         kernel, spans = self.kernel, self.kernel.spans
         ragged = spans.size * spans.count != kernel.lhs.blocks
 
-        def side(kind: Floats, buffer: ir.Value, own: tuple[ir.Value, ...]) -> DenseSide:
+        def side(kind: FloatBlocks, buffer: ir.Value, own: tuple[ir.Value, ...]) -> DenseSide:
             assert kernel.decoded is not None
             at = (kind, self.instruction, self.lane, buffer, own, kernel.decoded)
             return DenseSide(*at, ragged=ragged)

@@ -15,7 +15,7 @@ from mxc.dialects.amdgpu import thread
 from mxc.dialects.generic import constant
 from mxc.passes.kernels.executables import Threads, workgroup
 from mxc.passes.kernels.extents import Size
-from mxc.passes.kernels.recurrences.shape import Convolution, Rows, rows_of_run
+from mxc.passes.kernels.recurrences.shape import Convolution, RunRows, rows_of_run
 from mxc.passes.kernels.vectors import below, f32, index, loop, when
 
 #: Lanes of a workgroup; rows that are loaded at once.
@@ -49,7 +49,7 @@ class GpuConvolution(Convolution):
         found = [memref.LoadOp(weights, [first + n]).result for n in range(self.width)]
         return found if self.element == "f32" else [arith.extf(f32(), w) for w in found]
 
-    def _run(self, lane: _Lane, run: Rows, pool: ir.Value) -> None:
+    def _run(self, lane: _Lane, run: RunRows, pool: ir.Value) -> None:
         places = [[run.place, self.layer, index(n), lane.column] for n in range(self.width - 1)]
         zero = constant(0.0, f32())
         kept = [memref.LoadOp(pool, place).result for place in places]

@@ -29,7 +29,7 @@ from mxc.passes.kernels.carried import values_of, with_values
 from mxc.passes.kernels.executables import Threads, workgroup
 from mxc.passes.kernels.extents import Size
 from mxc.passes.kernels.gpu.sums import OF_EIGHT, over_lanes, sum_of
-from mxc.passes.kernels.recurrences.shape import DeltaRule, Rows, rows_of_run
+from mxc.passes.kernels.recurrences.shape import DeltaRule, RunRows, rows_of_run
 from mxc.passes.kernels.vectors import below, f32, index, load, loop, splat, when
 
 #: Lanes that share a column; lanes of a workgroup at most.
@@ -114,7 +114,7 @@ class _Lane:
 
     kernel: GpuDeltaRule
     rows: Sequence[ir.Value]
-    run: Rows
+    run: RunRows
     head: ir.Value
     key_head: ir.Value
     first: ir.Value

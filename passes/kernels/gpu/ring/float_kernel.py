@@ -34,19 +34,19 @@ from iree.compiler import ir
 
 from mxc.dialects.amdgpu import shared
 from mxc.formats.formats import E8M0
-from mxc.passes.kernels.gpu.contraction import Given
+from mxc.passes.kernels.gpu.contraction import ContractionBuffers
 from mxc.passes.kernels.gpu.decode import Register
 from mxc.passes.kernels.gpu.dense.spans import ROWS, STAGE, Spans
-from mxc.passes.kernels.gpu.floats import Floats
-from mxc.passes.kernels.gpu.fragments import BLOCK, Instruction
+from mxc.passes.kernels.gpu.floats import FloatBlocks
+from mxc.passes.kernels.gpu.fragments import BLOCK, TileInstruction
 from mxc.passes.kernels.gpu.lanes import lane_of
 from mxc.passes.kernels.gpu.ring.float_mainloop import FloatMainloop, Rates
 from mxc.passes.kernels.gpu.ring.kernel import StagedProduct
-from mxc.passes.kernels.gpu.ring.pairs import Decoder, PackedWeights, steps_of
+from mxc.passes.kernels.gpu.ring.pairs import PackedWeights, PairDecoder, steps_of
 from mxc.passes.kernels.gpu.ring.scales import AT_ONCE, RowScales
-from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, Layout, StagedSide
-from mxc.passes.kernels.gpu.ring.tile import Tile
-from mxc.passes.kernels.gpu.sides import Scaled
+from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, StagedSide, StageLayout
+from mxc.passes.kernels.gpu.ring.tile import WorkgroupTile
+from mxc.passes.kernels.gpu.sides import ScaledBlocks
 from mxc.passes.kernels.vectors import i8
 from mxc.targets.amd import GFX950
 
@@ -63,10 +63,10 @@ _TWO_STAGES = Rates(budget=7, load=6, pace=0.5, read=0.5)
 class _FloatProduct(StagedProduct):
     """A product whose sides are both multiplied as floats."""
 
-    lhs: Floats
+    lhs: FloatBlocks
 
     #: The matrix instruction.
-    instruction: ClassVar[Instruction]
+    instruction: ClassVar[TileInstruction]
 
     def __post_init__(self) -> None:
         """Raise ValueError where the schedule cannot compute this product."""
@@ -80,8 +80,8 @@ class _FloatProduct(StagedProduct):
     def body(self, *given: ir.Value) -> None:
         """Build the body at the insertion point."""
         lane = lane_of(self.instruction)
-        buffers = Given(self, given)
-        tile = Tile(self, lane, buffers)
+        buffers = ContractionBuffers(self, given)
+        tile = WorkgroupTile(self, lane, buffers)
         memory = shared([self.lds_bytes], i8())
         left, right = self.layouts
         (floats,), (weights, *scales) = buffers.lhs(tile.start), buffers.rhs(tile.first)
@@ -105,9 +105,9 @@ class _FloatProduct(StagedProduct):
 class FloatRing(_FloatProduct):
     """A product of floats by packed weights by a schedule of the transport "ring"."""
 
-    rhs: Scaled
+    rhs: ScaledBlocks
 
-    layout = partial(Layout, decoded=True)
+    layout = partial(StageLayout, decoded=True)
     instruction = INSTRUCTION
 
     def __post_init__(self) -> None:
@@ -121,9 +121,11 @@ class FloatRing(_FloatProduct):
         self.require_fit(k_steps=1)
 
     @staticmethod
-    def takes(lhs: Floats | Scaled, rhs: Floats | Scaled, register: Register | None) -> bool:
+    def takes(
+        lhs: FloatBlocks | ScaledBlocks, rhs: FloatBlocks | ScaledBlocks, register: Register | None
+    ) -> bool:
         """Whether it computes products of such operands."""
-        if isinstance(rhs, Floats) or not isinstance(lhs, Floats):
+        if isinstance(rhs, FloatBlocks) or not isinstance(lhs, FloatBlocks):
             return False
         blocks = rhs.format.block == BLOCK and rhs.format.scale == E8M0
         return blocks and register == "bf16" and not rhs.is_fnuz
@@ -134,7 +136,7 @@ class FloatRing(_FloatProduct):
         """The sums of the tiles."""
         rates = _TWO_STAGES if self.schedule.stages == 2 else _FLOAT_RATES
         (factors,) = scales
-        packed = PackedWeights(sides[1], factors, Decoder(self.rhs.format.element))
+        packed = PackedWeights(sides[1], factors, PairDecoder(self.rhs.format.element))
         return FloatMainloop(self.schedule, sides, rates, packed, steps_of(self.lhs)).sums()
 
 
@@ -142,10 +144,10 @@ class FloatRing(_FloatProduct):
 class DenseRing(_FloatProduct):
     """A dense product by a schedule of the transport "ring"."""
 
-    rhs: Floats
+    rhs: FloatBlocks
 
-    layout = partial(Layout, instruction=Instruction(ROWS), shared=True)
-    instruction = Instruction(ROWS)
+    layout = partial(StageLayout, instruction=TileInstruction(ROWS), shared=True)
+    instruction = TileInstruction(ROWS)
 
     def __post_init__(self) -> None:
         """Raise ValueError where the schedule cannot compute this product."""

@@ -25,20 +25,20 @@ from mxc.dialects.amdgpu import mark_loads, mfma, pinned, wait_for_loads, zeros
 from mxc.dialects.quantize_scalars import i32 as number
 from mxc.passes.kernels.carried import values_of, with_values
 from mxc.passes.kernels.gpu.dense.spans import STAGE, Spans
-from mxc.passes.kernels.gpu.floats import Floats
+from mxc.passes.kernels.gpu.floats import FloatBlocks
 from mxc.passes.kernels.gpu.fragments import FRAGMENT, K_STEPS
 from mxc.passes.kernels.gpu.lanes import long
-from mxc.passes.kernels.gpu.ring.interleave import Work, evenly, interleaved_within
+from mxc.passes.kernels.gpu.ring.interleave import InterleavedWork, evenly, interleaved_within
 from mxc.passes.kernels.gpu.ring.pairs import (
     PAIRS,
+    DecodedWeights,
     PackedWeights,
-    Weights,
     pair_of,
     split,
     splitting,
 )
 from mxc.passes.kernels.gpu.ring.staging import StagedSide
-from mxc.passes.kernels.gpu.schedule import Schedule
+from mxc.passes.kernels.gpu.schedule import GpuSchedule
 from mxc.passes.kernels.vectors import bitcast, equal, f32, i8, i32, index, joined, loop, of, splat
 
 Issue = Callable[[], None]
@@ -62,7 +62,7 @@ class Rates:
 
 
 @dataclass
-class Held:
+class FloatRegisters:
     """What a lane holds between stages.
 
     `floats`: by tile, fragments that add up to what it multiplies next, of lhs and, behind them, of
@@ -73,7 +73,7 @@ class Held:
     totals: list[ir.Value]
     floats: dict[int, list[ir.Value]]
     raw: dict[int, list[ir.Value]]
-    weights: list[Weights]
+    weights: list[DecodedWeights]
     words: list[list[ir.Value]]
     slot: ir.Value
 
@@ -84,7 +84,7 @@ class FloatMainloop:
 
     def __init__(
         self,
-        schedule: Schedule,
+        schedule: GpuSchedule,
         sides: tuple[StagedSide, StagedSide],
         rates: Rates,
         packed: PackedWeights | None = None,
@@ -92,7 +92,7 @@ class FloatMainloop:
     ) -> None:
         """What does not depend on the insertion point."""
         layout = sides[0].layout
-        assert isinstance(layout.kind, Floats)
+        assert isinstance(layout.kind, FloatBlocks)
         self._lhs, self._sides, self._rates, self._packed = layout.kind, sides, rates, packed
         self._instruction, self._stages = schedule.instruction, schedule.stages
         self._slot_bytes, self._blocks = sum(side.layout.bytes for side in sides), layout.blocks
@@ -119,7 +119,7 @@ class FloatMainloop:
         _drain()
         return held.totals
 
-    def _four(self, held: Held, four: ir.Value, count: int) -> Held:
+    def _four(self, held: FloatRegisters, four: ir.Value, count: int) -> FloatRegisters:
         """So many of four stages, `four` of which came before; gives what is held after them."""
         self._before = four
         for k_step in range(count):
@@ -148,7 +148,7 @@ class FloatMainloop:
         _drain()
         return with_values(carried, op.results)[0]
 
-    def _begin(self) -> Held:
+    def _begin(self) -> FloatRegisters:
         """Fill the ring, and bring what is multiplied first."""
         pack, last = self._packed, self._stages - 1
         scales = pack.scales.load(index(0)) if pack else []
@@ -162,7 +162,7 @@ class FloatMainloop:
         words = pack.scales.words(scales, index(0)) if pack else []
         wait_for_loads(last - 1)
         slot, kind = number(0), of(f32(), self._instruction.totals)
-        held = Held([], {}, {}, [], words, slot)
+        held = FloatRegisters([], {}, {}, [], words, slot)
         if self._split:
             held.raw = {tile: self._read(self._sides[0], tile, 0, slot) for tile in self._rows}
             # What is split is split right before it is multiplied.
@@ -172,7 +172,7 @@ class FloatMainloop:
                 issue()
         if pack:
             held.weights = [
-                Weights(pack.block(tile, slot), pack.scales.factor(words[tile], 0))
+                DecodedWeights(pack.block(tile, slot), pack.scales.factor(words[tile], 0))
                 for tile in self._columns
             ]
             for weights in held.weights:
@@ -180,7 +180,7 @@ class FloatMainloop:
         held.totals = [zeros(kind)] * (len(self._rows) * len(self._columns))
         return held
 
-    def _stage(self, held: Held, stage: ir.Value, k_step: int) -> None:
+    def _stage(self, held: FloatRegisters, stage: ir.Value, k_step: int) -> None:
         """Multiply a stage, and bring what the next one begins with. `k_step`: which of four."""
         rates, parts, last = self._rates, self._parts, self._stages - 1
         size = self._slot_bytes
@@ -189,7 +189,7 @@ class FloatMainloop:
         # Into the slot of the stage before this one, and after the barrier into this one's.
         earlier = self._loads(stage + last, long(emptied))
         later = self._loads(stage + self._stages, long(held.slot))
-        coming: list[Weights] = []
+        coming: list[DecodedWeights] = []
         for part in range(parts):
             soon = (part + 1) % parts
             loads = self._portion(earlier if soon else later, soon)
@@ -206,7 +206,7 @@ class FloatMainloop:
                     count = self._packed.decoder.instructions
                     works += evenly("valu", self._share(decodes, step), first, 1.0, count)
                     if (k_step, part, step) == (0, 0, 0):
-                        works.append(Work(0.0, "vmem_read", self._ask, len(held.words)))
+                        works.append(InterleavedWork(0.0, "vmem_read", self._ask, len(held.words)))
                     if (soon, step) == (0, 0):
                         works += self._weight_reads(held, coming, after, (k_step + 1) % K_STEPS)
                 ready: dict[int, list[ir.Value]] = {}
@@ -248,7 +248,9 @@ class FloatMainloop:
         size, steps = len(issues), len(self._steps)
         return issues[size * step // steps : size * (step + 1) // steps]
 
-    def _multiply(self, held: Held, tile: int, piece: int, column: int, part: int) -> None:
+    def _multiply(
+        self, held: FloatRegisters, tile: int, piece: int, column: int, part: int
+    ) -> None:
         at = tile * len(self._columns) + column
         if self._packed:
             right = held.weights[column].known[part]
@@ -257,7 +259,7 @@ class FloatMainloop:
         shape = self._instruction.form.shape
         held.totals[at] = mfma(shape, right, held.floats[tile][piece], held.totals[at])
 
-    def _pin(self, held: Held, weights: list[Weights], part: int) -> None:
+    def _pin(self, held: FloatRegisters, weights: list[DecodedWeights], part: int) -> None:
         """What is multiplied next is there from here on, and of a stage all that was read."""
         fragments = [each for own in held.floats.values() for each in own]
         fragments += [each.known[part] for each in weights]
@@ -290,7 +292,7 @@ class FloatMainloop:
     def _read(self, side: StagedSide, tile: int, part: int, slot: ir.Value) -> list[ir.Value]:
         """A lane's floats of a part: one vector, or two of what is yet to be split."""
         kind, run = side.layout.kind, side.layout.runs[part]
-        assert isinstance(kind, Floats)
+        assert isinstance(kind, FloatBlocks)
         pieces = [side.read(tile, each.piece, long(slot)) for each in run]
         found = [bitcast(each, kind.element, FRAGMENT // len(run)) for each in pieces]
         if self._split:
@@ -298,7 +300,9 @@ class FloatMainloop:
         whole = joined(found)
         return [arith.truncf(of(ir.BF16Type.get(), FRAGMENT), whole) if kind.rounded else whole]
 
-    def _splits(self, held: Held, tile: int, into: dict[int, list[ir.Value]]) -> list[Work]:
+    def _splits(
+        self, held: FloatRegisters, tile: int, into: dict[int, list[ir.Value]]
+    ) -> list[InterleavedWork]:
         """What makes bf16 of the floats of the tile that is multiplied next."""
         begun: list[tuple[Iterator[None], list[ir.Value]]] = []
 
@@ -319,10 +323,10 @@ class FloatMainloop:
 
         first = _THERE if len(self._steps) == 1 else 0.0
         works = [
-            Work(first + (1 - first) * at / len(steps), "valu", issue, count)
+            InterleavedWork(first + (1 - first) * at / len(steps), "valu", issue, count)
             for at, (issue, count) in enumerate(steps)
         ]
-        return [*works, Work(1.0, "valu", join, 0)]
+        return [*works, InterleavedWork(1.0, "valu", join, 0)]
 
     def _ask(self) -> None:
         """For the scales of the next four stages."""
@@ -330,8 +334,8 @@ class FloatMainloop:
         self._coming = self._packed.scales.load(self._before + 1)
 
     def _weight_reads(
-        self, held: Held, coming: list[Weights], slot: ir.Value, k_step: int
-    ) -> list[Work]:
+        self, held: FloatRegisters, coming: list[DecodedWeights], slot: ir.Value, k_step: int
+    ) -> list[InterleavedWork]:
         """Reads of the weights of the next stage. `k_step`: which of four it is."""
         pack = self._packed
         assert pack
@@ -340,7 +344,7 @@ class FloatMainloop:
 
         def read(tile: int) -> None:
             factor = pack.scales.factor(held.words[tile], k_step)
-            coming.append(Weights(pack.block(tile, slot), factor))
+            coming.append(DecodedWeights(pack.block(tile, slot), factor))
 
         issues = [partial(read, tile) for tile in self._columns]
         count = len(pack.side.layout.new_pieces(0))

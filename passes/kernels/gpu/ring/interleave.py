@@ -18,7 +18,7 @@ Kind = Literal["ds_read", "ds_write", "vmem_read", "valu"]
 
 
 @dataclass(frozen=True)
-class Work:
+class InterleavedWork:
     """`issue` builds `count` instructions of a kind, after the part `at` (0 to 1) of a k-step."""
 
     at: float
@@ -29,13 +29,15 @@ class Work:
 
 def evenly(
     kind: Kind, issues: Sequence[Callable[[], None]], start: float, stop: float, count: int = 1
-) -> list[Work]:
+) -> list[InterleavedWork]:
     """Work spread over a part of a k-step, each of `count` instructions."""
     step = (stop - start) / max(len(issues), 1)
-    return [Work(start + step * n, kind, issue, count) for n, issue in enumerate(issues)]
+    return [InterleavedWork(start + step * n, kind, issue, count) for n, issue in enumerate(issues)]
 
 
-def interleaved(products: Sequence[Callable[[], None]], works: Sequence[Work], group: int) -> None:
+def interleaved(
+    products: Sequence[Callable[[], None]], works: Sequence[InterleavedWork], group: int
+) -> None:
     """Build the products in their order, and the work among them; `group` tells k-steps apart."""
     left = sorted(_spaced(works), key=lambda work: work.at)
     order: list[tuple[str, int]] = []
@@ -61,7 +63,7 @@ def interleaved(products: Sequence[Callable[[], None]], works: Sequence[Work], g
     no_reordering()
 
 
-def _spaced(works: Sequence[Work]) -> list[Work]:
+def _spaced(works: Sequence[InterleavedWork]) -> list[InterleavedWork]:
     """Loads from memory at equal distances: several at once would wait for each other."""
     loads = sorted((w for w in works if w.kind == "vmem_read"), key=lambda work: work.at)
     others = [work for work in works if work.kind != "vmem_read"]
@@ -73,7 +75,11 @@ def _spaced(works: Sequence[Work]) -> list[Work]:
 
 
 def interleaved_within(
-    products: Sequence[Callable[[], None]], works: Sequence[Work], budget: int, *, waits: bool
+    products: Sequence[Callable[[], None]],
+    works: Sequence[InterleavedWork],
+    budget: int,
+    *,
+    waits: bool,
 ) -> None:
     """Build the products in their order, and after each the work that is due.
 

@@ -32,27 +32,27 @@ from typing import ClassVar
 from iree.compiler import ir
 
 from mxc.dialects.amdgpu import shared
-from mxc.passes.kernels.gpu.contraction import Contraction, Given
+from mxc.passes.kernels.gpu.contraction import ContractionBuffers, GpuContraction
 from mxc.passes.kernels.gpu.lanes import lane_of
 from mxc.passes.kernels.gpu.ring.mainloop import Copies, sums
-from mxc.passes.kernels.gpu.ring.pipeline import ACCUMULATORS, Pipeline
+from mxc.passes.kernels.gpu.ring.pipeline import ACCUMULATORS, RingPipeline
 from mxc.passes.kernels.gpu.ring.scales import DirectScales, StagedScales, scale_bytes
-from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, DirectSide, Layout, StagedSide
-from mxc.passes.kernels.gpu.ring.tile import Tile
-from mxc.passes.kernels.gpu.sides import Scaled
+from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, DirectSide, StagedSide, StageLayout
+from mxc.passes.kernels.gpu.ring.tile import WorkgroupTile
+from mxc.passes.kernels.gpu.sides import ScaledBlocks
 from mxc.passes.kernels.vectors import i8
 from mxc.targets.amd import GFX950
 
 
 @dataclass(frozen=True)
-class StagedProduct(Contraction):
+class StagedProduct(GpuContraction):
     """A product by a schedule of the transport "ring"."""
 
     #: Makes the layout of a side.
-    layout: ClassVar[Callable[..., Layout]] = Layout
+    layout: ClassVar[Callable[..., StageLayout]] = StageLayout
 
     @property
-    def layouts(self) -> tuple[Layout, Layout]:
+    def layouts(self) -> tuple[StageLayout, StageLayout]:
         """Layouts of a stage of both sides."""
         schedule = self.schedule
         more = schedule.k_steps, schedule.waves[0] * schedule.waves[1]
@@ -102,7 +102,7 @@ class StagedProduct(Contraction):
 class Ring(StagedProduct):
     """A product of scaled sides by a schedule of the transport "ring", with an f32 result."""
 
-    lhs: Scaled
+    lhs: ScaledBlocks
 
     def __post_init__(self) -> None:
         """Raise ValueError where the schedule cannot compute this product."""
@@ -125,11 +125,11 @@ class Ring(StagedProduct):
         return self.schedule.waves[1] > 1
 
     @property
-    def pipeline(self) -> Pipeline:
+    def pipeline(self) -> RingPipeline:
         """What a wave does along K."""
         swapped, (lhs, rhs) = self.swapped, self.layouts
         direct, staged = (rhs, lhs) if swapped else (lhs, rhs)
-        return Pipeline(self.schedule, direct, staged, swapped)
+        return RingPipeline(self.schedule, direct, staged, swapped)
 
     @property
     def slot_bytes(self) -> int:
@@ -145,8 +145,8 @@ class Ring(StagedProduct):
     def body(self, *buffers: ir.Value) -> None:
         """Build the body at the insertion point."""
         lane = lane_of(INSTRUCTION)
-        given = Given(self, buffers)
-        tile = Tile(self, lane, given)
+        given = ContractionBuffers(self, buffers)
+        tile = WorkgroupTile(self, lane, given)
         sides = [
             (given.lhs(tile.start), tile.first_row, tile.lhs_row),
             (given.rhs(tile.first), tile.first_column, tile.rhs_row),

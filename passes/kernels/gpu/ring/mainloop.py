@@ -16,8 +16,8 @@ from iree.compiler.dialects import arith, scf
 from mxc.dialects.amdgpu import mark_loads, no_reordering, scaled_mfma, wait_for_loads, zeros
 from mxc.passes.kernels.carried import values_of, with_values
 from mxc.passes.kernels.gpu.fragments import K_STEPS
-from mxc.passes.kernels.gpu.ring.interleave import Kind, Work, evenly, interleaved
-from mxc.passes.kernels.gpu.ring.pipeline import Pipeline
+from mxc.passes.kernels.gpu.ring.interleave import InterleavedWork, Kind, evenly, interleaved
+from mxc.passes.kernels.gpu.ring.pipeline import RingPipeline
 from mxc.passes.kernels.gpu.ring.scales import HALF, HALVES, SPAN, DirectScales, StagedScales
 from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, DirectSide, Key, Pieces, StagedSide
 from mxc.passes.kernels.vectors import below, f32, index, loop, of
@@ -45,7 +45,7 @@ class Copies:
 
 
 @dataclass
-class Held:
+class RingRegisters:
     """What a lane holds between spans: sums; what has been read of the next stage; pieces that have
     been asked for, in the order of their use; scales of the direct and of the staged side, and
     those that are to be staged, of the next spans."""
@@ -58,7 +58,7 @@ class Held:
     loaded_scales: Halves
 
 
-def sums(pipe: Pipeline, copies: Copies) -> list[ir.Value]:
+def sums(pipe: RingPipeline, copies: Copies) -> list[ir.Value]:
     """Build all k-steps: the sums of the tiles, row after row."""
     held = _Span(pipe, copies, index(0), 0, 0).begin()
     size, together, ring = pipe.span_stages, pipe.together, pipe.schedule.stages
@@ -91,7 +91,7 @@ class _Span:
 
     def __init__(
         self,
-        pipe: Pipeline,
+        pipe: RingPipeline,
         copies: Copies,
         span: ir.Value,
         first_slot: ir.Value | int,
@@ -124,11 +124,13 @@ class _Span:
     def _is_there(self, stage: int) -> bool:
         return self._left(stage, self._pipe.staged.blocks) != 0
 
-    def begin(self) -> Held:
+    def begin(self) -> RingRegisters:
         """Fill the ring, and read what the first k-step needs."""
         pipe, copies = self._pipe, self._copies
         totals = len(pipe.order) // pipe.schedule.k_steps
-        self._held = held = Held([], {}, [], [[] for _ in range(pipe.halves_ahead)], [[]], [])
+        self._held = held = RingRegisters(
+            [], {}, [], [[] for _ in range(pipe.halves_ahead)], [[]], []
+        )
         for span in range(pipe.together):
             _issue(self._span_loads(span))
         for half, into in enumerate(held.direct_scales):
@@ -155,7 +157,7 @@ class _Span:
         held.totals = [zeros(of(f32(), INSTRUCTION.totals))] * totals
         return held
 
-    def build(self, held: Held) -> Held:
+    def build(self, held: RingRegisters) -> RingRegisters:
         """All k-steps; gives what is held after them."""
         self._held = held
         for stage in range(self._pipe.span_stages):
@@ -223,7 +225,7 @@ class _Span:
         total = m * pipe.schedule.tiles[1] + n
         totals[total] = scaled_mfma(INSTRUCTION.shape, b, a, totals[total], (q, p), (other, one))
 
-    def _loads(self, emptied: int, part: int) -> list[Work]:
+    def _loads(self, emptied: int, part: int) -> list[InterleavedWork]:
         """The loads to LDS of the stage that comes into the slot of another: those issued after a
         barrier, or those before the next."""
         pipe, stage = self._pipe, emptied + self._pipe.schedule.stages
@@ -284,10 +286,10 @@ class _Span:
 
         return [partial(read, tile) for tile in range(self._pipe.tiles[1])]
 
-    def _next_scales(self, k_step: int) -> list[Work]:
+    def _next_scales(self, k_step: int) -> list[InterleavedWork]:
         """What this k-step does for the scales of the k-steps to come."""
         held = self._held
-        works: list[Work] = []
+        works: list[InterleavedWork] = []
         if k_step % K_STEPS == 0:
             held.direct_scales.append([])
             half = k_step // K_STEPS + self._pipe.halves_ahead
@@ -316,21 +318,23 @@ def _issue(issues: Sequence[Issue]) -> None:
         issue()
 
 
-def _parted(issues: Sequence[Issue], pace: float, cut: float) -> tuple[list[Work], list[Work]]:
+def _parted(
+    issues: Sequence[Issue], pace: float, cut: float
+) -> tuple[list[InterleavedWork], list[InterleavedWork]]:
     """Loads spread over the part `pace` of a stage: those before a cut of it, and those after."""
     before, behind = [], []
     for number, issue in enumerate(issues):
         at = (number + 0.5) / len(issues) * pace
         if at < cut:
-            before.append(Work(at / cut, "vmem_read", issue))
+            before.append(InterleavedWork(at / cut, "vmem_read", issue))
         else:
-            behind.append(Work((at - cut) / (1 - cut), "vmem_read", issue))
+            behind.append(InterleavedWork((at - cut) / (1 - cut), "vmem_read", issue))
     return before, behind
 
 
 def _share(
     kind: Kind, issues: Sequence[Issue], k_step: int, k_steps: tuple[int, ...]
-) -> list[Work]:
+) -> list[InterleavedWork]:
     """The part that one of some k-steps has of their work."""
     each = -(-len(issues) // len(k_steps))
     start = each * k_steps.index(k_step)

@@ -21,7 +21,7 @@ from mxc.dialects.quantize_scalars import i32 as integer
 from mxc.formats.formats import ElementFormat
 from mxc.formats.recipes import MANTISSA, NAN_BYTE
 from mxc.passes.kernels.gpu.decode import sixes
-from mxc.passes.kernels.gpu.floats import Floats
+from mxc.passes.kernels.gpu.floats import FloatBlocks
 from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT
 from mxc.passes.kernels.gpu.lanes import long
 from mxc.passes.kernels.gpu.ring.scales import RowScales
@@ -47,7 +47,7 @@ _HIGH = -0x10000
 
 
 @dataclass(frozen=True)
-class Decoder:
+class PairDecoder:
     """Blocks of one element type as bf16.
 
     `factor` of a block is the f32 whose exponent is its scale; nothing else of it counts.
@@ -85,7 +85,7 @@ class Decoder:
 
 
 @dataclass
-class Weights:
+class DecodedWeights:
     """Weights of a tile in a stage: i8 as they are packed and their factor until all is decoded;
     fragments by number; pairs of the one that is being decoded."""
 
@@ -101,7 +101,7 @@ class PackedWeights:
 
     side: StagedSide
     scales: RowScales
-    decoder: Decoder
+    decoder: PairDecoder
 
     def block(self, tile: int, slot: ir.Value) -> ir.Value:
         """A lane's elements of a tile in the slot of a stage, an i32: i8."""
@@ -111,7 +111,7 @@ class PackedWeights:
         }
         return packed(self.side.layout, found, tile, 0)
 
-    def decode(self, weights: Weights) -> None:
+    def decode(self, weights: DecodedWeights) -> None:
         """Decode the whole block, where an instruction does that; else the first fragment."""
         assert weights.block is not None
         assert weights.factor is not None
@@ -123,7 +123,7 @@ class PackedWeights:
             weights.known = {0: fragments[0]}
 
     def decodes(
-        self, weights: list[Weights], tiles: Sequence[int], part: int
+        self, weights: list[DecodedWeights], tiles: Sequence[int], part: int
     ) -> list[Callable[[], None]]:
         """What makes a part of the weights, tile by tile; they are read before any of it."""
 
@@ -161,14 +161,14 @@ def _exact(factor: ir.Value) -> ir.Value:
     return arith.bitcast(f32(), arith.select(none, integer(_NAN), least))
 
 
-def steps_of(kind: Floats) -> tuple[int, ...]:
+def steps_of(kind: FloatBlocks) -> tuple[int, ...]:
     """Number of instructions of each step of `splitting` a pair."""
     if kind.rounded:
         return (1,)
     return {"bf16": (), "f16": (7, 4), "f32": (6, 5, 4)}[kind.memory]
 
 
-def split(kind: Floats, pieces: Sequence[ir.Value]) -> list[ir.Value]:
+def split(kind: FloatBlocks, pieces: Sequence[ir.Value]) -> list[ir.Value]:
     """A fragment of floats, in one vector or two, as the bf16 [8] that add up to it."""
     if kind.memory == "bf16":
         return list(pieces)
@@ -186,7 +186,7 @@ def pair_of(pieces: Sequence[ir.Value], number: int) -> ir.Value:
     return part_of(pieces[piece], at, 2)
 
 
-def splitting(kind: Floats, pair: ir.Value, parts: list[ir.Value]) -> Iterator[None]:
+def splitting(kind: FloatBlocks, pair: ir.Value, parts: list[ir.Value]) -> Iterator[None]:
     """Split a pair of f16 or f32 into `parts`, bf16 [2], in steps of few instructions.
 
     Each part is cut off, and what is left of it is exact. Infinities are their own first part; of

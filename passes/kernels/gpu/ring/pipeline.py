@@ -11,8 +11,8 @@ from functools import cached_property
 
 from mxc.passes.kernels.gpu.fragments import K_STEPS
 from mxc.passes.kernels.gpu.ring.scales import HALF, HALVES, SPAN, SPAN_K_STEPS
-from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, Key, Layout
-from mxc.passes.kernels.gpu.schedule import Schedule
+from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, Key, StageLayout
+from mxc.passes.kernels.gpu.schedule import GpuSchedule
 from mxc.targets.amd import GFX950
 
 #: Accumulation registers of a wave that is alone on its SIMD.
@@ -33,16 +33,16 @@ _READ_CLOCKS = 384
 
 
 @dataclass(frozen=True)
-class Pipeline:
+class RingPipeline:
     """The pipeline of a wave: one side goes straight to registers, the other through LDS.
 
     `direct`, `staged`: their layouts, of as many k-steps and blocks a stage; `swapped`: the direct
     side is rhs.
     """
 
-    schedule: Schedule
-    direct: Layout
-    staged: Layout
+    schedule: GpuSchedule
+    direct: StageLayout
+    staged: StageLayout
     swapped: bool
 
     @property

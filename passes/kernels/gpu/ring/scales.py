@@ -18,8 +18,8 @@ from mxc.dialects.generic import constant
 from mxc.passes.kernels.gpu.fragments import K_STEPS
 from mxc.passes.kernels.gpu.lanes import LANES, Lane, at_most
 from mxc.passes.kernels.gpu.parts import load_bytes
-from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, Layout
-from mxc.passes.kernels.gpu.sides import Scaled
+from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, StageLayout
+from mxc.passes.kernels.gpu.sides import ScaledBlocks
 from mxc.passes.kernels.vectors import below, bitcast, f32, i8, i32, index, of, part_of, splat
 
 #: Blocks of a span, and k-steps.
@@ -65,7 +65,7 @@ class StagedScales:
 
     def __init__(
         self,
-        layout: Layout,
+        layout: StageLayout,
         lane: Lane,
         buffer: ir.Value,
         memory: ir.Value,
@@ -172,7 +172,9 @@ class DirectScales:
     A load begins early rather than late, so as not to end past the last row.
     """
 
-    def __init__(self, layout: Layout, lane: Lane, buffer: ir.Value, rows: list[ir.Value]) -> None:
+    def __init__(
+        self, layout: StageLayout, lane: Lane, buffer: ir.Value, rows: list[ir.Value]
+    ) -> None:
         """At the insertion point: what is the same in all halves."""
         self._layout, self._buffer = layout, buffer
         self._own = lane.group * layout.k_steps
@@ -225,7 +227,7 @@ class RowScales:
 
     def __init__(
         self,
-        kind: Scaled,
+        kind: ScaledBlocks,
         lane: Lane,
         buffer: ir.Value,
         tiles: int,

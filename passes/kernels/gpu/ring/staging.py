@@ -28,11 +28,11 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, vector
 
 from mxc.dialects.amdgpu import BEYOND, joined, load_to_shared
-from mxc.passes.kernels.gpu.floats import Floats
-from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT, Instruction, pieces, whole
+from mxc.passes.kernels.gpu.floats import FloatBlocks
+from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT, TileInstruction, pieces, whole
 from mxc.passes.kernels.gpu.lanes import LANES, Lane
 from mxc.passes.kernels.gpu.parts import load_bytes
-from mxc.passes.kernels.gpu.sides import Scaled
+from mxc.passes.kernels.gpu.sides import ScaledBlocks
 from mxc.passes.kernels.vectors import below, bitcast, equal, i8, i32, index, of, part_of
 
 #: Bytes that a lane moves at once.
@@ -40,7 +40,7 @@ PIECE = 16
 #: Lanes that read LDS together, 16 bytes each.
 _TOGETHER = 16
 #: The instruction of the kernels that stage; its lane groups have a block each.
-INSTRUCTION = Instruction(32)
+INSTRUCTION = TileInstruction(32)
 
 
 def layout_bytes(rows: int, bits: int, blocks: int, waves: int) -> int:
@@ -66,25 +66,25 @@ class Slice:
 
 
 @dataclass(frozen=True)
-class Layout:
+class StageLayout:
     """A stage of `k_steps` k-steps of `rows` rows, loaded by `waves` waves.
 
     `decoded`: lanes take whole blocks, which become floats. `shared`: a k-step is one block, of
     which each lane group has consecutive elements, not a block for each.
     """
 
-    kind: Scaled | Floats
+    kind: ScaledBlocks | FloatBlocks
     rows: int
     k_steps: int
     waves: int
-    instruction: Instruction = INSTRUCTION
+    instruction: TileInstruction = INSTRUCTION
     decoded: bool = False
     shared: bool = False
 
     @property
-    def scaled(self) -> Scaled:
+    def scaled(self) -> ScaledBlocks:
         """What has scales."""
-        assert isinstance(self.kind, Scaled)
+        assert isinstance(self.kind, ScaledBlocks)
         return self.kind
 
     @property
@@ -202,7 +202,7 @@ class StagedSide:
 
     def __init__(
         self,
-        layout: Layout,
+        layout: StageLayout,
         lane: Lane,
         buffer: ir.Value,
         slots: ir.Value,
@@ -290,7 +290,9 @@ class DirectSide:
     pieces that it would read there straight to registers, some stages before their use.
     """
 
-    def __init__(self, layout: Layout, lane: Lane, buffer: ir.Value, rows: list[ir.Value]) -> None:
+    def __init__(
+        self, layout: StageLayout, lane: Lane, buffer: ir.Value, rows: list[ir.Value]
+    ) -> None:
         """At the insertion point: what is the same in all stages."""
         self.layout, self._lane, self._buffer = layout, lane, buffer
         whole = layout.kind.blocks * layout.kind.block_bytes
@@ -311,13 +313,13 @@ class DirectSide:
         return fragment(self.layout, known, tile, k_step)
 
 
-def fragment(layout: Layout, known: Pieces, tile: int, k_step: int) -> ir.Value:
+def fragment(layout: StageLayout, known: Pieces, tile: int, k_step: int) -> ir.Value:
     """The elements of a tile for a k-step, which are scaled, from its pieces."""
     found = packed(layout, known, tile, k_step)
     return bitcast(found, ir.Type.parse(layout.scaled.format.element.mlir), BLOCK)
 
 
-def packed(layout: Layout, known: Pieces, tile: int, k_step: int) -> ir.Value:
+def packed(layout: StageLayout, known: Pieces, tile: int, k_step: int) -> ir.Value:
     """The bytes of a tile that were read for a k-step."""
     return joined(
         [

@@ -11,10 +11,10 @@ from iree.compiler import ir
 from mxc.dialects.amdgpu import zeros
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.extents import product, quotient_up, value_of
-from mxc.passes.kernels.gpu.contraction import Contraction, Given
+from mxc.passes.kernels.gpu.contraction import ContractionBuffers, GpuContraction
 from mxc.passes.kernels.gpu.fragments import QUAD
 from mxc.passes.kernels.gpu.lanes import Lane, at_most
-from mxc.passes.kernels.gpu.output import Blocks
+from mxc.passes.kernels.gpu.output import BlockOutput
 from mxc.passes.kernels.vectors import below, choose, f32, of, when
 
 #: Dies of a device, each with a cache: one workgroup after the other goes to the next of them.
@@ -24,14 +24,14 @@ _DIES = 8
 _TOGETHER = 4
 
 
-class Tile:
+class WorkgroupTile:
     """Rows and columns of the workgroup that runs; `start`: its first row, `first`: its first
     column, of both halves together.
 
     `first_row`, `first_column`: of the workgroup's those where this wave begins.
     """
 
-    def __init__(self, contraction: Contraction, lane: Lane, given: Given) -> None:
+    def __init__(self, contraction: GpuContraction, lane: Lane, given: ContractionBuffers) -> None:
         """At the insertion point."""
         self._contraction, self._lane, self._given = contraction, lane, given
         self._schedule = contraction.schedule
@@ -45,10 +45,12 @@ class Tile:
         down, self._right = self._place()
         self.start = down * self._schedule.rows
         self.first = self._right * self._schedule.columns
-        self._blocks: Blocks | None = None
+        self._blocks: BlockOutput | None = None
         if contraction.out is not None:
             instruction, results = self._schedule.instruction, given.blocks(self.start)
-            self._blocks = Blocks(contraction.out, contraction.width, instruction, lane, *results)
+            self._blocks = BlockOutput(
+                contraction.out, contraction.width, instruction, lane, *results
+            )
 
     def _place(self) -> tuple[ir.Value, ir.Value]:
         """Which rows and columns this workgroup has: those that run at once share operands.
@@ -120,7 +122,7 @@ class Tile:
                     self._store_block(self._blocks, local + m * self._size, at, pair)
 
     def _store_block(
-        self, blocks: Blocks, local: ir.Value, column: ir.Value, pair: list[ir.Value]
+        self, blocks: BlockOutput, local: ir.Value, column: ir.Value, pair: list[ir.Value]
     ) -> None:
         """Quantize and store a tile: a block of each row. `local`: a row of the workgroup's.
 

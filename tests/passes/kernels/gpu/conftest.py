@@ -16,7 +16,7 @@ import mxc
 from mxc.artifact.code_objects.metadata import Resources, read_resources
 from mxc.artifact.manifest import MODULE
 from mxc.runtime.simulated import SimulatedModel, load
-from mxc.simulator.code.code_object import Kernel
+from mxc.simulator.code.code_object import CodeObjectKernel
 from mxc.simulator.watch.sanitizer import Sanitizer
 
 sys.path.append(str(Path(__file__).parent))
@@ -27,7 +27,7 @@ class Watched:
     """A program; `call` gives the results of a function that is one kernel, as bytes."""
 
     model: SimulatedModel
-    seen: list[tuple[Kernel, Sanitizer]] = field(default_factory=list)
+    seen: list[tuple[CodeObjectKernel, Sanitizer]] = field(default_factory=list)
 
     def call(
         self, name: str, *inputs: npt.NDArray[np.generic], kernels: int = 1
@@ -41,7 +41,7 @@ class Watched:
         return [np.ascontiguousarray(each).view(np.uint8) for each in outputs]
 
     @property
-    def kernel(self) -> Kernel:
+    def kernel(self) -> CodeObjectKernel:
         """That of the last call."""
         return self.seen[-1][0]
 
@@ -63,9 +63,9 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Watched]:
             schedule=folder / "schedules.json" if schedules else None,
             listing=False,
         )
-        seen: list[tuple[Kernel, Sanitizer]] = []
+        seen: list[tuple[CodeObjectKernel, Sanitizer]] = []
 
-        def observe(kernel: Kernel) -> Sanitizer:
+        def observe(kernel: CodeObjectKernel) -> Sanitizer:
             seen.append((kernel, Sanitizer()))
             return seen[-1][1]
 

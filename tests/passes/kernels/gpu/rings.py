@@ -23,18 +23,18 @@ from mxc.formats.formats import FORMATS
 from mxc.formats.packing import decode_elements, decode_scales
 from mxc.passes.kernels.calls import build
 from mxc.passes.kernels.executables import Threads, dispatch
-from mxc.passes.kernels.gpu.floats import Floats
+from mxc.passes.kernels.gpu.floats import FloatBlocks
 from mxc.passes.kernels.gpu.ring.float_kernel import FloatRing
 from mxc.passes.kernels.gpu.ring.kernel import Ring
 from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION
-from mxc.passes.kernels.gpu.schedule import Schedule
-from mxc.passes.kernels.gpu.sides import Scaled
+from mxc.passes.kernels.gpu.schedule import GpuSchedule
+from mxc.passes.kernels.gpu.sides import ScaledBlocks
 from mxc.passes.kernels.reshapes import as_tensor
-from mxc.simulator.code.code_object import Kernel, read_kernels
+from mxc.simulator.code.code_object import CodeObjectKernel, read_kernels
 from mxc.simulator.run.launch import launch
-from mxc.simulator.run.translate import Program
+from mxc.simulator.run.translate import TranslatedKernel
 from mxc.simulator.watch.count import Counter
-from mxc.simulator.watch.observe import Several
+from mxc.simulator.watch.observe import ObserverGroup
 from mxc.simulator.watch.sanitizer import Sanitizer
 from mxc.targets.amd import GFX950
 
@@ -71,7 +71,7 @@ class Case:
 
     @property
     def kernel(self) -> Ring | FloatRing:
-        schedule = Schedule(
+        schedule = GpuSchedule(
             instruction=INSTRUCTION,
             tiles=self.tiles,
             waves=self.waves,
@@ -83,13 +83,13 @@ class Case:
         rest = (rhs, self.groups, self.m, self.n, self.experts, schedule, self.share)
         if self.lhs not in FORMATS:
             source = ("f32", True) if self.lhs == ROUNDED else (self.lhs, False)
-            lhs = Floats(*source, blocks)
+            lhs = FloatBlocks(*source, blocks)
             return FloatRing(lhs, *rest, decoded="bf16")
         return Ring(scaled(self.lhs, blocks), *rest)
 
 
-def scaled(name: str, blocks: int) -> Scaled:
-    return Scaled(FORMATS[name], blocks)
+def scaled(name: str, blocks: int) -> ScaledBlocks:
+    return ScaledBlocks(FORMATS[name], blocks)
 
 
 ACROSS, SQUARE = (1, 4, 1), (2, 2, 1)
@@ -100,7 +100,7 @@ class Compiled:
     """A kernel and its text."""
 
     case: Case
-    kernel: Kernel
+    kernel: CodeObjectKernel
     assembly: str
 
 
@@ -172,7 +172,9 @@ class Run:
     counter: Counter
 
 
-def simulate(case: Case, kernel: Kernel, change: Callable[..., None] | None = None) -> Run:
+def simulate(
+    case: Case, kernel: CodeObjectKernel, change: Callable[..., None] | None = None
+) -> Run:
     rng = np.random.default_rng(case.m + case.n + case.k)
     rows = case.groups * case.m
     if case.lhs in FLOATS:
@@ -190,10 +192,12 @@ def simulate(case: Case, kernel: Kernel, change: Callable[..., None] | None = No
     out = np.full((rows, case.n), np.nan, np.float32)
     lhs = [a.view(np.uint8)] if case.lhs in FLOATS else [a, p]
     given = [*lhs, *([ids] if case.experts else []), b, q, out]
-    observed = Program(kernel, observed=True)
+    observed = TranslatedKernel(kernel, observed=True)
     assert not observed.unmodelled
     sanitizer, counter = Sanitizer(), Counter()
-    launch(observed, tuple(case.kernel.workgroups), given, observer=Several([sanitizer, counter]))
+    launch(
+        observed, tuple(case.kernel.workgroups), given, observer=ObserverGroup([sanitizer, counter])
+    )
     return Run(out, wanted.reshape(rows, case.n), sanitizer, counter)
 
 

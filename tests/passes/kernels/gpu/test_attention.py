@@ -23,7 +23,7 @@ from attention_cases import (
 )
 from numpy.typing import NDArray
 
-from mxc.dialects.attention import Chunk
+from mxc.dialects.attention import AttentionChunk
 from mxc.passes.kernels.gpu.attention.shape import PIECE_KEYS
 
 #: One tile of rows or two, of several tokens and of parts of one; groups that do not divide a tile;
@@ -35,7 +35,7 @@ CASES = [
     Case(1, 6, 32, reach=20),
     Case(1, 4, 128, "f32", reach=7),
     Case(1, 4, 128, "f16", "f16", cap=3.0),
-    Case(1, 3, 64, reach=Chunk(20)),
+    Case(1, 3, 64, reach=AttentionChunk(20)),
     Case(1, 1, 32, "f16", "bf16", reach=PIECE_KEYS * 2 + 30),
     Case(1, 20, 64, rounded=True),
     Case(1, 2, 256, "bf16", "bf16", cap=50.0),

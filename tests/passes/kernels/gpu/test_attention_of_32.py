@@ -17,7 +17,7 @@ from iree.compiler import ir
 from numpy.typing import NDArray
 
 from mxc.compiler.pipelines import pipeline
-from mxc.dialects.attention import Chunk
+from mxc.dialects.attention import AttentionChunk
 from mxc.dialects.context import new_context
 from mxc.passes import base
 from mxc.passes.kernels.gpu.attention.shape import PIECE_KEYS, TAIL
@@ -28,7 +28,7 @@ TARGETS = ["gfx1201", "gfx1250", "gfx1151"]
 CASES = [
     Case(2, 8, 64, reach=50),
     Case(1, 3, 80, cap=3.0),
-    Case(1, 20, 16, "f16", "bf16", reach=Chunk(20), rounded=True),
+    Case(1, 20, 16, "f16", "bf16", reach=AttentionChunk(20), rounded=True),
     Case(1, 2, 256, latent=192),
     Case(1, 4, 128, "f32", "f16"),
     Case(2, 4, 64, "mxfp8e4m3"),

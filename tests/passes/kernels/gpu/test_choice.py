@@ -7,12 +7,12 @@ import pytest
 from mxc.formats.formats import FORMATS
 from mxc.passes.kernels.gpu.choice import candidates, choose, choose_by_rows
 from mxc.passes.kernels.gpu.cost import Problem, cost, padding, workgroups
-from mxc.passes.kernels.gpu.floats import Floats
-from mxc.passes.kernels.gpu.fragments import Instruction
+from mxc.passes.kernels.gpu.floats import FloatBlocks
+from mxc.passes.kernels.gpu.fragments import TileInstruction
 from mxc.passes.kernels.gpu.ring.float_kernel import FloatRing
 from mxc.passes.kernels.gpu.ring.kernel import Ring
-from mxc.passes.kernels.gpu.schedule import Schedule
-from mxc.passes.kernels.gpu.sides import Scaled
+from mxc.passes.kernels.gpu.schedule import GpuSchedule
+from mxc.passes.kernels.gpu.sides import ScaledBlocks
 from mxc.targets.amd import GFX942, GFX950, GFX1151, GFX1201, GFX1250
 from mxc.targets.gpu import Gpu
 
@@ -40,7 +40,7 @@ def test_little_is_computed_for_nothing(rows: int, columns: int) -> None:
 
 
 #: 128 x 192 of the result, in k-steps of 4 x 32; a ring of three stages of four of them.
-STREAM = Schedule(instruction=Instruction(16), tiles=(4, 2), waves=(2, 6, 1))
+STREAM = GpuSchedule(instruction=TileInstruction(16), tiles=(4, 2), waves=(2, 6, 1))
 RING = replace(STREAM, transport="ring", stages=3, k_steps=4)
 
 
@@ -137,10 +137,10 @@ def test_floats_of_many_rows_pass_through_a_ring(bits: tuple[int, int], parts: i
         problem = Problem(rows=rows, columns=4096, blocks=128, bits=bits, parts=parts)
         assert choose(problem).transport == transport
     kinds = {
-        16: Floats("f16" if parts > 1 else "bf16", False, 128),
-        32: Floats("f32", parts == 1, 128),
+        16: FloatBlocks("f16" if parts > 1 else "bf16", False, 128),
+        32: FloatBlocks("f32", parts == 1, 128),
     }
-    rhs = Scaled(FORMATS[FORMAT[bits[1]]], 128)
+    rhs = ScaledBlocks(FORMATS[FORMAT[bits[1]]], 128)
     rings = [each for each in candidates(problem) if each.transport == "ring"]
     assert max(m * n for each in rings for m, n in [each.tiles]) >= 12
     for each in rings:
@@ -196,7 +196,7 @@ def test_every_ring_fits(bits: tuple[int, int], halves: int) -> None:
     rings = [each for each in candidates(problem) if each.transport == "ring"]
     assert rings
     for each in rings:
-        lhs, rhs = (Scaled(FORMATS[FORMAT[width]], 90) for width in bits)
+        lhs, rhs = (ScaledBlocks(FORMATS[FORMAT[width]], 90) for width in bits)
         kernel = Ring(lhs, rhs, 1, 1000, 2880, 0, each)
         assert kernel.lds_bytes <= GFX950.unit.lds_bytes
         assert each.tiles[1] % halves == 0

@@ -26,7 +26,7 @@ from mxc.passes import base
 from mxc.passes.kernels.gpu.attention.shape import TAIL
 from mxc.simulator.host import hal
 from mxc.simulator.run.launch import launch
-from mxc.simulator.run.translate import Program
+from mxc.simulator.run.translate import TranslatedKernel
 
 #: Two tiles of rows of a token and a result in bf16; heads of values in two slices, and a window.
 TWO, SLICED = Case(1, 20, 32, rounded=True), Case(1, 2, 256, reach=300)
@@ -84,13 +84,13 @@ def test_one_dispatch_has_the_bits_of_two(
 def test_a_fence_that_is_missing_is_a_race(
     fence: str, backwards: bool, compiled: Compiled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def without(made: Program, *given: Any, **options: Any) -> int:
+    def without(made: TranslatedKernel, *given: Any, **options: Any) -> int:
         kernel, code = made.kernel, bytearray(made.kernel.code)
         for i in made.instructions:
             if i.name == fence:
                 first = i.address - kernel.address
                 code[first : first + i.size] = b"\0\0\x80\xbf" * (i.size // 4)
-        changed = Program(replace(kernel, code=bytes(code)), observed=True)
+        changed = TranslatedKernel(replace(kernel, code=bytes(code)), observed=True)
         return launch(changed, *given, backwards=backwards, **options)
 
     case = TWO

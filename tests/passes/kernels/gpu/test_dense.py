@@ -17,14 +17,14 @@ from rings import compile_ring, drains
 
 from mxc.passes.kernels.gpu.dense.spans import Spans
 from mxc.passes.kernels.gpu.dense.stream import DenseStream
-from mxc.passes.kernels.gpu.floats import Floats
-from mxc.passes.kernels.gpu.fragments import Instruction
+from mxc.passes.kernels.gpu.floats import FloatBlocks
+from mxc.passes.kernels.gpu.fragments import TileInstruction
 from mxc.passes.kernels.gpu.ring.float_kernel import DenseRing
-from mxc.passes.kernels.gpu.schedule import Schedule
+from mxc.passes.kernels.gpu.schedule import GpuSchedule
 from mxc.simulator.run.launch import launch
-from mxc.simulator.run.translate import Program
+from mxc.simulator.run.translate import TranslatedKernel
 from mxc.simulator.watch.count import Counter
-from mxc.simulator.watch.observe import Several
+from mxc.simulator.watch.observe import ObserverGroup
 from mxc.simulator.watch.sanitizer import Sanitizer
 
 Array = npt.NDArray[Any]
@@ -59,8 +59,8 @@ class Case:
     def kernel(self) -> DenseStream | DenseRing:
         blocks = self.k // 32
         *waves, along = self.waves
-        schedule = Schedule(
-            instruction=Instruction(16),
+        schedule = GpuSchedule(
+            instruction=TileInstruction(16),
             tiles=self.tiles,
             waves=(waves[0], waves[1], along or Spans.of(blocks).count),
             transport="ring" if self.stages else "stream",
@@ -69,8 +69,8 @@ class Case:
         )
         source = ("f32", True) if self.lhs == ROUNDED else (self.lhs, False)
         return (DenseRing if self.stages else DenseStream)(
-            Floats(*source, blocks),
-            Floats(self.rhs, False, blocks),
+            FloatBlocks(*source, blocks),
+            FloatBlocks(self.rhs, False, blocks),
             self.groups,
             self.m,
             self.n,
@@ -134,14 +134,14 @@ def simulate(compiled: Any, x: Array, w: Array) -> Run:
         wanted = [a @ right[min(e, len(right) - 1)].T for a, e in zip(left, ids, strict=True)]
     out = np.full((case.groups * case.m, case.n), np.nan, np.float32)
     given = [x.view(np.uint8), *([ids] if case.experts else []), w.view(np.uint8), out]
-    observed = Program(compiled.kernel, observed=True)
+    observed = TranslatedKernel(compiled.kernel, observed=True)
     assert not observed.unmodelled
     run = Run(out, np.concatenate(wanted))
     launch(
         observed,
         tuple(case.kernel.workgroups),
         given,
-        observer=Several([run.sanitizer, run.counter]),
+        observer=ObserverGroup([run.sanitizer, run.counter]),
     )
     assert not run.sanitizer.findings
     assert run.counter.counts.bank_conflicts == 0 or not case.stages

@@ -18,7 +18,7 @@ from iree.runtime import HalElementType
 from numpy.typing import NDArray
 from test_dynamic_rows import gate
 
-from mxc.compiler.steps import Request
+from mxc.compiler.steps import CompileRequest
 from mxc.compiler.worker import compile_program
 from mxc.dialects.context import new_context
 from mxc.dialects.generic import generic
@@ -27,7 +27,7 @@ from mxc.dialects.parameters import Parameters
 from mxc.dialects.quantize import quantize_mx
 from mxc.formats.reference import quantize
 from mxc.passes.kernels.gpu.dense.spans import Spans
-from mxc.simulator.host.hal import Buffer, Device, View
+from mxc.simulator.host.hal import HalBuffer, HalDevice, View
 from mxc.simulator.host.vm import Machine
 from mxc.simulator.host.vm_module import read_module
 from mxc.simulator.watch.sanitizer import Sanitizer
@@ -145,7 +145,7 @@ class Program:
             entry["schedule"][-1] = {name: each for name, each in last.items() if name != "below"}
         (folder / "schedules.json").write_text(json.dumps(given))
         compiled = compile_program(
-            Request(
+            CompileRequest(
                 program=text,
                 place="dense",
                 target=target,
@@ -159,7 +159,7 @@ class Program:
         module_file = read_module(folder / "module.vmfb")
         held = {f"{case.name}.w": weights(case).reshape(-1).view(np.uint8) for case in CASES}
         self.watched: dict[str, Sanitizer] = {}
-        self._device = Device(
+        self._device = HalDevice(
             held, lambda kernel: self.watched.setdefault(kernel.name, Sanitizer())
         )
         self._machine = Machine(module_file, self._device.functions())
@@ -168,7 +168,7 @@ class Program:
         """The bytes of the results; what follows is a part of the kernel."""
         self.watched.clear()
         views = [
-            View(Buffer.over(each.reshape(-1).view(np.uint8)), each.shape, CODES[each.dtype], 1)
+            View(HalBuffer.over(each.reshape(-1).view(np.uint8)), each.shape, CODES[each.dtype], 1)
             for each in map(np.ascontiguousarray, arguments)
         ]
         found = self._machine.call(name, *views)

@@ -16,9 +16,9 @@ from mxc.dialects.dispatches import walk
 from mxc.dialects.reasons import Reason
 from mxc.passes.kernels.gpu import contraction
 from mxc.passes.kernels.gpu.calls import match
-from mxc.passes.kernels.gpu.fragments import Instruction
-from mxc.passes.kernels.gpu.schedule import Schedule
-from mxc.passes.kernels.gpu.stream import Stream
+from mxc.passes.kernels.gpu.fragments import TileInstruction
+from mxc.passes.kernels.gpu.schedule import GpuSchedule
+from mxc.passes.kernels.gpu.stream import StreamKernel
 
 #: Ends of rows and columns; each side straight to registers and in LDS.
 RINGS = [
@@ -39,12 +39,12 @@ class Streamed(Case):
     """A case without a ring."""
 
     @property
-    def kernel(self) -> Stream:
-        schedule = Schedule(
-            instruction=Instruction(16), tiles=self.tiles, waves=self.waves, transport="stream"
+    def kernel(self) -> StreamKernel:
+        schedule = GpuSchedule(
+            instruction=TileInstruction(16), tiles=self.tiles, waves=self.waves, transport="stream"
         )
         sides = [scaled(each, self.k // 32) for each in (self.lhs, self.rhs)]
-        return Stream(*sides, self.groups, self.m, self.n, self.experts, schedule)
+        return StreamKernel(*sides, self.groups, self.m, self.n, self.experts, schedule)
 
 
 STREAMS = [Streamed(F4, E4M3, 5, 84, 544, tiles=(1, 2), waves=(1, 2, 1))]

@@ -7,8 +7,8 @@ import pytest
 
 from mxc.passes.kernels.gpu.ring import interleave
 from mxc.passes.kernels.gpu.ring.interleave import (
+    InterleavedWork,
     Kind,
-    Work,
     evenly,
     interleaved,
     interleaved_within,
@@ -30,15 +30,15 @@ def products(events: Events, count: int) -> list[Callable[[], None]]:
     return [partial(events.append, f"product {n}") for n in range(count)]
 
 
-def work(events: Events, at: float, kind: Kind = "valu", count: int = 1) -> Work:
-    return Work(at, kind, partial(events.append, f"{kind} {at}"), count)
+def work(events: Events, at: float, kind: Kind = "valu", count: int = 1) -> InterleavedWork:
+    return InterleavedWork(at, kind, partial(events.append, f"{kind} {at}"), count)
 
 
 def test_evenly() -> None:
     first, second = (lambda: None), (lambda: None)
     assert evenly("ds_read", [first, second], 0.25, 0.75, 3) == [
-        Work(0.25, "ds_read", first, 3),
-        Work(0.5, "ds_read", second, 3),
+        InterleavedWork(0.25, "ds_read", first, 3),
+        InterleavedWork(0.5, "ds_read", second, 3),
     ]
     assert evenly("ds_read", [], 0.0, 1.0) == []
 

@@ -27,7 +27,7 @@ from mxc.formats.rounding import encode
 from mxc.passes.base import run
 from mxc.passes.lower_to_gpu_kernels import LowerToGpuKernels
 from mxc.passes.normalise import NORMALISE
-from mxc.simulator.run.translate import Program
+from mxc.simulator.run.translate import TranslatedKernel
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
@@ -179,7 +179,7 @@ def test_results_are_what_the_reference_says(case: Case, compiled: Any) -> None:
     np.testing.assert_array_equal(elements.reshape(wanted.elements.shape), wanted.elements)
 
     # A store of elements for each one of a scale: the product itself is in no memory.
-    names = [each.name for each in Program(compiled.kernel).instructions]
+    names = [each.name for each in TranslatedKernel(compiled.kernel).instructions]
     stores = Counter(name for name in names if "_store_" in name)
     # Of 32 rows a lane has 16 columns, of 16 rows 8 (of 6 bits one of two lanes stores for both).
     staged = case.m in [entry["m"] for entry in SCHEDULES]

@@ -19,7 +19,7 @@ from mxc.formats.recipes import ScaleRecipe, addend
 from mxc.formats.reference import quantize
 from mxc.passes.base import run
 from mxc.passes.lower_quantize_to_gpu_kernels import LowerQuantizeToGpuKernels
-from mxc.simulator.run.translate import Program
+from mxc.simulator.run.translate import TranslatedKernel
 
 Array = npt.NDArray[np.generic]
 #: Those of scaled matrix instructions, and the one of integers, which no conversion makes.
@@ -108,7 +108,7 @@ def check(compiled: Any, x: Array, name: str, recipe: ScaleRecipe) -> None:
     np.testing.assert_array_equal(elements.reshape(wanted.elements.shape), wanted.elements)
     assert {0, 0xFF} < set(scales.reshape(-1).tolist())
 
-    program = Program(compiled.kernel).instructions
+    program = TranslatedKernel(compiled.kernel).instructions
     names = [instruction.name for instruction in program]
     bits = FORMATS[name].element.bits
     loads = {("f32", 4): 2, ("f32", 8): 2, ("f32", 6): 4, ("bf16", 6): 2, ("f16", 6): 2}.get(
@@ -184,7 +184,7 @@ def test_integers_of_bfloats(by_integers: Any) -> None:
 def test_a_conversion_of_many_passes_overwrites_no_source(name: str, compiled: Any) -> None:
     """composable_kernel works around a compiler that gave v_cvt_scalef32_2xpk16 such registers."""
     compiled.call(f"{name}_even_f32", floats(name, F32))
-    (found,) = (i for i in Program(compiled.kernel).instructions if "2xpk16" in i.name)
+    (found,) = (i for i in TranslatedKernel(compiled.kernel).instructions if "2xpk16" in i.name)
     written, *read = (set(o.registers()) for o in (*found.results, *found.operands))
     assert [len(each) for each in (written, *read)] == [6, 16, 16, 1]
     assert not any(written & each for each in read)

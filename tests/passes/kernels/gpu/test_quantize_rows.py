@@ -18,7 +18,7 @@ from mxc.dialects.quantize import quantize_nvfp4
 from mxc.passes.base import run
 from mxc.passes.kernels.reshapes import reshape
 from mxc.passes.lower_quantize_to_gpu_kernels import LowerQuantizeToGpuKernels
-from mxc.simulator.run.translate import Program
+from mxc.simulator.run.translate import TranslatedKernel
 
 Floats = npt.NDArray[np.float32]
 #: Rows, depth and type of a tensor; -1: the rows come with the call. A wave that is not full; turns
@@ -118,7 +118,7 @@ def test_rows_become_what_the_roundings_say(name: str, compiled: Any) -> None:
 
 def test_floats_are_read_once_and_codes_are_converted(compiled: Any) -> None:
     compiled.call("odd", numbers((3, 2896), np.float32))
-    names = [each.name for each in Program(compiled.kernel).instructions]
+    names = [each.name for each in TranslatedKernel(compiled.kernel).instructions]
     # 2896 floats are 362 runs of 8: 6 waves, one turn of two loads.
     assert sum(n.startswith("buffer_load") for n in names) == 2
     assert sum(n.startswith("buffer_store") for n in names) == 3

@@ -32,9 +32,9 @@ from mxc.dialects.generic import generic
 from mxc.dialects.scaled import scaled_contraction
 from mxc.passes.kernels.gpu.choice import choose
 from mxc.passes.kernels.gpu.cost import Problem
-from mxc.passes.kernels.gpu.ring.staging import Layout, Slice
+from mxc.passes.kernels.gpu.ring.staging import Slice, StageLayout
 from mxc.simulator.run.launch import launch
-from mxc.simulator.run.translate import Program
+from mxc.simulator.run.translate import TranslatedKernel
 
 #: Every pair of widths and every element, each side straight to registers and in LDS; ends of rows
 #: and columns; K of whole and cut stages, halves of spans and spans, from one span to some in a
@@ -107,7 +107,7 @@ def test_an_expert_behind_more_than_2_gib(compiled: Callable[[Case], Compiled]) 
         factors[expert * scales :][:scales] = q.reshape(2, -1)[at]
     out = np.full((2 * case.m, case.n), np.nan, np.float32)
     given = [a, p, ids, weights, factors, out]
-    launch(Program(compiled(case).kernel), tuple(case.kernel.workgroups), given)
+    launch(TranslatedKernel(compiled(case).kernel), tuple(case.kernel.workgroups), given)
     wanted = left.reshape(2, case.m, -1) @ np.swapaxes(right.reshape(2, case.n, -1), 1, 2)
     error = np.abs(out - wanted.reshape(out.shape)).max() / np.abs(wanted).max()
     assert error < 1e-6
@@ -200,7 +200,7 @@ def test_a_lane_reads_what_was_put_for_it() -> None:
 
 
 def slices(format: str, k_steps: int) -> tuple[tuple[Slice, ...], ...]:
-    return Layout(scaled(format, 16), 64, k_steps, 4).slices
+    return StageLayout(scaled(format, 16), 64, k_steps, 4).slices
 
 
 @pytest.mark.parametrize(
