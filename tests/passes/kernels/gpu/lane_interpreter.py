@@ -64,8 +64,9 @@ def run(
 ) -> None:
     """Run a kernel of a module on bytes, in place: operands in order, then the result.
 
-    `scalars`: what comes with the call, of which the numbers of workgroups follow. `name`: of the
-    executable. `backwards`: one workgroup after the other, the last one first; None: in lockstep.
+    `scalars`: what comes with the call; the workload, from which the numbers of workgroups follow,
+    has the last one first. `name`: of the executable. `backwards`: one workgroup after the other,
+    the last one first; None: in lockstep.
     """
     (executable,) = [
         op
@@ -76,7 +77,7 @@ def run(
     export, inner = [op.operation for op in executable.regions[0].blocks[0].operations][:2]
     counts = [
         int(each[0, 0])
-        for each in _Workgroups(1, [()], (), scalars).call(read(export.regions[0].blocks[0]))
+        for each in _Workgroups(1, [()], (), scalars[::-1]).call(read(export.regions[0].blocks[0]))
     ]
     (function,) = inner.regions[0].blocks[0].operations
     body = read(function.regions[0].blocks[0])
