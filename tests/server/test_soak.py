@@ -16,8 +16,8 @@ from soak import Soak
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_nothing_is_left(start: Callable[..., Running], seed: int) -> None:
-    # Pages for three or four of the sequences, so that they are preempted.
-    model = PagedModel(vocabulary=484, full_pages=70, window_pages=40, context=200)
+    # Pages for one or two of the sequences, and slow steps, so that sequences are preempted.
+    model = PagedModel(vocabulary=484, full_pages=52, window_pages=40, context=200, seconds=0.01)
     made = start(model)
     soak = Soak(made.url, seed, tokens=8)
     asyncio.run(soak.run(60.0, 10, turns=12))
