@@ -1,7 +1,8 @@
-"""Addresses of memory, and what lanes do atomically there: additions, one lane after the other."""
+"""Views of memory, its addresses, and atomic additions there, one lane after the other."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ _ADDRESS = 40
 
 
 class LaneAddresses:
-    """Operations on addresses of `threads` lanes, of which some are `active`."""
+    """Operations on memory and its addresses, of `threads` lanes, of which some are `active`."""
 
     threads: int
     active: Array
@@ -22,6 +23,26 @@ class LaneAddresses:
     def __init__(self) -> None:
         """No memory has an address yet."""
         self.memories: list[Array] = []
+
+    def amdgpu_fat_raw_buffer_cast(self, op: Operation, memory: Memory) -> list[Any]:
+        return [replace(memory, bounded=True)]
+
+    def memref_subview(self, op: Operation, memory: Memory, *given: Array) -> list[Any]:
+        """What begins at an offset. Sizes are not looked at; strides of its own may be fewer."""
+        counts = [int(n) for n in op.attributes["operandSegmentSizes"]]
+        dynamic, start = list(given[: counts[1]]), memory.start
+        for offset, stride in zip(op.attributes["static_offsets"], memory.strides, strict=True):
+            own = dynamic.pop(0)[:, 0].astype(np.int64) if offset < 0 else np.array([offset])
+            start = start + own * stride
+        strides = memory.strides
+        kept, _ = ir.MemRefType(op.results[0].type).get_strides_and_offset()
+        if len(kept) < len(strides):
+            strides = tuple(kept)
+        return [replace(memory, strides=strides, start=start)]
+
+    def memref_collapse_shape(self, op: Operation, memory: Memory) -> list[Any]:
+        strides = tuple(ir.MemRefType(op.results[0].type).get_strides_and_offset()[0])
+        return [replace(memory, strides=strides)]
 
     def memref_extract_aligned_pointer_as_index(self, op: Operation, memory: Memory) -> list[Any]:
         """Each memory has addresses of its own, as many as there may be."""

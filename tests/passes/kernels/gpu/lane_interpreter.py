@@ -8,7 +8,6 @@ in lane_moves.py; addresses are in lane_addresses.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -178,26 +177,6 @@ class _Workgroups(LaneMoves, LaneAddresses):
         data = np.zeros(size * len(self.groups), np.uint8)
         base, start = np.arange(self.threads)[:, None] // self.size * size, np.zeros(1, np.int64)
         return [Memory(data, bits, _strides(kind.shape), start, base=base, size=size)]
-
-    def amdgpu_fat_raw_buffer_cast(self, op: Operation, memory: Memory) -> list[Any]:
-        return [replace(memory, bounded=True)]
-
-    def memref_subview(self, op: Operation, memory: Memory, *given: Array) -> list[Any]:
-        """What begins at an offset. Sizes are not looked at; strides of its own may be fewer."""
-        counts = [int(n) for n in op.attributes["operandSegmentSizes"]]
-        dynamic, start = list(given[: counts[1]]), memory.start
-        for offset, stride in zip(op.attributes["static_offsets"], memory.strides, strict=True):
-            own = dynamic.pop(0)[:, 0].astype(np.int64) if offset < 0 else np.array([offset])
-            start = start + own * stride
-        strides = memory.strides
-        kept, _ = ir.MemRefType(op.results[0].type).get_strides_and_offset()
-        if len(kept) < len(strides):
-            strides = tuple(kept)
-        return [replace(memory, strides=strides, start=start)]
-
-    def memref_collapse_shape(self, op: Operation, memory: Memory) -> list[Any]:
-        strides = tuple(ir.MemRefType(op.results[0].type).get_strides_and_offset()[0])
-        return [replace(memory, strides=strides)]
 
     # Integers.
 
