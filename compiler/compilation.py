@@ -211,10 +211,17 @@ def compile(
             report["devices"] = [
                 asdict(each) for each in model.device_weights(first.compiled.panels)
             ]
+        said = (
+            *dict.fromkeys(note for each in programs.values() for note in each.compiled.notes),
+            *(() if model is None else _notes(model, archives, notes)),
+            *(_WITHOUT if weighted is not None and archives is None else ()),
+            *(() if request.listed else _UNLISTED),
+        )
+        report["notes"] = list(said)
         (folder / REPORT).write_text(json.dumps(report, indent=1) + "\n")
         if not request.listed:
             options["listing"] = False
-        manifest = _manifest(folder, model, weighted, programs, archives, sources, options, notes)
+        manifest = _manifest(folder, model, weighted, programs, archives, sources, options, said)
         (folder / MANIFEST).write_text(manifest.to_json())
         if html is not None:
             texts = {
@@ -291,7 +298,7 @@ def _manifest(
     archives: LevelArchives | None,
     sources: dict[str, FileRecord],
     options: dict[str, Any],
-    notes: Sequence[str],
+    notes: tuple[str, ...],
 ) -> Manifest:
     """Return the manifest of the artifact in `folder`, which holds all its other files."""
     # The digests of the archives were computed while they were written.
@@ -320,12 +327,7 @@ def _manifest(
         model=None if model is None else model.record(),
         source=sources,
         options=options,
-        notes=(
-            *dict.fromkeys(note for each in programs.values() for note in each.compiled.notes),
-            *(() if model is None else _notes(model, archives, notes)),
-            *(_WITHOUT if weighted is not None and archives is None else ()),
-            *(() if options.get("listing", True) else _UNLISTED),
-        ),
+        notes=notes,
         levels=levels,
     )
 

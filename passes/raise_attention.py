@@ -18,7 +18,7 @@ after:
     %y = util.call @mxc.dense_attention(%q, %k, %v)
 
 Rows whose scores are all -inf have the result zero afterwards. Roundings of scores and weights to
-bf16 or f16 are left out.
+bf16 or f16 are left out. Where a program says otherwise, a note says so.
 
 Leaves alone: a softmax in another form, which gets the reason; a dynamic number of sequences or
 heads; queries with several loops, as those of heads in a loop of their own.
@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 from iree.compiler import ir
@@ -54,7 +55,7 @@ from mxc.dialects.scalar_nodes import (
 )
 from mxc.dialects.scalar_trees import tree_of
 from mxc.dialects.sizes import Size, product, size_of, split
-from mxc.passes.base import Pass
+from mxc.passes.base import Pass, add_note
 from mxc.passes.kernels.reshapes import reshape
 from mxc.passes.rewriting.attention_forms import (
     LOW,
@@ -77,6 +78,11 @@ from mxc.passes.rewriting.rebuild import linalg_operations, replace, sweep
 #: Most elements of a mask that is evaluated, and most nodes of its tree.
 _MOST_PLACES, _MOST_NODES = 1 << 24, 1 << 10
 _LETTERS = "nvgtsdm"
+#: Notes for users on the numbers.
+_ROUNDED = "attention: scores and weights stay f32 where the program rounds them to {}"
+_EMPTY = (
+    "attention: a query whose keys are all masked by -inf gives zeros where the program gives NaN"
+)
 
 
 @dataclass(frozen=True)
@@ -94,12 +100,22 @@ class RaiseAttention(Pass):
             found = _raised(product)
             if isinstance(found, Reason):
                 write_reason(op, found)
-            else:
-                replace(op, found)
+                continue
+            replace(op, found.result)
+            for note in found.notes:
+                add_note(module, note)
         sweep(module)
 
 
-def _raised(product: SoftmaxProduct) -> ir.Value | Reason:
+@dataclass(frozen=True)
+class _Raised:
+    """The result of a call, and what it computes otherwise than the program says."""
+
+    result: ir.Value
+    notes: tuple[str, ...]
+
+
+def _raised(product: SoftmaxProduct) -> _Raised | Reason:
     """The result of the call that replaces a contraction."""
     found = _called(product, traced=True)
     if isinstance(found, Reason):
@@ -109,7 +125,7 @@ def _raised(product: SoftmaxProduct) -> ir.Value | Reason:
     return found
 
 
-def _called(product: SoftmaxProduct, *, traced: bool) -> ir.Value | Reason:
+def _called(product: SoftmaxProduct, *, traced: bool) -> _Raised | Reason:
     form = attention_form(product, traced=traced)
     if isinstance(form, Reason):
         return form
@@ -117,7 +133,7 @@ def _called(product: SoftmaxProduct, *, traced: bool) -> ir.Value | Reason:
         return _call(form)
 
 
-def _call(form: AttentionForm) -> ir.Value | Reason:
+def _call(form: AttentionForm) -> _Raised | Reason:
     """The call of a form and its result, at the insertion point; else the reason."""
     ranges, operands = form.ranges, []
     # Heads that are outside of keys are sequences of one head.
@@ -153,7 +169,13 @@ def _call(form: AttentionForm) -> ir.Value | Reason:
     order = [digits_of(index, ranges) or [] for index in form.result]
     at = [number_of(group, ranges) for group in (sequences, [T], heads, [G], [M])]
     whole = arranged(result, at, order, ranges)
-    return whole or Reason("its result is in an order that is not followed")
+    if whole is None:
+        return Reason("its result is in an order that is not followed")
+    notes = [_ROUNDED.format(kind) for kind in form.rounded]
+    # Weights are NaN where all scores of a query are -inf.
+    if not form.guarded and any(not isinstance(m, Masked) or m.score == -inf for m in masks):
+        notes.append(_EMPTY)
+    return _Raised(whole, tuple(notes))
 
 
 def _hidden(mask: Tree | Masked, ranges: Sequence[int | None]) -> NDArray[np.bool_] | None:

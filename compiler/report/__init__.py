@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 #: Keys of report.json that are not fields of Report: derived values, or entries beside it.
-_BESIDE = ("dispatches", "transient_bytes", "steps", "quantized", "devices")
+_BESIDE = ("dispatches", "transient_bytes", "steps", "quantized", "devices", "notes")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,8 @@
 // RUN: mxc opt %s --split-input-file --passes mxc-raise-attention | filecheck %s
 
 // Matrices of a batch; keys are transposed, and each is shared by two heads. The mask is added.
+// Without keys a row has been NaN, which a note says.
+// CHECK: module attributes {mxc.notes = ["attention: a query whose keys are all masked by -inf gives zeros where the program gives NaN"]}
 // CHECK-LABEL: util.func private @mxc.dense_attention
 // CHECK-SAME: mxc.operation = "dense_attention", mxc.options = {scale = 1.250000e-01 : f32}
 // CHECK-LABEL: func.func @batch

@@ -161,6 +161,57 @@ def test_attention_on_a_gpu(tmp_path: Path) -> None:
         np.testing.assert_allclose(found, module(*values), rtol=1e-4, atol=1e-5)
 
 
+class WrittenOut(torch.nn.Module):
+    """Attention without torch's function; a query whose keys are all masked gives NaN."""
+
+    def forward(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor
+    ) -> torch.Tensor:
+        return torch.softmax(q @ k.transpose(-1, -2) * 0.25 + mask, -1) @ v
+
+
+ROUNDED = "attention: scores and weights stay f32 where the program rounds them to bf16"
+EMPTY = (
+    "attention: a query whose keys are all masked by -inf gives zeros where the program gives NaN"
+)
+
+
+@pytest.mark.parametrize(
+    ("module", "kind", "said"),
+    [
+        (Attention(), torch.float32, []),
+        (Attention(), torch.bfloat16, [ROUNDED]),
+        (WrittenOut(), torch.float32, [EMPTY]),
+        (WrittenOut(), torch.bfloat16, [ROUNDED, EMPTY]),
+    ],
+)
+def test_attention_of_other_numbers_is_a_note(
+    tmp_path: Path, module: torch.nn.Module, kind: torch.dtype, said: list[str]
+) -> None:
+    """In the manifest and in the report; query 1 has no key."""
+    mask = torch.zeros(5, 5)
+    mask[1] = -torch.inf
+    values = [each.to(kind) for each in (*torch.randn(3, 1, 2, 5, 16), mask)]
+    program = torch.export.export(module, tuple(values))
+    made = mxc.compile(program, output=tmp_path / "x.mxc", listing=False)
+    raw = json.loads((made.path / REPORT).read_text())
+    assert any(one.kernel.startswith("mxc_attention") for one in Report.from_dict(raw).operations)
+    assert raw["notes"] == list(made.manifest.notes)
+    assert [note for note in raw["notes"] if note.startswith("attention")] == said
+    wanted = module(*values).float().numpy()
+    arrays = [each.float().numpy() for each in values]
+    if kind == torch.bfloat16:
+        arrays = [each.astype(ml_dtypes.bfloat16) for each in arrays]
+    (found,) = mxc.load(made.path, threads=1).call("main", *arrays)
+    assert np.isnan(wanted[:, :, 1]).all() == (EMPTY in said)
+    assert not found[:, :, 1].any()
+    bound = 1e-5 if kind == torch.float32 else 3e-2
+    others = [0, 2, 3, 4]
+    np.testing.assert_allclose(
+        found[:, :, others].astype(np.float32), wanted[:, :, others], rtol=bound, atol=bound
+    )
+
+
 def test_scales_in_the_order_of_cublas_are_packed(compiled: Artifact) -> None:
     scales = compiled.manifest.weights["scales"]
     assert (scales.shape, scales.layout) == ((128, 8), "panel16x1")
