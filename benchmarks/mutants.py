@@ -117,6 +117,10 @@ def main() -> int:
         for each in (1, 2):
             os.dup2(said.fileno(), each)
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    # Code is generated once for each program, as in the tests (tests/kept_code.py).
+    code = folder.with_name("code")
+    code.mkdir(exist_ok=True)
+    os.environ["MXC_TESTS_KEPT_CODE"] = str(code)
     quiet = ["-q", "-p", "no:cacheprovider", "-p", "hypothesis.extra.pytestplugin"]
     sources = git(folder, "ls-files", *(f"{place}/*.py" for place in SOURCES)).splitlines()
     left: list[int] = []

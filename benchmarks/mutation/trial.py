@@ -13,8 +13,9 @@ import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from functools import cache, wraps
 from importlib import import_module
+from inspect import unwrap
 from itertools import pairwise
 from operator import itemgetter, or_
 from pathlib import Path
@@ -28,6 +29,11 @@ from mutation.reach import Marks
 
 #: A test that passes: its name, the seconds it takes, and the marks that it sets.
 Test = tuple[str, float, bytes]
+
+
+def _resolve(target: object) -> object:
+    """`mxc.compiler.iree.resolve`, as it was before `Trials` replaced it."""
+    return unwrap(import_module("mxc.compiler.iree").resolve)(target)
 
 
 def _lit_fails(test: str) -> bool:
@@ -67,12 +73,12 @@ class Trials:
         self._failed, self._shared, self._none = False, b"", self.marks.reached[:]
         # What tests ask of the compiler when they are imported: its threads do not survive a fork.
         iree, fork = import_module("mxc.compiler.iree"), multiprocessing.get_context("fork").Pool
-        resolve = iree.resolve
 
         @cache
+        @wraps(iree.resolve)
         def apart(target: object) -> object:
             with fork(1) as pool:
-                return pool.apply(resolve, (target,))
+                return pool.apply(_resolve, (target,))
 
         iree.resolve = apart
 
