@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import gc
 import hashlib
+import json
 import multiprocessing
 import os
 import pickle
@@ -64,9 +65,18 @@ def put(module: ast.Module, functions: Sequence[FunctionType]) -> None:
 class Trials:
     """Plugin of pytest: `run` is called where the tests would run, after all are collected."""
 
-    def __init__(self, root: Path, sources: list[str], run: Callable[[Trials], None]) -> None:
-        """`sources` are the files of the tree that may have mutants."""
-        self.marks, self.run, self.folder = Marks(root, sources), run, root.parent
+    def __init__(
+        self, root: Path, sources: list[str], most: float, run: Callable[[Trials], None]
+    ) -> None:
+        """`sources`: files of the tree that may have mutants. `most`: seconds after which no other
+        test of a file is recorded.
+        """
+        self.marks, self.most, self.run, self.folder = Marks(root, sources), most, run, root.parent
+        #: Seconds that recording each test file took last.
+        self.costs: dict[str, float] = {}
+        self._costs = self.folder / "seconds.json"
+        if self._costs.exists():
+            self.costs = json.loads(self._costs.read_text())
         self.digest = hashlib.sha256(b"".join((root / name).read_bytes() for name in sources))
         #: Tests that fail with a mutant and pass without, and those that fail without.
         self.sound, self.broken = set[str](), set[str]()
@@ -80,7 +90,7 @@ class Trials:
             with fork(1) as pool:
                 return pool.apply(_resolve, (target,))
 
-        iree.resolve = apart
+        pytest.MonkeyPatch().setattr(iree, "resolve", apart)
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Call `run` in place of the tests."""
@@ -127,11 +137,17 @@ class Trials:
                 if not failed:
                     seconds = time.perf_counter() - self._begun
                     found.append((name, seconds, zlib.compress(self._reached())))
+                if time.perf_counter() - start > self.most:
+                    break
             return place.write_bytes(pickle.dumps(found)) > 0
 
         place.parent.mkdir(exist_ok=True)
-        if not place.exists() and not in_fork(record, 3600):
-            return []
+        if not place.exists():
+            start = time.perf_counter()
+            if not in_fork(record, 3600):
+                return []
+            self.costs[file] = time.perf_counter() - start
+            self._costs.write_text(json.dumps(self.costs))
         found = sorted(pickle.loads(place.read_bytes()), key=itemgetter(1))
         return [(name, seconds, zlib.decompress(marks)) for name, seconds, marks in found]
 

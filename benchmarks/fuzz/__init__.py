@@ -1,0 +1,1 @@
+"""Random programs: their descriptions, texts and values."""
