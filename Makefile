@@ -31,8 +31,8 @@ lint: $(VENV)/test.stamp ## ruff and markdownlint: rules and layout
 	$(BIN)/ruff format --check .
 	$(BIN)/pymarkdown scan $$(git ls-files '*.md')
 
-types: $(VENV)/test.stamp ## mypy --strict over every package
-	$(BIN)/mypy --strict --package mxc
+types: $(VENV)/test.stamp ## mypy --strict over packages, benchmarks and examples
+	$(BIN)/mypy --strict mxc benchmarks examples
 
 lit: $(VENV)/test.stamp ## IR in, IR out
 	$(BIN)/lit -v lit_tests

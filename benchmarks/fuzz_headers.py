@@ -34,11 +34,11 @@ EDGES = (
 TYPES = (0, 1, 2, 8, 9, 12, 30, 39, 40, 777)
 
 
-def text(raw):
+def text(raw: bytes) -> bytes:
     return struct.pack("<Q", len(raw)) + raw
 
 
-def gguf(rng):
+def gguf(rng: random.Random) -> bytes:
     """A small GGUF file: some values, arrays of both kinds, two tensors."""
     values = [
         text(b"general.architecture") + struct.pack("<I", 8) + text(rng.choice(ARCHITECTURES)),
@@ -63,7 +63,7 @@ NAMES = (
 )  # fmt: skip
 
 
-def safetensors(rng):
+def safetensors(rng: random.Random) -> bytes:
     """A small safetensors file in one of the dialects that need no config."""
     kind = rng.randrange(3)
     entries = {
@@ -71,7 +71,7 @@ def safetensors(rng):
         "model.layers.0.mlp.experts.down_proj_scales": ("U8", [2, 4, 1], 8),
         "model.norm.weight": ("BF16", [4], 8),
     }
-    header = {}
+    header: dict[str, object] = {}
     if kind == 1:
         entries = {"a._weight_qdata": ("U8", [4, 16], 64), "a._weight_scale": ("F8_E8M0", [4], 4)}
         attributes = {"elem_dtype": {"_type": "torch.dtype", "_data": "float4_e2m1fn_x2"},
@@ -88,9 +88,9 @@ def safetensors(rng):
     return text(raw) + bytes(end)
 
 
-def damaged(data, rng):
+def damaged(whole: bytes, rng: random.Random) -> bytes:
     """The file with one to four mishaps."""
-    data = bytearray(data)
+    data = bytearray(whole)
     for _ in range(rng.randint(1, 4)):
         if not data:
             break
@@ -121,7 +121,7 @@ def damaged(data, rng):
     return bytes(data)
 
 
-def main(arguments):
+def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--inputs", type=int, default=1_000_000)
     parser.add_argument("--seconds", type=float, default=600)
@@ -169,7 +169,7 @@ def main(arguments):
           f"{largest / 2**10:.0f} KiB")  # fmt: skip
 
 
-def run_commands(inputs, seconds, seed):
+def run_commands(inputs: int, seconds: float, seed: int) -> int:
     """Run hostile command lines; the exit status."""
     sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
     from conftest import make_plain, make_toy
@@ -199,7 +199,7 @@ def run_commands(inputs, seconds, seed):
     return 1 if faults else 0
 
 
-def memory():
+def memory() -> Path | None:
     """A folder that is no disk, where there is one."""
     shared = Path("/dev/shm")
     return shared if shared.is_dir() else None

@@ -239,7 +239,7 @@ def compilations(rng: random.Random) -> Iterator[Case]:
 
 def _array() -> bytes:
     stream = io.BytesIO()
-    np.save(stream, np.float32([1, 2, 3, 4]))
+    np.save(stream, np.array([1, 2, 3, 4], np.float32))
     return stream.getvalue()
 
 

@@ -12,24 +12,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
-from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
+from mxc.compiler.checkpoints.synthetic.gpt_oss import GPT_OSS_20B, write_gpt_oss
 
 #: What packing may take for a checkpoint of any size.
 LIMIT = 1 << 30
 
-OPTIONS = {
-    "hidden_size": 2880,
-    "intermediate_size": 2880,
-    "num_attention_heads": 64,
-    "num_key_value_heads": 8,
-    "head_dim": 64,
-    "num_local_experts": 32,
-    "num_experts_per_tok": 4,
-    "vocab_size": 8193,
-    "sliding_window": 128,
-}
 #: Experts in mxfp4 (17 bytes a block), then q, k, v and o in bf16.
 LAYER_BYTES = 32 * (5760 + 2880) * 90 * 17 + 2 * 2880 * 64 * (64 + 8 + 8 + 64)
 
@@ -57,7 +47,7 @@ print(json.dumps({
 
 def measure(folder: Path, gib: float, dense: str) -> dict[str, float]:
     layers = max(1, round(gib * (1 << 30) / LAYER_BYTES))
-    options = GptOssOptions(num_hidden_layers=layers, **OPTIONS)
+    options = replace(GPT_OSS_20B, num_hidden_layers=layers, vocab_size=8193)
     start = time.perf_counter()
     write_gpt_oss(folder / "checkpoint", options, shards=2 * layers, tokenizer=False)
     print(f"{layers} layers written in {time.perf_counter() - start:.1f} s", file=sys.stderr)

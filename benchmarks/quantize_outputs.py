@@ -101,65 +101,63 @@ def main() -> int:
     outputs = x @ weights.T
     missed = []
 
-    def show(format: str, way: str, made: Callable[[], tuple[Floats, Floats]]) -> None:
+    def show(
+        format: str, way: str, made: Callable[[str], Floats], inputs: Floats = x, beside: str = ""
+    ) -> None:
         started = time.process_time()
-        values, inputs = made()
+        values = made(format)
         seconds = time.process_time() - started
         error = inputs @ values.T - outputs
         found = 10 * np.log10(np.square(outputs).sum() / np.square(error).sum())
+        format += beside
         least = WANTED.get((format, way))
         if least is not None and found < least:
             missed.append(f"{format}, {way}: {found:.2f} dB, wanted {least}")
         print(f"{format:14} {way:24} {found:6.2f} dB {seconds:8.2f} s", flush=True)
 
+    def default(name: str) -> Floats:
+        return ours(name, weights, None, search=False)
+
+    def turned_default(name: str) -> Floats:
+        return ours(name, turned, None, search=False)
+
+    def weighted(name: str) -> Floats:
+        return ours(name, weights, known(fed, feedback=False), search=True)
+
+    def gptq(name: str) -> Floats:
+        return ours(name, weights, known(fed, feedback=True), search=True)
+
+    def turned_gptq(name: str) -> Floats:
+        return ours(name, turned, known(turned_fed, feedback=True), search=True)
+
+    def peer(run: Callable[[str, Floats, Floats], Floats]) -> Callable[[str], Floats]:
+        return lambda name: run(name, weights, fed)
+
     rotation = Hadamard(asked.depth, 32)
     turned, turned_fed, turned_x = (rotation.rotate(each) for each in (weights, fed, x))
     for name in ("mxfp4", "nvfp4"):
-        show(name, "torchao", lambda n=name: (torchao(n)(weights), x))
-        show(name, "default", lambda n=name: (ours(n, weights, None, search=False), x))
-        show(name, "search", lambda n=name: (ours(n, weights, None, search=True), x))
-        for way, feedback in (("search, weighted", False), ("gptq", True)):
-            show(
-                name,
-                way,
-                lambda n=name, f=feedback: (
-                    ours(n, weights, known(fed, feedback=f), search=True),
-                    x,
-                ),
-            )
-        show(
-            name,
-            "hadamard 32",
-            lambda n=name: (ours(n, turned, None, search=False), turned_x),
-        )
-        show(
-            name,
-            "hadamard 32, gptq",
-            lambda n=name: (
-                ours(n, turned, known(turned_fed, feedback=True), search=True),
-                turned_x,
-            ),
-        )
+        show(name, "torchao", lambda name: torchao(name)(weights))
+        show(name, "default", default)
+        show(name, "search", lambda name: ours(name, weights, None, search=True))
+        show(name, "search, weighted", weighted)
+        show(name, "gptq", gptq)
+        show(name, "hadamard 32", turned_default, turned_x)
+        show(name, "hadamard 32, gptq", turned_gptq, turned_x)
 
         if asked.peers:
             from quantize_peers import peers
 
             for way, run in peers().items():
                 try:
-                    show(name, way, lambda n=name, r=run: (r(n, weights, fed), x))
+                    show(name, way, peer(run))
                 except Exception as error:  # of a library that does not take the format
                     print(f"{name:14} {way:24} {type(error).__name__}: {str(error)[:80]}")
 
     def rounded(inputs: Floats) -> Floats:
         return dequantize(quantize(inputs, "mxfp4", recipe=ScaleRecipe.EVEN))
 
-    both = "mxfp4 a mxfp4"
-    show(both, "default", lambda: (ours("mxfp4", weights, None, search=False), rounded(x)))
-    show(
-        both,
-        "hadamard 32",
-        lambda: (ours("mxfp4", turned, None, search=False), rounded(turned_x)),
-    )
+    show("mxfp4", "default", default, rounded(x), beside=" a mxfp4")
+    show("mxfp4", "hadamard 32", turned_default, rounded(turned_x), beside=" a mxfp4")
     for each in missed:
         print(each, file=sys.stderr)
     return 1 if missed else 0

@@ -35,15 +35,21 @@ import json
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
 
 import httpx2
 import numpy as np
-from cpu.repetitions import Others
 from sweep.clients import Answer, Client, Lengths, closed, poisson
 from sweep.rows import HEAD, Row, checks, row
 from sweep.servers import Server, ServerFailed, servers
 
+sys.path.append(str(Path(__file__).parent / "cpu"))
+
+from repetitions import Others
+
+T = TypeVar("T", int, float)
 #: Tokens of the question of a second turn.
 QUESTION = 32
 #: Requests of a row, at least.
@@ -159,7 +165,7 @@ async def _ready(arguments: argparse.Namespace, http: httpx2.AsyncClient) -> Cli
     return Client(http, model, arguments.generate, arguments.vocabulary)
 
 
-def _list(kind: type) -> object:
+def _list(kind: type[T]) -> Callable[[str], list[T]]:
     return lambda text: [kind(part) for part in text.split(",")]
 
 

@@ -24,7 +24,7 @@ elements = jnp.asarray(codes.view(ml_dtypes.float4_e2m1fn))
 scales = jnp.asarray(weight.scales.view(ml_dtypes.float8_e8m0fnu))
 
 
-def layer(x: jax.Array) -> jax.Array:
+def layer(x: jax.typing.ArrayLike) -> jax.Array:
     """gelu(x) times dequantized weights; in the program one kernel of mxc reads the blocks."""
     blocks = elements.astype(jnp.float32).reshape(N, K // BLOCK, BLOCK)
     dequantized = (blocks * scales.astype(jnp.float32)[..., None]).reshape(N, K)

@@ -26,7 +26,7 @@ with new_context(), ir.Location.unknown():
     with ir.InsertionPoint(module.body):
 
         @func.FuncOp.from_py_func(sides[0], by[0], sides[1], by[1], name="main")
-        def main(x, x_scales, w, w_scales):
+        def main(x: ir.Value, x_scales: ir.Value, w: ir.Value, w_scales: ir.Value) -> ir.Value:
             """The program: bytes in, f32 [M, N] out."""
             return scaled_contraction(
                 unpack(x, elements),

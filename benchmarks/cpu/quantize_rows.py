@@ -1,7 +1,7 @@
 """Compare quantization of floats to MX blocks with the memory limit: a copy of as many bytes.
 
-    python benchmarks/cpu/quantize_rows.py [--threads 1,2] [--formats mxfp4,mxfp8e4m3] [--kinds f32,bf16]
-        [--recipe even] [--mib 96] [--seconds 2] [--stock] [--json]
+    python benchmarks/cpu/quantize_rows.py [--threads 1,2] [--formats mxfp4,mxfp8e4m3]
+        [--kinds f32,bf16] [--recipe even] [--mib 96] [--seconds 2] [--stock] [--json]
 
 The kernel and the limit alternate, and the minimum time of each counts. Rates are in 1e9 bytes of
 input per second. `--stock` adds the same program compiled by IREE without mxc's passes. The exit

@@ -14,7 +14,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
+
+#: Names a call that is timed.
+Key = TypeVar("Key")
 
 #: Between two that take turns: the workers of an OpenMP runtime look for more work for some
 #: milliseconds after their last, at the cost of whoever runs next.
@@ -70,18 +73,18 @@ class Time:
 
 
 def interleave(
-    calls: Mapping[str, Callable[[], Any]],
+    calls: Mapping[Key, Callable[[], Any]],
     *,
     seconds: float,
     rounds: int = 3,
     most: int = 200,
     settle: float = SETTLE_SECONDS,
-) -> dict[str, Time]:
+) -> dict[Key, Time]:
     """Time each call once a round, after one round that does not count.
 
     Goes on for `seconds`, for at least `rounds` and at most `most` rounds.
     """
-    taken: dict[str, list[float]] = {name: [] for name in calls}
+    taken: dict[Key, list[float]] = {name: [] for name in calls}
     collects = gc.isenabled()
     gc.disable()
     try:

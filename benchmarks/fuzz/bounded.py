@@ -11,12 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import EllipsisType
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
+#: An index into one dimension.
+Key = int | slice | EllipsisType | None | npt.NDArray[np.integer[Any]]
 
 TYPES = {"f32": np.float32, "bf16": ml_dtypes.bfloat16, "f16": np.float16}
 #: Bits of the significand, the largest number and the least normal one.
@@ -36,7 +40,7 @@ class Bounded:
     value: Floats
     error: Floats
 
-    def __getitem__(self, key: object) -> Bounded:
+    def __getitem__(self, key: Key | tuple[Key, ...]) -> Bounded:
         """The same part of both."""
         return Bounded(self.value[key], self.error[key])
 
@@ -137,16 +141,18 @@ def product(a: Bounded, b: Bounded, start: Bounded, kind: str) -> Bounded:
         # Partial sums may leave the range.
         error = np.where(both > _LARGEST[kind], np.inf, error)
         # An infinite weight may also be the product of exact numbers, which is finite.
-        infinite = np.isinf(a.value).any(-1)[..., None] | np.isinf(b.value).any(-2)[..., None, :]
-        error = np.where(infinite & ~_nan_in(a, b), np.inf, error)
+        infinite = _in_either(np.isinf, a, b) & ~_in_either(np.isnan, a, b)
+        error = np.where(infinite, np.inf, error)
     found = _settled(value, error)
     return Bounded(rounded(Bounded(value, np.zeros_like(value)), kind).value, found.error)
 
 
-def _nan_in(a: Bounded, b: Bounded) -> npt.NDArray[np.bool_]:
-    """Results that are NaN whatever the order."""
-    with np.errstate(invalid="ignore"):
-        return np.isnan(a.value).any(-1)[..., None] | np.isnan(b.value).any(-2)[..., None, :]
+def _in_either(
+    test: Callable[[Floats], npt.NDArray[np.bool_]], a: Bounded, b: Bounded
+) -> npt.NDArray[np.bool_]:
+    """Results of a @ b whose row of a, or column of b, has a number that passes a test."""
+    rows, columns = test(a.value).any(-1, keepdims=True), test(b.value).any(-2, keepdims=True)
+    return np.logical_or(rows, columns)
 
 
 def _each_unit(values: Floats) -> Floats:

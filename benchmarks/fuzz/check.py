@@ -18,13 +18,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+
+import mxc
 from fuzz.bounded import Bounded
 from fuzz.description import Program
 from fuzz.mlir import Function, function
 from fuzz.operands import PATTERNS, Pattern, chosen, constants, operands
 from fuzz.reference import computed, quantized_wrongly
-
-import mxc
 from mxc.artifact.manifest import REPORT
 from mxc.compiler import iree
 from mxc.compiler.pipelines import pipeline

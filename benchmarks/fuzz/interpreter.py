@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from fuzz.scalars import computed, regrouped
 from iree.compiler import ir
 
+from fuzz.scalars import computed, regrouped
 from mxc.dialects.dequantize import iterators
 from mxc.dialects.indexing import indexing_maps
 from mxc.dialects.scalar_operations import FLOATS, Array, bits_of
@@ -167,7 +167,7 @@ class _Loops:
 
     def _scalar(self, op: ir.Operation, known: _Known) -> Array:
         if op.name == "linalg.index":
-            return self._grid[ir.IntegerAttr(op.attributes["dim"]).value].astype(np.uint64)
+            return np.asarray(self._grid[ir.IntegerAttr(op.attributes["dim"]).value], np.uint64)
         if op.name == "arith.constant":
             return _constant(op)
         if op.name == "tensor.extract":
@@ -192,9 +192,9 @@ def _index(expression: ir.AffineExpr, loops: Sequence[Array]) -> Array:
     """The values of an affine expression over loops."""
     expression = expression.maybe_downcast()
     if isinstance(expression, ir.AffineDimExpr):
-        return loops[expression.position]
+        return loops[int(expression.position)]
     if isinstance(expression, ir.AffineConstantExpr):
-        return np.asarray(expression.value).reshape([1] * loops[0].ndim)
+        return np.full([1] * loops[0].ndim, expression.value)
     left, right = (_index(each, loops) for each in (expression.lhs, expression.rhs))
     if isinstance(expression, ir.AffineAddExpr):
         return left + right

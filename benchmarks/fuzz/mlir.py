@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
 from fuzz.description import FLAT, FORMATS, Program, block_of
 from fuzz.endings import ending
 from fuzz.epilogues import finished, to_float
@@ -110,8 +111,8 @@ class _Builder:
             return self._weight_first(x, weight, read[-2:] == ["n", "k"], acc)
         if flat:
             x = w.collapse(x, 0)
-            ins = [x, weight] if program.contraction.endswith("vecmat") else [weight, x]
-            y = w.named(f"linalg.{program.contraction}", [(v.name, v.type) for v in ins], acc)
+            both = [x, weight] if program.contraction.endswith("vecmat") else [weight, x]
+            y = w.named(f"linalg.{program.contraction}", [(v.name, v.type) for v in both], acc)
             return w.expand(y, 0, [program.batch, 1] if program.batch else [1, program.n])
         op, maps = program.contraction, ""
         loops = [*self.outer.split(), "m", "n", "k"]

@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
+
 from fuzz.bounded import TYPES
 from fuzz.description import FLAT, FORMATS, Program, Side
 from fuzz.reference import decoded

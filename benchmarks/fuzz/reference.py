@@ -9,6 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
+
 from fuzz.bounded import (
     Bounded,
     Floats,
@@ -43,7 +44,7 @@ def decoded(codes: Array, element: str) -> Floats:
         return codes.astype(np.float64)
     if element == "i8":
         return codes.view(np.int8).astype(np.float64) / 64
-    return codes.view(np.uint8).view(_CODES[element]).astype(np.float64)
+    return np.asarray(codes.view(np.uint8).view(_CODES[element]), np.float64)
 
 
 def unpacked(data: Array, bits: int) -> Array:
@@ -103,11 +104,11 @@ def computed(program: Program, given: Mapping[str, Array]) -> list[Bounded]:
         left = _in_range(program.lhs, left, given["lhs_scale"])
     y = _contracted(program, given, left, "rhs", "")
     for number, name in enumerate(program.epilogue):
-        other = given.get(f"e{number}")
-        after = _finished(y, name, other)
+        added = given.get(f"e{number}")
+        after = _finished(y, name, added)
         if number == 0 and name.startswith(("bias", "residual")) and program.sum == "f32":
             # What is added to a sum may be one of its terms.
-            moved = _contracted(program, given, left, "rhs", "", addend=other)
+            moved = _contracted(program, given, left, "rhs", "", addend=added)
             after = Bounded(after.value, np.maximum(after.error, moved.error))
         y = after
     if program.ending in ("bf16", "f16"):
@@ -140,7 +141,8 @@ def quantized_wrongly(y: Bounded, codes: Array, scales: Array) -> npt.NDArray[np
         reach = np.maximum(np.abs(wanted) + error, 2.0**-6)
         unit = np.exp2(np.floor(np.log2(reach)) - 3)
         near = np.abs(found - wanted) <= error + unit / 2
-    return (~(near & settled[..., None]) & known[..., None]).reshape(*shape[:-2], -1)
+    wrong: npt.NDArray[np.bool_] = ~(near & settled[..., None]) & known[..., None]
+    return wrong.reshape(*shape[:-2], -1)
 
 
 def _left(program: Program, given: Mapping[str, Array]) -> Bounded:
@@ -227,7 +229,8 @@ def _silu(y: Bounded) -> Bounded:
 
 
 def _gelu_tanh(v: Floats) -> Floats:
-    return v / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (v + 0.044715 * v**3)))
+    tanh: Floats = np.tanh(np.sqrt(2 / np.pi) * (v + 0.044715 * v**3))
+    return v / 2 * (1 + tanh)
 
 
 def _gelu_erf(v: Floats) -> Floats:

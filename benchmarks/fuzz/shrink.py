@@ -52,5 +52,6 @@ def _simpler(program: Program) -> Iterator[Program]:
         for field in dataclasses.fields(Side):
             value = "mxfp4" if field.name == "format" else field.default
             if side.format in FORMATS and getattr(side, field.name) != value:
-                simpler = dataclasses.replace(side, **{field.name: value})
-                yield dataclasses.replace(program, **{name: simpler})
+                other: dict[str, Any] = {field.name: value}
+                both: dict[str, Any] = {name: dataclasses.replace(side, **other)}
+                yield dataclasses.replace(program, **both)

@@ -12,15 +12,15 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from iree.compiler import ir
+
+import mxc
 from fuzz import interpreter
 from fuzz.check import Outcome, apart, difference, refused
 from fuzz.description import Program
 from fuzz.mlir import Function, function
 from fuzz.operands import PATTERNS, chosen, constants, operands
 from fuzz.reference import computed
-from iree.compiler import ir
-
-import mxc
 from mxc.compiler.pipelines import pipeline
 from mxc.dialects.context import new_context
 from mxc.dialects.contraction import read_contraction
@@ -113,7 +113,7 @@ def _lowered(module: ir.Operation, program: Program) -> Checked:
     elif reasons:
         outcome = Outcome("fallback", "; ".join(dict.fromkeys(reasons)))
     else:
-        outcome = Outcome("kernel", "; ".join(dict.fromkeys(calls)))
+        outcome = Outcome("kernel", "; ".join(dict.fromkeys(map(str, calls))))
     return Checked(outcome, frozenset(forms))
 
 

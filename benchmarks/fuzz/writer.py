@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -217,7 +217,7 @@ class Writer:
         return Value(name, target.shape, element)
 
 
-def affine(loops: Sequence[str] | Mapping[str, int], results: str) -> str:
+def affine(loops: Iterable[str], results: str) -> str:
     """An affine map from loops; "k/32" is a division."""
     names = " ".join(loops).split()
     found = [r.replace("/", " floordiv ") for r in results.split()]

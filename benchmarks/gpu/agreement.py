@@ -104,7 +104,9 @@ def _same(
 ) -> npt.NDArray[np.bool_]:
     with np.errstate(invalid="ignore"):
         near = np.abs(found.astype(np.float64) - wanted) <= error
-    return (near & np.isfinite(wanted)) | (np.isnan(found) & np.isnan(wanted)) | (found == wanted)
+    nan = np.isnan(found) & np.isnan(wanted)
+    same: npt.NDArray[np.bool_] = (near & np.isfinite(wanted)) | nan | (found == wanted)
+    return same
 
 
 def check(chosen: Sequence[Case]) -> list[Found]:
@@ -135,9 +137,9 @@ def show(every: Sequence[Found]) -> None:
         right = Counter(f.pattern for f in own if not f.wrong)
         cells = (f"{right[p]} of {total[p]}" if total[p] else "" for p in PATTERNS)
         print(f"{schedule + ', ' + register:<32}" + "".join(f"{cell:>14}" for cell in cells))
-    right = sum(not each.wrong for each in every)
+    agree = sum(not each.wrong for each in every)
     count, left_open = (sum(each.compared for each in every), sum(f.left_open for f in every))
-    print(f"\n{right} of {len(every)} agree; {count} results, of which {left_open} are left open")
+    print(f"\n{agree} of {len(every)} agree; {count} results, of which {left_open} are left open")
 
 
 def parse() -> argparse.Namespace:

@@ -184,7 +184,7 @@ def operands(case: Case, pattern: Pattern, seed: int = 0) -> tuple[list[Array], 
         error = error + 2.0**-133 * np.swapaxes(np.abs(right), -1, -2).sum(-2, keepdims=True)
     if case.lhs in FLOATS and case.lhs != case.register:
         # Of the parts of a float some are zero: infinite weights make that NaN.
-        settled &= ~np.isinf(right).any(-1)[..., None, :]
+        settled &= ~np.swapaxes(np.isinf(right).any(-1, keepdims=True), -1, -2)
     other = _other(case, rng)
     if other is not None:
         arguments.append(other)
@@ -216,7 +216,8 @@ def _finished(case: Case, y: Array, other: Array) -> Array:
     y = y + other
     if case.epilogue == "bias_silu":
         with np.errstate(over="ignore"):
-            return y / (1 + np.exp(-y))
+            divisor: Array = 1 + np.exp(-y)
+        return y / divisor
     if case.epilogue == "gate":
         return y[:, : case.n // 2] * y[:, case.n // 2 :]
     return y

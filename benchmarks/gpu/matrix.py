@@ -38,7 +38,8 @@ from mxc.compiler.steps import Compiled, CompileRequest
 from mxc.compiler.worker import compile_program
 from mxc.errors import MxcError
 from mxc.simulator.code.processors import PROCESSORS
-from mxc.targets.target import GPUS, Target, target
+from mxc.targets.amd import GPUS
+from mxc.targets.target import Target, target
 
 _KINDS = {"scaled matrix": "scaled", "matrix": "matrix", "dot product": "dot",
           "multiply-add": "fma", "none": "none"}  # fmt: skip

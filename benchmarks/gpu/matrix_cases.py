@@ -29,6 +29,7 @@ SHORT = {
     "int8": "mxint8",
 }
 FLOATS = ("bf16", "f16", "f32")
+Epilogue = Literal["", "bias_silu", "gelu", "gelu_tanh", "relu", "bf16", "f16", "quantize"]
 _ELEMENTS = ("f4", "f6e2m3", "f6e3m2", "e4m3", "e5m2")
 
 
@@ -58,7 +59,7 @@ class Case:
     form: Form = "canonical"
     between: str = ""
     source: str = ""
-    epilogue: Literal["", "bias_silu", "gelu", "gelu_tanh", "relu", "bf16", "f16", "quantize"] = ""
+    epilogue: Epilogue = ""
     spelled: Program | None = None
 
     @property
@@ -279,8 +280,9 @@ def _epilogues() -> Iterator[Case]:
             where = f"{lhs}x{rhs} M{m} K{k}"
             yield Case(name=f"epilogue bias and SiLU {where}", group="epilogue", m=m, n=n, k=k,
                        lhs=lhs, rhs=rhs, epilogue="bias_silu")  # fmt: skip
-    for name, epilogue in (("GELU", "gelu"), ("GELU by tanh", "gelu_tanh"), ("ReLU", "relu"),
-                           ("to bf16", "bf16"), ("to f16", "f16")):  # fmt: skip
+    named: dict[str, Epilogue] = {"GELU": "gelu", "GELU by tanh": "gelu_tanh", "ReLU": "relu",
+                                  "to bf16": "bf16", "to f16": "f16"}  # fmt: skip
+    for name, epilogue in named.items():
         for lhs in ("f4", "bf16"):
             yield Case(name=f"epilogue {name} {lhs}xf4 M100", group="epilogue", m=100, n=2880,
                        k=2880, lhs=lhs, epilogue=epilogue)  # fmt: skip

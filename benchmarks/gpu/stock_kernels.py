@@ -61,9 +61,9 @@ def run(case: Case, target: str) -> tuple[str, str]:
     out = next(name for name, number in _ELEMENTS.items() if number == found.element)
     result = np.frombuffer(found.buffer.bytes.tobytes(), DTYPES[out]).reshape(found.shape)
     values = result.astype(np.float64)
-    error = np.abs(values - right).max() / max(np.abs(right).max(), 1e-30)
-    if not error <= case.bound:
-        return "wrong", f"error {error:.2g} of {case.bound:.2g}"
+    difference = np.abs(values - right).max() / max(np.abs(right).max(), 1e-30)
+    if not difference <= case.bound:
+        return "wrong", f"error {difference:.2g} of {case.bound:.2g}"
     if sanitizer.findings:
         return "wrong", f"accused: {sanitizer.findings[0]}"
     return "right", ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -82,7 +82,7 @@ def reduce(x, out, N: tl.constexpr, NAME: tl.constexpr):
     tl.store(out + row, r)
 
 
-REDUCE = {
+REDUCE: dict[str, Callable[..., Any]] = {
     "sum": np.sum,
     "max": np.max,
     "min": np.min,

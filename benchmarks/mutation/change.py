@@ -36,7 +36,7 @@ def edits(tree: ast.AST, statement: int = 0) -> Iterator[tuple[int, ast.AST, str
 
 
 def _changes(node: ast.AST) -> Iterator[tuple[str, object]]:
-    def other(op: ast.AST) -> ast.AST:
+    def other(op: ast.AST) -> object:
         return getattr(ast, OPERATORS[type(op).__name__])()
 
     if isinstance(node, ast.Compare):

@@ -12,6 +12,8 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType
 
+import pytest
+
 
 def with_marks(text: bytes, first: int) -> ast.Module:
     """A module which sets `__reached__[first + line]` before each statement of a function."""
@@ -19,8 +21,9 @@ def with_marks(text: bytes, first: int) -> ast.Module:
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
     functions = [each for each in ast.walk(tree) if isinstance(each, kinds)]
     nodes = {id(node): node for each in functions for node in ast.walk(each)}.values()
-    for body in (getattr(n, name, 0) for n in nodes for name in ("body", "orelse", "finalbody")):
-        for each in [*body] if isinstance(body, list) else ():
+    bodies = (getattr(n, name, ()) for n in nodes for name in ("body", "orelse", "finalbody"))
+    for body in (body for body in bodies if isinstance(body, list)):
+        for each in [*body]:
             if not (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant)):
                 mark = ast.parse(f"__reached__[{first + each.lineno}] = 1").body[0]
                 for part in ast.walk(mark):
@@ -52,4 +55,4 @@ class Marks:
             marked = with_marks(path.read_bytes(), self.lines[name].start)
             return compile(marked, path, "exec", dont_inherit=True)
 
-        SourceFileLoader.get_code = get_code
+        pytest.MonkeyPatch().setattr(SourceFileLoader, "get_code", get_code)
