@@ -149,6 +149,14 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         "Kimi-Linear-48B-A3B",
         LINEAR | {"mlp_layer_types": ["dense", "sparse"]},
     ),
+    "lfm2": (
+        "LFM2-1.2B",
+        sizes(2048, 12288, 32, 8, 65536) | {"layer_types": ["conv", "full_attention"]},
+    ),
+    "lfm2_moe": (
+        "LFM2-8B-A1B",
+        {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1},
+    ),
     "llama": ("Llama 3.3 70B", sizes(8192, 28672, 64, 8, 128256)),
     "llama4_text": ("Llama 4 Scout", {"no_rope_layers": [1, 0], "moe_layers": [0, 1]}),
     "minimax_m2": ("MiniMax-M2", {}),

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from mxc.compiler.models.blocks.attention import CacheKind, CacheRow
 from mxc.compiler.models.blocks.dense_and_experts import DenseAndExperts
 from mxc.compiler.models.blocks.devices import divided
+from mxc.compiler.models.blocks.gated_convolution import GatedConvolution
 from mxc.compiler.models.blocks.latent_attention import LatentAttention
 from mxc.compiler.models.blocks.layer_inputs import LayerInputs
 from mxc.compiler.models.blocks.linear_attention import LinearAttention
@@ -30,6 +31,9 @@ EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 #: Attention that keeps each token in pages of the KV cache.
 Cached = SelfAttention | LatentAttention
+
+#: Blocks in the place of attention that keep a recurrent state of each sequence.
+Recurrent = LinearAttention | GatedConvolution
 
 #: Positions per page of keys and values: two key blocks of a GPU kernel, two to four of a CPU
 #: kernel.
@@ -90,7 +94,7 @@ class Layer:
     before they are added. `scaled`: the result is multiplied by the layer's scalar, layer_scalar.
     """
 
-    attention: Cached | LinearAttention
+    attention: Cached | Recurrent
     mlp: Mlp | FeedForward | Mixture | DenseAndExperts
     mlp_name: str = "mlp"
     attention_name: str = "self_attn"
@@ -186,7 +190,7 @@ class Decoder:
         every = [
             layer.attention.states
             for layer in self.layers
-            if isinstance(layer.attention, LinearAttention)
+            if isinstance(layer.attention, Recurrent)
         ]
         return {name: (len(every), *shape) for name, shape in (every or [{}])[0].items()}
 

@@ -115,11 +115,11 @@ def layer_kinds(c: ConfigFields, *, period: int) -> tuple[str, ...]:
     return tuple(types)
 
 
-def hybrid_kinds(c: ConfigFields, types: object) -> list[str]:
-    """Check `types`, FULL or LINEAR for each layer, with at least one FULL, and return them."""
+def hybrid_kinds(c: ConfigFields, types: object, other: str = LINEAR) -> list[str]:
+    """Check `types`, FULL or `other` for each layer, with at least one FULL, and return them."""
     count = c.size("num_hidden_layers")
-    if not isinstance(types, list) or len(types) != count or not {*types} <= {LINEAR, FULL}:
-        raise c.refuse("layer_types", f"a list of {count} times {LINEAR} or {FULL}", types)
+    if not isinstance(types, list) or len(types) != count or not {*types} <= {other, FULL}:
+        raise c.refuse("layer_types", f"a list of {count} times {other} or {FULL}", types)
     if FULL not in types:
         raise c.refuse("layer_types", f"one {FULL} at least, as every published model has", types)
     return types

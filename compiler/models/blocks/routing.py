@@ -4,7 +4,7 @@ Letters: T tokens, E experts, J chosen experts per token, G groups of experts.
 
 Sources: transformers' modeling files (5.23) of Mixtral and Qwen3-MoE (softmax), DeepSeek-V3 and
 GLM-4.5 (sigmoid, correction bias, groups), DeepSeek-V2 (softmax, groups), MiniMax-M2 and ERNIE 4.5
-(correction bias).
+(correction bias), LFM2-MoE (epsilon).
 """
 
 from __future__ import annotations
@@ -23,9 +23,6 @@ from mxc.dialects.generic import constant, fill, generic, loop_index, shape_of
 from mxc.dialects.linalg_ext import top_k
 from mxc.dialects.sizes import size_of
 
-#: Added to the sum by which shares are normalized (DeepSeek-V3).
-_SMALL = 1e-20
-
 
 @dataclass(frozen=True, kw_only=True)
 class Routing:
@@ -35,9 +32,9 @@ class Routing:
     mixture's, of a bias [E] that is added to the scores for the choice only; the checkpoint stores
     it as [1, E] with `correction_is_row`. `groups`: number of groups of experts; experts are chosen
     from the best `kept` groups, and the score of a group is the sum of its `counted` best scores.
-    `normalized`: the shares of the chosen experts are divided by their sum. `factor`: a factor of
-    all shares. `factors`: the name, after the mixture's, of factors [E] of the shares of each
-    expert (Gemma 4).
+    `normalized`: the shares of the chosen experts are divided by their sum, to which `epsilon` is
+    added unless all is a softmax. `factor`: a factor of all shares. `factors`: the name, after the
+    mixture's, of factors [E] of the shares of each expert (Gemma 4).
     """
 
     scores: Literal["softmax", "sigmoid"] = "softmax"
@@ -47,6 +44,7 @@ class Routing:
     kept: int = 1
     counted: int = 2
     normalized: bool = True
+    epsilon: float = 1e-20
     factor: float = 1.0
     factors: str | None = None
 
@@ -100,7 +98,7 @@ class Routing:
                 [(shares, "m j"), (total, "m")],
                 "m j",
                 f32(),
-                lambda x, t: arith.divf(x, arith.addf(t, constant(_SMALL, f32()))),
+                lambda x, t: arith.divf(x, arith.addf(t, constant(self.epsilon, f32()))),
             )
         return shares, experts
 

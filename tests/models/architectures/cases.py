@@ -173,6 +173,8 @@ _MIXERS = dict.fromkeys(
     ("q_proj", "o_proj", "in_proj_qkvz", "in_proj_qkv", "in_proj_z", "out_proj", "lm_head"), "nvfp4"
 )
 
+_CONVOLVED = ATTENTION | dict.fromkeys(("in_proj", "out_proj", "w1", "w2", "w3"), "nvfp4")
+
 #: Linear attention. Keys and values are in one layer of two or three, the others keep states: what
 #: a cut prompt, a fork or a batch makes of it shows in the logits.
 HYBRIDS: dict[str, Case] = {
@@ -203,6 +205,25 @@ HYBRIDS: dict[str, Case] = {
         _MIXERS
         | dict.fromkeys(("k_proj", "v_proj", "kv_a_proj_with_mqa", "w1", "w3", "w2"), "nvfp4")
         | dict.fromkeys(("g_a_proj", "g_b_proj", "f_a_proj", "kv_b_proj"), "mxfp4"),
+    ),
+    # A convolution over three tokens is all that the other layers see of earlier ones.
+    "lfm2": Case(
+        t.Lfm2Config(**TWO, layer_types=["conv", SEES_ALL], block_multiple_of=32),
+        _CONVOLVED,
+    ),
+    # The first layer is dense.
+    "lfm2_moe": Case(
+        t.Lfm2MoeConfig(
+            **TWO | {"num_hidden_layers": 3},
+            layer_types=["conv", SEES_ALL, "conv"],
+            num_dense_layers=1,
+            num_experts=4,
+            num_experts_per_tok=2,
+            moe_intermediate_size=64,
+            conv_L_cache=4,
+            routed_scaling_factor=1.5,
+        ),
+        _CONVOLVED,
     ),
     "qwen3_5": Case(t.Qwen3_5TextConfig(**_HYBRID), _MIXERS | MLP),
     "qwen3_5_moe": Case(t.Qwen3_5MoeTextConfig(**_ONE_WIDTH, **_SHARED_EXPERT), MLP),

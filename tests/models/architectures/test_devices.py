@@ -23,6 +23,8 @@ DEVICES = {
     # whose heads all share one row a token, which is on both devices. Half of an expert is no whole
     # block: each device has half of the experts.
     "kimi_linear": 2,
+    # Convolutions: each device has a part of the columns of three projections in one.
+    "lfm2_moe": 2,
     # Queries and keys are normalized over the heads of all devices.
     "minimax_m2": 2,
     # q_proj, k_proj and v_proj are one tensor, gate_proj and up_proj another one.
