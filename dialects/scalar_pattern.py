@@ -29,16 +29,6 @@ def match_scalar(op: ir.Operation, pattern: Pattern) -> Found | None:
     return found if _fits(end.operands[0], pattern, block, found) else None
 
 
-def number_of(value: ir.Value) -> float | int | None:
-    """The number of a constant; None for other values."""
-    if isinstance(value.owner, ir.Block) or value.owner.name != "arith.constant":
-        return None
-    attribute = value.owner.attributes["value"]
-    if isinstance(attribute, ir.FloatAttr):
-        return float(attribute.value)
-    return int(attribute.value) if isinstance(attribute, ir.IntegerAttr) else None
-
-
 def _fits(value: ir.Value, pattern: Pattern, block: ir.Block, found: Found) -> bool:
     owner = None if isinstance(value.owner, ir.Block) else value.owner.operation
     if isinstance(pattern, tuple):

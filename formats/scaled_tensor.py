@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from mxc.errors import FormatError
 from mxc.formats.array_values import ArrayOfValues, Floats
-from mxc.formats.scale_spec import NumberKind, NumberType, ScaleSpec, Scaling, parse_scaling
+from mxc.formats.scale_spec import NumberKind, NumberType, ScaleSpec, Scaling
 
 Array = npt.NDArray[Any]
 
@@ -96,13 +96,6 @@ def tile_sizes(scaling: Scaling, shape: tuple[int, ...]) -> tuple[int, ...]:
         seen.add(axis)
         sizes[axis] = tile.size or shape[axis]
     return tuple(sizes)
-
-
-def scale_shape(scaling: Scaling | str, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of the scales of a tensor of `shape`. Raises FormatError as `tile_sizes`."""
-    scaling = parse_scaling(scaling) if isinstance(scaling, str) else scaling
-    tiles = tile_sizes(scaling, shape)
-    return tuple(-(-n // size) if size else 1 for n, size in zip(shape, tiles, strict=True))
 
 
 def repeat_scales(scales: Array, tiles: tuple[int, ...], shape: tuple[int, ...]) -> Array:

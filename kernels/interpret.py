@@ -33,15 +33,6 @@ def interpret(
     run.block(kernel.body, dict.fromkeys(kernel.sizes, 0), dict(run.sizes))
 
 
-def pack(array: Array, numbers: Numbers, sizes: Mapping[str, int]) -> Numbers:
-    """Numbers or codes, indexed by the entries of each axis, as the array lies in memory."""
-    grid = np.ogrid[tuple(slice(count) for count in numbers.shape)]
-    at = {a: g * array.grain.get(a, 1) for a, g in zip(array.axes, grid, strict=True)}
-    flat = np.zeros(array.count(sizes), array.element.numpy)
-    flat[np.broadcast_to(array.address(at, sizes), numbers.shape)] = numbers
-    return flat
-
-
 def atom_offsets(kernel: Kernel, do: Do, tile: Mapping[str, int]) -> dict[str, list[int]]:
     """The offsets along each axis, within a tile, at which an atom or a copy of a fragment is
     applied. K comes first; its offsets are steps, in the order of the registers of the operand that

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from mxc.compiler.checkpoints.files.safetensors import read_checkpoint, read_header
+from mxc.compiler.checkpoints.files.safetensors import read_checkpoint, read_file
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
 from mxc.compiler.models.model import open_model
 from mxc.errors import CheckpointError
@@ -240,7 +240,7 @@ def small(path: Path, offsets: list[tuple[int, int]], size: int) -> None:
 def test_overlaps_and_holes(tmp_path: Path, offsets, why: str):
     small(tmp_path / "a.safetensors", offsets, 12)
     with pytest.raises(CheckpointError, match=f"a.safetensors.*{why}"):
-        read_header(tmp_path / "a.safetensors")
+        read_file(tmp_path / "a.safetensors")
 
 
 # ---- tensors against config ----

@@ -12,7 +12,7 @@ from transformers import AutoTokenizer, GptOssForCausalLM, Mxfp4Config
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.gpt_oss import GptOssConfig as TheirConfig
 
-from mxc.compiler.checkpoints.files.safetensors import read_checkpoint, read_header
+from mxc.compiler.checkpoints.files.safetensors import read_checkpoint, read_file
 from mxc.compiler.checkpoints.files.tensors import DTYPES
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
 from mxc.compiler.checkpoints.synthetic.tokenizer import SPECIAL_TOKENS
@@ -78,7 +78,7 @@ def test_every_dtype_that_torch_writes_is_read(tmp_path: Path):
     assert set(dtypes) == set(DTYPES)
     file = tmp_path / "all.safetensors"
     save_file({name: torch.zeros(3, 2).to(dtype) for name, dtype in dtypes.items()}, file)
-    assert {r.name: r.dtype for r in read_header(file).values()} == {n: n for n in dtypes}
+    assert {r.name: r.dtype for r in read_file(file)[0].values()} == {n: n for n in dtypes}
 
 
 def test_rows_are_read_as_slices(written: Path):

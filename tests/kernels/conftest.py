@@ -14,9 +14,10 @@ import pytest
 from numpy.typing import NDArray
 
 from mxc.formats.formats import block_format
+from mxc.kernels import language
 from mxc.kernels.contraction import ContractionShape
 from mxc.kernels.decode import element_of, scale_element
-from mxc.kernels.interpret import interpret, pack
+from mxc.kernels.interpret import interpret
 from mxc.kernels.language import Kernel
 
 sys.path.append(str(Path(__file__).parent))
@@ -107,6 +108,15 @@ class Problem:
             first, second = np.split(found, 2, axis=1)
             return first * 2 - second
         return found
+
+
+def pack(array: language.Array, numbers: Array, sizes: dict[str, int]) -> Array:
+    """Numbers or codes, indexed by the entries of each axis, as the array lies in memory."""
+    grid = np.ogrid[tuple(slice(count) for count in numbers.shape)]
+    at = {a: g * array.grain.get(a, 1) for a, g in zip(array.axes, grid, strict=True)}
+    flat = np.zeros(array.count(sizes), array.element.numpy)
+    flat[np.broadcast_to(array.address(at, sizes), numbers.shape)] = numbers
+    return flat
 
 
 def _axes(array: Array, c: ContractionShape) -> Array:

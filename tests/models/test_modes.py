@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from typer.testing import CliRunner
 
 import mxc
-from mxc.compiler.checkpoints.synthetic.decoder import MIXTRAL_8X7B, QWEN3_8B, write_decoder
+from mxc.compiler.checkpoints.synthetic.decoder import write_decoder
 from mxc.compiler.cli import app
 
 #: Share of the root mean square of all logits, as in test_logits.py.
@@ -31,8 +31,22 @@ SMALL = {
     "vocab_size": 139,
     "max_position_embeddings": 256,
 }
-MIXTRAL = MIXTRAL_8X7B | SMALL | {"num_local_experts": 3}
-QWEN3 = QWEN3_8B | SMALL | {"head_dim": 32, "tie_word_embeddings": True}
+MIXTRAL = SMALL | {
+    "architectures": ["MixtralForCausalLM"],
+    "model_type": "mixtral",
+    "num_local_experts": 3,
+    "num_experts_per_tok": 2,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 1000000.0,
+}
+QWEN3 = SMALL | {
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "head_dim": 32,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1000000.0,
+    "tie_word_embeddings": True,
+}
 KIMI_LINEAR = SMALL | {
     "architectures": ["KimiLinearForCausalLM"],
     "model_type": "kimi_linear",

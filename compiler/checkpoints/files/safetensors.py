@@ -57,11 +57,6 @@ def found_instead(path: Path) -> str:
     return "another kind of file; convert it to safetensors"
 
 
-def read_header(path: Path) -> dict[str, TensorRecord]:
-    """Return the tensors of one .safetensors file, in file order. Raises as `read_file`."""
-    return read_file(path)[0]
-
-
 def read_file(path: Path) -> tuple[dict[str, TensorRecord], dict[str, str]]:
     """Return the tensors of one .safetensors file, in file order, and its metadata.
 

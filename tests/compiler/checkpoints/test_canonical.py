@@ -11,7 +11,7 @@ from mxc.artifact.parameter_archive import read_archive
 from mxc.compiler.checkpoints.canonical.codecs import tiles
 from mxc.compiler.checkpoints.canonical.tensor import TensorScale, blocked, plain
 from mxc.compiler.checkpoints.dialects import open_checkpoint
-from mxc.compiler.checkpoints.files.safetensors import read_header
+from mxc.compiler.checkpoints.files.safetensors import read_file
 from mxc.compiler.models.binding import BoundParameter
 from mxc.compiler.models.blocks.parameters import CheckpointRows, Parameter
 from mxc.compiler.models.packed import pack_items
@@ -26,7 +26,7 @@ RNG = np.random.default_rng(0)
 def records(tmp_path):
     def write(**arrays):
         save_file(arrays, tmp_path / "model.safetensors")
-        return read_header(tmp_path / "model.safetensors")
+        return read_file(tmp_path / "model.safetensors")[0]
 
     return write
 

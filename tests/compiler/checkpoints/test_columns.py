@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from mxc.compiler.checkpoints.canonical.slices import columns_of
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor, blocked, plain
-from mxc.compiler.checkpoints.files.safetensors import read_header
+from mxc.compiler.checkpoints.files.safetensors import read_file
 from mxc.compiler.models.fused_layers import rows_of
 from mxc.formats.formats import FORMATS
 from mxc.formats.reference import dequantize, quantize
@@ -21,7 +21,7 @@ ROWS, COLUMNS = 64, 96
 
 def stored(folder: Path, tensors: dict[str, torch.Tensor]) -> dict[str, CanonicalTensor]:
     save_file(tensors, folder / "model.safetensors")
-    records = read_header(folder / "model.safetensors")
+    records = read_file(folder / "model.safetensors")[0]
     return {name: plain(record) for name, record in records.items()}
 
 

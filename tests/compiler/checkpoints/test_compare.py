@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from mxc.compiler.checkpoints.canonical.tensor import blocked
 from mxc.compiler.checkpoints.dialects import open_checkpoint
-from mxc.compiler.checkpoints.files.safetensors import read_header
+from mxc.compiler.checkpoints.files.safetensors import read_file
 from mxc.compiler.cli import app
 from mxc.compiler.inspect.contents import inspect, inspect_against
 from mxc.compiler.inspect.infer_recipe import RecipeInference
@@ -31,7 +31,7 @@ def weight(tmp_path):
         q = quantize(x.astype(np.float32), format, recipe=recipe)
         path = tmp_path / "w.safetensors"
         save_file({"w": q.elements, "s": q.scales}, path)
-        found = read_header(path)
+        found = read_file(path)[0]
         return blocked("w", x.shape, block_format(format), found["w"], found["s"])
 
     return made
