@@ -16,6 +16,7 @@ from iree.compiler import ir
 from mxc.dialects.contraction import ATTRIBUTE, Contraction, say, says
 from mxc.dialects.dispatches import Dispatch, shaped_bytes
 from mxc.dialects.locations import records, with_record
+from mxc.dialects.pool_reads import read_pool
 from mxc.dialects.reasons import Reason
 from mxc.dialects.samples import STATED, Sizes
 
@@ -62,13 +63,21 @@ def moved_bytes(dispatch: Dispatch, call: Contraction, sizes: Sizes = STATED) ->
     None where its rows are dynamic and not known from `sizes`.
 
     A tensor belongs to the experts if its first dimension is the experts, or if it is flat, follows
-    the i32 ids of the chosen experts, and has at least a row for each expert.
+    the i32 ids of the chosen experts, and has at least a row for each expert. Of a pool, which the
+    last result updates in place, only what the call reads and writes counts.
     """
-    op, given = dispatch.op, dispatch.operands
+    op, given, pool = dispatch.op, dispatch.operands, read_pool(dispatch.op)
     places = [at for at, v in enumerate(given) if isinstance(v.type, ir.RankedTensorType)]
-    tensors = [(given[at].type, sizes.operand(op, at)) for at in places]
     results = [(v.type, sizes.result(op, at)) for at, v in enumerate(op.results)]
     total = 0
+    if pool is not None:
+        part = pool.bytes(op, sizes)
+        if part is None:
+            return None
+        places.remove(pool.operand)
+        results.pop()
+        total = 2 * part
+    tensors = [(given[at].type, sizes.operand(op, at)) for at in places]
     chosen, experts = False, max(call.experts, 1)
     for place, (value, shape) in enumerate([*tensors, *results]):
         if shape is None:

@@ -112,11 +112,18 @@ def erase_unused(module: ir.Operation) -> None:
             function.erase()
 
 
+def named_call(op: ir.Operation, name: str) -> NamedCall | None:
+    """`op` as a call of the operation `name`; None where it is none."""
+    function = _called(op) if op.name == "util.call" else None
+    if function is None or OPERATION not in function.attributes:
+        return None
+    found = ir.StringAttr(function.attributes[OPERATION]).value
+    return NamedCall(op, function) if found == name else None
+
+
 def is_call(op: ir.Operation, name: str) -> bool:
     """Whether an operation is a call of the operation `name`."""
-    function = _called(op) if op.name == "util.call" else None
-    said = None if function is None else function.attributes
-    return said is not None and OPERATION in said and ir.StringAttr(said[OPERATION]).value == name
+    return named_call(op, name) is not None
 
 
 def is_inside(op: ir.Operation) -> bool:

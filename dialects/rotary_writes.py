@@ -57,6 +57,11 @@ class RotaryWrite:
     format: str | None
     scales: Scales
 
+    @property
+    def beside(self) -> list[ir.Value]:
+        """The operands besides queries, keys and values: cos, sin, slots, the pool, scales."""
+        return list(self.op.operands)[3:]
+
 
 def rotary_write(
     queries: ir.Value,
@@ -108,24 +113,33 @@ def rotary_write(
 def rotary_writes(module: ir.Operation) -> Iterator[RotaryWrite]:
     """Yield the calls of the operation in a program; the caller may replace each call."""
     for found in named_operations.calls(module, ROTARY_WRITE):
-        entry, distance = (ir.IntegerAttr(found.options[key]).value for key in (ENTRY, DISTANCE))
-        format = ir.StringAttr(found.options[FORMAT]).value or None
-        scaled = list(ir.DenseI64ArrayAttr(found.options[SCALED]))
-        queries, keys, values, cos, sin, slots, pool, *scales = found.op.operands
-        yield RotaryWrite(
-            op=found.op,
-            queries=queries,
-            keys=keys,
-            values=values,
-            cos=cos,
-            sin=sin,
-            slots=slots,
-            pool=pool,
-            entry=entry,
-            distance=distance,
-            format=format,
-            scales=_scales_of(scales, scaled),
-        )
+        yield _rotary_write(found)
+
+
+def rotary_write_of(op: ir.Operation) -> RotaryWrite | None:
+    """`op` as a call of the operation; None where it is none."""
+    found = named_operations.named_call(op, ROTARY_WRITE)
+    return None if found is None else _rotary_write(found)
+
+
+def _rotary_write(found: named_operations.NamedCall) -> RotaryWrite:
+    entry, distance = (ir.IntegerAttr(found.options[key]).value for key in (ENTRY, DISTANCE))
+    scaled = list(ir.DenseI64ArrayAttr(found.options[SCALED]))
+    queries, keys, values, cos, sin, slots, pool, *scales = found.op.operands
+    return RotaryWrite(
+        op=found.op,
+        queries=queries,
+        keys=keys,
+        values=values,
+        cos=cos,
+        sin=sin,
+        slots=slots,
+        pool=pool,
+        entry=entry,
+        distance=distance,
+        format=ir.StringAttr(found.options[FORMAT]).value or None,
+        scales=_scales_of(scales, scaled),
+    )
 
 
 def _scales_of(given: Sequence[ir.Value], scaled: Sequence[int]) -> Scales:

@@ -31,12 +31,12 @@ from mxc.dialects.contractions import is_contraction
 from mxc.dialects.kernel_calls import write_reason
 from mxc.dialects.reasons import Reason
 from mxc.passes.base import Pass
-from mxc.passes.kernels.epilogues import epilogue
 from mxc.passes.kernels.given_schedules import GivenSchedules
 from mxc.passes.kernels.gpu.calls import GpuContractionCall, match
 from mxc.passes.kernels.gpu.choice import choose, choose_by_rows
 from mxc.passes.kernels.gpu.output import for_blocks
 from mxc.passes.kernels.gpu.problem import problem_of
+from mxc.passes.kernels.gpu.results import Results
 from mxc.passes.kernels.gpu.ring.float_kernel import FloatRing
 from mxc.passes.kernels.gpu.schedule import (
     ATTRIBUTE,
@@ -45,7 +45,6 @@ from mxc.passes.kernels.gpu.schedule import (
     schedules_of,
     write_schedules,
 )
-from mxc.passes.kernels.quantized import quantized_result
 from mxc.passes.rewriting.rebuild import linalg_operations
 from mxc.targets.amd import known_gpu
 from mxc.targets.gpu import Gpu
@@ -87,23 +86,20 @@ class ChooseGpuSchedule(Pass):
 
 def _chosen(call: GpuContractionCall, gpu: Gpu) -> Schedules:
     """The cheapest schedules that can compute the call together with its epilogue."""
-    after = epilogue(call.op, 16, keeps=True)
-    last = after.last(call.op)
-    halves = 2 if after.gated else 1
-    quantizes = gpu.matrix.converts and after.stores == "f32" and after.kept is None
-    quantized = quantizes and quantized_result(last.results[0]) is not None
+    results = Results.of(call, gpu.matrix)
+    quantized = results.blocks is not None
     transports: tuple[Transport, ...] = ("stream", "ring")
     # A ring of a dense product has tiles of half a block of the result, which cannot be quantized.
     if not _may_stage(call) or (call.is_dense and quantized):
         transports = ("stream",)
-    problem = problem_of(call, halves)
+    problem = problem_of(call, results)
     if call.of.m is None:
         found = choose_by_rows(problem, device=gpu, transports=transports)
     else:
         found = Schedules([choose(problem, device=gpu, transports=transports)])
     if not quantized:
         return found
-    return Schedules([for_blocks(each, halves) for each in found.schedules], found.bounds)
+    return Schedules([for_blocks(each, results.halves) for each in found.schedules], found.bounds)
 
 
 def _may_stage(call: GpuContractionCall) -> bool:

@@ -6,7 +6,8 @@ Each operation has a lowering, which chooses a kernel for a call or gives the re
   (passes/kernels/gpu/recurrences/). The state is read from the pool once and written once, in
   place. A workgroup computes some columns of the state of a run.
 - rotary embeddings, with keys and values written to pages: one row per workgroup
-  (passes/kernels/rotary_writes.py).
+  (passes/kernels/rotary_writes.py). mxc-lower-to-gpu-kernels has taken those that read nothing but
+  a product, if its kernel has them.
 - the largest elements of rows: one row per workgroup, one element per lane
   (passes/kernels/gpu/top_k.py). IREE would give a whole row to one lane.
 - rows sorted by expert: one workgroup does all (passes/kernels/gpu/grouping.py). IREE would make a

@@ -6,7 +6,9 @@ in registers where activations are floats, a scale is for 16 elements, the progr
 dequantized values, or the `target` has no scaled instruction. Nothing is packed beforehand, and no
 tensor holds a dequantized or a gathered weight. An elementwise epilogue (bias, gate, residual, row
 weights) is computed on the totals, and a result that is rounded to bf16 or f16 is stored so. Totals
-with other readers are returned as a second result.
+with other readers are returned as a second result. Where the result is only read by a rotary
+embedding whose pairs are halves of heads, into pages of floats, the kernel rotates queries and keys
+and writes keys and values (passes/kernels/gpu/heads.py).
 
 8-bit floats, and integers of 8 or 4 bits, with f32 scales for 32 elements or a multiple are
 multiplied without scales; each sum under one scale of both sides is multiplied by these scales
@@ -44,12 +46,13 @@ from dataclasses import dataclass
 
 from iree.compiler import ir
 
+from mxc.dialects.contraction import OperandFormat
 from mxc.dialects.reasons import Reason
 from mxc.dialects.samples import Sample, Sizes, read_samples, write_estimates
 from mxc.errors import PassError
 from mxc.passes.base import Pass
 from mxc.passes.kernels.calls import Calls, take_over
-from mxc.passes.kernels.epilogues import Epilogue, epilogue
+from mxc.passes.kernels.epilogues import Epilogue
 from mxc.passes.kernels.gpu.by_rows import ByRows
 from mxc.passes.kernels.gpu.calls import GpuContractionCall, match
 from mxc.passes.kernels.gpu.contraction import GpuContraction
@@ -58,12 +61,14 @@ from mxc.passes.kernels.gpu.cost import cost, workgroups
 from mxc.passes.kernels.gpu.dense.stream import DenseStream
 from mxc.passes.kernels.gpu.floats import FloatBlocks
 from mxc.passes.kernels.gpu.problem import problem_of
+from mxc.passes.kernels.gpu.results import Results
 from mxc.passes.kernels.gpu.ring.float_kernel import DenseRing, FloatRing
 from mxc.passes.kernels.gpu.ring.kernel import Ring
 from mxc.passes.kernels.gpu.schedule import GpuSchedule, Schedules, read_schedules
 from mxc.passes.kernels.gpu.stream import StreamKernel
-from mxc.passes.kernels.quantized import quantized_result
+from mxc.passes.kernels.rotary_writes import entry_and_pages, pool_after, results_of
 from mxc.passes.rewriting.rebuild import linalg_operations, sweep
+from mxc.passes.rewriting.worklist import replace_op
 from mxc.targets.amd import known_gpu
 from mxc.targets.gpu import Gpu
 from mxc.targets.target import Kind
@@ -103,35 +108,44 @@ class _Kernels:
     def lower(self, call: GpuContractionCall, chosen: Schedules) -> None:
         """Replace the contraction by a dispatch. PassError for a schedule that does not fit."""
         chosen = chosen if call.of.m is None else chosen.only(call.of.m)
-        after = epilogue(call.op, 16, keeps=True)
-        last = after.last(call.op)
-        converts = chosen.schedules[0].instruction.unit.converts
-        quantizes = converts and after.stores == "f32" and after.kept is None
-        blocks = quantized_result(last.results[0]) if quantizes else None
-        out = None if blocks is None else BlockConversion.of(blocks, converts)
+        unit = chosen.schedules[0].instruction.unit
+        results = Results.of(call, unit)
+        after, blocks, rotary = results.after, results.blocks, results.rotary
+        last = results.last(call.op)
+        out = None if blocks is None else BlockConversion.of(blocks, unit.converts)
         try:
-            kernels = [self._kernel(call, each, after, out) for each in chosen.schedules]
+            kernels = [self._kernel(call, each, results, out) for each in chosen.schedules]
         except ValueError as error:
             raise PassError(f"{call.op.location}: {error}; {_CURE}") from error
         name = self._name(call, after) + (f"_as_{out.name}" if out is not None else "")
         name += f"_as_{after.stores}" if blocks is None and after.stores != "f32" else ""
+        name += f"_to_{rotary.heads_name}" if rotary is not None else ""
         kernel = ByRows(kernels, chosen.bounds)
         with ir.InsertionPoint(last), call.op.location:
             ids = [] if call.ids is None else [call.ids]
             given = [*call.lhs.tensors, *ids, *call.rhs, *(v for _, v in after.operands)]
+            scalars, updated, tables = call.scalars(), None, len(given)
+            if results.write is not None:
+                given += results.write.beside
+                scalars = [*entry_and_pages(results.write), *scalars]
+                updated = pool_after(tables)
             made = self._calls.dispatch(
-                name, kernel, given, call.scalars(), kernel.threads, kernel.cases
+                name, kernel, given, scalars, kernel.threads, kernel.cases, updated
             )
             kind: Kind = "scaled matrix" if call.decoded is None else "matrix"
-            clocks, count = self._estimate(call, chosen, after)
+            clocks, count = self._estimate(call, chosen, results)
             of = dataclasses.replace(call.of, clocks=clocks, workgroups=count)
-            sampled = [self._at(sample, call, chosen, after) for sample in self._samples]
+            sampled = [self._at(sample, call, chosen, results) for sample in self._samples]
             if call.scalars() and sampled:
                 write_estimates(made, sampled)
-            take_over(made, of, call.op, after, blocks, kind=kind)
+            if rotary is None:
+                take_over(made, of, call.op, after, blocks, kind=kind)
+                return
+            dataclasses.replace(of, out=OperandFormat(after.stores), kind=kind).write(made)
+            replace_op(last, results_of(made, rotary, tables))
 
     def _at(
-        self, sample: Sample, call: GpuContractionCall, chosen: Schedules, after: Epilogue
+        self, sample: Sample, call: GpuContractionCall, chosen: Schedules, results: Results
     ) -> tuple[int, int]:
         """The estimate for the rows and groups of a sample; 0 where these are not known."""
         known = iter([Sizes(sample).number(scalar) for scalar in call.scalars()])
@@ -140,16 +154,16 @@ class _Kernels:
         )
         of = dataclasses.replace(call.of, batch=batch, m=m)
         chosen = chosen if m is None else chosen.only(m)
-        return self._estimate(dataclasses.replace(call, of=of), chosen, after)
+        return self._estimate(dataclasses.replace(call, of=of), chosen, results)
 
     def _estimate(
-        self, call: GpuContractionCall, chosen: Schedules, after: Epilogue
+        self, call: GpuContractionCall, chosen: Schedules, results: Results
     ) -> tuple[int, int]:
         """Clocks by the time model, and number of workgroups; 0 where sizes are dynamic."""
         if call.of.m is None or call.of.batch is None:
             return 0, 0
         (schedule,) = chosen.schedules
-        problem = problem_of(call, 2 if after.gated else 1)
+        problem = problem_of(call, results)
         clocks = math.ceil(cost(problem, schedule, self._gpu))
         return clocks, workgroups(problem, schedule)
 
@@ -157,7 +171,7 @@ class _Kernels:
         self,
         call: GpuContractionCall,
         schedule: GpuSchedule,
-        after: Epilogue,
+        results: Results,
         out: BlockConversion | None,
     ) -> GpuContraction:
         return _kind(call, schedule)(
@@ -169,8 +183,9 @@ class _Kernels:
             experts=call.of.experts,
             schedule=schedule,
             share=call.lhs.share,
-            after=after,
+            after=results.after,
             out=out,
+            rotary=results.rotary,
             chosen=call.ids is not None,
             decoded=call.decoded,
         )

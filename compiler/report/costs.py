@@ -70,10 +70,12 @@ def estimated(dispatch: Dispatch, call: Contraction | None, sample: int) -> Cont
 
 
 def at_sizes(dispatch: Dispatch, call: Contraction, sizes: Sizes) -> Contraction:
-    """Return `call` with its dynamic groups or rows, read from the workload of its kernel."""
-    if call.batch is not None and call.m is not None:
+    """Return `call` with its dynamic groups or rows, which are the first of its workload, the
+    last one first."""
+    unknown = [size for size in (call.batch, call.m) if size is None]
+    if not unknown:
         return call
-    given = iter([sizes.number(value) for value in reversed(dispatch.workload)])
+    given = iter([sizes.number(value) for value in reversed(dispatch.workload[: len(unknown)])])
     batch, m = (next(given, None) if size is None else size for size in (call.batch, call.m))
     return replace(call, batch=batch, m=m)
 

@@ -49,6 +49,17 @@ class Finish:
     ) -> ir.Value:
         """The result of one total, or of the two of a gated epilogue, at their places, after the
         stages from `first` to before `last`."""
+        (result,) = self.each(totals, places, first, last)
+        return result
+
+    def each(
+        self,
+        totals: list[ir.Value],
+        places: list[ResultColumns],
+        first: int = 0,
+        last: int | None = None,
+    ) -> list[ir.Value]:
+        """The results of totals at their places: one of the two of a gated epilogue, else all."""
         for stage in self.epilogue.stages[first:last]:
             if stage.gated:
                 totals = [self._stage(stage, totals, places[0])]
@@ -58,8 +69,7 @@ class Finish:
                     self._stage(stage, [total], place)
                     for total, place in zip(totals, places, strict=False)
                 ]
-        (result,) = totals
-        return result
+        return totals
 
     def _stage(self, stage: MapStage, totals: list[ir.Value], place: ResultColumns) -> ir.Value:
         """The result of a stage on totals, f32 [lanes]. Narrower floats are held as f32."""

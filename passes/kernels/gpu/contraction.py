@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, memref, vector
@@ -19,11 +20,16 @@ from mxc.passes.kernels.gpu.decode import Register
 from mxc.passes.kernels.gpu.float_scales import sums_of
 from mxc.passes.kernels.gpu.floats import FloatBlocks
 from mxc.passes.kernels.gpu.fragments import QUAD
+from mxc.passes.kernels.gpu.heads import HeadQuad
 from mxc.passes.kernels.gpu.output import BlockOutput
 from mxc.passes.kernels.gpu.parts import rows_of
 from mxc.passes.kernels.gpu.schedule import GpuSchedule
 from mxc.passes.kernels.gpu.sides import ScaledBlocks
+from mxc.passes.kernels.rotary_writes import RotaryKernel
 from mxc.passes.kernels.vectors import below, i32, index, of, part_of
+
+#: Index values of a call that a rotary embedding needs: the entry of keys, and pages.
+_OF_ROTARY = 2
 
 
 @dataclass(frozen=True)
@@ -40,9 +46,13 @@ class GpuContraction(Sized, ABC):
     `decoded`: both sides are floats of this type in registers; None where elements are multiplied
     under their scales, as they are.
 
+    `rotary`: what becomes of the result, if its columns are heads of queries, keys and values; the
+    entry of keys and the pages of the pool come with each call, before groups and rows.
+
     Buffers, in order: elements and scales of lhs, the ids of the groups' experts if any, elements
-    and scales of rhs, what the epilogue reads, the results: what the epilogue keeps, if anything,
-    and what it leaves; or elements and scales of `out`. Floats have no scales.
+    and scales of rhs, what the epilogue reads, what `rotary` reads, the results: what the epilogue
+    keeps, if anything, and what it leaves; or elements and scales of `out`; or what `rotary` makes.
+    Floats have no scales.
     """
 
     lhs: ScaledBlocks | FloatBlocks
@@ -55,20 +65,42 @@ class GpuContraction(Sized, ABC):
     share: int = 1
     after: Epilogue = NOTHING
     out: BlockConversion | None = None
+    rotary: RotaryKernel | None = None
     chosen: bool = True
     decoded: Register | None = None
 
     def __post_init__(self) -> None:
         """Raise ValueError where a wave has not as many tiles of both halves, or they are apart."""
-        if self.after.gated and self.schedule.tiles[1] % 2:
-            raise ValueError(f"{self.schedule}: an odd number of tiles for a gated result")
-        if self.cut and self.after.gated:
+        if self.schedule.tiles[1] % self.halves:
+            raise ValueError(f"{self.schedule}: an odd number of tiles for two halves of a result")
+        if self.cut and self.halves > 1:
             raise ValueError(f"a buffer does not reach both halves of {self.columns} columns")
 
     @property
+    def scalars(self) -> int:
+        """Number of index values that a call supplies."""
+        return super().scalars + (0 if self.rotary is None else _OF_ROTARY)
+
+    def given(self, scalars: Sequence[ir.Value]) -> Self:
+        """A copy with these values."""
+        if self.rotary is None:
+            return super().given(scalars)
+        entry, pages, *own = scalars
+        made = super().given(own)
+        return replace(made, rotary=replace(self.rotary, entry=entry, pages=pages, rows=made.rows))
+
+    @property
     def halves(self) -> int:
-        """Parts of the columns of rhs, which a gated epilogue combines."""
-        return 2 if self.after.gated else 1
+        """Parts of the columns of rhs, which a gated epilogue combines, or of which a rotary pair
+        has one element each."""
+        return 2 if self.after.gated or self.rotary is not None else 1
+
+    def column_of(self, column: ir.Value, half: ir.Value | int) -> ir.Value:
+        """The column of rhs that a column of the result has in a half."""
+        if self.rotary is None:
+            return column + half * self.width if self.halves > 1 else column
+        apart = self.rotary.rotation.distance
+        return column + (column // apart + half) * apart
 
     @property
     def sums(self) -> int:
@@ -79,7 +111,7 @@ class GpuContraction(Sized, ABC):
 
     @property
     def width(self) -> int:
-        """Columns of the result."""
+        """Columns of the result, of each half."""
         return self.columns // self.halves
 
     @property
@@ -108,6 +140,8 @@ class GpuContraction(Sized, ABC):
         rows = self.height
         if self.out is not None:
             return BlockOutput.buffers(self.out, rows, self.width)
+        if self.rotary is not None:
+            return self.rotary.made
         final = Buffer([rows, self.width], self.after.result)
         kept = self.after.kept_result
         return [final] if kept is None else [Buffer([rows, self.width], kept), final]
@@ -120,7 +154,8 @@ class GpuContraction(Sized, ABC):
         if self.experts and self.chosen:
             found.append(Buffer([self.groups], i32()))
         found += self.rhs.buffers(max(self.experts, 1) * self.columns)
-        return [*found, *self.after.buffers(rows), *self.results]
+        beside = [] if self.rotary is None else self.rotary.beside
+        return [*found, *self.after.buffers(rows), *beside, *self.results]
 
     @abstractmethod
     def body(self, *buffers: ir.Value) -> None:
@@ -152,7 +187,9 @@ class ContractionBuffers:
         self._rhs, after = after[:sides], after[sides:]
         if contraction.experts:
             self._rhs = [self._part(buffer, expert) for buffer in self._rhs]
-        memrefs = dict(zip(contraction.after.operands, after, strict=True))
+        reads = contraction.after.operands
+        memrefs = dict(zip(reads, after, strict=False))
+        self._beside = after[len(reads) :]
         self.finish = Finish(contraction.after, memrefs, QUAD, KEEPS_NAN)
 
     def lhs(self, first: ir.Value) -> list[ir.Value]:
@@ -243,6 +280,11 @@ class ContractionBuffers:
     def store(self, row: ir.Value, column: ir.Value, tile: list[ir.Value], quad: int) -> None:
         """Finish a quad and store it, as far as there are columns."""
         mask, after = self._mask(column), self.contraction.after
+        if self.contraction.rotary is not None:
+            buffers = [*self._beside, *self.results]
+            heads = HeadQuad(self.contraction.rotary, buffers, row, column)
+            heads.store(self.finish.each(*self._parts(row, column, tile, quad, mask)))
+            return
         if after.kept is None:
             found = self._finished(row, column, tile, quad, mask)
         else:
@@ -278,12 +320,23 @@ class ContractionBuffers:
         mask: ir.Value | None,
         last: int | None = None,
     ) -> ir.Value:
+        return self.finish.apply(*self._parts(row, column, tile, quad, mask), last=last)
+
+    def _parts(
+        self,
+        row: ir.Value,
+        column: ir.Value,
+        tile: list[ir.Value],
+        quad: int,
+        mask: ir.Value | None,
+    ) -> tuple[list[ir.Value], list[ResultColumns]]:
+        """The sums of a quad, of both halves if there are two, and their places."""
         parts = [part_of(total, QUAD * quad, QUAD) for total in tile]
         places = [
-            ResultColumns(row, column + half * self.contraction.width, mask)
+            ResultColumns(row, self.contraction.column_of(column, half), mask)
             for half in range(len(parts))
         ]
-        return self.finish.apply(parts, places, last=last)
+        return parts, places
 
     def _mask(self, column: ir.Value) -> ir.Value | None:
         """Which of the columns from `column` on there are; None where all of a quad are."""

@@ -43,7 +43,8 @@ _WIDEST = 8
 class Problem:
     """`groups` products of [rows, blocks] and [columns, blocks], elements of so many bits.
 
-    `halves`: 2 where an epilogue joins the halves of the columns. `experts`: different rhs that
+    `halves`: 2 where the columns are computed in halves. `width`: columns of the result; 0: those
+    of a half. `experts`: different rhs that
     the groups read; 0 where they read one. `parts`: the floats that an element of lhs is
     multiplied as; 0 where both sides are multiplied as they are, with their scales. `shared`: of
     lhs and of rhs the blocks that share an f32 scale, which multiplies sums; 0 without such scales.
@@ -55,6 +56,7 @@ class Problem:
     bits: tuple[int, int] = (4, 4)
     groups: int = 1
     halves: int = 1
+    width: int = 0
     experts: int = 0
     parts: int = 0
     shared: tuple[int, int] = (0, 0)
@@ -191,5 +193,5 @@ def _bytes(problem: Problem) -> int:
     """That must come from memory and go there."""
     lhs = problem.groups * problem.rows * problem.blocks * problem.row_bytes(0)
     rhs = problem.workgroups_of * problem.columns * problem.blocks * problem.row_bytes(1)
-    width = problem.columns // problem.halves
+    width = problem.width or problem.columns // problem.halves
     return lhs + rhs + problem.groups * problem.rows * width * _RESULT

@@ -6,21 +6,23 @@ from mxc.passes.kernels.gpu.calls import GpuContractionCall
 from mxc.passes.kernels.gpu.cost import Problem
 from mxc.passes.kernels.gpu.floats import FloatBlocks
 from mxc.passes.kernels.gpu.fragments import BLOCK
+from mxc.passes.kernels.gpu.results import Results
 from mxc.passes.kernels.gpu.sides import ScaledBlocks
 
 #: Groups that a product is taken to have where they come with each call.
 _GROUPS = 32
 
 
-def problem_of(call: GpuContractionCall, halves: int) -> Problem:
-    """The shapes and widths of a call. halves: 2 where an epilogue joins those of the columns."""
+def problem_of(call: GpuContractionCall, results: Results) -> Problem:
+    """The shapes and widths of a call, and of what is computed after it."""
     return Problem(
         rows=1 if call.of.m is None else call.of.m,
         columns=call.of.n,
         blocks=call.of.k // BLOCK,
         bits=call.bits,
         groups=_GROUPS if call.of.batch is None else call.of.batch,
-        halves=halves,
+        halves=results.halves,
+        width=call.of.n // 2 if results.after.gated else call.of.n,
         experts=call.of.experts,
         parts=_parts(call),
         shared=(_shared(call.left), _shared(call.right)),

@@ -89,7 +89,7 @@ class Body:
             (wave_m * self.tiles_m + tile) * size + self.lane.row for tile in range(self.tiles_m)
         ]
         sources = tuple(self.given.lhs_row(self.first, row) for row in self.rows)
-        # A gated result has its halves in the first and in the second half of the tiles.
+        # The halves of a result are in the first and in the second half of the tiles.
         self.halves = kernel.halves
         across = self.tiles_n // self.halves
         first = workgroup(0) * waves_n + wave_n
@@ -125,8 +125,7 @@ class Body:
 
     def _rhs_row(self, column: ir.Value, half: int) -> ir.Value:
         """The row in rhs of a column of a half."""
-        width = self.kernel.width
-        row = clamped(column, width) + half * width
+        row = self.kernel.column_of(clamped(column, self.kernel.width), half)
         return self.given.rhs_row(self.first_column, row)
 
     def _own_columns(self) -> tuple[tuple[ir.Value, ...], ...]:

@@ -15,7 +15,7 @@ from mxc.passes.kernels.gpu.contraction import ContractionBuffers, GpuContractio
 from mxc.passes.kernels.gpu.fragments import QUAD
 from mxc.passes.kernels.gpu.lanes import Lane, at_most
 from mxc.passes.kernels.gpu.output import BlockOutput
-from mxc.passes.kernels.vectors import below, choose, f32, of, when
+from mxc.passes.kernels.vectors import below, choose, f32, index, of, when
 
 #: Dies of a device, each with a cache: one workgroup after the other goes to the next of them.
 #: Source: AMD CDNA3 and CDNA4 white papers (eight XCDs).
@@ -82,19 +82,16 @@ class WorkgroupTile:
     def rhs_row(self, local: ir.Value) -> ir.Value:
         """The same of rhs, the last one beyond the end.
 
-        A gated result has its halves in the halves of each wave's tiles.
+        The halves of a result are in the halves of each wave's tiles.
         """
         contraction, size = self._contraction, self._size
-        if contraction.halves == 1:
-            row = self.first + local
-        else:
+        row, half = self.first + local, index(0)
+        if contraction.halves > 1:
             tile = local // size
             wave, tile = tile // self._tiles_n, tile % self._tiles_n
-            column = self._wave_column(wave) * 1 + local % size
-            row = column + tile % self._across * size
-        row = at_most(row, contraction.width - 1)
-        if contraction.halves > 1:
-            row = row + tile // self._across * contraction.width
+            row = self._wave_column(wave) + local % size + tile % self._across * size
+            half = tile // self._across
+        row = contraction.column_of(at_most(row, contraction.width - 1), half)
         return self._given.rhs_row(self.first, row)
 
     def _wave_column(self, wave: ir.Value) -> ir.Value:

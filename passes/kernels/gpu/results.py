@@ -1,0 +1,60 @@
+"""What the kernel of a product computes after it: an epilogue, and what its results become."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from iree.compiler import ir
+
+from mxc.dialects.amdgpu import BEYOND
+from mxc.dialects.generic import shape_of
+from mxc.dialects.quantizations import Quantization
+from mxc.dialects.rotary_writes import RotaryWrite
+from mxc.passes.kernels.epilogues import Epilogue, epilogue
+from mxc.passes.kernels.gpu.calls import GpuContractionCall
+from mxc.passes.kernels.gpu.heads import heads_of
+from mxc.passes.kernels.quantized import quantized_result
+from mxc.passes.kernels.rotary_writes import RotaryKernel
+from mxc.targets.matrix_unit import MatrixUnit
+
+#: Columns of a tile.
+_TILE = 16
+
+
+@dataclass(frozen=True)
+class Results:
+    """The stages of `after`; then `blocks`, a quantization, or `write`, a rotary embedding, of
+    which `rotary` is the kernel; or neither."""
+
+    after: Epilogue
+    blocks: Quantization | None = None
+    write: RotaryWrite | None = None
+    rotary: RotaryKernel | None = None
+
+    @staticmethod
+    def of(call: GpuContractionCall, unit: MatrixUnit) -> Results:
+        """Those of a call, for the instructions of `unit`."""
+        after = epilogue(call.op, _TILE, keeps=True)
+        value = after.last(call.op).results[0]
+        if after.stores != "f32" or after.kept is not None:
+            return Results(after)
+        blocks = quantized_result(value) if unit.converts else None
+        if blocks is not None or after.gated or not _is_one_product(call, value):
+            return Results(after, blocks)
+        return Results(after, None, *(heads_of(value, unit.lanes) or ()))
+
+    def last(self, op: ir.Operation) -> ir.Operation:
+        """Last operation that the kernel computes, of those of the contraction `op`, but for a
+        quantization."""
+        return self.after.last(op) if self.write is None else self.write.op
+
+    @property
+    def halves(self) -> int:
+        """Parts of the columns that a kernel computes beside one another."""
+        return 2 if self.after.gated or self.rotary is not None else 1
+
+
+def _is_one_product(call: GpuContractionCall, value: ir.Value) -> bool:
+    """Whether the result is [rows, columns], of weights that a buffer reaches."""
+    size = call.of.n * call.of.k * call.right.bits // 8
+    return len(shape_of(value)) == 2 and not call.of.experts and size < BEYOND

@@ -1,0 +1,289 @@
+"""Products whose columns are queries, keys and values, rotated and written to pages by one kernel.
+
+Programs are compiled with several schedules, by the rows of a call, and run on the simulator. The
+same program with another reader of the product has two kernels, and the same bits; its product is
+compared with numpy, its rotation by test_rotary_writes.py. Waves of 32 are interpreted.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import lane_interpreter
+import ml_dtypes
+import numpy as np
+import pytest
+from iree.compiler import ir
+from iree.compiler.dialects import arith, func
+from numpy.typing import NDArray
+from test_dynamic_rows import E4M3, F4, FLOATS, operand
+
+from mxc.artifact.pages import stored_positions
+from mxc.compiler.models.blocks.primitives import parts_of
+from mxc.compiler.pipelines import pipeline
+from mxc.dialects.boundary import unpack
+from mxc.dialects.context import new_context
+from mxc.dialects.generic import generic
+from mxc.dialects.parameters import Parameters
+from mxc.dialects.rotary_writes import rotary_write
+from mxc.dialects.scaled import scaled_contraction
+from mxc.formats.formats import FORMATS
+from mxc.passes import base
+from mxc.passes.kernels.gpu.dense.spans import Spans
+
+Array = NDArray[Any]
+#: Pages, their entries, of which keys are in this one, and their positions.
+PAGES, ENTRIES, ENTRY, POSITIONS = 4, 6, 2, 32
+ROWS = (0, 1, 7, 33, 70)
+
+
+@dataclass(frozen=True)
+class Case:
+    """[?, k] of `lhs` by weights of type `rhs` of `queries` + 2 `heads` heads of `depth` elements.
+
+    `pages`: what keys and values are stored as. `pairs`: of a head that are rotated; 0: all.
+    `apart`: the product has another reader.
+    """
+
+    name: str
+    lhs: str
+    rhs: str
+    queries: int
+    heads: int
+    depth: int
+    k: int
+    pages: str = "bf16"
+    pairs: int = 0
+    apart: bool = False
+
+    @property
+    def columns(self) -> list[int]:
+        """Of queries, keys and values."""
+        return [count * self.depth for count in (self.queries, self.heads, self.heads)]
+
+
+CASES = [
+    Case("dense", "bf16", "bf16", 3, 1, 64, 288),
+    Case("wide", "f32", "bf16", 1, 2, 128, 96, pages="f16"),
+    Case("blocks", F4, F4, 2, 1, 64, 544, pages="f32"),
+    Case("floats", "bf16", E4M3, 4, 2, 64, 256),
+]
+#: What a kernel of rows rotates: pages of blocks, a part of a head, heads that fill no tiles.
+LEFT = [
+    replace(CASES[0], name="packed", pages="mxint8"),
+    replace(CASES[0], name="partial", pairs=16),
+    replace(CASES[0], name="narrow", depth=32),
+]
+
+
+def schedules(target: str) -> Iterator[dict[str, Any]]:
+    """By waves along K, by one wave, and where there is one through a ring."""
+    small, ring = {"instruction": 16}, {"transport": "ring", "stages": 3}
+    for case in CASES:
+        dense = case.rhs in FLOATS
+        along = Spans.of(case.k // 32).count if dense else 2
+        found: list[dict[str, Any]] = [
+            {**small, "below": 5, "tiles": [1, 2], "waves": [1, 1, along]},
+            {**small, "tiles": [1, 4], "waves": [1, 2, 1]},
+        ]
+        if target == "gfx950" and case.lhs != "f32":
+            found[-1]["below"] = 50
+            size = 16 if dense else 32
+            waves = [2, 2, 1] if case.lhs in FLOATS else [4, 1, 1]
+            steps = 1 if case.name == "floats" else 2
+            found.append(
+                {**ring, "instruction": size, "tiles": [1, 2], "waves": waves, "k_steps": steps}
+            )
+        yield {"n": sum(case.columns), "k": case.k, "schedule": found}
+
+
+def build(case: Case, parameters: Parameters) -> None:
+    size, f32 = ir.ShapedType.get_dynamic_size(), ir.F32Type.get()
+    i8, i32 = (ir.IntegerType.get_signless(bits) for bits in (8, 32))
+
+    def packed(rows: int, name: str) -> list[ir.Type]:
+        blocks = [rows, case.k // 32]
+        bytes_of = [*blocks, FORMATS[name].block_bytes]
+        return [ir.RankedTensorType.get(shape, i8) for shape in (bytes_of, blocks)]
+
+    whole, pairs = sum(case.columns), case.pairs or case.depth // 2
+    if case.rhs in FLOATS:
+        kinds = [ir.RankedTensorType.get([size, case.k], ir.Type.parse(case.lhs))]
+    elif case.lhs in FLOATS:
+        kinds = [ir.RankedTensorType.get([size, case.k // 32, 32], ir.Type.parse(case.lhs))]
+    else:
+        kinds = packed(size, case.lhs)
+    operands = len(kinds)
+    kinds += [] if case.rhs in FLOATS else packed(whole, case.rhs)
+    kinds += [ir.RankedTensorType.get(shape, f32) for shape in ([whole], *[[size, pairs]] * 2)]
+    kinds.append(ir.RankedTensorType.get([size], i32))
+    kinds.append(ir.RankedTensorType.get([size, *pool_of(case)], ir.Type.parse(stored(case)[0])))
+
+    def elements(x: ir.Value, s: ir.Value, name: str) -> tuple[ir.Value, ir.Value]:
+        element = ir.Type.parse(FORMATS[name].element.mlir)
+        return unpack(x, element), unpack(s, ir.Type.parse("f8E8M0FNU"))
+
+    def wide(value: ir.Value) -> ir.Value:
+        return value if value.type == f32 else arith.extf(f32, value)
+
+    def multiply(a: ir.Value, b: ir.Value, total: ir.Value) -> ir.Value:
+        return arith.addf(total, arith.mulf(wide(a), wide(b)))
+
+    def body(*given: ir.Value) -> list[ir.Value]:
+        left, (*right, bias, cos, sin, slots, pool) = given[:operands], given[operands:]
+        if case.rhs in FLOATS:
+            w = parameters.load("w", [whole, case.k], ir.Type.parse(case.rhs))
+            y = generic([(left[0], "m k"), (w, "n k")], "m n", f32, multiply)
+        else:
+            x, s = (left[0], None) if case.lhs in FLOATS else elements(left[0], left[1], case.lhs)
+            w, t = elements(right[0], right[1], case.rhs)
+            y = scaled_contraction(x, w, lhs_scale=s, rhs_scale=t)
+        y = generic([(y, "m n"), (bias, "n")], "m n", f32, arith.addf)
+        q, k, v = parts_of(y, case.columns)
+        format = None if stored(case)[0] != "i8" else case.pages
+        found = rotary_write(
+            q, k, v, (cos, sin), slots, pool, ENTRY, distance=case.depth // 2, format=format
+        )
+        return [*found, *([y] if case.apart else [])]
+
+    func.FuncOp.from_py_func(*kinds, name=case.name)(body)
+
+
+def stored(case: Case) -> tuple[str, Any]:
+    """The type of a pool's elements, in MLIR and in numpy."""
+    return (case.pages, FLOATS[case.pages]) if case.pages in FLOATS else ("i8", np.int8)
+
+
+def pool_of(case: Case) -> list[int]:
+    """The shape of a page."""
+    positions = stored_positions(None if case.pages in FLOATS else case.pages, POSITIONS)
+    return [ENTRIES, positions, case.heads, case.depth]
+
+
+def weights(case: Case) -> Array:
+    shape = (sum(case.columns), case.k)
+    return np.random.default_rng(case.k).normal(size=shape).astype(FLOATS[case.rhs])
+
+
+def program(case: Case) -> str:
+    """A program with one function. Weights of a dense product are a global."""
+    with new_context(), ir.Location.unknown():
+        module = ir.Module.create()
+        with ir.InsertionPoint(module.body):
+            build(case, Parameters(module))
+        for view in module.body.operations:
+            if view.operation.name == "util.global":
+                bits = weights(case).view(np.uint16)
+                view.operation.attributes["initial_value"] = ir.DenseElementsAttr.get(
+                    bits, type=ir.RankedTensorType.get(bits.shape, ir.BF16Type.get())
+                )
+        return str(module)
+
+
+def draw(case: Case, rows: int) -> tuple[list[Array], Array]:
+    """The arguments of a call, and the product with its bias. A row is the same in all calls."""
+    rng = np.random.default_rng(case.depth)
+    most, whole, pairs = max(ROWS), sum(case.columns), case.pairs or case.depth // 2
+    x, left = operand(rng, [most, case.k], case.lhs)
+    if case.rhs in FLOATS:
+        x, w, right = [x[0].reshape(most, case.k)], [], weights(case).astype(np.float64)
+    else:
+        w, right = operand(rng, [whole, case.k], case.rhs)
+    product = left @ right.T
+    bias = (rng.normal(size=whole) * np.abs(product).max()).astype(np.float32)
+    tables = [rng.normal(size=(most, pairs)).astype(np.float32) for _ in range(2)]
+    slots = rng.permutation(PAGES * POSITIONS)[:most].astype(np.int32)
+    pool = rng.integers(-9, 9, (PAGES, *pool_of(case))).astype(stored(case)[1])
+    by_rows = [each[:rows] for each in (*x, *tables, slots)]
+    *x, cos, sin, slots = by_rows
+    return [*x, *w, bias, cos, sin, slots, pool], (product + bias)[:rows]
+
+
+def rotated(case: Case, y: Array, given: list[Array]) -> tuple[Array, Array]:
+    """Queries of a product, and the pool afterwards, in its precision."""
+    cos, sin, slots, pool = given[-4:]
+    half = case.depth // 2
+    heads = y.reshape(len(y), case.queries + 2 * case.heads, case.depth)
+    turned = case.queries + case.heads
+    a, b = heads[:, :turned, :half], heads[:, :turned, half:]
+    c, s = cos[:, None].astype(y.dtype), sin[:, None].astype(y.dtype)
+    whole = np.concatenate([a * c - b * s, b * c + a * s], axis=2)
+    wanted = pool.astype(y.dtype)
+    page, at = slots // POSITIONS, slots % POSITIONS
+    wanted[page, ENTRY, at] = whole[:, case.queries :]
+    wanted[page, ENTRY + 1, at] = heads[:, turned:]
+    return whole[:, : case.queries].reshape(len(y), case.columns[0]), wanted
+
+
+@pytest.fixture(scope="module", params=["gfx950", "gfx942"])
+def compiled(request: pytest.FixtureRequest, watched: Callable[..., Any]) -> dict[str, Any]:
+    """Each case, and the same with another reader of the product."""
+    chosen = list(schedules(request.param))
+    return {
+        each.name + "_apart" * each.apart: watched(program(each), [given], request.param)
+        for case, given in zip(CASES, chosen, strict=True)
+        for each in (case, replace(case, apart=True))
+    }
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_heads_are_rotated_by_the_kernel_of_the_product(
+    case: Case, compiled: dict[str, Any]
+) -> None:
+    kernels = set()
+    for rows in ROWS:
+        given, y = draw(case, rows)
+        made = compiled[case.name]
+        found = made.call(case.name, *given[:-1], given[-1].copy())
+        assert given[-1].any()
+        kernels.add(made.kernel.name)
+        apart = compiled[f"{case.name}_apart"]
+        *others, product = apart.call(case.name, *given[:-1], given[-1].copy(), kernels=2)
+        for one, other in zip(found, others, strict=True):
+            np.testing.assert_array_equal(one, other)
+        product = product.view(np.float32).reshape(y.shape)
+        assert np.abs(product - y).max(initial=0) <= 2e-6 * np.abs(y).max(initial=0)
+        asked, pool = rotated(case, product, given)
+        np.testing.assert_allclose(
+            found[0].view(np.float32).reshape(asked.shape), asked, rtol=1e-5,
+            atol=1e-6 * np.abs(y).max(initial=1),
+        )  # fmt: skip
+        kind = stored(case)[1]
+        written = found[1].view(kind).reshape(pool.shape).astype(np.float32)
+        # A sum that is rounded otherwise in f32 may be the next number of 16 bits.
+        most = 2**-7 if kind == ml_dtypes.bfloat16 else 2**-10
+        np.testing.assert_allclose(written, pool, rtol=most, atol=1e-6 * np.abs(y).max(initial=1))
+    assert len(kernels) == len({name.partition("_from_")[2] for name in kernels}) > 1
+
+
+@pytest.mark.parametrize("case", LEFT, ids=lambda case: case.name)
+def test_other_heads_have_a_kernel_of_their_own(case: Case, watched: Callable[..., Any]) -> None:
+    given, _ = draw(case, 3)
+    made = watched(program(case))
+    made.call(case.name, *given, kernels=2)
+    assert made.kernel.name.startswith("mxc_rotary_write_")
+
+
+@pytest.mark.parametrize("target", ["gfx1201", "gfx1151", "gfx1250"])
+def test_waves_of_32(target: str) -> None:
+    """The same, and a zero for each query of each row."""
+    case, rows = CASES[3], 7
+    given, y = draw(case, rows)
+    asked, zeros = np.full((rows, case.columns[0]), np.nan, np.float32), np.full((rows, 4), -1)
+    zeros = zeros.astype(np.int32)
+    with new_context():
+        module = ir.Module.parse(program(case))
+        for stage in pipeline(target).stages:
+            base.run(stage.passes, module)
+            if stage.name == "kernels":
+                break
+        buffers = [
+            np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in (*given, asked, zeros)
+        ]
+        lane_interpreter.run(module, buffers, (ENTRY, PAGES, rows))
+    assert not zeros.any()
+    wanted, pool = rotated(case, y, given)
+    written = buffers[-3].view(stored(case)[1]).reshape(pool.shape).astype(np.float64)
+    most = 1e-5 * np.abs(y).max()
+    np.testing.assert_allclose(asked, wanted, atol=most)
+    np.testing.assert_allclose(written, pool, rtol=2**-7, atol=most)
