@@ -3,7 +3,8 @@
 Such a kernel would use the registers and the shared memory of its largest case, and has one
 workgroup size. After this pass each case is a function with its own export. The host program
 evaluates the conditions of the cases when it records the dispatch, at the cost of some comparisons.
-The first value of the workload selects the case.
+The first value of the workload selects the case. Because of the barrier IREE keeps all cases where
+this value is a constant.
 
 Runs after IREE's phase executable-sources. Earlier, IREE still changes the signature of the one
 function; later, functions become code.
@@ -11,7 +12,8 @@ function; later, functions become code.
 before:
     hal.executable.export public @k ordinal(0) layout(..) count(%d, %rows, ..) -> (..) { .. }
     func.func @k() attributes {mxc.cases = {bounds = array<i64: 48>, ..}} {
-      scf.index_switch %case case 0 { A } default { B }
+      %barrier = util.optimization_barrier %case : index
+      scf.index_switch %barrier case 0 { A } default { B }
     }
 after:
     hal.executable.export public @k ordinal(0) layout(..)
@@ -32,7 +34,7 @@ from iree.compiler import ir
 from mxc.artifact.kernel_names import case_name
 from mxc.dialects.dispatches import walk
 from mxc.passes.base import Pass
-from mxc.passes.kernels.executables import CASES, TRANSLATION
+from mxc.passes.kernels.executables import BARRIER, CASES, TRANSLATION
 from mxc.passes.kernels.vectors import below
 from mxc.passes.rewriting.worklist import erase
 
@@ -121,7 +123,10 @@ def _choose(function: ir.Operation, place: int | None) -> None:
     *body, _ = chosen.blocks[0].operations
     for op in body:
         op.operation.move_before(switch)
+    barrier = switch.operands[0].owner
+    assert barrier.name == BARRIER, barrier
     erase(switch)
+    erase(barrier)
 
 
 def _symbol(op: ir.Operation) -> str:

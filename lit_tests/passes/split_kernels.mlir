@@ -15,6 +15,7 @@
 // CHECK: } fallback(@k_from_64) count(
 // CHECK: hal.executable.export public @k_from_64 ordinal(2) layout({{[^)]*}}) count(
 // CHECK: func.func @k() attributes {translation_info = #[[FEW]]} {
+// CHECK-NOT: util.optimization_barrier
 // CHECK-NOT: scf.index_switch
 // CHECK: memref.store %c1{{.*}}, %{{.*}}[%c0
 // CHECK: func.func @k_from_16() attributes {translation_info = #[[SOME]]} {
@@ -54,7 +55,8 @@ hal.executable private @k {
         %few = arith.cmpi ult, %n, %b0 : index
         %some = arith.cmpi ult, %n, %b1 : index
         %later = arith.select %some, %i1, %i2 : index
-        %case = arith.select %few, %i0, %later : index
+        %number = arith.select %few, %i0, %later : index
+        %case = util.optimization_barrier %number : index
         scf.index_switch %case
         case 0 {
           memref.store %c1, %out[%c0] : memref<1xi32>

@@ -75,6 +75,8 @@ class Cases:
 
 #: Attribute of a function: its cases, for mxc-split-kernels.
 CASES = "mxc.cases"
+#: The operation whose result is the number of the case.
+BARRIER = "util.optimization_barrier"
 
 
 def set_cases(made: ir.Operation, cases: Cases) -> None:
@@ -87,11 +89,16 @@ def set_cases(made: ir.Operation, cases: Cases) -> None:
 def switch_below(
     number: ir.Value, bounds: Sequence[int], parts: Sequence[Callable[[], None]]
 ) -> None:
-    """Emit a switch: part n runs for numbers below bound n, the last part for all others."""
+    """Emit a switch: part n runs for numbers below bound n, the last part for all others.
+
+    IREE does not fold it where the number is the same in every call: mxc-split-kernels has to know
+    the parts.
+    """
     case = index(len(bounds))
     for place, bound in reversed(list(enumerate(bounds))):
         fits = below(number, bound)
         case = arith.select(fits, index(place), case)
+    case = ir.Operation.create(BARRIER, results=[case.type], operands=[case]).result
     switch = ir.Operation.create(
         "scf.index_switch",
         operands=[case],

@@ -80,10 +80,9 @@ class GpuAttention(PagedAttention):
     @property
     def tiles(self) -> int:
         """Tiles of 16 rows that a wave may have. Two share what is read, where registers are
-        enough for them. Dense attention has one: the number of pieces, which decides between the
-        cases of a kernel, is static, and IREE folds it."""
+        enough for them."""
         few = self.head_bytes <= 128 and self.part_bytes <= 192
-        return 2 if few and self.lanes == 64 and not self.dense else 1
+        return 2 if few and self.lanes == 64 else 1
 
     def waves(self, tiles: int) -> int:
         """Waves that a SIMD is to hold, by registers: one of them waits while another computes.

@@ -337,6 +337,10 @@ class _Workgroups(LaneMoves, LaneAddresses):
     def amdgpu_lds_barrier(self, op: Operation) -> None:
         """All lanes have come here."""
 
+    def util_optimization_barrier(self, op: Operation, value: Array) -> list[Any]:
+        """For IREE."""
+        return [value]
+
     def rocdl_sched_barrier(self, op: Operation) -> None:
         """For the scheduler of the compiler."""
 
