@@ -1,6 +1,9 @@
 """config.json of the checkpoints of published_names.py, with their sizes made small.
 
-The fields are those of the checkpoints on the Hugging Face hub that a comment names.
+A comment names the checkpoint on the Hugging Face hub, and where its fields were read: "copy" is
+its config.json as another public repository has it (TensorRT-LLM and Megatron-Bridge of NVIDIA in
+their tests, ai-dynamo/aiconfigurator in model_configs/); "class" is transformers' configuration,
+whose fields a checkpoint has that transformers wrote.
 """
 
 from published_configs import SIZES, Json
@@ -13,7 +16,6 @@ _USUAL: Json = {
     "initializer_range": 0.02,
     "intermediate_size": 96,
     "rms_norm_eps": 1e-05,
-    "rope_scaling": None,
     "rope_theta": 10000.0,
     "tie_word_embeddings": False,
     "torch_dtype": "bfloat16",
@@ -27,7 +29,7 @@ def _named(name: str, model_type: str, **more: object) -> Json:
     return {**_USUAL, "architectures": [name], "model_type": model_type, **more}
 
 
-#: deepseek-ai/DeepSeek-Coder-V2-Lite-Instruct
+#: deepseek-ai/DeepSeek-Coder-V2-Lite-Instruct: a copy of DeepSeek-V2-Lite, of the same class.
 DEEPSEEK_V2 = _named(
     "DeepseekV2ForCausalLM",
     "deepseek_v2",
@@ -67,7 +69,7 @@ DEEPSEEK_V2 = _named(
     v_head_dim=32,
 )
 
-#: LGAI-EXAONE/EXAONE-4.0-32B
+#: LGAI-EXAONE/EXAONE-4.0-32B: copy in TensorRT-LLM.
 EXAONE4 = _named(
     "Exaone4ForCausalLM",
     "exaone4",
@@ -87,7 +89,7 @@ EXAONE4 = _named(
     sliding_window_pattern="LLLG",
 )
 
-#: google/gemma-2-9b-it
+#: google/gemma-2-9b-it: copy of the 2B in Megatron-Bridge, which has no sliding_window_size.
 GEMMA2 = _named(
     "Gemma2ForCausalLM",
     "gemma2",
@@ -106,7 +108,7 @@ GEMMA2 = _named(
     tie_word_embeddings=True,
 )
 
-#: zai-org/GLM-4.5-Air
+#: zai-org/GLM-4.5-Air: class.
 GLM4_MOE = _named(
     "Glm4MoeForCausalLM",
     "glm4_moe",
@@ -122,13 +124,14 @@ GLM4_MOE = _named(
     num_hidden_layers=2,
     num_nextn_predict_layers=1,
     partial_rotary_factor=0.5,
+    rope_scaling=None,
     rope_theta=1000000,
     routed_scaling_factor=1.0,
     topk_group=1,
     use_qk_norm=False,
 )
 
-#: zai-org/GLM-4.7-Flash
+#: zai-org/GLM-4.7-Flash: copy in the tests of vLLM.
 GLM4_MOE_LITE = _named(
     "Glm4MoeLiteForCausalLM",
     "glm4_moe_lite",
@@ -148,6 +151,7 @@ GLM4_MOE_LITE = _named(
     q_lora_rank=32,
     qk_nope_head_dim=32,
     qk_rope_head_dim=16,
+    rope_scaling=None,
     rope_theta=1000000,
     routed_scaling_factor=1.8,
     topk_group=1,
@@ -155,7 +159,7 @@ GLM4_MOE_LITE = _named(
     v_head_dim=32,
 )
 
-#: ibm-granite/granite-3.1-8b-instruct
+#: ibm-granite/granite-3.1-8b-instruct: copy of granite-3.3-8b-instruct.
 GRANITE = _named(
     "GraniteForCausalLM",
     "granite",
@@ -165,20 +169,36 @@ GRANITE = _named(
     embedding_multiplier=12.0,
     logits_scaling=16.0,
     mlp_bias=False,
+    pad_token_id=0,
     residual_multiplier=0.22,
+    rope_scaling=None,
     rope_theta=10000000.0,
     tie_word_embeddings=True,
 )
 
-#: tencent/Hunyuan-7B-Instruct
+#: tencent/Hunyuan-7B-Instruct: copy in aiconfigurator, of a model of the same size.
 HUNYUAN = _named(
     "HunYuanDenseV1ForCausalLM",
     "hunyuan_v1_dense",
+    add_classification_head=False,
     attention_bias=False,
     attention_dropout=0.1,
     attention_head_dim=32,
+    cla_share_factor=2,
+    class_num=0,
+    dense_list=[64, 0],
     head_dim=32,
+    im_end_id=5,
+    im_newline_id=11,
+    im_start_id=4,
+    mask_init_id=12,
     mlp_bias=False,
+    norm_type="rms",
+    org_vocab_size=139,
+    pad_id=3,
+    pad_token_id=3,
+    pool_type="last",
+    pretraining_tp=1,
     rope_scaling={
         "alpha": 1000.0,
         "beta_fast": 32,
@@ -188,11 +208,14 @@ HUNYUAN = _named(
         "mscale_all_dim": 1.0,
         "type": "dynamic",
     },
+    sep_token_id=2,
+    text_end_id=7,
+    text_start_id=6,
     use_qk_norm=True,
     use_cla=False,
 )
 
-#: MiniMaxAI/MiniMax-M2
+#: MiniMaxAI/MiniMax-M2: copy of M2.5 in aiconfigurator; M2 has attn_type_list too.
 MINIMAX_M2: Json = {
     "architectures": ["MiniMaxM2ForCausalLM"],
     "attn_type_list": [1],
@@ -220,7 +243,7 @@ MINIMAX_M2: Json = {
     **SIZES,
 }
 
-#: mistralai/Mixtral-8x7B-Instruct-v0.1
+#: mistralai/Mixtral-8x7B-Instruct-v0.1: copy of Mixtral-8x7B-v0.1 in aiconfigurator.
 MIXTRAL = _named(
     "MixtralForCausalLM",
     "mixtral",
@@ -232,7 +255,7 @@ MIXTRAL = _named(
     sliding_window=None,
 )
 
-#: Qwen/Qwen2-57B-A14B-Instruct
+#: Qwen/Qwen2-57B-A14B-Instruct: copy in TensorRT-LLM.
 QWEN2_MOE = _named(
     "Qwen2MoeForCausalLM",
     "qwen2_moe",
@@ -251,7 +274,7 @@ QWEN2_MOE = _named(
     use_sliding_window=False,
 )
 
-#: ByteDance-Seed/Seed-OSS-36B-Instruct
+#: ByteDance-Seed/Seed-OSS-36B-Instruct: class, and a copy of the fields that count.
 SEED_OSS = _named(
     "SeedOssForCausalLM",
     "seed_oss",
@@ -267,7 +290,7 @@ SEED_OSS = _named(
     rope_theta=10000000.0,
 )
 
-#: HuggingFaceTB/SmolLM3-3B
+#: HuggingFaceTB/SmolLM3-3B: copy.
 SMOLLM3 = _named(
     "SmolLM3ForCausalLM",
     "smollm3",
@@ -281,13 +304,14 @@ SMOLLM3 = _named(
     pad_token_id=3,
     pretraining_tp=2,
     rms_norm_eps=1e-06,
+    rope_scaling=None,
     rope_theta=5000000.0,
     sliding_window=None,
     tie_word_embeddings=True,
     use_sliding_window=False,
 )
 
-#: bigcode/starcoder2-7b
+#: bigcode/starcoder2-7b: class, and fields of GPTBigCode, which it states too.
 STARCODER2: Json = {
     **{k: v for k, v in _USUAL.items() if k != "rms_norm_eps"},
     "activation_function": "gelu",

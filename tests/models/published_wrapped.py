@@ -2,7 +2,8 @@
 
 from published_configs import MISTRAL3, SIZES, Json
 
-#: google/gemma-3-27b-it
+#: google/gemma-3-27b-it, as transformers writes it: Google's own file leaves out what the class has
+#: (test_configs.py).
 GEMMA3: Json = {
     "architectures": ["Gemma3ForConditionalGeneration"],
     "boi_token_index": 131,
@@ -48,7 +49,8 @@ GEMMA3: Json = {
     },
 }
 
-#: meta-llama/Llama-4-Scout-17B-16E-Instruct
+#: meta-llama/Llama-4-Scout-17B-16E-Instruct: class; those of its text_config that count, copy in
+#: aiconfigurator.
 LLAMA4: Json = {
     "architectures": ["Llama4ForConditionalGeneration"],
     "boi_token_index": 131,
@@ -109,7 +111,7 @@ LLAMA4: Json = {
     },
 }
 
-#: mistralai/Ministral-3-8B-Instruct-2512
+#: mistralai/Ministral-3-8B-Instruct-2512: copies of text_config.
 MINISTRAL3: Json = {
     **MISTRAL3,
     "text_config": {

@@ -190,11 +190,27 @@ def test_ropes_that_are_refused(raw: Config, said: str) -> None:
         (QWEN3_MOE | {"mlp_only_layers": "0"}, "wanted a list of layers for mlp_only_layers"),
         (
             QWEN3_MOE | {"shared_expert_intermediate_size": 9},
-            "field shared_expert_intermediate_size",
+            "shared_expert_intermediate_size 9 is not supported",
         ),
         (
             LLAMA | {"model_type": "mistral"},
             "LlamaForCausalLM, model_type 'mistral' is not support",
+        ),
+        (
+            LLAMA | {"architectures": ["DeepseekV32ForCausalLM"], "model_type": "deepseek_v32"},
+            "'deepseek_v32' is not supported: it needs sparse attention that an indexer chooses$",
+        ),
+        (
+            LLAMA | {"architectures": ["NemotronHForCausalLM"], "model_type": "nemotron_h"},
+            r"'nemotron_h' is not supported: it needs state space layers \(Mamba\)$",
+        ),
+        (
+            {"is_encoder_decoder": True, "model_type": "t5"},
+            "'t5' is not supported: it needs an encoder, and attention to its result$",
+        ),
+        (
+            LLAMA | {"architectures": ["LLaDAModelLM"], "model_type": "llada"},
+            r"'llada' is not supported: it needs denoising of blocks of tokens \(diffusion\)$",
         ),
         (
             LLAMA | {"architectures": ["GemmaForCausalLM"], "model_type": "gemma"},
@@ -215,9 +231,11 @@ def test_every_field_that_transformers_writes_is_known() -> None:
             continue  # its reader does not ask for unknown fields; see test_checkpoints.py
         config = transformers.AutoConfig.for_model(each.model_type).to_dict()
         config |= {"architectures": [each.name]}
-        if each.model_type == "deepseek_v2":
-            # The class leaves it out, and makes no model without it.
-            config |= {"num_experts_per_tok": 6}
+        # What classes leave out, without which they make no model.
+        config |= {
+            "deepseek_v2": {"num_experts_per_tok": 6},
+            "lfm2_moe": {"layer_types": ["full_attention"] * 32},
+        }.get(each.model_type, {})
         found = read_decoder(json.loads(json.dumps(config, default=str)), "config.json")
         # Some are called as the whole model with what sees around them.
         names = found.architecture, f"{found.architecture}_text"
@@ -260,12 +278,26 @@ def test_kimi_k2_is_a_deepseek_v3() -> None:
         QWEN3_MOE | {"decoder_sparse_step": 1, "mlp_only_layers": [], "norm_topk_prob": True,
                      "sliding_window": None, "use_sliding_window": False, "max_window_layers": 48,
                      "router_aux_loss_coef": 0.001, "output_router_logits": False},
+        QWEN3_MOE | {"qkv_bias": False, "shared_expert_intermediate_size": 0, "use_qk_norm": True},
+        LLAMA | {"architectures": ["Exaone4ForCausalLM"], "model_type": "exaone4",
+                 "layer_types": ["full_attention"], "max_window_layers": 64,
+                 "reorder_qk_norm": True},
     ],
 )  # fmt: skip
 def test_fields_of_published_configs_are_known(raw: Config) -> None:
-    """Qwen2.5-7B, SmolLM2 and Qwen3-30B-A3B have these."""
+    """Qwen2.5-7B, SmolLM2, Qwen3-30B-A3B, Qwen3-Coder-480B and EXAONE 4.5 have these."""
     layer = read_decoder(raw, "config.json").layers[0]
     assert layer.attention.window is None
+
+
+def test_fields_that_are_left_out_are_those_of_the_class() -> None:
+    """The language model of google/gemma-3-4b-it says no more than this."""
+    said = {"hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text",
+            "num_hidden_layers": 34, "sliding_window": 1024,
+            "rope_scaling": {"factor": 8.0, "rope_type": "linear"}}  # fmt: skip
+    whole = json.loads(json.dumps(transformers.Gemma3TextConfig(**said).to_dict(), default=str))
+    tokens = {key: whole[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    assert read_decoder(said | tokens, "config.json") == read_decoder(whole, "config.json")
 
 
 @pytest.fixture(scope="module")

@@ -49,6 +49,8 @@ def found_instead(path: Path) -> str:
         return "nothing there; check the path"
     if (path / MANIFEST).is_file():
         return "a compiled artifact; give the checkpoint that it was compiled from"
+    if (path / "model_index.json").is_file():
+        return "a pipeline of diffusers; of diffusion models nothing is compiled"
     if path.is_dir():
         return (
             f"a folder without {CONFIG}; fetch it from where the weights are from, or give one of "

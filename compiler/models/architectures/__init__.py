@@ -32,6 +32,7 @@ from mxc.compiler.models.architectures.qwen2_moe import qwen2_moe
 from mxc.compiler.models.architectures.qwen3 import qwen3
 from mxc.compiler.models.architectures.qwen3_moe import qwen3_moe
 from mxc.compiler.models.architectures.qwen3_next import qwen3_5, qwen3_5_moe, qwen3_next
+from mxc.compiler.models.architectures.refused import missing
 from mxc.compiler.models.architectures.seed_oss import seed_oss
 from mxc.compiler.models.architectures.smollm3 import smollm3
 from mxc.compiler.models.architectures.starcoder2 import starcoder2
@@ -111,8 +112,8 @@ ARCHITECTURES: tuple[Architecture, ...] = (
 def read_decoder(config: Mapping[str, Any], place: str) -> Decoder:
     """Return the model that a config describes; place: names the file in messages.
 
-    Raises CheckpointError for an unknown architecture (the message lists the known ones), for names
-    that disagree, and for values that the architecture refuses.
+    Raises CheckpointError for an unknown architecture (the message says what is missing, or lists
+    the known ones), for names that disagree, and for values that the architecture refuses.
     """
     raw = dict(config)
     names, kind = raw.get("architectures") or [], raw.get("model_type")
@@ -122,5 +123,7 @@ def read_decoder(config: Mapping[str, Any], place: str) -> Decoder:
         if kind in (found.model_type, *found.inside) and {*map(str, names)} <= {found.name}:
             return found.read(raw, place)
     said = ", ".join([*map(str, names), f"model_type {kind!r}"])
+    if (what := missing(raw)) is not None:
+        raise CheckpointError(f"{place}: architecture {said} is not supported: it needs {what}")
     known = ", ".join(f"{each.name} ({each.model_type})" for each in ARCHITECTURES)
     raise CheckpointError(f"{place}: architecture {said} is not supported; supported: {known}")

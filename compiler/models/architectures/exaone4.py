@@ -11,6 +11,9 @@ from mxc.compiler.models.decoder import POST_NORMS, Decoder, Layer
 
 def exaone4(c: ConfigFields) -> Decoder:
     """The model of a config; without `sliding_window` all layers are full, and all rotate."""
+    # What the model always does, and a field that counts in no layer; EXAONE 4.5 states both.
+    c.known("reorder_qk_norm", (True,), True)
+    c.inert("max_window_layers")
     slides = c.raw("sliding_window") is not None
     rope, dense = read_rope(c), mlp(c)
     stated = slides or c.raw("layer_types") is not None

@@ -12,6 +12,13 @@ from mxc.compiler.models.blocks.rope import FULL, SLIDING, Rope, read_rope, read
 from mxc.compiler.models.configs.fields import ConfigFields
 from mxc.compiler.models.decoder import Decoder, Layer, LayerNorms
 
+#: Fields that configs of Google leave out, because transformers' class has these values.
+_GEMMA3 = {
+    "max_position_embeddings": 131072,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "vocab_size": 262208,
+}
 #: Norms before and after both parts of a layer.
 NORMS = LayerNorms(
     after_attention="post_attention_layernorm",
@@ -28,6 +35,7 @@ def gemma2(c: ConfigFields) -> Decoder:
 
 def gemma3(c: ConfigFields) -> Decoder:
     """The model of a config: five of six layers slide, with a separate rotary embedding."""
+    c = c.completed(_GEMMA3)
     kinds = layer_kinds(c, period=6)
     ropes = read_ropes(c, sorted({*kinds}), theta={FULL: 1e6, SLIDING: 1e4})
     return _gemma(c, "gemma3_text", kinds, ropes, qk_norm=True)

@@ -13,6 +13,10 @@ def qwen3_moe(c: ConfigFields) -> Decoder:
     """The model of a config."""
     bias, slides = c.flag("attention_bias", False), c.flag("use_sliding_window", False)
     c.inert("max_window_layers")
+    # Fixed properties of the architecture, which Qwen3-Coder states.
+    c.known("qkv_bias", (False,), False)
+    c.known("use_qk_norm", (True,), True)
+    c.known("shared_expert_intermediate_size", (0,), 0)
     window = c.raw("sliding_window") and c.size("sliding_window")
     attention = self_attention(
         c,

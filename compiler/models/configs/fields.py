@@ -67,6 +67,11 @@ class ConfigFields:
         """Return the same object with these names of fields, all fields unread."""
         return ConfigFields(self._raw, self._place, names)
 
+    def completed(self, defaults: Mapping[str, Any]) -> ConfigFields:
+        """Return the same object with these values of fields that it lacks, all fields unread."""
+        lacking = {key: value for key, value in defaults.items() if self._raw.get(key) is None}
+        return ConfigFields(self._raw | lacking, self._place, self._names)
+
     def raw(self, key: str) -> Any:
         """Return the unchecked value; None if the field is absent."""
         own = self._own(key)
