@@ -144,6 +144,14 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         | {"num_local_experts": 40, "num_experts_per_tok": 8, "attention_multiplier": 0.015625}
         | {"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "logits_scaling": 6.0},
     ),
+    "granitemoehybrid": (
+        "Granite 4.0 H Small",
+        sizes(4096, 768, 32, 8, 100352)
+        | LINEAR
+        | {"num_local_experts": 72, "num_experts_per_tok": 10, "attention_multiplier": 0.0078125}
+        | {"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "logits_scaling": 16.0}
+        | {"mamba_d_state": 128, "shared_intermediate_size": 1536},
+    ),
     "hunyuan_v1_dense": ("Hunyuan-7B", sizes(4096, 14336, 32, 8, 128167, 128)),
     "kimi_linear": (
         "Kimi-Linear-48B-A3B",

@@ -16,6 +16,7 @@ from mxc.compiler.models.blocks.gated_convolution import GatedConvolution
 from mxc.compiler.models.blocks.latent_attention import LatentAttention
 from mxc.compiler.models.blocks.layer_inputs import LayerInputs
 from mxc.compiler.models.blocks.linear_attention import LinearAttention
+from mxc.compiler.models.blocks.mamba2 import Mamba2
 from mxc.compiler.models.blocks.mixture import Mixture
 from mxc.compiler.models.blocks.mlp import FeedForward, Mlp
 from mxc.compiler.models.blocks.norms import Norm
@@ -33,7 +34,7 @@ EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 Cached = SelfAttention | LatentAttention
 
 #: Blocks in the place of attention that keep a recurrent state of each sequence.
-Recurrent = LinearAttention | GatedConvolution
+Recurrent = LinearAttention | GatedConvolution | Mamba2
 
 #: Positions per page of keys and values: two key blocks of a GPU kernel, two to four of a CPU
 #: kernel.

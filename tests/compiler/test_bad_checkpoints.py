@@ -83,10 +83,6 @@ def test_not_a_folder(tmp_path: Path):
 def test_no_config(folder: Path):
     (folder / "config.json").unlink()
     refused(folder, "bad: wanted a checkpoint folder", "a folder without config.json; fetch it")
-    (folder / "model_index.json").touch()
-    refused(
-        folder, "bad: wanted a checkpoint folder", "found a pipeline of diffusers; of diffusion"
-    )
     (folder / "manifest.json").touch()
     refused(folder, "bad: wanted a checkpoint folder", "found a compiled artifact; give")
 

@@ -4,7 +4,8 @@ What their libraries write of a layer is in stored_weights.py; what they say of 
 """
 
 from published_checkpoints import ATTENTION, LINEAR, MLP, Published
-from published_configs import LAYERS, Json, compressed
+from published_configs import LAYERS, Json, compressed, modelopt
+from published_fused import QWEN2_5_VL
 from published_small_configs import (
     DEEPSEEK_V2,
     EXAONE4,
@@ -13,6 +14,7 @@ from published_small_configs import (
     GLM4_MOE_LITE,
     GRANITE,
     HUNYUAN,
+    LFM2_MOE,
     MINIMAX_M2,
     MIXTRAL,
     QWEN2_MOE,
@@ -27,6 +29,7 @@ from stored_weights import (
     fp8_of_tensor,
     fp8_of_tiles,
     mistral_fp8,
+    modelopt_nvfp4,
 )
 
 
@@ -46,6 +49,17 @@ _ROW_SCALES = compressed({"float-quantized": ["Linear"]}, ["lm_head"])
 _LATENT = r".*self_attn\.(q_proj|q_a_proj|q_b_proj|kv_a_proj_with_mqa|kv_b_proj|o_proj)"
 _SHARED = r".*mlp\.shared_experts?\.(gate|up|down)_proj"
 _BLOCK_SPARSE = r".*block_sparse_moe\.experts\.\d+\.w[123]"
+
+_CONVOLUTION = r".*conv\.(in|out)_proj"
+_LFM2_EXPERTS = r".*feed_forward\.(experts\.\d+\.)?w[123]"
+
+
+def _nvidia(model: str, config: Json, stores: str, excluded: list[str]) -> Published:
+    """NVFP4 of Model Optimizer; what is `excluded` beside the head."""
+    beside, inside = modelopt(["lm_head", *excluded])
+    stored = {stores: modelopt_nvfp4}
+    return Published(model=model, config=config, quantization=inside, beside=beside, stores=stored)
+
 
 #: By a short name.
 NAMES: dict[str, Published] = {
@@ -177,5 +191,41 @@ NAMES: dict[str, Published] = {
         config=STARCODER2,
         quantization=_fp8(["lm_head"]),
         stores={rf"{ATTENTION}|.*mlp\.c_(fc|proj)": fp8_of_tensor},
+    ),
+    "nvidia-gemma3-nvfp4": _nvidia(
+        "nvidia/gemma-3-27b-it-NVFP4",
+        GEMMA3,
+        rf"language_model\.({LINEAR})",
+        ["vision_tower*", "multi_modal_projector*"],
+    ),
+    "nvidia-glm4.7-nvfp4": _nvidia(
+        "nvidia/GLM-4.7-NVFP4",
+        {**GLM4_MOE, "use_qk_norm": True},
+        rf"{MLP}|{_SHARED}",
+        ["model.layers.0.self_attn*", "model.layers.1.self_attn*", "model.layers.1.mlp.gate"],
+    ),
+    "lfm2.5-nvfp4": _nvidia(
+        "sakamakismile/LFM2.5-8B-A1B-NVFP4",
+        LFM2_MOE,
+        rf".*self_attn\.([qkv]|out)_proj|{_CONVOLUTION}|{_LFM2_EXPERTS}",
+        ["model.layers.2.feed_forward.gate", "*conv.conv"],
+    ),
+    "nvidia-minimax-nvfp4": _nvidia(
+        "nvidia/MiniMax-M2.5-NVFP4",
+        MINIMAX_M2,
+        _BLOCK_SPARSE,
+        ["model.layers.0.block_sparse_moe.gate", "model.layers.0.self_attn*"],
+    ),
+    "nvidia-mixtral-nvfp4": _nvidia(
+        "nvidia/Mixtral-8x7B-Instruct-v0.1-NVFP4",
+        MIXTRAL,
+        f"{ATTENTION}|{_BLOCK_SPARSE}",
+        ["model.layers.0.block_sparse_moe.gate"],
+    ),
+    "nvidia-qwen2.5-vl-nvfp4": _nvidia(
+        "nvidia/Qwen2.5-VL-7B-Instruct-NVFP4",
+        QWEN2_5_VL,
+        rf"model\.layers({LINEAR})",
+        ["visual*"],
     ),
 }

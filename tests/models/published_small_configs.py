@@ -215,6 +215,27 @@ HUNYUAN = _named(
     use_cla=False,
 )
 
+#: LiquidAI/LFM2.5-8B-A1B: copy of the fields that count.
+LFM2_MOE: Json = {
+    **{key: value for key, value in _USUAL.items() if key not in ("hidden_act", "rms_norm_eps")},
+    "architectures": ["Lfm2MoeForCausalLM"],
+    "conv_L_cache": 3,
+    "conv_bias": False,
+    "layer_types": ["conv", "full_attention", "conv"],
+    "model_type": "lfm2_moe",
+    "moe_intermediate_size": 32,
+    "norm_eps": 1e-05,
+    "norm_topk_prob": True,
+    "num_dense_layers": 2,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "num_hidden_layers": 3,
+    "rope_theta": 5000000.0,
+    "routed_scaling_factor": 1.0,
+    "tie_word_embeddings": True,
+    "use_expert_bias": True,
+}
+
 #: MiniMaxAI/MiniMax-M2: copy of M2.5 in aiconfigurator; M2 has attn_type_list too.
 MINIMAX_M2: Json = {
     "architectures": ["MiniMaxM2ForCausalLM"],

@@ -16,6 +16,7 @@ from mxc.compiler.models.architectures.gemma4 import gemma4, gemma4_unified
 from mxc.compiler.models.architectures.glm4 import glm4
 from mxc.compiler.models.architectures.glm4_moe import glm4_moe
 from mxc.compiler.models.architectures.granite import granite, granite_moe
+from mxc.compiler.models.architectures.granite_hybrid import granite_hybrid
 from mxc.compiler.models.architectures.hunyuan import hunyuan
 from mxc.compiler.models.architectures.kimi_linear import kimi_linear
 from mxc.compiler.models.architectures.lfm2 import lfm2, lfm2_moe
@@ -82,6 +83,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("gpt_oss", "GptOssForCausalLM", _gpt_oss),
     Architecture("granite", "GraniteForCausalLM", _family(granite)),
     Architecture("granitemoe", "GraniteMoeForCausalLM", _family(granite_moe)),
+    Architecture("granitemoehybrid", "GraniteMoeHybridForCausalLM", _family(granite_hybrid)),
     Architecture("hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM", _family(hunyuan)),
     Architecture("kimi_linear", "KimiLinearForCausalLM", _family(kimi_linear)),
     Architecture("lfm2", "Lfm2ForCausalLM", _family(lfm2)),

@@ -14,22 +14,27 @@ from mxc.compiler.models.configs.fields import ConfigFields
 from mxc.compiler.models.decoder import Decoder, Layer
 
 #: The name of the mixture, and the checkpoints' names of its stacked expert tensors.
-_MIXTURE = "block_sparse_moe"
-_NAMES = (
-    (f".{_MIXTURE}.input_linear.weight", f".{_MIXTURE}.experts.gate_up_proj"),
-    (f".{_MIXTURE}.output_linear.weight", f".{_MIXTURE}.experts.down_proj"),
+MIXTURE = "block_sparse_moe"
+NAMES = (
+    (f".{MIXTURE}.input_linear.weight", f".{MIXTURE}.experts.gate_up_proj"),
+    (f".{MIXTURE}.output_linear.weight", f".{MIXTURE}.experts.down_proj"),
 )
 
 
 def granite(c: ConfigFields) -> Decoder:
     """The dense model of a config."""
-    return _scaled(c, "granite", mlp(c, bias=c.flag("mlp_bias", False)), "mlp")
+    return scaled(c, "granite", mlp(c, bias=c.flag("mlp_bias", False)), "mlp")
 
 
 def granite_moe(c: ConfigFields) -> Decoder:
     """The model of a config with experts in every layer, routed by a softmax over the chosen."""
     c.known("hidden_act", ("silu",), "silu")
-    experts = Mixture(
+    return replace(scaled(c, "granitemoe", experts(c), MIXTURE), aliases=NAMES)
+
+
+def experts(c: ConfigFields) -> Mixture:
+    """Read the experts of a layer."""
+    return Mixture(
         hidden=c.size("hidden_size"),
         width=c.size("intermediate_size"),
         experts=c.size("num_local_experts"),
@@ -37,14 +42,17 @@ def granite_moe(c: ConfigFields) -> Decoder:
         router="router.layer",
         tensors=ExpertTensors(stacked=True),
     )
-    return replace(_scaled(c, "granitemoe", experts, _MIXTURE), aliases=_NAMES)
 
 
-def _scaled(c: ConfigFields, name: str, inner: Mlp | Mixture, inner_name: str) -> Decoder:
+def scaled(
+    c: ConfigFields, name: str, inner: Mlp | Mixture, inner_name: str, *, rotated: bool = True
+) -> Decoder:
+    """Return the model whose layers have this MLP or mixture under `inner_name`."""
     bias = c.flag("attention_bias", False)
     attention = self_attention(
         c,
         shared=c.size("num_attention_heads"),
+        rope="config" if rotated else None,
         input_bias=bias,
         output_bias=bias,
         scale=c.number("attention_multiplier", 1.0),

@@ -17,7 +17,6 @@ _MISSING = {
         "bamba",
         "falcon_h1",
         "falcon_mamba",
-        "granitemoehybrid",
         "jamba",
         "mamba",
         "mamba2",

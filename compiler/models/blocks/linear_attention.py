@@ -218,12 +218,14 @@ def silu(x: ir.Value) -> ir.Value:
 
 def decay_of(x: ir.Value, shift: ir.Value, rate: ir.Value) -> ir.Value:
     """exp(-exp(rate) softplus(x + shift)) of scalars: the decay of a state."""
-    x = arith.addf(x, to_f32(shift))
-    zero = constant(0.0, f32())
-    # log(1 + exp(x)) in a form that does not overflow.
-    small = math.log1p(math.exp(arith.negf(math.absf(x))))
-    soft = arith.addf(arith.maximumf(x, zero), small)
+    soft = softplus(arith.addf(x, to_f32(shift)))
     return math.exp(arith.negf(arith.mulf(math.exp(to_f32(rate)), soft)))
+
+
+def softplus(x: ir.Value) -> ir.Value:
+    """log(1 + exp(x)) of an f32 scalar, in a form that does not overflow."""
+    small = math.log1p(math.exp(arith.negf(math.absf(x))))
+    return arith.addf(arith.maximumf(x, constant(0.0, f32())), small)
 
 
 def _heads(x: ir.Value, count: int) -> ir.Value:

@@ -206,6 +206,20 @@ HYBRIDS: dict[str, Case] = {
         | dict.fromkeys(("k_proj", "v_proj", "kv_a_proj_with_mqa", "w1", "w3", "w2"), "nvfp4")
         | dict.fromkeys(("g_a_proj", "g_b_proj", "f_a_proj", "kv_b_proj"), "mxfp4"),
     ),
+    # Attention without rotary positions; a shared MLP beside the experts.
+    "granitemoehybrid": Case(
+        t.GraniteMoeHybridConfig(
+            **TWO | {"num_hidden_layers": 3},
+            **FOUR_EXPERTS,
+            **GRANITE,
+            layer_types=[LINEAR, SEES_ALL, LINEAR],
+            shared_intermediate_size=64,
+            mamba_n_heads=4,
+            mamba_d_state=32,
+            position_embedding_type="nope",
+        ),
+        ATTENTION | dict.fromkeys(("in_proj", "out_proj"), "nvfp4"),
+    ),
     # A convolution over three tokens is all that the other layers see of earlier ones.
     "lfm2": Case(
         t.Lfm2Config(**TWO, layer_types=["conv", SEES_ALL], block_multiple_of=32),
