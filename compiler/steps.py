@@ -85,13 +85,16 @@ class OptRequest:
 class ImportRequest:
     """Functions to import from another framework: for each its StableHLO or its file (.pt2, .onnx).
 
-    `folder` receives the bytes of constants. `place` and `phase_timeout` are as in Request.
+    `folder` receives the bytes of constants. `alone`: lower each operation alone first, with a step
+    for each, so that the last step names one that ends the process. `place` and `phase_timeout` are
+    as in Request.
     """
 
     functions: dict[str, bytes | Path]
     folder: Path
     place: str
     phase_timeout: float = PHASE_TIMEOUT
+    alone: bool = False
 
 
 @dataclass(frozen=True)

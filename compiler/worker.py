@@ -22,6 +22,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,12 +85,42 @@ def run_passes(request: OptRequest) -> list[str | StepRefused]:
 def import_program(request: ImportRequest, on_step: OnStep | None = None) -> ImportedProgram:
     """Import a program in a worker process, which writes its constants into `request.folder`.
 
-    Raises as `compile_program`; if the importer dies, the CompileError has the last line of its
-    log.
+    Raises as `compile_program`; if the importer dies, the CompileError names the operation, or has
+    the last line of its log.
     """
-    found = _answer(request, on_step)
+    try:
+        found = _answer(request, on_step)
+    except _Died as died:
+        raise _blamed(request, died) from None
     assert isinstance(found, ImportedProgram)
     return found
+
+
+def _blamed(request: ImportRequest, died: _Died) -> CompileError:
+    """Return the error for a worker that died in an import: of the operation that also ends another
+    worker alone, else `died`."""
+    try:
+        _answer(replace(request, alone=True), None)
+    except _Died as again:
+        if again.step.kind == "part":
+            return CompileError(
+                f"{again.step.name} ends the importer ({again.how}); write it with other "
+                "operations",
+                phase=died.phase,
+            )
+    except MxcError:
+        pass
+    return died
+
+
+class _Died(CompileError):
+    """The worker died in `step`; `how` is its end."""
+
+    def __init__(self, message: str, step: CompileStep, how: str) -> None:
+        """`step` and `how` are as in the class."""
+        super().__init__(message, step.name)
+        self.step = step
+        self.how = how
 
 
 def _answer(request: _Asked, on_step: OnStep | None) -> Any:
@@ -134,7 +165,7 @@ def _follow(worker: Child, request: _Asked, folder: Path, on_step: OnStep | None
     return message
 
 
-def _death(ended: ChildExited, last: CompileStep, folder: Path) -> CompileError:
+def _death(ended: ChildExited, last: CompileStep, folder: Path) -> _Died:
     """Return the error for a worker that died, with the step, the cause and the kept IR."""
     how = str(ended)
     if ended.status == -signal.SIGKILL:
@@ -143,10 +174,11 @@ def _death(ended: ChildExited, last: CompileStep, folder: Path) -> CompileError:
     if ended.status == -signal.SIGSEGV and parsing:
         how += ", as of attributes, types or regions that nest thousands deep"
     words = _last_words((folder / _LOG).read_text(errors="replace"))
-    return CompileError(
+    return _Died(
         f"the compiler died in {last} ({how}){words}{_keep(folder, last)}; please report it with "
         "the program",
-        phase=last.name,
+        last,
+        str(ended),
     )
 
 

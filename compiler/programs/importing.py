@@ -13,6 +13,7 @@ from mxc.compiler.programs.constants import ConstantParameters
 from mxc.compiler.programs.imported import ImportedProgram
 from mxc.compiler.programs.roundings import require_exact_roundings
 from mxc.compiler.programs.signature import set_signature
+from mxc.compiler.programs.single import Tell, named
 from mxc.compiler.programs.stablehlo import donations, lower_stablehlo, names_of
 from mxc.compiler.programs.torch import read_torch
 from mxc.compiler.steps import IMPORT, CompileStep, ImportRequest
@@ -37,12 +38,17 @@ def import_here(request: ImportRequest, tell: Callable[[CompileStep], None]) -> 
         whole = ir.Module.create()
         constants = ConstantParameters(whole, request.folder, request.functions)
         for name, source in request.functions.items():
-            tell(CompileStep(kind="phase", name=f"{IMPORT} {name}"))
+            each = _teller(name, tell)
+            each(None)
             if isinstance(source, Path) and source.suffix == onnx.SUFFIX:
-                module, inputs, outputs = onnx.read_onnx(whole.context, source, constants)
+                module, inputs, outputs = onnx.read_onnx(
+                    whole.context, source, constants, each if request.alone else None
+                )
                 _add(whole, name, module, inputs, outputs)
             elif isinstance(source, Path):
-                module, inputs = read_torch(whole.context, source, constants)
+                module, inputs = read_torch(
+                    whole.context, source, constants, each if request.alone else None
+                )
                 _add(whole, name, module, inputs)
             else:
                 module = _parsed(source)
@@ -57,6 +63,18 @@ def import_here(request: ImportRequest, tell: Callable[[CompileStep], None]) -> 
         buffer = io.BytesIO()
         whole.operation.write_bytecode(buffer)
         return ImportedProgram(buffer.getvalue(), constants.found)
+
+
+def _teller(name: str, tell: Callable[[CompileStep], None]) -> Tell:
+    """Tell the step of the import of a function, or of one operation of it."""
+
+    def step(op: ir.Operation | None) -> None:
+        if op is None:
+            tell(CompileStep(kind="phase", name=f"{IMPORT} {name}"))
+        else:
+            tell(CompileStep(kind="part", name=named(op)))
+
+    return step
 
 
 def _parsed(code: bytes) -> ir.Module:

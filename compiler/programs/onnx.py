@@ -19,6 +19,7 @@ from mxc.compiler.programs.constants import LIST, ConstantParameters
 from mxc.compiler.programs.onnx_lowering import lower_quantized
 from mxc.compiler.programs.onnx_quantized import NOTE, forget, rewrite
 from mxc.compiler.programs.onnx_types import DOMAIN
+from mxc.compiler.programs.single import Tell
 from mxc.compiler.programs.torch import LOWER, lower, require_known
 from mxc.dialects.parameters import Parameters
 from mxc.errors import CompileError
@@ -37,9 +38,13 @@ _ELEMENTS = {
 
 
 def read_onnx(
-    context: ir.Context, file: Path, constants: ConstantParameters
+    context: ir.Context,
+    file: Path,
+    constants: ConstantParameters,
+    tell: Tell | None,
 ) -> tuple[ir.Module, tuple[str, ...], tuple[str, ...]]:
-    """The module of a .onnx file on tensors, and the names of its arguments and results.
+    """The module of a .onnx file on tensors, and the names of its arguments and results; `tell` as
+    in torch.py's `lower`.
 
     Raises CompileError for a file that is no model, and for what the importer does not know;
     PassError with the name of its node for an operation that has no lowering.
@@ -63,9 +68,9 @@ def read_onnx(
     except Exception as error:
         text = " ".join(str(error).split()) or type(error).__name__
         raise CompileError(f"{file}: cannot be imported: {text[:600]}", phase="import") from error
-    lower(("func.func(convert-torch-onnx-to-torch)",), module)
+    lower(("func.func(convert-torch-onnx-to-torch)",), module, tell)
     require_known(module)
-    lower(LOWER, module)
+    lower(LOWER, module, tell)
     return module, inputs, outputs
 
 

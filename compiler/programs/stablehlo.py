@@ -5,7 +5,7 @@ from __future__ import annotations
 from iree.compiler import ir
 from iree.compiler.dialects import cf, tensor
 
-from mxc.compiler.programs.torch import NO_LOWERING
+from mxc.compiler.programs.single import NO_LOWERING
 from mxc.dialects.dispatches import walk
 from mxc.errors import CompileError, PassError
 from mxc.passes.base import run

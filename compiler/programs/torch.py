@@ -16,17 +16,18 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith
 
 from mxc.compiler.programs.constants import LIST, ConstantParameters
+from mxc.compiler.programs.single import NO_LOWERING, Tell, lower_each, named, refused
 from mxc.compiler.programs.torch_lowering import lowered
 from mxc.dialects.dispatches import walk
 from mxc.dialects.parameters import Parameters
 from mxc.errors import CompileError, PassError
 from mxc.passes.base import run
 
-#: What is said of an operation that the importer does not lower.
-NO_LOWERING = "has no lowering; write it with other operations"
 #: What torch says of an operator that it does not have, and of a place in the user's source.
 _UNKNOWN = re.compile(r"failed to resolve torch\.ops\.([\w.]+) to an operator")
 _PLACE = re.compile(r'File "([^"]+)", line (\d+)')
+#: What torch adds to an error in a graph.
+_AT = " While executing %"
 #: Files of torch.export.save.
 SUFFIX = ".pt2"
 
@@ -95,9 +96,12 @@ def save(program: Any, file: Path) -> None:
 
 
 def read_torch(
-    context: ir.Context, file: Path, constants: ConstantParameters
+    context: ir.Context,
+    file: Path,
+    constants: ConstantParameters,
+    tell: Tell | None,
 ) -> tuple[ir.Module, tuple[str, ...]]:
-    """The module of a .pt2 file on tensors, and the names of its arguments.
+    """The module of a .pt2 file on tensors, and the names of its arguments; `tell` as in `lower`.
 
     Its parameters and buffers are parameters of the same names. Raises CompileError for what the
     importer does not know, PassError with its place for an operation that has no lowering.
@@ -127,7 +131,7 @@ def read_torch(
         raise _refusal(error) from error
     module = importer.module
     require_known(module)
-    lower(LOWER, module)
+    lower(LOWER, module, tell)
     _see_through_views(module)
     return module, tuple(map(str, program.graph_signature.user_inputs))
 
@@ -149,8 +153,7 @@ def _loaded(file: Path) -> Any:
     except Exception as error:
         text = said.getvalue()
         if unknown := _UNKNOWN.search(text):
-            found = _PLACE.search(text, unknown.end())
-            place = f'loc("{found[1]}":{found[2]}:0): ' if found else ""
+            place = _place(text[unknown.end() :])
             raise CompileError(f"{place}{unknown[1]} {NO_LOWERING}", phase="import") from error
         raise CompileError(
             f"{file.name} cannot be imported: it is no file that torch.export.save of torch "
@@ -170,23 +173,54 @@ def require_importable(program: Any) -> None:
 
     given = {*program.graph_signature.user_inputs}
     for node in program.graph.nodes:
-        found = _PLACE.search(node.meta.get("stack_trace") or "")
-        place = f'loc("{found[1]}":{found[2]}:0): ' if found else ""
         if isinstance(node.target, torch._ops.HigherOrderOperator):
             name = node.target.name()
             if not hasattr(fx_importer.GraphNodeImporter, f"_import_hop_{name}"):
-                raise CompileError(f"{place}torch.{name} {NO_LOWERING}", phase="import")
+                # That a call has effects is said around it.
+                what = node.args[1] if name == "with_effects" else f"torch.{name}"
+                raise CompileError(f"{_named(node, what)} {NO_LOWERING}", phase="import")
         kind = getattr(node.meta.get("val"), "dtype", None)
         known = kind is None or kind in fx_importer.TORCH_DTYPE_TO_MLIR_TYPE
         if not known or (node.name in given and kind is not None and kind.is_complex):
-            what = f"argument {node.name}" if node.op == "placeholder" else str(node.target)
+            argument = f"argument {node.name}" if node.op == "placeholder" else None
             raise CompileError(
-                f"{place}{what} is {kind}, which has no lowering; use another type", phase="import"
+                f"{argument or _named(node, node.target)} is {kind}, which has no lowering; use "
+                "another type",
+                phase="import",
             )
 
 
+def _place(trace: str) -> str:
+    """The place of the user's source in a trace of torch, before a message; empty if none."""
+    found = _PLACE.search(trace)
+    return f'loc("{found[1]}":{found[2]}:0): ' if found else ""
+
+
 def _refusal(error: Exception) -> CompileError:
-    return CompileError(f"the program cannot be imported: {_in_a_line(error)}", phase="import")
+    """The error for an exception of torch or of the importer, with the node that it was at."""
+    said, node = _in_a_line(error).partition(_AT)[0], _node_of(error)
+    if node is None:
+        return CompileError(f"the program cannot be imported: {said}", phase="import")
+    return CompileError(f"{_named(node, node.target)} cannot be imported: {said}", phase="import")
+
+
+def _named(node: Any, what: object) -> str:
+    """What a node calls, after its place in the user's source."""
+    place = _place(node.meta.get("stack_trace") or "")
+    return f"{place}{what}" if place else f"{what} (its place is not known)"
+
+
+def _node_of(error: Exception) -> Any:
+    """The node of a graph that a loop over nodes was at where an exception was raised, or None."""
+    import torch
+
+    found, at = None, error.__traceback__
+    while at is not None:
+        own = at.tb_frame.f_locals
+        node = own.get("node", own.get("n"))
+        found = node if isinstance(node, torch.fx.Node) and node.op != "output" else found
+        at = at.tb_next
+    return found
 
 
 def _in_a_line(error: Exception) -> str:
@@ -282,34 +316,26 @@ def _see_through_views(module: ir.Module) -> None:
         op.erase()
 
 
-def lower(passes: Sequence[str], module: ir.Module) -> None:
-    """Run passes of the importer. Raises PassError with its place for an operation without a
-    lowering."""
+def lower(passes: Sequence[str], module: ir.Module, tell: Tell | None) -> None:
+    """Run passes of the importer, with `tell` first on each operation alone (`lower_each`).
+
+    Raises PassError, with its place in the user's source, for an operation without a lowering.
+    """
+    if tell is not None:
+        lower_each(module.operation, passes, tell)
+    before = module.operation.clone()
     try:
         run(passes, module)
     except PassError as error:
-        for op in walk(module.operation):
-            if op.name.startswith("torch.") and str(op.location) == str(error.location):
-                raise PassError(f"{_called(op)} {NO_LOWERING}", op.location) from error
-        raise
-
-
-def _called(op: ir.Operation) -> str:
-    """What a framework calls an operation: aten.add.Tensor, onnx.Add."""
-    named = "name" in op.attributes and op.name == "torch.operator"
-    name = ir.StringAttr(op.attributes["name"]).value if named else op.name
-    return str(name).removeprefix("torch.")
+        place = error.location if isinstance(error.location, ir.Location) else None
+        op = refused(before, passes, place)
+        if op is None:
+            raise
+        raise PassError(f"{named(op)} {NO_LOWERING}") from error
 
 
 def require_known(module: ir.Module) -> None:
-    """Raise CompileError for an operation that is not torch's own, with its place."""
-    found: list[ir.Operation] = []
-
-    def look(op: ir.Operation) -> ir.WalkResult:
+    """Raise CompileError, with its place, for an operation that is not torch's own."""
+    for op in walk(module.operation):
         if op.name == "torch.operator":
-            found.append(op)
-        return ir.WalkResult.ADVANCE
-
-    module.operation.walk(look)
-    for op in found:
-        raise CompileError(f"{op.location}: {_called(op)} {NO_LOWERING}", phase="import")
+            raise CompileError(f"{named(op)} {NO_LOWERING}", phase="import")

@@ -16,7 +16,7 @@ import mxc
 from mxc.artifact.manifest import REPORT
 from mxc.compiler.artifact import Artifact
 from mxc.compiler.report import Report
-from mxc.errors import CompileError, RequestError
+from mxc.errors import CompileError, MxcError, RequestError
 from mxc.formats.formats import FORMATS
 
 N, K = 64, 128
@@ -274,6 +274,49 @@ def test_what_the_importer_does_not_know_is_refused(
     with pytest.raises(CompileError, match=said) as caught:
         mxc.compile(program, output=tmp_path / "x.mxc")
     assert "\n" not in str(caught.value)
+
+
+def wide_image(x: torch.Tensor) -> torch.Tensor:
+    scaled = torch.nn.functional.interpolate(x[None, None], scale_factor=2, mode="bilinear")
+    return scaled[0, 0]
+
+
+@pytest.mark.parametrize(
+    ("function", "x", "said"),
+    [
+        # The pass of the importer complains about a constant whose place is unknown.
+        (lambda x: x.roll(1, 0), torch.zeros(4, 4), r"aten\.fmod\.Scalar has no lowering"),
+        (wide_image, torch.zeros(4, 4), r"aten\.upsample_bilinear2d\.vec has no lowering"),
+        (torch.linalg.inv, torch.eye(4), r"aten\._linalg_check_errors\.default has no lowering"),
+        (
+            lambda x: torch.fake_quantize_per_tensor_affine(x, 0.1, 0, -128, 127),
+            torch.zeros(4),
+            r"aten\.fake_quantize_per_tensor_affine\w*\.default cannot be imported",
+        ),
+        # The importer ends its process.
+        (torch.max, torch.zeros(4, dtype=torch.uint8), r"aten\.max ends the importer \(killed by"),
+    ],
+)
+def test_the_operation_that_fails_is_named(
+    tmp_path: Path, function: Any, x: torch.Tensor, said: str
+) -> None:
+    """With its place in the source; where torch has kept none, it says so."""
+
+    class Failing(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lin = torch.nn.Linear(32, 32)
+
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return self.lin(y), function(x)
+
+    program = torch.export.export(Failing(), (x, torch.zeros(2, 32)))
+    for match in (rf"test_torch\.py\W.*: {said}", r"^aten\S* \(its place is not known\) "):
+        with pytest.raises(MxcError, match=match) as caught:
+            mxc.compile(program, output=tmp_path / "x.mxc")
+        assert "\n" not in str(caught.value)
+        for node in program.graph.nodes:
+            node.meta.pop("stack_trace", None)
 
 
 @pytest.mark.parametrize("content", [b"", b"no archive"])
