@@ -36,7 +36,7 @@ from mxc.dialects.indexing import (
     trace,
 )
 from mxc.dialects.reasons import Reason
-from mxc.dialects.scalar_nodes import Apply, Literal, TensorElement, Tree, loops_of, parts, reads
+from mxc.dialects.scalar_nodes import Apply, Literal, TensorElement, Tree, loops_of, reads
 from mxc.dialects.scalar_trees import body_tree, tree_of
 from mxc.passes.rewriting.between_products import (
     MAXIMA,
@@ -52,8 +52,6 @@ N, V, G, T, S, D, M = range(7)
 
 #: A masked score of at most this much has the weight zero beside any other score.
 LOW = -1.0e30
-#: Bits of f32, in which kernels compute scores and weights.
-_F32 = 32
 _CASTS = ("arith.extf", "arith.truncf")
 
 
@@ -83,7 +81,6 @@ class AttentionForm:
     zero where all scores of a query are -inf."""
 
     op: ir.Operation
-    first: ir.Operation
     queries: TensorRead
     keys: TensorRead
     values: TensorRead
@@ -154,24 +151,14 @@ class _Match:
         values = self._side(op, self.values, places)
         at = self._at(indexing_maps(op)[self.weights], places)
         tree = tree_of(op.operands[self.weights], at, self.ranges, self._enters)
-        self._round(tree)
+        self.rounded |= dict.fromkeys(self.between.roundings(tree))
         scores, product = self._softmax(tree)
         scale, masks = self._masks(scores)
         queries, keys = self._first(product)
         return AttentionForm(
-            op=op,
-            first=self.between.first,
-            queries=queries,
-            keys=keys,
-            values=values,
-            scale=scale,
-            masks=masks,
-            ranges=self.ranges,
-            result=result,
-            inner=self.inner,
-            rounded=tuple(self.rounded),
-            guarded=self.guarded,
-        )
+            op, queries, keys, values, scale, masks, self.ranges, result, self.inner,
+            tuple(self.rounded), self.guarded,
+        )  # fmt: skip
 
     def _places(self) -> list[ir.AffineExpr]:
         """The loops of the second contraction as digits."""
@@ -285,15 +272,6 @@ class _Match:
             self.guarded = True
         return scores, product
 
-    def _round(self, tree: Tree) -> None:
-        """Record the types narrower than f32 of what is computed from the first contraction."""
-        if not any(read.value in self.between.values for read in reads(tree)):
-            return
-        if isinstance(tree.type, ir.FloatType) and tree.type.width < _F32:
-            self.rounded[str(tree.type)] = None
-        for part in parts(tree):
-            self._round(part)
-
     def _products(self, tree: Tree) -> Iterator[TensorElement]:
         first = self.between.first.results[0]
         return (read for read in reads(tree) if read.value == first)
@@ -320,7 +298,7 @@ class _Match:
         own = [] if inner is None else list({each.at: each for each in self._products(inner)})
         if inner is None or len(own) != 1:
             raise _Unmatched("its maximum or sum is not one of its scores")
-        self._round(inner)
+        self.rounded |= dict.fromkeys(self.between.roundings(inner))
         places = [_loop(S)] * len(loop_ranges(op))
         for index, each in zip(indexing_maps(op)[inputs + number].results, read.at, strict=True):
             loop = dim_of(index)

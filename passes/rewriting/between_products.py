@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from iree.compiler import ir
 
 from mxc.dialects.dequantize import iterators
 from mxc.dialects.indexing import dim_of, indexing_maps
+from mxc.dialects.scalar_nodes import Tree, parts, reads
 from mxc.dialects.scalar_trees import inputs_of
 from mxc.passes.kernels.values import is_zero
 from mxc.passes.rewriting.generics import yielded
 
 #: Most operations between the two contractions, with all that a mask is computed from.
 _MOST = 512
+#: Bits of f32.
+_F32 = 32
 #: The greater of two floats.
 MAXIMA = ("arith.maximumf", "arith.maxnumf")
 
@@ -57,6 +61,14 @@ class Between:
 
     first: ir.Operation
     values: set[ir.Value]
+
+    def roundings(self, tree: Tree) -> Iterator[str]:
+        """Yield the types narrower than f32 of what a tree computes from the contraction."""
+        if any(read.value in self.values for read in reads(tree)):
+            if isinstance(tree.type, ir.FloatType) and tree.type.width < _F32:
+                yield str(tree.type)
+            for part in parts(tree):
+                yield from self.roundings(part)
 
 
 def between_products(value: ir.Value) -> Between | None:
