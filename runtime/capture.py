@@ -24,7 +24,7 @@ from mxc.runtime.device import topology
 
 @dataclass(frozen=True, kw_only=True)
 class CapturedDispatch:
-    """One dispatch.
+    """One dispatch, on the device of this number.
 
     `start` and `end` are nanoseconds of a monotonic clock; `busy` is the time of its workgroups in
     nanoseconds, summed over all threads.
@@ -34,6 +34,7 @@ class CapturedDispatch:
     start: int
     end: int
     busy: int
+    device: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +47,8 @@ class CapturedCall:
 
 @dataclass(frozen=True, kw_only=True)
 class CapturedProgram:
-    """An artifact's compiled module and weight archives, and the device that runs them."""
+    """An artifact's compiled module and weight archives, and what runs them: the URIs of devices,
+    separated by ",", and the number of threads of each."""
 
     module: Path
     archives: tuple[Path, ...]
@@ -68,7 +70,7 @@ def capture(
     words = [
         f"--module={program.module}",
         "--module_mode=mmap",
-        f"--device={program.device}",
+        *(f"--device={uri}" for uri in program.device.split(",")),
         *topology(program.threads),
         f"--function={function}",
         *(f"--input={value}" for value in inputs),
@@ -101,6 +103,7 @@ def events(text: str) -> list[CapturedDispatch]:
                     start=row["start_host_time_ns"],
                     end=row["end_host_time_ns"],
                     busy=row["tile_duration_sum_ns"],
+                    device=row["physical_device_ordinal"],
                 )
             )
     return sorted(found, key=lambda each: each.start)

@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -44,6 +44,9 @@ REPETITIONS = 7
 
 #: The prefix of a kernel's name with the number of its dispatch.
 _KERNEL = re.compile(r"^\w+?_dispatch_\d+_")
+
+#: The prefix of the name of an operation on one of several devices.
+_DEVICE = re.compile(r"^device\.\d+\.")
 
 #: Bytes of a pool that are written to a file at a time.
 _PIECE = 1 << 20
@@ -81,6 +84,7 @@ class OperationRow(ProfileRow):
 class Profile:
     """One call of `function` on `tokens` rows of one sequence, which start at `position`.
 
+    `device` is the number of one of several devices, whose operations these are; else None.
     `milliseconds` is the wall time of the call, and the sum of the times of `operations`,
     `between_operations` and `around_operations`. `undisturbed` is the wall time without the
     profiler. All times are in milliseconds, of the fastest of `repetitions` calls.
@@ -96,6 +100,7 @@ class Profile:
     between_operations: float
     around_operations: float
     operations: tuple[OperationRow, ...]
+    device: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the profile as `mxc bench --profile --json` prints it."""
@@ -117,16 +122,12 @@ def profile_model(model: Model, tokens: Sequence[int]) -> tuple[Profile, ...]:
     """Profile two steps on a prompt of `tokens`: its last rows, and one token after the prompt.
 
     The first step has the last rows of the prompt, as many as a call takes, and computes the logits
-    of the last row. Raises RequestError for an artifact that is not a language model, is for
-    several devices or no CPU, or uses AMX tiles, and where IREE's tools fail.
+    of the last row. Of several devices each has a profile of a step. Raises RequestError for an
+    artifact that is not a language model, is for no CPU or uses AMX tiles, and where IREE's tools
+    fail.
     """
     record = language_model(model)
-    if record.devices > 1:
-        raise RequestError(
-            f"{model.path}: compiled for {record.devices} devices: a profile is of one; compile it "
-            "without --devices"
-        )
-    if driver_of(model.uri) not in CPU_DRIVERS:
+    if not all(driver_of(uri) in CPU_DRIVERS for uri in model.uri.split(",")):
         raise RequestError(
             f"{model.path}: compiled for {model.manifest.target.name}: profiles are made on CPUs "
             "only, because IREE's profiler records nothing on this device"
@@ -154,7 +155,7 @@ def profile_model(model: Model, tokens: Sequence[int]) -> tuple[Profile, ...]:
         # A repeated step writes the same pages again; recurrent states do advance.
         prompt = work.profile(run(last, tokens[last:]))
         token = work.profile(run(len(tokens), [0]))
-    return prompt, token
+    return *prompt, *token
 
 
 @dataclass(frozen=True)
@@ -164,8 +165,8 @@ class _Work:
     record: ModelRecord
     folder: Path
 
-    def profile(self, plan: StepPlan) -> Profile:
-        """Profile one step."""
+    def profile(self, plan: StepPlan) -> list[Profile]:
+        """Profile one step, on each device."""
         given = inputs(plan, self.record)
         kinds = self.model.functions[STEP].inputs
         words = [
@@ -184,15 +185,20 @@ class _Work:
             fastest = min(fastest, time.perf_counter() - begin)
         calls = capture(self._program(), STEP, words, REPETITIONS + 1, self.folder)
         position, rows = int(plan.positions[0]), len(plan.tokens)
-        return summarise(
-            min(calls[1:], key=lambda call: call.seconds),
-            operations(self.model, STEP, rows, position + rows),
-            function=STEP,
-            position=position,
-            tokens=rows,
-            threads=self.model.threads,
-            undisturbed=1e3 * fastest,
-        )
+        call = min(calls[1:], key=lambda call: call.seconds)
+        known = operations(self.model, STEP, rows, position + rows)
+        return [
+            summarise(
+                *(_on_device(call, known, number) if self.record.devices > 1 else (call, known)),
+                function=STEP,
+                position=position,
+                tokens=rows,
+                threads=self.model.threads,
+                undisturbed=1e3 * fastest,
+                device=number if self.record.devices > 1 else None,
+            )
+            for number in range(self.record.devices)
+        ]
 
     def _program(self) -> CapturedProgram:
         model = self.model
@@ -215,6 +221,24 @@ class _Work:
                     out.write(part.data)
             out.truncate(data.size)
         return f"{'x'.join(map(str, buffer.shape))}x{kind.stored.dtype}=@{file}"
+
+
+def _on_device(
+    call: CapturedCall, known: Sequence[dict[str, Any]], number: int
+) -> tuple[CapturedCall, list[dict[str, Any]]]:
+    """Return the dispatches of a call, and the operations of the report, on one of several devices.
+
+    Operations of the device have its number before their names; those whose device the report does
+    not say are taken as of each.
+    """
+    own = tuple(each for each in call.dispatches if each.device == number)
+    prefix = f"device.{number}."
+    there = [
+        each | {"name": each["name"].removeprefix(prefix)}
+        for each in known
+        if each["name"].startswith(prefix) or not _DEVICE.match(each["name"])
+    ]
+    return replace(call, dispatches=own), there
 
 
 def operations(
@@ -261,6 +285,7 @@ def summarise(
     tokens: int,
     threads: int,
     undisturbed: float,
+    device: int | None = None,
 ) -> Profile:
     """Return the profile of one call; `known`: the operations of the report, in program order.
 
@@ -306,6 +331,7 @@ def summarise(
         between_operations=(span - sum(share.nanoseconds for share in shares)) / 1e6,
         around_operations=(wall - span) / 1e6,
         operations=_longest_first(rows),
+        device=device,
     )
 
 

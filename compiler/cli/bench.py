@@ -42,7 +42,8 @@ def command(
     The tokens are random, the choice is greedy. With --batch, each sequence has a prompt and
     tokens of its own, and tokens a second are those of all of them. A step of prompt tokens and
     one of a token of each are computed first and not counted: they read the weights from disk.
-    --profile repeats the step of the last prompt tokens, and that of the first generated one.
+    --profile repeats the step of the last prompt tokens, and that of the first generated one. Each
+    of several devices has a table of its own.
     """
     result = measure(artifact, prompt, generate, threads, device, level, batch)
     profiles = measured_profiles(artifact, prompt, threads, device, level) if profile else ()
@@ -78,9 +79,11 @@ def profile_table(profile: Profile) -> Table:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
+    where = "" if profile.device is None else f"device {profile.device}: "
+    rows = "row" if profile.tokens == 1 else "rows"
     title = (
-        f"{profile.function} of {profile.tokens} {'row' if profile.tokens == 1 else 'rows'} at "
-        f"position {profile.position}: {profile.milliseconds:.2f} ms with the profiler, "
+        f"{where}{profile.function} of {profile.tokens} {rows} at position "
+        f"{profile.position}: {profile.milliseconds:.2f} ms with the profiler, "
         f"{profile.undisturbed:.2f} ms without ({profile.threads} threads)"
     )
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))

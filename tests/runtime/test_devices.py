@@ -4,7 +4,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -12,7 +11,6 @@ from mxc.artifact.manifest import Manifest, read_manifest
 from mxc.errors import RequestError
 from mxc.runtime.device import device_uris
 from mxc.runtime.machine import core_cpus
-from mxc.runtime.profile import profile_model
 
 
 @pytest.fixture
@@ -48,12 +46,6 @@ def test_other_devices_are_refused(manifest: Manifest, device: str, said: str) -
     with pytest.raises(RequestError, match=said) as error:
         device_uris(device, on_gpus(manifest), "m.mxc")
     assert "\n" not in str(error.value)
-
-
-def test_a_profile_is_of_one(manifest: Manifest) -> None:
-    model = SimpleNamespace(manifest=manifest, path="m.mxc")
-    with pytest.raises(RequestError, match="compiled for 2 devices: a profile is of one"):
-        profile_model(model, [1])
 
 
 #: Prints the cores of each worker of two devices of as many threads as half of the cores.

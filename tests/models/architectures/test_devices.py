@@ -8,6 +8,7 @@ from built import PROMPT, Built
 from mxc.artifact.manifest import REPORT, WEIGHTS, read_json
 from mxc.artifact.parameter_archive import read_archive
 from mxc.compiler.report import Reports
+from mxc.runtime.profile import profile_model
 
 #: A case, and how many devices compute it.
 DEVICES = {
@@ -73,6 +74,29 @@ def test_states_are_of_the_heads_of_each_device(name: str, devices: int, built: 
         for name, shape in (("convolution", (1, 3, 16 + 16 + 64)), ("delta_rule", (1, 2, 16, 32)))
     }
     assert built(name, devices).model.manifest.model.bytes_per_sequence == 2 * 4 * (288 + 1024)
+
+
+@pytest.mark.parametrize(("name", "devices"), [("gpt_oss", 2)])
+def test_each_device_has_a_profile(name: str, devices: int, built: Builds) -> None:
+    """Each adds up to the wall time of the call, and has as many kernels as the report says."""
+    model = built(name, devices).model
+    report = read_json((model.path / REPORT).read_text(), REPORT)
+    products = [one["kernel"] for one in report["operations"] if "qkv_proj" in one["name"]]
+    profiles = profile_model(model, [1, 2, 3])
+    assert [(one.device, one.position, one.tokens) for one in profiles] == [
+        (0, 0, 3),
+        (1, 0, 3),
+        (0, 3, 1),
+        (1, 3, 1),
+    ]
+    for one in profiles:
+        rows = {row.name: row for row in one.operations}
+        own = rows["model.layers.*.self_attn.qkv_proj"]
+        assert own.calls == len(products) // devices
+        assert not any(name.startswith("device") for name in rows)
+        apart = one.between_operations + one.around_operations
+        total = sum(row.milliseconds for row in one.operations) + apart
+        assert total == pytest.approx(one.milliseconds)
 
 
 @each
