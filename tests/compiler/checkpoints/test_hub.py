@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import unquote, urlsplit
 
 import huggingface_hub.constants
@@ -36,9 +36,10 @@ REPOSITORIES = {"someone/some.model-4b": FILES}
 
 
 class Hub(BaseHTTPRequestHandler):
-    """Answers as huggingface.co does; `asked` has the paths."""
+    """Answers as huggingface.co does; `asked` has the paths, `shown` the tokens that came."""
 
     asked: list[str]
+    shown: ClassVar[list[str]] = []
 
     def do_HEAD(self) -> None:
         self._answer(body=False)
@@ -52,6 +53,7 @@ class Hub(BaseHTTPRequestHandler):
     def _answer(self, *, body: bool) -> None:
         path = unquote(urlsplit(self.path).path)
         self.asked.append(path)
+        self.shown.append(self.headers.get("Authorization", ""))
         status, headers, content = answer(path)
         self.send_response(status)
         for name, value in {**headers, "Content-Length": str(len(content))}.items():
@@ -159,6 +161,26 @@ def test_what_the_hub_refuses(hub: list[str], source: str, revision: str | None,
         located(source, revision)
     assert str(refused.value).startswith(f"{source}: ")
     assert "127.0.0.1" not in str(refused.value)
+
+
+@pytest.mark.parametrize("source", ["someone/nothing", "someone/locked", "someone/some.model-4b"])
+def test_a_token_is_not_printed(
+    hub: list[str],
+    source: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """It goes to the hub, and is in no message."""
+    monkeypatch.setenv("HF_TOKEN", "hf_A1b2C3d4E5f6")
+    Hub.shown.clear()
+    said = ""
+    try:
+        located(source)
+    except CheckpointError as error:
+        said = str(error)
+    said += "".join(capfd.readouterr())
+    assert "A1b2C3d4E5f6" not in said
+    assert "Bearer hf_A1b2C3d4E5f6" in Hub.shown
 
 
 def test_no_network(hub: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
