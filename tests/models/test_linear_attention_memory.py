@@ -53,6 +53,10 @@ CONFIGS = {
 }
 
 
+#: Bytes of a state, and rows of a chunk in rules that keep one for each (transformers has 64).
+STATE, CHUNK = 128 * 128 * 4, 64
+
+
 def transients(folder: Path, config: Any, target: str, rows: int) -> dict[str, int]:
     """Bytes of the transient buffers of calls: of a token, and of so many rows of a prompt."""
     folder.mkdir()
@@ -72,16 +76,18 @@ def transients(folder: Path, config: Any, target: str, rows: int) -> dict[str, i
 @pytest.mark.parametrize(
     ("name", "target", "row"),
     [
-        ("gated delta net", "cpu", 9400),
-        ("gated delta net", "gfx950", 8000),
-        ("Kimi delta attention", "cpu", 15600),
-        ("Kimi delta attention", "gfx950", 11400),
+        ("gated delta net", "cpu", 9334),
+        ("gated delta net", "gfx950", 7984),
+        ("Kimi delta attention", "cpu", 15512),
+        ("Kimi delta attention", "gfx950", 11364),
     ],
 )
 def test_no_state_grows_with_the_chunk(name: str, target: str, row: int, tmp_path: Path) -> None:
-    """`row`: bytes that a row takes, a little more than it does."""
+    """`row`: bytes of activations that a row takes; a pass that keeps others changes it a little.
+
+    The bound is halfway to what it would be with a state for each chunk.
+    """
     few, many = (transients(tmp_path / str(n), CONFIGS[name], target, n) for n in (64, 512))
     # Rows are not padded to a chunk.
     assert many["token"] <= few["prompt"] / 32
-    # A state for each 64 rows would be 1 KiB a row.
-    assert (many["prompt"] - few["prompt"]) / (512 - 64) <= row
+    assert (many["prompt"] - few["prompt"]) / (512 - 64) < row + STATE / CHUNK / 2
