@@ -173,6 +173,7 @@ ds_swizzle_b32 v1, v2 offset:swizzle(REVERSE,32)
 ds_swizzle_b32 v1, v2 offset:swizzle(REVERSE,8)
 ds_read_b64_tr_b16 v[2:3], v1
 global_load_dwordx4 v[4:7], v1, s[2:3] offset:-16 nt
+global_load_dwordx3 v[2:4], v1, s[2:3]
 global_load_dword a1, v[2:3], off sc0 sc1
 global_store_short v1, v2, s[2:3]
 global_store_dwordx2 v[2:3], v[4:5], off offset:4095
@@ -319,6 +320,8 @@ def test_a_kernel_with_its_descriptor() -> None:
         ("v_add_f64 v[2:3], v[4:5], v6", "v6 is 1 registers, wanted 2"),
         ("v_add_f64 v[3:4], v[4:5], v[6:7]", r"v\[3:4\] does not begin at a multiple of 2"),
         ("s_load_dwordx4 s[2:5], s[0:1], 0", r"s\[2:5\] does not begin at a multiple of 4"),
+        ("v_add_u32 v0, 0x100000000, v1", "0x100000000 does not fit into 32 bits"),
+        ("v_add_u32 v0, -0x80000001, v1", "-0x80000001 does not fit into 32 bits"),
         ("v_add_u32_e64 v0, v1, 0x12345", "takes no 32-bit constant, found 0x12345"),
         ("s_add_u32 s0, 0x12345, 0x23456", "takes one 32-bit constant, found two"),
         ("v_add_f32 v0, v1, v2 clamp clamp", "clamp is given twice"),

@@ -112,6 +112,8 @@ def test_capacity_is_what_sequences_may_fill_or_what_there_is() -> None:
     # Each sequence sees three pages and two at their ends; a step adds two; twice that.
     assert capacity(both, limits, 1 << 40) == ((1000, 104), 0)
     assert capacity(both, limits, 608 * page) == ((400, 104), 0)
+    # Windows, of which a page has twice the bytes, get at most half of the memory.
+    assert capacity(both, limits, 200 * page) == ((100, 50), 0)
     stateful = record(states={"s": TensorType(shape=(256,), dtype="f32")}, bytes_per_sequence=1024)
     assert capacity(stateful, limits, 1 << 40) == ((1000,), 10)
     assert capacity(stateful, limits, 8 << 10) == ((4,), 4)
