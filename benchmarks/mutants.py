@@ -8,10 +8,10 @@ which records the lines that each of its tests reaches. Then each remaining muta
 fork, where the tests of the file that reach its line run until one fails. A mutant that makes tests
 run too long counts as killed.
 
-Test files run in the order of the seconds that they took in an earlier run; one that is named after
-a mutant's file counts as ten times as fast. No file runs after all mutants are killed, and only the
+Test files that took little time in an earlier run come first, and those that are in the folder of
+many mutants or named after a mutant's file. No file runs after all mutants are killed, and only the
 tests of a file that begin within --seconds. Records of reached lines are kept in build/ until the
-sources change, and so are mutants that the output lists as killed.
+sources change. The output keeps the mutants that are killed, and which test files others survive.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
-from mutation.change import chosen
+from mutation.change import Mutant, chosen
 from mutation.trial import Trials
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -60,20 +61,32 @@ def enter_a_clone(folder: Path) -> None:
 def run(trials: Trials, words: argparse.Namespace, files: Sequence[str]) -> int:
     """Run one test file after the other; returns how many mutants survive."""
     known = words.output.read_text().splitlines() if words.output.exists() else []
-    rows = {str(row["mutant"]): row for row in map(json.loads, known) if row["killer"]}
+    rows = {str(row["mutant"]): row for row in map(json.loads, known)}
     for mutant in words.mutants:
-        new = {"mutant": asdict(mutant), "killer": None, "tests": 0, "seconds": 0.0}
+        new: dict[str, Any] = {
+            "mutant": asdict(mutant),
+            "killer": None,
+            "tests": 0,
+            "seconds": 0.0,
+            "survives": [],
+        }
         rows.setdefault(str(new["mutant"]), new)
     left = [mutant for mutant in words.mutants if not rows[str(asdict(mutant))]["killer"]]
-    for file in files:
-        every = trials.tests(file) if left else []
+    files = [*files]
+    while left and files:
+        file = min(files, key=lambda file: price(file, left, trials.costs.get(file, 1.0)))
+        files.remove(file)
+        every, digest = trials.tests(file), trials.digest_of(file)
         for mutant in [*left]:
             row, tests = rows[str(asdict(mutant))], trials.reaching(mutant, every)
+            if digest in row["survives"]:
+                continue
             while tests and row["seconds"] + sum(test[1] for test in tests) > words.seconds:
                 tests.pop()
             row["killer"] = trials.killer(mutant, tests)
             row["tests"] += len(tests)
             row["seconds"] += sum(test[1] for test in tests)
+            row["survives"] += [] if row["killer"] else [digest]
             if row["killer"]:
                 left.remove(mutant)
                 print(f"{mutant}: {row['killer']}", file=words.screen)
@@ -89,6 +102,14 @@ def run(trials: Trials, words: argparse.Namespace, files: Sequence[str]) -> int:
         f"{count} mutants, {len(left)} survived, {seconds:.0f} s of processors", file=words.screen
     )
     return len(left)
+
+
+def price(file: str, left: Sequence[Mutant], seconds: float) -> float:
+    """The seconds of a test file for each of the mutants that it is probably about."""
+    name, folder = Path(file).stem.removeprefix("test_"), Path(file).parent.parts[1:]
+    subjects = [Path(mutant.file) for mutant in left]
+    beside = sum(folder != () and each.parts[: len(folder)] == folder for each in subjects)
+    return seconds / (1 + beside + 10 * sum(each.stem == name for each in subjects))
 
 
 def main() -> int:
@@ -110,7 +131,6 @@ def main() -> int:
 
     enter_a_clone(folder)
     words.mutants = chosen(folder, words.count, words.seed, words.subjects)
-    named = {Path(mutant.file).stem for mutant in words.mutants}
     tests = [Path(file) for file in git(folder, "ls-files", *words.tests).splitlines()]
     files = [str(f) for f in tests if f.match("test_*.py") or f.match("lit_tests/*/*.*")]
     with folder.with_name("output.txt").open("w") as said:
@@ -124,15 +144,7 @@ def main() -> int:
     quiet = ["-q", "-p", "no:cacheprovider", "-p", "hypothesis.extra.pytestplugin"]
     sources = git(folder, "ls-files", *(f"{place}/*.py" for place in SOURCES)).splitlines()
     left: list[int] = []
-
-    def cost(file: str) -> float:
-        faster = 10 if Path(file).stem.removeprefix("test_") in named else 1
-        return trials.costs.get(file, 1.0) / faster
-
-    def work(trials: Trials) -> None:
-        left.append(run(trials, words, sorted(files, key=cost)))
-
-    trials = Trials(folder, sources, words.seconds, work)
+    trials = Trials(folder, sources, words.seconds, lambda t: left.append(run(t, words, files)))
     collected = [file for file in files if not file.startswith("lit_tests/")]
     pytest.main([*quiet, f"--basetemp={folder}/../temporary/pytest", *collected], plugins=[trials])
     return int(left != [0])

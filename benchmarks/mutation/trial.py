@@ -77,7 +77,7 @@ class Trials:
         self._costs = self.folder / "seconds.json"
         if self._costs.exists():
             self.costs = json.loads(self._costs.read_text())
-        self.digest = hashlib.sha256(b"".join((root / name).read_bytes() for name in sources))
+        self._digest = hashlib.sha256(b"".join((root / name).read_bytes() for name in sources))
         #: Tests that fail with a mutant and pass without, and those that fail without.
         self.sound, self.broken = set[str](), set[str]()
         self._failed, self._shared, self._none = False, b"", self.marks.reached[:]
@@ -124,11 +124,15 @@ class Trials:
         here = self.marks.reached[:]
         return bytes(map(or_, here, self._shared or here))
 
+    def digest_of(self, file: str) -> str:
+        """The digest of a test file and the sources."""
+        digest = self._digest.copy()
+        digest.update(Path(file).read_bytes())
+        return digest.hexdigest()
+
     def tests(self, file: str) -> list[Test]:
         """The tests of a file, which run if they have not run with these sources."""
-        digest = self.digest.copy()
-        digest.update(Path(file).read_bytes())
-        place = self.folder / "reach" / digest.hexdigest()
+        place = self.folder / "reach" / self.digest_of(file)
 
         def record() -> bool:
             names = [name for name in self.items if name.partition("::")[0] == file] or [file]
