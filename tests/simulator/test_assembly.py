@@ -23,7 +23,6 @@ from mxc.simulator.watch.sanitizer import Sanitizer
 from mxc.simulator.watch.trace import Trace
 
 Assemble = Callable[..., CodeObjectKernel]
-SHAPES = [(16, 16, 128), (100, 96, 2880)]
 MIXED = """
 func.func @main(%a: tensor<20x48xf16>, %b: tensor<48x24xf16>) -> tensor<20x24xf32> {
   %z = arith.constant 0.0 : f32
@@ -44,7 +43,7 @@ def listed(kernel: CodeObjectKernel) -> list[Instruction]:
     return [replace(i, address=i.address - found[0].address) for i in found]
 
 
-@pytest.fixture(scope="module", params=[*SHAPES, None], ids=str)
+@pytest.fixture(scope="module", params=[(16, 16, 128), (100, 96, 2880), None], ids=str)
 def both(
     request: pytest.FixtureRequest, scaled: Callable[..., Any], compiled: Callable[..., Any]
 ) -> tuple[CodeObjectKernel, CodeObjectKernel]:
@@ -64,11 +63,10 @@ def test_text_is_the_code_object(both: tuple[CodeObjectKernel, CodeObjectKernel]
 
 def test_results_are_the_same_bits(scaled: Callable[..., Any], tmp_path: Path) -> None:
     m, n, k = 16, 16, 128
-    found = scaled(m, n, k)
-    rng = np.random.default_rng(4)
+    found, rng = scaled(m, n, k), np.random.default_rng(4)
     sizes = ((m, k // 2), (n, k // 2), (m, k // 32), (n, k // 32))
-    buffers = [rng.integers(110, 140, size).astype(np.uint8) for size in sizes]
-    buffers.append(np.zeros((m, n), np.float32))
+    codes = [rng.integers(110, 140, size).astype(np.uint8) for size in sizes]
+    buffers = [*codes, np.zeros((m, n), np.float32)]
     (tmp_path / "kernel.s").write_text(found.assembly)
     wanted = simulate(found.code[0], (1, 1, 1), buffers)[4]
     assert np.abs(wanted).max() > 0
@@ -240,8 +238,7 @@ def test_a_snippet() -> None:
 def test_findings_and_traces_say_the_line(tmp_path: Path) -> None:
     path = tmp_path / "add.s"
     path.write_text(ADD.format(wait="s_nop 0"))
-    data = np.zeros(64, np.int32)
-    sanitizer, trace = Sanitizer(), io.StringIO()
+    data, sanitizer, trace = np.zeros(64, np.int32), Sanitizer(), io.StringIO()
     for observer in (sanitizer, Trace(trace)):
         simulate(path, (1, 1, 1), [data, data], [1, 1], workgroup=(64, 1, 1), observer=observer)
     (finding,) = {f.place for f in sanitizer.findings if f.kind == "wait"}

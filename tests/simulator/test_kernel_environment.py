@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from mxc.simulator.assembly.kernels import read_assembly
 from mxc.simulator.code.code_object import CodeObjectKernel
 from mxc.simulator.errors import SimulationError
 from mxc.simulator.run.launch import launch
@@ -164,3 +165,79 @@ def test_dynamic_lds(built: Compile) -> None:
         SimulationError, match="200000 bytes of dynamic LDS beside 0, together at most"
     ):
         run(code, dynamic_lds=200000)
+
+
+#: Stores 16 bytes of its arguments.
+ARGUMENTS = """
+kernel:
+  s_load_dwordx2 s[2:3], s[0:1], 0x0
+  s_load_dwordx4 s[4:7], s[0:1], 0x8
+  s_waitcnt lgkmcnt(0)
+  v_mov_b32 v1, 0
+  v_mov_b32 v2, s4
+  v_mov_b32 v3, s5
+  v_mov_b32 v4, s6
+  v_mov_b32 v5, s7
+  global_store_dwordx4 v1, v[2:5], s[2:3]
+  s_endpgm
+  .amdhsa_kernel kernel
+    .amdhsa_user_sgpr_kernarg_segment_ptr 1
+    .amdhsa_next_free_vgpr 8
+    .amdhsa_next_free_sgpr 8
+    .amdhsa_accum_offset 8
+  .end_amdhsa_kernel
+  .amdgpu_metadata
+---
+amdhsa.kernels:
+  - .name: kernel
+    .symbol: 'kernel.kd'
+    .reqd_workgroup_size: [64, 2, 1]
+    .args:
+"""
+HIDDEN = (
+    ("global_buffer", 8, 0),
+    ("hidden_block_count_y", 4, 8),
+    ("hidden_group_size_x", 2, 12),
+    ("hidden_group_size_y", 2, 14),
+    ("hidden_global_offset_x", 4, 16),
+    ("hidden_remainder_x", 2, 20),
+    ("hidden_grid_dims", 2, 22),
+)
+
+
+def written(old: str = "", new: str = "") -> CodeObjectKernel:
+    """The kernel with its arguments, where one text is replaced by another."""
+    found = (
+        f"      - .size: {size}\n        .offset: {at}\n        .value_kind: {kind}\n"
+        for kind, size, at in HIDDEN
+    )
+    code = ARGUMENTS + "".join(found) + "...\n  .end_amdgpu_metadata\n"
+    (kernel,) = read_assembly(code.replace(old, new), "k.s").values()
+    return kernel
+
+
+def test_hidden_arguments() -> None:
+    """Offsets are zero, and so is what is left over: all workgroups are whole."""
+    out = np.full(4, 9, np.uint32)
+    launch(TranslatedKernel(written()), (3, 5, 1), [out])
+    np.testing.assert_array_equal(out, [5, 64 | 2 << 16, 0, 3 << 16])
+
+
+def test_constants_are_extended_to_64_bits() -> None:
+    """With their sign where the operand has one."""
+    words = """
+  s_ashr_i64 s[4:5], 0x80000000, 4
+  s_lshr_b64 s[6:7], 0x80000000, 4
+  v_mov_b32 v1, 0
+"""
+    out = np.full(4, 9, np.uint32)
+    launch(TranslatedKernel(written("  v_mov_b32 v1, 0\n", words)), (1, 1, 1), [out])
+    np.testing.assert_array_equal(out, [0xF8000000, 0xFFFFFFFF, 0x08000000, 0])
+
+
+@pytest.mark.parametrize(("field", "bits"), [("ieee_mode 0", 1 << 9), ("fp16_overflow 1", 1 << 23)])
+def test_modes_of_a_kernel(field: str, bits: int) -> None:
+    """Bits of the MODE register."""
+    there = "    .amdhsa_accum_offset 8\n"
+    changed = written(there, f"{there}    .amdhsa_{field}\n").descriptor.mode
+    assert changed ^ written().descriptor.mode == bits

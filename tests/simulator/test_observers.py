@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mxc.simulator.assembly.kernels import read_assembly
 from mxc.simulator.code.code_object import CodeObjectKernel
 from mxc.simulator.run.launch import launch
 from mxc.simulator.run.translate import TranslatedKernel
 from mxc.simulator.simulate import simulate
-from mxc.simulator.watch.count import Counter, Counts
+from mxc.simulator.watch.count import Counter, Counts, class_of
 from mxc.simulator.watch.trace import Trace
 
 Assemble = Callable[..., CodeObjectKernel]
@@ -72,6 +73,26 @@ def test_bank_conflicts(shift: int, conflicts: int, assemble: Assemble) -> None:
     assert counts.bank_conflicts == conflicts
     assert counts.lds_written == 256
     assert counts.lds_cycles == 2 * (conflicts + 1)
+
+
+def test_classes_of_instructions() -> None:
+    code = """
+    s_mov_b32 s6, 5 // scalar
+    s_load_dword s7, s[2:3], 0 // scalar memory
+    s_waitcnt lgkmcnt(0) // wait
+    v_mov_b32 v1, 0 // vector
+    v_cvt_f32_u32 v2, v0 // conversion
+    ds_read_b32 v3, v1 // lds
+    global_load_dword v4, v1, s[2:3] // memory
+    buffer_load_dword v4, off, s[8:11], 0 // memory
+    scratch_load_dword v5, off, off // scratch
+    v_mfma_f32_16x16x32_f16 v[0:3], v[4:7], v[8:11], 0 // matrix
+    s_barrier // barrier
+    s_endpgm // control
+    """
+    (kernel,) = read_assembly(code, "k.s", workgroup=(64, 1, 1)).values()
+    classes = [line.partition(" // ")[2] for line in code.strip().splitlines()]
+    assert [class_of(i) for i in TranslatedKernel(kernel).instructions] == classes
 
 
 def test_lanes_that_read_one_word_do_not_conflict(assemble: Assemble) -> None:
