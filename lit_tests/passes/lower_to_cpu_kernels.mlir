@@ -773,6 +773,59 @@ func.func @gram() -> tensor<64x64xf32> {
 
 // -----
 
+// A parameter and what the caller gives have no common layout.
+// CHECK-LABEL: func.func @elements_alone(
+// CHECK-NOT: flow.dispatch
+// CHECK: linalg.generic{{.*}}reason = "of elements and scales of the weights only one is a parameter"
+// BASE-LABEL: func.func @elements_alone(
+util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<20x2x16xi8>
+func.func @elements_alone(%x: tensor<2x2x32xf32>, %scales: tensor<20x2xi8>) -> tensor<2x20xf32> {
+  %0 = util.global.load immutable @w : tensor<20x2x16xi8>
+  %1 = flow.tensor.bitcast %0 : tensor<20x2x16xi8> -> tensor<20x2x32xf4E2M1FN>
+  %3 = flow.tensor.bitcast %scales : tensor<20x2xi8> -> tensor<20x2xf8E8M0FNU>
+  %z = arith.constant 0.0 : f32
+  %e = tensor.empty() : tensor<2x20xf32>
+  %acc = linalg.fill ins(%z : f32) outs(%e : tensor<2x20xf32>) -> tensor<2x20xf32>
+  %y = linalg.generic {indexing_maps = [affine_map<(m, n, k, b) -> (m, k, b)>, affine_map<(m, n, k, b) -> (n, k, b)>, affine_map<(m, n, k, b) -> (n, k)>, affine_map<(m, n, k, b) -> (m, n)>], iterator_types = ["parallel", "parallel", "reduction", "reduction"]}
+      ins(%x, %1, %3 : tensor<2x2x32xf32>, tensor<20x2x32xf4E2M1FN>, tensor<20x2xf8E8M0FNU>) outs(%acc : tensor<2x20xf32>) {
+  ^bb0(%a: f32, %w: f4E2M1FN, %s: f8E8M0FNU, %o: f32):
+    %v = arith.scaling_extf %w, %s : f4E2M1FN, f8E8M0FNU to f32
+    %p = arith.mulf %a, %v : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<2x20xf32>
+  func.return %y : tensor<2x20xf32>
+}
+
+// -----
+
+// Kernels read numbers of experts as i32.
+// CHECK-LABEL: func.func @long_ids(
+// CHECK-NOT: flow.dispatch
+// CHECK: linalg.generic{{.*}}reason = "weights are gathered along dimensions [0] by tensor<3xi64>; kernels take the first, by a list of i32"
+// BASE-LABEL: func.func @long_ids(
+util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<5x20x64xbf16>
+func.func @long_ids(%x: tensor<3x4x64xbf16>, %ids: tensor<3xi64>) -> tensor<3x4x20xf32> {
+  %0 = util.global.load immutable @w : tensor<5x20x64xbf16>
+  %e0 = tensor.empty() : tensor<3x20x64xbf16>
+  %g0 = iree_linalg_ext.gather dimension_map = [0] ins(%0, %ids : tensor<5x20x64xbf16>, tensor<3xi64>) outs(%e0 : tensor<3x20x64xbf16>) -> tensor<3x20x64xbf16>
+  %z = arith.constant 0.0 : f32
+  %e = tensor.empty() : tensor<3x4x20xf32>
+  %acc = linalg.fill ins(%z : f32) outs(%e : tensor<3x4x20xf32>) -> tensor<3x4x20xf32>
+  %y = linalg.generic {indexing_maps = [affine_map<(g, m, n, k) -> (g, m, k)>, affine_map<(g, m, n, k) -> (g, n, k)>, affine_map<(g, m, n, k) -> (g, m, n)>], iterator_types = ["parallel", "parallel", "parallel", "reduction"]}
+      ins(%x, %g0 : tensor<3x4x64xbf16>, tensor<3x20x64xbf16>) outs(%acc : tensor<3x4x20xf32>) {
+  ^bb0(%a: bf16, %w: bf16, %o: f32):
+    %fa = arith.extf %a : bf16 to f32
+    %fw = arith.extf %w : bf16 to f32
+    %p = arith.mulf %fa, %fw : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<3x4x20xf32>
+  func.return %y : tensor<3x4x20xf32>
+}
+
+// -----
+
 // K is no multiple of 16.
 // CHECK-LABEL: func.func @ragged_depth(
 // CHECK-NOT: flow.dispatch
