@@ -17,6 +17,7 @@ from mxc.simulator.code.words import OPCODES
 from mxc.simulator.compute.signatures import local_data, memory_widths
 from mxc.simulator.errors import SimulationError
 from mxc.simulator.memory.atomics import local_atomic, memory_atomic
+from mxc.simulator.run.operands import SHARED_BASE
 from mxc.simulator.run.state import Waves
 
 Array = NDArray[Any]
@@ -263,6 +264,34 @@ def test_atomic(text: str, mode: int, instructions: dict[str, Instruction]) -> N
         model[at] = wanted_value(name, int(model[at]), values, keep)
     for at, (found, wanted) in enumerate(zip(read(), model, strict=True)):
         assert same(name, int(found), int(wanted)), (at, hex(found), hex(wanted))
+
+
+@pytest.mark.parametrize("name", [name for name in MEMORY if name.startswith("flat_")])
+def test_flat_atomics_of_lds(name: str, instructions: dict[str, Instruction]) -> None:
+    """They leave in LDS, and return, what they do in memory: one number for each lane."""
+    i, size = instructions[line(name, True)], memory_bits(name) // 8
+    rng = np.random.default_rng(sum(name.encode()))
+    data = samples(rng, name, 64 * 3).astype(np.uint64).view(np.uint32).reshape(3, 64, 2)
+    data = data[..., : size // 4]
+    found = []
+    for base in (None, SHARED_BASE << 32):
+        # The mode has LDS flush what memory flushes.
+        w, memory = (
+            waves(lds=1024, mode=0x3C0),
+            np.concatenate([np.zeros(2, np.uint32), data[2].reshape(-1)]),
+        )
+        w.lds.bytes[: memory.nbytes] = memory.view(np.uint8)
+        at = (w.memory.add(memory) if base is None else base) + np.arange(64) * size
+        fill(w, 0, np.stack([at & 0xFFFFFFFF, at >> 32], axis=-1)[None])
+        # Every second comparison succeeds.
+        expected = np.where(np.arange(64)[:, None] % 2, data[2], data[1])
+        fill(w, 2, np.concatenate([data[0], expected], axis=-1)[None])
+        apply(i, w)
+        whole = memory if base is None else w.lds.bytes[: memory.nbytes].view(np.uint32)
+        found.append([whole.copy(), *(register(w, 10 + n).copy() for n in range(size // 4))])
+    np.testing.assert_array_equal(found[0][0], found[1][0])
+    assert (found[0][0][2:] != data[2].reshape(-1)).any()
+    np.testing.assert_array_equal(found[0][1:], found[1][1:])
 
 
 def keeps(name: str, mode: int) -> bool:
