@@ -139,6 +139,25 @@ def test_buffer_of_threads(instructions: dict[str, Instruction]) -> None:
     assert register(w, 8)[0].tolist() == wanted
 
 
+def test_waves_agree_on_the_kind_of_their_buffer(instructions: dict[str, Instruction]) -> None:
+    """Those that execute the instruction; each has its own offset."""
+    w, memory = waves(3), noise(256, 27)
+    base = w.memory.add(memory)
+    scalars(w, 8, base & 0xFFFFFFFF, base >> 32, 256, 0, 0)
+    fill(w, 1, np.arange(3, dtype=np.uint32)[:, None, None] + np.zeros((3, 64, 1), np.uint32))
+    # Before they are one flag for all waves, afterwards one for each.
+    for flags in (np.zeros((1, 1)), np.array([[0], [1 << 23], [0]])):
+        w.s[11] = flags.astype(np.uint32)
+        w.active = np.array([[True], [False], [True]])
+        apply(instructions["raw"], w)
+        assert (register(w, 8)[0] != register(w, 8)[2]).all()
+    w.active = None
+    with pytest.raises(SimulationError, match="waves differ in whether a buffer adds the thread"):
+        apply(instructions["raw"], w)
+    w.s[11] = np.zeros((3, 1), np.uint32)
+    apply(instructions["raw"], w)
+
+
 def test_buffers_without_documented_bounds_are_refused(
     instructions: dict[str, Instruction],
 ) -> None:
