@@ -163,6 +163,16 @@ def test_float_zero_points_are_the_least_of_their_tiles():
     assert (error <= step * 0.5 + 2**-8 * (15 * step + np.abs(low).max())).all()
 
 
+def test_a_tensor_scale_above_exponents():
+    """It has the largest value under a scale of one; below it scales are as of any tensor."""
+    found = quantize_scaled(X[0], "e2m1:e8m0_float32_t32", recipe="even")
+    assert found.tensor_scale == np.abs(X[0]).max() / np.float32(6)
+    wanted = quantize(X[0] / found.tensor_scale, "mxfp4", recipe="even")
+    np.testing.assert_array_equal(found.scales, wanted.scales)
+    codes = unpack_elements(wanted.elements, "mxfp4")
+    np.testing.assert_array_equal(found.codes.view(np.uint8), codes)
+
+
 def test_the_two_level_tiles_of_tensorcast():
     found = quantize_scaled(X[0], "e4m3:e4m3_float32_t16_t16")
     assert found.scales.shape == (4, 6)

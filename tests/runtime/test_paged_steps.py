@@ -91,6 +91,24 @@ def test_pools_are_updated_in_place(model: Model) -> None:
     np.testing.assert_array_equal(memory[held.lists[0]].ravel()[:6], np.float32(TOKENS[:6]))
 
 
+@pytest.mark.parametrize(
+    "ranges",
+    [
+        [(0, 0, 4), (4, 4, 4), (8, 8, 8)],
+        # What adjoins in one of the two only.
+        [(0, 40, 4), (4, 8, 4)],
+        [(16, 0, 4), (8, 4, 4), (12, 8, 4)],
+    ],
+)
+def test_ranges_are_copied(model: Model, ranges: list[tuple[int, int, int]]) -> None:
+    source, target = np.arange(64, dtype=np.int8), np.zeros(64, np.int8)
+    views = [arrays.to_device(model.device, each, "i8") for each in (source, target)]
+    arrays.copy_ranges(model.device, *views, ranges)
+    for start, end, length in ranges:
+        target[end : end + length] = source[start : start + length]
+    np.testing.assert_array_equal(arrays.to_host(model.device, views[1], "i8"), target)
+
+
 def test_what_the_program_gives_back_is_what_it_gets(model: Model, monkeypatch) -> None:
     """Memory of a program that does not update it in place."""
     invoke = model.invoke

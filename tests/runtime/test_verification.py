@@ -18,7 +18,7 @@ from mxc.errors import RequestError
 from mxc.runtime.verification import hip
 from mxc.runtime.verification.compare import CODES, compare
 from mxc.runtime.verification.simulated_hip import SimulatedHip
-from mxc.runtime.verification.verify import Verification, verify
+from mxc.runtime.verification.verify import Verification, _Report, verify
 
 PROGRAM = """
 func.func @main(%a: tensor<20x48xf32>, %b: tensor<24x48xf32>) -> (tensor<20x24xf32>, tensor<20xi32>)
@@ -246,6 +246,15 @@ def test_few_codes_may_be_their_neighbours() -> None:
     some = right.copy()
     some[:5] = 6
     assert compared(zero, right, some, "i8").agrees
+    assert not compared(zero, right, some).agrees
+    assert not compared(zero, right, some, "i8", "i32").agrees
     some[: int(2e4 * CODES)] = 6
     assert not compared(zero, right, some, "i8").agrees
-    assert not compared(zero, right, some).agrees
+
+
+def test_a_model_is_run_as_far_as_its_report_estimates(tmp_path: Path) -> None:
+    """The shortest sequence of which the last token is a sample."""
+    samples = [{"name": "", "rows": r, "positions": p} for r, p in ((1, 96), (1, 48), (8, 8))]
+    report = {"kernels": [], "operations": [], "samples": samples}
+    (tmp_path / "report.json").write_text(json.dumps(report))
+    assert _Report(tmp_path).decoded == 48
