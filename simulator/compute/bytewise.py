@@ -27,7 +27,7 @@ def _differences(width: int, *, masked: bool = False) -> Any:
 
 
 def _sum_in_high_half(a: Array, b: Array, c: Array) -> Array:
-    result: Array = (_differences(8)(a, b, np.zeros((1, 1), np.uint32)) << 16) + c
+    result: Array = (_differences(8)(a, b, np.uint32(0)) << 16) + c
     return result
 
 
