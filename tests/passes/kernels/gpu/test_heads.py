@@ -58,7 +58,7 @@ class Case:
 
     @property
     def columns(self) -> list[int]:
-        """Of queries, keys and values."""
+        """Number of columns of queries, keys and values."""
         return [count * self.depth for count in (self.queries, self.heads, self.heads)]
 
 
