@@ -29,6 +29,7 @@ from iree.compiler import ir
 
 from mxc.dialects.contractions import is_contraction
 from mxc.dialects.kernel_calls import write_reason
+from mxc.dialects.named_operations import is_inside
 from mxc.dialects.reasons import Reason
 from mxc.passes.base import Pass
 from mxc.passes.kernels.given_schedules import GivenSchedules
@@ -71,7 +72,8 @@ class ChooseGpuSchedule(Pass):
                 continue
             call = match(op, gpu.matrix)
             if isinstance(call, Reason):
-                if is_contraction(op):
+                # Why a named operation has no kernel is known where it is lowered.
+                if is_contraction(op) and not is_inside(op):
                     write_reason(op, call)
                 continue
             entry = given.take(call.of)

@@ -99,7 +99,7 @@ class RaiseAttention(Pass):
                 continue
             found = _raised(product)
             if isinstance(found, Reason):
-                write_reason(op, found)
+                write_reason(op, Reason(f"it is attention in another form: {found.text}"))
                 continue
             replace(op, found.result)
             for note in found.notes:
@@ -117,16 +117,18 @@ class _Raised:
 
 def _raised(product: SoftmaxProduct) -> _Raised | Reason:
     """The result of the call that replaces a contraction."""
-    found = _called(product, traced=True)
-    if isinstance(found, Reason):
-        # Where copies are more than those of heads, the operands of the contractions are taken.
-        again = _called(product, traced=False)
-        found = found if isinstance(again, Reason) else again
-    return found
+    reasons = []
+    # Where copies are more than those of heads, the operands of the contractions are taken.
+    for traced, grouped in ((True, False), (True, True), (False, False)):
+        found = _called(product, traced=traced, grouped=grouped)
+        if isinstance(found, _Raised):
+            return found
+        reasons.append(found)
+    return reasons[0]
 
 
-def _called(product: SoftmaxProduct, *, traced: bool) -> _Raised | Reason:
-    form = attention_form(product, traced=traced)
+def _called(product: SoftmaxProduct, *, traced: bool, grouped: bool) -> _Raised | Reason:
+    form = attention_form(product, traced=traced, grouped=grouped)
     if isinstance(form, Reason):
         return form
     with ir.InsertionPoint(product.op), product.op.location:

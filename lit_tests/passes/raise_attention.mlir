@@ -92,7 +92,7 @@ func.func @batch(%q: tensor<8x5x64xf32>, %k: tensor<2x7x2x64xf32>, %v: tensor<2x
 // Weights that are not divided by their sum stay, with the reason.
 // CHECK-LABEL: func.func @undivided
 // CHECK: linalg.batch_matmul ins
-// CHECK: linalg.batch_matmul {mxc.contraction = {reason = "its weights are not divided by their sum"}}
+// CHECK: linalg.batch_matmul {mxc.contraction = {reason = "it is attention in another form: its weights are not divided by their sum"}}
 func.func @undivided(%q: tensor<8x5x64xf32>, %k: tensor<2x7x2x64xf32>, %v: tensor<2x7x2x64xf32>, %mask: tensor<2x7xf32>) -> tensor<8x5x64xf32> {
   %zero = arith.constant 0.0 : f32
   %low = arith.constant 0xFF800000 : f32

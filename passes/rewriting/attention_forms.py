@@ -36,7 +36,7 @@ from mxc.dialects.indexing import (
     trace,
 )
 from mxc.dialects.reasons import Reason
-from mxc.dialects.scalar_nodes import Apply, Literal, TensorElement, Tree, loops_of, reads
+from mxc.dialects.scalar_nodes import Apply, TensorElement, Tree, loops_of, reads
 from mxc.dialects.scalar_trees import body_tree, tree_of
 from mxc.passes.rewriting.between_products import (
     MAXIMA,
@@ -46,13 +46,14 @@ from mxc.passes.rewriting.between_products import (
     sides_of,
 )
 from mxc.passes.rewriting.digits import number_of, simplified
+from mxc.passes.rewriting.float_trees import inputs_of, number_in, plain
 
 #: The loops.
 N, V, G, T, S, D, M = range(7)
 
 #: A masked score of at most this much has the weight zero beside any other score.
 LOW = -1.0e30
-_CASTS = ("arith.extf", "arith.truncf")
+_COLLAPSE = "tensor.collapse_shape"
 
 
 @dataclass(frozen=True)
@@ -116,11 +117,12 @@ def softmax_product(op: ir.Operation) -> SoftmaxProduct | None:
     return None
 
 
-def attention_form(found: SoftmaxProduct, *, traced: bool) -> AttentionForm | Reason:
+def attention_form(found: SoftmaxProduct, *, traced: bool, grouped: bool) -> AttentionForm | Reason:
     """The attention that a contraction ends, or the reason why it is none. `traced`: take queries,
-    keys and values from where they are copied from."""
+    keys and values from where they are copied from. `grouped`: take two dimensions in a loop of
+    queries as heads that share keys, and queries."""
     try:
-        return _Match(found.op, found.weights, found.values, found.between, traced).form()
+        return _Match(found.op, found.weights, found.values, found.between, traced, grouped).form()
     except _Unmatched as unmatched:
         return Reason(str(unmatched))
 
@@ -138,6 +140,7 @@ class _Match:
     values: int
     between: Between
     traced: bool
+    grouped: bool
     ranges: list[int | None] = field(default_factory=lambda: [None] * 7)
     inner: bool = False
     rounded: dict[str, None] = field(default_factory=dict)
@@ -178,13 +181,13 @@ class _Match:
         self.ranges[S], self.ranges[M] = sizes[over], sizes[columns[0]]
         self._divide(math.prod(known), over)
         found: dict[int, ir.AffineExpr] = {over: _loop(S), columns[0]: _loop(M)}
-        found |= {row: _loop(T) for row in rows}
         stride = math.prod(known)
         whole = number_of([N, V, G], self.ranges)
         for loop, size in zip(batch, known, strict=True):
             stride //= size
             index = quotient(whole, stride, self.ranges) if stride > 1 else whole
             found[loop] = index if loop == batch[0] else remainder(index, size, self.ranges)
+        found |= {row: self._queries(row) for row in rows}
         return [found[i] for i in range(len(sizes))]
 
     def _divide(self, count: int, over: int) -> None:
@@ -211,6 +214,19 @@ class _Match:
             heads = shape[batch[-1]]
             self.ranges[N], self.ranges[V], self.ranges[G] = pairs // heads, heads, count // pairs
             self.inner = any(over in own for own in loops[: batch[-1]])
+
+    def _queries(self, row: int) -> ir.AffineExpr:
+        """The loop of queries as digits: query heads, and queries of each, where it is both."""
+        value, at = self.op.operands[self.weights], indexing_maps(self.op)[self.weights].results
+        made = None if isinstance(value, ir.BlockArgument) else value.owner.operation
+        rows = self.ranges[T]
+        if not self.grouped or rows is None or made is None or made.name != _COLLAPSE:
+            return _loop(T)
+        group = ir.ArrayAttr(made.attributes["reassociation"])[list(map(dim_of, at)).index(row)]
+        sizes = [shape_of(made.operands[0])[ir.IntegerAttr(axis).value] for axis in group]
+        if len(sizes) == 2 and self.ranges[G] == 1:
+            self.ranges[G], self.ranges[T] = sizes
+        return number_of([G, T], self.ranges)
 
     def _side(self, op: ir.Operation, number: int, places: list[ir.AffineExpr]) -> TensorRead:
         """An operand of a contraction, read at digits."""
@@ -249,18 +265,18 @@ class _Match:
     def _softmax(self, tree: Tree) -> tuple[Tree, TensorElement]:
         """The scores of a softmax, and the element of the first contraction that they read."""
         guard: Tree | None = None
-        chosen = _inputs(tree, "arith.select")
-        if chosen is not None and _number(chosen[1]) == 0:
+        chosen = inputs_of(tree, "arith.select")
+        if chosen is not None and number_in(chosen[1]) == 0:
             guard, _, tree = chosen
-        divided = _inputs(tree, "arith.divf")
+        divided = inputs_of(tree, "arith.divf")
         if divided is None:
             raise _Unmatched("its weights are not divided by their sum")
-        weight, total = map(_plain, divided)
-        power = _inputs(weight, "math.exp")
-        difference = None if power is None else _inputs(power[0], "arith.subf")
+        weight, total = map(plain, divided)
+        power = inputs_of(weight, "math.exp")
+        difference = None if power is None else inputs_of(power[0], "arith.subf")
         if difference is None:
             raise _Unmatched("its weights are not exponentials of scores minus their maximum")
-        scores, maximum = map(_plain, difference)
+        scores, maximum = map(plain, difference)
         found = {read.at: read for read in self._products(scores)}
         if len(found) != 1:
             raise _Unmatched("its scores are not computed from one product each")
@@ -278,7 +294,7 @@ class _Match:
 
     def _reduction(self, tree: Tree, names: Sequence[str], product: TensorElement) -> Tree:
         """What a reduction over the keys, of one of these operations, reduces."""
-        read = _plain(tree)
+        read = plain(tree)
         op = None
         if isinstance(read, TensorElement) and not isinstance(read.value, ir.BlockArgument):
             op = read.value.owner.operation
@@ -307,7 +323,7 @@ class _Match:
         found = [resolve(index, places, self.ranges) for index in own[0]]
         if self._simple(found) != self._simple(product.at):
             raise _Unmatched("its maximum or sum is not one of the same keys")
-        return _plain(inner)
+        return plain(inner)
 
     def _require(self, found: Tree, wanted: Tree) -> None:
         """Require that two trees are of the same operation, at elements that were compared."""
@@ -331,20 +347,20 @@ class _Match:
             found = self._reduction(found, names, product)
         if isinstance(found, Apply) and found.op.name == "arith.cmpi":
             inner, false = found.inputs
-            if _number(false) == 0 and _predicate(found.op) == arith.CmpIPredicate.eq:
+            if number_in(false) == 0 and _predicate(found.op) == arith.CmpIPredicate.eq:
                 return self._require_empty(inner, scores, product, negated=not negated)
         if isinstance(found, Apply) and found.op.name == "arith.cmpf" and not negated:
-            score, low = map(_plain, found.inputs)
-            if _number(low) == -math.inf and _predicate(found.op) == arith.CmpFPredicate.OEQ:
+            score, low = map(plain, found.inputs)
+            if number_in(low) == -math.inf and _predicate(found.op) == arith.CmpFPredicate.OEQ:
                 return self._require(score, scores)
         raise _Unmatched("its weights are replaced under a condition")
 
     def _masks(self, tree: Tree) -> tuple[float, list[Tree | Masked]]:
         """The scale of scores, and what is added to them, from the outside to the product."""
-        scale, masks, tree = 1.0, list[Tree | Masked](), _plain(tree)
+        scale, masks, tree = 1.0, list[Tree | Masked](), plain(tree)
         while isinstance(tree, Apply):
             sides = [any(True for _ in self._products(each)) for each in tree.inputs]
-            numbers = [_number(each) for each in tree.inputs]
+            numbers = [number_in(each) for each in tree.inputs]
             inner = sides.index(True)
             if sum(sides) != 1:
                 break
@@ -362,7 +378,7 @@ class _Match:
                 masks.append(Masked(tree.inputs[0], inner == 2, low))
             else:
                 break
-            tree = _plain(tree.inputs[inner])
+            tree = plain(tree.inputs[inner])
         if isinstance(tree, TensorElement):
             return scale, masks
         name = tree.op.name if isinstance(tree, Apply) else "an unknown operation"
@@ -375,21 +391,3 @@ def _predicate(op: ir.Operation) -> int:
 
 def _loop(number: int) -> ir.AffineExpr:
     return ir.AffineDimExpr.get(number)
-
-
-def _plain(tree: Tree) -> Tree:
-    """A tree without casts between floats at its root."""
-    while isinstance(tree, Apply) and tree.op.name in _CASTS:
-        tree = tree.inputs[0]
-    return tree
-
-
-def _inputs(tree: Tree, name: str) -> tuple[Tree, ...] | None:
-    """The inputs of the operation `name` at the root of a tree, below casts; None for another."""
-    tree = _plain(tree)
-    return tree.inputs if isinstance(tree, Apply) and tree.op.name == name else None
-
-
-def _number(tree: Tree) -> float | None:
-    tree = _plain(tree)
-    return float(tree.number) if isinstance(tree, Literal) else None

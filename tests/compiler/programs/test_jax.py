@@ -201,6 +201,45 @@ def test_what_jax_asserts_of_sizes_is_asserted(model: Any) -> None:
         model.call("plain", np.zeros((0, K), np.float32))
 
 
+def test_heads_that_share_keys_are_a_kernel(tmp_path: Path) -> None:
+    """JAX puts the query heads of a head of keys into one loop with the queries."""
+    attend = jax.nn.dot_product_attention
+    rng = np.random.default_rng(0)
+    q, k, v = (
+        rng.normal(size=(2, length, heads, 16)).astype(np.float32)
+        for length, heads in ((9, 4), (11, 2), (11, 2))
+    )
+    mask = rng.random((2, 1, 9, 11)) < 0.7
+    mask[..., 0] = True
+    short, one = slice(0, 9), slice(0, 1)
+    cases: dict[str, tuple[Any, list[Any], str]] = {
+        "all": (attend, [q, k, v], "2x2x16_f32_dense"),
+        "causal": (
+            lambda q, k, v: attend(q, k, v, is_causal=True),
+            [q, k[:, short], v[:, short]],
+            "2x2x16_f32_dense_causal",
+        ),
+        "one": (attend, [q, k[:, :, one], v[:, :, one]], "1x4x16_f32_dense"),
+        "masked": (
+            lambda q, k, v, m: attend(q, k, v, mask=m),
+            [q, k, v, mask],
+            "2x2x16_f32_dense_masked",
+        ),
+    }
+    programs = {
+        name: export.export(jax.jit(f))(*(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in given))
+        for name, (f, given, _) in cases.items()
+    }
+    made = mxc.compile(programs, output=tmp_path / "x.mxc", listing=False)
+    report, model = _report(made), mxc.load(made.path, threads=1)
+    assert not report.matmuls
+    for name, (f, given, kernel) in cases.items():
+        kernels = {one.kernel for one in report.operations if one.function == name}
+        assert f"mxc_attention_{kernel}" in kernels
+        (found,) = model.call(name, *given)
+        np.testing.assert_allclose(found, f(*given), rtol=1e-4, atol=1e-5)
+
+
 def test_a_block_of_a_transformer_for_a_gpu(
     exported: dict[str, export.Exported], tmp_path: Path
 ) -> None:

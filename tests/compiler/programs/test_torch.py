@@ -161,6 +161,33 @@ def test_attention_on_a_gpu(tmp_path: Path) -> None:
         np.testing.assert_allclose(found, module(*values), rtol=1e-4, atol=1e-5)
 
 
+def test_attention_without_a_kernel_on_a_gpu_has_the_reason(tmp_path: Path) -> None:
+    """At both of its products: the condition that it fails."""
+    q, k = torch.randn(1, 4, 32, 32), torch.randn(1, 4, 33, 32)
+    mask, dynamic = torch.randn(32, 32), {2: torch.export.Dim("keys", min=2)}
+    programs = {
+        "masked": torch.export.export(Attention(), (q, q, q, mask)),
+        "odd": torch.export.export(Attention(), (q, k, k)),
+        "keys": torch.export.export(
+            Attention(), (q, k, k), dynamic_shapes=(None, dynamic, dynamic)
+        ),
+    }
+    made = mxc.compile(programs, target="gfx950", output=tmp_path / "x.mxc", listing=False)
+    said: dict[str, list[str | None]] = {}
+    for one in _report(made).matmuls:
+        said.setdefault(one.function, []).append(one.reason)
+    assert said == {
+        "masked": [
+            "it is attention that adds a mask to scores; kernels for GPUs take causal attention, "
+            "and attention to all keys"
+        ]
+        * 2,
+        "odd": ["it is attention to 33 keys; kernels for GPUs take multiples of 32"] * 2,
+        "keys": ["it is attention to a dynamic number of keys; kernels for GPUs take static ones"]
+        * 2,
+    }
+
+
 class WrittenOut(torch.nn.Module):
     """Attention without torch's function; a query whose keys are all masked gives NaN."""
 

@@ -98,13 +98,21 @@ def _dense_kernel(instruction: TileInstruction, call: DenseAttentionCall) -> _Ke
     if isinstance(sizes, Reason):
         return sizes
     if call.mask is not None:
-        return Reason("it adds a mask to scores; kernels for GPUs take causal attention and none")
+        return Reason(
+            "it is attention that adds a mask to scores; kernels for GPUs take causal attention, "
+            "and attention to all keys"
+        )
     if sizes["positions"] is None or tokens < 0:
-        return Reason("the number of keys is dynamic; kernels for GPUs take static ones")
+        return Reason(
+            "it is attention to a dynamic number of keys; kernels for GPUs take static ones"
+        )
     if sizes["positions"] % BLOCK_KEYS:
-        return Reason(f"it has {sizes['positions']} keys; kernels take multiples of {BLOCK_KEYS}")
+        return Reason(
+            f"it is attention to {sizes['positions']} keys; kernels for GPUs take multiples of "
+            f"{BLOCK_KEYS}"
+        )
     if call.causal and tokens > sizes["positions"]:
-        return Reason("it is causal, with more queries than keys")
+        return Reason("it is causal attention with more queries than keys")
     return _shape(instruction, sizes, "f32", counts=False)
 
 
