@@ -36,11 +36,13 @@ from mxc.passes.kernels.lowerings import Lowering
 from mxc.passes.kernels.reshapes import as_tensor, reshape
 from mxc.passes.kernels.roundings import rounding_of
 from mxc.passes.kernels.runs import reach_size
-from mxc.passes.kernels.vectors import f32, i8, i32
+from mxc.passes.kernels.vectors import f32, i8, i32, index
 
 #: Types of keys and values, and formats of packed ones.
 FLOATS = ("bf16", "f16", "f32")
 _PACKED = tuple(PAGE_FORMATS)
+#: The window of a call without one, which no sequence fills.
+NO_WINDOW = 2**31 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +61,8 @@ class PagedAttention(Sized, ABC):
 
     With each call come T `tokens`, S `runs`, P `pages` of the longest list, N pages of the pool
     (`all_pages`), the entries of `keys` and of `values`, the positions of dense keys if they are
-    dynamic, and how many `pieces` are computed apart: 1 for none.
+    dynamic, the `window` if it is None, so that layers with and without one share a kernel, and how
+    many `pieces` are computed apart: 1 for none.
     """
 
     heads: int
@@ -84,6 +87,7 @@ class PagedAttention(Sized, ABC):
     keys: Size = None
     values: Size = None
     positions: Size = None
+    window: Size = 0
     pieces: Size = None
 
     @property
@@ -319,6 +323,9 @@ def scalars_of(kernel: PagedAttention, call: AttentionCall) -> list[ir.Value]:
     found += [call.keys, call.values]
     if kernel.positions is None:
         found.append(value_of(size_of(call.pages.pool, 2)))
+    if kernel.window is None:
+        assert call.reach is None or isinstance(call.reach, int)
+        found.append(index(call.reach or NO_WINDOW))
     return [*found, value_of(kernel.given([*found, None]).pieces_apart)]
 
 
@@ -352,7 +359,7 @@ def call_kernel(
         runs=3,
         lists=4,
         page=kernel.positions if isinstance(kernel.positions, int) else 0,
-        reach=0 if kernel.reach is None else reach_size(kernel.reach),
+        reach=0 if call.reach is None else reach_size(call.reach),
         queries=0,
         mixed=kernel.mixed,
         causal=int(kernel.causal),

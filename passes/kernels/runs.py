@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, memref, scf
@@ -23,7 +24,11 @@ def reach_size(reach: int | AttentionChunk) -> int:
     return reach.size if isinstance(reach, AttentionChunk) else reach
 
 
-def first_seen(reach: Reach, position: ir.Value) -> ir.Value:
+#: A reach, whose window may be an index value that comes with the call.
+DynamicReach: TypeAlias = Reach | ir.Value
+
+
+def first_seen(reach: DynamicReach, position: ir.Value) -> ir.Value:
     """The first key that a token at `position` attends to, in its type; the last is its own."""
 
     def number(value: int) -> ir.Value:
@@ -33,7 +38,7 @@ def first_seen(reach: Reach, position: ir.Value) -> ir.Value:
         return number(0)
     if isinstance(reach, AttentionChunk):
         return position // number(reach.size) * number(reach.size)
-    return arith.maxsi(number(0), position - number(reach - 1))
+    return arith.maxsi(number(0), position - (reach - 1))
 
 
 def most_blocks(tokens: ir.Value, runs: ir.Value, *, group: int, rows: int) -> ir.Value:
@@ -46,7 +51,7 @@ def most_blocks(tokens: ir.Value, runs: ir.Value, *, group: int, rows: int) -> i
 
 
 def most_pieces(
-    positions: ir.Value, *, reach: Reach, group: int, rows: int, piece_keys: int
+    positions: ir.Value, *, reach: DynamicReach, group: int, rows: int, piece_keys: int
 ) -> ir.Value:
     """Most pieces of `piece_keys` keys that a block of `rows` rows attends to, where no run has
     more than `positions` positions."""
@@ -55,8 +60,9 @@ def most_pieces(
         return found
     tokens = -(-rows // group) + 1
     # A block attends to this many keys, which may begin anywhere in a piece.
-    keys = reach_size(reach) + tokens
-    return arith.minui(found, index(-(-keys // piece_keys) + 1))
+    size = reach if isinstance(reach, ir.Value) else index(reach_size(reach))
+    keys = arith.ceildivui(size + tokens, index(piece_keys))
+    return arith.minui(found, keys + 1)
 
 
 @dataclass(frozen=True)

@@ -1,32 +1,43 @@
 // RUN: mxc opt %s --split-input-file --passes mxc-lower-named-operations-to-cpu-kernels | filecheck %s
 // RUN: mxc opt %s --split-input-file --passes 'mxc-lower-named-operations-to-cpu-kernels{lanes=8}' | filecheck %s --check-prefix=EIGHT
 
-// Two calls of one kernel, which reads pages itself: pieces of keys, and their sum. It is built once,
-// and the reference is gone.
-// CHECK: stream.executable private @mxc_attention_2x8x64_bf16_near_1000 {
-// CHECK: stream.executable.export public @{{.*}} workgroups(%[[Z:.*]]: index, %{{.*}}: index, %{{.*}}: index, %{{.*}}: index, %{{.*}}: index, %[[S:.*]]: index, %[[T:.*]]: index)
+// Two calls of one kernel, which reads pages itself: pieces of keys, and their sum. It is built once
+// for calls with a window and without one, and the reference is gone.
+// CHECK: stream.executable private @mxc_attention_2x8x64_bf16 {
+// CHECK: stream.executable.export public @{{.*}} workgroups(%[[Z:.*]]: index, %{{.*}}: index, %{{.*}}: index, %{{.*}}: index, %{{.*}}: index, %{{.*}}: index, %[[S:.*]]: index, %[[T:.*]]: index)
 // CHECK: %[[ALL:.*]] = arith.cmpi eq, %[[T]], %[[S]] : index
 // CHECK: %[[HEADS:.*]] = arith.select %[[ALL]], %c1{{.*}}, %c2{{.*}} : index
 // CHECK: stream.return %[[HEADS]], %{{.*}}, %[[Z]] : index, index, index
 // CHECK-NOT: llvm.call_intrinsic
 // CHECK: memref<?x4x64x2x64xbf16>
 // CHECK: math.fma {{.*}} : vector<16xf32>
-// CHECK: stream.executable private @mxc_attention_2x8x64_bf16_near_1000_joined {
+// CHECK: stream.executable private @mxc_attention_2x8x64_bf16_joined {
 // CHECK-NOT: stream.executable private
 // CHECK-NOT: util.func private
 // CHECK-LABEL: util.func public @step(
 // CHECK-NOT: util.call
 // CHECK: %[[PIECES:.*]] = arith.select %{{.*}}, %{{.*}}, %c1{{.*}} : index
-// CHECK: %[[PARTS:.*]]:2 = flow.dispatch @mxc_attention_2x8x64_bf16_near_1000::@{{.*}}({{.*}}, %[[PIECES]]) {{.*}}: (tensor<?x2x8x64xf32>{{.*}}, tensor<?x4x64x2x64xbf16>{{.*}}, tensor<2x8xbf16>, tensor<?x3xi32>{{.*}}, tensor<?x?xi32>{{.*}}, index, index, index, index, index, index, index) -> (tensor<?x2x8x64xf32>{{.*}}, tensor<?x2x8x64xf32>{{.*}})
-// CHECK: flow.dispatch @mxc_attention_2x8x64_bf16_near_1000_joined::@{{.*}}(%[[PARTS]]#0, {{.*}}, %[[PARTS]]#1, {{.*}}) : {{.*}} -> %[[PARTS]]#1
-// CHECK: flow.dispatch @mxc_attention_2x8x64_bf16_near_1000::
-// CHECK: flow.dispatch @mxc_attention_2x8x64_bf16_near_1000_joined::
+// CHECK: %[[PARTS:.*]]:2 = flow.dispatch @mxc_attention_2x8x64_bf16::@{{.*}}({{.*}}, %c1000{{.*}}, %[[PIECES]]) {{.*}}: (tensor<?x2x8x64xf32>{{.*}}, tensor<?x4x64x2x64xbf16>{{.*}}, tensor<2x8xbf16>, tensor<?x3xi32>{{.*}}, tensor<?x?xi32>{{.*}}, index, index, index, index, index, index, index, index) -> (tensor<?x2x8x64xf32>{{.*}}, tensor<?x2x8x64xf32>{{.*}})
+// CHECK: flow.dispatch @mxc_attention_2x8x64_bf16_joined::@{{.*}}(%[[PARTS]]#0, {{.*}}, %[[PARTS]]#1, {{.*}}) : {{.*}} -> %[[PARTS]]#1
+// CHECK: flow.dispatch @mxc_attention_2x8x64_bf16::@{{.*}}({{.*}}, %c2147483647{{.*}}) {{.*}}
+// CHECK: flow.dispatch @mxc_attention_2x8x64_bf16_joined::
 // CHECK-NOT: util.call
 // CHECK: util.return
 // EIGHT: math.fma {{.*}} : vector<8xf32>
 // EIGHT-LABEL: util.func public @step(
-// EIGHT: flow.dispatch @mxc_attention_2x8x64_bf16_near_1000::
+// EIGHT: flow.dispatch @mxc_attention_2x8x64_bf16::
 util.func private @mxc.attention(%queries: tensor<?x2x8x64xf32>, %sinks: tensor<2x8xbf16>, %positions: tensor<?xi32>, %runs: tensor<?x3xi32>, %pool: tensor<?x4x64x2x64xbf16>, %lists: tensor<?x?xi32>, %keys: index, %values: index) -> tensor<?x2x8x64xf32> attributes {mxc.operation = "attention", mxc.options = {scale = 1.250000e-01 : f64, window = 1000 : i64}, mxc.sizes = array<i64: 0, 0>} {
+  %0 = linalg.generic {indexing_maps = [affine_map<(m, h, g, d) -> (m, h, g, d)>], iterator_types = ["parallel", "parallel", "parallel", "parallel"]} outs(%queries : tensor<?x2x8x64xf32>) attrs = {mxc.product} {
+  ^bb0(%out: f32):
+    linalg.yield %out : f32
+  } -> tensor<?x2x8x64xf32>
+  %1 = linalg.generic {indexing_maps = [affine_map<(m, h, g, d) -> (m, h, g, d)>], iterator_types = ["parallel", "parallel", "parallel", "parallel"]} outs(%0 : tensor<?x2x8x64xf32>) attrs = {mxc.product} {
+  ^bb0(%out: f32):
+    linalg.yield %out : f32
+  } -> tensor<?x2x8x64xf32>
+  util.return %1 : tensor<?x2x8x64xf32>
+}
+util.func private @mxc.attention_0(%queries: tensor<?x2x8x64xf32>, %sinks: tensor<2x8xbf16>, %positions: tensor<?xi32>, %runs: tensor<?x3xi32>, %pool: tensor<?x4x64x2x64xbf16>, %lists: tensor<?x?xi32>, %keys: index, %values: index) -> tensor<?x2x8x64xf32> attributes {mxc.operation = "attention", mxc.options = {scale = 1.250000e-01 : f64}, mxc.sizes = array<i64: 0, 0>} {
   %0 = linalg.generic {indexing_maps = [affine_map<(m, h, g, d) -> (m, h, g, d)>], iterator_types = ["parallel", "parallel", "parallel", "parallel"]} outs(%queries : tensor<?x2x8x64xf32>) attrs = {mxc.product} {
   ^bb0(%out: f32):
     linalg.yield %out : f32
@@ -43,7 +54,7 @@ util.func public @step(%queries: tensor<?x2x8x64xf32>, %sinks: tensor<2x8xbf16>,
   %c2 = arith.constant 2 : index
   %c3 = arith.constant 3 : index
   %0 = util.call @mxc.attention(%queries, %sinks, %positions, %runs, %pool, %lists, %c0, %c1) : (tensor<?x2x8x64xf32>, tensor<2x8xbf16>, tensor<?xi32>, tensor<?x3xi32>, tensor<?x4x64x2x64xbf16>, tensor<?x?xi32>, index, index) -> tensor<?x2x8x64xf32>
-  %1 = util.call @mxc.attention(%0, %sinks, %positions, %runs, %pool, %lists, %c2, %c3) : (tensor<?x2x8x64xf32>, tensor<2x8xbf16>, tensor<?xi32>, tensor<?x3xi32>, tensor<?x4x64x2x64xbf16>, tensor<?x?xi32>, index, index) -> tensor<?x2x8x64xf32>
+  %1 = util.call @mxc.attention_0(%0, %sinks, %positions, %runs, %pool, %lists, %c2, %c3) : (tensor<?x2x8x64xf32>, tensor<2x8xbf16>, tensor<?xi32>, tensor<?x3xi32>, tensor<?x4x64x2x64xbf16>, tensor<?x?xi32>, index, index) -> tensor<?x2x8x64xf32>
   util.return %1 : tensor<?x2x8x64xf32>
 }
 

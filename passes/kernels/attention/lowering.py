@@ -7,7 +7,7 @@ from typing import Any
 
 from iree.compiler import ir
 
-from mxc.dialects.attention import AttentionCall
+from mxc.dialects.attention import AttentionCall, AttentionChunk
 from mxc.dialects.dense_attention import DenseAttentionCall
 from mxc.dialects.quantize import BLOCK
 from mxc.dialects.reasons import Reason
@@ -36,7 +36,14 @@ class _Kernel(CpuAttention):
 
 def attention_kernels(lanes: int) -> Lowering[AttentionCall, _Kernel]:
     """The lowering of attention to kernels for registers of `lanes` f32."""
-    return attention_lowering(lambda call: _kernel(paged_sizes_of(call), lanes))
+
+    def kernel(call: AttentionCall) -> _Kernel | Reason:
+        sizes = paged_sizes_of(call)
+        if isinstance(sizes, Reason) or isinstance(call.reach, AttentionChunk):
+            return _kernel(sizes, lanes)
+        return _kernel({**sizes, "reach": None, "window": None}, lanes)
+
+    return attention_lowering(kernel)
 
 
 def dense_attention_kernels(lanes: int) -> Lowering[DenseAttentionCall, _Kernel]:

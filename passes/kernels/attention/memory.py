@@ -22,11 +22,10 @@ class AttentionBuffers:
 
     `packed` is the pool as bytes [pages * entries, bytes of an entry], where pages have scales.
 
-    The rest is scratch: `staged` [D, keys] and `copied` [keys, mixed] hold a block of keys and of
-    values, and `factors` f32 [mixed / 32, keys] the scales of these values where pages have scales;
-    `weights` [rows of a tile + 1, keys]; `maxima` and `totals` of a piece, and `all_maxima` and
-    `all_totals` of the pieces before it and the sink: [tiles, lanes], where row i of a tile has the
-    lanes from i * row_lanes.
+    The rest is scratch: `staged` [D, keys] and `copied` [keys, mixed] hold a block of keys and, if
+    `copies`, of values, and `factors` f32 [mixed / 32, keys] the scales of these values where pages
+    have scales; `weights` [rows of a tile + 1, keys]; `maxima` and `totals` of a piece, and
+    `all_maxima` and `all_totals` of the pieces before it and the sink: [tiles, rows].
     """
 
     queries: ir.Value
@@ -43,6 +42,7 @@ class AttentionBuffers:
     values: ir.Value
     staged: ir.Value
     copied: ir.Value | None
+    copies: ir.Value
     factors: ir.Value | None
     weights: ir.Value
     maxima: ir.Value
@@ -53,22 +53,31 @@ class AttentionBuffers:
 
 @dataclass(frozen=True)
 class KeyPlace:
-    """The start of a block of keys, which lies in one page: the page and a position in it."""
+    """The start of a block of keys of a head, which lies in one page: the page and a position in
+    it."""
 
     page: ir.Value
     first: ir.Value
 
-    def at(
-        self, entry: ir.Value, number: ir.Value, head: ir.Value, element: ir.Value
-    ) -> list[ir.Value]:
+    head: ir.Value
+
+    def at(self, entry: ir.Value, number: ir.Value, element: ir.Value) -> list[ir.Value]:
         """The indices in the pool of an element of key `number` of the block."""
-        return [self.page, entry, self.first + number, head, element]
+        return [self.page, entry, self.first + number, self.head, element]
+
+    def select(self, condition: ir.Value, other: KeyPlace) -> KeyPlace:
+        """This place if the condition holds, else the other one."""
+        mine = self.page, self.first, self.head
+        others = other.page, other.first, other.head
+        return KeyPlace(
+            *(arith.select(condition, *pair) for pair in zip(mine, others, strict=True))
+        )
 
 
 @dataclass(frozen=True)
 class KeyBlock:
-    """The keys `start` .. `stop` - 1 of the sequence of a run; later keys of the block are not
-    used.
+    """The keys `start` .. `stop` - 1 of the sequence of a run for one head; later keys of the block
+    are not used.
 
     `here` is the place of the block, `ahead` the place of a later block to prefetch.
     """
@@ -79,11 +88,13 @@ class KeyBlock:
     ahead: KeyPlace
 
 
-def place_of(shape: CpuAttention, lists: ir.Value, run: ir.Value, position: ir.Value) -> KeyPlace:
+def place_of(
+    shape: CpuAttention, lists: ir.Value, run: ir.Value, position: ir.Value, head: ir.Value
+) -> KeyPlace:
     """The place of the block that begins at `position` of a run."""
     size = value_of(shape.positions)
     page = memref.LoadOp(lists, [run, position // size]).result
-    return KeyPlace(arith.index_cast(ir.IndexType.get(), page), position % size)
+    return KeyPlace(arith.index_cast(ir.IndexType.get(), page), position % size, head)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,6 @@ from mxc.passes.kernels.vectors import (
     bitcast,
     broadcast,
     choose,
-    equal,
     f32,
     i1,
     i32,
@@ -34,18 +33,78 @@ from mxc.passes.kernels.vectors import (
     prefetch,
     splat,
     unequal,
+    when,
 )
+
+
+class BlockValues:
+    """The values of a block, [keys, mixed], for all tiles: copied, or in the pool."""
+
+    def __init__(self, shape: CpuAttention, memory: AttentionBuffers, block: KeyBlock) -> None:
+        """Build the views of the memory, which are the same for all tiles."""
+        self._shape = shape
+        self._memory = memory
+        pool, dynamic = memory.value_pool, ir.ShapedType.get_dynamic_stride_or_offset()
+        *_, heads, depth = ir.MemRefType(pool.type).shape
+        size = [1, 1, shape.block_keys, 1, shape.mixed]
+        place = block.here.at(memory.values, index(0), index(0))
+        unknown = [ir.ShapedType.get_dynamic_size()] * len(size)
+        self._pool = memref.SubViewOp(
+            self._kind(heads * depth), pool, place, [], [], unknown, size, [1] * len(size)
+        ).result
+        if memory.copied is not None and shape.packed is None:
+            both = [
+                memref.CastOp(self._kind(dynamic), each).result
+                for each in (memory.copied, self._pool)
+            ]
+            self._pool = arith.select(memory.copies, *both)
+
+    def _kind(self, stride: int) -> ir.Type:
+        shape, dynamic = self._shape, ir.ShapedType.get_dynamic_stride_or_offset()
+        layout = ir.StridedLayoutAttr.get(dynamic, [stride, 1])
+        return ir.MemRefType.get([shape.block_keys, shape.mixed], shape.pool_type, layout)
+
+    def load(self, number: ir.Value, columns: Sequence[ir.Value]) -> list[ir.Value]:
+        """f32 [lanes] of the value of key `number`, at each of the columns."""
+        shape, copied, lanes = self._shape, self._memory.copied, self._shape.lanes
+        if shape.packed is None:
+            return [
+                extended(load(self._pool, [number, at], shape.pool_type, lanes)) for at in columns
+            ]
+
+        def unpacked() -> list[ir.Value]:
+            return [self._unpacked(number, at) for at in columns]
+
+        if copied is None:
+            return unpacked()
+
+        def loaded() -> list[ir.Value]:
+            return [
+                extended(load(copied, [number, at], shape.value_type(), lanes)) for at in columns
+            ]
+
+        none = [splat(0.0, f32(), lanes)] * len(columns)
+        packed = choose(self._memory.copies ^ 1, unpacked, none)
+        return choose(self._memory.copies, loaded, packed)
+
+    def _unpacked(self, number: ir.Value, at: ir.Value) -> ir.Value:
+        shape, lanes = self._shape, self._shape.lanes
+        assert shape.packed is not None
+        value = of_bytes(shape.packed, load(self._pool, [number, at], shape.pool_type, lanes))
+        if not shape.scaled:
+            return value
+        return value * broadcast(self._memory.factors, [at // BLOCK, number], lanes)
 
 
 @dataclass(frozen=True)
 class Mix:
-    """The rows of a tile and a block. `all_heads`: the workgroup processes all heads in turn."""
+    """The rows of a tile, and a block with its values."""
 
     shape: CpuAttention
     memory: AttentionBuffers
     rows: QueryRows
     block: KeyBlock
-    all_heads: bool
+    values: BlockValues
 
     def add(self, first: ir.Value, behind: ir.Value) -> None:
         """Add weights times values of the keys `first` .. `behind` - 1 of the block."""
@@ -78,9 +137,9 @@ class Mix:
                 before = load(memory.sums, [*rows.part(i), at], f32(), lanes)
                 sums.append(before * factor)
         with loop(first, behind, index(1), sums) as (number, totals, op):
-            if memory.copied is None:
+            with when(memory.copies ^ 1):
                 self._ask_for_next(number, columns)
-            values = [self._value(number, at) for at in columns]
+            values = self.values.load(number, columns)
             for i in range(rows.count):
                 weight = broadcast(memory.weights, [index(i), number], lanes)
                 for j, value in enumerate(values):
@@ -91,40 +150,17 @@ class Mix:
         return list(op.results)
 
     def _ask_for_next(self, number: ir.Value, columns: Sequence[ir.Value]) -> None:
-        """Prefetch data of a key for the next head.
+        """Prefetch data of a key of a later block.
 
         Prefetches are spread evenly, since only a few cache lines can be in flight. Only keys go to
         the first-level cache: rows of one head are heads * D apart, and would all map to few of its
         sets.
         """
-        page, first = self.block.ahead.page, self.block.ahead.first
-        head = self.rows.head
-        if self.all_heads:
-            here, following = self.block.here, head + 1
-            last = equal(following, self.shape.heads)
-            page = arith.select(last, page, here.page)
-            first = arith.select(last, first, here.first)
-            head = arith.select(last, index(0), following)
-        key = first + number
-        line, memory = 512 // int(self.shape.pool_type.width), self.memory
+        line, memory, ahead = 512 // int(self.shape.pool_type.width), self.memory, self.block.ahead
         for at in columns[:: max(1, line // self.shape.lanes)]:
-            prefetch(memory.pool, [page, memory.keys, key, head, at])
-            values = [page, memory.values, key, head, at]
+            prefetch(memory.pool, ahead.at(memory.keys, number, at))
+            values = ahead.at(memory.values, number, at)
             memref.PrefetchOp(memory.value_pool, values, False, 2, True)
-
-    def _value(self, number: ir.Value, at: ir.Value) -> ir.Value:
-        memory, packed, lanes = self.memory, self.shape.packed, self.shape.lanes
-        if memory.copied is not None:
-            return extended(load(memory.copied, [number, at], self.shape.value_type(), lanes))
-        place = self.block.here.at(memory.values, number, self.rows.head, at)
-        value = load(memory.value_pool, place, self.shape.pool_type, lanes)
-        if packed is None:
-            return extended(value)
-        value = of_bytes(packed, value)
-        if not self.shape.scaled:
-            return value
-        part = at // BLOCK
-        return value * broadcast(memory.factors, [part, number], lanes)
 
 
 def _unless_zero(weight: ir.Value, value: ir.Value) -> ir.Value:

@@ -43,12 +43,12 @@ def bytes_of_entries(pool: ir.Value) -> ir.Value:
 
 
 def place_of_scale(
-    shape: CpuAttention, entry: ir.Value, place: KeyPlace, head: ir.Value, block: ir.Value
+    shape: CpuAttention, entry: ir.Value, place: KeyPlace, block: ir.Value
 ) -> list[ir.Value]:
     """Indices in `AttentionBuffers.packed` of the scale of a block for the first key of `place`."""
     positions = shape.page
     row = place.page * shape.entries + entry
-    before = head * (shape.depth // BLOCK) + block
+    before = place.head * (shape.depth // BLOCK) + block
     at = before * positions + place.first
     return [row, at + positions * shape.heads * shape.depth]
 

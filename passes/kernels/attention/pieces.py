@@ -19,12 +19,12 @@ from iree.compiler import ir
 from iree.compiler.dialects import math, scf, vector
 
 from mxc.dialects.dense_attention import LOWEST, SMALLEST
-from mxc.passes.kernels.attention.shape import BLOCK_ROWS, PIECE_KEYS, CpuAttention, is_apart
+from mxc.passes.kernels.attention.shape import PIECE_KEYS, CpuAttention, is_apart
 from mxc.passes.kernels.attention.staging import extended
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.exponential import exponential, greater
 from mxc.passes.kernels.extents import value_of
-from mxc.passes.kernels.runs import KernelRun, first_seen, run_of_token
+from mxc.passes.kernels.runs import KernelRun, run_of_token
 from mxc.passes.kernels.vectors import broadcast, f32, index, lanes_of, load, loop, splat, when
 
 #: The smallest maximum: that of a row whose keys are all masked.
@@ -104,12 +104,12 @@ def _pieces(
 ) -> tuple[ir.Value, ir.Value]:
     """The first piece that a row attends to and the one after the last, counted from the first
     piece that its block of rows attends to."""
-    own, rows = token - run.first, index(BLOCK_ROWS)
+    own, rows = token - run.first, index(shape.block_rows)
     row = own * shape.group + member
     begin = row // rows * rows // shape.group
 
     def first_piece(token: ir.Value) -> ir.Value:
-        key = first_seen(shape.reach, run.before + token)
+        key = shape.first_seen(run.before + token)
         return key // PIECE_KEYS
 
     behind = shape.position(run, own) // PIECE_KEYS + 1

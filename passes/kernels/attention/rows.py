@@ -89,6 +89,19 @@ def reduce_rows(rows: Sequence[ir.Value], combine: Combine) -> ir.Value:
     return total
 
 
+def kept_rows(value: ir.Value, rows: int) -> ir.Value:
+    """The lanes of `rows` rows of a result of `reduce_rows`, one lane per row."""
+    lanes = lanes_of(value)
+    width = row_lanes(rows, lanes)
+    return shuffle(value, value, list(range(0, lanes, width)))
+
+
+def spread_rows(kept: ir.Value, lanes: int) -> ir.Value:
+    """The inverse of `kept_rows`."""
+    width = lanes // lanes_of(kept)
+    return shuffle(kept, kept, [lane // width for lane in range(lanes)])
+
+
 def _reduce_pair(x: ir.Value, y: ir.Value, run: int, combine: Combine) -> ir.Value:
     """Halve the runs of 2 * `run` lanes of x and y; each run of x is followed by a run of y."""
     lanes = lanes_of(x)

@@ -18,7 +18,6 @@ from mxc.passes.kernels.attention.rows import in_all_lanes
 from mxc.passes.kernels.attention.shape import KEY_REGISTERS, CpuAttention
 from mxc.passes.kernels.exponential import tanh
 from mxc.passes.kernels.extents import value_of
-from mxc.passes.kernels.runs import first_seen
 from mxc.passes.kernels.vectors import (
     broadcast,
     choose,
@@ -33,10 +32,11 @@ from mxc.passes.kernels.vectors import (
     signed_below,
     splat,
     table,
+    when,
 )
 
 #: Elements of D per iteration of the loop.
-UNROLL = 8
+UNROLL = 4
 #: The score of a key that a row does not attend to.
 MASKED = float("-inf")
 
@@ -83,8 +83,9 @@ def _chains(
     size = rows.count * registers
     zero = [splat(0.0, f32(), lanes)] * (len(chains) * size)
     with loop(index(0), index(shape.depth), index(UNROLL), zero) as (at, sums, op):
-        if memory.copied is None and 0 in chains:
-            _ask_for_values(shape, memory, rows, block, at)
+        if 0 in chains:
+            with when(memory.copies ^ 1):
+                _ask_for_values(shape, memory, block, at)
         for step in range(UNROLL):
             if step % shape.chains not in chains:
                 continue
@@ -105,17 +106,14 @@ def _chains(
 
 
 def _ask_for_values(
-    shape: CpuAttention, memory: AttentionBuffers, rows: QueryRows, block: KeyBlock, at: ir.Value
+    shape: CpuAttention, memory: AttentionBuffers, block: KeyBlock, at: ir.Value
 ) -> None:
     """Prefetch a part of the values of the block, in the loop over its scores at `at`."""
     keys, depth = shape.block_keys, shape.depth
-    first = at * keys // depth
-    line = 512 // int(shape.pool_type.width)
-    for row in range(max(1, keys * UNROLL // depth)):
-        number = first + row
+    first, line = at * keys // depth, 512 // int(shape.pool_type.width)
+    with loop(first, (at + UNROLL) * keys // depth, index(1)) as (number, _, _):
         for column in range(0, shape.mixed, line):
-            place = block.here.at(memory.values, number, rows.head, index(column))
-            prefetch(memory.value_pool, place)
+            prefetch(memory.value_pool, block.here.at(memory.values, number, index(column)))
 
 
 def _added(
@@ -156,10 +154,8 @@ def _added(
 def _masked(shape: CpuAttention, rows: QueryRows, block: KeyBlock, scores: Scores) -> Scores:
     """Mask scores of keys that a row does not attend to. Most blocks have none, and skip this."""
     behind = block.start + shape.block_keys
-    hidden = signed_below(rows.positions[0] + 1, behind)
-    if shape.reach is not None:
-        early = signed_below(block.start, first_seen(shape.reach, rows.positions[-1]))
-        hidden = hidden | early
+    late = signed_below(rows.positions[0] + 1, behind)
+    early = signed_below(block.start, shape.first_seen(rows.positions[-1]))
 
     def masked() -> list[ir.Value]:
         masks: dict[ir.Value, list[ir.Value]] = {}
@@ -174,7 +170,7 @@ def _masked(shape: CpuAttention, rows: QueryRows, block: KeyBlock, scores: Score
             ]
         return found
 
-    flat = choose(hidden, masked, [value for row in scores for value in row])
+    flat = choose(late | early, masked, [value for row in scores for value in row])
     registers = shape.key_registers
     return [flat[i * registers : (i + 1) * registers] for i in range(rows.count)]
 
@@ -186,14 +182,10 @@ def _seen_keys(shape: CpuAttention, position: ir.Value, start: ir.Value) -> list
     def bound(key: ir.Value) -> ir.Value:
         return in_all_lanes(arith.index_cast(i32(), key - start), lanes)
 
-    own, first = bound(position), None
-    if shape.reach is not None:
-        first = bound(first_seen(shape.reach, position))
+    own, first = bound(position), bound(shape.first_seen(position))
     masks = []
     for j in range(shape.key_registers):
         keys = table(np.arange(j * lanes, (j + 1) * lanes, dtype=np.int32), i32())
-        mask = arith.cmpi(arith.CmpIPredicate.sle, keys, own)
-        if first is not None:
-            mask = mask & arith.cmpi(arith.CmpIPredicate.sge, keys, first)
-        masks.append(mask)
+        early = arith.cmpi(arith.CmpIPredicate.sge, keys, first)
+        masks.append(early & arith.cmpi(arith.CmpIPredicate.sle, keys, own))
     return masks

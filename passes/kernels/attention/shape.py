@@ -9,18 +9,28 @@ from dataclasses import dataclass
 from iree.compiler import ir
 from iree.compiler.dialects import arith
 
+from mxc.dialects.generic import constant
 from mxc.dialects.quantize import BLOCK
+from mxc.passes.kernels.attention.rows import row_lanes
 from mxc.passes.kernels.extents import Size, plus, product, quotient_up, value_of
 from mxc.passes.kernels.paged_attention import PagedAttention
-from mxc.passes.kernels.runs import KernelRun, most_blocks, most_pieces
-from mxc.passes.kernels.vectors import equal, index, signed_below
+from mxc.passes.kernels.runs import (
+    DynamicReach,
+    KernelRun,
+    first_seen,
+    most_blocks,
+    most_pieces,
+)
+from mxc.passes.kernels.vectors import equal, i1, index, signed_below
 
 #: Most registers of keys that a tile processes at once.
 KEY_REGISTERS = 2
+#: Rows of a tile whose sums hide the latency of a multiply-add.
+ENOUGH_ROWS = 4
 #: Independent sums that hide most of the latency of a multiply-add.
 CHAINS = 4
-#: Rows of a workgroup. Staging a block of keys costs about as much as processing it for four rows.
-BLOCK_ROWS = 128
+#: Most rows of a workgroup. Staging a block of keys costs about as much as processing it for four.
+MOST_ROWS = 128
 #: Keys of a piece. Adding a piece to the earlier ones costs a row about as much as two keys.
 PIECE_KEYS = 256
 #: Each piece gets its own workgroup if there are fewer workgroups than this otherwise, and if the
@@ -38,9 +48,24 @@ class CpuAttention(PagedAttention):
     lanes: int
 
     @property
-    def tile_rows(self) -> int:
-        """Rows of a tile: 16 sums in the 32 registers of AVX-512, 8 in the 16 of AVX2."""
+    def most_tile_rows(self) -> int:
+        """Most rows of a tile: 16 sums in the 32 registers of AVX-512, 8 in the 16 of AVX2."""
         return 8 if self.lanes >= 16 else 4
+
+    @property
+    def tile_rows(self) -> int:
+        """Rows of a tile: those of several tokens if a token has few, else an equal part of those
+        of a token, if that is not too small."""
+        most, group = self.most_tile_rows, self.group
+        if 2 * group <= most:
+            return most // group * group
+        part = max(n for n in range(1, most + 1) if group % n == 0)
+        return part if part >= ENOUGH_ROWS else most
+
+    @property
+    def block_rows(self) -> int:
+        """Rows of a workgroup: whole tiles."""
+        return MOST_ROWS // self.tile_rows * self.tile_rows
 
     @property
     def block_keys(self) -> int:
@@ -60,41 +85,51 @@ class CpuAttention(PagedAttention):
         position = run.before + token
         return arith.minui(position, value_of(self.positions) - 1) if self.dense else position
 
+    def first_seen(self, position: ir.Value) -> ir.Value:
+        """The first key that a token at `position` attends to."""
+        return first_seen(self._reach, position)
+
+    @property
+    def _reach(self) -> DynamicReach:
+        return self.window if isinstance(self.window, ir.Value) else self.reach
+
     @property
     def chains(self) -> int:
         """Chains of multiply-adds per score: enough to hide the latency for one token's rows."""
-        sums = min(self.group, self.tile_rows) * self.key_registers
+        sums = min(self.group, self.most_tile_rows) * self.key_registers
         return max(1, CHAINS // sums)
 
     @property
     def tiles(self) -> int:
-        """Number of tiles of a workgroup with one head: full ones, and one for a token's rest."""
-        return -(-BLOCK_ROWS // self.tile_rows) + 1
+        """Most tiles of a workgroup: full ones and one for a token's rest, or one per head."""
+        return max(self.block_rows // self.tile_rows + 1, self.heads)
 
     @property
     def takes_all_heads(self) -> bool:
         """Whether a workgroup processes all heads of a token where each run has one token. Then the
         heads of a key, which are adjacent in the pool, are read together. Each head must fit in one
         tile, and the state of all heads in scratch."""
-        scratch = self._scratch + self.state_bytes(self.heads)
-        return self.group <= self.tile_rows and scratch <= MOST_SCRATCH
+        return self.group <= self.tile_rows and self._scratch <= MOST_SCRATCH
 
     @property
     def copies_values(self) -> bool:
         """Whether a workgroup with one head copies values out of the pool, where their cache lines
         would evict each other."""
         copied = self.block_keys * self.mixed * int(self.value_type().width) // 8
-        return self._scratch + self.state_bytes(self.tiles) + copied <= MOST_SCRATCH
+        return self._scratch + copied <= MOST_SCRATCH
 
     @property
     def _scratch(self) -> int:
-        """Bytes of staged keys, weights, and scales of values."""
+        """Bytes of staged keys, weights, scales of values, and the maxima and totals of tiles for
+        the current piece and for all before it."""
         rows = self.depth + self.tile_rows + 1
-        return 4 * self.block_keys * (rows + (self.mixed // BLOCK if self.scaled else 0))
+        rows += self.mixed // BLOCK if self.scaled else 0
+        return 4 * self.block_keys * rows + 4 * 4 * self.tiles * self.states
 
-    def state_bytes(self, tiles: int) -> int:
-        """Bytes of the maxima and totals of tiles, for the current piece and for all before it."""
-        return 4 * 4 * tiles * self.lanes
+    @property
+    def states(self) -> int:
+        """Elements of the memory for one number per row of a tile."""
+        return self.lanes // row_lanes(self.tile_rows, self.lanes)
 
     def value_type(self) -> ir.Type:
         """The MLIR type of copied values: bf16 for packed values, which it holds exactly."""
@@ -123,25 +158,25 @@ class CpuAttention(PagedAttention):
         rows = value_of(product(self.pieces, self.tokens))
         return [rows + at, *reversed(indices)]
 
-    def all_heads(self) -> ir.Value | None:
-        """Whether the workgroups of a call process all heads; None if no call's do."""
+    def all_heads(self) -> ir.Value:
+        """Whether the workgroups of a call process all heads."""
         if not self.takes_all_heads:
-            return None
+            return constant(0, i1())
         return equal(value_of(self.tokens), value_of(self.runs))
 
     def blocks(self) -> ir.Value:
         """Most blocks of rows of a call."""
         tokens, runs = value_of(self.tokens), value_of(self.runs)
-        return most_blocks(tokens, runs, group=self.group, rows=BLOCK_ROWS)
+        return most_blocks(tokens, runs, group=self.group, rows=self.block_rows)
 
     @property
     def pieces_apart(self) -> ir.Value:
         """Number of pieces with their own workgroup; 1 if one workgroup processes all keys."""
         found = most_pieces(
             value_of(self.pages) * value_of(self.positions),
-            reach=self.reach,
+            reach=self._reach,
             group=self.group,
-            rows=BLOCK_ROWS,
+            rows=self.block_rows,
             piece_keys=PIECE_KEYS,
         )
         few = signed_below(self._workgroups(), index(ENOUGH_WORKGROUPS))
@@ -155,8 +190,7 @@ class CpuAttention(PagedAttention):
 
     def _columns(self) -> ir.Value:
         """Number of workgroups per block of rows."""
-        together, heads = self.all_heads(), index(self.heads)
-        return heads if together is None else arith.select(together, index(1), heads)
+        return arith.select(self.all_heads(), index(1), index(self.heads))
 
     @property
     def workgroups(self) -> list[Size]:

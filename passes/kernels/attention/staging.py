@@ -31,6 +31,7 @@ from mxc.passes.kernels.vectors import (
     of,
     prefetch,
     splat,
+    when,
 )
 
 
@@ -44,11 +45,10 @@ def extended(value: ir.Value) -> ir.Value:
 
 @dataclass(frozen=True)
 class Staging:
-    """Loads blocks of a head to the scratch of the workgroup."""
+    """Loads blocks to the scratch of the workgroup."""
 
     shape: CpuAttention
     memory: AttentionBuffers
-    head: ir.Value
 
     def stage_keys(self, block: KeyBlock) -> None:
         """Store the keys to `staged`, transposed. Past the last key, it is repeated."""
@@ -70,12 +70,12 @@ class Staging:
         """Store the scales of the values to `factors`, and prefetch those of a later block."""
         shape, memory, lanes = self.shape, self.memory, self.shape.lanes
         with loop(index(0), index(shape.mixed // BLOCK), index(1)) as (part, _, _):
-            place = place_of_scale(shape, memory.values, block.here, self.head, part)
+            place = place_of_scale(shape, memory.values, block.here, part)
             for column in range(0, shape.block_keys, lanes):
                 found = scales_of(shape, memory, place, index(column))
                 vector.store(found, memory.factors, [part, index(column)])
             for entry in (memory.keys, memory.values):
-                ahead = place_of_scale(shape, entry, block.ahead, self.head, part)
+                ahead = place_of_scale(shape, entry, block.ahead, part)
                 prefetch(memory.packed, ahead)
 
     def _stage_square(
@@ -90,10 +90,9 @@ class Staging:
         lanes, memory = self.shape.lanes, self.memory
         registers = []
         for number in numbers:
-            here = block.here.at(memory.keys, number, self.head, at)
+            here = block.here.at(memory.keys, number, at)
             registers.append(load(memory.pool, here, self.shape.pool_type, width))
-            if memory.copied is not None:
-                prefetch(memory.pool, block.ahead.at(memory.keys, number, self.head, at))
+        self._ask_for_keys(block, column, at)
         if width == lanes:
             columns = transpose([extended(register) for register in registers])
         else:
@@ -120,7 +119,7 @@ class Staging:
         assert shape.packed is not None
         registers = []
         for number in numbers:
-            here = block.here.at(memory.keys, number, self.head, at)
+            here = block.here.at(memory.keys, number, at)
             codes = load(memory.pool, here, i8(), width)
             if width == 2 * lanes:
                 # IREE would fold the cast and a later extension into an extension of smaller
@@ -128,13 +127,12 @@ class Staging:
                 pairs = [[2 * lane, 2 * lane + 1, width, width] for lane in range(lanes)]
                 codes = shuffle(codes, splat(0, i8(), width), [i for pair in pairs for i in pair])
             registers.append(bitcast(codes, i32(), lanes))
-            if memory.copied is not None:
-                prefetch(memory.pool, block.ahead.at(memory.keys, number, self.head, at))
+        self._ask_for_keys(block, column, at)
         first = at // BLOCK
         scales = []
         for part in range(-(-width // BLOCK) if shape.scaled else 0):
             each = first + part
-            place = place_of_scale(shape, memory.keys, block.here, self.head, each)
+            place = place_of_scale(shape, memory.keys, block.here, each)
             scales.append(scales_of(shape, memory, place, column))
         each = width // lanes
         for i, dwords in enumerate(transpose(registers)):
@@ -146,6 +144,12 @@ class Staging:
                 here = [at + element, column]
                 vector.store(value, memory.staged, here)
 
+    def _ask_for_keys(self, block: KeyBlock, first: ir.Value, at: ir.Value) -> None:
+        """Prefetch keys of a later block, where the loop over values does not (mix.py)."""
+        end = first + self.shape.lanes
+        with when(self.memory.copies), loop(first, end, index(1)) as (number, _, _):
+            prefetch(self.memory.pool, block.ahead.at(self.memory.keys, number, at))
+
     def copy_values(self, block: KeyBlock) -> None:
         """Copy the values, unchanged, or as bf16 where they are packed."""
         shape, lanes, memory = self.shape, self.shape.lanes, self.memory
@@ -154,7 +158,7 @@ class Staging:
         count = block.stop - block.start
         with loop(index(0), count, index(1)) as (number, _, _):
             for at in range(0, depth, width):
-                here = block.here.at(memory.values, number, self.head, index(at))
+                here = block.here.at(memory.values, number, index(at))
                 value = load(memory.value_pool, here, kind, width)
                 if packed is not None:
                     value = of_bytes(packed, value)
@@ -164,5 +168,5 @@ class Staging:
                     value = as_bf16(value)
                 vector.store(value, memory.copied, [number, index(at)])
                 if at * kind.width % 512 == 0:
-                    ahead = block.ahead.at(memory.values, number, self.head, index(at))
+                    ahead = block.ahead.at(memory.values, number, index(at))
                     prefetch(memory.value_pool, ahead)
