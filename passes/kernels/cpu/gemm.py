@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Self
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, memref, scf
@@ -14,6 +16,7 @@ from mxc.kernels.lowering.index import Number, value_of
 from mxc.kernels.lowering.nest import GRID, lower
 from mxc.kernels.lowering.vectors import Vectors
 from mxc.kernels.vectors import VectorPlan, scheduled
+from mxc.passes.kernels.cpu.elements import FloatElements
 from mxc.passes.kernels.cpu.isa import Isa
 from mxc.passes.kernels.cpu.product import CpuProduct, ProductBuffers, put
 from mxc.passes.kernels.cpu.quantize.output import BlockTile
@@ -25,6 +28,9 @@ from mxc.passes.kernels.finish import ResultColumns
 from mxc.passes.kernels.narrow_floats import rounded
 from mxc.passes.kernels.sources import BLOCK
 from mxc.passes.kernels.vectors import bitcast, broadcast, equal, f32, i8, index, of
+
+#: Elements along K of a short block.
+_SHORT = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,28 +58,51 @@ class Gemm(CpuProduct):
     @cached_property
     def nests(self) -> list[Kernel]:
         """The scheduled kernel, and the one for a single row if that has another schedule."""
-        contraction = self.contraction(activations=OPERANDS[self.weights.kind])
-        found = [scheduled(contraction, self.plan)]
+        activations = OPERANDS[self.weights.kind]
+        found = [scheduled(self._short.contraction(activations=activations), self.plan)]
         if self.plan.alone is not None:
-            found.append(scheduled(replace(contraction, rows=1), self.plan.alone))
+            contraction = replace(self.contraction(activations=activations), rows=1)
+            found.append(scheduled(contraction, self.plan.alone))
         return found
+
+    @property
+    def _short(self) -> Self:
+        """The kernel with short blocks if it has a nest for several rows of weights that are not
+        decoded: its code is unrolled over a block, and a fraction of it is as fast."""
+        elements, prepared = self.weights.elements, self.prepared
+        if self.plan.alone is None or not isinstance(elements, FloatElements):
+            return self
+        parts = elements.block // _SHORT
+        return replace(
+            self,
+            weights=replace(self.weights, elements=replace(elements, block=_SHORT)),
+            prepared=replace(prepared, order=prepared.order[: len(prepared.order) // parts]),
+            steps=self.steps * parts,
+        )
+
+    def _split(self, given: ProductBuffers) -> ProductBuffers:
+        """The memory of a kernel with longer blocks, for this one."""
+        a = _in_parts(given.arrays["A"], self.prepared.dwords, 0)
+        elements = _in_parts(given.elements, self.weights.elements.units, 1)
+        return replace(given, arrays={**given.arrays, "A": a}, elements=elements)
 
     def body(self, *buffers: ir.Value) -> None:
         """Build the body at the insertion point."""
         given = self.memory(buffers)
-        several, *one = self.nests
+        nest, *one = self.nests
         if not one:
-            self._nest(given, several, self.plan.rows)
+            self._nest(given, nest, self.plan.rows)
             return
         alone = equal(self._rows_of_group(given), 1)
         branch = scf.IfOp(alone, has_else=True)
-        for block, nest, rows in (
-            (branch.then_block, one[0], 1),
-            (branch.else_block, several, self.plan.rows),
-        ):
-            with ir.InsertionPoint(block):
-                self._nest(given, nest, rows)
-                scf.YieldOp([])
+        with ir.InsertionPoint(branch.then_block):
+            self._nest(given, one[0], 1)
+            scf.YieldOp([])
+        with ir.InsertionPoint(branch.else_block):
+            short = self._short
+            memory = given if short is self else short._split(given)
+            short._nest(memory, nest, self.plan.rows)
+            scf.YieldOp([])
 
     def _rows_of_group(self, given: ProductBuffers) -> ir.Value:
         """Number of rows of the group of this workgroup."""
@@ -97,6 +126,19 @@ class Gemm(CpuProduct):
                 kernel=kernel, places=places, gemm=self, memory=given, blocks=blocks
             ),
         )
+
+
+def _in_parts(memory: ir.Value, size: int, behind: int) -> ir.Value:
+    """A view of a memref [.., blocks, units, ..] as [.., parts, size, ..]; `behind`: number of
+    dimensions after the units."""
+    kind = ir.MemRefType(memory.type)
+    at = kind.rank - behind - 2
+    blocks, units = kind.shape[at : at + 2]
+    shape = [*kind.shape[:at], blocks * units // size, size, *kind.shape[at + 2 :]]
+    strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    result = ir.MemRefType.get(shape, kind.element_type)
+    sizes = [memref.DimOp(memory, index(axis)).result for axis, n in enumerate(shape) if n < 0]
+    return memref.ReinterpretCastOp(result, memory, [], sizes, [], [0], shape, strides).result
 
 
 @dataclass(frozen=True, kw_only=True)
