@@ -232,10 +232,11 @@ class _Walk:
         offset, size, stride, extent = offsets[axis], sizes[axis], strides[axis], whole[axis]
         inside = [*at]
         if stride > 1 and size * stride == extent and offset < stride:
-            number, case = remainder(at[axis], stride, self._ranges), offset
+            number, case, count = remainder(at[axis], stride, self._ranges), offset, stride
             inside[axis] = quotient(at[axis], stride, self._ranges)
         elif stride == 1 and size > 0 and offset % size == 0 and extent % size == 0:
             number, case = quotient(at[axis], size, self._ranges), offset // size
+            count = extent // size
             inside[axis] = remainder(at[axis], size, self._ranges)
         else:
             return None
@@ -246,7 +247,13 @@ class _Walk:
                 return None
             inside = [inside[i] for i in kept]
         before = self.element(op.operands[1], at)
-        return Select(number, ((case, self.element(op.operands[0], inside)),), before)
+        cases = {case: self.element(op.operands[0], inside)}
+        if isinstance(before, Select) and before.at == number:
+            # What insertions have covered is read no more.
+            cases, before = dict(before.cases) | cases, before.otherwise
+        if len(cases) == count:
+            before = cases.pop(max(cases))
+        return Select(number, tuple(sorted(cases.items())), before)
 
     def _affine(self, op: ir.Operation, inputs: Sequence[Tree]) -> Tree | None:
         """Arithmetic of an index with constants that are not negative, as an affine expression."""

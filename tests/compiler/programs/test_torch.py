@@ -40,6 +40,21 @@ class Lookup(torch.nn.Module):
         return x @ torch.ldexp(weight, exponents).flatten(1).T
 
 
+class Slices(Lookup):
+    """mxfp4 as AMD Quark dequantizes it: slices that are assigned, and shifts into the bits of a
+    float, which are a subnormal number for 0.5."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        blocks = self.blocks.flatten(1)
+        codes = torch.zeros(N, K, dtype=torch.uint8)
+        codes[:, 1::2] = (blocks >> 4) & 15
+        codes[:, ::2] = blocks & 15
+        wide = codes.to(torch.int32)
+        weight = (((wide & 7) << 22) | ((wide & 8) << 28)).view(torch.float32) * 2.0**126
+        scales = 2.0 ** (self.scales.to(torch.float32) - 127)
+        return x @ (weight.unflatten(1, (-1, 32)) * scales.unsqueeze(-1)).flatten(1).T
+
+
 class Float8(torch.nn.Module):
     """Elements and scales of the dtypes of torch, of rows that come with the call."""
 
@@ -73,7 +88,8 @@ def modules() -> dict[str, tuple[torch.export.ExportedProgram, torch.nn.Module, 
     found = {_name(name): each for name, each in exported().items()}
     x = torch.randn(5, K)
     rows = {"x": {0: torch.export.Dim("rows", min=2)}}
-    for name, module, dynamic in (("lookup", Lookup(), None), ("float8", Float8(), rows)):
+    own = {"lookup": (Lookup(), None), "slices": (Slices(), None), "float8": (Float8(), rows)}
+    for name, (module, dynamic) in own.items():
         program = torch.export.export(module, (x,), dynamic_shapes=dynamic)
         found[name] = (program, module, (x,))
     return found
@@ -105,7 +121,7 @@ def _report(artifact: Artifact) -> Report:
     return Report.from_dict(json.loads((artifact.path / REPORT).read_text()))
 
 
-@pytest.mark.parametrize("name", [*map(_name, (*MODULES, *SCALED)), "lookup", "float8"])
+@pytest.mark.parametrize("name", [*map(_name, (*MODULES, *SCALED)), "lookup", "slices", "float8"])
 def test_numbers_are_those_of_torch(modules: Any, model: Any, name: str) -> None:
     _, module, values = modules[name]
     (found,) = model.call(name, *map(_array, values))
@@ -122,7 +138,7 @@ def test_rows_come_with_the_call(modules: Any, model: Any) -> None:
 
 def test_scaled_products_are_kernels_of_ours(compiled: Artifact) -> None:
     products = [one for one in _report(compiled).matmuls if one.rhs in FORMATS]
-    assert len(products) == 9
+    assert len(products) == 10
     assert {one.rhs for one in products} == {"mxfp4", "mxfp8e4m3", "nvfp4"}
     assert not any(one.fallback or one.reason for one in products)
 
