@@ -26,7 +26,6 @@ from mxc.formats.formats import E2M1, E4M3, E8M0, BlockFormat, ElementFormat
 from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT
 from mxc.passes.kernels.vectors import (
     bitcast,
-    equal,
     f32,
     i32,
     joined,
@@ -146,12 +145,11 @@ def _times(values: ir.Value, factor: ir.Value, register: Register) -> ir.Value:
 
 
 def power(scale: ir.Value) -> ir.Value:
-    """The f32 of an E8M0 byte: 255 is NaN, and 0 is 2^-127, which is subnormal."""
+    """The f32 of an E8M0 byte: 255 is NaN, and 0 is 2^-127, which is subnormal.
 
-    def chosen(code: int, special: int, found: ir.Value) -> ir.Value:
-        same = equal(wide, code)
-        return arith.select(same, i32_of(special), found)
-
+    Without comparisons, each of which would take two scalar registers.
+    """
     wide = arith.extui(i32(), scale)
-    exponent = wide << 23
-    return arith.bitcast(f32(), chosen(255, 0x7FC00000, chosen(0, 1 << 22, exponent)))
+    high = i32_of(1 << 22)
+    is_nan = (wide + 1) >> 8
+    return arith.bitcast(f32(), arith.maxui(wide << 23, high) | is_nan << 22)

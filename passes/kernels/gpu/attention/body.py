@@ -272,7 +272,7 @@ class _Body:
                 values = operands.load_values(block.page, block.start, step)
             values = operands.values_of(values)
             if careful:
-                values = [finite_only(each) for each in values]
+                values = [finite_only(each, decoded=self.shape.decodes) for each in values]
             slots = [operands.parts(slot) for slot in operands.transposed(values)]
             for own, totals in zip(weights, mixed, strict=True):
                 for at, slot in enumerate(slots):

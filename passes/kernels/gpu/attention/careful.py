@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from iree.compiler import ir
 from iree.compiler.dialects import arith, math, scf, vector
 
-from mxc.dialects.amdgpu import no_reordering
+from mxc.dialects.amdgpu import no_reordering, pinned
 from mxc.dialects.amdgpu_narrow import of_lane
 from mxc.passes.kernels.gpu.attention.kept import unknown_zero
 from mxc.passes.kernels.gpu.attention.operands import KeyTile, LaneRow, WaveOperands, extended
@@ -20,7 +20,7 @@ from mxc.passes.kernels.gpu.attention.shape import BLOCK_KEYS, TILE, GpuAttentio
 from mxc.passes.kernels.gpu.attention.softmax import in_all, number, zero
 from mxc.passes.kernels.gpu.fragments import FRAGMENT
 from mxc.passes.kernels.gpu.lanes import short
-from mxc.passes.kernels.vectors import elements, f32, i32, index, lanes_of, loop, splat
+from mxc.passes.kernels.vectors import bitcast, elements, f32, i32, index, lanes_of, loop, of, splat
 
 #: Adds the products of a key's elements and of a query's f32 [run] to scores.
 Product = Callable[[ir.Value, ir.Value, ir.Value], ir.Value]
@@ -75,9 +75,15 @@ def _keys(shape: GpuAttention, group: ir.Value) -> Iterator[ir.Value]:
             yield group * shape.sums + (tile + place)
 
 
-def finite_only(values: ir.Value) -> ir.Value:
-    """A vector whose elements are zero where they are not finite."""
+def finite_only(values: ir.Value, *, decoded: bool) -> ir.Value:
+    """A vector whose elements are zero where they are not finite. `decoded`: an even number of
+    bf16 that have just been decoded."""
     kind = ir.VectorType(values.type)
+    if decoded:
+        # Else LLVM would compare what is decoded, and hold a mask for each element.
+        words = pinned(elements(bitcast(values, i32(), kind.shape[0] // 2)))
+        whole = vector.from_elements(of(i32(), len(words)), words)
+        values = bitcast(whole, kind.element_type, kind.shape[0])
     nothing = splat(0.0, kind.element_type, kind.shape[0])
     return arith.select(_finite(extended(values)), values, nothing)
 

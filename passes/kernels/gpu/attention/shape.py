@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from iree.compiler import ir
 from iree.compiler.dialects import arith
 
+from mxc.dialects.attention import AttentionChunk
 from mxc.passes.kernels.extents import Size, value_of
 from mxc.passes.kernels.gpu.attention.softmax import LOG2_E
 from mxc.passes.kernels.gpu.fragments import FRAGMENT, TileInstruction
@@ -88,11 +89,20 @@ class GpuAttention(PagedAttention):
         """Waves that a SIMD is to hold, by registers: one of them waits while another computes.
 
         A wave of 64 was seen to take up to one register for each byte of a key, or 48 and 3/7 for
-        each byte of the parts of a key.
+        each byte of the parts of a key; where it decodes keys by more than one instruction for two
+        of them, or masks both ends of a chunk, 72 and 9/16 for each byte of a key in registers.
         """
-        registers = self.head_bytes, 48 + 3 * self.part_bytes // 7
+        sizes = [self.head_bytes * tiles, (48 + 3 * self.part_bytes // 7) * tiles]
+        converts = self.instruction.unit.converts and not self.scaled
+        if (self.decodes and not converts) or isinstance(self.reach, AttentionChunk):
+            sizes.append(72 + 9 * self.head_bytes * tiles // 16)
         most = 512 * self.lanes // 64
-        return max(1, min(4 // tiles, *(most // (each * tiles) for each in registers)))
+        return max(1, min(4 // tiles, *(most // each for each in sizes)))
+
+    @property
+    def decodes(self) -> bool:
+        """Whether keys and values are decoded in registers."""
+        return self.packed is not None
 
     @property
     def head_bytes(self) -> int:
