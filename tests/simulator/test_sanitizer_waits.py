@@ -70,6 +70,24 @@ def test_counters_without_an_order(kernel: str, wait: str, early: bool) -> None:
     assert kinds(findings) == ({"wait"} if early else set())
 
 
+#: A wave ends with loads and stores outstanding: hardware waits for them.
+ENDS = """
+v_lshlrev_b32 v1, 2, v0
+s_load_dword s6, s[2:3], 0x10
+global_load_dword v2, v1, s[2:3]
+ds_write_b32 v1, v0
+ds_read_b32 v3, v1
+{last}
+s_endpgm
+"""
+
+
+def test_the_end_of_a_wave_waits() -> None:
+    assert not [f for f in run_text(ENDS.format(last="")) if f.kind == "wait"]
+    used = run_text(ENDS.format(last="global_store_dword v1, v2, s[2:3]"))
+    assert "wait" in kinds(used)
+
+
 def test_a_hazard_is_found_where_it_executes() -> None:
     kernel = "v_exp_f32 v1, v0\n{}\nv_add_f32 v2, v1, v1\ns_endpgm"
     (finding,) = run_text(kernel.format(""))
