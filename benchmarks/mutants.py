@@ -132,7 +132,11 @@ def main() -> int:
     enter_a_clone(folder)
     words.mutants = chosen(folder, words.count, words.seed, words.subjects)
     tests = [Path(file) for file in git(folder, "ls-files", *words.tests).splitlines()]
-    files = [str(f) for f in tests if f.match("test_*.py") or f.match("lit_tests/*/*.*")]
+    files = [
+        str(f)
+        for f in tests
+        if f.match("test_*.py") or (f.parts[0] == "lit_tests" and len(f.parts) > 2)
+    ]
     with folder.with_name("output.txt").open("w") as said:
         for each in (1, 2):
             os.dup2(said.fileno(), each)
