@@ -127,3 +127,19 @@ func.func @transposed(%x: tensor<4x8xf32>, %w: tensor<8x6xf32>, %acc: tensor<4x6
   %r = arith.maximumf %z, %zero : tensor<6x4xf32>
   func.return %r : tensor<6x4xf32>
 }
+
+// -----
+
+// linalg.map has no maps of its operands, and stays as it is.
+// CHECK-LABEL: @mapped
+// CHECK: linalg.matmul
+// CHECK: linalg.map { math.tanh }
+// CHECK: linalg.map { arith.negf }
+// CHECK-NOT: linalg.generic
+func.func @mapped(%x: tensor<4x8xf32>, %w: tensor<8x6xf32>, %acc: tensor<4x6xf32>) -> tensor<4x6xf32> {
+  %y = linalg.matmul ins(%x, %w : tensor<4x8xf32>, tensor<8x6xf32>) outs(%acc : tensor<4x6xf32>) -> tensor<4x6xf32>
+  %e = tensor.empty() : tensor<4x6xf32>
+  %t = linalg.map { math.tanh } ins(%y : tensor<4x6xf32>) outs(%e : tensor<4x6xf32>)
+  %z = linalg.map { arith.negf } ins(%t : tensor<4x6xf32>) outs(%e : tensor<4x6xf32>)
+  func.return %z : tensor<4x6xf32>
+}

@@ -1,10 +1,12 @@
-"""Constants of a program: the host reads them from the module as from a file."""
+"""What the host reads from a module, and what it does with lists."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 
 import mxc
+from mxc.simulator.host.vm_steps import _resize
 
 PROGRAM = """
 func.func @main(%x: tensor<8x64xf32>) -> tensor<8x64xf32> {{
@@ -22,3 +24,10 @@ def test_constants_are_read_from_the_module(tmp_path: Path) -> None:
     mxc.compile(program, target="gfx950", output=tmp_path / "program.mxc", listing=False)
     (y,) = mxc.load(tmp_path / "program.mxc", device="simulator").call("main", x)
     np.testing.assert_array_equal(y, x + constant)
+
+
+def test_a_list_grows_and_shrinks() -> None:
+    items: list[int | None] = [1, 2, 3]
+    for size, wanted in ((5, [1, 2, 3, None, None]), (2, [1, 2]), (0, [])):
+        _resize(SimpleNamespace(ref=lambda: items, value=lambda n=size: n))
+        assert items == wanted

@@ -202,6 +202,8 @@ HIDDEN = (
     ("hidden_global_offset_x", 4, 16),
     ("hidden_remainder_x", 2, 20),
     ("hidden_grid_dims", 2, 22),
+    # Nothing is written for an argument without bytes.
+    ("hidden_dynamic_lds_size", 0, 24),
 )
 
 

@@ -64,7 +64,7 @@ class _Kernel(GpuAttention):
 
     def body(self, *buffers: ir.Value) -> None:
         """Build the body at the insertion point."""
-        kinds = (self.tiles, 1) if self.tiles > 1 else (1,)
+        kinds = dict.fromkeys((self.tiles, 1))
         parts = [functools.partial(attention, self, buffers, tiles=tiles) for tiles in kinds]
         if len(parts) == 1:
             parts[0]()
