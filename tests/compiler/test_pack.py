@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import iree.runtime as rt
 import ml_dtypes
@@ -21,6 +22,7 @@ from mxc.artifact.parameter_archive import ALIGNMENT, read_archive
 from mxc.compiler.checkpoints.files.safetensors import read_checkpoint
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
 from mxc.compiler.models.model import BoundModel, open_model
+from mxc.compiler.packing.float_scales import FloatRowScales
 from mxc.compiler.packing.items import PackItem
 from mxc.compiler.packing.nan_scales import NanScale
 from mxc.compiler.pieces import piece
@@ -315,3 +317,17 @@ def test_metadata_says_dtype_shape_and_layout(folder, tmp_path):
     packed_file(items_of(folder), tmp_path / "w.irpa")
     note = json.loads(read_archive(tmp_path / "w.irpa")[f"{GATE_UP}_blocks"].metadata)
     assert note == {"dtype": "U8", "shape": [3, 128, 3, 16], "layout": "gate-then-up"}
+
+
+@pytest.mark.parametrize(
+    ("own", "block", "wanted"),
+    [((128, 128), 64, [1, 1, 2, 2]), ((128, 128), 128, [1, 2]), (None, 64, [1, 1, 1, 1])],
+)
+def test_scales_are_repeated_to_the_blocks_of_the_kernel(own, block, wanted):
+    """Scales of 128 columns each, or one for 256 columns; a row has what the kernel reads."""
+    scales = np.float32([[1, 2], [1, 2]] if own else [[1], [1]])
+    tensor = SimpleNamespace(
+        shape=(2, 256), block=own, scales=None, scale_rows=None, factors=lambda *_: scales
+    )
+    found = FloatRowScales(tensor, block).reader(None)(0, 4 * 2 * len(wanted))
+    np.testing.assert_array_equal(found.view(np.float32).reshape(2, -1), [wanted, wanted])
