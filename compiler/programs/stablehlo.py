@@ -34,6 +34,9 @@ def lower_stablehlo(module: ir.Module) -> None:
     for op in list(walk(module.operation)):
         if op.name == "stablehlo.custom_call" and _target(op) == _ASSERTION:
             _assert(op)
+        elif op.name == "func.func" and ir.StringAttr(op.attributes["sym_name"]).value != "main":
+            # JAX leaves some of those that only @main reads public.
+            op.attributes["sym_visibility"] = ir.StringAttr.get("private")
     try:
         run(_LOWER, module)
     except PassError as error:
