@@ -7,7 +7,7 @@ where it runs that. Where the CPU has no kernels the same functions run as porta
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import cycle, pairwise
+from itertools import cycle, pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +27,21 @@ from attention_cases import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from iree import runtime as rt
+from iree.compiler import ir
 from numpy.typing import NDArray
 
 from mxc.compiler import iree
 from mxc.compiler.driver import compile_here
 from mxc.compiler.steps import Compiled, CompileRequest
 from mxc.dialects.attention import AttentionChunk
+from mxc.dialects.context import new_context
 from mxc.passes.base import run
-from mxc.passes.kernels.attention.shape import ENOUGH_WORKGROUPS, PIECE_KEYS
+from mxc.passes.kernels.attention.shape import (
+    ENOUGH_WORKGROUPS,
+    MOST_SCRATCH,
+    PIECE_KEYS,
+    CpuAttention,
+)
 from mxc.passes.lower_named_operations_to_cpu_kernels import LowerNamedOperationsToCpuKernels
 from mxc.runtime.device import open_device
 from mxc.targets.target import target
@@ -91,6 +98,16 @@ CALLS = {
 each_call = pytest.mark.parametrize("spans", CALLS.values(), ids=CALLS)
 #: As many runs as make workgroups enough that none has a piece of its own.
 COMPANY = [(1, 3 * i % 70) for i in range(ENOUGH_WORKGROUPS)]
+
+
+class Sizes(CpuAttention):
+    """A kernel without a body."""
+
+    def body(self, *buffers: ir.Value) -> None:
+        raise NotImplementedError
+
+    def join(self, *buffers: ir.Value) -> None:
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -176,6 +193,20 @@ def test_kernels_are_used_where_the_cpu_has_them(case: Case, name: str, loaded: 
         assert ours == [True, True]
     else:
         assert not any(ours)
+
+
+@pytest.mark.parametrize("group", [1, 3, 4, 8, 20, 128])
+def test_scratch_is_on_the_stack(group: int) -> None:
+    """Of which IREE allows 32 KiB, however many heads there are."""
+    with new_context():
+        for heads, lanes, depth, element in product(
+            (1, 8, 64, 128, 1000), (4, 8, 16), (32, 64, 96, 128), ("bf16", "f32", "mxint8")
+        ):
+            kernel = Sizes(
+                heads=heads, group=group, depth=depth, mixed=depth, entries=2, element=element,
+                sinks="f32", scale=1.0, cap=None, reach=None, positions=64, lanes=lanes,
+            )  # fmt: skip
+            assert kernel.scratch_bytes <= MOST_SCRATCH
 
 
 @each_target

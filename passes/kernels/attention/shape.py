@@ -101,30 +101,44 @@ class CpuAttention(PagedAttention):
 
     @property
     def tiles(self) -> int:
-        """Most tiles of a workgroup: full ones and one for a token's rest, or one per head."""
-        return max(self.block_rows // self.tile_rows + 1, self.heads)
+        """Most tiles of a workgroup."""
+        return max(self._tiles_of_one_head, self.heads if self.takes_all_heads else 0)
+
+    @property
+    def _tiles_of_one_head(self) -> int:
+        """Full tiles, and one for a token's rest."""
+        return self.block_rows // self.tile_rows + 1
 
     @property
     def takes_all_heads(self) -> bool:
         """Whether a workgroup processes all heads of a token where each run has one token. Then the
         heads of a key, which are adjacent in the pool, are read together. Each head must fit in one
         tile, and the state of all heads in scratch."""
-        return self.group <= self.tile_rows and self._scratch <= MOST_SCRATCH
+        tiles = max(self._tiles_of_one_head, self.heads)
+        return self.group <= self.tile_rows and self._scratch(tiles) <= MOST_SCRATCH
 
     @property
     def copies_values(self) -> bool:
         """Whether a workgroup with one head copies values out of the pool, where their cache lines
         would evict each other."""
-        copied = self.block_keys * self.mixed * int(self.value_type().width) // 8
-        return self._scratch + copied <= MOST_SCRATCH
+        return self._scratch(self.tiles) + self._copied <= MOST_SCRATCH
 
     @property
-    def _scratch(self) -> int:
+    def scratch_bytes(self) -> int:
+        """Bytes of all scratch of a workgroup."""
+        return self._scratch(self.tiles) + (self._copied if self.copies_values else 0)
+
+    @property
+    def _copied(self) -> int:
+        """Bytes of a block of copied values."""
+        return self.block_keys * self.mixed * int(self.value_type().width) // 8
+
+    def _scratch(self, tiles: int) -> int:
         """Bytes of staged keys, weights, scales of values, and the maxima and totals of tiles for
         the current piece and for all before it."""
         rows = self.depth + self.tile_rows + 1
         rows += self.mixed // BLOCK if self.scaled else 0
-        return 4 * self.block_keys * rows + 4 * 4 * self.tiles * self.states
+        return 4 * self.block_keys * rows + 4 * 4 * tiles * self.states
 
     @property
     def states(self) -> int:
