@@ -11,6 +11,7 @@ from itertools import cycle, pairwise, product
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from attention_cases import (
@@ -21,6 +22,7 @@ from attention_cases import (
     Inputs,
     check,
     draw,
+    expected,
     program,
     seen,
 )
@@ -215,6 +217,24 @@ def test_scratch_is_on_the_stack(group: int) -> None:
 def test_runs(case: Case, spans: list[tuple[int, int]], name: str, loaded: Load) -> None:
     given = draw(case, spans)
     check(loaded(name).attend(case, given), case, given)
+
+
+@each_target
+@pytest.mark.parametrize("pool", ["fp8e4m3", "mxfp8e4m3"])
+def test_each_code_of_a_key(pool: str, name: str, loaded: Load) -> None:
+    """One key per token, whose first element is a code, so that its score is 1 or -1."""
+    case = Case(2, 8, 64, pool)
+    codes = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn)
+    codes = codes[np.isfinite(codes) & (codes != 0)]
+    given = draw(case, [(1, 0)] * len(codes))
+    given.queries[...] = 0
+    given.queries[..., 0] = (8 / np.abs(codes.astype(np.float32)))[:, None, None]
+    for number, code in enumerate(codes):
+        page, place = given.place(number, 0)
+        # The second element gives the block the scale 1; no query has it.
+        given.pool[page, KEYS, place, :, :2] = float(code), 448
+    found, (wanted, _) = loaded(name).attend(case, given), expected(case, given)
+    assert np.abs(found - wanted).max() <= 1e-5 * np.abs(given.pool[:, VALUES]).max()
 
 
 @pytest.mark.parametrize("case", NARROW_CASES, ids=str)
