@@ -199,7 +199,7 @@ def test_kernels_are_used_where_the_cpu_has_them(case: Case, name: str, loaded: 
 
 @pytest.mark.parametrize("group", [1, 3, 4, 8, 20, 128])
 def test_scratch_is_on_the_stack(group: int) -> None:
-    """Of which IREE allows 32 KiB, however many heads there are."""
+    """A kernel has 32 KiB of stack, however many heads there are."""
     with new_context():
         for heads, lanes, depth, element in product(
             (1, 8, 64, 128, 1000), (4, 8, 16), (32, 64, 96, 128), ("bf16", "f32", "mxint8")
