@@ -21,8 +21,8 @@ from mxc.artifact.manifest import SCOPE
 from mxc.errors import RequestError
 from mxc.runtime.device import topology
 
-#: Most profiles of one call on several devices. IREE 3.13 writes the records of all devices to one
-#: file without a lock; about one file in ten, more on a busy machine, is damaged.
+#: Most profiles of one call on several devices. Now and then the file of IREE 3.13's profiler is
+#: then damaged (DATA_LOSS), mostly on a busy machine.
 _TRIES = 10
 
 

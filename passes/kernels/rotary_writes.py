@@ -240,7 +240,7 @@ class RotaryRow:
         """Cosines and sines of pairs from `pair` on: f32 [count] each."""
         return [load(table, [self._row, pair], f32(), count) for table in self._tables]
 
-    def answer(self, head: ir.Value, element: ir.Value, value: ir.Value) -> None:
+    def store_query(self, head: ir.Value, element: ir.Value, value: ir.Value) -> None:
         """Store a run of the rotated queries."""
         first = head * self._kernel.rotation.depth
         vector.store(value, self._queries, [self._row, first + element])
@@ -250,7 +250,7 @@ class RotaryRow:
         for zeros in self._zeros:
             memref.StoreOp(constant(0, i32()), zeros, [self._row, head])
 
-    def keep(self, part: int, head: ir.Value, element: ir.Value, value: ir.Value) -> None:
+    def store_in_page(self, part: int, head: ir.Value, element: ir.Value, value: ir.Value) -> None:
         """Store a run, or a block, of a key (`part` 0) or a value (1) in its page."""
         kernel, run = self._kernel, lanes_of(value)
         at = [self._page, self._entries[part], self._at, head, element]
@@ -286,7 +286,7 @@ class _Body:
         begins = (index(first) for _, first in kernel.columns)
         self.queries, self.keys, self.values = zip(buffers[:_PARTS], begins, strict=True)
         self.row = workgroup(0)
-        self.stays = RotaryRow(kernel, buffers[_PARTS:], self.row)
+        self.target = RotaryRow(kernel, buffers[_PARTS:], self.row)
 
     def build(self) -> None:
         """The whole body."""
@@ -295,7 +295,7 @@ class _Body:
         self._over(kernel.queries, depth // run, self._rotate_query)
         self._over(kernel.heads, depth // kernel.together, self._keep)
         if kernel.wave is not None:
-            self._over(kernel.queries, 1, lambda head, number: self.stays.zero(head))
+            self._over(kernel.queries, 1, lambda head, number: self.target.zero(head))
 
     def _over(self, heads: int, count: int, body: Callable[[ir.Value, ir.Value], None]) -> None:
         """`body` of the head, and of a number below `count`."""
@@ -306,7 +306,7 @@ class _Body:
 
     def _rotate_query(self, head: ir.Value, number: ir.Value) -> None:
         element = number * self.rotation.run
-        self.stays.answer(head, element, self._rotated(self.queries, head, element))
+        self.target.store_query(head, element, self._rotated(self.queries, head, element))
 
     def _keep(self, head: ir.Value, number: ir.Value) -> None:
         element = number * self.kernel.together
@@ -317,12 +317,12 @@ class _Body:
                 read(source, head, element + start)
                 for start in range(0, self.kernel.together, self.rotation.run)
             ]
-            self.stays.keep(part, head, element, joined(runs))
+            self.target.store_in_page(part, head, element, joined(runs))
 
     def _rotated(self, source: _Columns, head: ir.Value, element: ir.Value) -> ir.Value:
         """f32 [run] of a head from an element on, rotated."""
         return self.rotation.rotated(
-            element, lambda at: self._run(source, head, at), self.stays.angles
+            element, lambda at: self._run(source, head, at), self.target.angles
         )
 
     def _run(self, source: _Columns, head: ir.Value, element: ir.Value) -> ir.Value:

@@ -76,10 +76,10 @@ class HeadQuad:
 
         turned = choose(below(head, queries + heads), rotated, pair)
         halves = [self._pair, self._pair + kernel.rotation.distance]
-        asks = below(head, queries)
-        with when(asks):
+        is_query = below(head, queries)
+        with when(is_query):
             for element, value in zip(halves, turned, strict=True):
-                self._row.answer(head, element, value)
+                self._row.store_query(head, element, value)
             with when(equal(self._pair, 0)):
                 self._row.zero(head)
         for part in range(2):
@@ -87,4 +87,4 @@ class HeadQuad:
             # Unsigned: a head before the first of these is none of them.
             with when(below(own, heads)):
                 for element, value in zip(halves, turned, strict=True):
-                    self._row.keep(part, own, element, value)
+                    self._row.store_in_page(part, own, element, value)
