@@ -30,7 +30,8 @@ from mxc.compiler.checkpoints.synthetic.gpt_oss import write_gpt_oss
 from mxc.formats.reference import dequantize, quantize
 from mxc.runtime import Model
 
-# published_*.py and stored_weights.py are no tests.
+# compared.py, published_*.py and stored_weights.py are no tests.
+pytest.register_assert_rewrite("compared", "published_checks")
 sys.path.append(str(Path(__file__).parent))
 
 

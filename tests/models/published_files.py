@@ -3,13 +3,17 @@
 import copy
 import json
 import re
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import transformers
+from numpy.typing import NDArray
 from published_checkpoints import Published, Tensors
-from published_configs import Json
+from published_configs import VOCABULARY, Json
 from safetensors.torch import load_file, save_file
 
 #: Experts of all of a layer in one tensor, and as libraries take them apart.
@@ -165,9 +169,26 @@ def reference_model(folder: Path, dtype: torch.dtype) -> torch.nn.Module:
     return model
 
 
-def reference_logits(folder: Path, tokens: list[int], dtype: torch.dtype) -> torch.Tensor:
-    """transformers' logits [length, vocabulary] of the numbers of a checkpoint, in float64."""
-    model = reference_model(folder, dtype)
-    with torch.no_grad():
-        logits = model(input_ids=torch.tensor([tokens]), use_cache=False).logits
-    return logits[0].double()
+@dataclass(frozen=True)
+class Numbers:
+    """transformers with the numbers of a checkpoint, which `write_published` wrote to `folder`."""
+
+    folder: Path
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of tokens; those from 130 on stand for images."""
+        return VOCABULARY - 9
+
+    @cached_property
+    def model(self) -> torch.nn.Module:
+        """In float32."""
+        return reference_model(self.folder, torch.float32)
+
+    def logits(self, tokens: list[int], dtype: torch.dtype) -> NDArray[np.float64]:
+        """What follows each token [length, all tokens]."""
+        model = self.model if dtype == torch.float32 else reference_model(self.folder, dtype)
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([tokens]), use_cache=False).logits
+        found: NDArray[np.float64] = logits[0].double().numpy()
+        return found

@@ -1,4 +1,4 @@
-"""Published checkpoints whose names and formats are read, but which are not computed.
+"""Published checkpoints of architectures that no other file here has, and of further dialects.
 
 What their libraries write of a layer is in stored_weights.py; what they say of all layers is here.
 """

@@ -3,15 +3,10 @@
 Each checkpoint is written by transformers; then the matrices that the case names become blocks in
 the dialect of compressed-tensors, and the others stay as they are. The reference is transformers'
 model with what our numpy reference makes of those blocks.
-
-A sequence is a prompt and what our program generates after it, token by token. One pass of the
-reference over the whole sequence has what every check wants: logits at each position, and the token
-that it would choose there.
 """
 
 import copy
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,13 +19,8 @@ from dense_cases import Case
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
-import mxc
 from mxc.compiler.models.architectures import ARCHITECTURES
 from mxc.formats.reference import dequantize, quantize
-from mxc.runtime import Model
-
-#: Tokens of a prompt, and of what is generated after it: more than one page together.
-PROMPT, GENERATED = 23, 64
 
 #: Format -> its name in a config of compressed-tensors, bits, elements that share a scale.
 DECLARED = {
@@ -39,10 +29,6 @@ DECLARED = {
     "mxfp8e4m3": ("mxfp8-quantized", 8, 32),
     "nvfp4": ("nvfp4-pack-quantized", 4, 16),
 }
-
-#: Share of the root mean square of all logits of transformers in float64, or so many times what
-#: it loses in float32.
-TOLERANCE, ROUNDING = 2e-5, 3
 
 Tensors = dict[str, torch.Tensor]
 
@@ -144,6 +130,11 @@ class Oracle:
     config: Any
     values: Tensors
 
+    @property
+    def vocabulary(self) -> int:
+        """Number of tokens."""
+        return int(self.config.vocab_size)
+
     @cached_property
     def model(self) -> Any:
         """In float32."""
@@ -165,52 +156,3 @@ class Oracle:
         with torch.no_grad():
             logits = model(torch.tensor([tokens]), use_cache=False).logits
         return logits[0].double().numpy()
-
-
-@dataclass(frozen=True)
-class Built:
-    """A checkpoint's artifact, and what the reference wants of it."""
-
-    artifact: Path
-    oracle: Oracle
-
-    @cached_property
-    def model(self) -> Model:
-        return mxc.load(self.artifact)
-
-    @cached_property
-    def generated(self) -> tuple[list[int], NDArray[np.float32]]:
-        """A prompt and what is chosen after it, and the logits of each token, one a call."""
-        random, sequence = np.random.default_rng(0), self.model.sequence()
-        tokens = [int(each) for each in random.integers(0, self.oracle.config.vocab_size, PROMPT)]
-        rows: list[NDArray[np.float32]] = []
-        for place in range(PROMPT + GENERATED):
-            if place >= PROMPT:
-                tokens.append(int(rows[-1].argmax()))
-            rows.append(sequence.feed([tokens[place]]))
-        return tokens, np.concatenate(rows)
-
-    @property
-    def tokens(self) -> list[int]:
-        return self.generated[0]
-
-    @cached_property
-    def wanted(self) -> NDArray[np.float64]:
-        """Logits of transformers in float64."""
-        return self.oracle.logits(self.tokens, torch.float64)
-
-    @cached_property
-    def tolerance(self) -> float:
-        """What logits may deviate."""
-        rounded = self.oracle.logits(self.tokens, torch.float32).astype(np.float32)
-        return max(TOLERANCE, ROUNDING * self.deviation(rounded, slice(None)))
-
-    def deviation(self, found: NDArray[np.float32], rows: Sequence[int] | slice) -> float:
-        """The largest difference of logits, in units of the root mean square of what is wanted."""
-        wanted = self.wanted[rows]
-        assert found.shape == wanted.shape
-        return float(np.abs(found - wanted).max() / np.sqrt(np.mean(wanted**2)))
-
-    def check(self, found: NDArray[np.float32], rows: Sequence[int] | slice = slice(None)) -> None:
-        """These are the logits of these positions."""
-        assert self.deviation(found, rows) <= self.tolerance

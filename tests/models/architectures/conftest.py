@@ -1,6 +1,5 @@
 """What is built of the cases that the tests of a file name, once a file."""
 
-import json
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -8,32 +7,16 @@ from pathlib import Path
 
 import pytest
 
-import mxc
-
 # built.py and the cases are no tests.
 sys.path.append(str(Path(__file__).parent))
 
-from built import GENERATED, PROMPT, Built, Oracle, write
+from built import Oracle, write
 from cases import CASES
-
-#: The schedule with the smallest tiles, of each product: its results have the same bits as those of
-#: others (tests/passes/kernels/test_schedules.py), and LLVM has a third of the code to compile.
-SCHEDULES = [{"schedule": -1}]
+from compared import Built, compile_small
 
 
 def _compile(folder: Path, devices: int) -> Path:
-    (folder / "schedules.json").write_text(json.dumps(SCHEDULES))
-    artifact = mxc.compile(
-        folder / "checkpoint",
-        "cpu",
-        folder / "model.mxc",
-        activations="f32",
-        max_sequence_length=PROMPT + GENERATED,
-        listing=False,
-        schedule=folder / "schedules.json",
-        devices=devices,
-    )
-    return artifact.path
+    return compile_small(folder / "checkpoint", folder / "model.mxc", devices=devices).path
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from built import PROMPT, Built
+from compared import Built
 
 from mxc.artifact.manifest import REPORT, WEIGHTS, read_json
 from mxc.artifact.parameter_archive import read_archive
@@ -46,10 +46,8 @@ each = pytest.mark.parametrize(("name", "devices"), DEVICES.items())
 def test_logits(name: str, devices: int, built: Builds) -> None:
     """Token by token and in one call; what is generated is what they choose."""
     found = built(name, devices)
-    tokens, rows = found.generated
-    found.check(rows)
-    found.check(found.model.sequence().feed(tokens))
-    assert found.wanted.argmax(-1)[PROMPT - 1 : -1].tolist() == tokens[PROMPT:]
+    found.check_generated()
+    found.check(found.model.sequence().feed(found.tokens))
 
 
 @each
