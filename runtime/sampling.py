@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 
 from mxc.errors import RequestError
 
+#: Bits of a float64 below the exponent and the six highest bits of the mantissa.
+_LOW_BITS = 46
+
 
 class Sampler:
     """Draws tokens; greedy where temperature is 0. Samplers with equal seeds draw equal tokens."""
@@ -66,25 +69,46 @@ class Sampler:
 
     def _kept(self, row: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Return the kept token ids in ascending order, and their unnormalized probabilities."""
-        wide = row.astype(np.float64)
-        # The maximum is subtracted before the division, which can overflow for tiny temperatures.
-        with np.errstate(over="ignore"):
-            scores = (wide - wide[_likeliest(row)]) / self.temperature
-        tokens = np.arange(len(scores))
-        if self.top_k is not None and self.top_k < len(scores):
-            least = np.partition(scores, -self.top_k)[-self.top_k]
-            tokens = np.flatnonzero(scores >= least)
-        weights = np.exp(scores[tokens])
+        greatest = row[_likeliest(row)]
+        tokens = np.arange(len(row))
+        if self.top_k is not None and self.top_k < len(row):
+            tokens = np.flatnonzero(row >= np.partition(row, -self.top_k)[-self.top_k])
+            row = row[tokens]
+        weights = self._weights(row, greatest)
         if self.top_p is not None and self.top_p < 1:
-            order = np.argsort(weights, kind="stable")
-            below = np.cumsum(weights[order]) / weights.sum() <= 1 - self.top_p
-            below[-1] = False  # the most likely token always stays
-            keep = np.sort(order[~below])
+            keep = _likeliest_together(weights, self.top_p)
             tokens, weights = tokens[keep], weights[keep]
         if self.min_p is not None:
             keep = np.flatnonzero(weights >= self.min_p * weights.max())
             tokens, weights = tokens[keep], weights[keep]
         return tokens, weights
+
+    def _weights(self, row: NDArray[np.float32], greatest: np.float32) -> NDArray[np.float64]:
+        """Unnormalized probabilities; 1 for a logit of `greatest`."""
+        # In place: a vocabulary of float64 is more than a megabyte, and new memory costs more time
+        # than the arithmetic.
+        wide = row.astype(np.float64)
+        # The maximum is subtracted before the division, which can overflow for tiny temperatures.
+        wide -= greatest
+        with np.errstate(over="ignore"):
+            wide /= self.temperature
+        return np.exp(wide, out=wide)
+
+
+def _likeliest_together(weights: NDArray[np.float64], share: float) -> NDArray[np.int64]:
+    """Indices, ascending, of the greatest weights that together reach a share of the total."""
+    # The bits of floats from zero on have their order. Weights with equal exponents and equal high
+    # bits of the mantissa are summed, and only those where the sum passes the rest are sorted.
+    groups = weights.view(np.int64) >> _LOW_BITS
+    sums = np.cumsum(np.bincount(groups, weights))
+    rest, greatest = (1 - share) * sums[-1], len(sums) - 1
+    border = min(int(np.searchsorted(sums, rest, side="right")), greatest)
+    found = np.flatnonzero(groups == border)
+    found = found[np.argsort(weights[found], kind="stable")]
+    below = (sums[border - 1] if border else 0.0) + np.cumsum(weights[found]) <= rest
+    if border == greatest:
+        below[-1] = False  # the greatest always stays
+    return np.sort(np.concatenate([found[~below], np.flatnonzero(groups > border)]))
 
 
 def _within(name: str, value: float | None, low: float, high: float | None) -> None:

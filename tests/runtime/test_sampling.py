@@ -84,6 +84,18 @@ def test_top_p_on_the_edge(top_p: float) -> None:
     assert np.count_nonzero(got) == np.count_nonzero(want) == 4 * top_p
 
 
+@pytest.mark.parametrize("spread", [0.01, 1.0, 8.0])
+@pytest.mark.parametrize("top_p", [0.05, 0.5, 0.95])
+def test_top_p_of_a_large_vocabulary(spread: float, top_p: float) -> None:
+    """Many tokens have nearly the probability at which tokens are left out."""
+    row = (np.random.default_rng(2).standard_normal(50_000) * spread).astype(np.float32)
+    row = np.unique(row)  # which of equal tokens is left out is open
+    got = Sampler(1.0, top_p=top_p, seed=0).probabilities(row)
+    want = theirs(row, 1.0, None, top_p, None)
+    np.testing.assert_array_equal(got > 0, want > 0)
+    np.testing.assert_allclose(got, want, rtol=1e-12)
+
+
 def test_masked_tokens_are_never_drawn() -> None:
     row = np.full(50, -np.inf, np.float32)
     row[[3, 8]] = [1.0, 2.0]
