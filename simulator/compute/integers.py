@@ -67,28 +67,40 @@ def _multiply_add_i64(a: Array, b: Array, c: Array) -> tuple[Array, Array]:
 
 def permute_bytes(a: Array, b: Array, select: Array) -> Array:
     """v_perm_b32: each byte of `select` picks one of the 8 bytes of a:b, a sign or a constant."""
+    first = int(select.flat[0])
+    if (select == first).all():
+        return _permute_by(a, b, first)
     both = u64(b) | (u64(a) << np.uint64(32))
     result: Any = np.uint32(0)
     for place in range(4):
         code = select >> 8 * place & 0xFF
-        if code.size == 1:
-            byte = _one_byte(both, int(code.flat[0]))
-        else:
-            byte = low32(both >> u64((code & 7) << 3)) & 0xFF
-            if code.max() > 7:
-                sign = low32(both >> u64(((code & 3) << 4) + 15) & np.uint64(1)) * np.uint32(0xFF)
-                byte = np.where(code > 7, np.where(code > 11, 0, sign), byte)
-                byte = np.where(code > 12, 0xFF, byte).astype(np.uint32)
+        byte = low32(both >> u64((code & 7) << 3)) & 0xFF
+        if code.max() > 7:
+            sign = low32(both >> u64(((code & 3) << 4) + 15) & np.uint64(1)) * np.uint32(0xFF)
+            byte = np.where(code > 7, np.where(code > 11, 0, sign), byte)
+            byte = np.where(code > 12, 0xFF, byte).astype(np.uint32)
         result = result | (byte << 8 * place)
     return np.asarray(result, np.uint32)
 
 
-def _one_byte(both: Array, code: int) -> Array:
-    if code < 8:
-        return low32(both >> np.uint64(8 * code)) & 0xFF
-    if code < 12:
-        return low32(both >> np.uint64(16 * (code - 8) + 15) & np.uint64(1)) * np.uint32(0xFF)
-    return np.full((1, 1), 0 if code == 12 else 0xFF, np.uint32)
+def _permute_by(a: Array, b: Array, select: int) -> Array:
+    """The same for one selector: bytes that move as far in their register move together."""
+    result: Any = np.zeros((1, 1), np.uint32)
+    moved: dict[tuple[int, int], int] = {}
+    for place in range(4):
+        code, byte = select >> 8 * place & 0xFF, 0xFF << 8 * place
+        if code < 8:
+            way = code >> 2, 8 * ((code & 3) - place)
+            moved[way] = moved.get(way, 0) | byte
+        elif code < 12:
+            sign = (b, a)[code >> 1 & 1] >> (15 + 16 * (code & 1)) & 1
+            result = result | sign * np.uint32(byte)
+        elif code > 12:
+            result = result | np.uint32(byte)
+    for (side, right), mask in moved.items():
+        source = (b, a)[side]
+        result = result | (source >> right if right > 0 else source << -right) & np.uint32(mask)
+    return np.asarray(result, np.uint32)
 
 
 def bit_operation(table: int) -> Callable[[Array, Array, Array], Array]:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from exact import ALL, fused, same, signed
 from numpy.typing import NDArray
-from oracles import ORACLES
+from oracles import ORACLES, permuted
 from samples import held, put, samples, scalar_text, vector_text
 from single import apply, decoded, fill, register, waves
 
@@ -20,6 +20,7 @@ from mxc.simulator.code.code_object import CodeObjectKernel
 from mxc.simulator.code.instruction import EXEC, Instruction
 from mxc.simulator.code.words import OPCODES
 from mxc.simulator.compute.dots import DOTS
+from mxc.simulator.compute.integers import permute_bytes
 from mxc.simulator.compute.salu import SALU
 from mxc.simulator.compute.signatures import VALU
 
@@ -204,3 +205,16 @@ def test_any_function_of_three_bits(
 
 def test_every_dot_has_an_oracle() -> None:
     assert set(DOTS) <= set(ORACLES)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 1), (3, 64)])
+def test_bytes_are_permuted_by_one_selector(shape: tuple[int, int]) -> None:
+    """All lanes have the same, as in kernels that convert numbers: each code at each place."""
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(0, 2**32, (2, 3, 64), dtype=np.uint32)
+    for number in range(64):
+        codes = [(number % 16 + number // 16 * place) % 16 for place in range(4)]
+        select = int.from_bytes(bytes(codes), "little")
+        found = permute_bytes(a, b, np.full(shape, select, np.uint32))
+        wanted = [permuted(int(x), int(y), select) for x, y in zip(a.flat, b.flat, strict=True)]
+        np.testing.assert_array_equal(np.broadcast_to(found, a.shape).reshape(-1), wanted)
