@@ -50,6 +50,18 @@ CONFIGS = {
         linear_conv_kernel_dim=4,
         mlp_layer_types=["dense", "dense"],
     ),
+    "Mamba 2": t.GraniteMoeHybridConfig(
+        **SIZES,
+        num_local_experts=0,
+        shared_intermediate_size=64,
+        mamba_n_heads=1,
+        mamba_d_state=128,
+        attention_multiplier=0.2,
+    ),
+    # Its states are two rows of activations, no matrix.
+    "short convolution": t.Lfm2Config(
+        **SIZES | {"layer_types": ["conv", "full_attention"]}, block_auto_adjust_ff_dim=False
+    ),
 }
 
 
@@ -80,6 +92,10 @@ def transients(folder: Path, config: Any, target: str, rows: int) -> dict[str, i
         ("gated delta net", "gfx950", 7984),
         ("Kimi delta attention", "cpu", 15512),
         ("Kimi delta attention", "gfx950", 11364),
+        ("Mamba 2", "cpu", 9299),
+        ("Mamba 2", "gfx950", 8332),
+        ("short convolution", "cpu", 2823),
+        ("short convolution", "gfx950", 2184),
     ],
 )
 def test_no_state_grows_with_the_chunk(name: str, target: str, row: int, tmp_path: Path) -> None:
