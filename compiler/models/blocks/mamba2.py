@@ -17,8 +17,8 @@ transformers' models/mamba2, models/bamba and models/granitemoehybrid (5.23).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith
@@ -36,6 +36,7 @@ from mxc.compiler.models.blocks.parameters import (
 )
 from mxc.compiler.models.blocks.primitives import collapse, expand, f32, parts_of, to_f32
 from mxc.compiler.models.blocks.scope import Scope, SequenceMemory, StepValues
+from mxc.compiler.models.blocks.weights import ELEMENTS
 from mxc.dialects.generic import constant, fill, generic, shape_of
 from mxc.dialects.recurrence import States, delta_rule, short_convolution
 from mxc.dialects.sizes import sizes_of
@@ -69,7 +70,16 @@ class Mamba2:
         hidden, heads = ("hidden_size", self.hidden), ("mamba_n_heads", self.heads)
         inner, columns = ("mamba_n_heads * mamba_d_head", self._inner), sum(self._convolved)
         rows = ("gate, values, B, C and heads", sum(self._projected))
-        yield matrix(f"{name}.in_proj.weight", rows, hidden)
+        tensor = f"{name}.in_proj.weight"
+        whole = CheckpointRows(tensor=tensor, dims=(rows, hidden))
+        if format_of(tensor) in ELEMENTS:
+            first = sum(self._projected[:-1])
+            yield matrix(tensor, rows, hidden, [replace(whole, taken=(0, first))])
+            # A state forgets by the exponential of dt, and there are few rows: they stay plain.
+            steps = [replace(whole, taken=(first, self.heads))]
+            yield matrix(f"{name}.dt_proj.weight", rows, hidden, steps, quantizable=False)
+        else:
+            yield matrix(tensor, rows, hidden, [whole])
         key, convolved = f"{name}.conv1d", ("values, B and C", columns)
         dims = (convolved, ("one", 1), ("mamba_d_conv", self.width))
         stored = CheckpointRows(tensor=f"{key}.weight", dims=dims)
@@ -91,11 +101,9 @@ class Mamba2:
     ) -> Steps:
         """x [T, hidden] -> [T, hidden]; the states of the sequences are updated in the pools."""
         weights, heads = scope.weights, self.heads
-        shape = (sum(self._projected), self.hidden)
-        (projected,) = linears(scope, x, [f"{name}.in_proj"], shape)
+        gate, mixed, step = self._projections(scope, x, name)
         assert state.places is not None
         with ir.Location.name(name):
-            gate, mixed, step = parts_of(projected, self._projected)
             layer = constant(memory.layer, ir.IndexType.get())
             places = (layer, state.rows.runs, state.places)
             memory.layer += 1
@@ -131,6 +139,21 @@ class Mamba2:
         normed = scope.norm(found, f"{name}.norm")
         (part,) = linears(scope, normed, [f"{name}.out_proj"], (self.hidden, self._inner))
         return (yield part)
+
+    def _projections(self, scope: Scope, x: ir.Value, name: str) -> Sequence[ir.Value]:
+        """The gate, what is convolved, and dt, of x [T, hidden]."""
+        weights, sizes, names = scope.weights, [sum(self._projected)], [f"{name}.in_proj"]
+        if weights.has(f"{name}.dt_proj.weight"):
+            sizes = [sum(self._projected[:-1]), self.heads]
+            names.append(f"{name}.dt_proj")
+        with ir.Location.name(name):
+            keys = [f"{each}.weight" for each in names]
+            prepared = weights.prepare(x, *keys)
+            first, *rest = (
+                weights.linear(prepared, each, key, (size, self.hidden))
+                for each, key, size in zip(names, keys, sizes, strict=True)
+            )
+            return [*parts_of(first, self._projected[: 3 - len(rest)]), *rest]
 
     def _activated(self, scope: Scope, x: ir.Value, name: str) -> ir.Value:
         """silu(x + bias) of x [T, I + 2 N]."""

@@ -220,6 +220,20 @@ HYBRIDS: dict[str, Case] = {
         ),
         ATTENTION | dict.fromkeys(("in_proj", "out_proj"), "nvfp4"),
     ),
+    # Without experts. The rows of dt are a weight of their own where all rows are plain.
+    "granitemoehybrid, dense": Case(
+        t.GraniteMoeHybridConfig(
+            **TWO,
+            **GRANITE,
+            num_local_experts=0,
+            layer_types=[LINEAR, SEES_ALL],
+            shared_intermediate_size=64,
+            mamba_n_heads=4,
+            mamba_d_state=32,
+            position_embedding_type="rope",
+        ),
+        ATTENTION,
+    ),
     # A convolution over three tokens is all that the other layers see of earlier ones.
     "lfm2": Case(
         t.Lfm2Config(**TWO, layer_types=["conv", SEES_ALL], block_multiple_of=32),
