@@ -15,7 +15,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, memref, vector
 
 from mxc.artifact.pages import PAGE_BLOCK, stored_positions
-from mxc.dialects.amdgpu import thread
+from mxc.dialects.amdgpu import no_reordering, thread
 from mxc.dialects.generic import constant, element_of, shape_of
 from mxc.dialects.pages import RECIPE, fp8_code, page_format, place_of_scale, positions_of
 from mxc.dialects.pool_reads import PoolRead
@@ -39,10 +39,14 @@ from mxc.passes.kernels.vectors import (
     load,
     loop,
     of,
+    parts_of,
 )
 
 #: Types of pools of floats; lanes of a workgroup on a GPU.
 _FLOATS, _THREADS = ("bf16", "f16", "f32"), 256
+#: Elements of a block that a GPU quantizes together. The conditions of each are scalar registers,
+#: of which cosines and sines may take 64: those of heads of 64 are the same for all blocks.
+_TOGETHER = 8
 #: A buffer of rows, and the first of the columns that are meant.
 _Columns = tuple[ir.Value, ir.Value]
 #: Operands with queries, keys and values; the slots and the pool among those that follow.
@@ -262,19 +266,34 @@ class RotaryRow:
             return
         if format.unit_scales:
             scales = self._scales[part]
-            scale = None
-            if scales is not None:
-                scale = vector.broadcast(of(f32(), run), memref.LoadOp(scales, [head]).result)
-            vector.store(fp8_code(value, scale), self._pool, at)
+            scale = None if scales is None else memref.LoadOp(scales, [head]).result
+            self._store_codes(value, at, lambda each: fp8_code(each, _spread(scale, each)))
             return
-        bits = as_bits(value)
-        sizes = bits & like(bits, MAGNITUDE)
+        sizes = as_bits(value)
+        sizes = sizes & like(sizes, MAGNITUDE)
         largest = vector.reduction(i32(), vector.CombiningKind.MAXSI, sizes)
         byte = scale_byte(largest, format.element, RECIPE)
-        codes = element_code(bits, vector.broadcast(bits.type, byte), format.element)
-        vector.store(arith.trunci(of(i8(), run), codes), self._pool, at)
+
+        def coded(values: ir.Value) -> ir.Value:
+            bits = as_bits(values)
+            codes = element_code(bits, vector.broadcast(bits.type, byte), format.element)
+            return arith.trunci(of(i8(), lanes_of(codes)), codes)
+
+        self._store_codes(value, at, coded)
         place = place_of_scale(kernel.heads, kernel.rotation.depth, kernel.pool[1], at)
         memref.StoreOp(arith.trunci(i8(), byte), self._pool, place)
+
+    def _store_codes(
+        self, value: ir.Value, at: list[ir.Value], coded: Callable[[ir.Value], ir.Value]
+    ) -> None:
+        """Store f32 [n] as the bytes that `coded` makes of them."""
+        *place, element = at
+        on_gpu, count = self._kernel.wave is not None, lanes_of(value)
+        together = min(_TOGETHER, count) if on_gpu else count
+        for number, part in enumerate(parts_of(value, together)):
+            vector.store(coded(part), self._pool, [*place, element + number * together])
+            if on_gpu:
+                no_reordering()
 
 
 class _Body:
@@ -330,3 +349,8 @@ class _Body:
         rows, begin = source
         first = begin + head * self.rotation.depth
         return load(rows, [self.row, first + element], f32(), self.rotation.run)
+
+
+def _spread(scale: ir.Value | None, values: ir.Value) -> ir.Value | None:
+    """A scale for each of the values, if there is one."""
+    return None if scale is None else vector.broadcast(values.type, scale)

@@ -19,6 +19,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import func
 
 import mxc
+from mxc.artifact.code_objects.metadata import Resources
 from mxc.artifact.pages import stored_positions
 from mxc.compiler.models.blocks.primitives import parts_of
 from mxc.compiler.pipelines import pipeline
@@ -296,6 +297,26 @@ def test_columns_of_one_tensor_are_read_where_they_lie(
     for each, like in zip(found, wanted, strict=True):
         same = np.ascontiguousarray(each).view(np.uint8).reshape(-1)
         np.testing.assert_array_equal(same, np.ascontiguousarray(like).view(np.uint8).reshape(-1))
+
+
+#: Heads as models have them. Blocks of 32 of heads of 64 all have the same cosines and sines, which
+#: are in scalar registers.
+WIDE = [
+    Case(64, 8, 64, "mxint8", 64),
+    Case(64, 8, 64, "mxfp8e4m3", 64),
+    Case(64, 8, 64, "fp8e4m3", 64, scaled=(True, True)),
+    Case(32, 4, 256, "mxint8", 64, pairs=32),
+]
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("target", [*SIMULATED, "gfx1201", "gfx1151", "gfx1250"])
+def test_no_kernel_spills(
+    target: str, whole: bool, resources: Callable[[str, str], dict[str, Resources]]
+) -> None:
+    found = resources(program(WIDE, whole=whole), target)
+    assert len(found) == len(WIDE)
+    assert not [name for name, use in found.items() if use.spills or use.scratch_bytes]
 
 
 #: Real parts that are no whole registers of floats, nor a quarter of a block.
