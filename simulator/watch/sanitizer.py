@@ -116,7 +116,7 @@ class Sanitizer(Observer):
         if self._global.memory is not w.memory:
             self._global = GlobalMemory(w.memory)
         self._global.start(w)
-        self._stores: list[tuple[str, Array, Array, int]] = []
+        self._stores: list[tuple[str, Array, Array, int, int]] = []
         self._registers = Definedness(w, program)
 
     def before(self, w: Waves, i: Instruction) -> None:
@@ -190,13 +190,13 @@ class Sanitizer(Observer):
             if any(late[id(sequence)] for _, sequence in issued)
         }
         left = []
-        for name, sequence, places, size in self._stores:
+        for name, sequence, places, size, entry in self._stores:
             done = (sequence <= counts[name].done) & (sequence > 0)
             if done.any():
-                self._shadow.complete(w, places, size, done)
+                self._shadow.complete(w, places, size, done, entry)
             if not done.all():
-                left.append((name, np.where(done, 0, sequence), places, size))
-        self._stores = [entry for entry in left if entry[1].any()]
+                left.append((name, np.where(done, 0, sequence), places, size, entry))
+        self._stores = [each for each in left if each[1].any()]
 
     # Memory
 
@@ -277,7 +277,8 @@ class Sanitizer(Observer):
             name = LOCAL if i.encoding == "DS" else VECTOR
             sequence = self._counts[name].issued + self._active
             places = np.where(lanes, place + w.lds_base, -1)
-            self._stores.append((name, np.where(self._active, sequence, 0), places, size))
+            sequence = np.where(self._active, sequence, 0)
+            self._stores.append((name, sequence, places, size, self._shadow.latest))
 
     def barrier(self, w: Waves, waiting: Array, places: Array) -> None:
         """Check that a workgroup's waves wait at the same barrier; begin a new epoch."""

@@ -22,8 +22,9 @@ _SHIFT = 20
 _WAVE = (1 << _SHIFT) - 1
 #: The wave number that stands for several waves.
 _SEVERAL = _WAVE
-#: Epochs of stores that were not waited for yet: of LDS instructions, and of loads to LDS.
-_PENDING, _PENDING_DIRECT = 1 << 30, (1 << 30) + 1
+#: Bits of stores that were not waited for yet, and of loads to LDS among them. These have the
+#: number of the store in place of an epoch.
+_PENDING, _DIRECT = 1 << 61, 1 << 60
 
 _WRITES = "LDS that another wave writes, without a wait and a barrier between"
 _WRITES_TOO = "LDS that another wave writes too, without a barrier between"
@@ -43,6 +44,8 @@ class Shadow:
         self.read: Array = np.zeros(dwords, np.int64)
         self.read_bytes: Array = np.zeros((dwords, 4), np.int64)
         self.bytes_are_read = False
+        #: The entry of the last store, but for its wave: what `complete` takes.
+        self.latest = _PENDING
         self._memory = w.lds.bytes
         self._waves = w.count // len(self.epoch)
         #: For each byte whose value several waves of the workgroup have stored, a bit per wave;
@@ -90,7 +93,9 @@ class Shadow:
         """
         flat = (place + w.lds_base)[lanes]
         wave, now = self._who(w, lanes)
-        key = ((_PENDING_DIRECT if direct else _PENDING) << _SHIFT) | wave
+        number = (self.latest & ~_DIRECT) + (1 << _SHIFT)
+        self.latest = number | _DIRECT if direct else number
+        key = self.latest | wave
         parts = flat[:, None] + np.arange(size)
         words = np.broadcast_to(stored, (*w.shape, stored.shape[-1]))[lanes]
         data = np.ascontiguousarray(words).view(np.uint8)[:, :size]
@@ -166,8 +171,11 @@ class Shadow:
             return False
         return np.asarray(self._writers[parts] >> wave % self._waves & 1, bool)
 
-    def complete(self, w: Waves, places: Array, size: int, waves: Array) -> None:
-        """Record that waves have waited for stores; places: flat byte indices, -1 for none."""
+    def complete(self, w: Waves, places: Array, size: int, waves: Array, entry: int) -> None:
+        """Record that waves have waited for a store.
+
+        places: flat byte indices, -1 for none. entry: `latest` after the store.
+        """
         lanes = (places >= 0) & waves[:, None]
         if not lanes.any():
             return
@@ -175,13 +183,13 @@ class Shadow:
         wave, now = self._who(w, lanes)
         if _whole(flat, size):
             index = (flat >> 2)[:, None] + np.arange(size // 4)
-            _seen(self.written, index, wave, now)
+            _seen(self.written, index, wave, now, entry)
             if self.split[index].any():
                 # Single bytes were overwritten since; the other bytes still are of this store.
                 parts = (index[..., None] * 4 + np.arange(4)).reshape(len(index), -1)
-                _seen(self.written_bytes.reshape(-1), parts, wave, now)
+                _seen(self.written_bytes.reshape(-1), parts, wave, now, entry)
             return
-        _seen(self.written_bytes.reshape(-1), flat[:, None] + np.arange(size), wave, now)
+        _seen(self.written_bytes.reshape(-1), flat[:, None] + np.arange(size), wave, now, entry)
 
     def _split(self, dwords: Array) -> None:
         """Split the entries of these dwords into one entry per byte."""
@@ -219,7 +227,7 @@ def _check_load(
         own = keys & _WAVE == wave
         if (late & ~own & ~np.asarray(writer)).any():
             yield "race", _WRITES
-        if (late & own & (keys >> _SHIFT == _PENDING_DIRECT)).any():
+        if (late & own & (keys >= _PENDING | _DIRECT)).any():
             yield "dma", "LDS that a load of this wave fills, without a wait"
 
 
@@ -235,8 +243,7 @@ def _mark(table: Array, index: Array, wave: Array, now: Array) -> None:
         table[index[lost]] = np.broadcast_to(now | _SEVERAL, index.shape)[lost]
 
 
-def _seen(table: Array, index: Array, wave: Array, now: Array) -> None:
-    """Mark completed stores, unless another store has replaced them since."""
+def _seen(table: Array, index: Array, wave: Array, now: Array, entry: int) -> None:
+    """Mark a completed store where no other store has replaced it since."""
     keys = table[index]
-    still = (keys & _WAVE == wave) & (keys >= _PENDING << _SHIFT)
-    table[index] = np.where(still, now | wave, keys)
+    table[index] = np.where(keys == (entry | wave), now | wave, keys)

@@ -115,6 +115,18 @@ ds_read_{width} v3, v2 offset:{offset}
 s_waitcnt lgkmcnt(0)
 s_endpgm
 """
+#: Stores another word to the same place, and waits for some of the stores.
+TWICE = """
+v_lshlrev_b32 v1, 2, v0
+v_xor_b32 v2, 0x100, v1
+ds_write_b32 v1, v0
+ds_write_b32 v1, v1
+s_waitcnt lgkmcnt({left})
+s_barrier
+ds_read_b32 v3, v2
+s_waitcnt lgkmcnt(0)
+s_endpgm
+"""
 
 
 @pytest.mark.parametrize(
@@ -145,6 +157,12 @@ s_endpgm
         (PARTS.format(left=0, width="u8", offset=4), False),
         (PARTS.format(left=1, width="u8", offset=4), True),
         (PARTS.format(left=1, width="b32", offset=0), False),
+        # The word is there, and its byte is not yet; nor is a word that is stored again.
+        (PARTS.format(left=2, width="u8", offset=0), False),
+        (PARTS.format(left=2, width="u8", offset=1), True),
+        (PARTS.format(left=2, width="b32", offset=0), True),
+        (TWICE.format(left=0), False),
+        (TWICE.format(left=1), True),
         ("v_lshlrev_b32 v1, 2, v0\nds_write_b32 v1, v0\ns_endpgm", False),
     ],
 )
