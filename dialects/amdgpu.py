@@ -184,8 +184,13 @@ def pinned(values: Sequence[ir.Value], registers: Literal["v", "a"] = "v") -> li
     Until instruction selection, operations without memory access are ordered by their operands
     only, so `no_reordering` alone does not hold them. `registers`: vector ("v") or accumulation
     ("a") registers.
+
+    ValueError for a vector of one element, which LLVM passes wrongly: its element can be given.
     """
     kinds = [value.type for value in values]
+    for kind in kinds:
+        if isinstance(kind, ir.VectorType) and kind.shape == [1]:
+            raise ValueError(f"{kind} cannot be pinned: give its element")
     many = len(kinds) > 1
     listed = ", ".join(map(str, kinds))
     made = ir.Operation.create(
