@@ -89,17 +89,16 @@ class ChooseGpuSchedule(Pass):
 def _chosen(call: GpuContractionCall, gpu: Gpu) -> Schedules:
     """The cheapest schedules that can compute the call together with its epilogue."""
     results = Results.of(call, gpu.matrix)
-    quantized = results.blocks is not None
     transports: tuple[Transport, ...] = ("stream", "ring")
     # A ring of a dense product has tiles of half a block of the result, which cannot be quantized.
-    if not _may_stage(call) or (call.is_dense and quantized):
+    if not _may_stage(call) or (call.is_dense and results.blocks is not None):
         transports = ("stream",)
     problem = problem_of(call, results)
     if call.of.m is None:
         found = choose_by_rows(problem, device=gpu, transports=transports)
     else:
         found = Schedules([choose(problem, device=gpu, transports=transports)])
-    if not quantized:
+    if not results.in_blocks:
         return found
     return Schedules([for_blocks(each, results.halves) for each in found.schedules], found.bounds)
 

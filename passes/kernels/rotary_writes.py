@@ -176,6 +176,12 @@ class RotaryKernel(Sized):
         return name
 
     @property
+    def in_blocks(self) -> bool:
+        """Whether pages have blocks with scales of their own."""
+        format = page_format(self.element)
+        return format is not None and not format.unit_scales
+
+    @property
     def together(self) -> int:
         """Elements of a key or a value that are stored at once: a run of floats, or a block."""
         return self.rotation.run if page_format(self.element) is None else PAGE_BLOCK
@@ -257,7 +263,7 @@ class RotaryRow:
     def store_in_page(self, part: int, head: ir.Value, element: ir.Value, value: ir.Value) -> None:
         """Store a run, or a block, of a key (`part` 0) or a value (1) in its page."""
         kernel, run = self._kernel, lanes_of(value)
-        at = [self._page, self._entries[part], self._at, head, element]
+        at = self._in_page(part, head, element)
         format = page_format(kernel.element)
         if format is None:
             kind = ir.Type.parse(kernel.element)
@@ -280,8 +286,20 @@ class RotaryRow:
             return arith.trunci(of(i8(), lanes_of(codes)), codes)
 
         self._store_codes(value, at, coded)
+        self.store_scale(part, head, element, byte)
+
+    def store_bytes(self, part: int, head: ir.Value, element: ir.Value, codes: ir.Value) -> None:
+        """Store bytes of a block, i8 [n], in its page: from an element of a head on."""
+        vector.store(codes, self._pool, self._in_page(part, head, element))
+
+    def store_scale(self, part: int, head: ir.Value, element: ir.Value, byte: ir.Value) -> None:
+        """Store the scale of a block, a byte as i32, in its page."""
+        kernel, at = self._kernel, self._in_page(part, head, element)
         place = place_of_scale(kernel.heads, kernel.rotation.depth, kernel.pool[1], at)
         memref.StoreOp(arith.trunci(i8(), byte), self._pool, place)
+
+    def _in_page(self, part: int, head: ir.Value, element: ir.Value) -> list[ir.Value]:
+        return [self._page, self._entries[part], self._at, head, element]
 
     def _store_codes(
         self, value: ir.Value, at: list[ir.Value], coded: Callable[[ir.Value], ir.Value]

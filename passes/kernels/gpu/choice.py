@@ -11,6 +11,7 @@ from mxc.passes.kernels.gpu.cost import Problem, cost, padding
 from mxc.passes.kernels.gpu.dense.spans import ROWS, STAGE, Spans
 from mxc.passes.kernels.gpu.float_scales import factors_of_step, sums_of
 from mxc.passes.kernels.gpu.fragments import BLOCK, K_STEPS, TileInstruction
+from mxc.passes.kernels.gpu.output import tiles_of
 from mxc.passes.kernels.gpu.ring.pipeline import ACCUMULATORS
 from mxc.passes.kernels.gpu.ring.scales import AT_ONCE, scale_bytes
 from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, PIECE, layout_bytes
@@ -198,7 +199,7 @@ def _dense_streams(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
     small = TileInstruction(ROWS, device.matrix)
     along = Spans.of(problem.blocks).count
     for m, n in product((4, 2, 1), repeat=2):
-        if n % problem.halves == 0:
+        if n % _least(problem, small) == 0:
             yield GpuSchedule(instruction=small, tiles=(m, n), waves=(2, 2, 1))
             if m * n <= _FEW and along > 1:
                 yield GpuSchedule(instruction=small, tiles=(m, n), waves=(1, 1, along))
@@ -210,8 +211,13 @@ def _dense_rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
     for tiles, waves in product(_DENSE_TILES, ((2, 2, 1), (1, 4, 1))):
         found = _ring(small, tiles, waves, _MOST_STAGES, STAGE)
         stages = min(_MOST_STAGES, device.unit.lds_bytes // _slot_bytes(problem, found))
-        if tiles[1] % problem.halves == 0 and stages > min(_STAGES):
+        if tiles[1] % _least(problem, small) == 0 and stages > min(_STAGES):
             yield replace(found, stages=stages)
+
+
+def _least(problem: Problem, instruction: TileInstruction) -> int:
+    """Tiles of a wave along columns, at least: other numbers are multiples of it."""
+    return problem.halves * (tiles_of(instruction) if problem.in_blocks else 1)
 
 
 def _ring(

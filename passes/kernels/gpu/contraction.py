@@ -20,13 +20,14 @@ from mxc.passes.kernels.gpu.decode import Register
 from mxc.passes.kernels.gpu.float_scales import sums_of
 from mxc.passes.kernels.gpu.floats import FloatBlocks
 from mxc.passes.kernels.gpu.fragments import QUAD
-from mxc.passes.kernels.gpu.heads import HeadQuad
-from mxc.passes.kernels.gpu.output import BlockOutput
+from mxc.passes.kernels.gpu.heads import HeadQuads
+from mxc.passes.kernels.gpu.lanes import Lane
+from mxc.passes.kernels.gpu.output import BlockOutput, tiles_of
 from mxc.passes.kernels.gpu.parts import rows_of
 from mxc.passes.kernels.gpu.schedule import GpuSchedule
 from mxc.passes.kernels.gpu.sides import ScaledBlocks
 from mxc.passes.kernels.rotary_writes import RotaryKernel
-from mxc.passes.kernels.vectors import below, i32, index, of, part_of
+from mxc.passes.kernels.vectors import below, i32, index, of, part_of, when
 
 #: Index values of a call that a rotary embedding needs: the entry of keys, and pages.
 _OF_ROTARY = 2
@@ -70,9 +71,12 @@ class GpuContraction(Sized, ABC):
     decoded: Register | None = None
 
     def __post_init__(self) -> None:
-        """Raise ValueError where a wave has not as many tiles of both halves, or they are apart."""
+        """Raise ValueError where a wave has not as many tiles of both halves, or a part of a block,
+        or the halves are apart."""
         if self.schedule.tiles[1] % self.halves:
             raise ValueError(f"{self.schedule}: an odd number of tiles for two halves of a result")
+        if self.schedule.tiles[1] % (self.halves * self.span):
+            raise ValueError(f"{self.schedule}: a wave has a part of a block of the result")
         if self.cut and self.halves > 1:
             raise ValueError(f"a buffer does not reach both halves of {self.columns} columns")
 
@@ -101,6 +105,17 @@ class GpuContraction(Sized, ABC):
             return column + half * self.width if self.halves > 1 else column
         apart = self.rotary.rotation.distance
         return column + (column // apart + half) * apart
+
+    @property
+    def span(self) -> int:
+        """Tiles along columns that are stored together: those that hold a block, or one."""
+        whole = self.in_blocks or self.out is not None
+        return tiles_of(self.schedule.instruction) if whole else 1
+
+    @property
+    def in_blocks(self) -> bool:
+        """Whether keys and values become blocks with scales of their own."""
+        return self.rotary is not None and self.rotary.in_blocks
 
     @property
     def sums(self) -> int:
@@ -165,6 +180,16 @@ class GpuContraction(Sized, ABC):
     def attributes(self) -> Mapping[str, str]:
         """Attributes of the function, for LLVM."""
         return {}
+
+
+@dataclass(frozen=True)
+class Quad:
+    """Four columns from `column` on: number `number` of those that a lane has of `tile`, of both
+    halves if there are two."""
+
+    column: ir.Value
+    tile: list[ir.Value]
+    number: int
 
 
 class ContractionBuffers:
@@ -281,9 +306,8 @@ class ContractionBuffers:
         """Finish a quad and store it, as far as there are columns."""
         mask, after = self._mask(column), self.contraction.after
         if self.contraction.rotary is not None:
-            buffers = [*self._beside, *self.results]
-            heads = HeadQuad(self.contraction.rotary, buffers, row, column)
-            heads.store(self.finish.each(*self._parts(row, column, tile, quad, mask)))
+            heads = self._heads(row, column, [column])
+            heads.store([self.finish.each(*self._parts(row, column, tile, quad, mask))])
             return
         if after.kept is None:
             found = self._finished(row, column, tile, quad, mask)
@@ -293,6 +317,32 @@ class ContractionBuffers:
             place = ResultColumns(row, column, mask)
             found = self.finish.apply([kept], [place], first=after.kept)
         self._put(self.results[-1], found, row, column, mask)
+
+    def store_blocks(
+        self, row: ir.Value, column: ir.Value, quads: Sequence[Quad], lane: Lane
+    ) -> None:
+        """Finish and store a block of heads: `quads` of this lane, for pages of blocks.
+
+        `row`: of the group, which may not have it; `column`: the first of the block, one for the
+        wave. All lanes of the wave run.
+        """
+        instruction = self.contraction.schedule.instruction
+        with when(below(column, self.contraction.width)):
+            inside = self.has_row(row)
+            # A lane without a row computes the first one, and stores nothing.
+            whole = arith.select(inside, self.result_row(row), index(0))
+            heads = self._heads(whole, column, [quad.column for quad in quads])
+            found = [
+                self.finish.each(*self._parts(whole, each.column, each.tile, each.number, None))
+                for each in quads
+            ]
+            heads.store_blocks(found, instruction, lane.group, inside)
+
+    def _heads(self, row: ir.Value, column: ir.Value, columns: Sequence[ir.Value]) -> HeadQuads:
+        rotary = self.contraction.rotary
+        assert rotary is not None
+        buffers = [*self._beside, *self.results]
+        return HeadQuads(rotary, buffers, row, column // rotary.rotation.distance, columns)
 
     def _put(
         self,

@@ -48,6 +48,7 @@ class Problem:
     the groups read; 0 where they read one. `parts`: the floats that an element of lhs is
     multiplied as; 0 where both sides are multiplied as they are, with their scales. `shared`: of
     lhs and of rhs the blocks that share an f32 scale, which multiplies sums; 0 without such scales.
+    `in_blocks`: all columns of a block of the result are stored together.
     """
 
     rows: int
@@ -60,6 +61,7 @@ class Problem:
     experts: int = 0
     parts: int = 0
     shared: tuple[int, int] = (0, 0)
+    in_blocks: bool = False
 
     @property
     def is_float(self) -> bool:

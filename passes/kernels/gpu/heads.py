@@ -8,19 +8,27 @@ as for a gate, and a lane has both elements of its pairs:
 
 Heads are those of queries, then of keys, then of values, which are not rotated. What is rotated and
 stored is the same as in the kernel of rows (rotary_writes.py), to the bit.
+
+Where pages have blocks of 32 with a scale, all columns of a block are stored together: a lane has
+quads of them in one tile of 32 columns or in two of 16, and lanes of other groups have the rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from iree.compiler import ir
+from iree.compiler.dialects import arith
 
+from mxc.dialects.amdgpu import no_reordering
+from mxc.dialects.amdgpu_narrow import exchanged
+from mxc.dialects.pages import RECIPE, page_format
 from mxc.dialects.rotary_writes import RotaryWrite, rotary_write_of
 from mxc.dialects.slices import columns_in
-from mxc.passes.kernels.gpu.fragments import BLOCK, QUAD
+from mxc.passes.kernels.gpu.conversions import BlockConversion
+from mxc.passes.kernels.gpu.fragments import BLOCK, QUAD, TileInstruction
 from mxc.passes.kernels.rotary_writes import RotaryKernel, RotaryRow
-from mxc.passes.kernels.vectors import below, choose, equal, when
+from mxc.passes.kernels.vectors import below, bitcast, choose, equal, i8, joined, when
 
 
 def heads_of(value: ir.Value, wave: int) -> tuple[RotaryWrite, RotaryKernel] | None:
@@ -31,7 +39,7 @@ def heads_of(value: ir.Value, wave: int) -> tuple[RotaryWrite, RotaryKernel] | N
     if write is None:
         return None
     kernel = RotaryKernel.of(write, QUAD, wave)
-    if not isinstance(kernel, RotaryKernel) or write.format is not None:
+    if not isinstance(kernel, RotaryKernel):
         return None
     rotation, counts = kernel.rotation, (kernel.queries, kernel.heads, kernel.heads)
     firsts = [sum(counts[:part]) * rotation.depth for part in range(len(counts))]
@@ -52,39 +60,124 @@ def _slices(value: ir.Value) -> list[ir.Value]:
     return [each.results[0] for each in readers]
 
 
-class HeadQuad:
-    """Four columns of a row of the result, from `column` on. `buffers`: what `kernel` has beside
-    the rows, and makes."""
+class HeadQuads:
+    """Quads of a row of the result, of one head: four columns from each of `columns` on.
+
+    `head`: of the columns, by number; `buffers`: what `kernel` has beside the rows, and makes.
+    """
 
     def __init__(
-        self, kernel: RotaryKernel, buffers: Sequence[ir.Value], row: ir.Value, column: ir.Value
+        self,
+        kernel: RotaryKernel,
+        buffers: Sequence[ir.Value],
+        row: ir.Value,
+        head: ir.Value,
+        columns: Sequence[ir.Value],
     ) -> None:
         """At the insertion point."""
-        self._kernel, half = kernel, kernel.rotation.distance
-        self._head, self._pair = column // half, column % half
+        self._kernel, self._head = kernel, head
+        self._pairs = [column % kernel.rotation.distance for column in columns]
         self._row = RotaryRow(kernel, buffers, row)
         # Loaded for values too, beside what the epilogue loads, which is waited for once.
-        self._angles = self._row.angles(self._pair, QUAD)
+        self._angles = [self._row.angles(pair, QUAD) for pair in self._pairs]
 
-    def store(self, pair: Sequence[ir.Value]) -> None:
-        """Store the first and the second elements of pairs, f32 [4] each."""
-        kernel, head = self._kernel, self._head
-        queries, heads = kernel.queries, kernel.heads
-
-        def rotated() -> tuple[ir.Value, ir.Value]:
-            return kernel.rotation.of_pairs(pair, self._angles)
-
-        turned = choose(below(head, queries + heads), rotated, pair)
-        halves = [self._pair, self._pair + kernel.rotation.distance]
-        is_query = below(head, queries)
-        with when(is_query):
-            for element, value in zip(halves, turned, strict=True):
-                self._row.store_query(head, element, value)
-            with when(equal(self._pair, 0)):
-                self._row.zero(head)
-        for part in range(2):
-            own = head - (queries + part * heads)
-            # Unsigned: a head before the first of these is none of them.
-            with when(below(own, heads)):
-                for element, value in zip(halves, turned, strict=True):
+    def store(self, quads: Sequence[Sequence[ir.Value]]) -> None:
+        """Store the first and the second elements of pairs, f32 [4] each, where pages have no
+        blocks."""
+        turned = self._turned(quads)
+        self._store_queries(turned)
+        for part, own in self._kept():
+            with when(below(own, self._kernel.heads)):
+                for element, value in self._in_order(turned):
                     self._row.store_in_page(part, own, element, value)
+
+    def store_blocks(
+        self,
+        quads: Sequence[Sequence[ir.Value]],
+        instruction: TileInstruction,
+        group: ir.Value,
+        inside: ir.Value,
+    ) -> None:
+        """The same where a block is in the lanes of all groups, each of which has these quads.
+
+        All lanes of the wave run, and have the same head; what a lane has is stored if `inside`.
+        """
+        turned = self._turned(quads)
+        with when(inside):
+            self._store_queries(turned)
+        format = page_format(self._kernel.element)
+        assert format is not None
+        conversion = BlockConversion(format, RECIPE, converts=False)
+        for part, own in self._kept():
+            with when(below(own, self._kernel.heads)):
+                for half in range(2):
+                    block = self._in_order(turned, half)
+                    self._store_block(part, own, block, conversion, instruction, (group, inside))
+
+    def _store_block(
+        self,
+        part: int,
+        head: ir.Value,
+        block: Sequence[tuple[ir.Value, ir.Value]],
+        conversion: BlockConversion,
+        instruction: TileInstruction,
+        lane: tuple[ir.Value, ir.Value],
+    ) -> None:
+        """Store a block by its elements and their values. `lane`: its group, and whether it
+        stores."""
+        group, inside = lane
+        unit = instruction.unit
+        distances = [each for each in (16, 32) if instruction.rows <= each < unit.lanes]
+
+        def across(largest: ir.Value) -> ir.Value:
+            for distance in distances:
+                largest = arith.maxsi(*exchanged(largest, distance, unit))
+            return largest
+
+        byte = conversion.scale(joined([values for _, values in block]), across)
+        with when(inside):
+            for element, values in block:
+                codes = bitcast(conversion.elements(values, byte), i8(), QUAD)
+                self._row.store_bytes(part, head, element, codes)
+                # Conditions of all elements would take more scalar registers than there are.
+                no_reordering()
+            with when(equal(group, 0)):
+                self._row.store_scale(part, head, block[0][0], byte)
+
+    def _turned(self, quads: Sequence[Sequence[ir.Value]]) -> list[ir.Value]:
+        """The quads after each other, rotated but for values."""
+        kernel = self._kernel
+
+        def rotated() -> Iterator[ir.Value]:
+            for pair, angles in zip(quads, self._angles, strict=True):
+                yield from kernel.rotation.of_pairs(pair, angles)
+
+        flat = [each for pair in quads for each in pair]
+        return choose(below(self._head, kernel.queries + kernel.heads), rotated, flat)
+
+    def _in_order(
+        self, turned: Sequence[ir.Value], half: int | None = None
+    ) -> list[tuple[ir.Value, ir.Value]]:
+        """The first element of each quad in its head, and the quad; `half`: of one half alone."""
+        apart = self._kernel.rotation.distance
+        return [
+            (pair + apart if number else pair, turned[2 * quad + number])
+            for quad, pair in enumerate(self._pairs)
+            for number in range(2)
+            if half in (None, number)
+        ]
+
+    def _store_queries(self, turned: Sequence[ir.Value]) -> None:
+        head = self._head
+        with when(below(head, self._kernel.queries)):
+            for element, value in self._in_order(turned):
+                self._row.store_query(head, element, value)
+            with when(equal(self._pairs[0], 0)):
+                self._row.zero(head)
+
+    def _kept(self) -> Iterator[tuple[int, ir.Value]]:
+        """Keys (0) and values (1), and the number of the head among them: not below their number
+        where it is none."""
+        for part in range(2):
+            # Unsigned: a head before the first of these is none of them.
+            yield part, self._head - (self._kernel.queries + part * self._kernel.heads)

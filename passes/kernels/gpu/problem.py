@@ -26,6 +26,7 @@ def problem_of(call: GpuContractionCall, results: Results) -> Problem:
         experts=call.of.experts,
         parts=_parts(call),
         shared=(_shared(call.left), _shared(call.right)),
+        in_blocks=results.in_blocks,
     )
 
 

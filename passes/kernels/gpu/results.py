@@ -49,6 +49,11 @@ class Results:
         return self.after.last(op) if self.write is None else self.write.op
 
     @property
+    def in_blocks(self) -> bool:
+        """Whether all columns of a block of 32 are stored together."""
+        return self.blocks is not None or (self.rotary is not None and self.rotary.in_blocks)
+
+    @property
     def halves(self) -> int:
         """Parts of the columns that a kernel computes beside one another."""
         return 2 if self.after.gated or self.rotary is not None else 1

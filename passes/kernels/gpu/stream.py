@@ -29,11 +29,11 @@ from iree.compiler.dialects import scf, vector
 from mxc.dialects.amdgpu import barrier, no_reordering, shared, zeros
 from mxc.passes.kernels.carried import values_of, with_values
 from mxc.passes.kernels.executables import workgroup
-from mxc.passes.kernels.gpu.contraction import ContractionBuffers, GpuContraction
+from mxc.passes.kernels.gpu.contraction import ContractionBuffers, GpuContraction, Quad
 from mxc.passes.kernels.gpu.floats import DenseSide, FloatBlocks, FloatSide
 from mxc.passes.kernels.gpu.fragments import QUAD
 from mxc.passes.kernels.gpu.lanes import Lane, lane_of
-from mxc.passes.kernels.gpu.output import BlockOutput, tiles_of
+from mxc.passes.kernels.gpu.output import BlockOutput
 from mxc.passes.kernels.gpu.products import DecodedProduct, ScaledProduct, SummedProduct
 from mxc.passes.kernels.gpu.sides import Loaded, ScaledBlocks, ScaledSide, clamped
 from mxc.passes.kernels.vectors import below, choose, f32, index, loop, of, when
@@ -74,10 +74,8 @@ class Body:
         self.given = ContractionBuffers(kernel, given)
         self.first = workgroup(1) * self.schedule.rows
         self.blocks: BlockOutput | None = None
-        # Tiles along the columns that are stored together.
-        self.span = 1
+        self.span = kernel.span
         if kernel.out is not None:
-            self.span = tiles_of(self.instruction)
             results = self.given.blocks(self.first)
             self.blocks = BlockOutput(
                 kernel.out, kernel.width, self.instruction, self.lane, *results
@@ -268,6 +266,19 @@ class Body:
         own = self.first + row
         inside, whole = self.given.has_row(own), self.given.result_row(own)
         quads = range(self.instruction.totals // QUAD)
+        if self.blocks is None and self.kernel.in_blocks:
+            size = self.instruction.rows
+            self.given.store_blocks(
+                own,
+                column,
+                [
+                    Quad(self._column(column + number * size, quad), pair, quad)
+                    for number, pair in enumerate(tiles)
+                    for quad in quads
+                ],
+                self.lane,
+            )
+            return
         if self.blocks is None:
             (pair,) = tiles
             for quad in quads:

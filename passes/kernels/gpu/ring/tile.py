@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import reduce
 
@@ -11,7 +12,7 @@ from iree.compiler import ir
 from mxc.dialects.amdgpu import zeros
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.extents import product, quotient_up, value_of
-from mxc.passes.kernels.gpu.contraction import ContractionBuffers, GpuContraction
+from mxc.passes.kernels.gpu.contraction import ContractionBuffers, GpuContraction, Quad
 from mxc.passes.kernels.gpu.fragments import QUAD
 from mxc.passes.kernels.gpu.lanes import Lane, at_most
 from mxc.passes.kernels.gpu.output import BlockOutput
@@ -107,16 +108,21 @@ class WorkgroupTile:
         if self._contraction.out is not None:
             self._contraction.out.prepare()
         for m in range(self._tiles_m):
-            for n in range(self._across):
-                first = m * self._tiles_n + n
-                pair = totals[first : (m + 1) * self._tiles_n : self._across][
-                    : self._contraction.halves
+            for n in range(0, self._across, self._contraction.span):
+                pairs = [
+                    totals[first : (m + 1) * self._tiles_n : self._across][
+                        : self._contraction.halves
+                    ]
+                    for number in range(self._contraction.span)
+                    for first in (m * self._tiles_n + n + number,)
                 ]
                 at = column + n * self._size
-                if self._blocks is None:
-                    self._store(row + m * self._size, at, pair)
+                if self._blocks is not None:
+                    self._store_block(self._blocks, local + m * self._size, at, pairs[0])
+                elif self._contraction.in_blocks:
+                    self._store_heads(row + m * self._size, at, pairs)
                 else:
-                    self._store_block(self._blocks, local + m * self._size, at, pair)
+                    self._store(row + m * self._size, at, pairs[0])
 
     def _store_block(
         self, blocks: BlockOutput, local: ir.Value, column: ir.Value, pair: list[ir.Value]
@@ -135,6 +141,17 @@ class WorkgroupTile:
 
         none = [zeros(of(f32(), QUAD))] * len(quads)
         blocks.store(choose(inside, finished, none), local, column, inside)
+
+    def _store_heads(
+        self, row: ir.Value, column: ir.Value, pairs: Sequence[list[ir.Value]]
+    ) -> None:
+        """Finish and store tiles of heads that hold a block, for pages of blocks."""
+        quads = [
+            Quad(self._column(column + number * self._size, quad), pair, quad)
+            for number, pair in enumerate(pairs)
+            for quad in range(self._schedule.instruction.totals // QUAD)
+        ]
+        self._given.store_blocks(row, column, quads, self._lane)
 
     def _column(self, column: ir.Value, quad: int) -> ir.Value:
         """The first column of a quad of the tile that begins at `column`."""

@@ -28,6 +28,7 @@ from mxc.dialects.parameters import Parameters
 from mxc.dialects.rotary_writes import rotary_write
 from mxc.dialects.scaled import scaled_contraction
 from mxc.formats.formats import FORMATS
+from mxc.formats.reference import quantize
 from mxc.passes import base
 from mxc.passes.kernels.gpu.dense.spans import Spans
 
@@ -57,6 +58,11 @@ class Case:
     apart: bool = False
 
     @property
+    def in_blocks(self) -> bool:
+        """Whether pages have blocks with scales."""
+        return self.pages.startswith("mx")
+
+    @property
     def columns(self) -> list[int]:
         """Number of columns of queries, keys and values."""
         return [count * self.depth for count in (self.queries, self.heads, self.heads)]
@@ -67,10 +73,14 @@ CASES = [
     Case("wide", "f32", "bf16", 1, 2, 128, 96, pages="f16"),
     Case("blocks", F4, F4, 2, 1, 64, 544, pages="f32"),
     Case("floats", "bf16", E4M3, 4, 2, 64, 256),
+    Case("dense_mxint8", "bf16", "bf16", 3, 1, 64, 288, pages="mxint8"),
+    Case("wide_mxfp8", "f32", "bf16", 1, 2, 128, 96, pages="mxfp8e4m3"),
+    Case("blocks_mxint8", F4, F4, 2, 1, 64, 544, pages="mxint8"),
+    Case("floats_mxfp8", "bf16", E4M3, 4, 2, 64, 256, pages="mxfp8e4m3"),
+    Case("dense_fp8", "bf16", "bf16", 3, 1, 64, 288, pages="fp8e4m3"),
 ]
-#: What a kernel of rows rotates: pages of blocks, a part of a head, heads that fill no tiles.
+#: What a kernel of rows rotates: a part of a head, heads that fill no tiles.
 LEFT = [
-    replace(CASES[0], name="packed", pages="mxint8"),
     replace(CASES[0], name="partial", pairs=16),
     replace(CASES[0], name="narrow", depth=32),
 ]
@@ -80,19 +90,20 @@ def schedules(target: str) -> Iterator[dict[str, Any]]:
     """By waves along K, by one wave, and where there is one through a ring."""
     small, ring = {"instruction": 16}, {"transport": "ring", "stages": 3}
     for case in CASES:
-        dense = case.rhs in FLOATS
+        dense, least = case.rhs in FLOATS, 4 if case.in_blocks else 2
         along = Spans.of(case.k // 32).count if dense else 2
         found: list[dict[str, Any]] = [
-            {**small, "below": 5, "tiles": [1, 2], "waves": [1, 1, along]},
+            {**small, "below": 5, "tiles": [1, least], "waves": [1, 1, along]},
             {**small, "tiles": [1, 4], "waves": [1, 2, 1]},
         ]
         if target == "gfx950" and case.lhs != "f32":
             found[-1]["below"] = 50
             size = 16 if dense else 32
             waves = [2, 2, 1] if case.lhs in FLOATS else [4, 1, 1]
-            steps = 1 if case.name == "floats" else 2
+            steps = 2 if dense or case.lhs not in FLOATS else 1
+            tiles = [1, least if dense else 2]
             found.append(
-                {**ring, "instruction": size, "tiles": [1, 2], "waves": waves, "k_steps": steps}
+                {**ring, "instruction": size, "tiles": tiles, "waves": waves, "k_steps": steps}
             )
         yield {"n": sum(case.columns), "k": case.k, "schedule": found}
 
@@ -208,11 +219,37 @@ def rotated(case: Case, y: Array, given: list[Array]) -> tuple[Array, Array]:
     a, b = heads[:, :turned, :half], heads[:, :turned, half:]
     c, s = cos[:, None].astype(y.dtype), sin[:, None].astype(y.dtype)
     whole = np.concatenate([a * c - b * s, b * c + a * s], axis=2)
-    wanted = pool.astype(y.dtype)
+    wanted = pool[:, :, :POSITIONS].astype(y.dtype)
     page, at = slots // POSITIONS, slots % POSITIONS
     wanted[page, ENTRY, at] = whole[:, case.queries :]
     wanted[page, ENTRY + 1, at] = heads[:, turned:]
     return whole[:, : case.queries].reshape(len(y), case.columns[0]), wanted
+
+
+def require_packed(
+    case: Case, y: Array, given: list[Array], found: Array, *, exact: bool = True
+) -> None:
+    """Values are those of numpy; of keys, whose sums may be rounded otherwise in f32, a few are the
+    next ones. `exact`: y has the bits of the product; else a few values are the next ones, too."""
+    slots, pool = given[-2:]
+    page, at = slots // POSITIONS, slots % POSITIONS
+    wanted, written = pool.copy(), rotated(case, y, given)[1]
+    for entry in (ENTRY, ENTRY + 1):
+        rows = written[page, entry, at].astype(np.float32)
+        if not case.in_blocks:
+            codes = np.clip(rows, -448, 448).astype(ml_dtypes.float8_e4m3fn)
+            wanted[page, entry, at] = codes.view(np.int8)
+            continue
+        blocks = quantize(rows, case.pages, recipe="rceil")
+        wanted[page, entry, at] = blocks.elements.view(np.int8)
+        # [N, V, D / 32, B] behind the positions of the entry.
+        scales = np.ascontiguousarray(wanted[:, entry, POSITIONS:])
+        scales = scales.reshape(len(pool), case.heads, case.depth // 32, POSITIONS)
+        scales[page, :, :, at] = blocks.scales.view(np.int8)
+        wanted[:, entry, POSITIONS:] = scales.reshape(wanted[:, entry, POSITIONS:].shape)
+    differ = found != wanted
+    assert not np.delete(differ, [ENTRY] if exact else [ENTRY, ENTRY + 1], axis=1).any()
+    assert differ.sum() <= 0.01 * slots.size * case.heads * case.depth
 
 
 @pytest.fixture(scope="module", params=["gfx950", "gfx942"])
@@ -248,6 +285,9 @@ def test_heads_are_rotated_by_the_kernel_of_the_product(
             found[0].view(np.float32).reshape(asked.shape), asked, rtol=1e-5,
             atol=1e-6 * np.abs(y).max(initial=1),
         )  # fmt: skip
+        if stored(case)[0] == "i8":
+            require_packed(case, product, given, found[1].view(np.int8).reshape(given[-1].shape))
+            continue
         kind = stored(case)[1]
         written = found[1].view(kind).reshape(pool.shape).astype(np.float32)
         # A sum that is rounded otherwise in f32 may be the next number of 16 bits.
@@ -264,12 +304,16 @@ def test_other_heads_have_a_kernel_of_their_own(case: Case, watched: Callable[..
     assert made.kernel.name.startswith("mxc_rotary_write_")
 
 
+@pytest.mark.parametrize("pages", ["bf16", "mxint8", "mxfp8e4m3", "fp8e4m3"])
 @pytest.mark.parametrize("target", ["gfx1201", "gfx1151", "gfx1250"])
-def test_waves_of_32(target: str) -> None:
+def test_waves_of_32(target: str, pages: str) -> None:
     """The same, and a zero for each query of each row."""
-    case, rows = CASES[3], 7
+    case, rows = replace(CASES[3], pages=pages), 7
     given, y = draw(case, rows)
-    asked, zeros = np.full((rows, case.columns[0]), np.nan, np.float32), np.full((rows, 4), -1)
+    asked, zeros = (
+        np.full((rows, case.columns[0]), np.nan, np.float32),
+        np.full((rows, case.queries), -1),
+    )
     zeros = zeros.astype(np.int32)
     with new_context():
         module = ir.Module.parse(program(case))
@@ -283,7 +327,11 @@ def test_waves_of_32(target: str) -> None:
         lane_interpreter.run(module, buffers, (ENTRY, PAGES, rows))
     assert not zeros.any()
     wanted, pool = rotated(case, y, given)
-    written = buffers[-3].view(stored(case)[1]).reshape(pool.shape).astype(np.float64)
     most = 1e-5 * np.abs(y).max()
     np.testing.assert_allclose(asked, wanted, atol=most)
+    if stored(case)[0] == "i8":
+        found = buffers[-3].view(np.int8).reshape(given[-1].shape)
+        require_packed(case, y, given, found, exact=False)
+        return
+    written = buffers[-3].view(stored(case)[1]).reshape(pool.shape).astype(np.float64)
     np.testing.assert_allclose(written, pool, rtol=2**-7, atol=most)
