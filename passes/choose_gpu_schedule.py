@@ -35,7 +35,6 @@ from mxc.passes.base import Pass
 from mxc.passes.kernels.given_schedules import GivenSchedules
 from mxc.passes.kernels.gpu.calls import GpuContractionCall, match
 from mxc.passes.kernels.gpu.choice import choose, choose_by_rows
-from mxc.passes.kernels.gpu.output import for_blocks
 from mxc.passes.kernels.gpu.problem import problem_of
 from mxc.passes.kernels.gpu.results import Results
 from mxc.passes.kernels.gpu.ring.float_kernel import FloatRing
@@ -95,12 +94,8 @@ def _chosen(call: GpuContractionCall, gpu: Gpu) -> Schedules:
         transports = ("stream",)
     problem = problem_of(call, results)
     if call.of.m is None:
-        found = choose_by_rows(problem, device=gpu, transports=transports)
-    else:
-        found = Schedules([choose(problem, device=gpu, transports=transports)])
-    if not results.in_blocks:
-        return found
-    return Schedules([for_blocks(each, results.halves) for each in found.schedules], found.bounds)
+        return choose_by_rows(problem, device=gpu, transports=transports)
+    return Schedules([choose(problem, device=gpu, transports=transports)])
 
 
 def _may_stage(call: GpuContractionCall) -> bool:

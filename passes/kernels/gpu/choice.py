@@ -181,17 +181,17 @@ def _of_sums(problem: Problem, schedule: GpuSchedule) -> int:
 
 def _streams(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
     small = TileInstruction(16, device.matrix)
-    steps = -(-problem.blocks // small.step)
+    steps, least = -(-problem.blocks // small.step), _least(problem, small)
     for tiles, most in enumerate(_ALONG_K, start=1):
         along = _along(steps, min(most, steps))
-        yield GpuSchedule(instruction=small, tiles=(tiles, problem.halves), waves=(1, 1, along))
+        yield GpuSchedule(instruction=small, tiles=(tiles, least), waves=(1, 1, along))
     for tiles_m, tiles_n in product((4, 2, 1), repeat=2):
-        if tiles_n % problem.halves == 0:
+        if tiles_n % least == 0:
             yield GpuSchedule(instruction=small, tiles=(tiles_m, tiles_n), waves=(2, 2, 1))
     if problem.is_float and problem.parts > 1:
         # What is split is split once for two tiles, and waves along K wait for it side by side.
         along = _along(steps, min(_ALONG_K[0], steps))
-        yield GpuSchedule(instruction=small, tiles=(1, 2 * problem.halves), waves=(1, 1, along))
+        yield GpuSchedule(instruction=small, tiles=(1, 2 * least), waves=(1, 1, along))
 
 
 def _dense_streams(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:

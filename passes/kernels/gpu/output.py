@@ -20,7 +20,7 @@ there, one of two lanes with consecutive columns stores for both.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, memref, vector
@@ -31,20 +31,12 @@ from mxc.passes.kernels.extents import Buffer, Size, product
 from mxc.passes.kernels.gpu.conversions import BlockConversion
 from mxc.passes.kernels.gpu.fragments import BLOCK, QUAD, TileInstruction
 from mxc.passes.kernels.gpu.lanes import Lane
-from mxc.passes.kernels.gpu.schedule import GpuSchedule
 from mxc.passes.kernels.vectors import bitcast, equal, f32, i8, i32, index, of
 
 
 def tiles_of(instruction: TileInstruction) -> int:
     """Tiles along the columns that hold a block."""
     return BLOCK // instruction.rows
-
-
-def for_blocks(schedule: GpuSchedule, halves: int) -> GpuSchedule:
-    """A schedule whose waves have whole blocks of the result, and of both halves if it is gated."""
-    m, n = schedule.tiles
-    whole = halves * tiles_of(schedule.instruction)
-    return replace(schedule, tiles=(m, -(-n // whole) * whole))
 
 
 @dataclass(frozen=True)
