@@ -12,9 +12,8 @@ from mxc.dialects.generic import constant
 
 @pytest.fixture
 def in_module() -> Iterator[None]:
-    with new_context(), ir.Location.unknown():
-        with ir.InsertionPoint(ir.Module.create().body):
-            yield
+    with new_context(), ir.Location.unknown(), ir.InsertionPoint(ir.Module.create().body):
+        yield
 
 
 def number(kind: str) -> ir.Value:
