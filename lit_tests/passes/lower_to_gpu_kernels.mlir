@@ -565,3 +565,54 @@ func.func @dense(%x: tensor<?x544xf32>, %b: tensor<48xf32>) -> tensor<?x48xf32> 
   } -> tensor<?x48xf32>
   func.return %z : tensor<?x48xf32>
 }
+
+// -----
+
+// The sum of two products and a residual: the first kernel computes it, of the second only its product is asked.
+// CHECK-LABEL: func.func @sum_of_products(
+// CHECK-NOT: linalg.generic
+// CHECK: %[[Z:.*]] = flow.dispatch
+// CHECK-NOT: linalg.generic
+// CHECK: %[[Y:.*]] = flow.dispatch {{.*}}%[[Z]]{{.*}} -> tensor<16x64xf32>
+// CHECK-NOT: linalg.generic
+// CHECK: return %[[Y]]
+util.global private @v = #flow.parameter.named<"model"::"v"> : tensor<64x64xbf16>
+util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<64x64xbf16>
+func.func @sum_of_products(%x: tensor<16x64xbf16>, %u: tensor<16x64xbf16>, %residual: tensor<16x64xf32>) -> tensor<16x64xf32> {
+  %v = util.global.load immutable @v : tensor<64x64xbf16>
+  %w = util.global.load immutable @w : tensor<64x64xbf16>
+  %zero = arith.constant 0.0 : f32
+  %e = tensor.empty() : tensor<16x64xf32>
+  %acc = linalg.fill ins(%zero : f32) outs(%e : tensor<16x64xf32>) -> tensor<16x64xf32>
+  %y = linalg.generic {indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%x, %w : tensor<16x64xbf16>, tensor<64x64xbf16>) outs(%acc : tensor<16x64xf32>) {
+  ^bb0(%a: bf16, %b: bf16, %o: f32):
+    %c = arith.extf %a : bf16 to f32
+    %d = arith.extf %b : bf16 to f32
+    %p = arith.mulf %c, %d : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<16x64xf32>
+  %z = linalg.generic {indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%u, %v : tensor<16x64xbf16>, tensor<64x64xbf16>) outs(%acc : tensor<16x64xf32>) {
+  ^bb0(%a: bf16, %b: bf16, %o: f32):
+    %c = arith.extf %a : bf16 to f32
+    %d = arith.extf %b : bf16 to f32
+    %p = arith.mulf %c, %d : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<16x64xf32>
+  %s = linalg.generic {indexing_maps = [affine_map<(m, n) -> (m, n)>, affine_map<(m, n) -> (m, n)>, affine_map<(m, n) -> (m, n)>], iterator_types = ["parallel", "parallel"]}
+      ins(%y, %z : tensor<16x64xf32>, tensor<16x64xf32>) outs(%e : tensor<16x64xf32>) {
+  ^bb0(%a: f32, %b: f32, %o: f32):
+    %q = arith.addf %a, %b : f32
+    linalg.yield %q : f32
+  } -> tensor<16x64xf32>
+  %r = linalg.generic {indexing_maps = [affine_map<(m, n) -> (m, n)>, affine_map<(m, n) -> (m, n)>, affine_map<(m, n) -> (m, n)>], iterator_types = ["parallel", "parallel"]}
+      ins(%residual, %s : tensor<16x64xf32>, tensor<16x64xf32>) outs(%e : tensor<16x64xf32>) {
+  ^bb0(%a: f32, %b: f32, %o: f32):
+    %q = arith.addf %a, %b : f32
+    linalg.yield %q : f32
+  } -> tensor<16x64xf32>
+  func.return %r : tensor<16x64xf32>
+}

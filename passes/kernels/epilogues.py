@@ -26,7 +26,7 @@ from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.indexing import dim_of, dims, indexing_maps
 from mxc.dialects.reasons import Reason
 from mxc.passes.kernels.extents import Buffer, Size, quotient
-from mxc.passes.kernels.values import is_argument, is_before, is_constant
+from mxc.passes.kernels.values import RESHAPES, is_argument, is_before, is_constant, readers
 
 #: How an operand varies: with rows and columns, with one of them, with groups of rows, or as a
 #: table of rows.
@@ -40,8 +40,6 @@ _TYPES = ("f32", "bf16", "f16", "i32")
 _FLOATS = ("f32", "bf16", "f16")
 #: Operands that have the same element for all columns of a row.
 _OF_ROWS = ("row", "group")
-#: Operations that move nothing.
-_RESHAPES = ("tensor.collapse_shape", "tensor.expand_shape")
 
 
 @dataclass(frozen=True)
@@ -201,7 +199,7 @@ def epilogue(op: ir.Operation, panel: int, *, keeps: bool = False) -> Epilogue:
 
 def _beside(value: ir.Value, width: int) -> tuple[MapStage | None, list[ir.Operation]]:
     """The stage that reads `value` before all other readers, and those readers."""
-    users = list(dict.fromkeys(use.owner.operation for use in value.uses))
+    users = readers(value)
     for user in users:
         others = [other for other in users if other != user]
         if others and all(is_before(user, other) for other in others):
@@ -215,8 +213,8 @@ def _next(value: ir.Value, width: int, panel: int) -> MapStage | End | Reason:
 
     A reason is returned for an elementwise operation that cannot be a stage.
     """
-    users = list(dict.fromkeys(use.owner.operation for use in value.uses))
-    if len(users) == 1 and users[0].name in _RESHAPES:
+    users = readers(value)
+    if len(users) == 1 and users[0].name in RESHAPES:
         return _next(users[0].results[0], width, 0)
     if len(users) == 1:
         return _stage(users[0], width, value)

@@ -6,7 +6,11 @@ import math
 
 from iree.compiler import ir
 
+from mxc.dialects.dequantize import is_elementwise
 from mxc.dialects.linalg_ext import GATHER
+
+#: Operations that move nothing.
+RESHAPES = ("tensor.collapse_shape", "tensor.expand_shape")
 
 
 def producer(value: ir.Value) -> ir.Operation | None:
@@ -52,3 +56,18 @@ def is_argument(value: ir.Value) -> bool:
 def is_before(first: ir.Operation, second: ir.Operation) -> bool:
     """Whether both operations are in the same block, in this order."""
     return first.block == second.block and bool(first.is_before_in_block(second))
+
+
+def readers(value: ir.Value) -> list[ir.Operation]:
+    """The operations that read `value`, each once, without those whose results nothing reads.
+
+    A stage that another kernel has taken over is such an operation until it is erased.
+    """
+    users = dict.fromkeys(use.owner.operation for use in value.uses)
+    return [user for user in users if not _is_unread(user)]
+
+
+def _is_unread(op: ir.Operation) -> bool:
+    """Whether nothing reads the results of an elementwise operation or a reshape."""
+    plain = op.name in RESHAPES or (op.name == "linalg.generic" and is_elementwise(op))
+    return plain and not any(readers(result) for result in op.results)
