@@ -67,6 +67,23 @@ def experts(count: int, chosen: int, width: int, name: str = "num_experts") -> d
     return {name: count, "num_experts_per_tok": chosen, "moe_intermediate_size": width}
 
 
+#: moonshotai/Kimi-K3, of which transformers has no class: each kind of attention and of MLP, and
+#: two blocks of attention residuals.
+KIMI_K3: dict[str, Any] = sizes(7168, 33792, 96, 96, 163840) | {
+    "activation_situ_beta": 4.0, "activation_situ_linear_beta": 25.0, "attn_res_block_size": 1,
+    "eos_token_id": 163586, "first_k_dense_replace": 1, "hidden_act": "situ", "kv_lora_rank": 512,
+    "latent_moe_use_norm": True, "max_position_embeddings": 1048576, "mla_use_output_gate": True,
+    "model_type": "kimi_linear", "moe_intermediate_size": 3072, "moe_renormalize": True,
+    "num_expert_group": 1, "num_experts": 896, "num_experts_per_token": 16, "num_hidden_layers": 2,
+    "num_shared_experts": 2, "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+    "rms_norm_eps": 1e-5, "routed_expert_hidden_size": 3584, "routed_scaling_factor": 1.0,
+    "tie_word_embeddings": False, "topk_group": 1, "v_head_dim": 128,
+    "linear_attn_config": {
+        "full_attn_layers": [2], "gate_lower_bound": -5.0, "head_dim": 128, "kda_layers": [1],
+        "num_heads": 96, "short_conv_kernel_size": 4, "use_full_rank_gate": True,
+    },
+}  # fmt: skip
+
 #: Model type, and what else a row shows -> the model whose sizes these are, and the sizes.
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "cohere2": ("Command R7B", sizes(4096, 14336, 32, 8, 256000, 128) | SLIDING),
@@ -157,6 +174,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         "Kimi-Linear-48B-A3B",
         LINEAR | {"mlp_layer_types": ["dense", "sparse"]},
     ),
+    "kimi_linear, K3": ("Kimi K3", KIMI_K3),
     "lfm2": (
         "LFM2-1.2B",
         sizes(2048, 12288, 32, 8, 65536) | {"layer_types": ["conv", "full_attention"]},
@@ -226,8 +244,10 @@ def _model_type(row: str) -> str:
 
 def config(row: str, name: str, more: dict[str, Any] | None = None) -> dict[str, Any]:
     """config.json of two layers, or of as many as the row or `more` says."""
-    own = transformers.AutoConfig.for_model(_model_type(row)).to_dict()
-    own = {key: value for key, value in own.items() if key not in _BY_LAYER}
+    own: dict[str, Any] = {}
+    if "model_type" not in MODELS[row][1]:
+        known = transformers.AutoConfig.for_model(_model_type(row)).to_dict()
+        own = {key: value for key, value in known.items() if key not in _BY_LAYER}
     own |= {"architectures": [name], "num_hidden_layers": 2} | MODELS[row][1] | (more or {})
     longest = "max_position_embeddings" if "max_position_embeddings" in own else "model_max_length"
     own[longest] = max(own[longest], LENGTH)

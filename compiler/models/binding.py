@@ -217,6 +217,8 @@ def _tensor(
             f"shape {rows.describe()}; fetch the checkpoint again, or the config.json that belongs "
             "to it"
         )
+    if rows.padded:
+        tensor = _unpadded(tensor, rows)
     if tensor.shape != rows.shape:
         raise CheckpointError(
             f"config.json says tensor {rows.tensor} is {rows.describe()}; in "
@@ -224,6 +226,15 @@ def _tensor(
             "belongs to these weights"
         )
     return tensor if rows.taken is None else rows_of(tensor, *rows.taken)
+
+
+def _unpadded(tensor: CanonicalTensor, rows: CheckpointRows) -> CanonicalTensor:
+    """Return the tensor without the zeros after its rows, if there are any and nothing else."""
+    count, *rest = rows.shape
+    more = tensor.shape[0] - count
+    if more <= 0 or [*tensor.shape[1:]] != rest or rows_of(tensor, count, more).values().any():
+        return tensor
+    return rows_of(tensor, 0, count)
 
 
 def _found(tensor: CanonicalTensor) -> str:

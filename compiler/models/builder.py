@@ -6,7 +6,7 @@ The module's only function is `step`, which `ModelRecord` describes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from iree.compiler import ir
 
@@ -193,6 +193,8 @@ class Builder:
                 self._scaled(layer, self._with_input(call, own, x, number), call.scope, number)
                 for call, own, x in zip(calls, inputs, xs, strict=True)
             ]
+        if model.residuals is not None:
+            xs = self._read(calls, xs, f"model.{model.residuals.head}")
         logits = [self._logits(call, x) for call, x in zip(calls, xs, strict=True)]
         return [*logits, *(value for call in calls for value in call.memory.values)]
 
@@ -261,6 +263,15 @@ class Builder:
             found[rope, depth] = (cos, sin)
         return found
 
+    def _read(self, calls: list[_Call], xs: list[ir.Value], name: str) -> list[ir.Value]:
+        """Build the mixture `name` of attention residuals, with x [T, H] as the last value."""
+        residuals, width = self._decoder.residuals, self._decoder.hidden_size
+        assert residuals is not None
+        return [
+            residuals.build(call.scope, [*call.blocks, x], f"{call.scope.prefix}{name}", width)
+            for call, x in zip(calls, xs, strict=True)
+        ]
+
     def _layer(
         self, layer: Layer, xs: list[ir.Value], number: int, calls: list[_Call]
     ) -> list[ir.Value]:
@@ -278,12 +289,18 @@ class Builder:
 
         def added(values: list[ir.Value], blocks: list[Steps], after: str | None) -> list[ir.Value]:
             wholes = norm(together(blocks, devices), after)
-            return [
-                add(value, scale(whole, layer.residual))
-                for value, whole in zip(values, wholes, strict=True)
-            ]
+            scaled = [scale(whole, layer.residual) for whole in wholes]
+            return [add(*pair) for pair in zip(values, scaled, strict=True)] if values else scaled
 
-        normed = norm(xs, norms.before_attention)
+        residuals = self._decoder.residuals
+        read = xs
+        if residuals is not None:
+            read = self._read(calls, xs, f"model.layers.{number}.{residuals.attention}")
+            if residuals.begins(number):
+                for call, x in zip(calls, xs, strict=True):
+                    call.blocks.append(x)
+                xs = []
+        normed = norm(read, norms.before_attention)
         attended = [
             layer.attention.build(
                 call.scope, x, f"{name}.{layer.attention_name}", call.state, call.memory
@@ -292,7 +309,10 @@ class Builder:
         ]
         ys = added(xs, attended, norms.after_attention)
         if not layer.parallel:
-            normed = norm(ys, norms.before_mlp)
+            read = ys
+            if residuals is not None:
+                read = self._read(calls, ys, f"model.layers.{number}.{residuals.mlp}")
+            normed = norm(read, norms.before_mlp)
         mixed = [
             layer.mlp.build(call.scope, x, f"{name}.{layer.mlp_name}")
             for call, x, name in zip(calls, normed, names, strict=True)
@@ -320,13 +340,15 @@ class Builder:
 @dataclass(frozen=True)
 class _Call:
     """A call on one device: weights (`scope`), tokens i32 [T], the rows whose logits are wanted
-    i32 [R], positions and runs (`state`), and the memory."""
+    i32 [R], positions and runs (`state`), and the memory. `blocks`: the values f32 [T, H] before
+    the blocks of attention residuals."""
 
     scope: Scope
     tokens: ir.Value
     wanted: ir.Value
     state: StepValues
     memory: SequenceMemory
+    blocks: list[ir.Value] = field(default_factory=list)
 
 
 def _attributes(each: list[dict[str, ir.Attribute]]) -> ir.Attribute:

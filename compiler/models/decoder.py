@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxc.compiler.models.blocks.attention import CacheKind, CacheRow
+from mxc.compiler.models.blocks.attention_residuals import AttentionResiduals
 from mxc.compiler.models.blocks.dense_and_experts import DenseAndExperts
 from mxc.compiler.models.blocks.devices import divided
 from mxc.compiler.models.blocks.gated_convolution import GatedConvolution
@@ -115,7 +116,8 @@ class Decoder:
     become cap * tanh(logit / cap). `eos_tokens`: those of config.json; other files of a checkpoint
     may state more. `aliases`: pairs of a part of a tensor name in checkpoints and the name used
     here. `next_tokens`: number of extra layers in the checkpoint that predict tokens after the next
-    one; the program omits them. `inputs`: per-layer inputs computed from the tokens.
+    one; the program omits them. `inputs`: per-layer inputs computed from the tokens. `residuals`:
+    what the parts of layers read instead of the sum of all earlier ones.
     """
 
     architecture: str
@@ -134,6 +136,7 @@ class Decoder:
     aliases: tuple[tuple[str, str], ...] = ()
     next_tokens: int = 0
     inputs: LayerInputs | None = None
+    residuals: AttentionResiduals | None = None
 
     @property
     def heads(self) -> Cached:
@@ -236,6 +239,9 @@ class Decoder:
             name = f"model.layers.{number}"
             for norm in layer.norms.names():
                 yield from self.norm.parameters(f"{name}.{norm}", hidden)
+            if self.residuals is not None:
+                for part in (self.residuals.attention, self.residuals.mlp):
+                    yield from self.residuals.parameters(f"{name}.{part}", hidden)
             heads = f"{name}.{layer.attention_name}"
             yield from layer.attention.parameters(heads, self.norm, format_of)
             yield from layer.mlp.parameters(f"{name}.{layer.mlp_name}", format_of)
@@ -243,6 +249,8 @@ class Decoder:
                 yield from self.inputs.of_layer(name, self.norm)
             if layer.scaled:
                 yield vector(f"{name}.{SCALAR}", ("one", 1))
+        if self.residuals is not None:
+            yield from self.residuals.parameters(f"model.{self.residuals.head}", hidden)
         yield from self.norm.parameters("model.norm", hidden)
         if not self.tied or head:
             source = EMBEDDING if self.tied else HEAD

@@ -25,8 +25,12 @@ _STACKED_PART = re.compile(
 )
 
 #: Suffixes of names of layers that a declaration for all linear layers does not include:
-#: embeddings, norms, routers of experts, convolutions.
-_NOT_LINEAR = ("embed_tokens", "embeddings", "norm", "gate", "router", "conv", "conv1d", "wte")
+#: embeddings, norms, routers of experts, convolutions; and what Kimi K3 has in BF16 all the same.
+_NOT_LINEAR = (
+    *("embed_tokens", "embeddings", "norm", "gate", "router", "conv", "conv1d", "wte"),
+    *("attn_res_proj", "attention_res_proj", "mlp_res_proj"),
+    *("routed_expert_down_proj", "routed_expert_up_proj"),
+)
 
 Parts = Mapping[str, TensorRecord]
 

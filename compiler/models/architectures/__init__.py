@@ -18,7 +18,7 @@ from mxc.compiler.models.architectures.glm4_moe import glm4_moe
 from mxc.compiler.models.architectures.granite import granite, granite_moe
 from mxc.compiler.models.architectures.granite_hybrid import granite_hybrid
 from mxc.compiler.models.architectures.hunyuan import hunyuan
-from mxc.compiler.models.architectures.kimi_linear import kimi_linear
+from mxc.compiler.models.architectures.kimi_k3 import kimi
 from mxc.compiler.models.architectures.lfm2 import lfm2, lfm2_moe
 from mxc.compiler.models.architectures.llama import llama
 from mxc.compiler.models.architectures.llama4 import llama4
@@ -85,7 +85,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("granitemoe", "GraniteMoeForCausalLM", _family(granite_moe)),
     Architecture("granitemoehybrid", "GraniteMoeHybridForCausalLM", _family(granite_hybrid)),
     Architecture("hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM", _family(hunyuan)),
-    Architecture("kimi_linear", "KimiLinearForCausalLM", _family(kimi_linear)),
+    Architecture("kimi_linear", "KimiLinearForCausalLM", _family(kimi)),
     Architecture("lfm2", "Lfm2ForCausalLM", _family(lfm2)),
     Architecture("lfm2_moe", "Lfm2MoeForCausalLM", _family(lfm2_moe)),
     Architecture("llama", "LlamaForCausalLM", _family(llama)),

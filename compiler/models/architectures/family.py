@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
-from mxc.compiler.models.blocks.gates import GATES, PLAIN
+from mxc.compiler.models.blocks.attention_residuals import AttentionResiduals
+from mxc.compiler.models.blocks.gates import GATES, PLAIN, SITU, Activation, Situ
 from mxc.compiler.models.blocks.layer_inputs import LayerInputs
 from mxc.compiler.models.blocks.linear_attention import LINEAR
 from mxc.compiler.models.blocks.mlp import Mlp
@@ -83,14 +84,25 @@ def mlp(
 
     act_field: the field of the gate's activation; activation: the architecture's default of it.
     """
-    gate = GATES[c.known(act_field, tuple(GATES), activation)]
     return Mlp(
         hidden=c.size("hidden_size"),
         width=count * c.size(width_field),
         bias=bias,
-        activation=gate,
+        activation=gate(c, act_field, activation),
         fused=fused,
         width_field=width_field if count == 1 else f"{count} * {width_field}",
+    )
+
+
+def gate(c: ConfigFields, field: str, default: str) -> Activation:
+    """Read the activation that the field `field` names, and its parameters."""
+    name = c.known(field, (*GATES, SITU), default)
+    if name != SITU:
+        return GATES[name]
+    linear = "activation_situ_linear_beta"
+    return Situ(
+        beta=c.number("activation_situ_beta"),
+        linear_beta=None if c.raw(linear) is None else c.number(linear),
     )
 
 
@@ -185,6 +197,7 @@ def decoder(
     logits_scale: float = 1.0,
     logits_cap: float | None = None,
     inputs: LayerInputs | None = None,
+    residuals: AttentionResiduals | None = None,
 ) -> Decoder:
     """Return the model of these layers, and read the remaining common fields.
 
@@ -208,6 +221,7 @@ def decoder(
         logits_scale=logits_scale,
         logits_cap=logits_cap,
         inputs=inputs,
+        residuals=residuals,
     )
     c.finish()
     return found

@@ -36,6 +36,7 @@ def dense_layers(c: ConfigFields, default: int) -> int:
 
 def sigmoid_experts(c: ConfigFields) -> Mixture:
     """Read experts with the routing of DeepSeek-V3 and a shared expert."""
+    shared = mlp(c, width_field="moe_intermediate_size", count=c.size("n_shared_experts", 1))
     return Mixture(
         hidden=c.size("hidden_size"),
         width=c.size("moe_intermediate_size"),
@@ -49,10 +50,8 @@ def sigmoid_experts(c: ConfigFields) -> Mixture:
             normalized=c.flag("norm_topk_prob", True),
             factor=c.number("routed_scaling_factor", 1.0),
         ),
-        shared=SharedExpert(
-            mlp=mlp(c, width_field="moe_intermediate_size", count=c.size("n_shared_experts", 1)),
-            name="shared_experts",
-        ),
+        shared=SharedExpert(mlp=shared, name="shared_experts"),
+        activation=shared.activation,
         count_field="n_routed_experts",
         width_field="moe_intermediate_size",
     )

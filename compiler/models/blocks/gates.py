@@ -1,12 +1,13 @@
 """Activation functions of MLPs: of gate and up, or of one input."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import pi
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, math
 
-from mxc.compiler.models.blocks.primitives import f32, parts_of
+from mxc.compiler.models.blocks.primitives import capped, f32, parts_of
 from mxc.dialects.generic import constant, generic, shape_of
 
 #: activation(gate, up), two f32 scalars.
@@ -46,6 +47,22 @@ def gelu_tanh_gate(gate: ir.Value, up: ir.Value) -> ir.Value:
     return arith.mulf(gelu_tanh(gate), up)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Situ:
+    """SiTU: c(gate, beta) * sigmoid(gate) * c(up, linear_beta), where c(x, b) = b tanh(x / b).
+
+    `linear_beta`: None for up as it is. Source: Kimi K3's modeling_kimi_linear.py (SituAndMul).
+    """
+
+    beta: float
+    linear_beta: float | None
+
+    def __call__(self, gate: ir.Value, up: ir.Value) -> ir.Value:
+        """Build the gated value of two f32 scalars."""
+        bent = arith.mulf(capped(gate, self.beta), sigmoid(gate))
+        return arith.mulf(bent, up if self.linear_beta is None else capped(up, self.linear_beta))
+
+
 def gelu_erf(x: ir.Value) -> ir.Value:
     """x / 2 * (1 + erf(x / sqrt(2))) of an f32 scalar."""
     half = arith.mulf(x, constant(0.5, f32()))
@@ -70,6 +87,9 @@ GATES: dict[str, Activation] = {
     "gelu_pytorch_tanh": gelu_tanh_gate,
     "gelu_new": gelu_tanh_gate,
 }
+
+#: The name of `Situ` in configs.
+SITU = "situ"
 
 #: Activations without a gate, by their names in configs.
 PLAIN: dict[str, Callable[[ir.Value], ir.Value]] = {

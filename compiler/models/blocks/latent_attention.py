@@ -5,7 +5,7 @@
     a, b   = each head of q_b_proj(norm(q_a_proj(x))), or of q_proj(x)
     query  = K a | rotated(b)                           K [C, N], V [E, C] of each head: kv_b_proj
     mixed  = attention of queries over rows; values are the first C elements of a row
-    result = o_proj(V mixed)
+    result = o_proj(V mixed), or o_proj(V mixed sigmoid(g_proj(x))) with a gate (Kimi K3)
 
 The keys K' c and values V c of the heads are never computed, neither in decode nor in prefill: K is
 absorbed into the queries, and V into the result. A chunk of T tokens over S earlier ones costs
@@ -30,10 +30,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from iree.compiler import ir
+from iree.compiler.dialects import arith
 from numpy.typing import NDArray
 
 from mxc.compiler.models.blocks import attention
 from mxc.compiler.models.blocks.devices import Steps, divided
+from mxc.compiler.models.blocks.gates import combined, sigmoid
 from mxc.compiler.models.blocks.mlp import linears
 from mxc.compiler.models.blocks.norms import Norm
 from mxc.compiler.models.blocks.parameters import (
@@ -69,7 +71,8 @@ class LatentAttention:
     `plain`, `rotated` and `value` are N, R and E. `query_rank`: rank of the low-rank projection of
     queries; None for a single projection. `rope`: the rotary embedding; None for no rotation.
     `bias`: whether the first projections and o_proj have biases. `scale`: factor of scores.
-    `temperature`: factor of queries by position (Mistral Small 4).
+    `temperature`: factor of queries by position (Mistral Small 4). `gated`: the sigmoid of a
+    projection of x multiplies the result of each head.
     """
 
     hidden: int
@@ -83,6 +86,7 @@ class LatentAttention:
     scale: float
     bias: bool = False
     temperature: Temperature | None = None
+    gated: bool = False
 
     #: Every query sees all earlier tokens.
     window = None
@@ -119,6 +123,8 @@ class LatentAttention:
         yield self._of_heads(name, "keys")
         yield self._of_heads(name, "values")
         values = ("num_attention_heads * v_head_dim", self.heads * self.value)
+        if self.gated:
+            yield matrix(f"{name}.g_proj.weight", values, hidden, split="rows")
         yield matrix(f"{name}.o_proj.weight", hidden, values, split="columns")
         if self.bias:
             yield vector(f"{name}.o_proj.bias", hidden, split="first")
@@ -172,7 +178,7 @@ class LatentAttention:
     ) -> Steps:
         """x [T, H] -> [T, H]; the cache rows of x are written to the pages."""
         tokens, weights = shape_of(x)[0], scope.weights
-        asked, kept = self._projected(scope, x, name)
+        asked, kept, *gates = self._projected(scope, x, name)
         with ir.Location.name(name):
             asked = expand(asked, [[0], [1, 2]], [tokens, self.heads, self.plain + self.rotated])
             plain, turned = parts_of(asked, (self.plain, self.rotated))
@@ -204,19 +210,24 @@ class LatentAttention:
             )
             mixed = collapse(mixed, [[0], [1, 2], [3]])
             values = collapse(self._by_head(scope, mixed, name, "values"), [[0], [1, 2]])
+            for gate in gates:
+                values = combined(gate, values, lambda g, v: arith.mulf(sigmoid(g), v))
         shape = (self.hidden, self.heads * self.value)
         (part,) = linears(scope, values, [f"{name}.o_proj"], shape)
         return (yield part)
 
-    def _projected(self, scope: Scope, x: ir.Value, name: str) -> tuple[ir.Value, ir.Value]:
-        """Project x [T, H] to queries of all heads [T, H (N + R)] and cache rows [T, C + R]."""
+    def _projected(self, scope: Scope, x: ir.Value, name: str) -> list[ir.Value]:
+        """Project x [T, H] to queries of all heads [T, H (N + R)] and cache rows [T, C + R], and
+        to the gate of all heads [T, H E] if there is one."""
         width, row = self.heads * (self.plain + self.rotated), self.latent + self.rotated
         sizes = {"q_proj": width} if self.query_rank is None else {"q_a_proj": self.query_rank}
         sizes["kv_a_proj_with_mqa"] = row
+        if self.gated:
+            sizes["g_proj"] = self.heads * self.value
         weights = scope.weights
         with ir.Location.name(name):
             prepared = weights.prepare(x, *(f"{name}.{part}.weight" for part in sizes))
-        asked, kept = (
+        asked, *others = (
             weights.linear(
                 prepared,
                 f"{name}.{part}",
@@ -229,7 +240,7 @@ class LatentAttention:
         if self.query_rank is not None:
             asked = _INNER.build(weights, asked, f"{name}.q_a_layernorm")
             (asked,) = linears(scope, asked, [f"{name}.q_b_proj"], (width, self.query_rank))
-        return asked, kept
+        return [asked, *others]
 
     def _by_head(self, scope: Scope, x: ir.Value, name: str, part: str) -> ir.Value:
         """x [T, H, K] times the weight of each head [N, K]: [T, H, N]."""

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith
 
 from mxc.compiler.models.blocks import experts
 from mxc.compiler.models.blocks.activations import BlockActivations
-from mxc.compiler.models.blocks.devices import divided
+from mxc.compiler.models.blocks.devices import Steps, divided
 from mxc.compiler.models.blocks.expert_tensors import EACH, ExpertTensors
 from mxc.compiler.models.blocks.experts import ExpertWeight, Groups
 from mxc.compiler.models.blocks.gates import Activation, gated, sigmoid, silu
 from mxc.compiler.models.blocks.mlp import Mlp, SummedOverDevices, linears
+from mxc.compiler.models.blocks.norms import Norm
 from mxc.compiler.models.blocks.parameters import (
     CheckpointRows,
     Dim,
@@ -31,6 +33,7 @@ from mxc.compiler.models.blocks.primitives import (
     expand,
     f32,
     linear,
+    parts_of,
     rows_here,
 )
 from mxc.compiler.models.blocks.routing import CHOSEN, Routing
@@ -57,6 +60,41 @@ class SharedExpert:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LatentSpace:
+    """A space of `size` dimensions in which experts compute, after and before a projection.
+
+        up(norm(experts(down(x))))
+
+    Router and shared expert read x. Source: Kimi K3's modeling_kimi_linear.py.
+    """
+
+    size: int
+    norm: Norm
+
+    down: ClassVar[str] = "routed_expert_down_proj"
+    norm_name: ClassVar[str] = "routed_expert_norm"
+    up: ClassVar[str] = "routed_expert_up_proj"
+    field: ClassVar[str] = "routed_expert_hidden_size"
+
+    def parameters(self, name: str, hidden: Dim) -> Iterator[Parameter]:
+        """Yield its parameters; names begin with `name`."""
+        size = (self.field, self.size)
+        yield matrix(f"{name}.{self.down}.weight", size, hidden)
+        yield from self.norm.parameters(f"{name}.{self.norm_name}", size)
+        yield matrix(f"{name}.{self.up}.weight", hidden, size, split="columns")
+
+    def leave(self, scope: Scope, x: ir.Value, name: str, hidden: int) -> ir.Value:
+        """up(norm(x)) of x [T, L]: this device's addend [T, H]."""
+        count = scope.device.count
+        normed = self.norm.build(scope.weights, x, f"{name}.{self.norm_name}", named=scope.grouped)
+        part = self.size // count
+        if count > 1:
+            normed = parts_of(normed, [part] * count)[scope.device.number]
+        (y,) = linears(scope, normed, [f"{name}.{self.up}"], (hidden, part))
+        return y
+
+
+@dataclass(frozen=True, kw_only=True)
 class Mixture(SummedOverDevices):
     """The sum of `choices` of `experts` MLPs of width `width`, weighted by their shares.
 
@@ -65,7 +103,8 @@ class Mixture(SummedOverDevices):
     experts have biases. `weighs_inputs`: with one expert per token, the share multiplies the
     expert's input instead of its result (Llama 4). `count_field` and `width_field`: the fields of
     configs with the number of experts and their width. `by_number`: several devices divide the
-    experts by number, not by width; `held`: how many a device has, None for all.
+    experts by number, not by width; `held`: how many a device has, None for all. `latent`: the
+    space in which the experts compute; None for that of x.
     """
 
     hidden: int
@@ -83,6 +122,7 @@ class Mixture(SummedOverDevices):
     width_field: str = "intermediate_size"
     by_number: bool = False
     held: int | None = None
+    latent: LatentSpace | None = None
 
     def __post_init__(self) -> None:
         """Raise CheckpointError where more experts are chosen than exist, or groups do not fit."""
@@ -112,8 +152,11 @@ class Mixture(SummedOverDevices):
             )
         if self.routing.factors is not None:
             yield vector(f"{name}.{self.routing.factors}", count)
-        tensors, where = self.tensors, f"{name}.experts"
-        for parts, rows, columns in ((("gate", "up"), width, hidden), (("down",), hidden, width)):
+        tensors, where, inner = self.tensors, f"{name}.experts", hidden
+        if self.latent is not None:
+            inner = (self.latent.field, self.latent.size)
+            yield from self.latent.parameters(name, hidden)
+        for parts, rows, columns in ((("gate", "up"), width, inner), (("down",), inner, width)):
             key = f"{where}.{'_'.join(parts)}_proj"
             shape = (self.experts, len(parts) * rows[1])
             found, layout = tensors.rows(where, parts, (count, rows, columns), format_of)
@@ -154,17 +197,36 @@ class Mixture(SummedOverDevices):
         shared = self.shared
         if shared is not None:
             shared = replace(shared, mlp=shared.mlp.share(devices))
+        if self.latent is not None:
+            divided(devices, self.latent.field, self.latent.size)
         if self.by_number:
             held = divided(devices, self.count_field, self.experts)
             return replace(self, held=held, shared=shared)
         width = divided(devices, self.width_field, self.width)
         return replace(self, width=width, shared=shared)
 
+    def build(self, scope: Scope, x: ir.Value, name: str) -> Steps:
+        """x [T, H] -> [T, H]."""
+        if self.latent is None:
+            return (yield self.addend(scope, x, name))
+        space, shape = self.latent, (self.latent.size, self.hidden)
+        (inner,) = linears(scope, x, [f"{name}.{space.down}"], shape)
+        # A sum over the devices before its norm.
+        mixed = yield self._mixed(scope, inner, name, x)
+        mixed = space.leave(scope, mixed, name, self.hidden)
+        return (yield self._with_shared(scope, x, mixed, name))
+
     def addend(
         self, scope: Scope, x: ir.Value, name: str, routed: ir.Value | None = None
     ) -> ir.Value:
         """Build the addend [T, H] for x [T, H]. routed [T, H]: the router's input, by default x."""
-        shares, chosen = self._route(scope, x if routed is None else routed, name)
+        mixed = self._mixed(scope, x, name, x if routed is None else routed)
+        return self._with_shared(scope, x, mixed, name)
+
+    def _mixed(self, scope: Scope, x: ir.Value, name: str, routed: ir.Value) -> ir.Value:
+        """Build the addend [T, K] of the experts for x [T, K], chosen for `routed` [T, H]."""
+        shares, chosen = self._route(scope, routed, name)
+        width = shape_of(x)[1]
         with ir.Location.name(f"{name}.experts"):
             if self.held is not None:
                 shares, chosen = _own(shares, chosen, scope.device.first_of(self.held), self.held)
@@ -181,13 +243,12 @@ class Mixture(SummedOverDevices):
             else:
                 groups = experts.one_group_a_pair(chosen)
                 rows = experts.repeat_rows(rows, groups)
-            y = self._linear(scope, rows, groups, into, 2 * self.width, self.hidden)
+            y = self._linear(scope, rows, groups, into, 2 * self.width, width)
             middle = gated(y, self.activation)
             scope.weights.observe(middle, [back], chosen)
             inner = scope.weights.rows(middle, back)
-            out = self._linear(scope, inner, groups, back, self.hidden, self.width)
-            mixed = experts.combine(out, shares, groups)
-        return mixed if self.shared is None else self._with_shared(scope, x, mixed, name)
+            out = self._linear(scope, inner, groups, back, width, self.width)
+            return experts.combine(out, shares, groups)
 
     @property
     def _count(self) -> int:
@@ -229,8 +290,10 @@ class Mixture(SummedOverDevices):
         return self.routing.build(add_bias(logits, bias), self.choices)
 
     def _with_shared(self, scope: Scope, x: ir.Value, mixed: ir.Value, name: str) -> ir.Value:
-        """mixed + shared(x) [T, H], with the factor of the gate, if any."""
-        assert self.shared is not None
+        """mixed + shared(x) [T, H], with the factor of the gate, if any; mixed without an expert
+        that is shared."""
+        if self.shared is None:
+            return mixed
         y = self.shared.mlp.addend(scope, x, f"{name}.{self.shared.name}")
         if self.shared.gate is None:
             return add(mixed, y)

@@ -30,12 +30,14 @@ Split = Literal["rows", "matrices", "columns", "first"]
 class CheckpointRows:
     """Rows of a checkpoint tensor with the dimensions `dims`.
 
-    `taken`: (first row, number of rows); None for all rows.
+    `taken`: (first row, number of rows); None for all rows. `padded`: the tensor may have further
+    rows of zeros.
     """
 
     tensor: str
     dims: tuple[Dim, ...]
     taken: tuple[int, int] | None = None
+    padded: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:

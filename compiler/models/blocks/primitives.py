@@ -60,12 +60,13 @@ def scale(x: ir.Value, factor: float) -> ir.Value:
 
 def soft_cap(x: ir.Value, cap: float) -> ir.Value:
     """cap * tanh(x / cap) of x [T, N]."""
+    return generic([(x, "m n")], "m n", f32(), lambda a: capped(a, cap))
 
-    def capped(a: ir.Value) -> ir.Value:
-        bound = constant(cap, f32())
-        return arith.mulf(math.tanh(arith.divf(a, bound)), bound)
 
-    return generic([(x, "m n")], "m n", f32(), capped)
+def capped(x: ir.Value, cap: float) -> ir.Value:
+    """cap * tanh(x / cap) of an f32 scalar."""
+    bound = constant(cap, f32())
+    return arith.mulf(math.tanh(arith.divf(x, bound)), bound)
 
 
 def embed(tokens: ir.Value, table: ir.Value) -> ir.Value:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from compared import Reference
 from dense_cases import Case
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
@@ -156,3 +157,11 @@ class Oracle:
         with torch.no_grad():
             logits = model(torch.tensor([tokens]), use_cache=False).logits
         return logits[0].double().numpy()
+
+
+def write_oracle(folder: Path, case: Case) -> Reference:
+    """Write the checkpoint of a case, and return its reference."""
+    if case.recorded is not None:
+        found: Reference = case.recorded(folder)
+        return found
+    return Oracle(folder, case.config, write(folder, case))

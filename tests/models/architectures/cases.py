@@ -26,6 +26,7 @@ from dense_cases import (
     YARN_OF_SCORES,
     Case,
 )
+from kimi_k3 import recorded
 
 EXPERTS: dict[str, Case] = {
     "ernie4_5_moe": Case(
@@ -206,6 +207,9 @@ HYBRIDS: dict[str, Case] = {
         | dict.fromkeys(("k_proj", "v_proj", "kv_a_proj_with_mqa", "w1", "w3", "w2"), "nvfp4")
         | dict.fromkeys(("g_a_proj", "g_b_proj", "f_a_proj", "kv_b_proj"), "mxfp4"),
     ),
+    # Its own code is the reference: gated latent attention, experts in a latent space, attention
+    # residuals in blocks of two layers, of which the last one is cut.
+    "kimi_k3": Case(None, {"w1": "mxfp4"}, recorded=recorded),
     # Attention without rotary positions; a shared MLP beside the experts.
     "granitemoehybrid": Case(
         t.GraniteMoeHybridConfig(

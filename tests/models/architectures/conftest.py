@@ -10,9 +10,9 @@ import pytest
 # built.py and the cases are no tests.
 sys.path.append(str(Path(__file__).parent))
 
-from built import Oracle, write
+from built import write_oracle
 from cases import CASES
-from compared import Built, compile_small
+from compared import Built, Reference, compile_small
 
 
 def _compile(folder: Path, devices: int) -> Path:
@@ -27,7 +27,7 @@ def built(
     the tests that ask for them; checkpoints are written before, on one thread: transformers changes
     its classes while it loads a model."""
     pool = ThreadPoolExecutor(max_workers=2)
-    made: dict[tuple[str, int], tuple[Future[Path], Oracle]] = {}
+    made: dict[tuple[str, int], tuple[Future[Path], Reference]] = {}
     found: dict[tuple[str, int], Built] = {}
     for item in request.session.items:
         parameters = getattr(getattr(item, "callspec", None), "params", {})
@@ -35,8 +35,7 @@ def built(
             key = parameters["name"], parameters.get("devices", 1)
             if key not in made:
                 folder, case = tmp_path_factory.mktemp("model"), CASES[key[0]]
-                values = write(folder / "checkpoint", case)
-                oracle = Oracle(folder / "checkpoint", case.config, values)
+                oracle = write_oracle(folder / "checkpoint", case)
                 made[key] = pool.submit(_compile, folder, key[1]), oracle
 
     def build(name: str, devices: int = 1) -> Built:

@@ -1,7 +1,8 @@
 """Dense architectures at a small size, and what all cases have in common (cases.py)."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,11 +19,13 @@ MX_LAYER = dict.fromkeys(LAYER, "mxfp4")
 @dataclass(frozen=True)
 class Case:
     """A checkpoint: transformers' config, formats by ends of names, the dtype of what stays
-    plain."""
+    plain. `recorded`: writes a checkpoint of which transformers has no model, and returns what was
+    recorded of it."""
 
     config: Any
     formats: Mapping[str, str]
     dtype: torch.dtype = torch.bfloat16
+    recorded: Callable[[Path], Any] | None = None
 
 
 ONE: dict[str, Any] = {

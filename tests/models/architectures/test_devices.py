@@ -20,6 +20,9 @@ DEVICES = {
     "gemma4_text, experts": 2,
     # Biases everywhere, experts, sinks.
     "gpt_oss": 2,
+    # The experts of a layer are summed in their latent space, and each device leaves it with a part
+    # of its columns.
+    "kimi_k3": 2,
     # Linear attention whose queries, keys and values are one weight; latent attention beside it, of
     # whose heads all share one row a token, which is on both devices. Half of an expert is no whole
     # block: each device has half of the experts.

@@ -1,4 +1,4 @@
-"""Logits in float32 of every architecture, against transformers.
+"""Logits in float32 of every architecture, against transformers, or against a model's own code.
 
 cases.py has the architectures; built.py has what is compiled and compared.
 """
@@ -105,6 +105,7 @@ def test_the_library_reads_the_same_weights(name: str, built: Builds) -> None:
         ("gemma4_text, borrows", [(4, 64, 2, 32), (2, 64, 2, 64)], [6, None]),
         ("gemma4_text, experts", [(2, 64, 4, 32), (2, 64, 2, 64)], [6, None]),
         ("gemma4_unified_text", [(2, 64, 2, 256), (2, 64, 1, 512)], [6, None]),
+        ("kimi_k3", [(2, 64, 1, 64 + 32)], [None]),
         # One layer has keys and values, the others keep states.
         ("kimi_linear", [(1, 64, 1, 64 + 32)], [None]),
         ("qwen3_5", [(2, 64, 2, 32)], [None]),
@@ -126,7 +127,12 @@ _QWEN = (1, 2 * 32 + 128, 4, 16, 32)
 
 @pytest.mark.parametrize(
     ("name", "sizes"),
-    [("kimi_linear", (2, 3 * 128, 4, 32, 32)), ("qwen3_5", _QWEN), ("qwen3_next", _QWEN)],
+    [
+        ("kimi_k3", (3, 3 * 128, 4, 32, 32)),
+        ("kimi_linear", (2, 3 * 128, 4, 32, 32)),
+        ("qwen3_5", _QWEN),
+        ("qwen3_next", _QWEN),
+    ],
 )
 def test_states_are_those_of_the_manifest(name: str, sizes: tuple[int, ...], built: Builds) -> None:
     """A reset forgets them."""
