@@ -24,7 +24,7 @@ func.func @main(%a: tensor<70xf32>, %b: tensor<70xf32>) -> tensor<70xf32> {
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("watched")
     (folder / "add.mlir").write_text(ADD)
-    mxc.compile(folder / "add.mlir", target="gfx950", output=folder / "add.mxc")
+    mxc.compile(folder / "add.mlir", target="gfx950", output=folder / "add.mxc", listing=False)
     np.save(folder / "x.npy", np.arange(70, dtype=np.float32))
     return folder
 
@@ -118,6 +118,7 @@ def test_generate_in_json(tmp_path: Path) -> None:
         output=artifact,
         max_sequence_length=32,
         activations="bf16",
+        listing=False,
     )
     words = ["generate", str(artifact), "--device", "simulator", "--prompt-tokens", "7"]
     words += ["--max-new-tokens", "1", "--json", "--count", "--sanitize"]

@@ -114,7 +114,12 @@ class Compiled:
 
 
 def compiled(
-    text: str, folder: Path, *, schedule: Path | None = None, target: str = "gfx950"
+    text: str,
+    folder: Path,
+    *,
+    schedule: Path | None = None,
+    target: str = "gfx950",
+    listing: bool = False,
 ) -> Compiled:
     """Compile a program in a folder."""
     (folder / "p.mlir").write_text(text)
@@ -124,6 +129,7 @@ def compiled(
         output=folder / "p.mxc",
         schedule=schedule,
         force=True,
+        listing=listing,
     )
     watched: dict[str, Sanitizer] = {}
     model = load(
@@ -348,7 +354,9 @@ def test_a_schedule_of_ones_own(lhs: str, tmp_path: Path) -> None:
         json.dumps([{"m": m, "schedule": {**ring, "stages": 3, "k_steps": k_steps}}])
     )
     arguments = [each if each.itemsize > 1 else each.view(np.int8) for each in given]
-    found, _ = run(program(main=(m, n, k, lhs, F4)), tmp_path, *arguments, schedule=schedules)
+    found, _ = run(
+        program(main=(m, n, k, lhs, F4)), tmp_path, *arguments, schedule=schedules, listing=True
+    )
     wanted = left @ right.T
     assert np.abs(found - wanted).max() < 1e-6 * np.abs(wanted).max()
     (kernel,) = json.loads((tmp_path / "p.mxc" / "report.json").read_text())["kernels"]
