@@ -1,7 +1,7 @@
 """Kimi K3: Kimi Linear with a bounded decay, gated latent attention, experts in a latent space.
 
 What attention and MLPs read is a mixture of earlier values (attention residuals), and all gates are
-SiTU. Source: modeling_kimi_linear.py and configuration_kimi_k3.py of moonshotai/Kimi-K3.
+SiTU. Source: the modeling and configuration code in moonshotai/Kimi-K3.
 """
 
 from dataclasses import replace

@@ -7,7 +7,7 @@
     read     = sum of the values, weighted by the softmax of their scores     [T, H]
 
 Attention, MLP and the head each have a norm and a projection of their own. The first block's
-attention reads the embeddings. Source: Kimi K3's modeling_kimi_linear.py (_apply_attn_res).
+attention reads the embeddings. Source: the code in moonshotai/Kimi-K3 (_apply_attn_res).
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def gelu_tanh_gate(gate: ir.Value, up: ir.Value) -> ir.Value:
 class Situ:
     """SiTU: c(gate, beta) * sigmoid(gate) * c(up, linear_beta), where c(x, b) = b tanh(x / b).
 
-    `linear_beta`: None for up as it is. Source: Kimi K3's modeling_kimi_linear.py (SituAndMul).
+    `linear_beta`: None for up as it is. Source: the code in moonshotai/Kimi-K3 (SituAndMul).
     """
 
     beta: float

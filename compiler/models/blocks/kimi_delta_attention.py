@@ -11,7 +11,7 @@ In Kimi K3 g is one projection of x, and the logarithm of the decay has a lower 
     decay      = exp(bound sigmoid(exp(A_log) (f + dt_bias)))
 
 The rest is in linear_attention.py. Sources: Kimi Team, "Kimi Linear" (arXiv 2510.26692),
-transformers' models/kimi_linear (5.23), Kimi K3's modeling_kimi_linear.py, and
+transformers' models/kimi_linear (5.23), the code in moonshotai/Kimi-K3, and
 flash-linear-attention's ops/kda/gate.py.
 """
 

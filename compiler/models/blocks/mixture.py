@@ -65,7 +65,7 @@ class LatentSpace:
 
         up(norm(experts(down(x))))
 
-    Router and shared expert read x. Source: Kimi K3's modeling_kimi_linear.py.
+    Router and shared expert read x. Source: the code in moonshotai/Kimi-K3.
     """
 
     size: int
