@@ -25,12 +25,16 @@ _STACKED_PART = re.compile(
 )
 
 #: Suffixes of names of layers that a declaration for all linear layers does not include:
-#: embeddings, norms, routers of experts, convolutions; and what Kimi K3 has in BF16 all the same.
-_NOT_LINEAR = (
-    *("embed_tokens", "embeddings", "norm", "gate", "router", "conv", "conv1d", "wte"),
-    *("attn_res_proj", "attention_res_proj", "mlp_res_proj"),
-    *("routed_expert_down_proj", "routed_expert_up_proj"),
-)
+#: embeddings, norms, routers of experts, convolutions.
+_NOT_LINEAR = ("embed_tokens", "embeddings", "norm", "gate", "router", "conv", "conv1d", "wte")
+#: `model_type` -> suffixes of names of linear layers that are plain in published checkpoints,
+#: although their config neither lists nor excludes them.
+_PLAIN = {
+    "kimi_k3": (
+        *("attn_res_proj", "attention_res_proj", "mlp_res_proj"),
+        *("routed_expert_down_proj", "routed_expert_up_proj"),
+    ),
+}
 
 Parts = Mapping[str, TensorRecord]
 
@@ -74,6 +78,7 @@ def read_layers(
     Raises CheckpointError if config and tensors contradict each other.
     """
     tensors: list[CanonicalTensor] = []
+    plain_ends = _NOT_LINEAR + _PLAIN.get(str(checkpoint.config.get("model_type")), ())
     for module, parts in split(checkpoint).items():
         scheme = quantization.scheme(module)
         used: Collection[str] = ()
@@ -88,19 +93,19 @@ def read_layers(
             weight, used = build(module, parts, scheme)
             tensors.append(weight)
         elif scheme is not None:
-            _require_plain(module, parts, scheme, unlisted)
+            _require_plain(module, parts, scheme, ("",) if unlisted else plain_ends)
         tensors += [plain(record) for part, record in parts.items() if part not in used]
     return [as_weight(tensor, checkpoint.config) for tensor in tensors]
 
 
-def _require_plain(module: str, parts: Parts, scheme: Scheme, unlisted: bool) -> None:
+def _require_plain(module: str, parts: Parts, scheme: Scheme, ends: tuple[str, ...]) -> None:
     """Raise CheckpointError for a layer without scales for which a scheme is declared, if it is
-    linear."""
+    linear; `ends`: suffixes of names of layers that may be plain all the same."""
     weight = parts.get("weight")
     if weight is None or len(weight.shape) < 2:
         return
     last = module.rpartition(".")[2]
-    if (unlisted or last.endswith(_NOT_LINEAR)) and weight.dtype in FLOATS:
+    if last.endswith(ends) and weight.dtype in FLOATS:
         return
     raise CheckpointError(
         f"{scheme.stated_in or 'the config'} says that {module} is {scheme.format}; in "

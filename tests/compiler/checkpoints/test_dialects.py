@@ -260,6 +260,17 @@ def test_a_router_need_not_be_excluded(write):
     assert source.tensor("model.layers.0.mlp.gate.weight").format == "bf16"
 
 
+def test_layers_that_only_kimi_k3_has_plain(write):
+    """Its config neither lists nor excludes them."""
+    name = "language_model.model.layers.0.mlp_res_proj.weight"
+    tensors, declared = quark({name: torch.zeros(1, 64).bfloat16()})
+    source = open_checkpoint(write(tensors, declared, model_type="kimi_k3"))
+    assert source.tensor(name).format == "bf16"
+    for other in ("llama", ["kimi_k3"]):
+        with pytest.raises(CheckpointError, match=r"mlp_res_proj is mxfp4; .* without scales"):
+            open_checkpoint(write(tensors, declared, model_type=other))
+
+
 def test_two_configs_that_disagree(write):
     folder = write(
         {"lm_head.weight": torch.zeros(8, 64)},
