@@ -58,11 +58,10 @@ class KimiDeltaAttention(LinearAttention):
         beta = f"{name}.b_proj.weight"
         yield matrix(beta, self.heads, hidden, quantizable=False, split="rows")
         # The decay is an exponential of f, so its projections are not quantized.
+        low_rank = {"f": False} if self.whole_gate else {"f": False, "g": True}
         if self.whole_gate:
             yield matrix(f"{name}.g_proj.weight", self.values, hidden, split="rows")
-        for part, quantizable in (("f", False), ("g", True)):
-            if part == "g" and self.whole_gate:
-                continue
+        for part, quantizable in low_rank.items():
             low, high = (f"{name}.{part}_{key}_proj.weight" for key in "ab")
             yield matrix(low, rank, hidden, quantizable=quantizable)
             yield matrix(high, self.values, rank, quantizable=quantizable, split="rows")
