@@ -80,7 +80,15 @@ def bind(
         read = packed_format(tensor, unit)
         return f"{tensor.format}, {read.text if isinstance(read, Reason) else read.name}"
 
-    parameters = list(decoder.parameters(format_of, head=dense is not None))
+    parameters = [
+        part
+        for each in decoder.parameters(format_of, head=dense is not None)
+        for part in (
+            each.apart()
+            if dense is not None and format_of(each.rows[0].tensor) in ELEMENTS
+            else (each,)
+        )
+    ]
     bound = tuple(_bind(each, source, dense, unit) for each in parameters)
     used = {rows.tensor for each in parameters for rows in each.rows}
     left = {name: source.tensors[name] for name in sorted(source.tensors) if name not in used}

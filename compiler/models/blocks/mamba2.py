@@ -36,7 +36,6 @@ from mxc.compiler.models.blocks.parameters import (
 )
 from mxc.compiler.models.blocks.primitives import collapse, expand, f32, parts_of, to_f32
 from mxc.compiler.models.blocks.scope import Scope, SequenceMemory, StepValues
-from mxc.compiler.models.blocks.weights import ELEMENTS
 from mxc.dialects.generic import constant, fill, generic, shape_of
 from mxc.dialects.recurrence import States, delta_rule, short_convolution
 from mxc.dialects.sizes import sizes_of
@@ -70,16 +69,9 @@ class Mamba2:
         hidden, heads = ("hidden_size", self.hidden), ("mamba_n_heads", self.heads)
         inner, columns = ("mamba_n_heads * mamba_d_head", self._inner), sum(self._convolved)
         rows = ("gate, values, B, C and heads", sum(self._projected))
-        tensor = f"{name}.in_proj.weight"
-        whole = CheckpointRows(tensor=tensor, dims=(rows, hidden))
-        if format_of(tensor) in ELEMENTS:
-            first = sum(self._projected[:-1])
-            yield matrix(tensor, rows, hidden, [replace(whole, taken=(0, first))])
-            # A state forgets by the exponential of dt, and there are few rows: they stay plain.
-            steps = [replace(whole, taken=(first, self.heads))]
-            yield matrix(f"{name}.dt_proj.weight", rows, hidden, steps, quantizable=False)
-        else:
-            yield matrix(tensor, rows, hidden, [whole])
+        # A state decays by the exponential of dt, and there are few rows: they stay plain.
+        steps = (f"{name}.dt_proj.weight", self.heads)
+        yield replace(matrix(f"{name}.in_proj.weight", rows, hidden), plain=steps)
         key, convolved = f"{name}.conv1d", ("values, B and C", columns)
         dims = (convolved, ("one", 1), ("mamba_d_conv", self.width))
         stored = CheckpointRows(tensor=f"{key}.weight", dims=dims)

@@ -9,7 +9,7 @@ Tensors have their names in transformers; names of other dialects are translated
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal
 
@@ -65,7 +65,8 @@ class Parameter:
     reordering of its rows, see packing.items. `turned`: each of its matrices is the transpose of
     one of its `rows`. `split`: how it is divided among devices; None for all of it on each.
     `sections`: sizes of consecutive row sections that are divided separately, such as gate and up;
-    empty for one section.
+    empty for one section. `plain`: the number of its last rows that --quantize-dense leaves plain,
+    and their key as a parameter of their own (`apart`).
     """
 
     key: str
@@ -78,11 +79,35 @@ class Parameter:
     turned: bool = False
     split: Split | None = None
     sections: tuple[int, ...] = ()
+    plain: tuple[str, int] | None = None
 
     def __post_init__(self) -> None:
         """Raise ValueError where the rows do not fill the shape."""
         if sum(rows.size for rows in self.rows) != prod(self.shape):
             raise ValueError(f"{self.key}: {self.shape} is not what its rows come to")
+
+    def apart(self) -> tuple[Parameter, ...]:
+        """Return the rows that --quantize-dense quantizes, and those of `plain`, each as one."""
+        if self.plain is None:
+            return (self,)
+        (key, count), (rows,), columns = self.plain, self.rows, self.shape[-1]
+        first = self.row_count - count
+        left = replace(
+            self,
+            shape=(first, columns),
+            rows=(replace(rows, taken=(0, first)),),
+            sections=(first,),
+            plain=None,
+        )
+        others = (replace(rows, taken=(first, count)),)
+        return left, replace(
+            left,
+            key=key,
+            shape=(count, columns),
+            rows=others,
+            sections=(count,),
+            quantizable=False,
+        )
 
     @property
     def row_axis(self) -> int:

@@ -31,6 +31,9 @@ DECLARED = {
     "nvfp4": ("nvfp4-pack-quantized", 4, 16),
 }
 
+#: What --quantize-dense makes of a case's matrices.
+DENSE = "mxfp8e4m3"
+
 Tensors = dict[str, torch.Tensor]
 
 
@@ -89,13 +92,18 @@ def write(folder: Path, case: Case) -> Tensors:
     modules: dict[str, list[str]] = {}
     for tensor, weight in plain.items():
         module = tensor.removesuffix(".weight")
-        format = case.formats.get(module.rpartition(".")[2])
+        end = module.rpartition(".")[2]
+        format = case.formats.get(end)
         if format is not None and weight.dim() == 2:
             parts, values[tensor] = packed(tensor, weight, format)
             stored |= parts
             modules.setdefault(format, []).append(module)
         else:
             stored[tensor], values[tensor] = weight, weight.float()
+        if end in case.dense:
+            rows = values[tensor][: len(weight) - case.dense[end]]
+            q = quantize(rows.numpy(), DENSE, recipe="rceil")
+            rows[:] = torch.from_numpy(dequantize(q))
     contiguous = {key: tensor.contiguous() for key, tensor in stored.items()}
     save_file(contiguous, folder / "model.safetensors", metadata={"format": "pt"})
     raw = json.loads((folder / "config.json").read_text())

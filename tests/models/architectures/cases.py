@@ -224,7 +224,7 @@ HYBRIDS: dict[str, Case] = {
         ),
         ATTENTION | dict.fromkeys(("in_proj", "out_proj"), "nvfp4"),
     ),
-    # Without experts. The rows of dt are a weight of their own where all rows are plain.
+    # Without experts. The rows of dt are a weight of their own, as they stay plain.
     "granitemoehybrid, dense": Case(
         t.GraniteMoeHybridConfig(
             **TWO,
@@ -236,7 +236,9 @@ HYBRIDS: dict[str, Case] = {
             mamba_d_state=32,
             position_embedding_type="rope",
         ),
-        ATTENTION,
+        {},
+        dense=dict.fromkeys((*ATTENTION, "input_linear", "output_linear", "out_proj"), 0)
+        | {"in_proj": 4},
     ),
     # A convolution over three tokens is all that the other layers see of earlier ones.
     "lfm2": Case(

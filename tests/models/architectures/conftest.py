@@ -13,10 +13,12 @@ sys.path.append(str(Path(__file__).parent))
 from built import write_oracle
 from cases import CASES
 from compared import Built, Reference, compile_small
+from dense_cases import Case
 
 
-def _compile(folder: Path, devices: int) -> Path:
-    return compile_small(folder / "checkpoint", folder / "model.mxc", devices=devices).path
+def _compile(folder: Path, case: Case, devices: int) -> Path:
+    options = {"devices": devices} | ({"quantize_dense": "mxfp8"} if case.dense else {})
+    return compile_small(folder / "checkpoint", folder / "model.mxc", **options).path
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +38,7 @@ def built(
             if key not in made:
                 folder, case = tmp_path_factory.mktemp("model"), CASES[key[0]]
                 oracle = write_oracle(folder / "checkpoint", case)
-                made[key] = pool.submit(_compile, folder, key[1]), oracle
+                made[key] = pool.submit(_compile, folder, case, key[1]), oracle
 
     def build(name: str, devices: int = 1) -> Built:
         if (name, devices) not in found:

@@ -1,7 +1,7 @@
 """Dense architectures at a small size, and what all cases have in common (cases.py)."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,14 @@ MX_LAYER = dict.fromkeys(LAYER, "mxfp4")
 class Case:
     """A checkpoint: transformers' config, formats by ends of names, the dtype of what stays
     plain. `recorded`: writes a checkpoint of which transformers has no model, and returns what was
-    recorded of it."""
+    recorded of it. `dense`: compiled with --quantize-dense mxfp8, which quantizes the matrices with
+    these ends of names except for so many of their last rows."""
 
     config: Any
     formats: Mapping[str, str]
     dtype: torch.dtype = torch.bfloat16
     recorded: Callable[[Path], Any] | None = None
+    dense: Mapping[str, int] = field(default_factory=dict)
 
 
 ONE: dict[str, Any] = {

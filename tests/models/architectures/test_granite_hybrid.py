@@ -94,18 +94,14 @@ def test_heads_of_one_group_are_not_divided() -> None:
         read_decoder(TINY, "config.json").share(2)
 
 
-@pytest.mark.parametrize(("format", "apart"), [("bf16", True), ("nvfp4", False)])
-def test_rows_of_dt_stay_plain_where_others_are_quantized(format: str, apart: bool) -> None:
-    """--quantize-dense takes the rows of gate, values, B and C of a plain tensor."""
-    found = {
-        each.key: each for each in read_decoder(TINY, "config.json").parameters(lambda _: format)
-    }
+def test_rows_of_dt_stay_plain_where_others_are_quantized() -> None:
+    """--quantize-dense takes the rows of gate, values, B and C."""
+    found = {each.key: each for each in read_decoder(TINY, "config.json").parameters(lambda _: "")}
+    whole = found["model.layers.0.mamba.in_proj.weight"]
     first, columns = 3072 + 3072 + 2 * 128, 1536
-    inputs = found["model.layers.0.mamba.in_proj.weight"]
-    steps = found.get("model.layers.0.mamba.dt_proj.weight")
-    assert inputs.quantizable
-    assert inputs.shape == (first if apart else first + 48, columns)
-    assert (steps is not None) == apart
-    if steps is not None:
-        assert (steps.shape, steps.quantizable) == ((48, columns), False)
-        assert [rows.taken for rows in (*inputs.rows, *steps.rows)] == [(0, first), (first, 48)]
+    assert whole.shape == (first + 48, columns)
+    inputs, steps = whole.apart()
+    assert steps.key == "model.layers.0.mamba.dt_proj.weight"
+    assert (inputs.shape, inputs.quantizable) == ((first, columns), True)
+    assert (steps.shape, steps.quantizable) == ((48, columns), False)
+    assert [rows.taken for rows in (*inputs.rows, *steps.rows)] == [(0, first), (first, 48)]

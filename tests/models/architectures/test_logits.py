@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from built import DENSE
 from cases import CASES
 from compared import Built
 
@@ -75,7 +76,8 @@ def test_weights_are_read_as_they_are(name: str, built: Builds) -> None:
     case = CASES[name]
     plain = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "f32"}[case.dtype]
     found = {row["rhs"] for row in rows}
-    assert {*case.formats.values()} <= found <= {*case.formats.values(), plain}
+    formats = {*case.formats.values(), *([DENSE] if case.dense else [])}
+    assert formats <= found <= {*formats, plain}
     others = [row for row in rows if not row["kernel"].startswith("mxc_")]
     assert {row["rhs"] for row in others} <= {"f16"}
     own = {row["fallback"] for row in rows if row not in others}
