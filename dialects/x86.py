@@ -88,6 +88,14 @@ def permute_words(table: ir.Value, indices: ir.Value) -> ir.Value:
     return _call("llvm.x86.avx512.permvar.hi.512", table.type, [table, indices])
 
 
+def shift_out_bytes(places: ir.Value, words: ir.Value) -> ir.Value:
+    """Per i64 of `words`, the 8 bits from bit places[i] & 63 on, around its end: vpmultishiftqb.
+
+    Both are i8 [64]. Needs avx512vbmi.
+    """
+    return _call("llvm.x86.avx512.pmultishift.qb.512", words.type, [places, words])
+
+
 def permute_floats(table: ir.Value, indices: ir.Value) -> ir.Value:
     """table[indices & (n - 1)]: vpermps; table f32 [n], indices i32 [n].
 

@@ -141,29 +141,29 @@ class E2M1Elements(CodeElements):
             if kind == "quads":
                 table = quads_of(element.values, self.unit, self.offset(isa))
                 for p in range(2):
-                    yield isa.quads(table, as_integers(i8(), self._codes(raw, j, p, i16())))
+                    yield isa.quads(table, as_integers(i8(), self._codes(isa, raw, j, p, i16())))
                 continue
             grain = isa.grain(kind, element)
             if grain == "bytes":
                 for p in range(2):
-                    codes = as_integers(i8(), self._codes(raw, j, p, i16()))
+                    codes = as_integers(i8(), self._codes(isa, raw, j, p, i16()))
                     for both in isa.pairs_of_bytes(element, codes):
                         yield from _pair_as(kind, both, isa)
                 continue
             for t in _TURNS:
                 if grain == "words":
-                    found = isa.pairs_of_words(element, self._codes(raw, j, t, i16()))
+                    found = isa.pairs_of_words(element, self._codes(isa, raw, j, t, i16()))
                     yield from _pair_as(kind, found, isa)
                     continue
                 two = [
-                    isa.floats_of_dwords(element, self._codes(raw, j, t + 4 * w, i32()))
+                    isa.floats_of_dwords(element, self._codes(isa, raw, j, t + 4 * w, i32()))
                     for w in range(2)
                 ]
                 yield from _floats_as(kind, two, isa)
 
-    def _codes(self, raw: Raw, j: int, t: int, width: ir.Type) -> ir.Value:
+    def _codes(self, isa: Isa, raw: Raw, j: int, t: int, width: ir.Type) -> ir.Value:
         """Each i16 or i32 of dword j, shifted so that nibble t is lowest."""
-        return shifted(as_integers(width, raw(j)), 4 * t)
+        return isa.shifted_codes(as_integers(width, raw(j)), 4 * t)
 
     @property
     def excess(self) -> int:
@@ -201,7 +201,7 @@ class SixBitElements(E2M1Elements):
 
     element: ElementFormat = E2M3
 
-    def _codes(self, raw: Raw, j: int, t: int, width: ir.Type) -> ir.Value:
+    def _codes(self, isa: Isa, raw: Raw, j: int, t: int, width: ir.Type) -> ir.Value:
         """The codes joined from the two planes."""
         low, high = (as_integers(width, raw(unit)) for unit in (j, 4 + j // 2))
         place = 8 * (t // 2) + 4 * (j % 2) + 2 * (t % 2)

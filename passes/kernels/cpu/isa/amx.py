@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from iree.compiler import ir
 from numpy.typing import NDArray
 
+from mxc.dialects import x86
 from mxc.formats.formats import ElementFormat
 from mxc.kernels.decode import ExponentTable
 from mxc.passes.kernels.cpu.isa.avx512 import Avx512
+from mxc.passes.kernels.vectors import bitcast, i8, i16, lanes_of, table
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,18 @@ class Amx(Avx512):
     bf16: bool = False
     vnni: bool = True
     vbmi: bool = True
+
+    def shifted_codes(self, codes: ir.Value, bits: int) -> ir.Value:
+        """Words are shifted by vpmultishiftqb. It runs on port 5 of Intel's cores; vpsrlw, vpermw
+        and vpsubsw, with which weights are decoded, wait for port 0."""
+        if not bits or ir.VectorType(codes.type).element_type != i16():
+            return super().shifted_codes(codes, bits)
+        size = 2 * lanes_of(codes)
+        places = np.add.outer(np.arange(0, 64, 16), np.arange(0, 16, 8)) + bits
+        found = x86.shift_out_bytes(
+            table(np.resize((places & 63).astype(np.int8), size), i8()), bitcast(codes, i8(), size)
+        )
+        return bitcast(found, i16(), size // 2)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from mxc.formats.formats import ElementFormat
 from mxc.kernels.layout import Kind
+from mxc.passes.kernels.vectors import shifted
 
 #: Widths in which codes are converted to bf16 or f32: two, four or one per lane.
 Grain = Literal["words", "bytes", "dwords"]
@@ -66,6 +67,10 @@ class Isa(Protocol):
     def dot_quads(self, total: ir.Value, weight: ir.Value, one: ir.Value) -> ir.Value:
         """total i32 [lanes] + the products of quads: weight i8 or u8, one i8 [4 * lanes]."""
         raise self._lacks("dot product of quads")
+
+    def shifted_codes(self, codes: ir.Value, bits: int) -> ir.Value:
+        """Each i16 or i32 shifted right by `bits`; the bits above a code may be anything."""
+        return shifted(codes, bits)
 
     def quads(self, values: NDArray[np.int8], codes: ir.Value) -> ir.Value:
         """i8 [4 * lanes] of 16 or 64 codes, the low 4 or 6 bits of i8; other bits are ignored."""
