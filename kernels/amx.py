@@ -2,8 +2,9 @@
 
 A workgroup decodes a chunk of K of two panels of weights to bf16, once for all of its rows, into
 scratch that stays in the nearest cache. It then multiplies tiles of 32 rows by 32 columns with two
-tile registers for A, two for B and four for sums. The sums wait in scratch while the next chunk is
-decoded.
+tile registers for A, two for B and four for sums. The sums wait in scratch from chunk to chunk.
+While the last rows are multiplied, the next chunk is decoded over the tiles that are not needed any
+more: vector units decode while the tile unit multiplies.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from mxc.kernels.contraction import ContractionShape
 from mxc.kernels.decode import BF16, STEP, decoder, panel_layout
 from mxc.kernels.language import Kernel
 from mxc.kernels.layout import Layout, layout
-from mxc.kernels.schedule import decode, keep, over, place, stage, use
+from mxc.kernels.schedule import decode, decode_early, keep, over, place, stage, use
 from mxc.kernels.tiles import TILE_C, tdpbf16ps, tile_a
 
 #: Rows and columns of a tile.
@@ -44,6 +45,8 @@ def steps(
     yield "weights become bf16, scales and all", kernel
     kernel = _tiles(contraction, kernel, rows or most_rows(contraction))
     yield "a chunk of weights for all rows", kernel
+    kernel = decode_early(kernel, "W=", ("k", _chunk(contraction)), "m")
+    yield "the next chunk beside the products of the last rows", kernel
     raw = panel_layout(contraction.weights.bits)
     weights = raw.paired()
     kernel = _places(contraction, kernel, raw, pitch)

@@ -100,6 +100,8 @@ class _Run:
             self.sizes[axis] = int(np.diff(self.memory[table]).max(initial=0))
         whole = dict.fromkeys(self.sizes, 0)
         self.region = {name: (whole, self._whole(a)) for name, a in kernel.arrays.items()}
+        #: For each axis, whether the innermost loop over it is in its last iteration.
+        self.last: dict[str, bool] = {}
         #: For each array, the number of chains of sums and the elements of one chain.
         self.chains: dict[str, tuple[int, int]] = {}
 
@@ -126,18 +128,31 @@ class _Run:
         for each in body:
             if isinstance(each, For):
                 self._loop(each, at, tile)
-            elif each.atom is not None or each.op == "copy":
-                self._machine(each, at, tile)
-            else:
-                self._plain(each, at, tile)
+            elif each.early is None:
+                self._do(each, at, tile)
+            elif self.last[each.early.last]:
+                axis, by = each.early.axis, each.early.by
+                if at[axis] + by < self.end(axis, at):
+                    self._do(each, {**at, axis: at[axis] + by}, tile)
+
+    def _do(self, do: Do, at: dict[str, int], tile: dict[str, int]) -> None:
+        if do.atom is not None or do.op == "copy":
+            self._machine(do, at, tile)
+        else:
+            self._plain(do, at, tile)
 
     def _loop(self, loop: For, at: dict[str, int], tile: dict[str, int]) -> None:
         start = at[loop.axis]
         stop = min(start + tile[loop.axis], self.end(loop.axis, at))
+        outside = self.last.get(loop.axis, True)
+        if loop.kind == "first":
+            stop = min(stop, start + loop.by)
         while start < stop:
             by = loop.width(stop - start)
+            self.last[loop.axis] = start + by >= stop
             self.block(loop.body, {**at, loop.axis: start}, {**tile, loop.axis: by})
             start += by
+        self.last[loop.axis] = outside
 
     def _address(self, name: str, at: Mapping[str, Any]) -> Numbers:
         array, (base, tile) = self.kernel.arrays[name], self.region[name]

@@ -119,13 +119,14 @@ class Array:
 
         Fragments lie row-major by `axes`; elements within a fragment lie as the layout says.
         """
-        again = {a: by for a, by in self.slots.items() if sizes[a] > by}
-        at = {**at, **{axis: at[axis] % by for axis, by in again.items()}}
         found: Any = 0
         stride = 1 << len(self.layout.bits)
         for axis in reversed(self.axes):
-            found = found + (at[axis] // self.extent(axis)) * stride
-            stride *= self.fragments(axis, sizes[axis])
+            place, count = at[axis] // self.extent(axis), self.fragments(axis, sizes[axis])
+            if sizes[axis] > self.slots.get(axis, sizes[axis]):
+                place = place % count
+            found = found + place * stride
+            stride *= count
         for place, (axis, bit) in enumerate(self.layout.bits):
             inside = at[axis] // self.grain.get(axis, 1) % self.layout.extent(axis)
             found = found + ((inside >> bit) & 1) * (1 << place)
@@ -144,14 +145,27 @@ class Atom:
 
 
 @dataclass(frozen=True)
+class Early:
+    """When a statement runs for a later part of the kernel: on the tile `by` coordinates further
+    along `axis`, if the axis reaches that far, and only in the last iteration of the innermost loop
+    over `last` around it."""
+
+    axis: str
+    by: int
+    last: str
+
+
+@dataclass(frozen=True)
 class Do:
-    """One statement. `ahead`: distance, in elements along K, at which the input is prefetched."""
+    """One statement. `ahead`: distance, in elements along K, at which the input is prefetched.
+    `early`: set where the statement runs for a later part than its loops say."""
 
     op: Op
     out: str
     ins: tuple[str, ...] = ()
     atom: Atom | None = None
     ahead: int = 0
+    early: Early | None = None
 
     @property
     def adds(self) -> bool:
@@ -166,14 +180,14 @@ class Do:
 
 @dataclass(frozen=True)
 class For:
-    """A loop. `kind`: serial, or one workgroup per iteration ("grid"). `rest`: narrower widths
-    for the last iteration, widest first; a width is used where no more coordinates than that are
-    left."""
+    """A loop. `kind`: serial, one workgroup per iteration ("grid"), or the first iteration alone
+    ("first"). `rest`: narrower widths for the last iteration, widest first; a width is used where
+    no more coordinates than that are left."""
 
     axis: str
     by: int
     body: Body
-    kind: Literal["serial", "grid"] = "serial"
+    kind: Literal["serial", "grid", "first"] = "serial"
     rest: tuple[int, ...] = ()
 
     def width(self, left: int) -> int:

@@ -49,13 +49,16 @@ def _body(body: Body, depth: int) -> list[str]:
 
 def _head(loop: For) -> str:
     grid = " in grid" if loop.kind == "grid" else ""
+    first = "first " if loop.kind == "first" else ""
     rest = f", rest by {' or '.join(map(str, loop.rest))}" if loop.rest else ""
-    return f"for {loop.axis} by {loop.by}{grid}{rest}:"
+    return f"for {first}{loop.axis} by {loop.by}{grid}{rest}:"
 
 
 def statement(do: Do) -> str:
     """The text of one statement."""
     what = {"zero": "0", "copy": " ".join(do.ins)}.get(do.op, f"{do.op} {', '.join(do.ins)}")
     text = f"{do.out} {'+=' if do.adds else '='} {what}"
-    text += f" (asked for {do.ahead} k ahead)" if do.ahead else ""
+    notes = [f"of {e.axis} + {e.by} in last {e.last}" for e in (do.early,) if e is not None]
+    notes += [f"asked for {do.ahead} k ahead"] if do.ahead else []
+    text += f" ({', '.join(notes)})" if notes else ""
     return f"{text:<40} : {do.atom.name}" if do.atom else text

@@ -14,6 +14,7 @@ from mxc.kernels.language import (
     Body,
     Chains,
     Do,
+    Early,
     Element,
     For,
     Guard,
@@ -21,6 +22,7 @@ from mxc.kernels.language import (
     Space,
     labels,
     statements,
+    used,
 )
 from mxc.kernels.layout import Layout
 
@@ -121,6 +123,56 @@ def decode(kernel: Kernel, codes: str, scales: str | None, into: str, element: E
     array = Array(into, element, _local(kernel, codes), grain=kernel.arrays[codes].grain)
     grown = kernel.with_arrays(array)
     return replace(grown, body=_each(grown.body, change))
+
+
+def decode_early(kernel: Kernel, label: str, chunk: tuple[str, int], last: str) -> Kernel:
+    """Decode chunks, parts of a loop (axis, step), one ahead: the first before the loop, each later
+    one after the statements that read its place for the last time, in the last iteration of the
+    loop over `last`. One chunk of scratch is enough."""
+    axis, by = chunk
+    found = 0
+
+    def early(each: Do | For) -> Body:
+        """The decoding of the later chunk, in the loops over other axes than that of chunks."""
+        if isinstance(each, Do):
+            return (replace(each, early=Early(axis, by, last)),)
+        inside = tuple(do for part in each.body for do in early(part))
+        return inside if each.axis == axis else (replace(each, body=inside),)
+
+    def beside(body: Body, out: str, later: Body) -> Body:
+        """The body, with `later` at the end of the innermost loop along the axis of chunks that
+        reads `out`."""
+        rows: list[Do | For] = []
+        for each in body:
+            if isinstance(each, Do) or out not in used((each,)):
+                rows.append(each)
+                continue
+            inside = beside(each.body, out, later)
+            if each.axis == axis and inside == each.body:
+                inside = (*each.body, *later)
+            rows.append(replace(each, body=inside))
+        return tuple(rows)
+
+    def go(body: Body) -> Body:
+        nonlocal found
+        rows: list[Do | For] = []
+        for each in body:
+            if isinstance(each, Do):
+                rows.append(each)
+            elif (each.axis, each.by) == chunk and label in labels(each.body):
+                found += 1
+                decoded, *rest = each.body
+                (do,) = statements((decoded,))
+                rows.append(replace(each, body=(decoded,), kind="first"))
+                rows.append(replace(each, body=beside(tuple(rest), do.out, early(decoded))))
+            else:
+                rows.append(replace(each, body=go(each.body)))
+        return tuple(rows)
+
+    body = go(kernel.body)
+    if not found:
+        raise ScheduleRefused(f"no loop over {axis} by {by} around {label}")
+    return replace(kernel, body=body)
 
 
 def block_sums(

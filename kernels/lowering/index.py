@@ -62,11 +62,15 @@ class Index:
         terms = {value: factor // by for value, factor in self.terms.items()}
         return Index(self.number // by, terms)
 
-    def __mod__(self, by: int) -> int:
-        """The remainder. Raises ValueError where it depends on a value."""
+    def __mod__(self, by: int) -> Number:
+        """The remainder; the sum must not be negative."""
         if any(factor % by for factor in self.terms.values()):
-            raise ValueError(f"a tile that begins inside of a fragment of {by}")
+            return of(arith.remui(value_of(self), constant(by, ir.IndexType.get())))
         return self.number % by
+
+    def __rshift__(self, bits: int) -> int:
+        """Raises ValueError: the bits of a coordinate that depends on a value are not known."""
+        raise ValueError("a tile that begins inside of a fragment")
 
 
 Number: TypeAlias = int | Index

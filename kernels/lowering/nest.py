@@ -7,6 +7,7 @@ tile registers or for vector registers.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -16,7 +17,7 @@ from iree.compiler.dialects import arith, scf
 
 from mxc.dialects.generic import constant
 from mxc.kernels.language import Array, Body, Do, For, Kernel, statements
-from mxc.kernels.lowering.index import Number, known, of, value_of
+from mxc.kernels.lowering.index import Number, known, least, of, value_of
 from mxc.kernels.lowering.places import At, CurrentTile, Places
 
 #: The dimension of the workgroup number along each axis.
@@ -84,13 +85,39 @@ class _Walk:
             self.statements.enter(held, tile)
             for each in body:
                 if isinstance(each, Do):
-                    self.statements.emit(each, tile)
+                    self._do(each, tile)
                 elif each.kind == "grid":
                     self._workgroups(each, tile)
                 else:
                     self._loop(each, tile)
         for array in held:
             self.places.registers.pop(array.name, None)
+
+    def _do(self, do: Do, tile: CurrentTile) -> None:
+        if do.early is None:
+            self.statements.emit(do, tile)
+            return
+        axis, last = do.early.axis, do.early.last
+        there = tile.at[axis] + do.early.by
+        later = tile.cut(axis, there, tile.sizes[axis], axis in tile.full)
+        exists = self.places.end(axis, tile.at) - there
+        is_last = tile.at[last] + (tile.sizes[last] + 1) - tile.ends[last]
+        whole = [known(positive) for positive in (exists, is_last)]
+        if any(number is not None and number <= 0 for number in whole):
+            return
+        zero = constant(0, ir.IndexType.get())
+        conditions = [
+            arith.cmpi(arith.CmpIPredicate.sgt, value_of(positive), zero)
+            for positive, number in zip((exists, is_last), whole, strict=True)
+            if number is None
+        ]
+        if not conditions:
+            self.statements.emit(do, later)
+            return
+        op = scf.IfOp(functools.reduce(arith.andi, conditions))
+        with ir.InsertionPoint(op.then_block), self.places.scope():
+            self.statements.emit(do, later)
+            scf.YieldOp([])
 
     def _workgroups(self, loop: For, tile: CurrentTile) -> None:
         size = self.places.static(loop.axis)
@@ -112,6 +139,8 @@ class _Walk:
 
     def _loop(self, loop: For, tile: CurrentTile) -> None:
         left, start = self.places.left(loop.axis, tile), tile.at[loop.axis]
+        if loop.kind == "first":
+            left = least(left, loop.by)
         stop = left + start
         whole = known(left)
         even = self._even(loop) or (whole is not None and whole % loop.by == 0)
@@ -121,26 +150,28 @@ class _Walk:
             # iterations may have gone past the end.
             over = stop - start if by == loop.by else _at_least_zero(stop - start)
             behind = (over + (by - rest - 1)) // by * by + start
-            self._turns(loop, tile, (start, behind, by), even, once=by != loop.by)
+            self._turns(loop, tile, (start, behind, by), stop, even, once=by != loop.by)
             start, even = behind, False
-        self._turns(loop, tile, (start, stop, widths[-1]), even, once=bool(loop.rest))
+        self._turns(loop, tile, (start, stop, widths[-1]), stop, even, once=bool(loop.rest))
 
     def _turns(
         self,
         loop: For,
         tile: CurrentTile,
         span: tuple[Number, Number, int],
+        end: Number,
         even: bool,
         *,
         once: bool = False,
     ) -> None:
-        """Emit the body for coordinates from start to stop in steps, and carry its registers.
-        `once`: there is at most one iteration, and none where start is not below stop."""
+        """Emit the body for coordinates from start to stop in steps, and carry its registers. The
+        loop, with all of its widths, ends at `end`. `once`: there is at most one iteration, and
+        none where start is not below stop."""
         start, stop, by = span
         length = known(stop - start)
         if length is not None and length <= by:
             if length > 0:
-                self.block(loop.body, tile.cut(loop.axis, start, by, even))
+                self.block(loop.body, tile.cut(loop.axis, start, by, even, end))
             return
         registers = self.places.registers
         names = {do.out for do in statements(loop.body)} & set(registers)
@@ -150,7 +181,7 @@ class _Walk:
         def body(at: Number, given: Sequence[ir.Value]) -> None:
             for (name, key), value in zip(carried, given, strict=True):
                 registers[name][key] = value
-            self.block(loop.body, tile.cut(loop.axis, at, by, even))
+            self.block(loop.body, tile.cut(loop.axis, at, by, even, end))
             scf.YieldOp([registers[name][key] for name, key in carried])
 
         op: scf.IfOp | scf.ForOp

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
@@ -23,20 +23,26 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True)
 class CurrentTile:
-    """The current tile: its start, sizes, and the axes along which it is known to be in bounds."""
+    """The current tile: its start, sizes, and the axes along which it is known to be in bounds.
+    `ends`: by axis, where the innermost loop over it ends."""
 
     at: At
     sizes: dict[str, int]
     full: frozenset[str]
+    ends: Mapping[str, Number] = field(default_factory=dict)
 
-    def cut(self, axis: str, start: Number, by: int, full: bool) -> CurrentTile:
-        """The part of the tile that begins at `start` along an axis and is `by` wide."""
+    def cut(
+        self, axis: str, start: Number, by: int, full: bool, end: Number | None = None
+    ) -> CurrentTile:
+        """The part of the tile that begins at `start` along an axis and is `by` wide; the loop that
+        cuts it ends at `end`."""
         others = self.full - {axis}
         return replace(
             self,
             at={**self.at, axis: start},
             sizes={**self.sizes, axis: by},
             full=others | {axis} if full else others,
+            ends=self.ends if end is None else {**self.ends, axis: end},
         )
 
     def moved(self, offsets: Mapping[str, int]) -> At:
@@ -118,10 +124,11 @@ class Places:
         """Number of coordinates of a tile along an axis that are within the array."""
         if axis in tile.full:
             return tile.sizes[axis]
-        left = self._end(axis, tile.at) - tile.at[axis]
+        left = self.end(axis, tile.at) - tile.at[axis]
         return least(left, tile.sizes[axis]) if tile.sizes[axis] else left
 
-    def _end(self, axis: str, at: At) -> Number:
+    def end(self, axis: str, at: At) -> Number:
+        """Where an axis ends; for an axis in `spans`, that of the group in `at`."""
         if axis not in self.kernel.spans:
             return of(self._sizes[axis])
         table, group = self.kernel.spans[axis]
@@ -173,7 +180,7 @@ class Places:
         for number in range(tile.sizes[derived.plus]):
             at = tile.moved({derived.plus: number})
             if clamped and derived.plus not in tile.full:
-                at[derived.plus] = least(at[derived.plus], self._end(derived.plus, at) - 1)
+                at[derived.plus] = least(at[derived.plus], self.end(derived.plus, at) - 1)
             key = (axis, "row", key_of(tile.at[derived.plus]), number)
             found.append(self.remembered(key, partial(self._row, axis, at)))
         return found

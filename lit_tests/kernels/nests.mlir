@@ -20,16 +20,19 @@
 // CHECK-NEXT:       for n by 32:
 // CHECK-NEXT:         for m by 16:
 // CHECK-NEXT:           T = 0
-// CHECK-NEXT:         for k by 256:
+// CHECK-NEXT:         for first k by 256:
 // CHECK-NEXT:           for n by 16:
 // CHECK-NEXT:             for k by 32:
 // CHECK-NEXT:               W = decode B, SB (asked for 512 k ahead) : look up, subtract from the exponent
+// CHECK-NEXT:         for k by 256:
 // CHECK-NEXT:           for m by 32, rest by 16:
 // CHECK-NEXT:             t = T
 // CHECK-NEXT:             for k by 32:
 // CHECK-NEXT:               a = A
 // CHECK-NEXT:               w = W
 // CHECK-NEXT:               t += dot a, w                            : tdpbf16ps
+// CHECK-NEXT:               for n by 16:
+// CHECK-NEXT:                 W = decode B, SB (of k + 256 in last m, asked for 512 k ahead) : look up, subtract from the exponent
 // CHECK-NEXT:             T = t
 // CHECK-NEXT:         for m by 16:
 // CHECK-NEXT:           for n by 16:

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from nest_edits import edited, without
 
-from mxc.kernels.amx import CHUNK, STEP, scheduled
+from mxc.kernels.amx import STEP, scheduled
 from mxc.kernels.decode import BF16
-from mxc.kernels.language import Body, Do, For, Kernel
+from mxc.kernels.language import Body, Do, For, Kernel, statements
 from mxc.kernels.layout import layout
 from mxc.kernels.schedule import ScheduleRefused, decode, keep, over, stage
 from mxc.kernels.tiles import TILE_C
@@ -28,15 +28,38 @@ def one_slot(kernel: Kernel) -> Kernel:
 
 
 def overwritten_early(kernel: Kernel) -> Kernel:
-    """The next chunk is decoded before this one is multiplied."""
+    """A tile of the next chunk is decoded before the one in its place is multiplied."""
 
     def change(each: Do | For) -> Body:
-        if isinstance(each, For) and (each.axis, each.by) == ("k", CHUNK):
-            decoded, multiplied = each.body
-            return (replace(each, body=(decoded,)), replace(each, body=(multiplied,)))
+        if isinstance(each, For) and len(each.body) > 1 and decodes(each.body[-1]):
+            *multiplied, decoded = each.body
+            return (replace(each, body=(decoded, *multiplied)),)
         return (each,)
 
     return edited(kernel, change)
+
+
+def decodes(each: Do | For) -> bool:
+    """Whether this loop decodes a later chunk."""
+    return isinstance(each, For) and any(do.early is not None for do in statements(each.body))
+
+
+def overwritten_by_the_first_rows(kernel: Kernel) -> Kernel:
+    """The next chunk is decoded as soon as the first rows are multiplied."""
+
+    def change(each: Do | For) -> Body:
+        if isinstance(each, Do) and each.early is not None:
+            return (replace(each, early=replace(each.early, last="g")),)
+        return (each,)
+
+    return edited(kernel, change)
+
+
+def not_decoded(kernel: Kernel) -> Kernel:
+    """Only the first chunk is decoded."""
+    return edited(
+        kernel, lambda each: () if isinstance(each, Do) and each.early is not None else (each,)
+    )
 
 
 def not_stored(kernel: Kernel) -> Kernel:
@@ -70,6 +93,8 @@ MUTATIONS = [
     in_order,
     one_slot,
     overwritten_early,
+    overwritten_by_the_first_rows,
+    not_decoded,
     not_stored,
     not_begun,
     rows_too_many,
