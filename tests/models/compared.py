@@ -43,13 +43,15 @@ class Reference(Protocol):
         """What follows each token [length, all tokens]."""
 
 
-def compile_small(checkpoint: Path, artifact: Path, **options: Any) -> Artifact:
+def compile_small(
+    checkpoint: Path, artifact: Path, target: str = "cpu", **options: Any
+) -> Artifact:
     """Compile for this CPU with few instructions: small tiles, and no second code generation."""
     schedules = artifact.with_name("schedules.json")
     schedules.write_text(json.dumps(SCHEDULES))
     return mxc.compile(
         checkpoint,
-        "cpu",
+        target,
         artifact,
         activations="f32",
         max_sequence_length=PROMPT + GENERATED,
@@ -106,6 +108,33 @@ class Built:
         tokens, rows = self.generated
         self.check(rows)
         assert self.chosen(self.wanted)[PROMPT - 1 : -1].tolist() == tokens[PROMPT:]
+
+    def check_cut(self) -> None:
+        """Two sequences, fed in pieces, then decoded together."""
+        starts = (3, 20)
+        sequences = [self.model.sequence() for _ in starts]
+        for sequence, start in zip(sequences, starts, strict=True):
+            for first, last in ((0, start // 2), (start // 2, start)):
+                self.check(sequence.feed(self.tokens[first:last]), slice(first, last))
+        batch = self.model.batch()
+        for step in range(4):
+            places = [start + step for start in starts]
+            rows = batch.feed(sequences, [self.tokens[place] for place in places])
+            self.check(rows, places)
+
+    def check_fork(self) -> None:
+        """Both go on as one would, past the window, in decode and over prompts; each has pages and
+        states of its own, which a reset forgets."""
+        sequence, other, again = (self.model.sequence() for _ in range(3))
+        sequence.feed(self.tokens[:13])
+        other = sequence.fork()
+        other.feed([5, 4, 3])
+        for first, last in ((13, 14), (14, len(self.tokens))):
+            self.check(sequence.feed(self.tokens[first:last]), slice(first, last))
+        again.feed([*self.tokens[:13], 5, 4, 3])
+        assert np.array_equal(other.feed([7]), again.feed([7]))
+        again.reset()
+        self.check(again.feed(self.tokens))
 
     def deviation(self, found: NDArray[np.float32], rows: Sequence[int] | slice) -> float:
         """The largest difference of logits, in units of the root mean square of what is wanted."""

@@ -45,6 +45,8 @@ def check_published(name: str, folder: Path) -> None:
     found = Built(artifact.path, Numbers(folder))
     found.check_generated()
     found.check(found.model.sequence().feed(found.tokens))
+    found.check_cut()
+    found.check_fork()
 
 
 def assert_packed(

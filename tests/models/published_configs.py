@@ -7,8 +7,10 @@ from typing import Any
 
 Json = dict[str, Any]
 
-#: Sizes that every model here has.
-VOCABULARY, HIDDEN, LAYERS = 139, 64, 1
+#: Sizes that every model here has, so that their programs have kernels in common. Tokens from
+#: IMAGES on stand for images.
+IMAGES = 130
+VOCABULARY, HIDDEN, LAYERS = 144, 64, 1
 SIZES: Json = {
     "hidden_size": HIDDEN,
     "num_hidden_layers": LAYERS,
@@ -17,6 +19,9 @@ SIZES: Json = {
     "max_position_embeddings": 256,
     "vocab_size": VOCABULARY,
 }
+
+#: The same of models whose heads are as large as these sizes imply.
+WIDE: Json = {"hidden_size": 128}
 
 #: meta-llama/Llama-3.3-70B-Instruct
 LLAMA: Json = {
@@ -28,7 +33,7 @@ LLAMA: Json = {
     "head_dim": 32,
     "hidden_act": "silu",
     "initializer_range": 0.02,
-    "intermediate_size": 96,
+    "intermediate_size": 128,
     "mlp_bias": False,
     "model_type": "llama",
     "pretraining_tp": 1,
@@ -58,7 +63,7 @@ QWEN3: Json = {
     "head_dim": 32,
     "hidden_act": "silu",
     "initializer_range": 0.02,
-    "intermediate_size": 96,
+    "intermediate_size": 128,
     "max_window_layers": 36,
     "model_type": "qwen3",
     "rms_norm_eps": 1e-06,
@@ -81,7 +86,7 @@ QWEN3_MOE: Json = {
     "max_window_layers": 48,
     "mlp_only_layers": [],
     "model_type": "qwen3_moe",
-    "moe_intermediate_size": 32,
+    "moe_intermediate_size": 64,
     "norm_topk_prob": True,
     "num_experts": 4,
     "num_experts_per_tok": 2,
@@ -102,7 +107,7 @@ MISTRAL3: Json = {
         "head_dim": 32,
         "hidden_act": "silu",
         "initializer_range": 0.02,
-        "intermediate_size": 96,
+        "intermediate_size": 128,
         "model_type": "mistral",
         "rms_norm_eps": 1e-05,
         "rope_theta": 1000000000.0,
@@ -145,7 +150,7 @@ QWEN3_VL: Json = {
         "head_dim": 32,
         "hidden_act": "silu",
         "initializer_range": 0.02,
-        "intermediate_size": 96,
+        "intermediate_size": 128,
         "model_type": "qwen3_vl_text",
         "rms_norm_eps": 1e-06,
         "rope_scaling": {
@@ -191,7 +196,7 @@ GPT_OSS: Json = {
     "hidden_act": "silu",
     "initial_context_length": 16,
     "initializer_range": 0.02,
-    "intermediate_size": 32,
+    "intermediate_size": 64,
     "layer_types": ["sliding_attention"],
     "model_type": "gpt_oss",
     "num_experts_per_tok": 2,

@@ -13,7 +13,7 @@ import torch
 import transformers
 from numpy.typing import NDArray
 from published_checkpoints import Published, Tensors
-from published_configs import VOCABULARY, Json
+from published_configs import IMAGES, Json
 from safetensors.torch import load_file, save_file
 
 #: Experts of all of a layer in one tensor, and as libraries take them apart.
@@ -177,8 +177,8 @@ class Numbers:
 
     @property
     def vocabulary(self) -> int:
-        """Number of tokens; those from 130 on stand for images."""
-        return VOCABULARY - 9
+        """Number of tokens that stand for text."""
+        return IMAGES
 
     @cached_property
     def model(self) -> torch.nn.Module:

@@ -1,7 +1,7 @@
 """Published checkpoints of fused layers (Phi), or without text_config (Qwen2.5-VL)."""
 
 from published_checkpoints import FP8_ROWS, LINEAR, Published, caches
-from published_configs import HIDDEN, SIZES, Json, compressed, modelopt
+from published_configs import SIZES, WIDE, Json, compressed, modelopt
 from stored_weights import fp8_of_rows, fp8_of_tensor, modelopt_nvfp4
 
 #: q, k and v are one layer, as gate and up are.
@@ -17,7 +17,7 @@ PHI_4: Json = {
     "eos_token_id": 2,
     "hidden_act": "silu",
     "initializer_range": 0.02,
-    "intermediate_size": 96,
+    "intermediate_size": 128,
     "model_type": "phi3",
     "original_max_position_embeddings": 256,
     "pad_token_id": 3,
@@ -32,6 +32,7 @@ PHI_4: Json = {
     "transformers_version": "4.51.1",
     "use_cache": True,
     **SIZES,
+    **WIDE,
 }
 
 #: microsoft/Phi-3.5-mini-instruct: rotary positions of longrope, and a window.
@@ -39,8 +40,8 @@ PHI_3_5: Json = {
     **PHI_4,
     "original_max_position_embeddings": 32,
     "rope_scaling": {
-        "long_factor": [1.0, 1.1, 1.2, 1.5, 2.0, 3.0, 5.0, 8.0],
-        "short_factor": [1.0, 1.0, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0],
+        "long_factor": 2 * [1.0, 1.1, 1.2, 1.5, 2.0, 3.0, 5.0, 8.0],
+        "short_factor": 2 * [1.0, 1.0, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0],
         "type": "longrope",
     },
     "rope_theta": 10000.0,
@@ -57,11 +58,11 @@ QWEN2_5_VL: Json = {
     "hidden_act": "silu",
     "image_token_id": 134,
     "initializer_range": 0.02,
-    "intermediate_size": 96,
+    "intermediate_size": 128,
     "max_window_layers": 28,
     "model_type": "qwen2_5_vl",
     "rms_norm_eps": 1e-06,
-    "rope_scaling": {"mrope_section": [2, 3, 3], "type": "mrope"},
+    "rope_scaling": {"mrope_section": [4, 6, 6], "type": "mrope"},
     "rope_theta": 1000000.0,
     "sliding_window": 32768,
     "tie_word_embeddings": False,
@@ -79,7 +80,7 @@ QWEN2_5_VL: Json = {
         "intermediate_size": 48,
         "model_type": "qwen2_5_vl",
         "num_heads": 2,
-        "out_hidden_size": HIDDEN,
+        "out_hidden_size": WIDE["hidden_size"],
         "patch_size": 14,
         "spatial_merge_size": 2,
         "spatial_patch_size": 14,
@@ -91,6 +92,7 @@ QWEN2_5_VL: Json = {
     "vision_start_token_id": 131,
     "vision_token_id": 133,
     **SIZES,
+    **WIDE,
 }
 
 _BESIDE, _PHI_4 = modelopt(["lm_head"])

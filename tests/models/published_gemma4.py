@@ -24,7 +24,7 @@ _TEXT: Json = {
     "hidden_activation": "gelu_pytorch_tanh",
     "hidden_size_per_layer_input": 0,
     "initializer_range": 0.02,
-    "intermediate_size": 96,
+    "intermediate_size": 128,
     "layer_types": _KINDS,
     "model_type": "gemma4_text",
     "moe_intermediate_size": None,
@@ -42,7 +42,7 @@ _TEXT: Json = {
         },
         "sliding_attention": {"rope_theta": 10000.0, "rope_type": "default"},
     },
-    "sliding_window": 6,
+    "sliding_window": 8,
     "tie_word_embeddings": True,
     "top_k_experts": None,
     "use_bidirectional_attention": "vision",
@@ -86,7 +86,7 @@ def _wrapped(text: Json) -> Json:
 #: google/gemma-4-26B-A4B-it, of which every layer has experts
 _EXPERTS: Json = {
     "enable_moe_block": True,
-    "moe_intermediate_size": 32,
+    "moe_intermediate_size": 64,
     "num_experts": 4,
     "top_k_experts": 2,
 }

@@ -34,7 +34,7 @@ _LINEAR: Json = {
 }
 
 _EXPERTS: Json = {
-    "moe_intermediate_size": 32,
+    "moe_intermediate_size": 64,
     "num_experts": 4,
     "num_experts_per_tok": 2,
     "router_aux_loss_coef": 0.001,
@@ -49,7 +49,7 @@ QWEN3_NEXT: Json = {
     "bos_token_id": 1,
     "decoder_sparse_step": 1,
     "eos_token_id": 2,
-    "intermediate_size": 96,
+    "intermediate_size": 128,
     "mlp_only_layers": [],
     "model_type": "qwen3_next",
     "norm_topk_prob": True,
@@ -74,7 +74,7 @@ KIMI_LINEAR: Json = {
     "head_dim": 16,
     "hidden_act": "silu",
     "initializer_range": 0.02,
-    "intermediate_size": 96,
+    "intermediate_size": 128,
     "kv_lora_rank": 64,
     "linear_attn_config": {
         "full_attn_layers": [3],
@@ -100,7 +100,7 @@ KIMI_LINEAR: Json = {
     "pad_token_id": 0,
     "q_lora_rank": None,
     "qk_nope_head_dim": 32,
-    "qk_rope_head_dim": 16,
+    "qk_rope_head_dim": 32,
     "rms_norm_eps": 1e-05,
     "rope_scaling": None,
     "rope_theta": 10000.0,
@@ -167,7 +167,7 @@ def _wrapped(model_type: str, architecture: str, text: Json) -> Json:
 
 
 #: Qwen/Qwen3.6-27B, and Qwen/Qwen3.5-35B-A3B, -122B-A10B, -397B-A17B and Qwen/Qwen3.6-35B-A3B
-QWEN3_5 = _wrapped("qwen3_5", "Qwen3_5ForConditionalGeneration", {"intermediate_size": 96})
+QWEN3_5 = _wrapped("qwen3_5", "Qwen3_5ForConditionalGeneration", {"intermediate_size": 128})
 QWEN3_5_MOE = _wrapped("qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration", _EXPERTS)
 
 

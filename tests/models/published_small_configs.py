@@ -6,7 +6,7 @@ their tests, ai-dynamo/aiconfigurator in model_configs/); "class" is transformer
 whose fields a checkpoint has that transformers wrote.
 """
 
-from published_configs import SIZES, Json
+from published_configs import SIZES, WIDE, Json
 
 _USUAL: Json = {
     "attention_dropout": 0.0,
@@ -14,7 +14,7 @@ _USUAL: Json = {
     "eos_token_id": 2,
     "hidden_act": "silu",
     "initializer_range": 0.02,
-    "intermediate_size": 96,
+    "intermediate_size": 128,
     "rms_norm_eps": 1e-05,
     "rope_theta": 10000.0,
     "tie_word_embeddings": False,
@@ -38,7 +38,7 @@ DEEPSEEK_V2 = _named(
     auto_map={"AutoConfig": "configuration_deepseek.DeepseekV2Config"},
     first_k_dense_replace=1,
     kv_lora_rank=64,
-    moe_intermediate_size=32,
+    moe_intermediate_size=64,
     moe_layer_freq=1,
     n_group=1,
     n_routed_experts=4,
@@ -50,7 +50,7 @@ DEEPSEEK_V2 = _named(
     pretraining_tp=1,
     q_lora_rank=None,
     qk_nope_head_dim=32,
-    qk_rope_head_dim=16,
+    qk_rope_head_dim=32,
     rms_norm_eps=1e-06,
     rope_scaling={
         "beta_fast": 32,
@@ -74,8 +74,8 @@ EXAONE4 = _named(
     "Exaone4ForCausalLM",
     "exaone4",
     head_dim=32,
-    layer_types=["sliding_attention"] * 3 + ["full_attention"],
-    num_hidden_layers=4,
+    layer_types=["sliding_attention", "full_attention"],
+    num_hidden_layers=2,
     pad_token_id=0,
     rope_scaling={
         "factor": 16.0,
@@ -115,7 +115,7 @@ GLM4_MOE = _named(
     attention_bias=True,
     first_k_dense_replace=1,
     head_dim=32,
-    moe_intermediate_size=32,
+    moe_intermediate_size=64,
     n_group=1,
     n_routed_experts=4,
     n_shared_experts=1,
@@ -138,7 +138,7 @@ GLM4_MOE_LITE = _named(
     attention_bias=False,
     first_k_dense_replace=1,
     kv_lora_rank=64,
-    moe_intermediate_size=32,
+    moe_intermediate_size=64,
     n_group=1,
     n_routed_experts=4,
     n_shared_experts=1,
@@ -150,7 +150,7 @@ GLM4_MOE_LITE = _named(
     partial_rotary_factor=1.0,
     q_lora_rank=32,
     qk_nope_head_dim=32,
-    qk_rope_head_dim=16,
+    qk_rope_head_dim=32,
     rope_scaling=None,
     rope_theta=1000000,
     routed_scaling_factor=1.8,
@@ -163,6 +163,7 @@ GLM4_MOE_LITE = _named(
 GRANITE = _named(
     "GraniteForCausalLM",
     "granite",
+    **WIDE,
     attention_bias=False,
     attention_dropout=0.1,
     attention_multiplier=0.0078125,
@@ -194,7 +195,7 @@ HUNYUAN = _named(
     mask_init_id=12,
     mlp_bias=False,
     norm_type="rms",
-    org_vocab_size=139,
+    org_vocab_size=SIZES["vocab_size"],
     pad_id=3,
     pad_token_id=3,
     pool_type="last",
@@ -218,12 +219,13 @@ HUNYUAN = _named(
 #: LiquidAI/LFM2.5-8B-A1B: copy of the fields that count.
 LFM2_MOE: Json = {
     **{key: value for key, value in _USUAL.items() if key not in ("hidden_act", "rms_norm_eps")},
+    **WIDE,
     "architectures": ["Lfm2MoeForCausalLM"],
     "conv_L_cache": 3,
     "conv_bias": False,
     "layer_types": ["conv", "full_attention", "conv"],
     "model_type": "lfm2_moe",
-    "moe_intermediate_size": 32,
+    "moe_intermediate_size": 64,
     "norm_eps": 1e-05,
     "norm_topk_prob": True,
     "num_dense_layers": 2,
@@ -243,7 +245,7 @@ MINIMAX_M2: Json = {
     "auto_map": {"AutoConfig": "configuration_minimax_m2.MiniMaxM2Config"},
     "head_dim": 32,
     "hidden_act": "silu",
-    "intermediate_size": 32,
+    "intermediate_size": 64,
     "model_type": "minimax_m2",
     "mtp_transformer_layers": 1,
     "num_experts_per_tok": 2,
@@ -268,6 +270,7 @@ MINIMAX_M2: Json = {
 MIXTRAL = _named(
     "MixtralForCausalLM",
     "mixtral",
+    **WIDE,
     num_experts_per_tok=2,
     num_local_experts=4,
     output_router_logits=False,
@@ -280,9 +283,10 @@ MIXTRAL = _named(
 QWEN2_MOE = _named(
     "Qwen2MoeForCausalLM",
     "qwen2_moe",
+    **WIDE,
     decoder_sparse_step=1,
     max_window_layers=28,
-    moe_intermediate_size=32,
+    moe_intermediate_size=64,
     norm_topk_prob=False,
     num_experts=4,
     num_experts_per_tok=2,
@@ -315,13 +319,14 @@ SEED_OSS = _named(
 SMOLLM3 = _named(
     "SmolLM3ForCausalLM",
     "smollm3",
+    **WIDE,
     attention_bias=False,
-    layer_types=["full_attention"] * 4,
+    layer_types=["full_attention"] * 2,
     max_window_layers=28,
     mlp_bias=False,
     no_rope_layer_interval=4,
-    no_rope_layers=[1, 1, 1, 0],
-    num_hidden_layers=4,
+    no_rope_layers=[1, 0],
+    num_hidden_layers=2,
     pad_token_id=3,
     pretraining_tp=2,
     rms_norm_eps=1e-06,
@@ -335,6 +340,7 @@ SMOLLM3 = _named(
 #: bigcode/starcoder2-7b: class, and fields of GPTBigCode, which it states too.
 STARCODER2: Json = {
     **{k: v for k, v in _USUAL.items() if k != "rms_norm_eps"},
+    **WIDE,
     "activation_function": "gelu",
     "architectures": ["Starcoder2ForCausalLM"],
     "attention_dropout": 0.1,

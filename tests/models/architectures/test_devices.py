@@ -3,42 +3,13 @@
 from collections.abc import Callable
 
 import pytest
+from cases import DEVICES
 from compared import Built
 
 from mxc.artifact.manifest import REPORT, WEIGHTS, read_json
 from mxc.artifact.parameter_archive import read_archive
 from mxc.compiler.report import Reports
 from mxc.runtime.profile import profile_model
-
-#: A case, and how many devices compute it.
-DEVICES = {
-    # Attention and MLP side by side; the head is the embedding, the first layer slides.
-    "cohere2": 4,
-    # Two of the layers read keys and values of others; each layer gets numbers of its own.
-    "gemma4_text, borrows": 2,
-    # The MLP and the experts of a layer are two sums.
-    "gemma4_text, experts": 2,
-    # Biases everywhere, experts, sinks.
-    "gpt_oss": 2,
-    # The experts of a layer are summed in their latent space, and each device leaves it with a part
-    # of its columns.
-    "kimi_k3": 2,
-    # Linear attention whose queries, keys and values are one weight; latent attention beside it, of
-    # whose heads all share one row a token, which is on both devices. Half of an expert is no whole
-    # block: each device has half of the experts.
-    "kimi_linear": 2,
-    # Convolutions: each device has a part of the columns of three projections in one.
-    "lfm2_moe": 2,
-    # Queries and keys are normalized over the heads of all devices.
-    "minimax_m2": 2,
-    # q_proj, k_proj and v_proj are one tensor, gate_proj and up_proj another one.
-    "phi3": 2,
-    # The head is the embedding; every weight is of another format, the second layer slides.
-    "qwen2": 2,
-    # Linear attention with two heads of values for one of keys, which lie head by head. An expert
-    # that all tokens go through, with a gate of its own.
-    "qwen3_next": 2,
-}
 
 Builds = Callable[[str, int], Built]
 

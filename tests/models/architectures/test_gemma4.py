@@ -15,7 +15,7 @@ def _config(**fields: Any) -> dict[str, Any]:
     """As published, of 12 layers: what is saved again has `per_layer_config`."""
     kinds = [SLIDES] * 5 + [SEES_ALL]
     config = GEMMA4 | {"model_type": "gemma4_text", "num_hidden_layers": 12, "rms_norm_eps": 1e-6}
-    config |= {"layer_types": 2 * kinds, "vocab_size_per_layer_input": 128}
+    config |= {"layer_types": 2 * kinds, "vocab_size_per_layer_input": 144}
     return config | {"attention_k_eq_v": True, "num_global_key_value_heads": 1} | fields
 
 
@@ -34,7 +34,7 @@ def test_published_and_saved_configs_are_the_same() -> None:
         ({"num_kv_shared_layers": 13}, "num_kv_shared_layers, found 13"),
         ({"use_bidirectional_attention": "all"}, "use_bidirectional_attention 'all' is not"),
         ({"rope_parameters": None}, "rope_parameters, found None"),
-        ({"vocab_size_per_layer_input": 100}, "at least the 128 of vocab_size"),
+        ({"vocab_size_per_layer_input": 100}, "at least the 144 of vocab_size"),
         ({"per_layer_config": {"5": {"sliding_window": 3}}}, "for per_layer_config"),
         ({"per_layer_config": {"12": {"head_dim": 64}}}, "for per_layer_config"),
         ({"per_layer_config": {"full_attention": {"head_dim": 64}}}, "field full_attention"),
