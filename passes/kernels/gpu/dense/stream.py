@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from iree.compiler import ir
 from iree.compiler.dialects import scf
 
-from mxc.dialects.amdgpu import no_reordering
+from mxc.dialects.amdgpu import no_reordering, pinned
 from mxc.passes.kernels.carried import values_of, with_values
 from mxc.passes.kernels.gpu.dense.spans import ROWS, Spans
 from mxc.passes.kernels.gpu.floats import DenseSide, FloatBlocks
@@ -152,7 +152,8 @@ class _Body(Body):
                 found = self._multiply(*with_values(held, inside))
                 scf.YieldOp([*found, *coming])
             sums, own = with_values(held, inner.results)
-            added = [one + other for one, other in zip(now, sums, strict=True)]
+            # Else the sums of all spans are in registers until the last one is there.
+            added = pinned([one + other for one, other in zip(now, sums, strict=True)])
             scf.YieldOp([*added, *own])
         return with_values(held, op.results)[0]
 

@@ -296,6 +296,16 @@ def test_heads_are_rotated_by_the_kernel_of_the_product(
     assert len(kernels) == len({name.partition("_from_")[2] for name in kernels}) > 1
 
 
+def test_sums_of_spans_do_not_wait_for_each_other(
+    resources: Callable[[str, str], dict[str, Any]],
+) -> None:
+    """In registers: of gpt-oss a wave has five spans of K where there are many rows."""
+    case = Case("gpt_oss", "bf16", "bf16", 64, 8, 64, 2880)
+    found = resources(program(case), "gfx1201")
+    assert len(found) == 2
+    assert not [name for name, use in found.items() if use.spills or use.scratch_bytes]
+
+
 @pytest.mark.parametrize("case", LEFT, ids=lambda case: case.name)
 def test_other_heads_have_a_kernel_of_their_own(case: Case, watched: Callable[..., Any]) -> None:
     given, _ = draw(case, 3)
