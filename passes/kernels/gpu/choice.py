@@ -153,7 +153,9 @@ def registers(problem: Problem, schedule: GpuSchedule) -> int:
         return totals + left + right + _DECODED + (problem.parts - 1) * _PART
     if problem.parts:
         return totals + m * lhs // 2 + n * (2 * rhs + 2 + _DECODED)
-    return totals + 2 * m * (lhs + 1) + 2 * n * (rhs + 1)
+    # A block of the result, too, is computed beside what is there.
+    kept = BLOCK if problem.in_blocks else 0
+    return totals + 2 * m * (lhs + 1) + 2 * n * (rhs + 1) + kept
 
 
 def _of_block(bits: int, schedule: GpuSchedule) -> int:

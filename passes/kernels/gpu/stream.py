@@ -53,6 +53,12 @@ class StreamKernel(GpuContraction):
         converts = self.schedule.instruction.unit.converts
         return self.decoded is not None and not converts and rows > 1
 
+    @property
+    def late_columns(self) -> bool:
+        """The same of rhs: where a wave of 32 has all columns of a block of both halves."""
+        unit = self.schedule.instruction.unit
+        return self.in_blocks and self.decoded is not None and unit.lanes == 32
+
     def body(self, *given: ir.Value) -> None:
         """Build the body at the insertion point."""
         Body(self, given).build()
@@ -180,13 +186,14 @@ class Body:
         def load(iteration: ir.Value, *, masked: bool) -> tuple[Loaded, Loaded]:
             at = step(iteration)
             lhs = [] if late else self.lhs.load(at, masked=masked)
-            return lhs, rhs_side.load(at, masked=masked)
+            return lhs, [] if late_columns else rhs_side.load(at, masked=masked)
 
         def own(
             iteration: ir.Value, lhs: Loaded, rhs: Loaded, *, masked: bool
         ) -> tuple[Loaded, Loaded]:
             at = step(iteration)
             lhs = self.lhs.load(at, masked=masked) if late else lhs
+            rhs = rhs_side.load(at, masked=masked) if late_columns else rhs
             if isinstance(self.lhs, ScaledSide):
                 lhs = [*lhs, *self.lhs.late(at, masked=masked)]
             return lhs, [*rhs, *rhs_side.late(at, masked=masked)]
@@ -196,7 +203,7 @@ class Body:
                 totals = self.product.add(totals, lhs, rhs, k_step)
             return totals
 
-        late = self.kernel.late
+        late, late_columns = self.kernel.late, self.kernel.late_columns
         lhs, rhs = load(index(0), masked=ragged and iterations == 1)
         if iterations > 2:
             held = totals, lhs, rhs
@@ -251,6 +258,9 @@ class Body:
                             total = total + part
                         pair.append(total)
                     tiles.append(pair)
+                    if self.span > 1:
+                        # Else parts of all tiles of a block are in registers at once.
+                        no_reordering()
                 row = self.rows[0] + m * self.instruction.rows
                 column = self.columns[0] + n * self.instruction.rows
                 self._store_all(row, column, tiles)

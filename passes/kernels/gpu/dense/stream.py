@@ -65,16 +65,27 @@ class DenseStream(StreamKernel):
         return self.spans.count // self.schedule.waves[2]
 
     @property
-    def step(self) -> int:
-        """Blocks of a step: a part of a span, as large as there are registers."""
-        size, (m, n) = self.spans.size, self.schedule.tiles
+    def room(self) -> int:
+        """Blocks that there are registers for."""
+        m, n = self.schedule.tiles
         instruction = self.schedule.instruction
         sums = m * n * instruction.totals * min(2, self.in_turn)
         block = (m * self.lhs.block_bytes + n * self.rhs.block_bytes) // instruction.groups // 4
         most = _REGISTERS[instruction.unit.lanes]
         if self.schedule.threads > GFX950.unit.simds * instruction.unit.lanes:
             most = min(most, _SHARED)
-        room = (most - sums) // block
+        return (most - sums) // block
+
+    @property
+    def ahead(self) -> bool:
+        """Whether a wave loads a step while another is multiplied. One that has its own span of K
+        has others beside it, which compute while it waits."""
+        return self.in_turn > 1 or self.room > 1
+
+    @property
+    def step(self) -> int:
+        """Blocks of a step: a part of a span, as large as there are registers."""
+        size, room = self.spans.size, self.room
         if self.in_turn == 1 and size <= room:
             return size
         # One is multiplied while the next one is on its way.
@@ -127,6 +138,12 @@ class _Body(Body):
             no_reordering()
             return found
 
+        if not kernel.ahead:
+            with loop(index(0), index(steps), index(1), totals) as (step, inside, op):
+                # Nor is a step asked for before the one that LLVM has unrolled before it.
+                no_reordering()
+                scf.YieldOp(self._multiply(list(inside), load(step)))
+            return list(op.results)
         loaded = load(index(0))
         if kernel.in_turn == 1:
             if steps > 1:

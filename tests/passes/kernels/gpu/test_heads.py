@@ -296,13 +296,21 @@ def test_heads_are_rotated_by_the_kernel_of_the_product(
     assert len(kernels) == len({name.partition("_from_")[2] for name in kernels}) > 1
 
 
-def test_sums_of_spans_do_not_wait_for_each_other(
-    resources: Callable[[str, str], dict[str, Any]],
+@pytest.mark.parametrize(
+    ("target", "case"),
+    [
+        ("gfx1201", Case("gpt_oss", "bf16", "bf16", 64, 8, 64, 2880)),
+        ("gfx1151", Case("llama", "bf16", "bf16", 64, 8, 128, 8192, pages="mxint8")),
+        ("gfx1151", Case("llama_f4", F4, F4, 64, 8, 128, 8192, pages="mxint8")),
+        ("gfx1250", Case("llama_f4", F4, F4, 64, 8, 128, 8192, pages="mxint8")),
+    ],
+)
+def test_heads_of_models_fit_in_registers(
+    target: str, case: Case, resources: Callable[[str, str], dict[str, Any]]
 ) -> None:
-    """In registers: of gpt-oss a wave has five spans of K where there are many rows."""
-    case = Case("gpt_oss", "bf16", "bf16", 64, 8, 64, 2880)
-    found = resources(program(case), "gfx1201")
-    assert len(found) == 2
+    """Sums of five spans of K in one wave; four tiles of columns, of which a block has two."""
+    found = resources(program(case), target)
+    assert found
     assert not [name for name, use in found.items() if use.spills or use.scratch_bytes]
 
 
