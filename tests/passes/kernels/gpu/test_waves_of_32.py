@@ -4,7 +4,9 @@ It has the layouts of their matrix instructions from documents (lane_interpreter
 fills a lane with something else is far off. What LLVM makes of it is not seen here.
 """
 
+import json
 import re
+from pathlib import Path
 
 import lane_interpreter
 import numpy as np
@@ -16,6 +18,7 @@ from mxc.compiler.pipelines import pipeline
 from mxc.dialects.context import new_context
 from mxc.formats.formats import FORMATS
 from mxc.passes import base
+from mxc.passes.kernels.gpu.dense.spans import Spans
 
 CASES = [
     # K with a tail in the scales of a lane, less than a step, several waves along K and along rows
@@ -37,12 +40,14 @@ CASES = [
 ]
 
 
-def run(target: str, text: str, given: list[Array], m: int, n: int) -> Array:
-    """f32 [m, n] of @main, which must become one kernel."""
+def run(
+    target: str, text: str, given: list[Array], m: int, n: int, schedules: str | Path = ""
+) -> Array:
+    """f32 [m, n] of @main, which must become one kernel. `schedules`: a file of them."""
     result = np.full(m * n * 4, 0xFF, np.uint8)
     with new_context():
         module = ir.Module.parse(text)
-        for stage in pipeline(target).stages:
+        for stage in pipeline(target, schedules=str(schedules)).stages:
             base.run(stage.passes, module)
             if stage.name == "kernels":
                 break
@@ -80,6 +85,22 @@ def test_products(target: str, m: int, n: int, k: int, lhs: str, rhs: str) -> No
     ],
 )
 def test_dense_products(target: str, m: int, n: int, k: int, lhs: str, rhs: str) -> None:
+    multiply_dense(target, m, n, k, lhs, rhs)
+
+
+@pytest.mark.parametrize("target", ["gfx1151", "gfx1201"])
+def test_wide_tiles_of_a_span(target: str, tmp_path: Path) -> None:
+    """On gfx1151 there are no registers for two steps of four tiles of columns."""
+    file, schedule = tmp_path / "schedules.json", {"instruction": 16, "tiles": [1, 4]}
+    waves = Spans.of(544 // 32).count
+    file.write_text(json.dumps([{"n": 64, "schedule": {**schedule, "waves": [1, 1, waves]}}]))
+    multiply_dense(target, 5, 64, 544, "bf16", "bf16", file)
+
+
+def multiply_dense(
+    target: str, m: int, n: int, k: int, lhs: str, rhs: str, schedules: str | Path = ""
+) -> None:
+    """A product of these shapes, compared with numpy."""
     rng = np.random.default_rng(m + n + k)
     x = rng.normal(size=(m, k)).astype(FLOATS[lhs])
     w = rng.normal(size=(n, k)).astype(FLOATS[rhs])
@@ -107,7 +128,7 @@ def test_dense_products(target: str, m: int, n: int, k: int, lhs: str, rhs: str)
         }} -> tensor<{m}x{n}xf32>
         return %y : tensor<{m}x{n}xf32>
       }}"""
-    found = run(target, text, [x, w], m, n)
+    found = run(target, text, [x, w], m, n, schedules)
     wanted = x.astype(np.float64) @ w.astype(np.float64).T
     assert np.abs(found - wanted).max() < 1e-6 * np.abs(wanted).max()
 
