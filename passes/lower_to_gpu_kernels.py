@@ -213,4 +213,4 @@ def _kind(call: GpuContractionCall, schedule: GpuSchedule) -> type[GpuContractio
         return StreamKernel
     if call.sums_blocks:
         raise ValueError("there is no ring for f32 scales that differ along a row")
-    return FloatRing if isinstance(call.left, FloatBlocks) else Ring
+    return Ring if call.decoded is None else FloatRing

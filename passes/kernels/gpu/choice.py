@@ -42,6 +42,8 @@ _ROWS = (16, 256, 2048)
 _TILE = 16
 #: Tiles of a wave, at most.
 _TILES = 16
+#: Bits of an element of both sides, where both are decoded, of which 16 tiles have registers.
+_PACKED = 12
 #: Latencies of memory that a ring of floats has time for, and the stages that it has at most.
 _LATENCIES, _MOST_STAGES = 1.5, 8
 #: Stages of a ring: with fewer than two nothing is loaded while something is multiplied, and more
@@ -129,7 +131,7 @@ def candidates(problem: Problem, device: Gpu = GFX950) -> Iterator[GpuSchedule]:
     yield from _streams(problem, device)
     if device.matrix.dma != PIECE:
         return
-    if problem.is_float and problem.blocks >= AT_ONCE:
+    if problem.parts and not any(problem.shared) and problem.blocks >= AT_ONCE:
         yield from _float_rings(problem, device)
     # A ring has tiles of 32 rows: fewer than half of them are few, and streamed.
     if not problem.parts and 2 * problem.rows >= INSTRUCTION.rows:
@@ -275,9 +277,12 @@ def _rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
 def _float_rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
     """A stage is one k-step; there are as many as memory needs to answer, and one more."""
     waves, rates = (2, 2, 1), device.rates
+    # Three parts of an f32 and wide weights leave no registers for 16 tiles, nor do two packed
+    # sides of 6 bits and more.
+    wide = problem.parts > 2 and problem.bits[1] > 4
+    wide |= not problem.is_float and sum(problem.bits) > _PACKED
     for m, n in product((4, 3, 2, 1), repeat=2):
-        # Three parts of an f32 and wide weights leave no registers for 16 tiles.
-        if n % problem.halves or (m * n == _TILES and problem.parts > 2 and problem.bits[1] > 4):
+        if n % problem.halves or (m * n == _TILES and wide):
             continue
         k_step = m * n * INSTRUCTION.decoded_clocks * problem.parts
         wanted = 2 + math.ceil(_LATENCIES * rates.memory_latency / k_step)

@@ -146,6 +146,10 @@ def _k_step(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float:
         second = 0 if problem.is_dense else decode[problem.bits[1]]
         issued = products + m * first + n * second
         clocks = m * n * instruction.decoded_clocks * problem.parts
+        if schedule.transport == "stream" and not problem.is_float and instruction.unit.converts:
+            # Tiles that make up for decoding both sides leave one wave a SIMD: it decodes, then
+            # multiplies. A ring does both at once.
+            clocks += issued * rates.issue
         clocks = max(clocks, issued * rates.issue)
     else:
         clocks = m * n * instruction.clocks * (2 if 8 in problem.bits else 1)

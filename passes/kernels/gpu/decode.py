@@ -86,23 +86,29 @@ def _by_floats(
     """Elements of 4 bits under two scales in E4M3."""
     assert (format.element, format.scale) == (E2M1, E4M3)
     pair = vector.extract(bitcast(vector.shuffle(scales, scales, [0, 1, 0, 1]), i32(), 1), [], [0])
-    unit = constant(1.0, f32())
-    if register == "f16":
-        product = ir.F16Type.get()
-        factors = extended_pair(pair, unit, format.scale, product, 0)
-    else:
-        product = f32()
-        factors = rocdl.cvt_pk_f32_fp8(of(product, 2), pair, False)
+    factors = float_factors(pair, register)
     words = bitcast(block, i32(), BLOCK * 4 // 32)
     found = []
     for number in range(BLOCK // FRAGMENT):
         # 8 elements are a word: four pairs.
         word = vector.extract(words, [], [number])
-        pairs = [extended_pair(word, unit, format.element, product, at) for at in range(4)]
-        wide = joined(pairs)
         factor = vector.extract(factors, [], [number * FRAGMENT // format.block])
-        found.append(_times(wide, factor, register))
+        found.append(joined([pair_by_float(word, factor, at, register) for at in range(4)]))
     return found
+
+
+def float_factors(pair: ir.Value, register: Register) -> ir.Value:
+    """The two E4M3 scales in the lower half of an i32, as what elements are multiplied by: f16 [2]
+    for f16, else f32 [2]."""
+    if register == "f16":
+        return extended_pair(pair, constant(1.0, f32()), E4M3, ir.F16Type.get(), 0)
+    return rocdl.cvt_pk_f32_fp8(of(f32(), 2), pair, False)
+
+
+def pair_by_float(word: ir.Value, factor: ir.Value, number: int, register: Register) -> ir.Value:
+    """Pair `number` of the eight elements of 4 bits in an i32, times one of these factors."""
+    wide = extended_pair(word, constant(1.0, f32()), E2M1, factor.type, number)
+    return _times(wide, factor, register)
 
 
 def sixes(
@@ -137,11 +143,12 @@ def integers(block: ir.Value, bits: int) -> list[ir.Value]:
 
 
 def _times(values: ir.Value, factor: ir.Value, register: Register) -> ir.Value:
-    """f32 [8] times an f32, rounded to the type of the register; or f16 by f16, for f16."""
-    scaled = values * vector.broadcast(of(factor.type, FRAGMENT), factor)
+    """f32 [n] times an f32, rounded to the type of the register; or f16 by f16, for f16."""
+    count = lanes_of(values)
+    scaled = values * vector.broadcast(of(factor.type, count), factor)
     if factor.type == ir.Type.parse(register):
         return scaled
-    return arith.truncf(of(ir.Type.parse(register), FRAGMENT), scaled)
+    return arith.truncf(of(ir.Type.parse(register), count), scaled)
 
 
 def power(scale: ir.Value) -> ir.Value:

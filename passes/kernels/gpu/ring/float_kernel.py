@@ -1,4 +1,4 @@
-"""Floats by packed or plain weights, of many rows: both pass through a ring of stages in LDS.
+"""Sides that are multiplied as floats, of many rows: both pass through a ring of stages in LDS.
 
     result[p, n] = sum over k of lhs[p, k] * rhs[e(p), n, k]
 
@@ -10,14 +10,14 @@ two blocks along K, in parts of 8 elements a lane (float_mainloop.py):
       for the last: wait for the loads of the next stage, and for all waves
       multiply the part; meanwhile                                      # interleave.py
         read the floats of the next part from LDS, split them into bf16 if they are longer
-        decode the next part of the weights, if they are packed
+        decode the next part of what is packed
         load a part of the stage that comes into the slot that has been read
 
-Packed weights (FloatRing) have a block for each lane group, in four parts. What is decoded is used
-by all rows of a wave, so that with 128 of them an instruction for a pair of weights stands against
-each matrix instruction, of 8 clocks and more for which it works. So weights are decoded by each
-wave that uses them, and not once to LDS, where they would take four times the room and have to be
-written.
+A packed side (FloatRing) has a block for each lane group, in four parts. What is decoded is used
+by all rows or columns of a wave, so that with 128 of them the instructions for a pair of elements
+stand against each matrix instruction, of 8 clocks and more for which it works. So a side is decoded
+by each wave that uses it, and not once to LDS, where it would take four times the room and have to
+be written.
 
 Plain weights (DenseRing) are summed in spans of K, each from zero: see dense/spans.py.
 """
@@ -25,7 +25,7 @@ Plain weights (DenseRing) are summed in spans of K, each from zero: see dense/sp
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
@@ -33,7 +33,7 @@ from typing import ClassVar
 from iree.compiler import ir
 
 from mxc.dialects.amdgpu import shared
-from mxc.formats.formats import E8M0
+from mxc.formats.formats import E4M3, E8M0
 from mxc.passes.kernels.gpu.contraction import ContractionBuffers
 from mxc.passes.kernels.gpu.decode import Register
 from mxc.passes.kernels.gpu.dense.spans import ROWS, STAGE, Spans
@@ -42,7 +42,7 @@ from mxc.passes.kernels.gpu.fragments import BLOCK, TileInstruction
 from mxc.passes.kernels.gpu.lanes import lane_of
 from mxc.passes.kernels.gpu.ring.float_mainloop import FloatMainloop, Rates
 from mxc.passes.kernels.gpu.ring.kernel import StagedProduct
-from mxc.passes.kernels.gpu.ring.pairs import PackedWeights, PairDecoder, steps_of
+from mxc.passes.kernels.gpu.ring.pairs import PackedSide, PairDecoder, steps_of
 from mxc.passes.kernels.gpu.ring.scales import AT_ONCE, RowScales
 from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, StagedSide, StageLayout
 from mxc.passes.kernels.gpu.ring.tile import WorkgroupTile
@@ -63,8 +63,6 @@ _TWO_STAGES = Rates(budget=7, load=6, pace=0.5, read=0.5)
 class _FloatProduct(StagedProduct):
     """A product whose sides are both multiplied as floats."""
 
-    lhs: FloatBlocks
-
     #: The matrix instruction.
     instruction: ClassVar[TileInstruction]
 
@@ -83,27 +81,30 @@ class _FloatProduct(StagedProduct):
         buffers = ContractionBuffers(self, given)
         tile = WorkgroupTile(self, lane, buffers)
         memory = shared([self.lds_bytes], i8())
-        left, right = self.layouts
-        (floats,), (weights, *scales) = buffers.lhs(tile.start), buffers.rhs(tile.first)
-        lhs = StagedSide(left, lane, floats, memory, 0, tile.first_row, tile.lhs_row)
-        place = tile.first_column, tile.rhs_row
-        rhs = StagedSide(right, lane, weights, memory, left.bytes, *place)
-        factors = [
-            RowScales(right.scaled, lane, buffer, self.schedule.tiles[1], *place)
-            for buffer in scales
-        ]
-        tile.store(self._sums((lhs, rhs), factors))
+        places = (
+            (buffers.lhs(tile.start), 0, tile.first_row, tile.lhs_row),
+            (buffers.rhs(tile.first), self.layouts[0].bytes, tile.first_column, tile.rhs_row),
+        )
+        sides, factors = [], []
+        for layout, tiles, place in zip(self.layouts, self.schedule.tiles, places, strict=True):
+            (elements, *scales), start, *rows = place
+            sides.append(StagedSide(layout, lane, elements, memory, start, *rows))
+            of_rows = [RowScales(layout.scaled, lane, buffer, tiles, *rows) for buffer in scales]
+            factors.append(of_rows[0] if of_rows else None)
+        tile.store(self._sums((sides[0], sides[1]), (factors[0], factors[1])))
 
     @abstractmethod
     def _sums(
-        self, sides: tuple[StagedSide, StagedSide], scales: Sequence[RowScales]
+        self,
+        sides: tuple[StagedSide, StagedSide],
+        scales: tuple[RowScales | None, RowScales | None],
     ) -> list[ir.Value]:
-        """The sums of the tiles. `scales`: those of rhs, if any."""
+        """The sums of the tiles. `scales`: those of each side, if it has some."""
 
 
 @dataclass(frozen=True)
 class FloatRing(_FloatProduct):
-    """A product of floats by packed weights by a schedule of the transport "ring"."""
+    """Floats or a packed side, by packed weights, by a schedule of the transport "ring"."""
 
     rhs: ScaledBlocks
 
@@ -115,7 +116,7 @@ class FloatRing(_FloatProduct):
         super().__post_init__()
         self.require_accumulators()
         if not self.takes(self.lhs, self.rhs, self.decoded):
-            raise ValueError("a ring of floats takes weights in blocks of 32, as bf16")
+            raise ValueError("a ring of floats takes sides in blocks of 32 or in nvfp4")
         if self.lhs.blocks < AT_ONCE:
             raise ValueError(f"{self.lhs.blocks} blocks: a ring of floats wants {AT_ONCE}")
         self.require_fit(k_steps=1)
@@ -125,25 +126,42 @@ class FloatRing(_FloatProduct):
         lhs: FloatBlocks | ScaledBlocks, rhs: FloatBlocks | ScaledBlocks, register: Register | None
     ) -> bool:
         """Whether it computes products of such operands."""
-        if isinstance(rhs, FloatBlocks) or not isinstance(lhs, FloatBlocks):
+        if isinstance(rhs, FloatBlocks) or register is None:
             return False
-        blocks = rhs.format.block == BLOCK and rhs.format.scale == E8M0
-        return blocks and register == "bf16" and not rhs.is_fnuz
+        return all(_is_taken(side) for side in (lhs, rhs) if isinstance(side, ScaledBlocks))
 
     def _sums(
-        self, sides: tuple[StagedSide, StagedSide], scales: Sequence[RowScales]
+        self,
+        sides: tuple[StagedSide, StagedSide],
+        scales: tuple[RowScales | None, RowScales | None],
     ) -> list[ir.Value]:
         """The sums of the tiles."""
+        assert self.decoded is not None
         rates = _TWO_STAGES if self.schedule.stages == 2 else _FLOAT_RATES
-        (factors,) = scales
-        packed = PackedWeights(sides[1], factors, PairDecoder(self.rhs.format.element))
-        return FloatMainloop(self.schedule, sides, rates, packed, steps_of(self.lhs)).sums()
+        left, right = (
+            PackedSide(side, own, PairDecoder(side.layout.scaled.format, self.decoded))
+            if own is not None
+            else None
+            for side, own in zip(sides, scales, strict=True)
+        )
+        steps = steps_of(self.lhs, self.decoded)
+        return FloatMainloop(self.schedule, sides, rates, (left, right), steps).sums()
+
+
+def _is_taken(side: ScaledBlocks) -> bool:
+    """Whether RowScales has the scales of a side, and PairDecoder its elements."""
+    if side.is_fnuz:
+        return False
+    if side.format.scale == E4M3:
+        return side.blocks % INSTRUCTION.groups == 0
+    return side.format.scale == E8M0 and side.format.block == BLOCK
 
 
 @dataclass(frozen=True)
 class DenseRing(_FloatProduct):
     """A dense product by a schedule of the transport "ring"."""
 
+    lhs: FloatBlocks
     rhs: FloatBlocks
 
     layout = partial(StageLayout, instruction=TileInstruction(ROWS), shared=True)
@@ -167,7 +185,9 @@ class DenseRing(_FloatProduct):
         return {"amdgpu-waves-per-eu": "1, 1"}
 
     def _sums(
-        self, sides: tuple[StagedSide, StagedSide], scales: Sequence[RowScales]
+        self,
+        sides: tuple[StagedSide, StagedSide],
+        scales: tuple[RowScales | None, RowScales | None],
     ) -> list[ir.Value]:
         """The sums of the tiles."""
         return FloatMainloop(self.schedule, sides, _DENSE_RATES).sums_of(Spans.of(self.lhs.blocks))

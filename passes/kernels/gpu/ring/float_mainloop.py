@@ -1,8 +1,8 @@
 """The stages of a ring of which both sides are multiplied as floats.
 
 A stage is some parts of 8 elements a lane along K. While one is multiplied, the floats of the next
-are read from LDS and its weights are decoded. So the last part of a stage brings the first one of
-the next stage; before it the wave waits until that is there, and all waves have read this one.
+are read from LDS, and what is packed is decoded. So the last part of a stage brings the first one
+of the next stage; before it the wave waits until that is there, and all waves have read this one.
 
 Floats that are the sum of several bf16 are split right before they are multiplied, tile by tile,
 each while the one before it is multiplied: the parts of all tiles at once would be too many
@@ -26,13 +26,13 @@ from mxc.dialects.quantize_scalars import i32 as number
 from mxc.passes.kernels.carried import values_of, with_values
 from mxc.passes.kernels.gpu.dense.spans import STAGE, Spans
 from mxc.passes.kernels.gpu.floats import FloatBlocks
-from mxc.passes.kernels.gpu.fragments import FRAGMENT, K_STEPS
+from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT, K_STEPS
 from mxc.passes.kernels.gpu.lanes import long
 from mxc.passes.kernels.gpu.ring.interleave import InterleavedWork, evenly, interleaved_within
 from mxc.passes.kernels.gpu.ring.pairs import (
     PAIRS,
-    DecodedWeights,
-    PackedWeights,
+    DecodedTile,
+    PackedSide,
     pair_of,
     split,
     splitting,
@@ -44,6 +44,7 @@ from mxc.passes.kernels.vectors import bitcast, equal, f32, i8, i32, index, join
 Issue = Callable[[], None]
 
 #: Share of a step after which what is read in it is there.
+
 _THERE = 0.55
 
 
@@ -63,23 +64,23 @@ class Rates:
 
 @dataclass
 class FloatRegisters:
-    """What a lane holds between stages.
+    """What a lane holds between stages. Tiles are numbered: those of lhs, then those of rhs.
 
-    `floats`: by tile, fragments that add up to what it multiplies next, of lhs and, behind them, of
-    rhs where that is not packed; `raw`: floats that are yet to be split; `words`: scales of four
-    stages, by tile; `slot`: i32, the offset of the stage.
+    `floats`: by tile, fragments that add up to what it multiplies next; `raw`: floats that are yet
+    to be split; `packed`: tiles that are decoded; `words`: their scales of four stages; `slot`:
+    i32, the offset of the stage.
     """
 
     totals: list[ir.Value]
     floats: dict[int, list[ir.Value]]
     raw: dict[int, list[ir.Value]]
-    weights: list[DecodedWeights]
-    words: list[list[ir.Value]]
+    packed: dict[int, DecodedTile]
+    words: dict[int, list[ir.Value]]
     slot: ir.Value
 
 
 class FloatMainloop:
-    """What a wave does along K. `sides`: in LDS; `packed`: rhs, where that is decoded; `steps`: in
+    """What a wave does along K. `sides`: in LDS; `packed`: each, where it is decoded; `steps`: in
     which a pair of lhs is split into bf16, see pairs.py."""
 
     def __init__(
@@ -87,19 +88,30 @@ class FloatMainloop:
         schedule: GpuSchedule,
         sides: tuple[StagedSide, StagedSide],
         rates: Rates,
-        packed: PackedWeights | None = None,
+        packed: tuple[PackedSide | None, PackedSide | None] = (None, None),
         steps: tuple[int, ...] = (),
     ) -> None:
         """What does not depend on the insertion point."""
         layout = sides[0].layout
-        assert isinstance(layout.kind, FloatBlocks)
-        self._lhs, self._sides, self._rates, self._packed = layout.kind, sides, rates, packed
+        self._lhs, self._sides, self._rates = layout.kind, sides, rates
         self._instruction, self._stages = schedule.instruction, schedule.stages
         self._slot_bytes, self._blocks = sum(side.layout.bytes for side in sides), layout.blocks
         self._rows, self._columns = (range(tiles) for tiles in schedule.tiles)
         self._split = steps
-        runs = [side.layout.runs for side in (sides[:1] if packed else sides)]
-        self._parts, self._reads = len(runs[0]), max(len(own[0]) for own in runs)
+        keys = (self._rows, range(len(self._rows), len(self._rows) + len(self._columns)))
+        self._packed = [
+            (side, own) for side, own in zip(packed, keys, strict=True) if side is not None
+        ]
+        #: Number of a tile that is not packed -> its side, and its number there.
+        self._floats = {
+            key: (side, tile)
+            for side, decoded, own in zip(sides, packed, keys, strict=True)
+            if decoded is None
+            for tile, key in enumerate(own)
+        }
+        runs = [side.layout.runs for side, tile in self._floats.values() if tile == 0]
+        self._parts = len(runs[0]) if runs else BLOCK // FRAGMENT
+        self._reads = max((len(own[0]) for own in runs), default=0)
         self._steps = [[tile] for tile in self._rows] if steps else [list(self._rows)]
 
     def sums(self) -> list[ir.Value]:
@@ -150,8 +162,9 @@ class FloatMainloop:
 
     def _begin(self) -> FloatRegisters:
         """Fill the ring, and bring what is multiplied first."""
-        pack, last = self._packed, self._stages - 1
-        scales = pack.scales.load(index(0)) if pack else []
+        last = self._stages - 1
+        for issue in self._asks(index(0)):
+            issue()
         for stage in range(last):
             for issue in self._loads(index(stage), index(stage * self._slot_bytes)):
                 issue()
@@ -159,24 +172,26 @@ class FloatMainloop:
         # The others are issued in the first stage, as always.
         for issue in self._portion(self._loads(index(last), index(last * self._slot_bytes)), 0):
             issue()
-        words = pack.scales.words(scales, index(0)) if pack else []
+        words = {
+            key: pack.scales.words(self._coming[key], index(0))
+            for pack, keys in self._packed
+            for key in keys
+        }
         wait_for_loads(last - 1)
         slot, kind = number(0), of(f32(), self._instruction.totals)
-        held = FloatRegisters([], {}, {}, [], words, slot)
+        held = FloatRegisters([], {}, {}, {}, words, slot)
         if self._split:
+            assert isinstance(self._lhs, FloatBlocks)
             held.raw = {tile: self._read(self._sides[0], tile, 0, slot) for tile in self._rows}
             # What is split is split right before it is multiplied.
             held.floats = {0: split(self._lhs, held.raw.pop(0))}
         else:
             for issue in self._float_reads(self._rows, 0, slot, held.floats):
                 issue()
-        if pack:
-            held.weights = [
-                DecodedWeights(pack.block(tile, slot), pack.scales.factor(words[tile], 0))
-                for tile in self._columns
-            ]
-            for weights in held.weights:
-                pack.decode(weights)
+        for pack, keys in self._packed:
+            for tile, key in enumerate(keys):
+                held.packed[key] = pack.read(tile, slot, words[key], 0)
+                pack.decode(held.packed[key])
         held.totals = [zeros(kind)] * (len(self._rows) * len(self._columns))
         return held
 
@@ -189,26 +204,26 @@ class FloatMainloop:
         # Into the slot of the stage before this one, and after the barrier into this one's.
         earlier = self._loads(stage + last, long(emptied))
         later = self._loads(stage + self._stages, long(held.slot))
-        coming: list[DecodedWeights] = []
+        coming: dict[int, DecodedTile] = {}
         for part in range(parts):
             soon = (part + 1) % parts
             loads = self._portion(earlier if soon else later, soon)
             if not soon:
                 mark_loads()
                 wait_for_loads(last - 1)
-            weights, slot = (held.weights, held.slot) if soon else (coming, after)
-            decodes = self._packed.decodes(weights, self._columns, soon) if self._packed else []
+            known, slot = (held.packed, held.slot) if soon else (coming, after)
             for step, tiles in enumerate(self._steps):
                 works = evenly("vmem_read", self._share(loads, step), 0.1, 1.0, rates.load)
-                if self._packed:
+                for pack, keys in self._packed:
                     # What is read in this step is there some time later.
                     first = 0.0 if soon or step else _THERE
-                    count = self._packed.decoder.instructions
-                    works += evenly("valu", self._share(decodes, step), first, 1.0, count)
-                    if (k_step, part, step) == (0, 0, 0):
-                        works.append(InterleavedWork(0.0, "vmem_read", self._ask, len(held.words)))
-                    if (soon, step) == (0, 0):
-                        works += self._weight_reads(held, coming, after, (k_step + 1) % K_STEPS)
+                    decodes = self._share(pack.decodes(known, keys, soon), step)
+                    works += evenly("valu", decodes, first, 1.0, pack.decoder.instructions)
+                if self._packed and (k_step, part, step) == (0, 0, 0):
+                    count = 2 * max(pack.scales.loads for pack, _ in self._packed)
+                    works += evenly("vmem_read", self._asks(self._before + 1), 0.0, 1.0, count)
+                if (soon, step) == (0, 0):
+                    works += self._packed_reads(held, coming, after, (k_step + 1) % K_STEPS)
                 ready: dict[int, list[ir.Value]] = {}
                 reads = self._float_reads(tiles, soon, slot, held.raw if self._split else ready)
                 works += evenly("ds_read", reads, 0.0, rates.read, self._reads)
@@ -218,14 +233,16 @@ class FloatMainloop:
                 products = [
                     partial(self._multiply, held, tile, piece, column, part)
                     for tile, column in product(tiles, self._columns)
-                    for piece in reversed(range(len(held.floats[tile])))  # the least first
+                    # The least first.
+                    for piece in reversed(range(len(self._fragments(held, tile, part))))
                 ]
                 whole = step + 1 == len(self._steps)
                 waits = whole and soon + 1 == parts
                 interleaved_within(products, works, rates.budget, waits=waits)
                 held.floats = ready
-                self._pin(held, weights if whole else [], soon)
-        held.weights, held.slot = coming, after
+                self._pin(held, known if whole else {}, soon)
+        # In the order of the loop, not in that of the reads.
+        held.packed, held.slot = dict(sorted(coming.items())), after
 
     def _loads(self, stage: ir.Value, slot: ir.Value) -> list[Issue]:
         """The direct loads of a stage; past the end, zeros."""
@@ -252,42 +269,46 @@ class FloatMainloop:
         self, held: FloatRegisters, tile: int, piece: int, column: int, part: int
     ) -> None:
         at = tile * len(self._columns) + column
-        if self._packed:
-            right = held.weights[column].known[part]
-        else:
-            (right,) = held.floats[len(self._rows) + column]
+        left = self._fragments(held, tile, part)[piece]
+        (right,) = self._fragments(held, len(self._rows) + column, part)
         shape = self._instruction.form.shape
-        held.totals[at] = mfma(shape, right, held.floats[tile][piece], held.totals[at])
+        held.totals[at] = mfma(shape, right, left, held.totals[at])
 
-    def _pin(self, held: FloatRegisters, weights: list[DecodedWeights], part: int) -> None:
+    @staticmethod
+    def _fragments(held: FloatRegisters, key: int, part: int) -> list[ir.Value]:
+        """The fragments of a tile that add up to what is multiplied."""
+        return [held.packed[key].known[part]] if key in held.packed else held.floats[key]
+
+    def _pin(self, held: FloatRegisters, decoded: dict[int, DecodedTile], part: int) -> None:
         """What is multiplied next is there from here on, and of a stage all that was read."""
+        tiles = list(decoded.values())
         fragments = [each for own in held.floats.values() for each in own]
-        fragments += [each.known[part] for each in weights]
+        fragments += [each.known[part] for each in tiles]
         element = ir.VectorType(fragments[0].type).element_type
-        blocks = [] if part else [each.block for each in weights if each.block is not None]
-        pins = iter(
-            pinned([bitcast(each, i32(), _bytes(each) // 4) for each in (*fragments, *blocks)])
-        )
+        waiting = [] if part else [each for each in tiles if each.block is not None]
+        values = [*fragments, *(each.block for each in waiting)]
+        pins = iter(pinned([bitcast(each, i32(), _bytes(each) // 4) for each in values]))
         for tile, own in held.floats.items():
             held.floats[tile] = [bitcast(next(pins), element, FRAGMENT) for _ in own]
-        for each in weights:
+        for each in tiles:
             each.known[part] = bitcast(next(pins), element, FRAGMENT)
-        for each, block in zip(weights, blocks, strict=False):
+        for each, block in zip(waiting, values[len(fragments) :], strict=True):
             each.block = bitcast(next(pins), i8(), _bytes(block))
 
     def _float_reads(
         self, tiles: Sequence[int], part: int, slot: ir.Value, into: dict[int, list[ir.Value]]
     ) -> list[Issue]:
-        """Reads of the floats of a part, of some tiles of lhs and, if floats, those of rhs."""
-        first = len(self._rows)
-        wanted = [(self._sides[0], tile, tile) for tile in tiles]
-        if not self._packed:
-            wanted += [(self._sides[1], tile, first + tile) for tile in self._columns]
+        """Reads of the floats of a part, if any: of some tiles of lhs and of those of rhs."""
 
-        def read(side: StagedSide, tile: int, key: int) -> None:
+        def read(key: int, side: StagedSide, tile: int) -> None:
             into[key] = self._read(side, tile, part, slot)
 
-        return [partial(read, *each) for each in wanted]
+        wanted = self._floats.items()
+        return [
+            partial(read, key, *each)
+            for key, each in wanted
+            if key in tiles or key not in self._rows
+        ]
 
     def _read(self, side: StagedSide, tile: int, part: int, slot: ir.Value) -> list[ir.Value]:
         """A lane's floats of a part: one vector, or two of what is yet to be split."""
@@ -305,12 +326,14 @@ class FloatMainloop:
     ) -> list[InterleavedWork]:
         """What makes bf16 of the floats of the tile that is multiplied next."""
         begun: list[tuple[Iterator[None], list[ir.Value]]] = []
+        kind = self._lhs
+        assert isinstance(kind, FloatBlocks)
 
         def split(at: int) -> None:
             if at == 0:
                 parts: list[ir.Value] = []
                 raw = pair_of(held.raw[tile], len(begun))
-                begun.append((splitting(self._lhs, raw, parts), parts))
+                begun.append((splitting(kind, raw, parts), parts))
             next(begun[-1][0], None)
 
         steps = [(partial(split, at), count) for at, count in enumerate(self._split)] * PAIRS
@@ -328,27 +351,34 @@ class FloatMainloop:
         ]
         return [*works, InterleavedWork(1.0, "valu", join, 0)]
 
-    def _ask(self) -> None:
-        """For the scales of the next four stages."""
-        assert self._packed
-        self._coming = self._packed.scales.load(self._before + 1)
+    def _asks(self, four: ir.Value) -> list[Issue]:
+        """What asks for the scales of four stages, after `four` such groups, tile by tile."""
+        self._coming: dict[int, list[ir.Value]] = {}
 
-    def _weight_reads(
-        self, held: FloatRegisters, coming: list[DecodedWeights], slot: ir.Value, k_step: int
+        def ask(pack: PackedSide, tile: int, key: int) -> None:
+            self._coming[key] = pack.scales.load(tile, four)
+
+        return [
+            partial(ask, pack, tile, key)
+            for pack, keys in self._packed
+            for tile, key in enumerate(keys)
+        ]
+
+    def _packed_reads(
+        self, held: FloatRegisters, coming: dict[int, DecodedTile], slot: ir.Value, k_step: int
     ) -> list[InterleavedWork]:
-        """Reads of the weights of the next stage. `k_step`: which of four it is."""
-        pack = self._packed
-        assert pack
-        if k_step == 0:
-            held.words = pack.scales.words(self._coming, self._before + 1)
+        """Reads of what is packed of the next stage. `k_step`: which of four it is."""
 
-        def read(tile: int) -> None:
-            factor = pack.scales.factor(held.words[tile], k_step)
-            coming.append(DecodedWeights(pack.block(tile, slot), factor))
+        def read(pack: PackedSide, key: int, tile: int) -> None:
+            if k_step == 0:
+                held.words[key] = pack.scales.words(self._coming[key], self._before + 1)
+            coming[key] = pack.read(tile, slot, held.words[key], k_step)
 
-        issues = [partial(read, tile) for tile in self._columns]
-        count = len(pack.side.layout.new_pieces(0))
-        return evenly("ds_read", issues, 0.0, self._rates.read, count)
+        works = []
+        for pack, keys in self._packed:
+            issues = [partial(read, pack, key, tile) for tile, key in enumerate(keys)]
+            works += evenly("ds_read", issues, 0.0, self._rates.read, pack.reads)
+        return works
 
 
 def _drain() -> None:

@@ -1,7 +1,7 @@
-"""Floats and packed weights as bf16, two elements at a time, for who places each instruction.
+"""Floats and packed sides as bf16 or f16, two elements at a time, for who places each instruction.
 
-What is decoded is exact, as in decode.py: integers and elements of 8 bits and fewer, under a power
-of two. What is split is the sum of its parts, as in floats.py.
+What is decoded is what decode.py makes: integers and elements of 8 bits and fewer under a power of
+two, elements of 4 bits under E4M3. What is split is the sum of its parts, as in floats.py.
 """
 
 from __future__ import annotations
@@ -15,17 +15,19 @@ import numpy as np
 from iree.compiler import ir
 from iree.compiler.dialects import arith, rocdl, vector
 
+from mxc.dialects.amdgpu import pinned
 from mxc.dialects.amdgpu_narrow import extended_pair
 from mxc.dialects.generic import constant
 from mxc.dialects.quantize_scalars import i32 as integer
-from mxc.formats.formats import ElementFormat
+from mxc.formats.formats import E8M0, BlockFormat, ElementFormat
 from mxc.formats.recipes import MANTISSA, NAN_BYTE
-from mxc.passes.kernels.gpu.decode import sixes
+from mxc.passes.kernels.gpu.decode import Register, float_factors, pair_by_float, sixes
 from mxc.passes.kernels.gpu.floats import FloatBlocks
 from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT
 from mxc.passes.kernels.gpu.lanes import long
 from mxc.passes.kernels.gpu.ring.scales import RowScales
 from mxc.passes.kernels.gpu.ring.staging import StagedSide, packed
+from mxc.passes.kernels.gpu.sides import ScaledBlocks
 from mxc.passes.kernels.vectors import (
     bitcast,
     equal,
@@ -48,12 +50,19 @@ _HIGH = -0x10000
 
 @dataclass(frozen=True)
 class PairDecoder:
-    """Blocks of one element type as bf16.
+    """Blocks of a format as floats of a type.
 
-    `factor` of a block is the f32 whose exponent is its scale; nothing else of it counts.
+    `factor` of a block is the f32 whose exponent is its scale, nothing else of which counts; of
+    nvfp4 its two scales as floats.
     """
 
-    element: ElementFormat
+    format: BlockFormat
+    register: Register
+
+    @property
+    def element(self) -> ElementFormat:
+        """What is decoded."""
+        return self.format.element
 
     @property
     def whole(self) -> bool:
@@ -63,30 +72,43 @@ class PairDecoder:
     @property
     def instructions(self) -> int:
         """For a pair, or for a whole block."""
+        if self.format.scale != E8M0:
+            return 2 if self.register == "f16" else 3
         return 1 if self.element.exponent else 5
+
+    def factor(self, scales: ir.Value) -> ir.Value:
+        """That of a block, from what RowScales has of it."""
+        return scales if self.format.scale == E8M0 else float_factors(scales, self.register)
 
     def block(self, block: ir.Value, factor: ir.Value) -> list[ir.Value]:
         """The fragments of a whole block, i8."""
         if self.whole:
-            return sixes(bitcast(block, i32(), BLOCK * 6 // 32), factor, self.element, "bf16")
+            words = bitcast(block, i32(), BLOCK * 6 // 32)
+            return sixes(words, factor, self.element, self.register)
         return [
             joined([self.pair(block, factor, number * PAIRS + at) for at in range(PAIRS)])
             for number in range(BLOCK // FRAGMENT)
         ]
 
     def pair(self, block: ir.Value, factor: ir.Value, number: int) -> ir.Value:
-        """Elements 2 number and the next one of a block of i8, bf16 [2]."""
+        """Elements 2 number and the next one of a block of i8, floats [2]."""
+        kind = ir.Type.parse(self.register)
         if not self.element.exponent:
-            return _integers(part_of(block, 2 * number, 2), factor)
+            return _integers(part_of(block, 2 * number, 2), factor, kind)
         bits = self.element.bits
         at, place = divmod(number, 16 // bits)
         word = vector.extract(bitcast(block, i32(), BLOCK * bits // 32), [], [at])
-        return extended_pair(word, factor, self.element, ir.BF16Type.get(), place)
+        if self.format.scale == E8M0:
+            return extended_pair(word, factor, self.element, kind, place)
+        own = vector.extract(factor, [], [2 * number // self.format.block])
+        # Else LLVM would multiply all pairs of a fragment at the end.
+        (found,) = pinned([pair_by_float(word, own, place, self.register)])
+        return found
 
 
 @dataclass
-class DecodedWeights:
-    """Weights of a tile in a stage: i8 as they are packed and their factor until all is decoded;
+class DecodedTile:
+    """Elements of a tile in a stage: i8 as they are packed and their factor until all is decoded;
     fragments by number; pairs of the one that is being decoded."""
 
     block: ir.Value | None
@@ -96,42 +118,51 @@ class DecodedWeights:
 
 
 @dataclass(frozen=True)
-class PackedWeights:
-    """A side of weights that are decoded: elements in LDS, scales, and what decodes them."""
+class PackedSide:
+    """A side that is decoded: elements in LDS, scales, and what decodes them."""
 
     side: StagedSide
     scales: RowScales
     decoder: PairDecoder
 
-    def block(self, tile: int, slot: ir.Value) -> ir.Value:
-        """A lane's elements of a tile in the slot of a stage, an i32: i8."""
+    @property
+    def reads(self) -> int:
+        """Reads of LDS for a block."""
+        return len(self.side.layout.new_pieces(0))
+
+    def read(self, tile: int, slot: ir.Value, words: list[ir.Value], k_step: int) -> DecodedTile:
+        """A lane's elements of a tile in the slot of a stage, an i32, and their factor.
+
+        `words`: the scales of the tile; `k_step`: which of four it is.
+        """
         found = {
             (tile, piece): self.side.read(tile, piece, long(slot))
             for piece in self.side.layout.new_pieces(0)
         }
-        return packed(self.side.layout, found, tile, 0)
+        factor = self.decoder.factor(self.scales.factor(words, k_step))
+        return DecodedTile(packed(self.side.layout, found, tile, 0), factor)
 
-    def decode(self, weights: DecodedWeights) -> None:
+    def decode(self, own: DecodedTile) -> None:
         """Decode the whole block, where an instruction does that; else the first fragment."""
-        assert weights.block is not None
-        assert weights.factor is not None
-        fragments = self.decoder.block(self.side.block(weights.block), weights.factor)
+        assert own.block is not None
+        assert own.factor is not None
+        fragments = self.decoder.block(self.side.block(own.block), own.factor)
         if self.decoder.whole:
-            weights.known = dict(enumerate(fragments))
-            weights.block = weights.factor = None
+            own.known = dict(enumerate(fragments))
+            own.block = own.factor = None
         else:
-            weights.known = {0: fragments[0]}
+            own.known = {0: fragments[0]}
 
     def decodes(
-        self, weights: list[DecodedWeights], tiles: Sequence[int], part: int
+        self, known: dict[int, DecodedTile], keys: Sequence[int], part: int
     ) -> list[Callable[[], None]]:
-        """What makes a part of the weights, tile by tile; they are read before any of it."""
+        """What makes a part of the tiles of these keys, which are read before any of it."""
 
-        def whole(tile: int) -> None:
-            self.decode(weights[tile])
+        def whole(key: int) -> None:
+            self.decode(known[key])
 
-        def pair(tile: int, at: int) -> None:
-            own = weights[tile]
+        def pair(key: int, at: int) -> None:
+            own = known[key]
             assert own.block is not None
             assert own.factor is not None
             own.pairs.append(self.decoder.pair(own.block, own.factor, part * PAIRS + at))
@@ -140,17 +171,17 @@ class PackedWeights:
                 own.pairs = []
 
         if self.decoder.whole:
-            return [] if part else [partial(whole, tile) for tile in tiles]
-        return [partial(pair, *each) for each in product(tiles, range(PAIRS))]
+            return [] if part else [partial(whole, key) for key in keys]
+        return [partial(pair, *each) for each in product(keys, range(PAIRS))]
 
 
-def _integers(part: ir.Value, factor: ir.Value) -> ir.Value:
+def _integers(part: ir.Value, factor: ir.Value, kind: ir.Type) -> ir.Value:
     """mxint8: an integer of 8 bits is a bf16 as it is, and a power of two moves its exponent."""
     unit = _exact(factor) * (2.0**-6)
     count = lanes_of(part)
     wide = arith.sitofp(of(f32(), count), part)
     scaled = wide * vector.broadcast(of(f32(), count), unit)
-    return arith.truncf(of(ir.BF16Type.get(), count), scaled)
+    return arith.truncf(of(kind, count), scaled)
 
 
 def _exact(factor: ir.Value) -> ir.Value:
@@ -161,11 +192,11 @@ def _exact(factor: ir.Value) -> ir.Value:
     return arith.bitcast(f32(), arith.select(none, integer(_NAN), least))
 
 
-def steps_of(kind: FloatBlocks) -> tuple[int, ...]:
-    """Number of instructions of each step of `splitting` a pair."""
-    if kind.rounded:
-        return (1,)
-    return {"bf16": (), "f16": (7, 4), "f32": (6, 5, 4)}[kind.memory]
+def steps_of(kind: FloatBlocks | ScaledBlocks, register: Register) -> tuple[int, ...]:
+    """Number of instructions of each step of `splitting` a pair; none where nothing is split."""
+    if isinstance(kind, ScaledBlocks) or kind.memory == register:
+        return ()
+    return (1,) if kind.rounded else {"f16": (7, 4), "f32": (6, 5, 4)}[kind.memory]
 
 
 def split(kind: FloatBlocks, pieces: Sequence[ir.Value]) -> list[ir.Value]:

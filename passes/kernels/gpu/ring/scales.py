@@ -2,7 +2,7 @@
 
 Those of a scaled side are taken for a *span* or half of one, 16 blocks of a row or 8: by way of LDS
 where its elements go that way (StagedScales), else straight to registers (DirectScales). Those of
-weights that are decoded go straight to the lanes that decode them (RowScales).
+elements that are decoded go straight to the lanes that decode them (RowScales).
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ HALF = SPAN // HALVES
 _APART = 128
 #: Blocks whose scales a RowScales loads at once.
 AT_ONCE = K_STEPS * INSTRUCTION.groups
-_WORDS = AT_ONCE // 4
 #: Bits of an f32 that are its exponent, of which the first is this.
 _EXPONENT, _FIRST = 0x7F800000, 23
 
@@ -217,12 +216,16 @@ class DirectScales:
 
 
 class RowScales:
-    """Scales of `tiles` tiles of decoded weights for one lane: see StagedSide.
+    """Scales of `tiles` tiles of a decoded side for one lane: see StagedSide.
 
-    A lane needs a scale for each of its tiles in a k-step. Eight blocks of a row, four k-steps, are
-    8 bytes that it loads at once, some k-steps ahead: too few for LDS to help. Lane group g has
-    block 2 t + g in turn t; its words are shifted so that this is byte 0 or 2 of word t / 2. Rows
-    have AT_ONCE blocks or more.
+    A lane needs those of a block for each of its tiles in a k-step. Those of eight blocks of a row,
+    four k-steps, are loaded at once, some k-steps ahead: too few bytes for LDS to help. Lane group
+    g has block 2 t + g in turn t:
+
+        one scale a block    8 bytes, shifted so that this is byte 0 or 2 of word t / 2
+        two                  words of 4 bytes, shifted so that these are the lower half of word t
+
+    Rows have AT_ONCE blocks or more; of two scales each, an even number of blocks.
     """
 
     def __init__(
@@ -235,39 +238,56 @@ class RowScales:
         row_of: Callable[[ir.Value], ir.Value],
     ) -> None:
         """At the insertion point: what is the same in all k-steps."""
-        self._buffer, self._blocks = buffer, kind.blocks
+        self._buffer, self._blocks, self._each = buffer, kind.blocks, kind.scales
         own = first + lane.row
         self._offsets = [
-            row_of(own + tile * INSTRUCTION.rows) * kind.blocks for tile in range(tiles)
+            row_of(own + tile * INSTRUCTION.rows) * (kind.blocks * kind.scales)
+            for tile in range(tiles)
         ]
-        self._group = arith.index_cast(i32(), lane.group * 8)
+        self._group = arith.index_cast(i32(), lane.group * (8 * kind.scales))
 
-    def load(self, four: ir.Value) -> list[ir.Value]:
-        """Scales of four k-steps, after `four` such groups: 8 bytes a tile, as they are in memory.
+    @property
+    def loads(self) -> int:
+        """Loads for a tile."""
+        return 1 if self._each == 1 else AT_ONCE // INSTRUCTION.groups
+
+    def load(self, tile: int, four: ir.Value) -> list[ir.Value]:
+        """Scales of a tile for four k-steps, after `four` such groups, as they are in memory.
 
         The last ones end with the row: what is after it is the next row's, and may be NaN.
         """
-        at = at_most(four * AT_ONCE, self._blocks - AT_ONCE)
-        kind = of(i8(), AT_ONCE)
-        return [vector.load(kind, self._buffer, [offset + at]) for offset in self._offsets]
+        size = AT_ONCE // self.loads
+        kind = of(i8(), size * self._each)
+        starts = [
+            at_most(four * AT_ONCE + first, self._blocks - size) * self._each
+            for first in range(0, AT_ONCE, size)
+        ]
+        return [vector.load(kind, self._buffer, [self._offsets[tile] + at]) for at in starts]
 
-    def words(self, loaded: list[ir.Value], four: ir.Value) -> list[list[ir.Value]]:
-        """The same for this lane's group: two words a tile. Blocks that a row has not have 0."""
+    def words(self, loaded: list[ir.Value], four: ir.Value) -> list[ir.Value]:
+        """The same for this lane's group, as words. One scale a block that a row has not is 0."""
+        if self._each > 1:
+            # The elements of a block that a row has not are zero, under a scale of this row.
+            return [_word(each) >> self._group for each in loaded]
         i64 = ir.IntegerType.get_signless(64)
         start = four * AT_ONCE
         beyond = start - at_most(start, self._blocks - AT_ONCE)
         shift = arith.index_cast(i64, at_most(beyond, AT_ONCE - 1) * 8)
-        found = []
-        for scales in loaded:
-            whole = vector.extract(bitcast(scales, i64, 1), [], [0])
-            moved = whole >> shift
-            halves = bitcast(vector.broadcast(of(i64, 1), moved), i32(), _WORDS)
-            words = [vector.extract(halves, [], [at]) for at in range(_WORDS)]
-            found.append([word >> self._group for word in words])
-        return found
+        (scales,) = loaded
+        whole = vector.extract(bitcast(scales, i64, 1), [], [0])
+        moved = whole >> shift
+        halves = bitcast(vector.broadcast(of(i64, 1), moved), i32(), 2)
+        return [vector.extract(halves, [], [at]) >> self._group for at in range(2)]
 
-    @staticmethod
-    def factor(words: list[ir.Value], k_step: int) -> ir.Value:
-        """The scale for a k-step of four, as the exponent of an f32: 0 is 2^-127, 255 is NaN."""
+    def factor(self, words: list[ir.Value], k_step: int) -> ir.Value:
+        """The scale for a k-step of four, as the exponent of an f32: 0 is 2^-127, 255 is NaN; or
+        the two scales, in the lower half of an i32."""
+        if self._each > 1:
+            return words[k_step]
         moved = words[k_step // 2] << _FIRST - k_step % 2 * 16
         return arith.bitcast(f32(), moved & _EXPONENT)
+
+
+def _word(scales: ir.Value) -> ir.Value:
+    """i8 [4] as an i32."""
+    return vector.extract(bitcast(scales, i32(), 1), [], [0])

@@ -23,6 +23,7 @@ from mxc.formats.formats import FORMATS
 from mxc.formats.packing import decode_elements, decode_scales
 from mxc.passes.kernels.calls import build
 from mxc.passes.kernels.executables import Threads, dispatch
+from mxc.passes.kernels.gpu.decode import Register
 from mxc.passes.kernels.gpu.floats import FloatBlocks
 from mxc.passes.kernels.gpu.ring.float_kernel import FloatRing
 from mxc.passes.kernels.gpu.ring.kernel import Ring
@@ -42,6 +43,7 @@ Doubles = npt.NDArray[np.float64]
 Bytes = npt.NDArray[np.uint8]
 
 F4, E2M3, E3M2, E4M3, E5M2 = "mxfp4", "mxfp6e2m3", "mxfp6e3m2", "mxfp8e4m3", "mxfp8e5m2"
+NVFP4 = "nvfp4"
 #: Activations that are f32, of which bf16 are multiplied.
 ROUNDED = "f32 as bf16"
 FLOATS = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32, ROUNDED: np.float32}
@@ -84,8 +86,15 @@ class Case:
         if self.lhs not in FORMATS:
             source = ("f32", True) if self.lhs == ROUNDED else (self.lhs, False)
             lhs = FloatBlocks(*source, blocks)
-            return FloatRing(lhs, *rest, decoded="bf16")
+            return FloatRing(lhs, *rest, decoded=self.register)
+        if {self.lhs, self.rhs} & {NVFP4, "mxint8"}:
+            return FloatRing(scaled(self.lhs, blocks), *rest, decoded=self.register)
         return Ring(scaled(self.lhs, blocks), *rest)
+
+    @property
+    def register(self) -> Register:
+        """What both sides are in registers."""
+        return "f16" if {self.lhs, self.rhs} <= {"f16", NVFP4} else "bf16"
 
 
 def scaled(name: str, blocks: int) -> ScaledBlocks:
@@ -149,10 +158,13 @@ def side(rng: np.random.Generator, format: str, rows: int, k: int) -> tuple[Byte
     if format in NOT_FINITE:
         mask, bits = NOT_FINITE[format]
         packed[(packed & mask) == bits] = 0
-    scales = rng.integers(115, 140, (rows, k // 32), dtype=np.uint8)
+    block = FORMATS[format].block
+    # Of nvfp4 no NaN, 0x7F.
+    most = 127 if format == NVFP4 else 140
+    scales = rng.integers(most - 25, most, (rows, k // block), dtype=np.uint8)
     values = decode_elements(packed, format).astype(np.float64)
     factors = decode_scales(scales, format).astype(np.float64)
-    return packed, scales, values * np.repeat(factors, 32, axis=1)
+    return packed, scales, values * np.repeat(factors, block, axis=1)
 
 
 def floats(

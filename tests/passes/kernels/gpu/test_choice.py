@@ -149,6 +149,16 @@ def test_floats_of_many_rows_pass_through_a_ring(bits: tuple[int, int], parts: i
         assert kernel.lhs.parts("bf16") == parts
 
 
+@pytest.mark.parametrize(("bits", "most"), [((4, 4), 16), ((8, 4), 16), ((8, 8), 8)])
+def test_sides_that_are_decoded_pass_through_a_ring(bits: tuple[int, int], most: int) -> None:
+    """With as many tiles as there are registers for."""
+    problem = Problem(rows=4096, columns=4096, blocks=128, bits=bits, parts=1)
+    chosen = choose(problem)
+    assert chosen.transport == "ring"
+    assert chosen.tiles[0] * chosen.tiles[1] == most
+    assert choose(replace(problem, rows=16)).transport == "stream"
+
+
 @pytest.mark.parametrize("blocks", [2, 8, 14])
 @pytest.mark.parametrize("bits", [(4, 4), (8, 8)])
 def test_of_short_rows_the_result_is_what_costs(blocks: int, bits: tuple[int, int]) -> None:

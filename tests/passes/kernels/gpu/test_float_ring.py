@@ -13,6 +13,7 @@ from rings import (
     E4M3,
     E5M2,
     F4,
+    NVFP4,
     ROUNDED,
     SQUARE,
     Bytes,
@@ -35,6 +36,11 @@ CASES = [
     Case("f16", E5M2, 40, 68, 480, tiles=(3, 1), stages=3, k_steps=1, waves=SQUARE),
     Case("f32", E4M3, 70, 64, 640, tiles=(2, 1), stages=2, k_steps=1, waves=SQUARE),
     Case("f32", E3M2, 64, 64, 256, stages=2, k_steps=1, waves=SQUARE),
+    Case(NVFP4, NVFP4, 70, 100, 576, tiles=(2, 1), stages=3, k_steps=1, waves=SQUARE),
+    Case("f16", NVFP4, 40, 68, 512, tiles=(1, 2), stages=2, k_steps=1, waves=SQUARE),
+    Case(E4M3, NVFP4, 64, 132, 320, tiles=(1, 2), stages=4, k_steps=1, waves=SQUARE),
+    Case(NVFP4, E2M3, 68, 36, 512, groups=3, experts=2, share=4, stages=2, k_steps=1, waves=SQUARE),
+    Case("mxint8", F4, 70, 64, 544, tiles=(2, 1), stages=3, k_steps=1, waves=SQUARE),
     Case(ROUNDED, F4, 68, 36, 512, groups=3, experts=2, share=4, stages=2, k_steps=1, waves=SQUARE),
 ]
 
@@ -91,6 +97,17 @@ def test_matrix_cores_have_work(compiled: Callable[[Case], Compiled]) -> None:
     assert loop.census["convert"] == loop.census["matrix"] == 4 * 4 * 16
     assert not {"v_perm", "scratch", "accvgpr"} & loop.census.keys()
     assert share >= 0.94
+
+
+def test_two_packed_sides_are_decoded_beside_products(
+    compiled: Callable[[Case], Compiled],
+) -> None:
+    """A pair of each in two instructions, after each matrix instruction."""
+    case = Case(NVFP4, NVFP4, 256, 256, 2048, tiles=(4, 4), waves=SQUARE, stages=3, k_steps=1)
+    loop, share = loop_of(compiled(case))
+    assert loop.census["matrix"] == 4 * 4 * 16
+    assert not {"v_perm", "scratch", "accvgpr"} & loop.census.keys()
+    assert share >= 0.87
 
 
 @pytest.mark.parametrize(
