@@ -1,11 +1,12 @@
-"""On-disk cache of compiled programs.
+"""On-disk cache of compiled programs, and of the kernels of GPUs.
 
-An entry is one file that holds the compiled module and its `Compiled` record. Its key is a digest
-of everything that the result depends on: the bytes of the program, the options of the request, the
-sources of mxc, the version of IREE, and the host processor if the target is the host. Entries are
-never changed and never become invalid. An entry is written under a temporary name and renamed, so
-that a reader finds a complete file or none. An entry whose content does not match its stored
-SHA-256 digest was damaged; it is removed and the program is compiled again.
+The entry of a program is one file that holds the compiled module and its `Compiled` record. Its key
+is a digest of everything that the result depends on: the bytes of the program, the options of the
+request, the sources of mxc, the version of IREE, and the host processor if the target is the host.
+The entries of kernels are those of kernel_code.py. Entries are never changed and never become
+invalid. An entry is written under a temporary name and renamed, so that a reader finds a complete
+file or none. An entry whose content does not match its stored SHA-256 digest was damaged; it is
+removed and the program is compiled again.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import pickle
 import re
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import cache
@@ -73,6 +74,20 @@ class CompileCache:
 
     def find(self, key: str, module: Path) -> Compiled | None:
         """Return the entry under `key` and write its code to `module`; None without an entry."""
+        body = self.read(key)
+        if body is None:
+            return None
+        compiled, code = pickle.loads(body)
+        assert isinstance(compiled, Compiled)
+        module.write_bytes(code)
+        return compiled
+
+    def keep(self, key: str, module: Path, compiled: Compiled) -> None:
+        """Store a result and remove the oldest entries over the limit. Raises OSError."""
+        self.write({key: pickle.dumps((compiled, module.read_bytes()))})
+
+    def read(self, key: str) -> bytes | None:
+        """Return what is stored under `key`; None if nothing is, or if it is damaged."""
         file = self._file(key)
         try:
             data = file.read_bytes()
@@ -84,24 +99,22 @@ class CompileCache:
             return None
         with suppress(OSError):  # the folder may belong to another user and be read-only
             os.utime(file)
-        compiled, code = pickle.loads(body)
-        assert isinstance(compiled, Compiled)
-        module.write_bytes(code)
-        return compiled
+        return body
 
-    def keep(self, key: str, module: Path, compiled: Compiled) -> None:
-        """Store a result and remove the oldest entries over the limit. Raises OSError."""
-        body = pickle.dumps((compiled, module.read_bytes()))
+    def write(self, bodies: Mapping[str, bytes]) -> None:
+        """Store entries by their keys and remove the oldest over the limit. Raises OSError."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handle, name = tempfile.mkstemp(dir=self.folder, prefix=".new-")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(hashlib.sha256(body).digest() + body)
-            os.replace(name, self._file(key))
-        except BaseException:
-            os.unlink(name)
-            raise
-        self._remove_oldest()
+        for key, body in bodies.items():
+            handle, name = tempfile.mkstemp(dir=self.folder, prefix=".new-")
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(hashlib.sha256(body).digest() + body)
+                os.replace(name, self._file(key))
+            except BaseException:
+                os.unlink(name)
+                raise
+        if bodies:
+            self._remove_oldest()
 
     def _remove_oldest(self) -> None:
         entries = self.entries()
@@ -147,6 +160,15 @@ def cached(
         name = f"not kept in {folder} ({error.strerror})"
         tell(CompileStep(kind="cache", name=name, seconds=0.0))
     return compiled
+
+
+def entries_of(request: CompileRequest) -> CompileCache | None:
+    """Return the cache for the kernels of a program; None for a request that wants to see how they
+    are compiled, or no cache.
+    """
+    folder = default_folder() if request.cached else None
+    shown = request.assembly or request.dump_dir is not None
+    return None if folder is None or shown else CompileCache(folder)
 
 
 def key_of(request: CompileRequest) -> str | None:

@@ -15,10 +15,13 @@ from pathlib import Path
 from iree.compiler import ir
 
 from mxc.compiler import iree
+from mxc.compiler.cache import entries_of
 from mxc.compiler.check_program import check_program
 from mxc.compiler.kernel_bodies import KernelBodies
+from mxc.compiler.kernel_code import KernelObjects
 from mxc.compiler.pipelines import pipeline
 from mxc.compiler.report import build_report
+from mxc.compiler.report.assembly import parse_all
 from mxc.compiler.signatures import require_no_parameters, signatures
 from mxc.compiler.steps import Compiled, CompileRequest, CompileStep
 from mxc.dialects.parameters import take_layouts
@@ -29,6 +32,8 @@ Tell = Callable[[CompileStep], None]
 
 #: Phases after which a copy of the program is kept for the report.
 _FLOW, _STREAM = "flow", "stream"
+#: The first phase after the last of our passes, and the one in which LLVM generates code.
+_CONFIGURATIONS, _HAL = "executable-configurations", "hal"
 
 
 @dataclass
@@ -38,6 +43,7 @@ class _Compilation:
     compiler: iree.Compiler
     program: Path
     tell: Tell
+    kernels: KernelObjects | None
     number: int = 0
 
     @contextmanager
@@ -65,6 +71,10 @@ class _Compilation:
         """Run one phase of IREE."""
         file = self._dump_path(f"iree-{phase}.mlir")
         with self.step(CompileStep(kind="phase", name=phase)):
+            if self.kernels is not None and phase == _CONFIGURATIONS:
+                self.kernels.take_known()
+            if self.kernels is not None and phase == _HAL:
+                self.kernels.generate()
             self.compiler.run_to(phase)
         if file is not None:
             dump(self.compiler.module, file)
@@ -82,8 +92,8 @@ def compile_here(
 ) -> Compiled:
     """Compile `request` in this process.
 
-    - `assembly`: folder for the assembly of the kernels. If it is None, LLVM generates the code of
-      the kernels once, not twice, and the report has no kernels.
+    - `assembly`: folder for the assembly of the kernels. If it is None, the report has no kernels,
+      and LLVM generates the code of a CPU once, not twice.
     - `program`: file that holds the program before the current step.
     - `tell`: called at the start and at the end of each step.
 
@@ -91,8 +101,11 @@ def compile_here(
     a file cannot be written.
     """
     record = target(request.target)
-    compiler = iree.Compiler(record, request.program, assembly, devices=request.devices)
-    work = _Compilation(request, record, compiler, program, tell)
+    # The code object of a GPU has its assembly in it: a text to be assembled again is another.
+    again = assembly if request.assembly or not record.is_gpu else None
+    compiler = iree.Compiler(record, request.program, again, devices=request.devices)
+    kernels = KernelObjects(compiler, record, entries_of(request)) if record.is_gpu else None
+    work = _Compilation(request, record, compiler, program, tell, kernels)
     check_program(compiler.module)
     functions = signatures(compiler.module)
     if not request.parameters:
@@ -118,9 +131,11 @@ def compile_here(
             record = record.resolved(chip, features)
     compiler.write_module(request.module)
     with work.step(CompileStep(kind="report", name="report")):
-        texts = () if assembly is None else tuple(iree.assembly(assembly))
-        objects = () if assembly is None else iree.code_objects(assembly)
-        report = build_report(snapshots[_FLOW], snapshots[_STREAM], texts, record, objects)
+        texts = () if again is None else tuple(iree.assembly(again))
+        code = parse_all(texts)
+        if kernels is not None and assembly is not None:
+            code = kernels.described(record.gpu.unit if record.gpu else None)
+        report = build_report(snapshots[_FLOW], snapshots[_STREAM], code, record)
         if assembly is not None and not any(kernel.uses_tiles for kernel in report.kernels):
             # LLVM itself never uses AMX tiles: if no kernel of ours does, the program need not
             # require AMX.

@@ -73,17 +73,21 @@ _library.ireeCompilerInvocationEnableCallbackDiagnostics.argtypes = [
 #: affected.
 LLVM_FLAGS = ("--amdgpu-mfma-vgpr-form=0",)
 
+#: Flags of a process that compiles for GPUs. By the last one, each executable is a code object of
+#: its own (kernel_code.py).
+PROCESS_FLAGS = (*LLVM_FLAGS, "--iree-hal-link-executables=false")
+
 
 def set_up_process(target: Target) -> None:
-    """Set LLVM's flags for a target. They are global: call this once in a process, before any
-    session.
-    """
+    """Set the flags that are global: call this once in a process, before any session."""
     if target.is_gpu:
-        _initializeGlobalCL("mxc", *LLVM_FLAGS)
+        _initializeGlobalCL("mxc", *PROCESS_FLAGS)
 
 
 def flags(target: Target, code_dir: Path | None, devices: int = 1) -> list[str]:
-    """Return the flags of one session. `code_dir` receives the code of kernels if given."""
+    """Return the flags of one session. `code_dir` receives the assembly of kernels if given, which
+    LLVM generates a second time for it.
+    """
     chosen = [
         # A hoisted constant expression is computed by an initializer at every load: weights would
         # be converted at start-up without the user's knowledge.
@@ -93,8 +97,6 @@ def flags(target: Target, code_dir: Path | None, devices: int = 1) -> list[str]:
     if code_dir is not None:
         chosen.append(f"--iree-hal-dump-executable-intermediates-to={code_dir}")
     if target.is_gpu:
-        if code_dir is not None:
-            chosen.append(f"--iree-hal-dump-executable-binaries-to={code_dir}")
         return [*chosen, *_devices("hip", devices), f"--iree-rocm-target={target.chip}"]
     chosen += [
         *_devices("local", devices),
@@ -131,7 +133,7 @@ class Compiler:
     ) -> None:
         """Parse `program` (MLIR bytecode or text). Raises CompileError if it does not parse.
 
-        - `code_dir`: folder for the assembly of the kernels, for GPUs also for their code objects.
+        - `code_dir`: folder for the assembly of the kernels.
         - `devices`: number of devices that the program is compiled for.
         """
         self._session = Session()
@@ -156,27 +158,35 @@ class Compiler:
         IREE's own verification, after each of its passes, takes a third of a compilation.
         Raises CompileError with IREE's messages.
         """
+        self._invocation = self._run(self.module, self._done, phase)
+        self._done = phase
+
+    def run_apart(self, module: ir.Module, done: str, phase: str) -> None:
+        """Run the phases from after `done` to `phase` on another module of this session.
+
+        Raises CompileError with IREE's messages.
+        """
+        self._run(module, done, phase)
+
+    def _run(self, module: ir.Module, done: str, phase: str) -> Invocation:
         invocation = self._session.invocation()
         self._messages.clear()
         handle = invocation._inv_p
         _library.ireeCompilerInvocationEnableCallbackDiagnostics(handle, 0, self._callback, None)
         _library.ireeCompilerInvocationSetVerifyIR(handle, False)
-        _library.ireeCompilerInvocationSetCompileFromPhase(handle, self._done.encode())
+        _library.ireeCompilerInvocationSetCompileFromPhase(handle, done.encode())
         _library.ireeCompilerInvocationSetCompileToPhase(handle, phase.encode())
-        invocation.import_module(self.module.operation)
+        invocation.import_module(module.operation)
         with _threads(self._session.context):
             succeeded = invocation.execute()
         if not succeeded:
             raise CompileError(_first(self._messages), phase=phase)
-        self._verify(phase)
-        self._done, self._invocation = phase, invocation
-
-    def _verify(self, phase: str) -> None:
         try:
-            self.module.operation.verify()
+            module.operation.verify()
         except ir.MLIRError as error:
             said = "; ".join(diagnostic.message for diagnostic in error.error_diagnostics)
             raise CompileError(_first([said or str(error)]), phase=phase) from error
+        return invocation
 
     def write_module(self, path: Path) -> None:
         """Write the compiled program (.vmfb). All phases must have run.
@@ -257,12 +267,3 @@ def assembly(folder: Path) -> Iterator[str]:
     for pattern in ("*.rocmasm", "*.s"):
         for file in sorted(folder.rglob(pattern)):
             yield file.read_text(errors="replace")
-
-
-def code_objects(folder: Path) -> Iterator[bytes]:
-    """Yield each code object for a GPU that a compilation left in `folder`.
-
-    The assembly files beside it are from a second code generation, whose registers may differ.
-    """
-    for file in sorted(folder.rglob("*.hsaco")):
-        yield file.read_bytes()

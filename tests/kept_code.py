@@ -4,6 +4,9 @@ The last phases of IREE, which generate code, take most of the time of a compila
 depends on the program that our passes leave, on the flags and on the version of IREE. It is kept in
 the folder that an environment variable names, so that a change of our sources costs code generation
 where it changes programs. A test about code generation itself runs without the variable.
+
+Kernels of GPUs are kept there one by one, by the product itself (compiler/kernel_code.py), for
+requests without its cache too.
 """
 
 from __future__ import annotations
@@ -18,17 +21,18 @@ from typing import Any
 
 from mxc.artifact.manifest import iree_version
 from mxc.compiler import driver, iree
+from mxc.compiler.cache import CompileCache
 from mxc.compiler.steps import Compiled, CompileRequest
 from mxc.targets.target import Target
 
 #: The variable, and the most bytes that its folder has after a run.
 FOLDER, LIMIT = "MXC_TESTS_KEPT_CODE", 2 << 30
+#: The folder of kernels in it.
+_KERNELS = "kernels"
 #: The first phase after the last of our passes.
 _FIRST = "executable-configurations"
 
-#: Targets that the flags of LLVM have been set for, which are of a whole process; and requests that
-#: want the program after each phase.
-_process: list[Target] = []
+#: Requests that want the program after each phase.
 _dumped: list[CompileRequest] = []
 
 
@@ -40,14 +44,15 @@ class Compiler(iree.Compiler):
     ) -> None:
         super().__init__(target, program, code_dir, devices=devices)
         flags = iree.flags(target, None, devices)
-        self._given = repr((iree_version(), flags, code_dir is None, bool(_process)))
+        self._given = repr((iree_version(), flags, code_dir is None))
         self._code_dir = code_dir
+        self._whole = not target.is_gpu
         self._file: Path | None = None
         self._code: dict[str, bytes] | None = None
 
     def run_to(self, phase: str) -> None:
         """As IREE's; what is found makes the last phases needless."""
-        if phase == _FIRST and FOLDER in os.environ and not _dumped:
+        if phase == _FIRST and self._whole and FOLDER in os.environ and not _dumped:
             program = io.BytesIO()
             self.module.operation.write_bytecode(program)
             key = hashlib.sha256(self._given.encode() + program.getvalue()).hexdigest()
@@ -96,23 +101,25 @@ def _write(file: Path, found: dict[str, bytes]) -> None:
 
 def use() -> None:
     """Have this process compile so, and those that are forked from it."""
-    set_up, compile_here = iree.set_up_process, driver.compile_here
-
-    def noted(target: Target) -> None:
-        set_up(target)
-        if target.is_gpu:
-            _process.append(target)
+    compile_here, entries_of = driver.compile_here, driver.entries_of
 
     def compile_it(request: CompileRequest, *rest: Any) -> Compiled:
         _dumped[:] = [request] * (request.dump_dir is not None)
         return compile_here(request, *rest)
 
-    iree.Compiler, iree.set_up_process, driver.compile_here = Compiler, noted, compile_it
+    def kernels_of(request: CompileRequest) -> CompileCache | None:
+        shown = request.assembly or request.dump_dir is not None
+        if FOLDER not in os.environ or shown:
+            return entries_of(request)
+        return CompileCache(Path(os.environ[FOLDER]) / _KERNELS, LIMIT)
+
+    iree.Compiler, driver.compile_here, driver.entries_of = Compiler, compile_it, kernels_of
 
 
 def trim(folder: Path) -> None:
     """Remove what has not been used for longest, over the limit."""
-    files = sorted((each.stat().st_mtime_ns, each) for each in folder.iterdir())
+    found = [each for each in folder.rglob("*") if each.is_file()]
+    files = sorted((each.stat().st_mtime_ns, each) for each in found)
     size = sum(each.stat().st_size for _, each in files)
     for _, each in files:
         if size <= LIMIT:

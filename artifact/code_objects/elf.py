@@ -12,6 +12,7 @@ from mxc.errors import CodeObjectError
 
 _EM_AMDGPU = 224
 _SHT_SYMTAB, _SHT_NOTE, _SHT_NOBITS, _SHT_DYNSYM = 2, 7, 8, 11
+_STT_FUNC = 2
 _SHF_WRITE, _SHF_ALLOC = 1, 2
 #: Most bytes of address space of a code object; known code objects take less than 1 MiB.
 _LARGEST_IMAGE = 1 << 28
@@ -101,6 +102,25 @@ def symbols(data: bytes, sections: list[Section]) -> dict[str, int]:
     return found
 
 
+def functions(data: bytes, sections: list[Section]) -> list[tuple[str, int, int]]:
+    """The name, address and size in bytes of each function, in the order of the code.
+
+    Raises CodeObjectError for a malformed table.
+    """
+    found = set()
+    for section in sections:
+        if section.kind != _SHT_SYMTAB:
+            continue
+        if section.entry_size != 24 or section.link >= len(sections):
+            raise CodeObjectError(f"the ELF symbol table {section.name} is malformed")
+        names = sections[section.link].offset
+        for at in range(section.offset, section.offset + section.size - 23, 24):
+            name, info, _, _, value, size = struct.unpack_from("<IBBHQQ", data, at)
+            if info & 15 == _STT_FUNC:
+                found.add((_text(data, names + name), value, size))
+    return sorted(found, key=lambda each: each[1])
+
+
 def section_of(sections: list[Section], address: int, name: str) -> Section:
     """The section loaded at `address`; `name`: the kernel, for errors. Raises CodeObjectError."""
     for section in sections:
@@ -142,3 +162,31 @@ def contents(data: bytes, sections: list[Section], name: str) -> bytes:
         if section.name == name and section.kind != _SHT_NOBITS:
             return data[section.offset : section.offset + section.size]
     return b""
+
+
+def emptied(data: bytes, sections: list[Section], name: str) -> bytes:
+    """The file with the section `name` empty, and smaller; unchanged where there is none.
+
+    What follows the section is moved by a multiple of 64 bytes, so that it stays aligned. Raises
+    CodeObjectError if the section, or something that follows it, is loaded.
+    """
+    taken = next((s for s in sections if s.name == name and s.kind != _SHT_NOBITS), None)
+    if taken is None:
+        return data
+    end = taken.offset + taken.size
+    later = [s for s in sections if s.offset >= end and s.kind != _SHT_NOBITS]
+    if any(s.flags & _SHF_ALLOC for s in [taken, *later]):
+        raise CodeObjectError(f"the section {name} or one that follows it is loaded")
+    table, count = struct.unpack_from("<Q", data, 40)[0], struct.unpack_from("<H", data, 60)[0]
+    moved = taken.size // 64 * 64
+    found = bytearray(data)
+    for number in range(count):
+        at = table + 64 * number
+        if sections[number] is taken:
+            struct.pack_into("<Q", found, at + 32, 0)
+        elif sections[number].offset >= end:
+            struct.pack_into("<Q", found, at + 24, sections[number].offset - moved)
+    if table >= end:
+        struct.pack_into("<Q", found, 40, table - moved)
+    del found[taken.offset : taken.offset + moved]
+    return bytes(found)

@@ -165,7 +165,7 @@ def _compile_cache() -> Iterator[DoctorFinding]:
         return
     entries = CompileCache(folder)
     used = sum(each.st_size for each in entries.entries().values())
-    found = f"{len(entries.entries())} programs, {used / 2**20:.0f} of {entries.limit >> 20} MiB"
+    found = f"{len(entries.entries())} entries, {used / 2**20:.0f} of {entries.limit >> 20} MiB"
     yield DoctorFinding("compile cache", f"{folder}: {found}")
 
 

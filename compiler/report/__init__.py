@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -334,17 +334,16 @@ def _listed(where: Sequence[str]) -> str:
 def build_report(
     flow: ir.Operation,
     stream: ir.Operation,
-    assembly: Iterable[str],
+    kernels: Mapping[str, KernelCode],
     target: Target,
-    objects: Iterable[bytes] = (),
 ) -> Report:
     """Return the report of one compilation.
 
     flow, stream: the module (builtin.module) after IREE's phases of these names; they may be copies
-    in different contexts. assembly: the text of each `.rocmasm` or `.s` file; objects: the bytes of
-    each `.hsaco` file.
+    in different contexts. kernels: what is in the compiled code, by name; for a CPU also run-time
+    helpers.
     """
     from mxc.compiler.report.account import account  # imported here, because it loads MLIR
 
     with flow.context:
-        return account(flow, stream, assembly, target, objects)
+        return account(flow, stream, kernels, target)

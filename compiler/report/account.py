@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from iree.compiler import ir
 
-from mxc.artifact.code_objects.metadata import read_resources
 from mxc.compiler.report import (
     FunctionCost,
     Matmul,
@@ -24,7 +23,7 @@ from mxc.compiler.report import (
     ReportOperation,
     ReportSample,
 )
-from mxc.compiler.report.assembly import KernelCode, parse_all
+from mxc.compiler.report.assembly import KernelCode
 from mxc.compiler.report.costs import (
     at_sizes,
     estimated,
@@ -85,15 +84,13 @@ _NO_CONTRACTION = "a sum of scaled elements that is no contraction of two tensor
 def account(
     flow: ir.Operation,
     stream: ir.Operation,
-    assembly: Iterable[str],
+    kernels: Mapping[str, KernelCode],
     target: Target,
-    objects: Iterable[bytes],
 ) -> Report:
     """Return the report of one compilation; the arguments are those of `report.build_report`."""
     every = dispatches(flow)
     weights, stores = WeightValues(every), hoisted_globals(flow)
-    taken = {name: each for data in objects for name, each in read_resources(data).items()}
-    kernels = parse_all(assembly, target.gpu.unit if target.gpu else None, taken)
+    kernels = dict(kernels)
     for symbol, (entry, rows) in cases_of(flow).items():
         if symbol in kernels:
             kernels[symbol] = replace(kernels[symbol], case_of=entry, from_rows=rows)

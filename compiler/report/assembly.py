@@ -1,8 +1,8 @@
 """Registers, memory and instructions of a kernel, read from its compiled code.
 
-Instructions are read from assembly in two dialects: AMDGPU (`.rocmasm`) and ELF x86-64 or AArch64
-(`.s`). Registers, LDS and scratch of a GPU kernel are read from its code object. Kernels keep the
-name of the dispatch's exported symbol, by which a report finds them.
+A GPU kernel is read from its code object, which has its instructions as text; a CPU kernel from its
+assembly (`.s`), ELF x86-64 or AArch64. Kernels keep the name of the dispatch's exported symbol, by
+which a report finds them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from mxc.artifact.code_objects.metadata import Resources
+from mxc.artifact.code_objects.listing import read_listings
+from mxc.artifact.code_objects.metadata import Resources, read_resources
 from mxc.compiler.report.hot_loop import HotLoop, describe
 from mxc.compiler.report.stack_slots import StackMoves, stack_moves
 from mxc.targets.compute_unit import ComputeUnit, Occupancy
@@ -116,6 +117,20 @@ def parse_all(
 ) -> dict[str, KernelCode]:
     """Return the kernels of several files by name."""
     return {kernel.name: kernel for text in texts for kernel in parse(text, unit, resources)}
+
+
+def kernels_of(objects: Iterable[bytes], unit: ComputeUnit | None = None) -> dict[str, KernelCode]:
+    """Return the kernels of code objects with assembly by name; with `unit` also their occupancy
+    and hot loop.
+
+    Raises CodeObjectError for other files.
+    """
+    found = {}
+    for data in objects:
+        bodies = read_listings(data)
+        for name, taken in read_resources(data).items():
+            found[name] = _gpu_kernel(name, bodies.get(name, ""), taken, unit)
+    return found
 
 
 def bodies_of(text: str) -> dict[str, str]:

@@ -10,7 +10,7 @@ from iree.compiler.dialects import func
 
 from mxc.artifact.code_objects.metadata import read_resources
 from mxc.compiler.report import Matmul, Report, build_report, require_no_fallback
-from mxc.compiler.report.assembly import parse_all
+from mxc.compiler.report.assembly import KernelCode, parse_all
 from mxc.compiler.report.lowering import NO_REASON, lowering_of
 from mxc.dialects.boundary import unpack
 from mxc.dialects.context import new_context
@@ -118,11 +118,16 @@ def _compile(folder: Path, text: str, flags: list[str]) -> Compiled:
     return flow.read_text(), stream.read_text(), code, objects
 
 
+def _kernels(code: list[str], objects: list[bytes]) -> dict[str, KernelCode]:
+    taken = {name: each for data in objects for name, each in read_resources(data).items()}
+    return parse_all(code, target("gfx950").gpu.unit, taken)
+
+
 def _report(compiled: Compiled, name: str) -> Report:
     flow, stream, code, objects = compiled
     with new_context():
         modules = [ir.Module.parse(text).operation for text in (flow, stream)]
-        return build_report(*modules, code, target(name), objects)
+        return build_report(*modules, _kernels(code, objects), target(name))
 
 
 @pytest.fixture(scope="module")
@@ -351,7 +356,7 @@ def test_the_reason_that_a_pass_has_left_is_given(
         (contraction,) = contractions(first.body)
         write_reason(contraction.op, Reason("K is not a multiple of 512"))
         after = ir.Module.parse(stream).operation
-        report = build_report(module, after, code, target("gfx950"), objects)
+        report = build_report(module, after, _kernels(code, objects), target("gfx950"))
     reasons = [one.fallback for one in report.matmuls if one.kernel == first.entry]
     assert reasons == [f"{FELL_BACK}K is not a multiple of 512"] * len(reasons) != []
 

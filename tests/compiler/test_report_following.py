@@ -8,6 +8,7 @@ from rich.console import Console
 
 from mxc.compiler.cli.report_table import render
 from mxc.compiler.report import Matmul, Report, build_report
+from mxc.compiler.report.assembly import parse_all
 from mxc.dialects.context import new_context
 from mxc.targets.target import target
 
@@ -174,7 +175,7 @@ PROGRAM = "".join(
 def report() -> Report:
     with new_context():
         module = ir.Module.parse(PROGRAM).operation
-        return build_report(module, module, (), target("gfx950"))
+        return build_report(module, module, {}, target("gfx950"))
 
 
 def one(report: Report, name: str) -> Matmul:
@@ -253,7 +254,7 @@ def test_kernels_that_are_called_by_another_name() -> None:
     )
     with new_context():
         module = ir.Module.parse(SPLIT).operation
-        found = build_report(module, module, [assembly], target("cpu:znver5"))
+        found = build_report(module, module, parse_all([assembly]), target("cpu:znver5"))
     assert [(kernel.name, kernel.entry, kernel.from_rows) for kernel in found.kernels] == [
         ("split", "split", 0),
         ("split_from_16", "split", 16),

@@ -116,7 +116,7 @@ def reported(folder: Path, decode: str, flags: tuple[str, ...] = CPU) -> Matmul:
     with new_context():
         modules = [ir.Module.parse(each.read_text()).operation for each in (flow, stream)]
     # As the worker does: in no context of its own.
-    (found,) = build_report(modules[0], modules[1], [], target(name)).matmuls
+    (found,) = build_report(modules[0], modules[1], {}, target(name)).matmuls
     return found
 
 
