@@ -100,11 +100,9 @@ def estimate(
     )
 
 
-#: (unit of a SIMD, number of the SIMD), or (queue of a shared pipe, -1).
-_Key = tuple[str, int]
-_NOTHING: _Key = ("", 0)
-#: Units and queues that must be free for a step of each pipe to issue.
-_KEYS: dict[str, tuple[str, ...]] = {
+#: Units of a SIMD and queues that must be free for a step of each pipe to issue. One queue for all
+#: SIMDs where they share a pipe, so that no SIMD always comes first.
+_UNITS: dict[str, tuple[str, ...]] = {
     "matrix": ("matrix", "vector"),
     "vector": ("vector",),
     "scalar": ("scalar",),
@@ -113,7 +111,23 @@ _KEYS: dict[str, tuple[str, ...]] = {
 }
 
 
-@dataclass
+@dataclass(frozen=True)
+class _Demand:
+    """What a step takes, worked out before the run. `places`: for each SIMD, the units and queues
+    that must be free, by their numbers in `_Run.free`; `busy`: clocks of the first. `memory`,
+    `lds`: clocks of the shared pipes; None where the step does not use them. `latency`: clocks from
+    the end of the transfer by LDS, or from now for a scalar load, to the data that the counter lgkm
+    waits for; None for other steps."""
+
+    step: IssueStep
+    places: tuple[tuple[int, ...], ...]
+    busy: float
+    memory: float | None
+    lds: float | None
+    latency: float | None
+
+
+@dataclass(slots=True)
 class _Wave:
     simd: int
     group: int
@@ -125,7 +139,11 @@ class _Wave:
 
 
 class _Run:
-    """One simulation: waves ordered by the time of their next issue, and when each pipe is free."""
+    """One simulation: waves ordered by the time of their next issue, and when each pipe is free.
+
+    A run has up to 60,000 steps. What depends on a step alone is worked out once (`_Demand`), and
+    units and queues are numbers.
+    """
 
     def __init__(
         self,
@@ -137,22 +155,50 @@ class _Run:
         lds_factor: float,
         restart: bool,
     ) -> None:
-        self.steps, self.rates, self.lanes = steps, rates, unit.wave
+        self.rates, self.lanes = rates, unit.wave
         self.lds_factor, self.restart = lds_factor, restart
         self.waves = [_Wave(n % unit.simds, n // waves) for n in range(waves * groups)]
         self.size = waves
-        #: When each unit of a SIMD takes the next instruction, by (kind, SIMD).
-        self.free: dict[_Key, float] = {}
+        simds = unit.simds
+        #: The number of a queue, and the first of a unit, which each SIMD has.
+        self.first: dict[str, int] = {}
+        count = 0
+        for name in sorted({name for names in _UNITS.values() for name in names}):
+            self.first[name] = count
+            count += 1 if "queue" in name else simds
+        #: When each unit of a SIMD, or a queue, takes the next instruction.
+        self.free = [0.0] * count
+        self.free[self.first["LDS queue"]] = -float(rates.lds_queue)
+        self.free[self.first["memory queue"]] = -float(rates.memory_queue)
         #: When LDS and the path to memory become free.
         self.lds = self.memory = 0.0
         #: Waiting waves by the unit they wait for: (start of the wait, wave).
-        self.parked: dict[_Key, list[tuple[float, int]]] = {}
-        self.called: set[_Key] = set()
+        self.parked: list[list[tuple[float, int]]] = [[] for _ in self.free]
+        self.called = [False] * len(self.free)
         self.arrived: dict[int, list[int]] = {}
         self.byte_clocks = 0.0
-        #: Events: (time, wave that wants to issue, _NOTHING) or (time, -1, unit that may be free
-        #: then).
-        self.queue: list[tuple[float, int, _Key]] = []
+        #: Events: (time, wave that wants to issue, -1) or (time, -1, unit that may be free then).
+        self.queue: list[tuple[float, int, int]] = []
+        self.demands = [self._demand(step, simds) for step in steps]
+
+    def _demand(self, step: IssueStep, simds: int) -> _Demand:
+        needs, names = self.needs(step), _UNITS.get(step.pipe, ())
+        latency: float | None = None
+        if step.pipe == "lds":
+            latency = self.rates.lds_latency
+        elif step.pipe == "scalar" and step.lane_bytes:
+            latency = _SCALAR_LATENCY
+        return _Demand(
+            step=step,
+            places=tuple(
+                tuple(self.first[name] + (0 if "queue" in name else simd) for name in names)
+                for simd in range(simds)
+            ),
+            busy=max(self.rates.issue, step.clocks),
+            memory=needs.get("memory"),
+            lds=needs.get("lds"),
+            latency=latency,
+        )
 
     def needs(self, step: IssueStep) -> dict[str, float]:
         """Return the clocks of each shared pipe that a step of one wave takes."""
@@ -166,16 +212,17 @@ class _Run:
 
     def time(self) -> float:
         """Return the mean clocks of a steady iteration over all waves."""
-        for number in range(len(self.waves)):
-            self._ready(float(number * _STAGGER), number)
-        left = len(self.waves)
-        while self.queue:
-            now, number, key = heapq.heappop(self.queue)
+        queue, waves, count = self.queue, self.waves, len(self.demands)
+        for number in range(len(waves)):
+            heapq.heappush(queue, (float(number * _STAGGER), number, -1))
+        left = len(waves)
+        while queue:
+            now, number, place = heapq.heappop(queue)
             if number < 0:
-                self._wake(now, key)
+                self._wake(now, place)
                 continue
-            wave = self.waves[number]
-            if wave.at == len(self.steps):
+            wave = waves[number]
+            if wave.at == count:
                 wave.at, wave.iteration = 0, wave.iteration + 1
                 if self.restart:
                     wave.vm, wave.lgkm = [], []
@@ -184,83 +231,71 @@ class _Run:
                 if not left or wave.iteration == _LAST:
                     break
             self._issue(now, now, number)
-        done = [wave.marks for wave in self.waves if len(wave.marks) >= ITERATIONS]
+        done = [wave.marks for wave in waves if len(wave.marks) >= ITERATIONS]
         spans = [marks[ITERATIONS - 1] - marks[_FROM - 1] for marks in done]
         return sum(spans) / len(spans) / (ITERATIONS - _FROM)
 
-    def _ready(self, at: float, number: int) -> None:
-        """Schedule the next step of wave `number` at time `at`."""
-        heapq.heappush(self.queue, (at, number, _NOTHING))
+    def _call(self, now: float, place: int) -> None:
+        """Schedule the wake-up of the first wave that waits for a unit, unless it is scheduled."""
+        if not self.called[place]:
+            self.called[place] = True
+            heapq.heappush(self.queue, (max(now, self.free[place]), -1, place))
 
-    def _park(self, since: float, number: int, key: _Key) -> None:
-        """Append the wave to the queue of those that wait for `key`."""
-        heapq.heappush(self.parked.setdefault(key, []), (since, number))
-        self._call(0.0, key)
-
-    def _call(self, now: float, key: _Key) -> None:
-        """Schedule the wake-up of the first wave that waits for `key`, unless it is scheduled."""
-        if key not in self.called:
-            self.called.add(key)
-            heapq.heappush(self.queue, (max(now, self._when(key)), -1, key))
-
-    def _wake(self, now: float, key: _Key) -> None:
+    def _wake(self, now: float, place: int) -> None:
         """Let the first waiting wave try again, and then schedule the next."""
-        self.called.discard(key)
-        line = self.parked[key]
+        self.called[place] = False
+        line = self.parked[place]
         self._issue(now, *heapq.heappop(line))
         if line:
-            self._call(now, key)
+            self._call(now, place)
 
     def _issue(self, now: float, since: float, number: int) -> None:
         """Issue the wave's step at `now`, or queue the wave for the unit that is busy longest."""
         wave = self.waves[number]
-        step = self.steps[wave.at]
-        if step.pipe == "barrier":
-            self._arrive(now, number, wave)
-            return
-        issue = self.rates.issue
+        demand = self.demands[wave.at]
+        pipe, issue, free = demand.step.pipe, self.rates.issue, self.free
         done = now + issue
-        if step.pipe == "wait":
+        places = demand.places[wave.simd]
+        if places:
+            last = places[0]
+            if len(places) > 1 and free[places[1]] > free[last]:
+                last = places[1]
+            if free[last] > now:
+                heapq.heappush(self.parked[last], (since, number))
+                self._call(0.0, last)
+                return
+            free[places[0]] = now + demand.busy
+            if pipe == "matrix":  # it also takes an issue slot of the vector unit
+                free[places[1]] = done
+            elif pipe != "vector":
+                self._transfer(now, wave, demand)
+        elif pipe == "wait":
+            step = demand.step
             later = max(_came_down(wave.vm, step.vm), _came_down(wave.lgkm, step.lgkm))
             done = max(now, later) + issue
-        elif step.pipe == "nop":
-            done = now + step.clocks
+        elif pipe == "nop":
+            done = now + demand.step.clocks
         else:
-            # One queue for all SIMDs where they share a pipe, so that no SIMD always comes first.
-            needed = [(kind, -1 if "queue" in kind else wave.simd) for kind in _KEYS[step.pipe]]
-            last = max(needed, key=self._when)
-            if self._when(last) > now:
-                self._park(since, number, last)
-                return
-            self.free[step.pipe, wave.simd] = now + max(issue, step.clocks)
-            if step.pipe == "matrix":  # it also takes an issue slot of the vector unit
-                self.free["vector", wave.simd] = now + issue
-            self._transfer(now, wave, step)
+            self._arrive(now, number, wave)
+            return
         wave.at += 1
-        self._ready(done, number)
+        heapq.heappush(self.queue, (done, number, -1))
 
-    def _when(self, key: _Key) -> float:
-        """Return the time at which a unit of a SIMD, or a queue, takes the next instruction."""
-        if key[0] == "LDS queue":
-            return self.lds - self.rates.lds_queue
-        if key[0] == "memory queue":
-            return self.memory - self.rates.memory_queue
-        return self.free.get(key, 0.0)
-
-    def _transfer(self, now: float, wave: _Wave, step: IssueStep) -> None:
+    def _transfer(self, now: float, wave: _Wave, demand: _Demand) -> None:
         """Occupy the shared pipes, and record when the data arrives."""
-        needs, rates = self.needs(step), self.rates
-        if "memory" in needs:
-            self.memory = max(self.memory, now) + needs["memory"]
+        rates = self.rates
+        if demand.memory is not None:
+            self.memory = max(self.memory, now) + demand.memory
+            self.free[self.first["memory queue"]] = self.memory - rates.memory_queue
             done = self.memory + rates.memory_latency
-            self.byte_clocks += step.lane_bytes * self.lanes * (done - now)
+            self.byte_clocks += demand.step.lane_bytes * self.lanes * (done - now)
             wave.vm.append(max([done, *wave.vm[-1:]]))
-        if "lds" in needs:
-            self.lds = max(self.lds, now) + needs["lds"]
-        if step.pipe == "lds":
-            wave.lgkm.append(max([self.lds + rates.lds_latency, *wave.lgkm[-1:]]))
-        if step.pipe == "scalar" and step.lane_bytes:
-            wave.lgkm.append(max([now + _SCALAR_LATENCY, *wave.lgkm[-1:]]))
+        if demand.lds is not None:
+            self.lds = max(self.lds, now) + demand.lds
+            self.free[self.first["LDS queue"]] = self.lds - rates.lds_queue
+        if demand.latency is not None:
+            start = now if demand.lds is None else self.lds
+            wave.lgkm.append(max([start + demand.latency, *wave.lgkm[-1:]]))
 
     def _arrive(self, now: float, number: int, wave: _Wave) -> None:
         wave.at += 1
@@ -268,7 +303,7 @@ class _Run:
         here.append(number)
         if len(here) == self.size:
             for each in self.arrived.pop(wave.group):
-                self._ready(now + self.rates.barrier, each)
+                heapq.heappush(self.queue, (now + self.rates.barrier, each, -1))
 
 
 def _came_down(pending: list[float], wanted: int | None) -> float:
