@@ -6,6 +6,7 @@ Every size and offset is checked against the file before it is used. Source: Sys
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from mxc.errors import CodeObjectError
@@ -89,17 +90,8 @@ def note(data: bytes, sections: list[Section]) -> bytes:
 
 def symbols(data: bytes, sections: list[Section]) -> dict[str, int]:
     """The values of all symbols, by name. Raises CodeObjectError for a malformed table."""
-    found = {}
-    for section in sections:
-        if section.kind not in (_SHT_SYMTAB, _SHT_DYNSYM):
-            continue
-        if section.entry_size != 24 or section.link >= len(sections):
-            raise CodeObjectError(f"the ELF symbol table {section.name} is malformed")
-        names = sections[section.link].offset
-        for at in range(section.offset, section.offset + section.size - 23, 24):
-            name, _, _, _, value, _ = struct.unpack_from("<IBBHQQ", data, at)
-            found[_text(data, names + name)] = value
-    return found
+    found = _symbols(data, sections, (_SHT_SYMTAB, _SHT_DYNSYM))
+    return {name: value for name, _, value, _ in found}
 
 
 def functions(data: bytes, sections: list[Section]) -> list[tuple[str, int, int]]:
@@ -107,18 +99,24 @@ def functions(data: bytes, sections: list[Section]) -> list[tuple[str, int, int]
 
     Raises CodeObjectError for a malformed table.
     """
-    found = set()
+    found = _symbols(data, sections, (_SHT_SYMTAB,))
+    each = {(name, at, size) for name, info, at, size in found if info & 15 == _STT_FUNC}
+    return sorted(each, key=lambda function: function[1])
+
+
+def _symbols(
+    data: bytes, sections: list[Section], kinds: tuple[int, ...]
+) -> Iterator[tuple[str, int, int, int]]:
+    """Yield name, info byte, value and size of each symbol in the tables of these kinds."""
     for section in sections:
-        if section.kind != _SHT_SYMTAB:
+        if section.kind not in kinds:
             continue
         if section.entry_size != 24 or section.link >= len(sections):
             raise CodeObjectError(f"the ELF symbol table {section.name} is malformed")
         names = sections[section.link].offset
         for at in range(section.offset, section.offset + section.size - 23, 24):
             name, info, _, _, value, size = struct.unpack_from("<IBBHQQ", data, at)
-            if info & 15 == _STT_FUNC:
-                found.add((_text(data, names + name), value, size))
-    return sorted(found, key=lambda each: each[1])
+            yield _text(data, names + name), info, value, size
 
 
 def section_of(sections: list[Section], address: int, name: str) -> Section:
