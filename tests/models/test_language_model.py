@@ -255,12 +255,15 @@ def test_fused_layers_that_are_refused(
     cut = together | {name: together[name][:-1]}
     with pytest.raises(CheckpointError, match=r"asks for rows 128 \+ 64 \+ 64 of q_proj, k_proj"):
         open_model(folder_of(tmp_path / "cut", LLAMA, cut))
-    # Two of the parts share a tile.
+    # Two of the parts share a tile of 128 rows.
+    _, tensors = plain({**LLAMA, "intermediate_size": 96})
+    together = fused(tensors, FUSED, ["weight"])
     name = "model.layers.0.mlp.gate_up_proj.weight"
     made, _ = fp8_of_tiles(together.pop(name).float().numpy())
     tiled = together | {f"{name.removesuffix('.weight')}.{e}": t for e, t in made.items()}
     config: dict[str, Any] = {
         **LLAMA,
+        "intermediate_size": 96,
         "quantization_config": {
             "quant_method": "fp8",
             "weight_block_size": [128, 128],
