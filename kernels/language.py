@@ -58,14 +58,23 @@ class Element:
 class Chains:
     """Accumulators that dot products add to in turn, so that consecutive dot products do not depend
     on each other: `wanted` registers of sums in all, but no more than `room`; at most `most`
-    copies."""
+    copies. `always`: this many copies, where the order of sums depends on it."""
 
-    wanted: int
-    room: int
+    wanted: int = 0
+    room: int = 0
     most: int = 4
+    always: int = 0
+
+    def __str__(self) -> str:
+        """The number of sums, or of copies."""
+        if self.always:
+            return f"{self.always} of each sum"
+        return f"{self.wanted} sums, at most {self.room}"
 
     def of(self, registers: int) -> int:
         """Number of copies of an accumulator that takes `registers` registers."""
+        if self.always:
+            return self.always
         room = max(1, self.room // registers)
         return min(self.most, -(-self.wanted // registers), room)
 

@@ -32,7 +32,7 @@ def _array(array: Array) -> str:
     guards = "".join(f", {axis} {guard}" for axis, guard in array.guards.items())
     guards += "".join(f", {axis} in slots of {by}" for axis, by in array.slots.items())
     if array.chains is not None:
-        guards += f", chains: {array.chains.wanted} sums, at most {array.chains.room}"
+        guards += f", chains: {array.chains}"
     return f"{head} {array.layout or '-'}{guards}".rstrip()
 
 

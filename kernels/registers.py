@@ -63,7 +63,8 @@ def dot(kind: Kind, lanes: int, weights: Layout) -> Atom:
 
 
 def scale(lanes: int, by_row: bool, scales: Element | None) -> Atom:
-    """totals += sums * scale of the row's block * scales of the columns; the last is fused."""
+    """totals += sums * scale of the row's block * scales of the columns; the last is fused. Without
+    scales, the sums are added."""
     operands = (*([Layout()] * by_row), *([columns(lanes)] if scales is not None else []))
 
     def run(totals: Numbers, sums: Numbers, *by: Numbers) -> Numbers:
@@ -74,8 +75,11 @@ def scale(lanes: int, by_row: bool, scales: Element | None) -> Atom:
         with np.errstate(over="ignore", invalid="ignore"):
             for factor in factors[:-1]:
                 found = found * factor
-            return (totals + found.astype(np.float64) * factors[-1]).astype(np.float32)
+            last = factors[-1] if factors else 1.0
+            return (totals + found.astype(np.float64) * last).astype(np.float32)
 
+    if not by_row and scales is None:
+        return Atom("add", (columns(lanes), columns(lanes)), run)
     name = "multiply, multiply-add" if by_row and scales is not None else "multiply-add"
     return Atom(name, (columns(lanes), columns(lanes), *operands), run)
 
@@ -90,10 +94,11 @@ def factors(lanes: int, scales: Element) -> Atom:
 
 
 def decoder(
-    codes: Element, into: Element, kind: Kind, lanes: int, step: int, scales: Element | None = None
-) -> Atom:
+    codes: Element, into: Element, kind: Kind, lanes: int, step: int, scales: Element | None = None,
+    parts: int = 1,
+) -> Atom:  # fmt: skip
     """The atom that turns codes [dwords, lanes, items] into operands of a dot product. With
-    `scales`, each element is multiplied by its scale and rounded."""
+    `scales`, of `parts` blocks of the step, each element is multiplied by its scale and rounded."""
     raw = _codes(codes.bits, lanes, step)
 
     def run(out: Numbers, given: Numbers, *by: Numbers) -> Numbers:
@@ -110,11 +115,16 @@ def decoder(
         values = ordered if codes.values is None else codes.values[ordered] + into.excess
         if scales is not None:
             factor = by[0] if scales.values is None else scales.values[by[0]]
-            values = values.astype(np.float32) * factor
+            with np.errstate(invalid="ignore"):
+                factor = np.repeat(factor, len(values) // parts, axis=0)
+                values = values.astype(np.float32) * factor
         found: Numbers = values.astype(into.numpy)
         return found
 
-    operands = (raw, *([columns(lanes)] if scales is not None else []))
+    found = columns(lanes)
+    if parts > 1:
+        found = Layout((), found.lane, tuple(("k", bit) for bit in range(parts.bit_length() - 1)))
+    operands = (raw, *([found] if scales is not None else []))
     name = "move" if codes.values is None else "look up"
     name += ", multiply, round" if scales is not None else ""
     return Atom(name, (raw.taken(kind), *operands), run)
