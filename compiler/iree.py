@@ -78,6 +78,11 @@ LLVM_FLAGS = ("--amdgpu-mfma-vgpr-form=0",)
 PROCESS_FLAGS = (*LLVM_FLAGS, "--iree-hal-link-executables=false")
 
 
+#: Most bytes of scratch of a CPU kernel: 32 KiB of a product on tiles, 16 KiB of one row of it,
+#: and small arrays. The stack of a worker of IREE has 128 KiB.
+_SCRATCH_BYTES = 64 << 10
+
+
 def set_up_process(target: Target) -> None:
     """Set the flags that are global: call this once in a process, before any session."""
     if target.is_gpu:
@@ -106,6 +111,7 @@ def flags(target: Target, code_dir: Path | None, devices: int = 1) -> list[str]:
         "--iree-llvmcpu-debug-symbols=false",
         "--iree-hal-local-target-device-backends=llvm-cpu",
         f"--iree-llvmcpu-target-cpu={target.chip}",
+        f"--iree-llvmcpu-stack-allocation-limit={_SCRATCH_BYTES}",
     ]
     if target.triple is not None:
         chosen.append(f"--iree-llvmcpu-target-triple={target.triple}")

@@ -293,7 +293,7 @@ class _Kernels:
                 operands.append(call.ids)
         kernel = TileKernel(weights, padded(prepared), rows, call.of.n, steps, after, out)
         name = f"{self._name(call, routed, after, out)}_tiles"
-        self._dispatch(call, kernel, scalars, operands, name, made)
+        self._dispatch(call, kernel, scalars, operands, name, made, kernel.choice)
 
     def _dispatch(
         self,

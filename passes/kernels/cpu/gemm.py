@@ -13,7 +13,7 @@ from iree.compiler.dialects import arith, memref, scf
 
 from mxc.kernels.language import Kernel
 from mxc.kernels.lowering.index import Number, value_of
-from mxc.kernels.lowering.nest import GRID, lower
+from mxc.kernels.lowering.nest import lower
 from mxc.kernels.lowering.vectors import Vectors
 from mxc.kernels.vectors import VectorPlan, scheduled
 from mxc.passes.kernels.cpu.elements import FloatElements
@@ -22,8 +22,6 @@ from mxc.passes.kernels.cpu.product import CpuProduct, ProductBuffers, put
 from mxc.passes.kernels.cpu.quantize.output import BlockTile
 from mxc.passes.kernels.cpu.schedule import OPERANDS
 from mxc.passes.kernels.cpu.weights import PANEL, Column
-from mxc.passes.kernels.executables import workgroup
-from mxc.passes.kernels.extents import value_of as size_of
 from mxc.passes.kernels.finish import ResultColumns
 from mxc.passes.kernels.narrow_floats import rounded
 from mxc.passes.kernels.sources import BLOCK
@@ -34,11 +32,10 @@ _SHORT = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gemm(CpuProduct):
-    """A contraction kernel for one instruction set."""
+class VectorProduct(CpuProduct):
+    """A contraction on the registers of one instruction set."""
 
     isa: Isa
-    plan: VectorPlan
 
     @property
     def lanes(self) -> int:
@@ -49,6 +46,32 @@ class Gemm(CpuProduct):
     def registers(self) -> int:
         """Number of registers of columns of one half of the result; the last panel is padded."""
         return -(-self.columns // PANEL) * PANEL // self.lanes // self.halves
+
+    def nest(self, given: ProductBuffers, kernel: Kernel, rows: int) -> None:
+        """Emit a nest with tiles of `rows` rows."""
+        blocks = None
+        if self.out is not None:
+            blocks = BlockTile.of(self.out, given.results[0], given.results[1], rows)
+        lower(
+            kernel,
+            given.arrays,
+            {**self.sizes, **{axis: n for axis, n in kernel.sizes.items() if n is not None}},
+            lambda kernel, places: self.statements(
+                kernel=kernel, places=places, product=self, memory=given, blocks=blocks
+            ),
+        )
+
+    @property
+    def statements(self) -> type[Registers]:
+        """What emits the statements of a nest."""
+        return Registers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gemm(VectorProduct):
+    """A contraction kernel for one instruction set."""
+
+    plan: VectorPlan
 
     @cached_property
     def kernel(self) -> Kernel:
@@ -91,41 +114,18 @@ class Gemm(CpuProduct):
         given = self.memory(buffers)
         nest, *one = self.nests
         if not one:
-            self._nest(given, nest, self.plan.rows)
+            self.nest(given, nest, self.plan.rows)
             return
-        alone = equal(self._rows_of_group(given), 1)
+        alone = equal(self.rows_of_group(given), 1)
         branch = scf.IfOp(alone, has_else=True)
         with ir.InsertionPoint(branch.then_block):
-            self._nest(given, one[0], 1)
+            self.nest(given, one[0], 1)
             scf.YieldOp([])
         with ir.InsertionPoint(branch.else_block):
             short = self._short
             memory = given if short is self else short._split(given)
-            short._nest(memory, nest, self.plan.rows)
+            short.nest(memory, nest, self.plan.rows)
             scf.YieldOp([])
-
-    def _rows_of_group(self, given: ProductBuffers) -> ir.Value:
-        """Number of rows of the group of this workgroup."""
-        if not self.rows.sorted:
-            return size_of(self.rows.rows)
-        table, group = given.arrays["ROUTES"], workgroup(GRID["g"])
-        begin = memref.LoadOp(table, [group]).result
-        end = memref.LoadOp(table, [group + 1]).result
-        return arith.index_cast(ir.IndexType.get(), end - begin)
-
-    def _nest(self, given: ProductBuffers, kernel: Kernel, rows: int) -> None:
-        """Emit one of the nests, with tiles of `rows` rows."""
-        blocks = None
-        if self.out is not None:
-            blocks = BlockTile.of(self.out, given.results[0], given.results[1], rows)
-        lower(
-            kernel,
-            given.arrays,
-            {**self.sizes, **{axis: n for axis, n in kernel.sizes.items() if n is not None}},
-            lambda kernel, places: Registers(
-                kernel=kernel, places=places, gemm=self, memory=given, blocks=blocks
-            ),
-        )
 
 
 def _in_parts(memory: ir.Value, size: int, behind: int) -> ir.Value:
@@ -145,41 +145,41 @@ def _in_parts(memory: ir.Value, size: int, behind: int) -> ir.Value:
 class Registers(Vectors):
     """Emits the statements of a kernel for an instruction set."""
 
-    gemm: Gemm
+    product: VectorProduct
     memory: ProductBuffers
     blocks: BlockTile | None
 
     @property
     def lanes(self) -> int:
         """Number of columns of a register."""
-        return self.gemm.lanes
+        return self.product.lanes
 
     def column(self, e: Number | None, h: Number, n: Number) -> Column:
         """The register of columns that begins at column n of half h."""
-        register = value_of(n // self.lanes + h * self.gemm.registers)
+        register = value_of(n // self.lanes + h * self.product.registers)
         expert = [] if e is None else [value_of(e)]
-        return self.gemm.weights.column(self.gemm.isa, expert, register)
+        return self.product.weights.column(self.product.isa, expert, register)
 
     def ask(self, columns: Sequence[Column], k: Number, ahead: int) -> None:
         """Prefetch weights some blocks ahead; past the end of K, those of the next columns."""
-        gemm, memory = self.gemm, self.memory
-        block = self._block(k) + ahead // gemm.weights.elements.block
-        limit = index(gemm.steps)
+        product, memory = self.product, self.memory
+        block = self._block(k) + ahead // product.weights.elements.block
+        limit = index(product.steps)
         behind = arith.cmpi(arith.CmpIPredicate.uge, block, limit)
         block = arith.select(behind, block - limit, block)
         # Columns of one panel share cache lines.
         narrow = PANEL // self.lanes
-        together = len(columns) // gemm.halves
+        together = len(columns) // product.halves
         step = arith.select(behind, index(max(1, together // narrow)), index(0))
         for column in columns[::narrow]:
             *expert, panel = column.place
             place = [*expert, panel + step]
-            gemm.weights.prefetch(gemm.isa, memory.elements, memory.scales, place, block)
+            product.weights.prefetch(product.isa, memory.elements, memory.scales, place, block)
 
     def decode(self, column: Column, k: Number) -> Iterator[ir.Value]:
         """Yield the register of each step of a block, scaled and rounded if the plan says so."""
-        weights, block = self.gemm.weights, self._block(k)
-        found = weights.steps(self.gemm.isa, self.memory.elements, column, block)
+        weights, block = self.product.weights, self._block(k)
+        found = weights.steps(self.product.isa, self.memory.elements, column, block)
         if not weights.rounded:
             yield from found
             return
@@ -189,7 +189,7 @@ class Registers(Vectors):
 
     def operand(self, dwords: ir.Value) -> ir.Value:
         """Bitcast dwords to the operand type of the dot product."""
-        kind, lanes = self.gemm.weights.kind, self.lanes
+        kind, lanes = self.product.weights.kind, self.lanes
         if kind == "pairs":
             return bitcast(dwords, ir.BF16Type.get(), 2 * lanes)
         return bitcast(dwords, *((i8(), 4 * lanes) if kind == "quads" else (f32(), lanes)))
@@ -197,36 +197,39 @@ class Registers(Vectors):
     def factor(self, column: Column, k: Number) -> ir.Value:
         """The f32 scales of a block of weights."""
         assert self.memory.scales is not None
-        weights, block = self.gemm.weights, self._block(k)
-        return weights.scale(self.gemm.isa, self.memory.scales, column, block)
+        weights, block = self.product.weights, self._block(k)
+        return weights.scale(self.product.isa, self.memory.scales, column, block)
 
     def activations(self, name: str, row: Number, k: Number, step: int = 0) -> ir.Value:
         """Broadcast a dword of the prepared row to all lanes."""
-        prepared = self.gemm.prepared
+        prepared = self.product.prepared
         place = {"A": step, "SA": prepared.scale_at, "OA": prepared.start_at}[name]
         at = [value_of(row), self._block(k), index(place)]
         return broadcast(self.memory.arrays["A"], at, self.lanes)
 
     def dot(self, sums: ir.Value, weights: ir.Value, activations: ir.Value) -> ir.Value:
         """`sums` plus the dot product."""
-        isa, kind = self.gemm.isa, self.gemm.weights.kind
+        isa, kind = self.product.isa, self.product.weights.kind
         if kind == "floats":
             return isa.multiply_add(weights, activations, sums)
         product = isa.dot_pairs if kind == "pairs" else isa.dot_quads
         return product(sums, weights, activations)
 
     def scaled(self, total: ir.Value, sums: ir.Value, factors: Sequence[ir.Value]) -> ir.Value:
-        """total + sums * factors. The scale of the weights is the last factor: see `Prepared`."""
-        if self.gemm.weights.kind == "quads":
+        """total + sums * factors, if any. The scale of the weights is the last: see `Prepared`."""
+        if self.product.weights.kind == "quads":
             sums = arith.sitofp(of(f32(), self.lanes), sums)
+        if not factors:
+            return total + sums
         *first, last = factors
         for factor in first:
             sums = sums * factor
-        return self.gemm.isa.multiply_add(sums, last, total)
+        return self.product.isa.multiply_add(sums, last, total)
 
     def finish(self, totals: Sequence[ir.Value], row: Number, n: Number) -> ir.Value:
         """Apply the epilogue to totals."""
-        return self.memory.finish.apply(list(totals), self.gemm.places(value_of(row), value_of(n)))
+        places = self.product.places(value_of(row), value_of(n))
+        return self.memory.finish.apply(list(totals), places)
 
     def put(self, value: ir.Value, row: Number, n: Number) -> None:
         """Store a register of results."""
@@ -243,7 +246,7 @@ class Registers(Vectors):
         self.blocks.store([value_of(row) for row in rows], value_of(n // BLOCK))
 
     def _cell(self, row: Number, n: Number) -> ResultColumns:
-        return self.gemm.places(value_of(row), value_of(n))[0]
+        return self.product.places(value_of(row), value_of(n))[0]
 
     def _block(self, k: Number) -> ir.Value:
-        return value_of(k // self.gemm.weights.elements.block)
+        return value_of(k // self.product.weights.elements.block)

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from iree.compiler import ir
-from iree.compiler.dialects import vector
+from iree.compiler.dialects import arith, memref, vector
 
 from mxc.kernels.contraction import Choice, ContractionShape
 from mxc.kernels.decode import BF16, F32, element_of, scale_element
 from mxc.kernels.language import Element, Kernel
-from mxc.kernels.lowering.nest import workgroups
+from mxc.kernels.lowering.nest import GRID, workgroup, workgroups
 from mxc.passes.kernels.cpu.activations import Prepared
 from mxc.passes.kernels.cpu.elements import CodeElements
 from mxc.passes.kernels.cpu.quantize.output import buffers as block_buffers
@@ -24,7 +24,7 @@ from mxc.passes.kernels.cpu.quantize.rounding import Rounding
 from mxc.passes.kernels.cpu.rows import GroupedRows
 from mxc.passes.kernels.cpu.weights import PANEL, RegisterWeights
 from mxc.passes.kernels.epilogues import NOTHING, Epilogue
-from mxc.passes.kernels.extents import Buffer, Size, quotient_up
+from mxc.passes.kernels.extents import Buffer, Size, quotient_up, value_of
 from mxc.passes.kernels.finish import Finish, ResultColumns
 from mxc.passes.kernels.narrow_floats import narrowed
 from mxc.passes.kernels.sources import BLOCK
@@ -174,6 +174,15 @@ class CpuProduct(ABC):
         keys = self.epilogue.operands
         finish = Finish(self.epilogue, dict(zip(keys, rest, strict=True)), self.lanes)
         return ProductBuffers(arrays, elements, scales, finish, results)
+
+    def rows_of_group(self, given: ProductBuffers) -> ir.Value:
+        """Number of rows of the group of this workgroup."""
+        if not self.rows.sorted:
+            return value_of(self.rows.rows)
+        table, group = given.arrays["ROUTES"], workgroup(GRID["g"])
+        begin = memref.LoadOp(table, [group]).result
+        end = memref.LoadOp(table, [group + 1]).result
+        return arith.index_cast(ir.IndexType.get(), end - begin)
 
     def places(self, row: ir.Value, column: ir.Value) -> list[ResultColumns]:
         """The places of columns of the result; for a gate, also those of the second half."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from iree.compiler import ir
+from iree.compiler.dialects import scf
 
 from mxc.dialects.reasons import Reason
 from mxc.kernels.amx import TILE, most_rows, scheduled
@@ -28,6 +29,7 @@ from mxc.passes.kernels.cpu.isa import Amx, Isa
 from mxc.passes.kernels.cpu.matches import ContractionMatch
 from mxc.passes.kernels.cpu.product import CpuProduct, ProductBuffers, put
 from mxc.passes.kernels.cpu.quantize.output import BlockTile
+from mxc.passes.kernels.cpu.tile_rows import TileRow
 from mxc.passes.kernels.cpu.weights import PANEL
 from mxc.passes.kernels.extents import Buffer
 from mxc.passes.kernels.sources import BLOCK
@@ -104,9 +106,61 @@ class TileKernel(CpuProduct):
         rows = self.rows.results if self.rows.sorted else self.rows.sources
         return self.prepared.buffer(rows, self.steps)
 
+    @cached_property
+    def row(self) -> TileRow | None:
+        """The kernel of groups of one row, where the number of rows comes with the call."""
+        rows = self.rows
+        if not self._unknown or self.prepared.planes > 1 or (rows.experts and not rows.sorted):
+            return None
+        return TileRow(
+            replace(self.weights, kind="floats"),
+            self.prepared,
+            rows,
+            self.columns,
+            self.steps * (STEP // min(STEP, self.weights.elements.block)),
+            self.epilogue,
+            self.out,
+            isa=Amx(),
+            shape=self.contraction(copied=True),
+        )
+
+    @property
+    def _unknown(self) -> bool:
+        """Whether the number of rows of a group comes with the call."""
+        return self.rows.sorted or not isinstance(self.rows.rows, int)
+
+    @property
+    def choice(self) -> str:
+        """What multiplies one row, and why, for the report."""
+        if not self._unknown:
+            return ""
+        if self.row is not None:
+            return "one row: multiply-add, in the order of tiles and with their bits"
+        if self.prepared.planes > 1:
+            return "one row too: f32 is three planes, with three products for each weight"
+        return "one row too: its groups choose their experts"
+
+    @property
+    def nests(self) -> list[Kernel]:
+        """The scheduled kernel, and the one for a single row."""
+        return [self.kernel] if self.row is None else [self.kernel, self.row.kernel]
+
     def body(self, *buffers: ir.Value) -> None:
         """Build the body at the insertion point."""
         given = self.memory(buffers)
+        if self.row is None:
+            self._nest(given)
+            return
+        branch = scf.IfOp(self.row.serves(given), has_else=True)
+        with ir.InsertionPoint(branch.then_block):
+            self.row.nest(given, self.row.kernel, 1)
+            scf.YieldOp([])
+        with ir.InsertionPoint(branch.else_block):
+            self._nest(given)
+            scf.YieldOp([])
+
+    def _nest(self, given: ProductBuffers) -> None:
+        """Emit the nest on tiles."""
         panels = self.result_columns // PANEL
         decode = DecodedTiles(self.weights, given.elements, given.scales, panels)
         store = self._store(given)

@@ -14,6 +14,9 @@ PLAIN = (
     "nvfp4 bf16r 1x?x33x80",
     "mxfp8e4m3 bf16 1x?x17x320 plus",
     "bf16 bf16 1x?x40x64 plus",
+    # More activations than are in scratch at once, with tiles of AMX.
+    "mxint8 bf16 1x?x17x4128",
+    "nvfp4 bf16 1x?x33x96",
 )
 CHOSEN = ("mxfp4 bf16 ?x1x40x64 of 5", "mxint8 int8 ?x1x17x288 of 3")
 CASES = (*PLAIN, *CHOSEN)
@@ -82,7 +85,44 @@ def test_a_row_alone_has_the_bits_that_it_has_among_others(name, program, weight
         np.testing.assert_array_equal(alone.reshape(-1), together[row], f"row {row}")
 
 
-@pytest.mark.parametrize("name", [PLAIN[0], PLAIN[-1]])
+@pytest.mark.parametrize("name", [PLAIN[0], PLAIN[4], CHOSEN[0]])
+def test_a_row_alone_where_numbers_leave_the_range_of_f32(name, program, weights, formats):
+    """Tiny and huge activations, under scales that make them normal, or subnormal or infinite."""
+    case, rng = program.cases[name], np.random.default_rng(6)
+    side = weights[name]
+    scales = rng.choice([1, 2, 60, 127, 190, 252, 253], side.scales.shape).astype(np.uint8)
+    loaded = program.load({name: side.with_scale((...,), scales)})
+    x = formats.draw(rng, case.activation, [14, case.blocks], exact=False, size=case.block)
+    powers = np.repeat([-126, -119, -118, -60, 0, 100, 118], 2)
+    with np.errstate(over="ignore"):
+        codes = np.ldexp(x.codes.astype(np.float32), powers[:, None, None]).astype(x.codes.dtype)
+    x = replace(x, codes=codes)
+    ids = rng.integers(0, case.experts, 14).astype(np.int32) if case.experts else None
+    residual = np.zeros((14, case.columns), np.float32) if case.plus else None
+    together = np.array(loaded(name, x, ids, residual)).reshape(14, -1)
+    assert np.isfinite(together).any()
+    assert not np.isfinite(together).all()
+    for row in range(14):
+        one = slice(row, row + 1)
+        own = None if ids is None else ids[one]
+        more = None if residual is None else residual[one]
+        alone = loaded(name, replace(x, codes=x.codes[one]), own, more)
+        np.testing.assert_array_equal(alone.reshape(-1), together[row], f"2^{powers[row]}")
+
+
+def test_the_report_says_what_multiplies_one_row_where_there_are_tiles(kernels):
+    names = PLAIN[0], PLAIN[2], CHOSEN[0], "mxfp4 bf16 1x40x40x64"
+    rows = kernels(*names, target="cpu:sapphirerapids").compiled.report["matmuls"]
+    alone = "one row: multiply-add, in the order of tiles and with their bits"
+    assert [row["choice"] for row in rows] == [
+        alone,
+        "one row too: f32 is three planes, with three products for each weight",
+        alone,
+        None,
+    ]
+
+
+@pytest.mark.parametrize("name", [PLAIN[0], PLAIN[5]])
 def test_no_rows(name, program, weights, loaded, formats):
     case = program.cases[name]
     shape = [0, case.blocks]
