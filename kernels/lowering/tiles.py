@@ -14,11 +14,11 @@ from mxc.dialects.generic import constant
 from mxc.kernels.interpret import pieces
 from mxc.kernels.language import Array, Do, Kernel
 from mxc.kernels.layout import Layout
-from mxc.kernels.lowering.index import of, value_of
+from mxc.kernels.lowering.index import Number, of, value_of
 from mxc.kernels.lowering.memory import LINE, load_tile, row_stride, store_tile
 from mxc.kernels.lowering.places import At, CurrentTile, Places
 
-Decode: TypeAlias = Callable[[At, int, Callable[[int, ir.Value], None]], None]
+Decode: TypeAlias = Callable[[At, int, Callable[[Number, ir.Value], None]], None]
 Store: TypeAlias = Callable[[Sequence[Sequence[ir.Value]], ir.Value, ir.Value], None]
 
 
@@ -69,7 +69,7 @@ class TileStatements:
         here = {axis: places.coordinate(axis, at) for axis in {**at, **self.kernel.derived}}
         raw = ir.VectorType.get([LINE], ir.IntegerType.get_signless(8))
 
-        def put(number: int, found: ir.Value) -> None:
+        def put(number: Number, found: ir.Value) -> None:
             place = value_of(start + number * LINE)
             vector.store(vector.bitcast(raw, found), places.memory[do.out], [place])
 

@@ -6,7 +6,7 @@ kernels/decode.py has the same computation in numpy.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from iree.compiler import ir
@@ -14,15 +14,27 @@ from iree.compiler.dialects import arith, scf, vector
 
 from mxc.kernels.amx import TILE
 from mxc.kernels.decode import STEP, ExponentTable, takes_exponents
-from mxc.kernels.lowering.index import value_of
+from mxc.kernels.lowering.index import Number, value_of
+from mxc.kernels.lowering.index import of as number_of
 from mxc.kernels.lowering.places import At
 from mxc.passes.kernels.cpu.elements import CodeElements
 from mxc.passes.kernels.cpu.isa import Amx, Exponents, halves, pair
 from mxc.passes.kernels.cpu.weights import PANEL, Column, RegisterWeights
-from mxc.passes.kernels.vectors import bitcast, equal, i8, i16, i32, of, splat
+from mxc.passes.kernels.vectors import (
+    bitcast,
+    equal,
+    i8,
+    i16,
+    i32,
+    index,
+    load,
+    loop,
+    of,
+    splat,
+)
 
 #: Called with the number and the value of each register of a tile.
-Put = Callable[[int, ir.Value], None]
+Put = Callable[[Number, ir.Value], None]
 
 #: Mantissa bits of a bf16.
 _MANTISSA = 7
@@ -66,13 +78,13 @@ class DecodedTiles:
             less = less * ((1 << _MANTISSA) * 0x10001)
             less = bitcast(less, i16(), 2 * TILE)
 
-            def subtracted(number: int, found: ir.Value) -> None:
+            def subtracted(number: Number, found: ir.Value) -> None:
                 put(number, _less(found, less))
 
             self._put(Exponents(), column, blocks, subtracted)
             scf.YieldOp([])
         with ir.InsertionPoint(op.else_block):
-            self._put(Amx(), column, blocks, self._multiplied(column, blocks, put))
+            self._put_unit_by_unit(column, blocks[0], self._multiplied(column, blocks, put))
             scf.YieldOp([])
 
     @property
@@ -96,13 +108,35 @@ class DecodedTiles:
         for number, found in enumerate(chain.from_iterable(steps)):
             put(number, found)
 
+    def _put_unit_by_unit(self, column: Column, block: ir.Value, put: Put) -> None:
+        """The same for a block of a whole step, in a loop, whose code is short: for what is rare.
+        Elements in planes, which are read from two units at once, are decoded without it."""
+        elements = self.weights.elements
+        if elements.bits not in (4, 8):
+            self._put(Amx(), column, [block], put)
+            return
+        part = replace(elements, block=STEP // elements.units)
+        with loop(index(0), index(elements.units), index(1)) as (unit, _, _):
+
+            def raw(_: int) -> ir.Value:
+                return load(
+                    self.elements, [*column.place, block, unit, column.lane], i8(), 4 * TILE
+                )
+
+            first = number_of(unit) * (TILE // elements.units)
+            for number, found in enumerate(part.decode(Amx(), "pairs", raw)):
+                put(first + number, found)
+
     def _multiplied(self, column: Column, blocks: Sequence[ir.Value], put: Put) -> Put:
         """A `Put` that multiplies registers by the f32 scales of their blocks."""
         assert self.scales is not None
         factors = [self.weights.scale(Amx(), self.scales, column, block) for block in blocks]
 
-        def multiplied(number: int, found: ir.Value) -> None:
-            factor = factors[number * len(factors) // TILE]
+        def multiplied(number: Number, found: ir.Value) -> None:
+            factor = factors[0]
+            if len(factors) > 1:
+                assert isinstance(number, int)
+                factor = factors[number * len(factors) // TILE]
             two = [half * factor for half in halves(found, TILE)]
             put(number, pair(two[0], two[1], TILE))
 
