@@ -167,6 +167,15 @@ def wait_for_loads(groups: int) -> None:
     """
     no_reordering()
     rocdl.wait_asyncmark(groups)
+    wait_for_waves()
+
+
+def wait_for_waves() -> None:
+    """Wait for this wave's reads and writes of shared memory, and for all waves of the workgroup.
+
+    Unlike `barrier`, no instruction moves across.
+    """
+    no_reordering()
     amdgpu.memory_counter_wait(ds=0)
     rocdl.s_barrier()
     no_reordering()
@@ -281,6 +290,20 @@ def permuted_bytes(high: ir.Value, low: ir.Value, selectors: ir.Value | int) -> 
         attributes={
             "intrin": ir.StringAttr.get("llvm.amdgcn.perm"),
             "operandSegmentSizes": ir.DenseI32ArrayAttr.get([3, 0]),
+            "op_bundle_sizes": ir.DenseI32ArrayAttr.get([]),
+        },
+    ).result
+
+
+def ldexp(value: ir.Value, exponent: ir.Value) -> ir.Value:
+    """v_ldexp_f32: an f32 times two to the power of an i32, rounded once."""
+    return ir.Operation.create(
+        "llvm.call_intrinsic",
+        results=[value.type],
+        operands=[value, exponent],
+        attributes={
+            "intrin": ir.StringAttr.get("llvm.ldexp"),
+            "operandSegmentSizes": ir.DenseI32ArrayAttr.get([2, 0]),
             "op_bundle_sizes": ir.DenseI32ArrayAttr.get([]),
         },
     ).result

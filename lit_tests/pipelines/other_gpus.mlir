@@ -5,12 +5,13 @@
 // RUN: mxc opt %s --target gfx942 --to form-dispatches | filecheck %s --check-prefix=FORM
 // RUN: mxc opt %s --target gfx942 --to lower | filecheck %s --check-prefix=LOWER
 
-// No instruction takes scales: both sides become bf16 in registers, by a table (f4), by f16 (f8).
+// No instruction takes scales: both sides become bf16 in registers, by a table (f4), by
+// conversions of FNUZ numbers (f8).
 // KERNELS: workgroup_size = [64, 1, 1] subgroup_size = 64
 // KERNELS: stream.executable private @mxc_mxfp4_mxfp8e4m3_1x32x64x128 {
 // KERNELS-NOT: cvt.scalef32
 // KERNELS: llvm.call_intrinsic "llvm.amdgcn.perm"
-// KERNELS: arith.extf %{{.*}} : vector<8xf16> to vector<8xf32>
+// KERNELS: rocdl.cvt.pk.f32.fp8
 // KERNELS: amdgpu.mfma 16x16x16 %{{.*}} * %{{.*}} + %{{.*}} : vector<4xbf16>, vector<4xbf16>, vector<4xf32>
 // KERNELS-NOT: scaled_mfma
 // KERNELS-LABEL: @both_scaled(

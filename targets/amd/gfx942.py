@@ -37,6 +37,7 @@ GFX942 = Gpu(
             MatrixInstruction("v_mfma_f32_16x16x16_bf16", 16),
             MatrixInstruction("v_mfma_f32_32x32x8_bf16", 32),
         ),
+        extends_fnuz=True,
         dma=4,
         source="AMD CDNA3 ISA guide, 7.1 and table 28",
     ),

@@ -65,9 +65,9 @@ def _decoded(block: ir.Value, scale: ir.Value, kind: ElementFormat) -> list[ir.V
         return _integers(block, factor, kind)
     words = elements(bitcast(block, i32(), lanes_of(block) // 4))
     if kind == E2M1:
-        return _looked_up(words, factor)
+        return looked_up(words, factor)
     if kind.specials is Specials.NAN:
-        factor = arith.select(_any_nan(words), _float(_NAN), factor)
+        factor = arith.select(any_nan(words), nan(), factor)
     if kind.specials is Specials.FNUZ:
         return _fnuz(words, kind, factor)
     halves = _sixes(words, kind) if kind.bits == 6 else eights(words, kind)
@@ -79,12 +79,13 @@ def _by_floats(block: ir.Value, scales: ir.Value) -> list[ir.Value]:
     words, found = elements(bitcast(block, i32(), lanes_of(block) // 4)), []
     for half in range(2):
         own = words[2 * half : 2 * half + 2]
-        found += _looked_up(own, _e4m3(vector.extract(scales, [], [half])))
+        found += looked_up(own, _e4m3(vector.extract(scales, [], [half])))
     return found
 
 
-def _float(bits: int) -> ir.Value:
-    return arith.bitcast(f32(), number(bits))
+def nan() -> ir.Value:
+    """The f32 that is no number."""
+    return arith.bitcast(f32(), number(_NAN))
 
 
 def _e4m3(code: ir.Value) -> ir.Value:
@@ -94,10 +95,10 @@ def _e4m3(code: ir.Value) -> ir.Value:
     low = vector.extract(bitcast(_joined([half]), ir.F16Type.get(), 2), [], [0])
     unit = constant(2.0 ** (F16_BIAS - E4M3.bias), f32())
     value = arith.extf(f32(), low) * unit
-    return arith.select(_any_nan([word]), _float(_NAN), value)
+    return arith.select(any_nan([word]), nan(), value)
 
 
-def _looked_up(words: Sequence[ir.Value], factor: ir.Value) -> list[ir.Value]:
+def looked_up(words: Sequence[ir.Value], factor: ir.Value) -> list[ir.Value]:
     """f4: each word holds eight elements, the first one lowest."""
     count = 1 << (E2M1.bits - 1)
     values = table(E2M1.values[:count], f32())
@@ -109,11 +110,10 @@ def _looked_up(words: Sequence[ir.Value], factor: ir.Value) -> list[ir.Value]:
     high = [permuted_bytes(pairs[at + 1], pairs[at], _HIGH_HALVES) for at in (0, 2)]
     found = []
     for word in words:
-        even = word & 0x0F0F0F0F
-        odd = word >> 4 & 0x0F0F0F0F
+        odd = word >> 4
         pairs = []
         for order in (_FIRST_TWO, _LAST_TWO):
-            codes = permuted_bytes(odd, even, order)
+            codes = permuted_bytes(odd, word, order)
             chosen = codes & 0x07070707
             sign = codes << 4 & -0x7F7F7F80
             upper = permuted_bytes(high[1], high[0], chosen) | sign
@@ -123,7 +123,7 @@ def _looked_up(words: Sequence[ir.Value], factor: ir.Value) -> list[ir.Value]:
     return found
 
 
-def _any_nan(words: Sequence[ir.Value]) -> ir.Value:
+def any_nan(words: Sequence[ir.Value]) -> ir.Value:
     """Whether a byte of the words is 0x7F but for its sign: one more is the bit of the sign."""
     carried = None
     for word in words:
@@ -141,7 +141,7 @@ def eights(words: Sequence[ir.Value], kind: ElementFormat) -> list[ir.Value]:
 
 def _fnuz(words: Sequence[ir.Value], kind: ElementFormat, factor: ir.Value) -> list[ir.Value]:
     """Elements of 8 bits of which the only one that is no number is the zero below zero."""
-    factor = arith.select(_any_code(words, kind.sign_bit), _float(_NAN), factor)
+    factor = arith.select(_any_code(words, kind.sign_bit), nan(), factor)
     wide, found = of(f32(), FRAGMENT), []
     unit = splat(2.0 ** (E8M0.bias - kind.bias), f32(), FRAGMENT)
     for at in range(0, len(words), FRAGMENT // 4):

@@ -17,6 +17,7 @@ from mxc.formats.formats import E8M0, F32, BlockFormat, Specials
 from mxc.passes.kernels.extents import Buffer, Size, product
 from mxc.passes.kernels.gpu.decode import Register, decode
 from mxc.passes.kernels.gpu.decode_bits import decode_bits
+from mxc.passes.kernels.gpu.decode_fnuz import decode_fnuz
 from mxc.passes.kernels.gpu.float_scales import StepFactors, factors_of_step
 from mxc.passes.kernels.gpu.fragments import (
     BLOCK,
@@ -188,7 +189,7 @@ class ScaledSide:
             elif self.sums:
                 found.append(self._scales_in_turn(row, first, masked=masked))
             else:
-                found.append(self._scales(row, own, masked=masked))
+                found.append(self.scales_of(row, own, masked=masked))
         return found
 
     @property
@@ -238,7 +239,7 @@ class ScaledSide:
             found.append(load_bytes(self.buffers[1], at, count, inside))
         return joined(found)
 
-    def _scales(self, row: ir.Value, own: ir.Value, *, masked: bool) -> ir.Value:
+    def scales_of(self, row: ir.Value, own: ir.Value, *, masked: bool) -> ir.Value:
         """The scales of blocks `own` and the next three of a row; zero where it has none.
 
         What they would scale is zero too; but the bytes there are another row's, and may be NaN.
@@ -311,7 +312,6 @@ class ScaledSide:
 
     def floats(self, loaded: Loaded, tile: int, k_step: int) -> list[ir.Value]:
         """The elements of a tile in a k-step as floats: runs of 8 along K."""
-        assert self.decoded is not None
         format, count = self.kind.format, self.kind.scales * max(1, self.sums)
         if self.kind.multiplies_sums:
             # Of integers a one is a fraction under E8M0.
@@ -320,10 +320,19 @@ class ScaledSide:
             own = splat(unit, i8(), 1)
         else:
             own = part_of(self._scale_bytes(loaded, tile), k_step * count, count)
-        block = self._bytes(loaded, tile, k_step)
+        return self._decode(self._bytes(loaded, tile, k_step), own, format)
+
+    def decoded_block(self, block: ir.Value, scales: ir.Value) -> list[ir.Value]:
+        """A block, i8, under its scales, i8 [n], as floats: runs of 8 along K."""
+        return self._decode(block, scales, self.kind.format)
+
+    def _decode(self, block: ir.Value, scales: ir.Value, format: BlockFormat) -> list[ir.Value]:
+        assert self.decoded is not None
         if self.instruction.unit.converts and not self.kind.is_fnuz:
-            return decode(block, own, format, self.decoded)
-        return decode_bits(block, own, format)
+            return decode(block, scales, format, self.decoded)
+        if self.instruction.unit.extends_fnuz:
+            return decode_fnuz(block, scales, format)
+        return decode_bits(block, scales, format)
 
 
 def clamped(row: ir.Value, rows: int) -> ir.Value:

@@ -1,0 +1,133 @@
+"""Elements with their scales as bf16, for machines whose conversions read FNUZ numbers (gfx942).
+
+    v_cvt_pk_f32_fp8, v_cvt_pk_f32_bf8      two bytes -> f32, of e4m3 and of e5m2 FNUZ
+
+The fields of a FNUZ number are those of an element with another bias, subnormal ones too:
+
+    e4m3          2 x FNUZ; one that is NaN makes its block NaN (decode_bits.py)
+    e2m3, e3m2    2^7 and 2^13 x FNUZ of e4m3 and of e5m2, where the byte has no higher exponents
+    FNUZ          as it is
+
+The byte of the zero below zero is the NaN of FNUZ, so it becomes zero; of a block whose scale is
+NaN all bytes become that. Then f32 = number x 2^(n + exponent of the scale), by v_ldexp_f32, and
+bf16 is its upper half.
+Elements of e2m1, e5m2 and integers are decoded as elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from iree.compiler import ir
+from iree.compiler.dialects import arith, rocdl, vector
+
+from mxc.dialects.amdgpu import ldexp, permuted_bytes
+from mxc.dialects.quantize_scalars import i32 as number
+from mxc.formats.formats import E4M3, E8M0, BlockFormat, ElementFormat, Specials
+from mxc.formats.recipes import NAN_BYTE
+from mxc.passes.kernels.gpu.decode import by_halves
+from mxc.passes.kernels.gpu.decode_bits import any_nan, decode_bits, looked_up, nan
+from mxc.passes.kernels.vectors import (
+    bitcast,
+    elements,
+    equal,
+    f32,
+    i16,
+    i32,
+    joined,
+    lanes_of,
+    of,
+    splat,
+    table,
+    upper_halves,
+)
+
+#: Bias of the exponent of a FNUZ number, by the bits of its fraction.
+_BIAS = {3: 8, 2: 16}
+#: All bits of four bytes but the signs, and the signs.
+_SIZES, _SIGNS = 0x7F7F7F7F, -0x7F7F7F80
+#: Four FNUZ numbers that are NaN.
+_NANS = -0x7F7F7F80
+#: Elements of 6 bits in bytes: their bits but the sign, and how far that is from the highest bit;
+#: the first elements of two halves.
+_SIX, _TO_SIGN, _FIRST = 0x1F1F1F1F, 2, 0x003F003F
+
+
+def decode_fnuz(block: ir.Value, scales: ir.Value, format: BlockFormat) -> list[ir.Value]:
+    """A block of 32, i8, under its one or two scales, i8 [n], as fragments of bf16 [8], along K."""
+    kind = format.element
+    words = elements(bitcast(block, i32(), lanes_of(block) // 4))
+    if format.scale == E4M3:
+        factors = _scales(scales)
+        return [
+            fragment
+            for half, factor in enumerate(factors)
+            for fragment in looked_up(words[2 * half : 2 * half + 2], factor)
+        ]
+    if kind.bits == 6 or kind == E4M3 or kind.specials is Specials.FNUZ:
+        return by_halves(scales, lambda scale: _decoded(words, kind, scale))
+    return decode_bits(block, scales, format)
+
+
+def _decoded(words: Sequence[ir.Value], kind: ElementFormat, scale: ir.Value) -> list[ir.Value]:
+    byte, found = arith.extui(i32(), scale), []
+    exponent = byte + (_BIAS[kind.mantissa] - kind.bias - E8M0.bias)
+    is_nan = equal(byte, NAN_BYTE)
+    if kind == E4M3:
+        is_nan = is_nan | any_nan(words)
+    for at in range(0, 8, 2):
+        pairs = []
+        for place in (at, at + 1):
+            word = _sixes(words, place) if kind.bits == 6 else words[place]
+            if kind == E4M3:
+                word = _signed(word & _SIZES, word)
+            word = arith.select(is_nan, number(_NANS), word)
+            for high in (False, True):
+                values = elements(_extended(word, high, kind))
+                moved = [ldexp(each, exponent) for each in values]
+                pairs.append(upper_halves(vector.from_elements(of(f32(), 2), moved)))
+        found.append(joined(pairs))
+    return found
+
+
+def _extended(word: ir.Value, high: bool, kind: ElementFormat) -> ir.Value:
+    """Two of four FNUZ numbers, f32 [2]."""
+    convert = rocdl.cvt_pk_f32_fp8 if kind.mantissa == 3 else rocdl.cvt_pk_f32_bf8
+    return convert(of(f32(), 2), word, high)
+
+
+def _signed(sizes: ir.Value, signs: ir.Value) -> ir.Value:
+    """Four bytes with the highest bits of `signs`, but where a byte is zero."""
+    return (sizes + _SIZES & signs) & _SIGNS | sizes
+
+
+def _sixes(words: Sequence[ir.Value], number_of: int) -> ir.Value:
+    """Four elements of 6 bits of a block as bytes: FNUZ numbers."""
+    first, byte = divmod(3 * number_of, 4)
+    later = words[min(first + 1, len(words) - 1)]
+    # Three bytes: the first two, and the last two, as halves of 12 bits.
+    bytes_of = (byte, byte + 1, byte + 1, byte + 2)
+    halves = permuted_bytes(later, words[first], sum(at << 8 * n for n, at in enumerate(bytes_of)))
+    shifts = table(np.array([0, 4], np.int16), i16())
+    word = vector.extract(
+        bitcast(
+            bitcast(vector.from_elements(of(i32(), 1), [halves]), i16(), 2) >> shifts, i32(), 1
+        ),
+        [],
+        [0],
+    )
+    word = word & _FIRST | word << 2 & ~_FIRST
+    return _signed(word & _SIX, word << _TO_SIGN)
+
+
+def _scales(codes: ir.Value) -> list[ir.Value]:
+    """The f32 of the two scales of nvfp4, i8 [2]."""
+    (low, high) = (arith.extui(i32(), each) for each in elements(codes))
+    word = low | high << 8
+    halves = _extended(_signed(word & _SIZES, word), False, E4M3)
+    values = elements(halves * splat(2.0, f32(), 2))
+    return [
+        arith.select(any_nan([each]), nan(), value)
+        for each, value in zip((low, high), values, strict=True)
+    ]
