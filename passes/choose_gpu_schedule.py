@@ -90,7 +90,7 @@ def _chosen(call: GpuContractionCall, gpu: Gpu) -> Schedules:
     results = Results.of(call, gpu.matrix)
     transports: tuple[Transport, ...] = ("stream", "ring")
     # A ring of a dense product has tiles of half a block of the result, which cannot be quantized.
-    if not _may_stage(call) or (call.is_dense and results.blocks is not None):
+    if not _may_stage(call, gpu) or (call.is_dense and results.blocks is not None):
         transports = ("stream",)
     problem = problem_of(call, results)
     if call.of.m is None:
@@ -98,10 +98,10 @@ def _chosen(call: GpuContractionCall, gpu: Gpu) -> Schedules:
     return Schedules([choose(problem, device=gpu, transports=transports)])
 
 
-def _may_stage(call: GpuContractionCall) -> bool:
+def _may_stage(call: GpuContractionCall, gpu: Gpu) -> bool:
     """Whether a kernel with a ring of stages exists for such operands."""
     if call.sums_blocks:
         return False
-    if call.is_dense:
+    if call.is_dense or not gpu.matrix.converts:
         return True
     return call.decoded is None or FloatRing.takes(call.left, call.right, call.decoded)

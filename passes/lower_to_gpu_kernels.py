@@ -62,6 +62,7 @@ from mxc.passes.kernels.gpu.dense.stream import DenseStream
 from mxc.passes.kernels.gpu.floats import FloatBlocks
 from mxc.passes.kernels.gpu.problem import problem_of
 from mxc.passes.kernels.gpu.results import Results
+from mxc.passes.kernels.gpu.ring.decoded_kernel import DecodedRing
 from mxc.passes.kernels.gpu.ring.float_kernel import DenseRing, FloatRing
 from mxc.passes.kernels.gpu.ring.kernel import Ring
 from mxc.passes.kernels.gpu.schedule import GpuSchedule, Schedules, read_schedules
@@ -213,4 +214,6 @@ def _kind(call: GpuContractionCall, schedule: GpuSchedule) -> type[GpuContractio
         return StreamKernel
     if call.sums_blocks:
         raise ValueError("there is no ring for f32 scales that differ along a row")
-    return Ring if call.decoded is None else FloatRing
+    if call.decoded is None:
+        return Ring
+    return FloatRing if schedule.instruction.unit.converts else DecodedRing

@@ -10,8 +10,10 @@ from itertools import product
 from mxc.passes.kernels.gpu.cost import Problem, cost, padding
 from mxc.passes.kernels.gpu.dense.spans import ROWS, STAGE, Spans
 from mxc.passes.kernels.gpu.float_scales import factors_of_step, sums_of
-from mxc.passes.kernels.gpu.fragments import BLOCK, K_STEPS, TileInstruction
+from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT, K_STEPS, TileInstruction
 from mxc.passes.kernels.gpu.output import tiles_of
+from mxc.passes.kernels.gpu.ring.decoded_mainloop import SLOTS
+from mxc.passes.kernels.gpu.ring.decoded_side import BLOCK_BYTES
 from mxc.passes.kernels.gpu.ring.pipeline import ACCUMULATORS
 from mxc.passes.kernels.gpu.ring.scales import AT_ONCE, scale_bytes
 from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, PIECE, layout_bytes
@@ -44,6 +46,8 @@ _TILE = 16
 _TILES = 16
 #: Bits of an element of both sides, where both are decoded, of which 16 tiles have registers.
 _PACKED = 12
+#: Registers for addresses, and for a block while it is decoded.
+_DECODERS = 70
 #: Latencies of memory that a ring of floats has time for, and the stages that it has at most.
 _LATENCIES, _MOST_STAGES = 1.5, 8
 #: Stages of a ring: with fewer than two nothing is loaded while something is multiplied, and more
@@ -129,6 +133,8 @@ def candidates(problem: Problem, device: Gpu = GFX950) -> Iterator[GpuSchedule]:
             yield from _dense_rings(problem, device)
         return
     yield from _streams(problem, device)
+    if problem.parts and not any(problem.shared) and _decodes_once(device):
+        yield from _decoded_rings(problem, device)
     if device.matrix.dma != PIECE:
         return
     if problem.parts and not any(problem.shared) and problem.blocks >= AT_ONCE:
@@ -272,6 +278,31 @@ def _rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
                 if stages * slot + scale_bytes(rows, waves) <= device.unit.lds_bytes:
                     yield _ring(INSTRUCTION, tiles, places, stages, _K_STEPS)
                     break
+
+
+def _decodes_once(device: Gpu) -> bool:
+    """Whether a workgroup decodes each block once: there are no conversions, which every wave may
+    repeat, and an instruction with as many sums as waves have registers for."""
+    unit = device.matrix
+    return not unit.converts and any(form.m == INSTRUCTION.rows for form in unit.forms)
+
+
+def _decoded_rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
+    """A stage is one block along K; there are two in LDS."""
+    large = TileInstruction(INSTRUCTION.rows, device.matrix)
+    for m, n in product((4, 3, 2, 1), repeat=2):
+        found = _ring(large, (m, n), (2, 2, 1), SLOTS, 1)
+        size = SLOTS * (found.rows * problem.parts + found.columns) * BLOCK_BYTES
+        fits = size <= device.workgroup_lds_bytes
+        if n % problem.halves == 0 and fits and _of_decoded(problem, m, n) <= device.unit.registers:
+            yield found
+
+
+def _of_decoded(problem: Problem, m: int, n: int) -> int:
+    """Registers of a wave of such a ring: sums, half a stage and the one after it, four blocks of a
+    row of each side, and what they are decoded with."""
+    fragments = 2 * FRAGMENT // 2 * (m * problem.parts + n)
+    return m * n * INSTRUCTION.totals + fragments + K_STEPS * sum(problem.bits) + _DECODERS
 
 
 def _float_rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:

@@ -16,14 +16,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mxc.passes.kernels.gpu.fragments import BLOCK, K_STEPS
+from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT, K_STEPS
 from mxc.passes.kernels.gpu.schedule import GpuSchedule
 from mxc.targets.gpu import Gpu
 
 #: Waves of a streaming kernel that a SIMD holds: what its registers allow, mostly.
 _STREAM_WAVES = 2
 #: Vector instructions that decode a block of so many bits an element, where no conversion does.
-_DECODE = {4: 110, 6: 180, 8: 150}
+_DECODE = {4: 100, 6: 180, 8: 150}
+#: The same where conversions read FNUZ numbers.
+_EXTEND = {4: 100, 6: 160, 8: 130}
+#: Instructions beside these for a stage of which each block is decoded once: loads, stores, scales.
+_BESIDE = 30
 #: What waves get of LDS, and of the path to memory, when they all want it.
 _SHARED = 0.9
 #: The same where conversions do.
@@ -33,6 +37,8 @@ _SPLIT = {1: 0, 2: 160, 3: 240}
 #: Times that a k-step waits for a tile of floats that are split. By the issue model four k-steps of
 #: f32 by f4 take 18812 clocks.
 _WAITS = 4
+#: Lanes of a wave that may be alone on its SIMD.
+_WIDE = 64
 #: Bytes of a result.
 _RESULT = 4
 #: Bits of an element with a scale, at most.
@@ -135,20 +141,21 @@ def _at_once(schedule: GpuSchedule, device: Gpu) -> int:
 
 def _k_step(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float:
     """Clocks of a k-step of one workgroup that has a unit to itself."""
+    if schedule.transport == "ring" and problem.parts and not device.matrix.converts:
+        return _decoded_k_step(problem, schedule, device)
     unit, rates = device.unit, device.rates
     m, n = schedule.tiles
     waves = schedule.threads // unit.wave
     instruction = schedule.instruction
     if problem.parts:
-        decode = _CONVERT if instruction.unit.converts else _DECODE
+        decode = _CONVERT if instruction.unit.converts else _decoding(device)
         first = _SPLIT[problem.parts] if problem.is_float else decode[problem.bits[0]]
         products = m * n * problem.parts * BLOCK // instruction.fragment
         second = 0 if problem.is_dense else decode[problem.bits[1]]
         issued = products + m * first + n * second
         clocks = m * n * instruction.decoded_clocks * problem.parts
-        if schedule.transport == "stream" and not problem.is_float and instruction.unit.converts:
-            # Tiles that make up for decoding both sides leave one wave a SIMD: it decodes, then
-            # multiplies. A ring does both at once.
+        if schedule.transport == "stream" and _is_alone(problem, schedule):
+            # It decodes, then multiplies. A ring does both at once.
             clocks += issued * rates.issue
         clocks = max(clocks, issued * rates.issue)
     else:
@@ -169,6 +176,38 @@ def _k_step(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float:
     return max(matrix, shared / _SHARED, late)
 
 
+def _is_alone(problem: Problem, schedule: GpuSchedule) -> bool:
+    """Whether tiles that make up for decoding leave one wave a SIMD: of both sides, and where no
+    conversion decodes, of one. Not in waves of 32, which have half of the tiles."""
+    unit = schedule.instruction.unit
+    if unit.converts:
+        return not problem.is_float
+    return not problem.is_dense and unit.lanes == _WIDE
+
+
+def _decoding(device: Gpu) -> dict[int, int]:
+    """Vector instructions that decode a block without conversions of scaled elements, by bits."""
+    return _EXTEND if device.matrix.extends_fnuz else _DECODE
+
+
+def _decoded_k_step(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float:
+    """The same where a workgroup decodes a block of each row once, a lane one of each side."""
+    rates, instruction = device.rates, schedule.instruction
+    m, n = schedule.tiles
+    products = m * n * problem.parts * BLOCK // instruction.fragment
+    decode = _decoding(device)
+    decoded = _SPLIT[problem.parts] if problem.is_float else decode[problem.bits[0]]
+    decoded += decode[problem.bits[1]]
+    reads = BLOCK // FRAGMENT * (m * problem.parts + n)
+    issued = products + reads + instruction.groups * (decoded + _BESIDE)
+    matrix = m * n * instruction.decoded_clocks * problem.parts
+    down, right, _ = schedule.waves
+    path = _side_bytes(problem, schedule, m * down, n * right) / rates.memory_bytes_per_clock
+    # What is asked for comes four blocks later.
+    late = rates.memory_latency * instruction.groups / K_STEPS
+    return max(matrix, issued * rates.issue, path / _SHARED, late)
+
+
 def _side_bytes(problem: Problem, schedule: GpuSchedule, m: int, n: int) -> int:
     """Bytes of a k-step, for so many tiles of lhs and of rhs."""
     size = schedule.instruction.rows * schedule.instruction.groups
@@ -187,6 +226,8 @@ def _asked(problem: Problem, schedule: GpuSchedule) -> int:
     k_steps: float = K_STEPS * k
     if schedule.transport == "ring":
         k_steps = _of_stage(problem, schedule) * (schedule.stages - 1)
+        if problem.parts and not schedule.instruction.unit.converts:
+            k_steps = K_STEPS / schedule.instruction.groups
     return int(k_steps * _side_bytes(problem, schedule, *tiles))
 
 

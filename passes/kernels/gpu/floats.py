@@ -140,14 +140,7 @@ class FloatSide:
 
     def split(self, floats: ir.Value) -> list[ir.Value]:
         """A run of 8 as the floats in registers that add up to it."""
-        brief = of(ir.BF16Type.get(), FRAGMENT)
-        if self.kind.memory == self.register:
-            return [floats]
-        if self.kind.rounded:
-            return [arith.truncf(brief, floats)]
-        wide = of(f32(), FRAGMENT)
-        left = floats if self.kind.memory == "f32" else arith.extf(wide, floats)
-        return bf16_parts(left, self.kind.parts(self.register))
+        return split_floats(self.kind, floats, self.register)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,6 +185,18 @@ class DenseSide(FloatSide):
         count = self._part // _LOAD
         start = k_step * self.loads + tile * count
         return self._runs(loaded[start : start + count])
+
+
+def split_floats(kind: FloatBlocks, floats: ir.Value, register: Register) -> list[ir.Value]:
+    """A run of 8 floats of a kind as the floats in registers that add up to it."""
+    brief = of(ir.BF16Type.get(), FRAGMENT)
+    if kind.memory == register:
+        return [floats]
+    if kind.rounded:
+        return [arith.truncf(brief, floats)]
+    wide = of(f32(), FRAGMENT)
+    left = floats if kind.memory == "f32" else arith.extf(wide, floats)
+    return bf16_parts(left, kind.parts(register))
 
 
 def bf16_parts(left: ir.Value, count: int, *, finite: bool = False) -> list[ir.Value]:

@@ -78,15 +78,15 @@ class StagedProduct(GpuContraction):
             "amdgpu-agpr-alloc": str(m * n * INSTRUCTION.totals),
         }
 
-    def require_fit(self, *, k_steps: int) -> None:
-        """Raise ValueError where a ring has other stages than the kernel, or LDS too few bytes."""
+    def require_fit(self, *, k_steps: int, lds: int = GFX950.unit.lds_bytes) -> None:
+        """Raise ValueError where a ring has other stages than the kernel, or more than `lds` bytes
+        of LDS."""
         if self.schedule.stages < 2 or self.schedule.k_steps != k_steps:
             steps = "1 k-step" if k_steps == 1 else f"{k_steps} k-steps"
             raise ValueError(f"{self.schedule}: a ring has 2 stages or more, here of {steps}")
-        if self.lds_bytes > GFX950.unit.lds_bytes:
+        if self.lds_bytes > lds:
             raise ValueError(
-                f"{self.schedule}: {self.lds_bytes} bytes of LDS, where there are "
-                f"{GFX950.unit.lds_bytes}"
+                f"{self.schedule}: {self.lds_bytes} bytes of LDS, where there are {lds}"
             )
 
     def require_accumulators(self) -> None:

@@ -25,8 +25,10 @@ from mxc.passes.kernels.calls import build
 from mxc.passes.kernels.executables import Threads, dispatch
 from mxc.passes.kernels.gpu.decode import Register
 from mxc.passes.kernels.gpu.floats import FloatBlocks
+from mxc.passes.kernels.gpu.fragments import TileInstruction
+from mxc.passes.kernels.gpu.ring.decoded_kernel import DecodedRing
 from mxc.passes.kernels.gpu.ring.float_kernel import FloatRing
-from mxc.passes.kernels.gpu.ring.kernel import Ring
+from mxc.passes.kernels.gpu.ring.kernel import Ring, StagedProduct
 from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION
 from mxc.passes.kernels.gpu.schedule import GpuSchedule
 from mxc.passes.kernels.gpu.sides import ScaledBlocks
@@ -37,7 +39,7 @@ from mxc.simulator.run.translate import TranslatedKernel
 from mxc.simulator.watch.count import Counter
 from mxc.simulator.watch.observe import ObserverGroup
 from mxc.simulator.watch.sanitizer import Sanitizer
-from mxc.targets.amd import GFX950
+from mxc.targets.amd import known_gpu
 
 Doubles = npt.NDArray[np.float64]
 Bytes = npt.NDArray[np.uint8]
@@ -70,11 +72,13 @@ class Case:
     groups: int = 1
     experts: int = 0
     share: int = 1
+    target: str = "gfx950"
 
     @property
-    def kernel(self) -> Ring | FloatRing:
+    def kernel(self) -> Ring | FloatRing | DecodedRing:
+        unit = known_gpu(self.target).matrix
         schedule = GpuSchedule(
-            instruction=INSTRUCTION,
+            instruction=TileInstruction(INSTRUCTION.rows, unit),
             tiles=self.tiles,
             waves=self.waves,
             transport="ring",
@@ -86,7 +90,10 @@ class Case:
         if self.lhs not in FORMATS:
             source = ("f32", True) if self.lhs == ROUNDED else (self.lhs, False)
             lhs = FloatBlocks(*source, blocks)
-            return FloatRing(lhs, *rest, decoded=self.register)
+            ring = FloatRing if unit.converts else DecodedRing
+            return ring(lhs, *rest, decoded=self.register)
+        if not unit.converts:
+            return DecodedRing(scaled(self.lhs, blocks), *rest, decoded=self.register)
         if {self.lhs, self.rhs} & {NVFP4, "mxint8"}:
             return FloatRing(scaled(self.lhs, blocks), *rest, decoded=self.register)
         return Ring(scaled(self.lhs, blocks), *rest)
@@ -94,6 +101,8 @@ class Case:
     @property
     def register(self) -> Register:
         """What both sides are in registers."""
+        if not known_gpu(self.target).matrix.converts:
+            return "bf16"
         return "f16" if {self.lhs, self.rhs} <= {"f16", NVFP4} else "bf16"
 
 
@@ -115,7 +124,7 @@ class Compiled:
 
 def compile_ring(case: Case, folder: Path) -> Compiled:
     """The kernel of a case, compiled into a folder."""
-    flags = ("--iree-hal-target-device=hip", "--iree-rocm-target=gfx950", *LLVM_FLAGS)
+    flags = ("--iree-hal-target-device=hip", f"--iree-rocm-target={case.target}", *LLVM_FLAGS)
     dumps = [f"--iree-hal-dump-executable-{what}-to={folder}" for what in DUMPS]
     tools.compile_str(program(case.kernel), extra_args=[*flags, *dumps])
     (code,), (text,) = (list(folder.glob(f"*.{end}")) for end in ("hsaco", "rocmasm"))
@@ -131,7 +140,7 @@ def drains(assembly: str) -> bool:
     return "vmcnt(0)" in assembly[assembly.rindex("offen lds") :]
 
 
-def program(kernel: Ring | FloatRing) -> str:
+def program(kernel: StagedProduct) -> str:
     """A program that only calls the kernel."""
     with new_context(), ir.Location.unknown():
         types = [as_tensor(each.memref) for each in kernel.buffers]
@@ -227,7 +236,7 @@ def loop_of(compiled: Compiled) -> tuple[Loop, float]:
     assert figure("agpr_count") >= 16 * m * n
     assert figure("vgpr_count") <= 512
     assert figure("vgpr_spill_count") == figure("private_segment_fixed_size") == 0
-    unit = GFX950.unit
+    unit = known_gpu(compiled.case.target).unit
     assert unit.rates is not None
     loop = hot_loop(text)
     found = estimate(read_steps(loop.lines, unit.rates), unit, workgroup_size=256)

@@ -1,0 +1,210 @@
+"""The stages of a ring whose sides are decoded once for a workgroup.
+
+A stage is a block along K. Two have room in LDS. While one is multiplied, lanes decode the block of
+rhs of the next stage, and that of lhs of the stage after it, into the slots that have been read:
+
+    for each stage s:
+      multiply its first half; meanwhile      # interleave.py
+        read the second half from LDS
+        decode rhs of stage s + 1 to the other slot
+      wait for these, and for all waves
+      multiply its second half; meanwhile
+        read the first half of stage s + 1
+        decode lhs of stage s + 2 to this slot
+
+What is decoded was loaded to registers four stages before. Past the end of K zeros are loaded; no
+memory moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+
+from iree.compiler import ir
+from iree.compiler.dialects import scf
+
+from mxc.dialects.amdgpu import mfma, pinned, wait_for_waves, zeros
+from mxc.passes.kernels.carried import values_of, with_values
+from mxc.passes.kernels.gpu.fragments import FRAGMENT, K_STEPS
+from mxc.passes.kernels.gpu.ring.decoded_side import BLOCK_BYTES, PIECES, DecodedSide
+from mxc.passes.kernels.gpu.ring.divided import divided
+from mxc.passes.kernels.gpu.ring.interleave import InterleavedWork, evenly, interleaved_within
+from mxc.passes.kernels.gpu.schedule import GpuSchedule
+from mxc.passes.kernels.vectors import bitcast, f32, i32, index, loop, of, parts_of
+from mxc.targets.amd import GFX942
+
+#: Slots of LDS.
+SLOTS = 2
+#: Share of a half in which reads are issued, and until which all is decoded.
+_READS, _DECODED = 0.5, 0.9
+
+#: A side, a tile of it, a part of those that add up to its floats.
+Key = tuple[int, int, int]
+
+
+@dataclass
+class _Held:
+    """What a lane holds between stages: sums; fragments of half a stage; by side and by block of
+    four what was loaded of its row; by side the scales of four blocks."""
+
+    totals: list[ir.Value]
+    fragments: dict[Key, ir.Value]
+    loaded: list[list[list[ir.Value]]]
+    words: list[list[ir.Value]]
+
+
+class DecodedMainloop:
+    """What a wave does along K. `sides`: lhs and rhs; `blocks` of both; `kept`: i32 that are needed
+    after it."""
+
+    def __init__(
+        self,
+        schedule: GpuSchedule,
+        sides: tuple[DecodedSide, DecodedSide],
+        blocks: int,
+        kept: Sequence[ir.Value],
+    ) -> None:
+        """What does not depend on the insertion point."""
+        self._sides, self._blocks, self._kept = sides, blocks, kept
+        self._instruction, self._tiles = schedule.instruction, schedule.tiles
+        self._halves = PIECES // self._instruction.groups
+        rows = schedule.rows * sides[0].parts + schedule.columns
+        self._slot_bytes = rows * BLOCK_BYTES
+        self._keys: list[Key] = [
+            (number, tile, part)
+            for number, side in enumerate(sides)
+            for tile in range(self._tiles[number])
+            for part in range(side.parts)
+        ]
+
+    def sums(self) -> list[ir.Value]:
+        """Build all stages: the sums of the tiles, row after row."""
+        held = self._begin()
+        passes, rest = divmod(self._blocks, K_STEPS)
+        if passes:
+            with loop(index(0), index(passes), index(1), values_of(held)) as (four, now, op):
+                scf.YieldOp(values_of(self._four(with_values(held, now), four, K_STEPS)))
+            held = with_values(held, op.results)
+        if rest:
+            held = self._four(held, index(passes), rest)
+        return held.totals
+
+    def _begin(self) -> _Held:
+        """Decode the first stage, and lhs of the second."""
+        words = [side.scales(index(0)) for side in self._sides]
+        loaded = [[side.load(index(x)) for x in range(K_STEPS)] for side in self._sides]
+        kind = of(f32(), self._instruction.totals)
+        held = _Held([], {}, loaded, words)
+        for number, block in ((0, 0), (1, 0), (0, 1)):
+            self._store(number, loaded[number][block], words[number], block, block)
+            loaded[number][block] = self._sides[number].load(index(K_STEPS + block))
+        wait_for_waves()
+        for key in self._keys:
+            held.fragments[key] = self._read(key, 0, 0)
+        held.totals = [zeros(kind)] * (self._tiles[0] * self._tiles[1])
+        return held
+
+    def _four(self, held: _Held, four: ir.Value, count: int) -> _Held:
+        """So many of four stages, `four` of which came before."""
+        self._next: list[list[ir.Value]] = []
+        pinned(self._kept)
+        for stage, half in product(range(count), range(self._halves)):
+            self._half(held, four, stage, half)
+        if count == K_STEPS:
+            held.words = self._next
+        return held
+
+    def _half(self, held: _Held, four: ir.Value, stage: int, half: int) -> None:
+        """Multiply half a stage, and bring what comes after it."""
+        last = half + 1 == self._halves
+        ready: dict[Key, ir.Value] = {}
+        works: list[InterleavedWork] = []
+
+        def read(key: Key) -> None:
+            slot = (stage + last) % SLOTS * self._slot_bytes
+            ready[key] = self._read(key, (half + 1) % self._halves, slot)
+
+        reads = [partial(read, key) for key in self._keys]
+        works += evenly("ds_read", reads, 0.0, _READS)
+        products = [
+            partial(self._multiply, held, tile, part, column, piece)
+            for piece in range(FRAGMENT // self._instruction.fragment)
+            for part in reversed(range(self._sides[0].parts))
+            for tile, column in product(*map(range, self._tiles))
+        ]
+        count = round(_DECODED * len(products))
+        # rhs of the next stage, then lhs of the one after it.
+        works += self._decodes(held, four, 1 - half, stage + 1 + half, count)
+        most = max((work.count for work in works), default=0)
+        interleaved_within(products, works, max(self._budget, most + 1), waits=not last)
+        if not last:
+            wait_for_waves()
+        held.fragments = ready
+        self._pin(held)
+
+    @property
+    def _budget(self) -> int:
+        """Instructions that a wave issues while a product is computed."""
+        return self._instruction.form.clocks // GFX942.rates.issue - 1
+
+    def _decodes(
+        self, held: _Held, four: ir.Value, number: int, ahead: int, count: int
+    ) -> list[InterleavedWork]:
+        """Decode the block of a side of stage `ahead` after the first of four, and load the one
+        that comes four stages later."""
+        side, (more, block) = self._sides[number], divmod(ahead, K_STEPS)
+        if not self._next:
+            self._next = [each.scales(four + 1) for each in self._sides]
+        words = self._next[number] if more else held.words[number]
+
+        def decode() -> None:
+            self._store(number, held.loaded[number][block], words, block, ahead)
+
+        def load() -> None:
+            held.loaded[number][block] = side.load((four + (1 + more)) * K_STEPS + block)
+
+        pieces = divided(decode, count)
+        found = [
+            InterleavedWork(_DECODED * at / len(pieces), "valu", issue, size)
+            for at, (issue, size) in enumerate(pieces)
+        ]
+        return [*found, InterleavedWork(_DECODED, "vmem_read", load, 4)]
+
+    def _store(
+        self,
+        number: int,
+        loaded: Sequence[ir.Value],
+        words: Sequence[ir.Value],
+        block: int,
+        stage: int,
+    ) -> None:
+        """Decode a block of a side, number `block` of four, into the slot of a stage."""
+        side, slot = self._sides[number], stage % SLOTS * self._slot_bytes
+        for piece, parts in enumerate(side.decode(loaded, words, block)):
+            for part, each in enumerate(parts):
+                side.write(piece, part, each, slot)
+
+    def _multiply(self, held: _Held, tile: int, part: int, column: int, piece: int) -> None:
+        size = self._instruction.fragment
+        left, right = (
+            list(parts_of(held.fragments[key], size))[piece]
+            for key in ((0, tile, part), (1, column, 0))
+        )
+        at = tile * self._tiles[1] + column
+        shape = self._instruction.form.shape
+        held.totals[at] = mfma(shape, right, left, held.totals[at])
+
+    def _pin(self, held: _Held) -> None:
+        """What is multiplied next is there from here on."""
+        kind = next(iter(held.fragments.values())).type
+        count = kind.shape[0]
+        pins = pinned([bitcast(each, i32(), count // 2) for each in held.fragments.values()])
+        for key, each in zip(list(held.fragments), pins, strict=True):
+            held.fragments[key] = bitcast(each, kind.element_type, count)
+
+    def _read(self, key: Key, half: int, slot: int) -> ir.Value:
+        number, tile, part = key
+        return self._sides[number].read(tile, part, half, slot)

@@ -1,0 +1,149 @@
+"""A side that a workgroup decodes once: from memory to the lanes that decode it, to LDS as floats.
+
+In LDS a stage has a block of 32 floats of every row, in four pieces of 8 elements. Piece p of row r
+lies at place p ^ f(r), so that neither the 16 lanes that access 64 banks together (16 rows, the
+same piece) nor the 8 lanes of 32 banks meet one twice:
+
+    16 bytes:   place = 4 r + (p ^ f(r)),   f(r) = r / 2 mod 4 ^ r / 8 mod 2
+
+A lane decodes a block of its row, of each side, in every stage. Where there are fewer rows than
+lanes, several decode the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from iree.compiler import ir
+from iree.compiler.dialects import vector
+
+from mxc.dialects.amdgpu import thread
+from mxc.passes.kernels.gpu.decode import Register
+from mxc.passes.kernels.gpu.floats import FloatBlocks, split_floats
+from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT, K_STEPS, TileInstruction, whole
+from mxc.passes.kernels.gpu.lanes import Lane
+from mxc.passes.kernels.gpu.parts import load_bytes
+from mxc.passes.kernels.gpu.sides import ScaledBlocks, ScaledSide
+from mxc.passes.kernels.vectors import (
+    below,
+    bitcast,
+    elements,
+    i8,
+    i32,
+    joined,
+    lanes_of,
+    of,
+    part_of,
+)
+
+#: Bytes of a piece: a read or a write of a lane.
+PIECE = 16
+#: Pieces of a block, and its bytes.
+PIECES = BLOCK // FRAGMENT
+BLOCK_BYTES = PIECES * PIECE
+
+
+class DecodedSide:
+    """One side, for one lane: `buffers` in memory, `start` of its bytes in a slot of `memory`.
+
+    `rows`: of the workgroup's tile; `row_of`: the row in memory of one of them; `first`: the first
+    row of this wave's tiles.
+    """
+
+    def __init__(
+        self,
+        kind: ScaledBlocks | FloatBlocks,
+        register: Register,
+        instruction: TileInstruction,
+        lane: Lane,
+        buffers: Sequence[ir.Value],
+        rows: int,
+        memory: ir.Value,
+        start: int,
+        first: ir.Value,
+        row_of: Callable[[ir.Value], ir.Value],
+    ) -> None:
+        """At the insertion point: what is the same in all stages."""
+        self.kind, self._register, self._rows = kind, register, instruction.rows
+        self.parts = parts_of_side(kind, register)
+        self._elements, self._memory = buffers[0], memory
+        own = thread() % rows
+        self._row = row_of(own)
+        self._start = self._row * (kind.blocks * kind.block_bytes)
+        self._part_bytes = rows * BLOCK_BYTES
+        self._into = [_place(own, piece) + start for piece in range(PIECES)]
+        row = lane.row
+        self._from = [
+            _place(row, lane.group + part * instruction.groups) + (first * BLOCK_BYTES + start)
+            for part in range(PIECES // instruction.groups)
+        ]
+        self._scaled: ScaledSide | None = None
+        if isinstance(kind, ScaledBlocks):
+            given = (buffers[0], buffers[1])
+            self._scaled = ScaledSide(kind, instruction, lane, given, (self._row,), register)
+
+    def load(self, block: ir.Value) -> list[ir.Value]:
+        """The bytes of a block of this lane's row, as i32; zero past the end."""
+        kind = self.kind
+        inside = below(block, kind.blocks)
+        start = self._start + block * kind.block_bytes
+        if isinstance(kind, ScaledBlocks):
+            places = [(piece.start, piece.bytes) for piece in whole(kind.bits)]
+        else:
+            places = [(at, PIECE) for at in range(0, kind.block_bytes, PIECE)]
+        found = [load_bytes(self._elements, start + at, size, inside) for at, size in places]
+        return [bitcast(each, i32(), lanes_of(each) // 4) for each in found]
+
+    def scales(self, four: ir.Value) -> list[ir.Value]:
+        """The scales of four blocks of this lane's row, i32, after `four` such groups."""
+        if self._scaled is None:
+            return []
+        found = self._scaled.scales_of(self._row, four * K_STEPS, masked=True)
+        words = bitcast(found, i32(), lanes_of(found) // 4)
+        return [vector.extract(words, [], [at]) for at in range(lanes_of(words))]
+
+    def decode(
+        self, loaded: Sequence[ir.Value], scales: Sequence[ir.Value], number: int
+    ) -> list[list[ir.Value]]:
+        """Block `number` of four as pieces of floats, [piece][part]."""
+        kind = self.kind
+        if isinstance(kind, FloatBlocks):
+            each = FRAGMENT * kind.bits // 8 // PIECE
+            runs = [joined(loaded[at : at + each]) for at in range(0, len(loaded), each)]
+            floats = [bitcast(run, kind.element, FRAGMENT) for run in runs]
+            return [split_floats(kind, run, self._register) for run in floats]
+        assert self._scaled is not None
+        # Not as bytes, of which LLVM would make registers.
+        block = [word for each in loaded for word in elements(each)]
+        own = part_of(_bytes(scales), number * kind.scales, kind.scales)
+        return [[piece] for piece in self._scaled.decoded_block(_bytes(block), own)]
+
+    def write(self, piece: int, part: int, floats: ir.Value, slot: int) -> None:
+        """Store a piece of this lane's block to a slot."""
+        at = self._into[piece] + (slot + part * self._part_bytes)
+        vector.store(bitcast(floats, i8(), PIECE), self._memory, [at], alignment=PIECE)
+
+    def read(self, tile: int, part: int, number: int, slot: int) -> ir.Value:
+        """The floats of this lane's row of a tile: what its group has in part `number` of a
+        stage, of one `part` of those that add up."""
+        at = self._from[number]
+        at = at + (slot + part * self._part_bytes + tile * self._rows * BLOCK_BYTES)
+        found = vector.load(of(i8(), PIECE), self._memory, [at], alignment=PIECE)
+        return bitcast(found, ir.Type.parse(self._register), FRAGMENT)
+
+
+def _bytes(words: Sequence[ir.Value]) -> ir.Value:
+    """The bytes of some i32."""
+    whole = vector.from_elements(of(i32(), len(words)), list(words))
+    return bitcast(whole, i8(), 4 * len(words))
+
+
+def parts_of_side(kind: ScaledBlocks | FloatBlocks, register: Register) -> int:
+    """The floats in registers whose sum is an element."""
+    return kind.parts(register) if isinstance(kind, FloatBlocks) else 1
+
+
+def _place(row: ir.Value, piece: ir.Value | int) -> ir.Value:
+    """The byte of a piece of a row."""
+    swizzle = row // 2 % PIECES ^ row // 8 % 2
+    return row * BLOCK_BYTES + (swizzle ^ piece) * PIECE

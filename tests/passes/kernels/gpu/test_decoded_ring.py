@@ -1,0 +1,120 @@
+"""Kernels that decode both sides once for a workgroup, on the simulator with its sanitizer."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from rings import (
+    E2M3,
+    E3M2,
+    E4M3,
+    E5M2,
+    F4,
+    NVFP4,
+    ROUNDED,
+    SQUARE,
+    Bytes,
+    Case,
+    Compiled,
+    Doubles,
+    compile_ring,
+    loop_of,
+    simulate,
+)
+
+_OTHER = Case(F4, F4, 64, 64, 64, waves=SQUARE, stages=2, k_steps=1, target="gfx942")
+
+
+def case(lhs: str, rhs: str, m: int, n: int, k: int, tiles: tuple[int, int] = (1, 1)) -> Case:
+    """On gfx942."""
+    return replace(_OTHER, lhs=lhs, rhs=rhs, m=m, n=n, k=k, tiles=tiles)
+
+
+#: Every way to decode; no, one and some passes of four stages, with each number that is left.
+CASES = [
+    case(F4, F4, 70, 100, 544, (2, 1)),
+    case(F4, E2M3, 64, 132, 32, (1, 2)),
+    case(E3M2, E4M3, 130, 68, 192, (3, 1)),
+    case(E5M2, "mxint8", 64, 64, 256),
+    case(NVFP4, NVFP4, 70, 100, 352, (2, 1)),
+    case(E4M3, NVFP4, 64, 132, 320, (1, 4)),
+    case("bf16", F4, 260, 100, 288, (4, 1)),
+    case("f16", E2M3, 40, 68, 128, (1, 2)),
+    case("f32", E4M3, 70, 64, 160),
+    replace(case(ROUNDED, F4, 68, 36, 256), groups=3, experts=2, share=4),
+]
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], Compiled]:
+    """The kernel of a case, compiled once."""
+    return cache(lambda case: compile_ring(case, tmp_path_factory.mktemp("ring")))
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_as_numpy_and_clean(case: Case, compiled: Callable[[Case], Compiled]) -> None:
+    run = simulate(case, compiled(case).kernel)
+    error = np.abs(run.found - run.wanted).max() / np.abs(run.wanted).max()
+    assert error < 1e-6
+    assert not run.sanitizer.findings
+    assert run.counter.counts.bank_conflicts == 0
+
+
+@pytest.mark.parametrize("lhs", [F4, E4M3, E2M3, NVFP4])
+def test_a_scale_that_is_nan_makes_its_row_nan(
+    lhs: str, compiled: Callable[[Case], Compiled]
+) -> None:
+    own = case(lhs, F4, 64, 64, 128)
+
+    def spoil(p: Bytes, q: Bytes, wanted: Doubles) -> None:
+        p[3, 1], q[5, 0] = 0x7F if lhs == NVFP4 else 0xFF, 0xFF
+        wanted[0, 3], wanted[0, :, 5] = np.nan, np.nan
+
+    run = simulate(own, compiled(own).kernel, spoil)
+    assert (np.isnan(run.found) == np.isnan(run.wanted)).all()
+
+
+@pytest.mark.parametrize(
+    ("lhs", "rhs", "share"),
+    [(F4, F4, 0.98), (E4M3, E4M3, 0.97), (E2M3, E3M2, 0.95), ("bf16", F4, 0.92)],
+)
+def test_matrix_cores_have_work(
+    lhs: str, rhs: str, share: float, compiled: Callable[[Case], Compiled]
+) -> None:
+    """A hundred instructions decode a block, and stand between products."""
+    own = case(lhs, rhs, 256, 256, 2048, (4, 4))
+    loop, found = loop_of(compiled(own))
+    assert loop.census["matrix"] == 4 * 4 * 16
+    assert not {"scratch", "accvgpr"} & loop.census.keys()
+    assert found >= share
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        case(F4, F4, 4097, 4097, 256, (4, 4)),
+        case(ROUNDED, F4, 256, 256, 256, (4, 3)),
+        case("bf16", E4M3, 256, 256, 256, (4, 4)),
+    ],
+    ids=str,
+)
+def test_nothing_spills(case: Case, compiled: Callable[[Case], Compiled]) -> None:
+    """Where stores are masked, and where most of a side waits in registers."""
+    loop_of(compiled(case))
+
+
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        (case("f16", F4, 64, 64, 512, (4, 4)), "of LDS, where there are 65536"),
+        (case(F4, F4, 64, 64, 512, (5, 4)), "256 accumulation registers"),
+        (case(F4, F4, 64, 64, 512, (5, 1)), "a lane for 256 rows"),
+        (replace(case(F4, F4, 64, 64, 512), stages=3), "and 2 stages"),
+        (replace(case(F4, F4, 64, 64, 512), waves=(2, 1, 1)), "has 256 lanes"),
+    ],
+)
+def test_refuses_what_it_cannot_compute(case: Case, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        _ = case.kernel
