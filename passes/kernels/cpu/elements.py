@@ -46,6 +46,9 @@ from mxc.passes.kernels.vectors import as_integers, bitcast, f32, i8, i16, i32, 
 #: turn.
 _TURNS = (0, 2, 1, 3)
 
+#: Mantissa bits of f32.
+_MANTISSA = 23
+
 #: Loads unit i of the block: the bytes i8 [4 * lanes] of 16 (or fewer) rows.
 Raw = Callable[[int], ir.Value]
 
@@ -335,6 +338,9 @@ def _of_bytes(isa: Isa, kind: Kind, element: ElementFormat, codes: ir.Value) -> 
     """Yield the registers of codes i8 [4 * lanes] in this order, as pairs or floats."""
     grain = isa.grain(kind, element)
     if grain == "bytes":
+        if kind == "floats" and element == INT8:
+            yield from _floats_of_int8(isa, codes)
+            return
         for both in isa.pairs_of_bytes(element, codes):
             yield from _pair_as(kind, both, isa)
         return
@@ -346,6 +352,18 @@ def _of_bytes(isa: Isa, kind: Kind, element: ElementFormat, codes: ir.Value) -> 
         dwords = as_integers(i32(), codes)
         two = [isa.floats_of_dwords(element, shifted(dwords, 8 * p + 16 * w)) for w in range(2)]
         yield from _floats_as(kind, two, isa)
+
+
+def _floats_of_int8(isa: Isa, codes: ir.Value) -> Iterator[ir.Value]:
+    """Yield f32 of int8 [4 * lanes], bytes 0, 2, 1 and 3: the bits of a byte that is made unsigned
+    become the last bits of a number in which they count units; the rest of it is subtracted. This
+    takes three instructions; a lookup by eight bits takes more."""
+    unit = np.float32(INT8.min_positive)
+    base = unit * np.float32(2**_MANTISSA)
+    flipped = as_integers(i32(), codes ^ splat(-128, i8(), 4 * isa.lanes))
+    for byte in (0, 2, 1, 3):
+        bits = shifted(flipped, 8 * byte) & 0xFF | int(base.view(np.int32))
+        yield bitcast(bits, f32(), isa.lanes) - float(base + 128 * unit)
 
 
 def _pair_as(kind: Kind, both: ir.Value, isa: Isa) -> Iterator[ir.Value]:
