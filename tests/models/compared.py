@@ -5,7 +5,6 @@ reference over the whole sequence has what every check wants: logits at each pos
 that it would choose there.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,10 +26,6 @@ PROMPT, GENERATED = 23, 64
 #: it loses in float32.
 TOLERANCE, ROUNDING = 2e-5, 3
 
-#: The schedule with the smallest tiles, of each product: its results have the same bits as those of
-#: others (tests/passes/kernels/test_schedules.py), and LLVM has a third of the code to compile.
-SCHEDULES = [{"schedule": -1}]
-
 
 class Reference(Protocol):
     """transformers' model, whose sequences have tokens below `vocabulary`."""
@@ -46,9 +41,7 @@ class Reference(Protocol):
 def compile_small(
     checkpoint: Path, artifact: Path, target: str = "cpu", **options: Any
 ) -> Artifact:
-    """Compile for this CPU with few instructions: small tiles, and no second code generation."""
-    schedules = artifact.with_name("schedules.json")
-    schedules.write_text(json.dumps(SCHEDULES))
+    """Compile for this CPU, without a second code generation for the report."""
     return mxc.compile(
         checkpoint,
         target,
@@ -56,7 +49,6 @@ def compile_small(
         activations="f32",
         max_sequence_length=PROMPT + GENERATED,
         listing=False,
-        schedule=schedules,
         **options,
     )
 

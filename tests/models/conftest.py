@@ -11,6 +11,8 @@ A test asks for a model by a `case`: a dict of
     seed            of the weights, 0 where it is not given
 """
 
+import functools
+import json
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -118,6 +120,29 @@ def _kept_programs(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if hasattr(request.config, "cache"):  # not with -p no:cacheprovider
             patch.setenv("XDG_CACHE_HOME", str(request.config.cache.mkdir("models")))
+        yield
+
+
+#: The schedule with the smallest tiles, of each product: its results have the same bits as those of
+#: others (tests/passes/kernels/test_schedules.py), and LLVM has a third of the code to compile.
+SCHEDULES = [{"schedule": -1}]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small_tiles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Compile for CPUs with these schedules, unless a test chooses others."""
+    file = tmp_path_factory.mktemp("schedules") / "schedules.json"
+    file.write_text(json.dumps(SCHEDULES))
+    compile_any = mxc.compile
+
+    @functools.wraps(compile_any)
+    def compile_small(source: Any, target: Any = "cpu", *rest: Any, **options: Any) -> Any:
+        if isinstance(target, str) and target.startswith("cpu"):
+            options.setdefault("schedule", file)
+        return compile_any(source, target, *rest, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mxc, "compile", compile_small)
         yield
 
 
