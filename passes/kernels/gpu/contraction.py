@@ -293,30 +293,26 @@ class ContractionBuffers:
         start = expert * size
         return memref.SubViewOp(part, buffer, [start], [], [], [dynamic], [size], [1]).result
 
-    def finished(
-        self, row: ir.Value, column: ir.Value, tile: list[ir.Value], quad: int
-    ) -> ir.Value:
+    def finished(self, row: ir.Value, quad: Quad) -> ir.Value:
         """A quad of a tile, of both halves if gated, with its epilogue: f32 [4].
 
-        `row`: in the result of all groups; `column`: the first of the quad.
+        `row`: in the result of all groups.
         """
-        return self._finished(row, column, tile, quad, self._mask(column))
+        return self.finish.apply(*self._parts(row, quad, self._mask(quad.column)))
 
-    def store(self, row: ir.Value, column: ir.Value, tile: list[ir.Value], quad: int) -> None:
+    def store(self, row: ir.Value, quad: Quad) -> None:
         """Finish a quad and store it, as far as there are columns."""
-        mask, after = self._mask(column), self.contraction.after
+        mask, after = self._mask(quad.column), self.contraction.after
         if self.contraction.rotary is not None:
-            heads = self._heads(row, column, [column])
-            heads.store([self.finish.each(*self._parts(row, column, tile, quad, mask))])
+            heads = self._heads(row, quad.column, [quad.column])
+            heads.store([self.finish.each(*self._parts(row, quad, mask))])
             return
-        if after.kept is None:
-            found = self._finished(row, column, tile, quad, mask)
-        else:
-            kept = self._finished(row, column, tile, quad, mask, last=after.kept)
-            self._put(self.results[0], kept, row, column, mask)
-            place = ResultColumns(row, column, mask)
-            found = self.finish.apply([kept], [place], first=after.kept)
-        self._put(self.results[-1], found, row, column, mask)
+        found = self.finish.apply(*self._parts(row, quad, mask), last=after.kept)
+        place = ResultColumns(row, quad.column, mask)
+        if after.kept is not None:
+            self._put(self.results[0], found, place)
+            found = self.finish.apply([found], [place], first=after.kept)
+        self._put(self.results[-1], found, place)
 
     def store_blocks(
         self, row: ir.Value, column: ir.Value, quads: Sequence[Quad], lane: Lane
@@ -332,10 +328,7 @@ class ContractionBuffers:
             # A lane without a row computes the first one, and stores nothing.
             whole = arith.select(inside, self.result_row(row), index(0))
             heads = self._heads(whole, column, [quad.column for quad in quads])
-            found = [
-                self.finish.each(*self._parts(whole, each.column, each.tile, each.number, None))
-                for each in quads
-            ]
+            found = [self.finish.each(*self._parts(whole, each, None)) for each in quads]
             heads.store_blocks(found, instruction, lane.group, inside)
 
     def _heads(self, row: ir.Value, column: ir.Value, columns: Sequence[ir.Value]) -> HeadQuads:
@@ -344,46 +337,24 @@ class ContractionBuffers:
         buffers = [*self._beside, *self.results]
         return HeadQuads(rotary, buffers, row, column // rotary.rotation.distance, columns)
 
-    def _put(
-        self,
-        memory: ir.Value,
-        found: ir.Value,
-        row: ir.Value,
-        column: ir.Value,
-        mask: ir.Value | None,
-    ) -> None:
+    @staticmethod
+    def _put(memory: ir.Value, found: ir.Value, place: ResultColumns) -> None:
         """Store a quad, rounded to what the memory has."""
         stored = ir.MemRefType(memory.type).element_type
         if stored != found.type.element_type:
             found = arith.truncf(of(stored, QUAD), found)
-        if mask is None:
-            vector.store(found, memory, [row, column])
+        if place.mask is None:
+            vector.store(found, memory, [place.row, place.column])
         else:
-            vector.maskedstore(memory, [row, column], mask, found)
-
-    def _finished(
-        self,
-        row: ir.Value,
-        column: ir.Value,
-        tile: list[ir.Value],
-        quad: int,
-        mask: ir.Value | None,
-        last: int | None = None,
-    ) -> ir.Value:
-        return self.finish.apply(*self._parts(row, column, tile, quad, mask), last=last)
+            vector.maskedstore(memory, [place.row, place.column], place.mask, found)
 
     def _parts(
-        self,
-        row: ir.Value,
-        column: ir.Value,
-        tile: list[ir.Value],
-        quad: int,
-        mask: ir.Value | None,
+        self, row: ir.Value, quad: Quad, mask: ir.Value | None
     ) -> tuple[list[ir.Value], list[ResultColumns]]:
         """The sums of a quad, of both halves if there are two, and their places."""
-        parts = [part_of(total, QUAD * quad, QUAD) for total in tile]
+        parts = [part_of(total, QUAD * quad.number, QUAD) for total in quad.tile]
         places = [
-            ResultColumns(row, self.contraction.column_of(column, half), mask)
+            ResultColumns(row, self.contraction.column_of(quad.column, half), mask)
             for half in range(len(parts))
         ]
         return parts, places

@@ -44,20 +44,17 @@ class StreamKernel(GpuContraction):
     """A product by a schedule of the transport "stream"."""
 
     @property
-    def late(self) -> bool:
-        """Whether a step of lhs is too large to be in registers while another is multiplied."""
-        lhs, rows = self.lhs, self.schedule.tiles[0]
+    def late(self) -> tuple[bool, bool]:
+        """Whether a step of lhs, and of rhs, is too large to be in registers while another is
+        multiplied: of rhs where a wave of 32 has all columns of a block of both halves."""
+        lhs, rows, unit = self.lhs, self.schedule.tiles[0], self.schedule.instruction.unit
+        decodes = self.decoded is not None
         if isinstance(lhs, FloatBlocks):
-            return lhs.memory == "f32" or rows > 1
-        # What is decoded takes the registers of the next step.
-        converts = self.schedule.instruction.unit.converts
-        return self.decoded is not None and not converts and rows > 1
-
-    @property
-    def late_columns(self) -> bool:
-        """The same of rhs: where a wave of 32 has all columns of a block of both halves."""
-        unit = self.schedule.instruction.unit
-        return self.in_blocks and self.decoded is not None and unit.lanes == 32
+            left = lhs.memory == "f32" or rows > 1
+        else:
+            # What is decoded takes the registers of the next step.
+            left = decodes and not unit.converts and rows > 1
+        return left, self.in_blocks and decodes and unit.lanes == 32
 
     def body(self, *given: ir.Value) -> None:
         """Build the body at the insertion point."""
@@ -185,15 +182,15 @@ class Body:
 
         def load(iteration: ir.Value, *, masked: bool) -> tuple[Loaded, Loaded]:
             at = step(iteration)
-            lhs = [] if late else self.lhs.load(at, masked=masked)
-            return lhs, [] if late_columns else rhs_side.load(at, masked=masked)
+            lhs = [] if late[0] else self.lhs.load(at, masked=masked)
+            return lhs, [] if late[1] else rhs_side.load(at, masked=masked)
 
         def own(
             iteration: ir.Value, lhs: Loaded, rhs: Loaded, *, masked: bool
         ) -> tuple[Loaded, Loaded]:
             at = step(iteration)
-            lhs = self.lhs.load(at, masked=masked) if late else lhs
-            rhs = rhs_side.load(at, masked=masked) if late_columns else rhs
+            lhs = self.lhs.load(at, masked=masked) if late[0] else lhs
+            rhs = rhs_side.load(at, masked=masked) if late[1] else rhs
             if isinstance(self.lhs, ScaledSide):
                 lhs = [*lhs, *self.lhs.late(at, masked=masked)]
             return lhs, [*rhs, *rhs_side.late(at, masked=masked)]
@@ -203,7 +200,7 @@ class Body:
                 totals = self.product.add(totals, lhs, rhs, k_step)
             return totals
 
-        late, late_columns = self.kernel.late, self.kernel.late_columns
+        late = self.kernel.late
         lhs, rhs = load(index(0), masked=ragged and iterations == 1)
         if iterations > 2:
             held = totals, lhs, rhs
@@ -221,7 +218,7 @@ class Body:
             lhs_next, rhs_next = load(index(iterations - 1), masked=ragged)
             totals = multiply(totals, *at_hand)
             lhs, rhs = lhs_next, rhs_next
-            if late:
+            if late[0]:
                 # Else the last step of lhs is loaded beside the one before.
                 no_reordering()
         return multiply(totals, *own(index(iterations - 1), lhs, rhs, masked=ragged))
@@ -292,9 +289,9 @@ class Body:
         if self.blocks is None:
             (pair,) = tiles
             for quad in quads:
-                at = self._column(column, quad)
-                with when(inside & below(at, self.kernel.width)):
-                    self.given.store(whole, at, pair, quad)
+                own_quad = Quad(self._column(column, quad), pair, quad)
+                with when(inside & below(own_quad.column, self.kernel.width)):
+                    self.given.store(whole, own_quad)
             return
         # The lanes of a block exchange columns: those of rows that there are not take part.
         inside = inside & below(column, self.kernel.width)
@@ -303,7 +300,8 @@ class Body:
             for number, pair in enumerate(tiles):
                 first = column + number * self.instruction.rows
                 for quad in quads:
-                    yield self.given.finished(whole, self._column(first, quad), pair, quad)
+                    own_quad = Quad(self._column(first, quad), pair, quad)
+                    yield self.given.finished(whole, own_quad)
 
         none = [zeros(of(f32(), QUAD))] * (len(tiles) * len(quads))
         self.blocks.store(choose(inside, finished, none), row, column, inside)

@@ -137,7 +137,8 @@ class WorkgroupTile:
 
         def finished() -> list[ir.Value]:
             whole = self._given.result_row(row)
-            return [self._given.finished(whole, self._column(column, n), pair, n) for n in quads]
+            found = [Quad(self._column(column, n), pair, n) for n in quads]
+            return [self._given.finished(whole, each) for each in found]
 
         none = [zeros(of(f32(), QUAD))] * len(quads)
         blocks.store(choose(inside, finished, none), local, column, inside)
@@ -160,12 +161,12 @@ class WorkgroupTile:
     def _store(self, row: ir.Value, column: ir.Value, pair: list[ir.Value]) -> None:
         contraction, schedule = self._contraction, self._schedule
         for quad in range(schedule.instruction.totals // QUAD):
-            at = self._column(column, quad)
+            own = Quad(self._column(column, quad), pair, quad)
             conditions = []
             if not isinstance(contraction.rows, int) or contraction.rows % schedule.rows:
                 conditions.append(self._given.has_row(row))
             if contraction.width % (schedule.columns // contraction.halves):
-                conditions.append(below(at, contraction.width))
+                conditions.append(below(own.column, contraction.width))
             inside = when(reduce(operator.and_, conditions)) if conditions else nullcontext()
             with inside:
-                self._given.store(self._given.result_row(row), at, pair, quad)
+                self._given.store(self._given.result_row(row), own)
