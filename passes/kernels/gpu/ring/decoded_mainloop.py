@@ -30,7 +30,7 @@ from mxc.dialects.amdgpu import mfma, pinned, wait_for_waves, zeros
 from mxc.passes.kernels.carried import values_of, with_values
 from mxc.passes.kernels.gpu.fragments import FRAGMENT, K_STEPS
 from mxc.passes.kernels.gpu.ring.decoded_side import BLOCK_BYTES, PIECES, DecodedSide
-from mxc.passes.kernels.gpu.ring.divided import divided
+from mxc.passes.kernels.gpu.ring.divided import Issue, divided
 from mxc.passes.kernels.gpu.ring.interleave import InterleavedWork, evenly, interleaved_within
 from mxc.passes.kernels.gpu.schedule import GpuSchedule
 from mxc.passes.kernels.vectors import bitcast, f32, i32, index, loop, of, parts_of
@@ -40,6 +40,10 @@ from mxc.targets.amd import GFX942
 SLOTS = 2
 #: Share of a half in which reads are issued, and until which all is decoded.
 _READS, _DECODED = 0.5, 0.9
+
+#: Stage of four before whose end the scales of the next four are there: the stage after it wants
+#: them.
+_ASKED = 1
 
 #: A side, a tile of it, a part of those that add up to its floats.
 Key = tuple[int, int, int]
@@ -110,6 +114,8 @@ class DecodedMainloop:
     def _four(self, held: _Held, four: ir.Value, count: int) -> _Held:
         """So many of four stages, `four` of which came before."""
         self._next: list[list[ir.Value]] = []
+        self._asked: list[tuple[Issue, int]] = []
+        self._stages = count
         pinned(self._kept)
         for stage, half in product(range(count), range(self._halves)):
             self._half(held, four, stage, half)
@@ -136,6 +142,11 @@ class DecodedMainloop:
             for tile, column in product(*map(range, self._tiles))
         ]
         count = round(_DECODED * len(products))
+        if (stage, half) == (0, 0) and self._stages > _ASKED + 1:
+            works.append(self._asks(four + 1, count))
+        if (stage, half) == (_ASKED, 1):
+            works += self._spread(self._asked)
+            self._asked = []
         # rhs of the next stage, then lhs of the one after it.
         works += self._decodes(held, four, 1 - half, stage + 1 + half, count)
         most = max((work.count for work in works), default=0)
@@ -156,22 +167,36 @@ class DecodedMainloop:
         """Decode the block of a side of stage `ahead` after the first of four, and load the one
         that comes four stages later."""
         side, (more, block) = self._sides[number], divmod(ahead, K_STEPS)
-        if not self._next:
-            self._next = [each.scales(four + 1) for each in self._sides]
         words = self._next[number] if more else held.words[number]
 
-        def decode() -> None:
+        def decode() -> list[ir.Value]:
             self._store(number, held.loaded[number][block], words, block, ahead)
+            return []
 
         def load() -> None:
             held.loaded[number][block] = side.load((four + (1 + more)) * K_STEPS + block)
 
-        pieces = divided(decode, count)
-        found = [
+        found = self._spread(divided(decode, count))
+        return [*found, InterleavedWork(_DECODED, "vmem_read", load, 4)]
+
+    def _asks(self, four: ir.Value, count: int) -> InterleavedWork:
+        """Load the scales of four stages, after `four` such groups. What is computed of them waits
+        until they are there."""
+
+        def ask() -> list[ir.Value]:
+            self._next = [side.scales(four) for side in self._sides]
+            return [word for words in self._next for word in words]
+
+        (load, _), *self._asked = divided(ask, count)
+        return InterleavedWork(0.0, "vmem_read", load, 2)
+
+    @staticmethod
+    def _spread(pieces: Sequence[tuple[Issue, int]]) -> list[InterleavedWork]:
+        """Pieces at equal distances."""
+        return [
             InterleavedWork(_DECODED * at / len(pieces), "valu", issue, size)
             for at, (issue, size) in enumerate(pieces)
         ]
-        return [*found, InterleavedWork(_DECODED, "vmem_read", load, 4)]
 
     def _store(
         self,

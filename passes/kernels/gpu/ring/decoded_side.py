@@ -98,7 +98,10 @@ class DecodedSide:
         """The scales of four blocks of this lane's row, i32, after `four` such groups."""
         if self._scaled is None:
             return []
-        found = self._scaled.scales_of(self._row, four * K_STEPS, masked=True)
+        # Those of blocks past the end are used by nothing; but a load that goes beyond the end of
+        # the buffer gives nothing at all.
+        masked = self.kind.blocks % K_STEPS > 0
+        found = self._scaled.scales_of(self._row, four * K_STEPS, masked=masked)
         words = bitcast(found, i32(), lanes_of(found) // 4)
         return [vector.extract(words, [], [at]) for at in range(lanes_of(words))]
 

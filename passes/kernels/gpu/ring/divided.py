@@ -7,12 +7,20 @@ from collections.abc import Callable, Sequence
 from iree.compiler import ir
 
 from mxc.dialects.amdgpu import pinned
+from mxc.passes.kernels.vectors import i1
 from mxc.passes.rewriting.worklist import erase
 
-#: Operations that only say where bits are: no instruction.
+#: Operations that only say where bits are, and loads: no vector instruction.
 _FREE = frozenset(
     f"vector.{name}"
-    for name in ("bitcast", "extract", "from_elements", "extract_strided_slice", "broadcast")
+    for name in [
+        "bitcast",
+        "broadcast",
+        "extract",
+        "extract_strided_slice",
+        "from_elements",
+        "load",
+    ]
 ) | {"arith.constant", "arith.bitcast", "arith.index_cast", "arith.index_castui"}
 #: Operations that LLVM makes one instruction of with others.
 _JOINED = frozenset(f"arith.{name}" for name in ("andi", "ori", "shli", "shrui", "addi", "xori"))
@@ -20,25 +28,26 @@ _JOINED = frozenset(f"arith.{name}" for name in ("andi", "ori", "shli", "shrui",
 Issue = Callable[[], None]
 
 
-def divided(build: Callable[[], None], count: int) -> list[tuple[Issue, int]]:
+def divided(build: Callable[[], Sequence[ir.Value]], count: int) -> list[tuple[Issue, int]]:
     """What `build` builds, as `count` pieces of about as many vector instructions: what puts a
     piece at the insertion point, and the instructions of it. All have to be issued, in their order.
+    `build` gives what is used elsewhere. The first piece has loads and no vector instructions.
 
     What a later piece needs of a piece is pinned behind it: else LLVM would compute most of it
     right before the last one.
     """
     module = ir.Module.create(ir.Location.unknown())
     with ir.InsertionPoint(module.body):
-        build()
+        used = set(build())
     for op in reversed(list(module.body.operations)):
-        if op.results and not any(True for result in op.results for _ in result.uses):
+        if op.results and not any(one in used or list(one.uses) for one in op.results):
             erase(op.operation)
     ops = _early([each.operation for each in module.body.operations])
     size = sum(map(instructions, ops)) / count
     pieces: list[list[ir.Operation]] = [[]]
     found = 0
     for op in ops:
-        if instructions(op) and found >= size * len(pieces):
+        if instructions(op) and found >= size * (len(pieces) - 1):
             pieces.append([])
         pieces[-1].append(op)
         found += instructions(op)
@@ -101,7 +110,8 @@ def instructions(op: ir.Operation) -> int:
         return 0
     kind = op.results[0].type
     if not isinstance(kind, ir.VectorType):
-        return 0 if isinstance(kind, ir.IndexType) else 1
+        # Addresses and conditions are scalars, most of them.
+        return 0 if isinstance(kind, ir.IndexType) or kind == i1() else 1
     lanes = int(kind.shape[0])
     if op.name == "vector.shuffle":
         # Halves of registers are put together; whole ones are where they are.
