@@ -77,10 +77,9 @@ LLVM_FLAGS = ("--amdgpu-mfma-vgpr-form=0",)
 #: its own (kernel_code.py).
 PROCESS_FLAGS = (*LLVM_FLAGS, "--iree-hal-link-executables=false")
 
-
-#: Most bytes of scratch of a CPU kernel: 32 KiB of a product on tiles, 16 KiB of one row of it,
-#: and small arrays. The stack of a worker of IREE has 128 KiB.
-_SCRATCH_BYTES = 64 << 10
+#: Most bytes of scratch of a CPU kernel, a power of two: the stack of a worker of IREE. Products on
+#: tiles have 48 KiB and small arrays, attention on tiles up to 106 KiB.
+_SCRATCH_BYTES = 128 << 10
 
 
 def set_up_process(target: Target) -> None:

@@ -90,10 +90,12 @@ _F32_LANES = ((16, "avx512bw"), (8, "fma"), (4, "neon"))
 def _kernels(target: Target, schedules: str) -> tuple[Stage, ...]:
     found: list[Pass] = []
     lanes = [n for n, feature in _F32_LANES if target.has_any((feature,))]
+    isa = best_isa(target)
     if lanes:
-        found.append(LowerNamedOperationsToCpuKernels(lanes=lanes[0]))
+        tiles = isa == "amx-bf16"
+        found.append(LowerNamedOperationsToCpuKernels(lanes=lanes[0], tiles=tiles))
     gpu = target.gpu
-    if schedules and gpu is None and best_isa(target) is None:
+    if schedules and gpu is None and isa is None:
         raise TargetError(
             f"--schedule {schedules}: no kernel for {target.name} takes a schedule; leave it out"
         )
@@ -108,7 +110,6 @@ def _kernels(target: Target, schedules: str) -> tuple[Stage, ...]:
         if gpu.matrix.converts:
             found.append(LowerDequantizeToGpuKernels())
         found.append(LowerNamedOperationsToGpuKernels(target=target.name))
-    isa = best_isa(target)
     if isa is not None:
         found += [LowerToCpuKernels(isa=isa, file=schedules), LowerQuantizeToCpuKernels(isa=isa)]
     stage = Stage(

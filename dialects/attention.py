@@ -33,6 +33,9 @@ from mxc.dialects.sizes import Size, size_of, value_of
 #: The score of a masked position: exp(MASKED - any finite score) is exactly zero.
 MASKED = -3.0e38
 
+#: Significant bits of an f32.
+F32_BITS = 24
+
 #: The operation's name.
 ATTENTION = "attention"
 
@@ -76,6 +79,7 @@ class AttentionCall:
     reach: Reach
     scale: float
     cap: float | None
+    bits: int
 
 
 def attention(
@@ -89,13 +93,15 @@ def attention(
     reach: Reach,
     scale: float,
     cap: float | None = None,
+    bits: int = F32_BITS,
 ) -> ir.Value:
     """softmax(scale * q k, with one more logit `sinks` per head) v: f32 [T, V, G, mixed].
 
     queries f32 [T, V, G, D]; sinks [V, G], floats. `entries`: the entries of keys and of values;
     the first `mixed` elements of a value are used. A query attends to the keys at or before it,
     restricted by `reach`. The sink takes part in the maximum and the sum, and has no value. `cap`:
-    scores become cap * tanh(score / cap) before they are masked.
+    scores become cap * tanh(score / cap) before they are masked. `bits`: so many significant bits
+    of queries and of weights are enough.
     """
     f32, index = ir.F32Type.get(), ir.IndexType.get()
     tokens, heads, group, _ = shape_of(queries)
@@ -108,6 +114,8 @@ def attention(
             options[name] = ir.IntegerAttr.get(i64, number.size)
     if cap is not None:
         options["cap"] = ir.FloatAttr.get_f32(cap)
+    if bits != F32_BITS:
+        options["bits"] = ir.IntegerAttr.get(i64, bits)
     if pages.format is not None:
         options["format"] = ir.StringAttr.get(pages.format)
 
@@ -132,7 +140,9 @@ def attention_calls(module: ir.Operation) -> Iterator[AttentionCall]:
 def _read(found: NamedCall) -> AttentionCall:
     options = found.options
     numbers = {
-        name: options[name].value for name in ("scale", "cap", "window", "chunk") if name in options
+        name: options[name].value
+        for name in ("scale", "cap", "window", "chunk", "bits")
+        if name in options
     }
     reach: Reach = numbers.get("window")
     if "chunk" in numbers:
@@ -150,6 +160,7 @@ def _read(found: NamedCall) -> AttentionCall:
         reach=reach,
         scale=numbers["scale"],
         cap=numbers.get("cap"),
+        bits=numbers.get("bits", F32_BITS),
     )
 
 

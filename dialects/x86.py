@@ -27,6 +27,15 @@ def dot_bf16(acc: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
     return _call("llvm.x86.avx512bf16.dpbf16ps.512", acc.type, [acc, a, b])
 
 
+def round_to_bf16(low: ir.Value, high: ir.Value) -> ir.Value:
+    """low ++ high, to nearest even: vcvtne2ps2bf16; both f32 [16], the result bf16 [32].
+
+    Needs avx512bf16. Subnormal inputs are flushed to zero (SDM, VCVTNE2PS2BF16).
+    """
+    kind = ir.VectorType.get([2 * _size(low)], ir.BF16Type.get())
+    return _call("llvm.x86.avx512bf16.cvtne2ps2bf16.512", kind, [high, low])
+
+
 def dot_u8i8(acc: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
     """acc[i] + sum over t of a[4i+t] b[4i+t]: vpdpbusd; acc i32 [n], a u8 and b i8 [4n].
 
@@ -105,33 +114,40 @@ def permute_floats(table: ir.Value, indices: ir.Value) -> ir.Value:
     return _call(f"llvm.x86.{name}", table.type, [table, indices])
 
 
-def tile_zero() -> ir.Value:
-    """A tile of 16 rows of 64 bytes, all zero: tilezero. Needs amx-tile, as all tiles do."""
-    return _call("llvm.x86.tilezero.internal", tile(), _whole_tile())
+def tile_zero(rows: ir.Value | None = None) -> ir.Value:
+    """A tile of `rows` (i16; None: 16) rows of 64 bytes, all zero: tilezero. Needs amx-tile, as all
+    tiles do."""
+    return _call("llvm.x86.tilezero.internal", tile(), _size_of_tile(rows))
 
 
-def tile_load(pointer: ir.Value, stride: ir.Value, *, streamed: bool = False) -> ir.Value:
-    """16 rows of 64 bytes from !llvm.ptr on, `stride` (i64) bytes apart: tileloadd.
+def tile_load(
+    pointer: ir.Value, stride: ir.Value, *, streamed: bool = False, rows: ir.Value | None = None
+) -> ir.Value:
+    """`rows` (None: 16) rows of 64 bytes from !llvm.ptr on, `stride` (i64) bytes apart: tileloadd.
 
     `streamed`: tileloaddt1, for data that is read once and would evict other data from the cache.
     """
     name = "llvm.x86.tileloaddt164.internal" if streamed else "llvm.x86.tileloadd64.internal"
-    return _call(name, tile(), [*_whole_tile(), pointer, stride])
+    return _call(name, tile(), [*_size_of_tile(rows), pointer, stride])
 
 
-def tile_store(value: ir.Value, pointer: ir.Value, stride: ir.Value) -> None:
-    """16 rows of 64 bytes to !llvm.ptr, `stride` (i64) bytes apart: tilestored."""
-    operands = [*_whole_tile(), pointer, stride, value]
+def tile_store(
+    value: ir.Value, pointer: ir.Value, stride: ir.Value, rows: ir.Value | None = None
+) -> None:
+    """`rows` (None: 16) rows of 64 bytes to !llvm.ptr, `stride` (i64) bytes apart: tilestored."""
+    operands = [*_size_of_tile(rows), pointer, stride, value]
     llvm.CallIntrinsicOp(None, "llvm.x86.tilestored64.internal", operands, [], [])
 
 
-def tile_dot_bf16(acc: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
+def tile_dot_bf16(
+    acc: ir.Value, a: ir.Value, b: ir.Value, rows: ir.Value | None = None
+) -> ir.Value:
     """acc[m, n] += sum over pairs p of a[m, 2p] b[p, 2n] + a[m, 2p + 1] b[p, 2n + 1]: tdpbf16ps.
 
     Needs amx-bf16. The three tiles must differ, else the instruction is invalid. Subnormal inputs
     and results are flushed to zero (SDM, TDPBF16PS).
     """
-    rows, bytes_ = _whole_tile()
+    rows, bytes_ = _size_of_tile(rows)
     return _call("llvm.x86.tdpbf16ps.internal", tile(), [rows, bytes_, bytes_, acc, a, b])
 
 
@@ -140,10 +156,11 @@ def tile() -> ir.Type:
     return ir.Type.parse("!llvm.x86_amx")
 
 
-def _whole_tile() -> list[ir.Value]:
-    """Number of rows, and bytes per row, of a full tile."""
+def _size_of_tile(rows: ir.Value | None) -> list[ir.Value]:
+    """Number of rows, 16 where it is None, and bytes per row, of a tile."""
     i16 = ir.IntegerType.get_signless(16)
-    return [arith.ConstantOp(i16, number).result for number in (16, 64)]
+    whole = [arith.ConstantOp(i16, number).result for number in (16, 64)]
+    return whole if rows is None else [rows, whole[1]]
 
 
 def _size(vector: ir.Value) -> int:

@@ -6,7 +6,9 @@ Each operation has a lowering, which chooses a kernel for a call or gives the re
   body (passes/kernels/attention/), for any number of rows, runs and pages. Where there are too few
   rows for many workgroups, the keys are split into pieces, and a second dispatch combines the
   pieces. The bits of a row are the same either way. Products and sums are f32; packed keys and
-  values are decoded in registers. Exponentials are within 1 ulp.
+  values are decoded in registers. Exponentials are within 1 ulp. With `tiles`, products are on AMX
+  tiles where keys and values are bf16 or packed and each has 8 query heads or more: queries and
+  weights are three bf16 planes, whose sum is exact.
 - attention over dense keys and values: the same kernel, where the keys of a sequence are one page.
 - recurrences: the rows of a run are processed in order, with a part of its state in the L1 cache or
   in registers (passes/kernels/cpu/recurrences/). The state is read from the pool once and written
@@ -54,15 +56,17 @@ from mxc.passes.kernels.rotary_writes import rotary_lowering
 
 @dataclass(frozen=True)
 class LowerNamedOperationsToCpuKernels(Pass):
-    """Lower named operations to kernels of registers of `lanes` f32: 16 AVX-512, 8 AVX2, 4 NEON."""
+    """Lower named operations to kernels of registers of `lanes` f32: 16 AVX-512, 8 AVX2, 4 NEON.
+    `tiles`: whether there are AMX tiles."""
 
     name = "mxc-lower-named-operations-to-cpu-kernels"
     lanes: int = 16
+    tiles: bool = False
 
     def run(self, module: ir.Operation) -> None:
         """Lower every call that a kernel takes."""
         lowerings = (
-            attention_kernels(self.lanes),
+            attention_kernels(self.lanes, self.tiles),
             dense_attention_kernels(self.lanes),
             recurrence_lowering(CpuDeltaRule, CpuConvolution, self.lanes),
             rotary_lowering(self.lanes),

@@ -46,16 +46,20 @@ def _pointer() -> ir.Type:
     return ir.Type.parse("!llvm.ptr")
 
 
-def load_tile(start: ir.Value, offset: Number, stride: int, *, streamed: bool) -> ir.Value:
-    """Load a tile `offset` bytes after a pointer, with rows `stride` bytes apart."""
+def load_tile(
+    start: ir.Value, offset: Number, stride: int, *, streamed: bool, rows: ir.Value | None = None
+) -> ir.Value:
+    """Load a tile `offset` bytes after a pointer, with `rows` (None: 16) `stride` bytes apart."""
     apart = constant(stride, ir.IntegerType.get_signless(64))
-    return x86.tile_load(_moved(start, offset), apart, streamed=streamed)
+    return x86.tile_load(_moved(start, offset), apart, streamed=streamed, rows=rows)
 
 
-def store_tile(value: ir.Value, start: ir.Value, offset: Number, stride: int) -> None:
-    """Store a tile `offset` bytes after a pointer, with rows `stride` bytes apart."""
+def store_tile(
+    value: ir.Value, start: ir.Value, offset: Number, stride: int, rows: ir.Value | None = None
+) -> None:
+    """Store a tile `offset` bytes after a pointer, with `rows` (None: 16) `stride` bytes apart."""
     apart = constant(stride, ir.IntegerType.get_signless(64))
-    x86.tile_store(value, _moved(start, offset), apart)
+    x86.tile_store(value, _moved(start, offset), apart, rows)
 
 
 def row_stride(kernel: Kernel, array: Array, tile: Mapping[str, int], how: Layout) -> int:

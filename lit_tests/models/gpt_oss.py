@@ -11,13 +11,13 @@ from mxc.compiler.models.options import Options
 from mxc.formats.formats import FORMATS
 
 # Attention is a named operation; layer 1 sees everything.
-# CHECK: util.func private @mxc.attention.1({{.*}}) -> tensor<?x2x2x32xf32> attributes {mxc.operation = "attention", mxc.options = {scale = {{[^,]*}}}
+# CHECK: util.func private @mxc.attention.1({{.*}}) -> tensor<?x2x2x32xf32> attributes {mxc.operation = "attention", mxc.options = {bits = 16 : i64, scale = {{[^,]*}}}
 
 # Weights are parameters; of the packed ones nothing but their bytes is known here.
 # CHECK: util.global private @model.layers.0.mlp.experts.gate_up_proj_blocks = #flow.parameter.named<"model"::"model.layers.0.mlp.experts.gate_up_proj_blocks"> : tensor<4x128x2x16xi8>
 
 # Layer 0 sees a window.
-# CHECK: util.func private @mxc.attention({{.*}}) -> tensor<?x2x2x32xf32> attributes {mxc.operation = "attention", mxc.options = {scale = {{.*}}, window = 8 : i64}, mxc.sizes = array<i64: 0, 0>}
+# CHECK: util.func private @mxc.attention({{.*}}) -> tensor<?x2x2x32xf32> attributes {mxc.operation = "attention", mxc.options = {bits = 16 : i64, scale = {{.*}}, window = 8 : i64}, mxc.sizes = array<i64: 0, 0>}
 
 # Tokens, positions, runs and wanted rows; slots and lists of both kinds of pages; their pools, which
 # are consumed and returned, so that they stay where they are.

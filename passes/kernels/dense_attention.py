@@ -14,7 +14,7 @@ import numpy as np
 from iree.compiler import ir
 from iree.compiler.dialects import arith, tensor
 
-from mxc.dialects.attention import AttentionCall, Runs
+from mxc.dialects.attention import F32_BITS, AttentionCall, Runs
 from mxc.dialects.dense_attention import DenseAttentionCall, dense_attention_calls
 from mxc.dialects.generic import element_of, generic, loop_index, shape_of
 from mxc.dialects.pages import Pages
@@ -117,6 +117,7 @@ def _paged(call: DenseAttentionCall, kernel: PagedAttention) -> tuple[AttentionC
         reach=None,
         scale=call.scale,
         cap=None,
+        bits=F32_BITS,
     )
     return paged, pool(call.values)
 

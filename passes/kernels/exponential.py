@@ -13,7 +13,8 @@ from mxc.passes.kernels.vectors import bitcast, i32, lanes_of, splat
 #: exp(x) = 2^n exp(r), n = round(x / ln 2). Adding this constant to x / ln 2 rounds it: the low
 #: bits of the sum are n + 127, which is the exponent field of 2^n.
 _ROUND = 1.5 * 2.0**23 + 127
-_LOG2_E = 1.4426950408889634
+#: exp(x) = 2 ^ (x * LOG2_E).
+LOG2_E = 1.4426950408889634
 #: ln 2 in two parts; the first has 9 bits, so that its product with n is exact.
 _LN_2_HIGH = 0.693359375
 _LN_2_LOW = -2.12194440054690583e-4
@@ -37,6 +38,14 @@ TANH = (
     -3.33332819422e-1,
 )
 TANH_BOUND = 0.625
+#: (2^r - 1) / r for r within a half, to 2 ** -23.
+_POWER = (
+    1.326472731307149e-3,
+    9.671512991189957e-3,
+    5.550733581185341e-2,
+    2.4022242426872253e-1,
+    6.931470036506653e-1,
+)
 #: At and below this the exponent field is zero: 2^n is zero, and so is the result.
 _LOWEST = -88.0
 
@@ -53,13 +62,29 @@ def exponential(x: ir.Value) -> ir.Value:
 
     # This order of operands keeps NaN: a comparison with NaN is false.
     x = greater(same(_LOWEST), x)
-    rounded = math.fma(x, same(_LOG2_E), same(_ROUND))
+    rounded = math.fma(x, same(LOG2_E), same(_ROUND))
     n = rounded - same(_ROUND)
     r = math.fma(n, same(-_LN_2_HIGH), x)
     r = math.fma(n, same(-_LN_2_LOW), r)
     power = polynomial(r, _POLYNOMIAL)
     exponent = bitcast(rounded, i32(), lanes) << 23
     return power * bitcast(exponent, ir.F32Type.get(), lanes)
+
+
+def power(x: ir.Value, top: ir.Value) -> ir.Value:
+    """2 ^ (x * LOG2_E - top) of f32 vectors, with an exponent up to 127: within 3 ulp of 2 to
+    the rounded exponent; exactly 1 for 0. Zero from -127 down, including -inf. NaN stays NaN.
+    """
+    lanes = lanes_of(x)
+
+    def same(value: float) -> ir.Value:
+        return splat(value, ir.F32Type.get(), lanes)
+
+    x = greater(same(-127.0), math.fma(x, same(LOG2_E), same(0.0) - top))
+    rounded = x + same(_ROUND)
+    r = x - (rounded - same(_ROUND))
+    found = math.fma(polynomial(r, _POWER), r, same(1.0))
+    return found * bitcast(bitcast(rounded, i32(), lanes) << 23, ir.F32Type.get(), lanes)
 
 
 def polynomial(x: ir.Value, coefficients: Sequence[float]) -> ir.Value:

@@ -117,6 +117,11 @@ class PagedAttention(Sized, ABC):
         return None
 
     @property
+    def on_tiles(self) -> bool:
+        """Whether products are on AMX tiles."""
+        return False
+
+    @property
     def cases(self) -> Cases | None:
         """The cases of a body that is a switch on `pieces`, else None."""
         return None
@@ -308,6 +313,7 @@ def _name(kernel: PagedAttention, taken: set[str]) -> str:
         chunks = isinstance(kernel.reach, AttentionChunk)
         name += f"_{'chunks' if chunks else 'near'}_{reach_size(kernel.reach)}"
     name += "" if kernel.cap is None else "_capped"
+    name += "_tiles" if kernel.on_tiles else ""
     if kernel.dense:
         name += "_dense" + ("_causal" if kernel.causal else "")
         name += "" if kernel.mask is None else "_masked"

@@ -151,11 +151,20 @@ def choose(
     condition: ir.Value, yes: Callable[[], Iterable[ir.Value]], no: Sequence[ir.Value]
 ) -> list[ir.Value]:
     """The values that `yes` builds if the condition holds, else the values `no`."""
-    op = scf.IfOp(condition, [value.type for value in no], has_else=True)
-    with ir.InsertionPoint(op.then_block):
-        scf.YieldOp(list(yes()))
-    with ir.InsertionPoint(op.else_block):
-        scf.YieldOp(list(no))
+    return either(condition, [value.type for value in no], yes, lambda: no)
+
+
+def either(
+    condition: ir.Value,
+    kinds: Sequence[ir.Type],
+    yes: Callable[[], Iterable[ir.Value]],
+    no: Callable[[], Iterable[ir.Value]],
+) -> list[ir.Value]:
+    """The values of types `kinds` that `yes` builds if the condition holds, else those of `no`."""
+    op = scf.IfOp(condition, list(kinds), has_else=True)
+    for block, build in ((op.then_block, yes), (op.else_block, no)):
+        with ir.InsertionPoint(block):
+            scf.YieldOp(list(build()))
     return list(op.results)
 
 

@@ -3,7 +3,8 @@
 Errors: a score is a sum of D products in f32, so that it is off by about scale |q| |k| u,
 u = 2^-24, and its weight by as much relatively; a weight has 2 u of its own. A result is a mean of
 values, so that it is off by that times the largest of them. Eight times as much is allowed; one key
-too many or too few is a thousand times more.
+too many or too few is a thousand times more. With 16 bits, a score and a weight are each off by
+2^-17 as much, and no more is allowed.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, tensor
 from numpy.typing import NDArray
 
-from mxc.dialects.attention import AttentionChunk, Reach, Runs, attention
+from mxc.dialects.attention import F32_BITS, AttentionChunk, Reach, Runs, attention
 from mxc.dialects.context import new_context
 from mxc.dialects.generic import generic
 from mxc.dialects.pages import Pages
@@ -44,7 +45,7 @@ class Case:
 
     `pool`: the type of its numbers, or the format that they are packed in.
     `latent`: values are so many elements of the rows that keys are; 0: they are rows of their own.
-    `rounded`: the result is one row of bf16 a token.
+    `rounded`: the result is one row of bf16 a token. `bits`: those that queries and weights need.
     """
 
     heads: int
@@ -56,6 +57,7 @@ class Case:
     latent: int = 0
     cap: float | None = None
     rounded: bool = False
+    bits: int = F32_BITS
 
     def __str__(self) -> str:
         name = f"{self.heads}x{self.group}x{self.depth}_{self.pool}_{self.sinks}"
@@ -65,6 +67,7 @@ class Case:
             name += f"_near_{self.reach}"
         name += f"_latent_{self.latent}" if self.latent else ""
         name += "_capped" if self.cap else ""
+        name += f"_{self.bits}_bits" if self.bits != F32_BITS else ""
         return name + ("_as_bf16" if self.rounded else "")
 
     @property
@@ -112,7 +115,7 @@ def build(case: Case) -> Callable[..., ir.Value]:
         result = attention(
             queries, sinks, Runs(positions, runs), Pages(pool, lists, case.format),
             (KEYS, case.values),
-            mixed=case.mixed, reach=case.reach, scale=case.scale, cap=case.cap,
+            mixed=case.mixed, reach=case.reach, scale=case.scale, cap=case.cap, bits=case.bits,
         )  # fmt: skip
         if not case.rounded:
             return result
@@ -314,7 +317,8 @@ def expected(case: Case, given: Inputs) -> tuple[Floats, float]:
             largest = max(largest, np.abs(values).max())
             norm = max(norm, np.linalg.norm(keys, axis=-1).max())
     norm *= np.linalg.norm(queries, axis=-1).max()
-    return np.stack(found), 8 * U * (case.scale * norm + 2) * largest
+    unit = 8 * U if case.bits == F32_BITS else 2.0 ** (-1 - case.bits)
+    return np.stack(found), unit * (case.scale * norm + 2) * largest
 
 
 def check(found: NDArray[np.float32], case: Case, given: Inputs) -> None:

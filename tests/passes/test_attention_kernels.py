@@ -44,6 +44,8 @@ from mxc.passes.kernels.attention.shape import (
     PIECE_KEYS,
     CpuAttention,
 )
+from mxc.passes.kernels.attention.tiled_shape import BITS, LEAST_GROUP
+from mxc.passes.kernels.cpu.isa import best_isa
 from mxc.passes.lower_named_operations_to_cpu_kernels import LowerNamedOperationsToCpuKernels
 from mxc.runtime.device import open_device
 from mxc.targets.target import target
@@ -83,6 +85,20 @@ CASES = [
     Case(1, 3, 96, "fp8e4m3", reach=20),
     Case(1, 12, 256, "fp8e4m3", cap=3.0),
     Case(1, 12, 576, "fp8e4m3", latent=512),
+    Case(2, 8, 64, bits=16),
+    Case(3, 9, 128, reach=20, bits=16),
+    Case(1, 20, 80, "bf16", "bf16", reach=AttentionChunk(300), bits=16),
+    Case(10, 8, 16, reach=300, bits=16),
+    Case(1, 12, 192, cap=3.0, bits=16),
+    Case(1, 17, 96, latent=48, bits=16),
+    Case(1, 4, 32, bits=16),
+    Case(2, 8, 64, "f16", bits=16),
+]
+#: Those that tiles compute, where the CPU has them.
+TILED = [
+    case
+    for case in CASES
+    if case.bits == BITS and case.pool == "bf16" and case.group >= LEAST_GROUP
 ]
 #: Those whose values can be poisoned alone.
 APART = [case for case in CASES if not case.latent]
@@ -195,6 +211,13 @@ def test_kernels_are_used_where_the_cpu_has_them(case: Case, name: str, loaded: 
         assert ours == [True, True]
     else:
         assert not any(ours)
+
+
+@each_case
+def test_tiles_are_used_where_the_cpu_has_them(case: Case, loaded: Load) -> None:
+    rows = [row for row in loaded("cpu").report["operations"] if row["function"] == str(case)]
+    tiled = [row for row in rows if "_tiles" in row["kernel"]]
+    assert bool(tiled) == (case in TILED and best_isa(HOST) == "amx-bf16")
 
 
 @pytest.mark.parametrize("group", [1, 3, 4, 8, 20, 128])

@@ -11,6 +11,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith
 
 from mxc.compiler.models.blocks.primitives import expand, f32
+from mxc.dialects.attention import F32_BITS
 from mxc.dialects.generic import generic, shape_of
 from mxc.dialects.quantize import BLOCK, quantize_int8, quantize_mx, quantize_nvfp4
 from mxc.formats.formats import FORMATS, BlockFormat
@@ -66,6 +67,12 @@ class Activations:
     mode: str
     floats: str
     recipe: ScaleRecipe | None = None
+
+    @property
+    def bits(self) -> int:
+        """Significant bits that attention needs of queries and weights: all of an f32, or, where
+        products of its result round it to 8 bits or fewer, 16."""
+        return F32_BITS if self.floats == "f32" else 16
 
     def float_type(self) -> ir.Type:
         """The MLIR type of `floats`."""

@@ -207,6 +207,7 @@ class LatentAttention:
                 mixed=self.latent,
                 reach=self.window,
                 scale=self.scale,
+                bits=scope.activations.bits,
             )
             mixed = collapse(mixed, [[0], [1, 2], [3]])
             values = collapse(self._by_head(scope, mixed, name, "values"), [[0], [1, 2]])

@@ -229,6 +229,7 @@ class SelfAttention:
                 reach=self.window,
                 scale=depth**-0.5 if self.scale is None else self.scale,
                 cap=self.cap,
+                bits=scope.activations.bits,
             )
             mixed = _times(columns_of(mixed, 0, depth), scales[1])
             mixed = collapse(mixed, [[0], [1, 2, 3]])

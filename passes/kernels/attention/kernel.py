@@ -43,7 +43,7 @@ from mxc.passes.kernels.attention.memory import (
 )
 from mxc.passes.kernels.attention.mix import BlockValues
 from mxc.passes.kernels.attention.packed import bytes_of_entries
-from mxc.passes.kernels.attention.shape import PIECE_KEYS, CpuAttention, is_apart
+from mxc.passes.kernels.attention.shape import CpuAttention, is_apart
 from mxc.passes.kernels.attention.staging import Staging
 from mxc.passes.kernels.attention.tile import AttentionTile
 from mxc.passes.kernels.executables import workgroup
@@ -157,7 +157,7 @@ class Walk:
         group = index(shape.group)
         first = shape.position(run, first_row // group)
         last = shape.position(run, (behind_row - 1) // group)
-        size, piece_keys = index(shape.block_keys), index(PIECE_KEYS)
+        size, piece_keys = index(shape.block_keys), index(shape.piece_keys)
         begin = shape.first_seen(first) // size * size
         behind = last + 1
         apart = is_apart(shape)

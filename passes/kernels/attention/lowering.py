@@ -14,6 +14,8 @@ from mxc.dialects.reasons import Reason
 from mxc.passes.kernels.attention.kernel import attention
 from mxc.passes.kernels.attention.pieces import join_pieces
 from mxc.passes.kernels.attention.shape import KEY_REGISTERS, MOST_STAGED, CpuAttention
+from mxc.passes.kernels.attention.tiled import tiled_attention
+from mxc.passes.kernels.attention.tiled_shape import TiledAttention, on_tiles
 from mxc.passes.kernels.dense_attention import dense_attention_lowering, dense_sizes_of
 from mxc.passes.kernels.lowerings import Lowering
 from mxc.passes.kernels.paged_attention import attention_lowering, paged_sizes_of
@@ -34,14 +36,33 @@ class _Kernel(CpuAttention):
         join_pieces(self, buffers)
 
 
-def attention_kernels(lanes: int) -> Lowering[AttentionCall, _Kernel]:
-    """The lowering of attention to kernels for registers of `lanes` f32."""
+class _TiledKernel(TiledAttention):
+    """The kernels of one on tiles."""
 
-    def kernel(call: AttentionCall) -> _Kernel | Reason:
+    def body(self, *buffers: ir.Value) -> None:
+        """Build the body at the insertion point."""
+        tiled_attention(self, buffers)
+
+    def join(self, *buffers: ir.Value) -> None:
+        """Build the body of the second kernel."""
+        join_pieces(self, buffers)
+
+
+def attention_kernels(lanes: int, tiles: bool) -> Lowering[AttentionCall, CpuAttention]:
+    """The lowering of attention to kernels for registers of `lanes` f32, or on `tiles` of AMX where
+    these compute a call (tiled_shape.py)."""
+
+    def kernel(call: AttentionCall) -> CpuAttention | Reason:
         sizes = paged_sizes_of(call)
-        if isinstance(sizes, Reason) or isinstance(call.reach, AttentionChunk):
-            return _kernel(sizes, lanes)
-        return _kernel({**sizes, "reach": None, "window": None}, lanes)
+        if isinstance(sizes, Reason):
+            return sizes
+        if not isinstance(call.reach, AttentionChunk):
+            sizes = {**sizes, "reach": None, "window": None}
+        if tiles:
+            found = on_tiles(_TiledKernel(**sizes), call.bits)
+            if not isinstance(found, Reason):
+                return found
+        return _kernel(sizes, lanes)
 
     return attention_lowering(kernel)
 

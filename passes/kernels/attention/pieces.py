@@ -19,7 +19,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import math, scf, vector
 
 from mxc.dialects.dense_attention import LOWEST, SMALLEST
-from mxc.passes.kernels.attention.shape import PIECE_KEYS, CpuAttention, is_apart
+from mxc.passes.kernels.attention.shape import CpuAttention, is_apart
 from mxc.passes.kernels.attention.staging import extended
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.exponential import exponential, greater
@@ -39,6 +39,11 @@ class SoftmaxState:
 
     maximum: ir.Value
     total: ir.Value
+
+    @property
+    def numbers(self) -> tuple[ir.Value, ir.Value]:
+        """Both."""
+        return self.maximum, self.total
 
 
 def only_sink(sink: ir.Value) -> SoftmaxState:
@@ -110,8 +115,8 @@ def _pieces(
 
     def first_piece(token: ir.Value) -> ir.Value:
         key = shape.first_seen(run.before + token)
-        return key // PIECE_KEYS
+        return key // shape.piece_keys
 
-    behind = shape.position(run, own) // PIECE_KEYS + 1
+    behind = shape.position(run, own) // shape.piece_keys + 1
     zero = first_piece(begin)
     return first_piece(own) - zero, behind - zero

@@ -78,6 +78,11 @@ class CpuAttention(PagedAttention):
         room for, 0 for none."""
         return min(KEY_REGISTERS, MOST_STAGED // (4 * self.depth * self.lanes))
 
+    @property
+    def piece_keys(self) -> int:
+        """Number of keys of a piece."""
+        return PIECE_KEYS
+
     def position(self, run: KernelRun, token: ir.Value) -> ir.Value:
         """The last position that a token of a run attends to."""
         if not self.causal:
@@ -191,7 +196,7 @@ class CpuAttention(PagedAttention):
             reach=self._reach,
             group=self.group,
             rows=self.block_rows,
-            piece_keys=PIECE_KEYS,
+            piece_keys=self.piece_keys,
         )
         few = signed_below(self._workgroups(), index(ENOUGH_WORKGROUPS))
         size = index(4 * self.heads * self.group * self.mixed)

@@ -1,0 +1,280 @@
+"""Paged attention on AMX tiles: the computation of kernel.py, with products on tiles.
+
+    scores[row, key] = queries . keys       keys transposed as pairs of elements
+    sums[row, d]     = weights . values     values as pairs of keys
+
+A workgroup stages a piece of keys and values, once for all of its rows:
+
+    for piece of keys:                                       # at absolute positions
+      staged, mixed = keys, values                           # see tiled_staging.py
+      for tile of 16 rows:                                   # see tiled_rows.py
+        maximum = of the scores for all keys of the piece
+        for block of 64 keys:
+          weights = exp(scores - maximum), in their place    # meanwhile, on tiles:
+                                                             #   sums of the block before,
+                                                             #   scores of the next tile of rows
+        result += sums                                       # see pieces.py
+    result /= total
+
+Queries and weights are the sum of two bf16 planes, and have 16 significant bits. Keys and values
+are bf16. The products of the second plane are added first. The order of a row's sums does not
+depend on other rows.
+
+A value that is infinite or NaN is staged as zero: a weight of zero times it would be NaN. Rows with
+another weight get it afterwards, by vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, scf
+
+from mxc.dialects import x86
+from mxc.kernels.amx import TILE
+from mxc.kernels.decode import STEP
+from mxc.kernels.lowering.index import of
+from mxc.kernels.lowering.memory import load_tile, pointer, store_tile
+from mxc.passes.kernels.attention.memory import Workgroup
+from mxc.passes.kernels.attention.pieces import SoftmaxState
+from mxc.passes.kernels.attention.shape import is_apart
+from mxc.passes.kernels.attention.tiled_memory import KeyPiece, TiledBuffers, tiled_memory
+from mxc.passes.kernels.attention.tiled_rows import RowTile
+from mxc.passes.kernels.attention.tiled_shape import KEYS, PLANES, TiledAttention
+from mxc.passes.kernels.attention.tiled_staging import TiledStaging, is_finite
+from mxc.passes.kernels.executables import workgroup
+from mxc.passes.kernels.extents import value_of
+from mxc.passes.kernels.runs import block_of_rows
+from mxc.passes.kernels.vectors import (
+    equal,
+    f32,
+    i16,
+    index,
+    loop,
+    signed_below,
+    splat,
+    when,
+)
+
+#: Bytes of a row of a tile, and of a tile.
+_ROW, _BYTES = 64, 1024
+#: Tiles of sums at once. They hide the latency of a product.
+SUMS = 4
+
+
+def tiled_attention(shape: TiledAttention, buffers: Sequence[ir.Value]) -> None:
+    """Build the body at the insertion point."""
+    # The last rows of a run attend to most keys, and are started first, to balance the load.
+    number = shape.blocks() - 1 - workgroup(1)
+    run, block, found = block_of_rows(
+        buffers[3], value_of(shape.runs), number, group=shape.group, rows=shape.block_rows
+    )
+    with when(found):
+        work = Workgroup(shape, run, workgroup(2) * value_of(shape.tokens))
+        _Walk(shape, tiled_memory(shape, buffers), work, block).build()
+
+
+@dataclass(frozen=True)
+class _Walk:
+    """A workgroup loops over the keys that its rows attend to: those of block number `block` of the
+    run, of one head or of all."""
+
+    shape: TiledAttention
+    memory: TiledBuffers
+    work: Workgroup
+    block: ir.Value
+
+    def _rows(self) -> tuple[ir.Value, ir.Value]:
+        """The first row of the block, and the row after its last."""
+        first = self.block * self.shape.block_rows
+        count = self.work.run.tokens * self.shape.group
+        return first, arith.minui(count, first + self.shape.block_rows)
+
+    def _heads(self) -> tuple[ir.Value, ir.Value]:
+        """The first head of the workgroup, and the head after its last."""
+        every, own = self.shape.all_heads(), workgroup(0)
+        first = arith.select(every, index(0), own)
+        return first, arith.select(every, index(self.shape.heads), own + 1)
+
+    def _tile(self, head: ir.Value, row: ir.Value) -> RowTile:
+        """The tile of rows of a head that begins at `row`; the last may have fewer rows."""
+        first, behind = self._rows()
+        # A workgroup for all heads has the rows of a token.
+        state = row - first + (head - self._heads()[0]) * self.shape.head_states
+        count = arith.minsi(behind - row, index(TILE))
+        buffer = (row - first) // TILE % 2
+        return RowTile(self.shape, self.memory, self.work, head, row, state, count, buffer)
+
+    def build(self) -> None:
+        """Compute one piece and write its partial result, or compute all and write the result."""
+        shape, run = self.shape, self.work.run
+        first_row, behind_row = self._rows()
+        group, size = index(shape.group), index(shape.piece_keys)
+        first = shape.position(run, first_row // group)
+        last = shape.position(run, (behind_row - 1) // group)
+        seen, behind, apart = shape.first_seen(first), last + 1, is_apart(shape)
+        # Without a workgroup per piece, this is workgroup 0 of 1.
+        piece = seen // size + workgroup(2)
+        end = arith.ceildivui(behind, size)
+        end = arith.select(apart, arith.minui(end, piece + 1), end)
+        heads = self._heads()
+        # A product of 8 rows takes about half the time of one of 16.
+        rows = arith.index_cast(i16(), arith.minsi(behind_row - first_row, index(TILE)))
+        with when(signed_below(piece, end)):
+            tiles = first_row, behind_row, index(TILE)
+            with (
+                when(apart ^ 1),
+                loop(*heads, index(1)) as (head, _, _),
+                loop(*tiles) as (row, _, _),
+            ):
+                self._tile(head, row).begin()
+            with loop(piece, end, index(1)) as (each, _, _):
+                base = each * size
+                least = arith.maxsi(seen, base)
+                until = arith.minsi(behind, base + size) - 1
+                ends = equal(each, piece), equal(each + 1, end)
+                with loop(*heads, index(1)) as (head, _, _):
+                    begin = (least - base) // KEYS * KEYS
+                    stop = (until - base) // KEYS * KEYS + KEYS
+                    given = shape, self.memory.lists, run.number, head
+                    own = KeyPiece(*given, base, begin, stop, least, until)
+                    staging = TiledStaging(shape, self.memory, own, shape.all_heads(), last)
+                    staging.stage_keys()
+                    poisoned = staging.stage_values()
+
+                    products = _Products(shape, self.memory, own, rows)
+                    start = self._tile(head, first_row)
+                    start.stage()
+                    with loop(begin, stop, index(KEYS)) as (column, _, _):
+                        products.score(start.buffer, column, SUMS)
+                    with loop(*tiles) as (row, _, _):
+                        tile, after = self._tile(head, row), self._tile(head, row + TILE)
+                        more = signed_below(index(0), after.count)
+                        with when(more):
+                            after.stage()
+                        state = products.build(tile, more)
+                        with when(poisoned):
+                            products.add_infinite(staging, tile)
+                        with when(apart):
+                            tile.leave_piece(state)
+                        with when(apart ^ 1):
+                            tile.add_piece(state, *ends)
+
+
+@dataclass(frozen=True)
+class _Products:
+    """Products of tiles of rows with a piece of keys that is staged. `rows`: i16, of a register."""
+
+    shape: TiledAttention
+    memory: TiledBuffers
+    piece: KeyPiece
+    rows: ir.Value
+
+    @property
+    def _row(self) -> int:
+        """Bytes of a row of scores."""
+        return 4 * (self.shape.piece_keys + TILE)
+
+    def score(self, buffer: ir.Value, column: ir.Value, count: int) -> None:
+        """Scores of the rows whose queries are staged, for 16 keys each of `count` tiles."""
+        memory, steps = self.memory, self.shape.steps
+        keys, planes, scores = (
+            pointer(each) for each in (memory.staged, memory.planes, memory.scores)
+        )
+        sums = [x86.tile_zero(self.rows) for _ in range(count)]
+        for step in range(steps):
+            a = []
+            for plane in range(PLANES):
+                at = (plane * steps + step) * _BYTES
+                a.append(load_tile(planes, at, _ROW, streamed=False, rows=self.rows))
+            for part in range(count):
+                place = of(column) * (steps * _BYTES // TILE) + (part * steps + step) * _BYTES
+                b = load_tile(keys, place, _ROW, streamed=False)
+                for plane in reversed(range(PLANES)):
+                    sums[part] = x86.tile_dot_bf16(sums[part], a[plane], b, self.rows)
+        for part, found in enumerate(sums):
+            place = of(buffer) * (TILE * self._row) + of(column) * 4 + part * _ROW
+            store_tile(found, scores, place, self._row, self.rows)
+
+    def build(self, tile: RowTile, more: ir.Value) -> SoftmaxState:
+        """Sum values to `sums`; returns maxima and totals. Scores of the next tile are computed
+        meanwhile, if there are `more`."""
+        begin, behind, size = self.piece.begin, self.piece.behind, index(KEYS)
+        maximum = tile.begin_piece(self.piece)
+        parts = range(min(SUMS, 2 * self.shape.mixed_steps))
+        quarters = index(0), index(KEYS // TILE), index(1)
+
+        def weigh(column: ir.Value, quarter: ir.Value, *, first: bool) -> None:
+            tile.weigh(column, quarter, first=first)
+            with when(more):
+                self.score(tile.buffer ^ 1, column + quarter * TILE, 1)
+
+        with loop(*quarters) as (quarter, _, _):
+            weigh(begin, quarter, first=True)
+        # While weights of a block are computed, those of the one before are multiplied.
+        sums = [x86.tile_zero(self.rows) for _ in parts]
+        with loop(begin + size, behind, size, sums) as (column, carried, op):
+            with loop(*quarters, carried) as (quarter, found, inner):
+                found = self._mixed(tile, found, parts, column - size, quarter)
+                weigh(column, quarter, first=False)
+                scf.YieldOp(found)
+            scf.YieldOp(inner.results)
+        sums = list(op.results)
+        for quarter in range(KEYS // TILE):
+            sums = self._mixed(tile, sums, parts, behind - size, index(quarter))
+        self._store(sums, parts)
+        for first in range(SUMS, 2 * self.shape.mixed_steps, SUMS):
+            parts = range(first, min(first + SUMS, 2 * self.shape.mixed_steps))
+            sums = [x86.tile_zero(self.rows) for _ in parts]
+            with loop(begin, behind, size, sums) as (column, found, op):
+                for quarter in range(KEYS // TILE):
+                    found = self._mixed(tile, found, parts, column, index(quarter))
+                scf.YieldOp(found)
+            self._store(op.results, parts)
+        return SoftmaxState(maximum, tile.totals())
+
+    def _mixed(
+        self,
+        tile: RowTile,
+        sums: Sequence[ir.Value],
+        parts: range,
+        column: ir.Value,
+        quarter: ir.Value,
+    ) -> list[ir.Value]:
+        """Add values times weights, for 16 elements each of `parts`: of the first 32 keys from
+        `column` on the second plane, then the first, then those of the others."""
+        memory, every = self.memory, 2 * self.shape.mixed_steps
+        step, plane = quarter // 2, index(1) - quarter % 2
+        place = of(tile.buffer) * (TILE * self._row) + of(column) * 4
+        place += of(plane) * (2 * _ROW) + of(step) * _ROW
+        weights = load_tile(
+            pointer(memory.scores), place, self._row, streamed=False, rows=self.rows
+        )
+        found = []
+        for part, earlier in zip(parts, sums, strict=True):
+            place = (of(column) + of(step) * STEP) * (every * _BYTES // STEP) + part * _BYTES
+            values = load_tile(pointer(memory.mixed), place, _ROW, streamed=False)
+            found.append(x86.tile_dot_bf16(earlier, weights, values, self.rows))
+        return found
+
+    def _store(self, sums: Sequence[ir.Value], parts: range) -> None:
+        row = 4 * (STEP * self.shape.mixed_steps + TILE)
+        for part, found in zip(parts, sums, strict=True):
+            store_tile(found, pointer(self.memory.sums), part * _ROW, row, self.rows)
+
+    def add_infinite(self, staging: TiledStaging, tile: RowTile) -> None:
+        """Add the values that are infinite or NaN to the sums of rows with a weight for them."""
+        memory, shape, piece = self.memory, self.shape, self.piece
+        with loop(piece.begin, piece.behind, index(1)) as (column, _, _):
+            position = piece.base + column
+            early, late = signed_below(position, piece.least), signed_below(piece.last, position)
+            with when((early | late) ^ 1):
+                place, _, _ = piece.sixteen(column // TILE * TILE)
+                for step in range(shape.mixed_steps):
+                    given = memory.values, column % TILE, index(step * STEP), shape.mixed
+                    values = staging.row(place, *given)
+                    wide = arith.extf(ir.VectorType.get([STEP], f32()), values)
+                    found = arith.select(is_finite(values), splat(0.0, f32(), STEP), wide)
+                    tile.add_weighted(column, step, found)
