@@ -7,8 +7,8 @@ Each operation has a lowering, which chooses a kernel for a call or gives the re
   rows for many workgroups, the keys are split into pieces, and a second dispatch combines the
   pieces. The bits of a row are the same either way. Products and sums are f32; packed keys and
   values are decoded in registers. Exponentials are within 1 ulp. With `tiles`, products are on AMX
-  tiles where keys and values are bf16 or packed and each has 8 query heads or more: queries and
-  weights are three bf16 planes, whose sum is exact.
+  tiles where 16 significant bits of queries and weights are enough, keys and values are bf16, and
+  each has 8 query heads or more.
 - attention over dense keys and values: the same kernel, where the keys of a sequence are one page.
 - recurrences: the rows of a run are processed in order, with a part of its state in the L1 cache or
   in registers (passes/kernels/cpu/recurrences/). The state is read from the pool once and written
