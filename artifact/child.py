@@ -146,13 +146,15 @@ class Channel:
 
     @staticmethod
     def _read(count: int) -> bytes:
-        found = b""
-        while len(found) < count:
-            piece = os.read(0, count - len(found))
-            if not piece:
+        found = bytearray(count)
+        # In place: a program may be gigabytes, which come in pieces of 64 KiB.
+        left = memoryview(found)
+        while left.nbytes:
+            size = os.readv(0, [left])
+            if not size:
                 os._exit(0)
-            found += piece
-        return found
+            left = left[size:]
+        return bytes(found)
 
 
 def serve() -> None:

@@ -58,6 +58,19 @@ def test_messages_of_any_size() -> None:
     assert child.process.returncode is not None
 
 
+def test_a_message_that_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each piece is read to its place: nothing as large as the message is made for one."""
+    pieces = iter([b"abc", b"d", b"ef"])
+
+    def readv(handle: int, places: list[memoryview]) -> int:
+        piece = next(pieces)
+        places[0][: len(piece)] = piece
+        return len(piece)
+
+    monkeypatch.setattr(os, "readv", readv)
+    assert Channel._read(6) == b"abcdef"
+
+
 def test_the_package_is_found_where_only_a_hook_finds_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in an editable install: no entry of the parent's path holds the package."""
     place = str(Path(mxc.__file__).parents[1])
