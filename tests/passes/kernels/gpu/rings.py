@@ -122,9 +122,9 @@ class Compiled:
     assembly: str
 
 
-def compile_ring(case: Case, folder: Path) -> Compiled:
+def compile_ring(case: Case, folder: Path, target: str = "gfx950") -> Compiled:
     """The kernel of a case, compiled into a folder."""
-    flags = ("--iree-hal-target-device=hip", f"--iree-rocm-target={case.target}", *LLVM_FLAGS)
+    flags = ("--iree-hal-target-device=hip", f"--iree-rocm-target={target}", *LLVM_FLAGS)
     dumps = [f"--iree-hal-dump-executable-{what}-to={folder}" for what in DUMPS]
     tools.compile_str(program(case.kernel), extra_args=[*flags, *dumps])
     (code,), (text,) = (list(folder.glob(f"*.{end}")) for end in ("hsaco", "rocmasm"))

@@ -50,7 +50,7 @@ CASES = [
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], Compiled]:
     """The kernel of a case, compiled once."""
-    return cache(lambda case: compile_ring(case, tmp_path_factory.mktemp("ring")))
+    return cache(lambda case: compile_ring(case, tmp_path_factory.mktemp("ring"), case.target))
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
