@@ -112,6 +112,8 @@ class TileKernel(CpuProduct):
         rows = self.rows
         if not self._unknown or self.prepared.planes > 1 or (rows.experts and not rows.sorted):
             return None
+        if self.steps == 1:
+            return None
         return TileRow(
             replace(self.weights, kind="floats"),
             self.prepared,
@@ -138,6 +140,8 @@ class TileKernel(CpuProduct):
             return "one row: multiply-add, in the order of tiles and with their bits"
         if self.prepared.planes > 1:
             return "one row too: f32 is three planes, with three products for each weight"
+        if self.steps == 1:
+            return "one row too: K is one step of tiles"
         return "one row too: its groups choose their experts"
 
     @property

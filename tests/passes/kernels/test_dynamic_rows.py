@@ -17,6 +17,8 @@ PLAIN = (
     # More activations than are in scratch at once, with tiles of AMX.
     "mxint8 bf16 1x?x17x4128",
     "nvfp4 bf16 1x?x33x96",
+    # One step of tiles along K.
+    "bf16 bf16 1x?x64x32",
 )
 CHOSEN = ("mxfp4 bf16 ?x1x40x64 of 5", "mxint8 int8 ?x1x17x288 of 3")
 CASES = (*PLAIN, *CHOSEN)
