@@ -109,15 +109,12 @@ class TileKernel(CpuProduct):
     @cached_property
     def row(self) -> TileRow | None:
         """The kernel of groups of one row, where the number of rows comes with the call."""
-        rows = self.rows
-        if not self._unknown or self.prepared.planes > 1 or (rows.experts and not rows.sorted):
-            return None
-        if self.steps == 1:
+        if not self._unknown or self._tiles_alone:
             return None
         return TileRow(
             replace(self.weights, kind="floats"),
             self.prepared,
-            rows,
+            self.rows,
             self.columns,
             self.steps * (STEP // min(STEP, self.weights.elements.block)),
             self.epilogue,
@@ -132,17 +129,22 @@ class TileKernel(CpuProduct):
         return self.rows.sorted or not isinstance(self.rows.rows, int)
 
     @property
+    def _tiles_alone(self) -> str:
+        """Why tiles compute one row, too; empty if vector registers do."""
+        if self.prepared.planes > 1:
+            return "f32 is three planes, with three products for each weight"
+        if self.rows.experts and not self.rows.sorted:
+            return "its groups choose their experts"
+        return "K is one step of tiles" if self.steps == 1 else ""
+
+    @property
     def choice(self) -> str:
         """What multiplies one row, and why, for the report."""
         if not self._unknown:
             return ""
-        if self.row is not None:
-            return "one row: multiply-add, in the order of tiles and with their bits"
-        if self.prepared.planes > 1:
-            return "one row too: f32 is three planes, with three products for each weight"
-        if self.steps == 1:
-            return "one row too: K is one step of tiles"
-        return "one row too: its groups choose their experts"
+        if self._tiles_alone:
+            return f"one row too: {self._tiles_alone}"
+        return "one row: multiply-add, in the order of tiles and with their bits"
 
     @property
     def nests(self) -> list[Kernel]:
