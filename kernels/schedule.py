@@ -237,7 +237,8 @@ def stage(kernel: Kernel, name: str, into: str, label: str, space: Space, layout
 def keep(
     kernel: Kernel, name: str, into: str, loop: tuple[str, int], space: Space, layout: Layout
 ) -> Kernel:
-    """Hold sums of the array `name` in `into` while the loop (axis, step) runs."""
+    """Hold sums of the array `name` in `into` while the loop (axis, step) runs. Of loops in each
+    other with this axis and step, it is the innermost."""
     found = 0
 
     def go(body: Body) -> Body:
@@ -247,7 +248,7 @@ def keep(
             adds = [do for do in statements((each,)) if do.adds and do.out == name]
             if isinstance(each, Do) or not adds:
                 rows.append(each)
-            elif (each.axis, each.by) == loop:
+            elif (each.axis, each.by) == loop and not _adds_within(each.body, name, loop):
                 found += 1
                 rows += [Do("copy", into, (name,)), *_renamed(each, name, into)]
                 rows.append(Do("copy", name, (into,)))
@@ -260,6 +261,17 @@ def keep(
         raise ScheduleRefused(f"no loop over {loop[0]} by {loop[1]} adds to {name}")
     copy = Array(into, kernel.arrays[name].element, _local(kernel, name), space, layout)
     return replace(kernel.with_arrays(copy), body=body)
+
+
+def _adds_within(body: Body, name: str, loop: tuple[str, int]) -> bool:
+    """Whether one of the loops (axis, step) in a body adds to the array `name`."""
+    loops = [each for each in body if isinstance(each, For)]
+    return any(
+        any(do.adds and do.out == name for do in statements(each.body))
+        if (each.axis, each.by) == loop
+        else _adds_within(each.body, name, loop)
+        for each in loops
+    )
 
 
 def _local(kernel: Kernel, name: str) -> tuple[str, ...]:

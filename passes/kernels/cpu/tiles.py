@@ -133,9 +133,8 @@ class TileKernel(CpuProduct):
         """Why tiles compute one row, too; empty if vector registers do."""
         if self.prepared.planes > 1:
             return "f32 is three planes, with three products for each weight"
-        if self.rows.experts and not self.rows.sorted:
-            return "its groups choose their experts"
-        return "K is one step of tiles" if self.steps == 1 else ""
+        chosen = self.rows.experts and not self.rows.sorted
+        return "its groups choose their experts" if chosen else ""
 
     @property
     def choice(self) -> str:

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from iree import runtime as rt
@@ -41,7 +42,8 @@ F32 = np.float32
 
 @dataclass(frozen=True)
 class Case:
-    """rows x [64] by mxfp4 [columns, 64], then to a format; `gated`: of half of the columns."""
+    """rows x [64] by mxfp4 [columns, 64], then to a format; `gated`: of half of the columns;
+    `bf16`: activations are, whose products are one on AMX tiles, and one row is on vectors."""
 
     format: str
     recipe: ScaleRecipe
@@ -50,10 +52,12 @@ class Case:
     gated: bool = False
     experts: int = 0
     dynamic: bool = False
+    bf16: bool = False
 
     def __str__(self) -> str:
         kind = "gated" if self.gated else "experts" if self.experts else "plain"
         rows = "any" if self.dynamic else self.rows
+        kind += "_bf16" * self.bf16
         return f"{kind}_{rows}x{self.columns}_{self.format}_{self.recipe}"
 
     @property
@@ -110,6 +114,8 @@ CASES = {
         GATED,
         Case("mxfp6e2m3", FLOOR, 20, 64, experts=EXPERTS),
         Case("mxfp8e5m2", EVEN, 5, 32, dynamic=True),
+        Case("mxfp4", EVEN, 5, 64, dynamic=True, bf16=True),
+        Case("mxint8", RCEIL, 1, 96, dynamic=True, bf16=True),
     ],
     "cpu:x86-64-v3": [PLAIN, GATED],
     "cpu:x86-64": [PLAIN],
@@ -149,7 +155,8 @@ def built(name: str, folder: Path) -> Built:
         with ir.InsertionPoint(module.body):
             for case in CASES[name]:
                 shape = [*case.lead, DEPTH // 32, 32]
-                kinds = [ir.RankedTensorType.get(shape, ir.F32Type.get())]
+                element = ir.BF16Type.get() if case.bf16 else ir.F32Type.get()
+                kinds = [ir.RankedTensorType.get(shape, element)]
                 i32 = ir.IntegerType.get_signless(32)
                 kinds += [ir.RankedTensorType.get(case.lead[:1], i32)] if case.experts else []
                 func.FuncOp.from_py_func(*kinds, name=str(case))(
@@ -195,7 +202,8 @@ def test_blocks_are_those_of_the_exact_product(
     wanted = quantize(y, case.format, recipe=case.recipe)
     arrays = [pack_elements(codes, "mxfp4"), scales]
     lead = [case.rows, *([1] if case.experts else [])]
-    elements, found = call(program, case, arrays, x.reshape(*lead, DEPTH // 32, 32), ids)
+    x = x.astype(ml_dtypes.bfloat16 if case.bf16 else F32).reshape(*lead, DEPTH // 32, 32)
+    elements, found = call(program, case, arrays, x, ids)
     np.testing.assert_array_equal(found.reshape(wanted.scales.shape), wanted.scales)
     np.testing.assert_array_equal(elements.reshape(wanted.elements.shape), wanted.elements)
 

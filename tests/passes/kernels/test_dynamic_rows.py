@@ -19,6 +19,7 @@ PLAIN = (
     "nvfp4 bf16 1x?x33x96",
     # One step of tiles along K.
     "bf16 bf16 1x?x64x32",
+    "mxfp4 bf16 1x?x40x32",
 )
 CHOSEN = ("mxfp4 bf16 ?x1x40x64 of 5", "mxint8 int8 ?x1x17x288 of 3")
 CASES = (*PLAIN, *CHOSEN)
@@ -113,7 +114,7 @@ def test_a_row_alone_where_numbers_leave_the_range_of_f32(name, program, weights
 
 
 def test_the_report_says_what_multiplies_one_row_where_there_are_tiles(kernels):
-    names = PLAIN[0], PLAIN[2], CHOSEN[0], "mxfp4 bf16 1x40x40x64"
+    names = PLAIN[0], PLAIN[2], CHOSEN[0], "mxfp4 bf16 1x40x40x64", "mxfp4 bf16 1x?x40x32"
     rows = kernels(*names, target="cpu:sapphirerapids").compiled.report["matmuls"]
     alone = "one row: multiply-add, in the order of tiles and with their bits"
     assert [row["choice"] for row in rows] == [
@@ -121,6 +122,7 @@ def test_the_report_says_what_multiplies_one_row_where_there_are_tiles(kernels):
         "one row too: f32 is three planes, with three products for each weight",
         alone,
         None,
+        alone,
     ]
 
 
