@@ -6,7 +6,8 @@ A contraction that no kernel computes has the reason in its attribute `mxc.contr
 
 and also in its location, because IREE rebuilds some operations without their attributes.
 
-`mxc.quantizes` marks a kernel that quantizes or reorders blocks for contractions.
+`mxc.quantizes` marks a kernel that quantizes or reorders blocks for contractions. `mxc.choice` of
+another kernel says why it does not use the best unit of the machine.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from mxc.dialects.reasons import Reason
 from mxc.dialects.samples import STATED, Sizes
 
 QUANTIZES = "mxc.quantizes"
+_CHOICE = "mxc.choice"
 _REASON = "reason"
 _DECODED = "decoded"
 
@@ -55,6 +57,17 @@ def mark_quantizes(dispatch: ir.Operation, format: str) -> None:
 def quantizes(dispatch: ir.Operation) -> bool:
     """Whether a dispatch has the mark of `mark_quantizes`."""
     return QUANTIZES in dispatch.attributes
+
+
+def write_choice(dispatch: ir.Operation, choice: str) -> None:
+    """Record why the kernel of a dispatch does not use the best unit of the machine."""
+    dispatch.attributes[_CHOICE] = ir.StringAttr.get(choice)
+
+
+def read_choice(dispatch: ir.Operation) -> str | None:
+    """The text of `write_choice`; None without one."""
+    attributes = dispatch.attributes
+    return ir.StringAttr(attributes[_CHOICE]).value if _CHOICE in attributes else None
 
 
 def moved_bytes(dispatch: Dispatch, call: Contraction, sizes: Sizes = STATED) -> int | None:

@@ -8,7 +8,7 @@ Each operation has a lowering, which chooses a kernel for a call or gives the re
   pieces. The bits of a row are the same either way. Products and sums are f32; packed keys and
   values are decoded in registers. Exponentials are within 1 ulp. With `tiles`, products are on AMX
   tiles where 16 significant bits of queries and weights are enough, keys and values are bf16, and
-  each has 8 query heads or more.
+  each has 8 query heads or more; other calls have the reason in `mxc.choice`.
 - attention over dense keys and values: the same kernel, where the keys of a sequence are one page.
 - recurrences: the rows of a run are processed in order, with a part of its state in the L1 cache or
   in registers (passes/kernels/cpu/recurrences/). The state is read from the pool once and written
@@ -67,7 +67,7 @@ class LowerNamedOperationsToCpuKernels(Pass):
         """Lower every call that a kernel takes."""
         lowerings = (
             attention_kernels(self.lanes, self.tiles),
-            dense_attention_kernels(self.lanes),
+            dense_attention_kernels(self.lanes, self.tiles),
             recurrence_lowering(CpuDeltaRule, CpuConvolution, self.lanes),
             rotary_lowering(self.lanes),
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from rich.box import SIMPLE_HEAD
@@ -14,7 +14,14 @@ from rich.text import Text
 
 from mxc.artifact.manifest import ModelRecord
 from mxc.compiler.cli.terminal import LOG_WIDTH
-from mxc.compiler.report import Matmul, MatmulCost, Report, Reports, Transfers
+from mxc.compiler.report import (
+    Matmul,
+    MatmulCost,
+    Report,
+    ReportOperation,
+    Reports,
+    Transfers,
+)
 from mxc.compiler.report.assembly import KernelCode
 from mxc.targets.target import TARGETS
 
@@ -89,6 +96,7 @@ def render(report: Report, width: int = LOG_WIDTH) -> Group:
     lines = [Text(f"[{number}] {reason}") for reason, number in reasons.items()]
     lines += [Text(f"IREE's code generator: {line}") for line in _where(rows, _stock)]
     lines += [Text(line) for line in _where(rows, lambda one: one.choice)]
+    lines += [Text(line) for line in _places(_choices(report.operations))]
     lines += [Text(f"schedule: {line}") for line in _where(rows, lambda one: one.schedule)]
     lines += [Text(f"what follows is another kernel: {line}") for line in _where(rows, _unfused)]
     lines += [Text(f"note: {finding}") for finding in report.findings]
@@ -242,11 +250,25 @@ def _unfused(one: Matmul) -> str | None:
 
 def _where(rows: Sequence[ReportRow], said: Callable[[Matmul], str | None]) -> list[str]:
     """Return a line for each text that `said` returns, with the contractions it applies to."""
+    return _places((f"{row.first.function}:{row.name}", said(row.first)) for row in rows)
+
+
+def _choices(operations: Sequence[ReportOperation]) -> list[tuple[str, str]]:
+    """Return the place and text of choices; those of different layers are one."""
+    said = (
+        (f"{each.function}:{_NUMBER.sub('*', each.name)}", each.choice)
+        for each in operations
+        if each.choice is not None
+    )
+    return list(dict.fromkeys(said))
+
+
+def _places(said: Iterable[tuple[str, str | None]]) -> list[str]:
+    """Return a line for each text, with the places that it applies to."""
     found: dict[str, list[str]] = {}
-    for row in rows:
-        text = said(row.first)
+    for place, text in said:
         if text is not None:
-            found.setdefault(text, []).append(f"{row.first.function}:{row.name}")
+            found.setdefault(text, []).append(place)
     return [
         f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}: {text}"
         for text, names in found.items()

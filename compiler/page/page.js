@@ -109,6 +109,8 @@ function overview() {
     make("span", { class: fallen.length ? "bad" : "good" }, `${fallen.length} fell back`),
     `; ${here.operations.length} dispatches.`));
   for (const [reason, count] of reasons) parts.push(make("p", { class: "bad" }, `${count}: ${reason}`));
+  const choices = new Set(here.operations.filter((one) => one.choice).map((one) => `${one.kernel}: ${one.choice}`));
+  for (const choice of choices) parts.push(make("p", {}, choice));
   for (const finding of here.findings) parts.push(make("p", {}, finding));
   for (const note of data.notes) parts.push(make("p", { class: "dim" }, `note: ${note}`));
   for (const text of data.absent) parts.push(make("p", { class: "dim" }, `not in this page: ${text}`));

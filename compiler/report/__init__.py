@@ -105,9 +105,11 @@ class ReportOperation:
 
     `name` is that of the program's builder, or of the kernel if there is none. `bytes_moved` is
     what the dispatch reads and writes, `flops` twice the multiply-adds of its contractions with
-    padding; both are None for dynamic sizes. `results` are the element types of its tensor results.
-    `time` is the estimated time on a GPU; None for a CPU and for dynamic sizes. `samples` has these
-    at each sample of the function, by its name.
+    padding; both are None for dynamic sizes. `choice` says why the kernel of ours does not use the
+    best unit of the machine; None if it does, and for contractions (Matmul has it). `results` are
+    the element types of its tensor results. `time` is the estimated time on a GPU; None for a CPU
+    and for dynamic sizes. `samples` has bytes, flops and time at each sample of the function, by
+    its name.
     """
 
     function: str
@@ -115,6 +117,7 @@ class ReportOperation:
     kernel: str
     bytes_moved: int | None
     flops: int | None
+    choice: str | None = None
     results: tuple[str, ...] = ()
     time: Time | None = None
     samples: dict[str, OperationCost] = field(default_factory=dict)

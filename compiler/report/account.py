@@ -66,7 +66,7 @@ from mxc.dialects.dispatches import (
     moved_bytes,
     walk,
 )
-from mxc.dialects.kernel_calls import read_reasons
+from mxc.dialects.kernel_calls import read_choice, read_reasons
 from mxc.dialects.locations import names
 from mxc.dialects.samples import STATED, Sizes, read_samples
 from mxc.passes import verify_packed_weights, verify_transients
@@ -175,6 +175,7 @@ def _operation(
         kernel=dispatch.entry,
         bytes_moved=stated.bytes_moved,
         flops=stated.flops,
+        choice=read_choice(dispatch.op),
         results=tuple(
             str(ir.RankedTensorType(each.type).element_type)
             for each in dispatch.op.results

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from iree.compiler import ir
@@ -24,6 +24,7 @@ from iree.compiler.dialects import tensor
 from mxc.artifact.pages import PAGE_FORMATS, stored_positions
 from mxc.dialects.attention import AttentionCall, AttentionChunk, Reach, attention_calls
 from mxc.dialects.generic import element_of, shape_of
+from mxc.dialects.kernel_calls import write_choice
 from mxc.dialects.pages import page_format
 from mxc.dialects.pool_reads import PoolRead
 from mxc.dialects.reasons import Reason
@@ -54,6 +55,8 @@ class PagedAttention(Sized, ABC):
     by `scale` and bounded by `cap`; `reach` is the sliding window in tokens, or the chunks.
     `result`: f32, or bf16 where the kernel rounds it. `counts`: whether it counts its workgroups,
     so that the last one adds pieces up.
+
+    `choice`: why the kernel does not use the best unit of the machine; empty if it does.
 
     `dense`: each run has one page with all of its positions, and values are in a pool of their own.
     Its tokens are at the positions 0, 1, .. if `causal`, else each attends to all keys. `mask`, if
@@ -89,6 +92,7 @@ class PagedAttention(Sized, ABC):
     positions: Size = None
     window: Size = 0
     pieces: Size = None
+    choice: str = field(default="", compare=False)
 
     @property
     def page(self) -> int:
@@ -370,6 +374,8 @@ def call_kernel(
         mixed=kernel.mixed,
         causal=int(kernel.causal),
     ).write(made)
+    if kernel.choice:
+        write_choice(made, kernel.choice)
     left, whole, *_ = made.results
     if kernel.counts:
         return whole

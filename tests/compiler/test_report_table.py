@@ -6,7 +6,7 @@ import io
 from rich.console import Console
 
 from mxc.compiler.cli.report_table import bytes_text, group, render
-from mxc.compiler.report import FunctionCost, Matmul, Report
+from mxc.compiler.report import FunctionCost, Matmul, Report, ReportOperation
 from mxc.compiler.report.assembly import KernelCode
 
 UP = Matmul(
@@ -65,6 +65,19 @@ def test_equal_layers_are_one_row_and_reasons_are_numbered() -> None:
         "3 contractions, 2 fell back; 3 dispatches; transient memory 272 KiB and 1 buffers of "
         "dynamic size" in text
     )
+
+
+def test_choices_of_other_operations_are_lines() -> None:
+    said = [("layers.0.attn", "no tiles: a"), ("layers.1.attn", "no tiles: a"), ("rope", None)]
+    operations = tuple(
+        ReportOperation(
+            function="step", name=name, kernel="k", bytes_moved=1, flops=0, choice=choice
+        )
+        for name, choice in said
+    )
+    text = shown(dataclasses.replace(report(UP), operations=operations))
+    assert text.count("no tiles: a") == text.count("step:layers.*.attn: no tiles: a") == 1
+    assert "rope" not in text
 
 
 def test_kernels_that_spill_alike_are_one_line() -> None:

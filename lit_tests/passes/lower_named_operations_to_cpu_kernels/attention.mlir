@@ -1,5 +1,6 @@
 // RUN: mxc opt %s --split-input-file --passes mxc-lower-named-operations-to-cpu-kernels | filecheck %s
 // RUN: mxc opt %s --split-input-file --passes 'mxc-lower-named-operations-to-cpu-kernels{lanes=8}' | filecheck %s --check-prefix=EIGHT
+// RUN: mxc opt %s --split-input-file --passes 'mxc-lower-named-operations-to-cpu-kernels{tiles=true}' | filecheck %s --check-prefix=TILES
 
 // Two calls of one kernel, which reads pages itself: pieces of keys, and their sum. It is built once
 // for calls with a window and without one, and the reference is gone.
@@ -26,6 +27,9 @@
 // EIGHT: math.fma {{.*}} : vector<8xf32>
 // EIGHT-LABEL: util.func public @step(
 // EIGHT: flow.dispatch @mxc_attention_2x8x64_bf16::
+// Without the number of significant bits that queries need, it is not on tiles, and the call says so.
+// TILES-LABEL: util.func public @step(
+// TILES: flow.dispatch @mxc_attention_2x8x64_bf16::{{.*}} {mxc.choice = "no tiles: queries and weights need 24 significant bits; tiles have 16", mxc.pool
 util.func private @mxc.attention(%queries: tensor<?x2x8x64xf32>, %sinks: tensor<2x8xbf16>, %positions: tensor<?xi32>, %runs: tensor<?x3xi32>, %pool: tensor<?x4x64x2x64xbf16>, %lists: tensor<?x?xi32>, %keys: index, %values: index) -> tensor<?x2x8x64xf32> attributes {mxc.operation = "attention", mxc.options = {scale = 1.250000e-01 : f64, window = 1000 : i64}, mxc.sizes = array<i64: 0, 0>} {
   %0 = linalg.generic {indexing_maps = [affine_map<(m, h, g, d) -> (m, h, g, d)>], iterator_types = ["parallel", "parallel", "parallel", "parallel"]} outs(%queries : tensor<?x2x8x64xf32>) attrs = {mxc.product} {
   ^bb0(%out: f32):

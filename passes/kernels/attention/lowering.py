@@ -58,24 +58,29 @@ def attention_kernels(lanes: int, tiles: bool) -> Lowering[AttentionCall, CpuAtt
             return sizes
         if not isinstance(call.reach, AttentionChunk):
             sizes = {**sizes, "reach": None, "window": None}
-        if tiles:
-            found = on_tiles(_TiledKernel(**sizes), call.bits)
-            if not isinstance(found, Reason):
-                return found
-        return _kernel(sizes, lanes)
+        if not tiles:
+            return _kernel(sizes, lanes)
+        found = on_tiles(_TiledKernel(**sizes), call.bits)
+        return _kernel(sizes, lanes, found) if isinstance(found, Reason) else found
 
     return attention_lowering(kernel)
 
 
-def dense_attention_kernels(lanes: int) -> Lowering[DenseAttentionCall, _Kernel]:
-    """The lowering of dense attention."""
-    return dense_attention_lowering(lambda call: _kernel(dense_sizes_of(call), lanes))
+def dense_attention_kernels(lanes: int, tiles: bool) -> Lowering[DenseAttentionCall, _Kernel]:
+    """The lowering of dense attention, which has no kernel on `tiles`."""
+    why = Reason("keys and values are in no pages") if tiles else None
+    return dense_attention_lowering(lambda call: _kernel(dense_sizes_of(call), lanes, why))
 
 
-def _kernel(sizes: dict[str, Any] | Reason, lanes: int) -> _Kernel | Reason:
+def _kernel(
+    sizes: dict[str, Any] | Reason, lanes: int, no_tiles: Reason | None = None
+) -> _Kernel | Reason:
+    """The kernel for registers of `lanes` f32. `no_tiles`: why it is not on the tiles of the
+    CPU, if there are some."""
     if isinstance(sizes, Reason):
         return sizes
-    shape = _Kernel(**sizes, lanes=lanes)
+    choice = "" if no_tiles is None else f"no tiles: {no_tiles.text}"
+    shape = _Kernel(**sizes, lanes=lanes, choice=choice)
     depth = shape.depth
     # With half the lanes, half as many keys are staged at once, which leaves room for long heads.
     if shape.key_registers < KEY_REGISTERS:
