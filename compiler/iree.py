@@ -22,6 +22,7 @@ from mxc.dialects.context import prepare
 from mxc.dialects.devices import device_name
 from mxc.dialects.locations import plain
 from mxc.errors import CompileError
+from mxc.targets.cpus import STACK_BYTES
 from mxc.targets.target import HOST, Target
 from mxc.targets.tile_permission import TILES, refusal
 
@@ -77,10 +78,6 @@ LLVM_FLAGS = ("--amdgpu-mfma-vgpr-form=0",)
 #: its own (kernel_code.py).
 PROCESS_FLAGS = (*LLVM_FLAGS, "--iree-hal-link-executables=false")
 
-#: Most bytes of scratch of a CPU kernel, a power of two: the stack of a worker of IREE. Products on
-#: tiles have 48 KiB and small arrays, attention on tiles up to 106 KiB.
-_SCRATCH_BYTES = 128 << 10
-
 
 def set_up_process(target: Target) -> None:
     """Set the flags that are global: call this once in a process, before any session."""
@@ -110,7 +107,7 @@ def flags(target: Target, code_dir: Path | None, devices: int = 1) -> list[str]:
         "--iree-llvmcpu-debug-symbols=false",
         "--iree-hal-local-target-device-backends=llvm-cpu",
         f"--iree-llvmcpu-target-cpu={target.chip}",
-        f"--iree-llvmcpu-stack-allocation-limit={_SCRATCH_BYTES}",
+        f"--iree-llvmcpu-stack-allocation-limit={STACK_BYTES}",
     ]
     if target.triple is not None:
         chosen.append(f"--iree-llvmcpu-target-triple={target.triple}")

@@ -12,6 +12,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
+#: Bytes of the stack of a worker of IREE, where the scratch of kernels is; a power of two.
+STACK_BYTES = 128 << 10
+
 # The features that kernels of this repository use, in the order in which records list them.
 _V3 = ("avx2", "fma")
 _V4 = (*_V3, "avx512f", "avx512bw", "avx512vl")

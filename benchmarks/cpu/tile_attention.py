@@ -34,7 +34,7 @@ from mxc.passes.kernels.cpu.isa import best_isa
 from mxc.targets.target import target
 
 #: Times the speed of the AVX-512 kernel that tiles should reach from so many tokens on.
-WANTED, PROMPT = 2.0, 512
+WANTED, PROMPT = 3.0, 512
 #: Positions of a page.
 PAGE = 64
 #: The largest difference of results, which are means of values.

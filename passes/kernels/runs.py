@@ -41,24 +41,27 @@ def first_seen(reach: DynamicReach, position: ir.Value) -> ir.Value:
     return arith.maxsi(number(0), position - (reach - 1))
 
 
-def most_blocks(tokens: ir.Value, runs: ir.Value, *, group: int, rows: int) -> ir.Value:
-    """Most blocks of `rows` rows over all runs; one per run where each run has one token.
+def most_blocks(
+    tokens: ir.Value, runs: ir.Value, *, group: int, rows: ir.Value, unit: int
+) -> ir.Value:
+    """Most blocks of `rows` rows, a multiple of `unit`, over all runs; one per run where each run
+    has one token.
 
     A run of c tokens has at most (c * G + rows - g) / rows blocks, where g divides both rows and G.
     """
-    ragged = runs * (rows - math.gcd(group, rows))
+    ragged = runs * (rows - math.gcd(group, unit))
     return (tokens * group + ragged) // rows
 
 
 def most_pieces(
-    positions: ir.Value, *, reach: DynamicReach, group: int, rows: int, piece_keys: int
+    positions: ir.Value, *, reach: DynamicReach, group: int, rows: ir.Value, piece_keys: int
 ) -> ir.Value:
     """Most pieces of `piece_keys` keys that a block of `rows` rows attends to, where no run has
     more than `positions` positions."""
     found = arith.ceildivui(positions, index(piece_keys))
     if reach is None:
         return found
-    tokens = -(-rows // group) + 1
+    tokens = arith.ceildivui(rows, index(group)) + 1
     # A block attends to this many keys, which may begin anywhere in a piece.
     size = reach if isinstance(reach, ir.Value) else index(reach_size(reach))
     keys = arith.ceildivui(size + tokens, index(piece_keys))
@@ -76,7 +79,7 @@ class KernelRun:
 
 
 def block_of_rows(
-    runs: ir.Value, count: ir.Value, number: ir.Value, *, group: int, rows: int
+    runs: ir.Value, count: ir.Value, number: ir.Value, *, group: int, rows: ir.Value
 ) -> tuple[KernelRun, ir.Value, ir.Value]:
     """The run of block `number` of all blocks of rows, its number in the run, and whether it
     exists.
@@ -87,7 +90,7 @@ def block_of_rows(
     with loop(index(0), count, index(1), [index(0), index(0), index(0), no]) as (each, carried, op):
         before, run, block, found = carried
         all_rows = _number(runs, each, 1) * group
-        behind = before + arith.ceildivui(all_rows, index(rows))
+        behind = before + arith.ceildivui(all_rows, rows)
         here = _at_most(before, number) & _less(number, behind)
         run = arith.select(here, each, run)
         block = arith.select(here, number - before, block)

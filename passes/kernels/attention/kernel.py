@@ -38,17 +38,15 @@ from mxc.passes.kernels.attention.memory import (
     AttentionBuffers,
     KeyBlock,
     KeyPlace,
-    Workgroup,
     place_of,
 )
 from mxc.passes.kernels.attention.mix import BlockValues
 from mxc.passes.kernels.attention.packed import bytes_of_entries
+from mxc.passes.kernels.attention.row_block import RowBlock, rows_of_workgroup
 from mxc.passes.kernels.attention.shape import CpuAttention, is_apart
 from mxc.passes.kernels.attention.staging import Staging
 from mxc.passes.kernels.attention.tile import AttentionTile
-from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.extents import value_of
-from mxc.passes.kernels.runs import block_of_rows
 from mxc.passes.kernels.vectors import equal, f32, i1, index, loop, scratch, signed_below, when
 
 #: Prefetch distance, in keys, where values are copied.
@@ -57,15 +55,8 @@ AHEAD = 64
 
 def attention(shape: CpuAttention, buffers: Sequence[ir.Value]) -> None:
     """Build the body at the insertion point."""
-    runs = buffers[3]
-    # The last rows of a run attend to most keys, and are started first, to balance the load.
-    number = shape.blocks() - 1 - workgroup(1)
-    run, block, found = block_of_rows(
-        runs, value_of(shape.runs), number, group=shape.group, rows=shape.block_rows
-    )
-    with when(found):
-        work = Workgroup(shape, run, workgroup(2) * value_of(shape.tokens))
-        Walk(shape, _memory(shape, buffers), work, block).build()
+    with rows_of_workgroup(shape, buffers[3]) as block:
+        Walk(shape, _memory(shape, buffers), block).build()
 
 
 def _memory(shape: CpuAttention, buffers: Sequence[ir.Value]) -> AttentionBuffers:
@@ -105,88 +96,64 @@ def _memory(shape: CpuAttention, buffers: Sequence[ir.Value]) -> AttentionBuffer
 
 @dataclass(frozen=True)
 class Walk:
-    """A workgroup loops over the keys that its rows attend to: those of block number `block` of the
-    run, of one head or of all heads."""
+    """A workgroup loops over the keys that its rows attend to."""
 
     shape: CpuAttention
     memory: AttentionBuffers
-    work: Workgroup
-    block: ir.Value
-
-    def _rows(self) -> tuple[ir.Value, ir.Value]:
-        """The first row of the block, and the row after its last."""
-        first = self.block * self.shape.block_rows
-        count = self.work.run.tokens * self.shape.group
-        return first, arith.minui(count, first + self.shape.block_rows)
-
-    def _heads(self) -> tuple[ir.Value, ir.Value]:
-        """The first head of the workgroup, and the head after its last."""
-        together, own = self.shape.all_heads(), workgroup(0)
-        heads = index(self.shape.heads)
-        return arith.select(together, index(0), own), arith.select(together, heads, own + 1)
+    block: RowBlock
 
     def _each_tile(self, head: ir.Value, act: Callable[[AttentionTile], None]) -> None:
         """Emit `act` for the tiles of a head: full ones, of which the last may repeat rows, unless
         it is the rest of one token's rows."""
-        first, behind = self._rows()
+        first, behind = self.block.rows()
         size, count = self.shape.tile_rows, behind - first
         # A workgroup for all heads has one tile per head.
-        number = head - self._heads()[0]
+        number = head - self.block.heads()[0]
         tiles, rest = arith.ceildivui(count, index(size)), self.shape.group % size
         left = None
         if rest:
             left = equal(count % size, index(rest))
             tiles = arith.select(left, tiles - 1, tiles)
         with loop(index(0), tiles, index(1)) as (tile, _, _):
-            rows = self.work.tile(head, number + tile, first + tile * size, size)
+            rows = self.block.work.tile(head, number + tile, first + tile * size, size)
             act(AttentionTile(self.shape, self.memory, rows))
         if left is not None:
             with when(left):
-                rows = self.work.rest(head, number + tiles, rest)
+                rows = self.block.work.rest(head, number + tiles, rest)
                 act(AttentionTile(self.shape, self.memory, rows))
 
     def _all_tiles(self, act: Callable[[AttentionTile], None]) -> None:
         """Emit `act` for all tiles of the workgroup."""
-        with loop(*self._heads(), index(1)) as (head, _, _):
+        with loop(*self.block.heads(), index(1)) as (head, _, _):
             self._each_tile(head, act)
 
     def build(self) -> None:
         """Compute one piece and write its partial result, or compute all and write the result."""
-        shape, run = self.shape, self.work.run
-        first_row, behind_row = self._rows()
-        group = index(shape.group)
-        first = shape.position(run, first_row // group)
-        last = shape.position(run, (behind_row - 1) // group)
-        size, piece_keys = index(shape.block_keys), index(shape.piece_keys)
-        begin = shape.first_seen(first) // size * size
-        behind = last + 1
-        apart = is_apart(shape)
-        # Without a workgroup per piece, this is workgroup 0 of 1.
-        piece = begin // piece_keys + workgroup(2)
-        end = arith.ceildivui(behind, piece_keys)
-        end = arith.select(apart, arith.minui(end, piece + 1), end)
-        with when(signed_below(piece, end)):
-            with when(apart ^ 1):
+        size, piece_keys = index(self.shape.block_keys), index(self.shape.piece_keys)
+        seen = self.block.keys()
+        begin, behind = seen.first // size * size, seen.last + 1
+        with when(signed_below(seen.piece, seen.end)):
+            with when(seen.apart ^ 1):
                 self._all_tiles(AttentionTile.begin)
-            with loop(piece, end, index(1)) as (each, _, _):
+            with loop(seen.piece, seen.end, index(1)) as (each, _, _):
                 self._all_tiles(AttentionTile.begin_piece)
                 start = each * piece_keys
                 stop = arith.minui(behind, start + piece_keys)
-                self._go_over(arith.maxui(start, begin), stop, last // size * size)
-                ends = equal(each, piece), equal(each + 1, end)
-                with when(apart):
+                self._go_over(arith.maxui(start, begin), stop, seen.last // size * size)
+                ends = equal(each, seen.piece), equal(each + 1, seen.end)
+                with when(seen.apart):
                     self._all_tiles(AttentionTile.leave_piece)
-                with when(apart ^ 1):
+                with when(seen.apart ^ 1):
                     self._all_tiles(lambda tile: tile.add_piece(*ends))
 
     def _go_over(self, start: ir.Value, stop: ir.Value, last: ir.Value) -> None:
         """Process the keys `start` .. `stop` - 1 of a piece; the last block begins at `last`."""
         shape, memory = self.shape, self.memory
-        size, (head, behind) = index(shape.block_keys), self._heads()
+        size, (head, behind) = index(shape.block_keys), self.block.heads()
         distance = arith.select(memory.copies, index(AHEAD), size)
 
         def place(position: ir.Value, head: ir.Value) -> KeyPlace:
-            return place_of(shape, memory.lists, self.work.run.number, position, head)
+            return place_of(shape, memory.lists, self.block.work.run.number, position, head)
 
         staging = Staging(shape, memory)
         with loop(start, stop, size) as (at, _, _):

@@ -109,7 +109,7 @@ def _pieces(
 ) -> tuple[ir.Value, ir.Value]:
     """The first piece that a row attends to and the one after the last, counted from the first
     piece that its block of rows attends to."""
-    own, rows = token - run.first, index(shape.block_rows)
+    own, rows = token - run.first, shape.rows_of_call()
     row = own * shape.group + member
     begin = row // rows * rows // shape.group
 

@@ -35,9 +35,9 @@ MOST_ROWS = 128
 PIECE_KEYS = 256
 #: Each piece gets its own workgroup if there are fewer workgroups than this otherwise, and if the
 #: partial results have at most this many bytes.
-ENOUGH_WORKGROUPS, MOST_PARTS = 64, 1 << 26
-#: Most bytes of staged keys in f32, and of all scratch of a workgroup. Scratch is on the stack, of
-#: which IREE allows 32 KiB.
+ENOUGH_WORKGROUPS, MOST_PARTS = 32, 1 << 26
+#: Most bytes of staged keys in f32, and of all scratch of a workgroup, which is to stay in an L1
+#: cache of 32 KiB.
 MOST_STAGED, MOST_SCRATCH = 18432, 32256
 
 
@@ -64,8 +64,13 @@ class CpuAttention(PagedAttention):
 
     @property
     def block_rows(self) -> int:
-        """Rows of a workgroup: whole tiles."""
+        """Least rows of a workgroup: whole tiles."""
         return MOST_ROWS // self.tile_rows * self.tile_rows
+
+    def rows_of_call(self) -> ir.Value:
+        """Rows of the workgroups of a call, a multiple of `block_rows`. The bits of a row do not
+        depend on it."""
+        return index(self.block_rows)
 
     @property
     def block_keys(self) -> int:
@@ -186,7 +191,8 @@ class CpuAttention(PagedAttention):
     def blocks(self) -> ir.Value:
         """Most blocks of rows of a call."""
         tokens, runs = value_of(self.tokens), value_of(self.runs)
-        return most_blocks(tokens, runs, group=self.group, rows=self.block_rows)
+        rows, unit = self.rows_of_call(), self.block_rows
+        return most_blocks(tokens, runs, group=self.group, rows=rows, unit=unit)
 
     @property
     def pieces_apart(self) -> ir.Value:
@@ -195,7 +201,7 @@ class CpuAttention(PagedAttention):
             value_of(self.pages) * value_of(self.positions),
             reach=self._reach,
             group=self.group,
-            rows=self.block_rows,
+            rows=self.rows_of_call(),
             piece_keys=self.piece_keys,
         )
         few = signed_below(self._workgroups(), index(ENOUGH_WORKGROUPS))

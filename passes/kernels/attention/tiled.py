@@ -37,16 +37,12 @@ from mxc.kernels.amx import TILE
 from mxc.kernels.decode import STEP
 from mxc.kernels.lowering.index import of
 from mxc.kernels.lowering.memory import load_tile, pointer, store_tile
-from mxc.passes.kernels.attention.memory import Workgroup
 from mxc.passes.kernels.attention.pieces import SoftmaxState
-from mxc.passes.kernels.attention.shape import is_apart
+from mxc.passes.kernels.attention.row_block import RowBlock, rows_of_workgroup
 from mxc.passes.kernels.attention.tiled_memory import KeyPiece, TiledBuffers, tiled_memory
 from mxc.passes.kernels.attention.tiled_rows import RowTile
 from mxc.passes.kernels.attention.tiled_shape import KEYS, PLANES, TiledAttention
 from mxc.passes.kernels.attention.tiled_staging import TiledStaging, is_finite
-from mxc.passes.kernels.executables import workgroup
-from mxc.passes.kernels.extents import value_of
-from mxc.passes.kernels.runs import block_of_rows
 from mxc.passes.kernels.vectors import (
     equal,
     f32,
@@ -66,81 +62,53 @@ SUMS = 4
 
 def tiled_attention(shape: TiledAttention, buffers: Sequence[ir.Value]) -> None:
     """Build the body at the insertion point."""
-    # The last rows of a run attend to most keys, and are started first, to balance the load.
-    number = shape.blocks() - 1 - workgroup(1)
-    run, block, found = block_of_rows(
-        buffers[3], value_of(shape.runs), number, group=shape.group, rows=shape.block_rows
-    )
-    with when(found):
-        work = Workgroup(shape, run, workgroup(2) * value_of(shape.tokens))
-        _Walk(shape, tiled_memory(shape, buffers), work, block).build()
+    with rows_of_workgroup(shape, buffers[3]) as block:
+        _Walk(shape, tiled_memory(shape, buffers), block).build()
 
 
 @dataclass(frozen=True)
 class _Walk:
-    """A workgroup loops over the keys that its rows attend to: those of block number `block` of the
-    run, of one head or of all."""
+    """A workgroup loops over the keys that its rows attend to."""
 
     shape: TiledAttention
     memory: TiledBuffers
-    work: Workgroup
-    block: ir.Value
-
-    def _rows(self) -> tuple[ir.Value, ir.Value]:
-        """The first row of the block, and the row after its last."""
-        first = self.block * self.shape.block_rows
-        count = self.work.run.tokens * self.shape.group
-        return first, arith.minui(count, first + self.shape.block_rows)
-
-    def _heads(self) -> tuple[ir.Value, ir.Value]:
-        """The first head of the workgroup, and the head after its last."""
-        every, own = self.shape.all_heads(), workgroup(0)
-        first = arith.select(every, index(0), own)
-        return first, arith.select(every, index(self.shape.heads), own + 1)
+    block: RowBlock
 
     def _tile(self, head: ir.Value, row: ir.Value) -> RowTile:
         """The tile of rows of a head that begins at `row`; the last may have fewer rows."""
-        first, behind = self._rows()
+        first, behind = self.block.rows()
         # A workgroup for all heads has the rows of a token.
-        state = row - first + (head - self._heads()[0]) * self.shape.head_states
+        state = row - first + (head - self.block.heads()[0]) * self.shape.head_states
         count = arith.minsi(behind - row, index(TILE))
         buffer = (row - first) // TILE % 2
-        return RowTile(self.shape, self.memory, self.work, head, row, state, count, buffer)
+        return RowTile(self.shape, self.memory, self.block.work, head, row, state, count, buffer)
 
     def build(self) -> None:
         """Compute one piece and write its partial result, or compute all and write the result."""
-        shape, run = self.shape, self.work.run
-        first_row, behind_row = self._rows()
-        group, size = index(shape.group), index(shape.piece_keys)
-        first = shape.position(run, first_row // group)
-        last = shape.position(run, (behind_row - 1) // group)
-        seen, behind, apart = shape.first_seen(first), last + 1, is_apart(shape)
-        # Without a workgroup per piece, this is workgroup 0 of 1.
-        piece = seen // size + workgroup(2)
-        end = arith.ceildivui(behind, size)
-        end = arith.select(apart, arith.minui(end, piece + 1), end)
-        heads = self._heads()
+        shape, run, size = self.shape, self.block.work.run, index(self.shape.piece_keys)
+        seen, heads = self.block.keys(), self.block.heads()
+        first_row, behind_row = self.block.rows()
         # A product of 8 rows takes about half the time of one of 16.
         rows = arith.index_cast(i16(), arith.minsi(behind_row - first_row, index(TILE)))
-        with when(signed_below(piece, end)):
+        with when(signed_below(seen.piece, seen.end)):
             tiles = first_row, behind_row, index(TILE)
             with (
-                when(apart ^ 1),
+                when(seen.apart ^ 1),
                 loop(*heads, index(1)) as (head, _, _),
                 loop(*tiles) as (row, _, _),
             ):
                 self._tile(head, row).begin()
-            with loop(piece, end, index(1)) as (each, _, _):
+            with loop(seen.piece, seen.end, index(1)) as (each, _, _):
                 base = each * size
-                least = arith.maxsi(seen, base)
-                until = arith.minsi(behind, base + size) - 1
-                ends = equal(each, piece), equal(each + 1, end)
+                least = arith.maxsi(seen.first, base)
+                until = arith.minsi(seen.last, base + size - 1)
+                ends = equal(each, seen.piece), equal(each + 1, seen.end)
                 with loop(*heads, index(1)) as (head, _, _):
                     begin = (least - base) // KEYS * KEYS
                     stop = (until - base) // KEYS * KEYS + KEYS
                     given = shape, self.memory.lists, run.number, head
                     own = KeyPiece(*given, base, begin, stop, least, until)
-                    staging = TiledStaging(shape, self.memory, own, shape.all_heads(), last)
+                    staging = TiledStaging(shape, self.memory, own, shape.all_heads(), seen.last)
                     staging.stage_keys()
                     poisoned = staging.stage_values()
 
@@ -157,9 +125,9 @@ class _Walk:
                         state = products.build(tile, more)
                         with when(poisoned):
                             products.add_infinite(staging, tile)
-                        with when(apart):
+                        with when(seen.apart):
                             tile.leave_piece(state)
-                        with when(apart ^ 1):
+                        with when(seen.apart ^ 1):
                             tile.add_piece(state, *ends)
 
 

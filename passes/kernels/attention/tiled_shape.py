@@ -5,10 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeVar
 
+from iree.compiler import ir
+from iree.compiler.dialects import arith
+
 from mxc.dialects.reasons import Reason
 from mxc.kernels.amx import TILE
 from mxc.kernels.decode import STEP
 from mxc.passes.kernels.attention.shape import CpuAttention
+from mxc.passes.kernels.extents import value_of
+from mxc.passes.kernels.vectors import index, signed_below
+from mxc.targets.cpus import STACK_BYTES
 
 #: Bf16 numbers, planes, whose sum stands for a query or a weight.
 PLANES = 2
@@ -23,10 +29,11 @@ LEAST_GROUP = 8
 PIECE = 128
 #: Most bytes of a piece of keys and values that is staged.
 STAGED = 64 << 10
-#: Rows of a workgroup. Staging a piece costs about as much as 16 rows of it.
-ROWS = 128
-#: Most bytes of all scratch of a workgroup. It is on the stack of a thread, which has 128 KiB.
-MOST_SCRATCH = 106 << 10
+#: Rows of a workgroup: the most that leave ENOUGH_FOR_MORE workgroups. Staging a piece of keys and
+#: values that are not in a cache costs about as much as 40 rows of it.
+ROWS, ENOUGH_FOR_MORE = (128, 256, 512), 64
+#: Most bytes of all scratch of a workgroup, which is on the stack; the rest is for registers.
+MOST_SCRATCH = STACK_BYTES - (22 << 10)
 #: Most rows of all heads of a token for one workgroup.
 MOST_STATES = 512
 
@@ -60,8 +67,16 @@ class TiledAttention(CpuAttention):
 
     @property
     def block_rows(self) -> int:
-        """Rows of a workgroup."""
-        return ROWS
+        """Least rows of a workgroup."""
+        return ROWS[0]
+
+    def rows_of_call(self) -> ir.Value:
+        """Rows of the workgroups of a call."""
+        every, found = value_of(self.tokens) * (self.heads * self.group), index(ROWS[0])
+        for rows in ROWS[1:]:
+            enough = signed_below(index(rows * ENOUGH_FOR_MORE - 1), every)
+            found = arith.select(enough, index(rows), found)
+        return found
 
     @property
     def block_keys(self) -> int:
@@ -81,7 +96,7 @@ class TiledAttention(CpuAttention):
     @property
     def row_states(self) -> int:
         """Most rows of a workgroup."""
-        return max(ROWS, self.heads * self.head_states if self.takes_all_heads else 0)
+        return max(ROWS[-1], self.heads * self.head_states if self.takes_all_heads else 0)
 
     @property
     def scratch_bytes(self) -> int:
