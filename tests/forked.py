@@ -52,12 +52,24 @@ def number(line: socket.socket) -> int:
 
 def serve(place: str) -> None:
     """Import the compiler, and fork for each connection until standard input is closed."""
-    import select
-
     for name in _READY:
         import_module(name)
     import_module("forked_child").use(lambda: place)
     import_module("kept_code").use()
+    _listen(place)
+
+
+def serve_with() -> None:
+    """Be a server that is a fork of one, and has imported more modules: place, modules."""
+    place, *names = sys.argv[1:]
+    for name in names:
+        import_module(name)
+    _listen(place)
+
+
+def _listen(place: str) -> None:
+    import select
+
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind("\0" + place)
@@ -105,9 +117,11 @@ def _run(request: dict[str, Any], files: list[int]) -> None:
     for place, each in enumerate(files):
         os.dup2(each, place)
         os.close(each)
-    # What these were in the server may have been another kind of file.
-    sys.stdin, sys.stdout = os.fdopen(0), os.fdopen(1, "w")
-    sys.stderr = os.fdopen(2, "w", buffering=1)
+    # What these were in the server may have been another kind of file; what a fork of this process
+    # puts in their place closes nothing.
+    sys.stdin = os.fdopen(0, closefd=False)
+    sys.stdout = os.fdopen(1, "w", closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
     os.chdir(request["directory"])
     os.environ.clear()
     os.environ.update(request["environment"])
@@ -137,15 +151,20 @@ def _run(request: dict[str, Any], files: list[int]) -> None:
         os._exit(int(status or 0) if not isinstance(status, str) else 1)
 
 
+def _new_place() -> str:
+    import secrets
+
+    return f"mxc-forks-{secrets.token_hex(8)}"
+
+
 class Server:
     """A running server, which ends with this process."""
 
     def __init__(self) -> None:
         """Start it, and wait until it serves."""
-        import secrets
         import subprocess
 
-        self.place = f"mxc-forks-{secrets.token_hex(8)}"
+        self.place = _new_place()
         process = subprocess.Popen(
             [sys.executable, "-m", "forked", "--serve", self.place],
             stdin=subprocess.PIPE,
@@ -154,6 +173,25 @@ class Server:
         if process.wait() != 0:
             raise RuntimeError("the server of forked processes did not start")
         self._open = process.stdin
+
+
+class ServerWith:
+    """A fork of the server at a place that has imported `names` too; it ends with this process."""
+
+    def __init__(self, place: str, names: tuple[str, ...]) -> None:
+        """Start it, and wait until it serves."""
+        self.place = _new_place()
+        request = {
+            "function": "forked:serve_with",
+            "arguments": [self.place, *names],
+            "path": sys.path,
+        }
+        reads, self._open = os.pipe()
+        line = connect(place, request, [reads, 1, 2])
+        os.close(reads)
+        number(line)
+        if number(line) != 0:
+            raise RuntimeError(f"the server with {', '.join(names)} did not start")
 
 
 #: Servers that are to live as long as this process.

@@ -3,19 +3,36 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import socket
 import sys
 import weakref
 from collections.abc import Callable
+from contextvars import ContextVar
+from pathlib import Path
 from typing import IO, Any
 
 import forked
 
 from mxc.artifact import child
 from mxc.compiler import worker
+from mxc.compiler.programs import onnx, torch
+from mxc.compiler.steps import ImportRequest
 
 _START = child._START
+
+#: What the import of a file needs, which takes most of the time of a small program.
+_IMPORTERS = {
+    torch.SUFFIX: (
+        "iree.compiler.extras.fx_importer",
+        "torch._functorch.aot_autograd",
+        "torch.export.pt2_archive._package",
+    ),
+    onnx.SUFFIX: ("iree.compiler.extras.onnx_importer",),
+}
+#: What the worker that is started next finds imported, beyond the compiler.
+_more: ContextVar[tuple[str, ...]] = ContextVar("more", default=())
 
 
 class _Process:
@@ -58,7 +75,7 @@ class ForkedChild(child.Child):
         stdout, writes = os.pipe()
         with open(os.devnull, "wb") as nothing:
             files = [reads, writes, (log or nothing).fileno()]
-            line = _begun(type(self).place(), request, files)
+            line = _begun(_place_with(type(self).place(), _more.get()), request, files)
         os.close(reads)
         os.close(writes)
         self.process = _Process(*line, os.fdopen(stdin, "wb"), os.fdopen(stdout, "rb"))
@@ -67,6 +84,24 @@ class ForkedChild(child.Child):
     def _ended(self) -> child.ChildExited:
         self.end()
         return child.ChildExited(self.process.wait())
+
+
+@functools.cache
+def _server_with(place: str, names: tuple[str, ...]) -> forked.ServerWith:
+    return forked.ServerWith(place, names)
+
+
+def _place_with(place: str, names: tuple[str, ...]) -> str:
+    """A server's place: that at `place`, or a fork of it that has imported `names`."""
+    return _server_with(place, names).place if names else place
+
+
+def _modules(request: object) -> tuple[str, ...]:
+    """What a request for an import needs."""
+    if not isinstance(request, ImportRequest):
+        return ()
+    files = [each for each in request.functions.values() if isinstance(each, Path)]
+    return tuple(sorted({name for each in files for name in _IMPORTERS.get(each.suffix, ())}))
 
 
 def _begun(place: str, request: dict[str, Any], files: list[int]) -> tuple[socket.socket, int]:
@@ -85,5 +120,14 @@ def _connected(place: str, request: dict[str, Any], files: list[int]) -> tuple[s
 
 def use(place: Callable[[], str]) -> None:
     """Make workers of the compiler forks of the server at `place`."""
+    answer = worker._answer
+
+    def answer_with(request: Any, *rest: Any) -> Any:
+        before = _more.set(_modules(request))
+        try:
+            return answer(request, *rest)
+        finally:
+            _more.reset(before)
+
     ForkedChild.place = staticmethod(place)
-    worker.Child = ForkedChild
+    worker.Child, worker._answer = ForkedChild, answer_with

@@ -13,6 +13,8 @@ import pytest
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
+import hostile_cases
+from forked_child import ForkedChild
 from hostile_cases import (
     Case,
     Runner,
@@ -37,8 +39,11 @@ def bases(_plain: Path, _toy: Path) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def runner(bases: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Runner:
-    return Runner(tmp_path_factory.mktemp("hostile"), bases)
+def runner(bases: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
+    """It runs commands, and they their compilers, in forks of a process with the compiler."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hostile_cases, "Child", ForkedChild)
+        yield Runner(tmp_path_factory.mktemp("hostile"), bases)
 
 
 def faults(runner: Runner, cases: Iterator[Case], count: int) -> dict[str, list[str]]:
