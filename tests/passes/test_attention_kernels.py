@@ -39,7 +39,7 @@ from mxc.dialects.attention import AttentionChunk
 from mxc.dialects.context import new_context
 from mxc.passes.base import run
 from mxc.passes.kernels.attention.shape import (
-    ENOUGH_WORKGROUPS,
+    ENOUGH_TOKENS,
     MOST_SCRATCH,
     PIECE_KEYS,
     CpuAttention,
@@ -116,7 +116,7 @@ CALLS = {
 each_call = pytest.mark.parametrize("spans", CALLS.values(), ids=CALLS)
 #: As many runs as make workgroups enough that none has a piece of its own. With a prompt, they are
 #: rows enough for tiles to take more of them in a workgroup: 256 of 27 a token, 512 of 80.
-COMPANY = [(1, 3 * i % 70) for i in range(2 * ENOUGH_WORKGROUPS)]
+COMPANY = [(1, 3 * i % 70) for i in range(ENOUGH_TOKENS)]
 
 
 class Sizes(CpuAttention):

@@ -34,8 +34,9 @@ MOST_ROWS = 128
 #: Keys of a piece. Adding a piece to the earlier ones costs a row about as much as two keys.
 PIECE_KEYS = 256
 #: Each piece gets its own workgroup if there are fewer workgroups than this otherwise, and if the
-#: partial results have at most this many bytes.
-ENOUGH_WORKGROUPS, MOST_PARTS = 32, 1 << 26
+#: partial results have at most MOST_PARTS bytes. Where each has one token, some may have many more
+#: keys than others, and more workgroups are wanted.
+ENOUGH_WORKGROUPS, ENOUGH_TOKENS, MOST_PARTS = 32, 64, 1 << 26
 #: Most bytes of staged keys in f32, and of all scratch of a workgroup, which is to stay in an L1
 #: cache of 32 KiB.
 MOST_STAGED, MOST_SCRATCH = 18432, 32256
@@ -204,7 +205,8 @@ class CpuAttention(PagedAttention):
             rows=self.rows_of_call(),
             piece_keys=self.piece_keys,
         )
-        few = signed_below(self._workgroups(), index(ENOUGH_WORKGROUPS))
+        enough = arith.select(self.all_heads(), index(ENOUGH_TOKENS), index(ENOUGH_WORKGROUPS))
+        few = signed_below(self._workgroups(), enough)
         size = index(4 * self.heads * self.group * self.mixed)
         parts = value_of(self.tokens) * found * size
         apart = few & signed_below(parts, index(MOST_PARTS + 1))
