@@ -86,10 +86,10 @@ LEFT = [
 ]
 
 
-def schedules(target: str) -> Iterator[dict[str, Any]]:
+def schedules(target: str, cases: list[Case]) -> Iterator[dict[str, Any]]:
     """By waves along K, by one wave, and where there is one through a ring."""
     small, ring = {"instruction": 16}, {"transport": "ring", "stages": 3}
-    for case in CASES:
+    for case in cases:
         dense, least = case.rhs in FLOATS, 4 if case.in_blocks else 2
         along = Spans.of(case.k // 32).count if dense else 2
         found: list[dict[str, Any]] = [
@@ -155,7 +155,7 @@ def build(case: Case, parameters: Parameters) -> None:
     def body(*given: ir.Value) -> list[ir.Value]:
         left, (*right, bias, cos, sin, slots, pool) = given[:operands], given[operands:]
         if case.rhs in FLOATS:
-            w = parameters.load("w", [whole, case.k], ir.Type.parse(case.rhs))
+            w = parameters.load(weight_name(case), [whole, case.k], ir.Type.parse(case.rhs))
             y = generic([(left[0], "m k"), (w, "n k")], "m n", f32, multiply)
         else:
             x, s = (left[0], None) if case.lhs in FLOATS else elements(left[0], left[1], case.lhs)
@@ -170,6 +170,11 @@ def build(case: Case, parameters: Parameters) -> None:
         return [*found, *([y] if case.apart else [])]
 
     func.FuncOp.from_py_func(*kinds, name=case.name)(body)
+
+
+def weight_name(case: Case) -> str:
+    """The same for the same weights."""
+    return f"w_{sum(case.columns)}_{case.k}"
 
 
 def stored(case: Case) -> tuple[str, Any]:
@@ -188,15 +193,19 @@ def weights(case: Case) -> Array:
     return np.random.default_rng(case.k).normal(size=shape).astype(FLOATS[case.rhs])
 
 
-def program(case: Case) -> str:
-    """A program with one function. Weights of a dense product are a global."""
+def program(*cases: Case) -> str:
+    """A program with a function for each case. Weights of a dense product are a global."""
+    drawn = {weight_name(case): weights(case) for case in cases if case.rhs in FLOATS}
     with new_context(), ir.Location.unknown():
         module = ir.Module.create()
         with ir.InsertionPoint(module.body):
-            build(case, Parameters(module))
+            parameters = Parameters(module)
+            for case in cases:
+                build(case, parameters)
         for view in module.body.operations:
             if view.operation.name == "util.global":
-                bits = weights(case).view(np.uint16)
+                name = ir.StringAttr(view.operation.attributes["sym_name"]).value
+                bits = drawn[name].view(np.uint16)
                 view.operation.attributes["initial_value"] = ir.DenseElementsAttr.get(
                     bits, type=ir.RankedTensorType.get(bits.shape, ir.BF16Type.get())
                 )
@@ -265,29 +274,34 @@ def require_packed(
 
 
 @pytest.fixture(scope="module", params=["gfx950", "gfx942"])
-def compiled(request: pytest.FixtureRequest, watched: Callable[..., Any]) -> dict[str, Any]:
-    """Each case, and the same with another reader of the product."""
-    chosen = list(schedules(request.param))
-    return {
-        each.name + "_apart" * each.apart: watched(program(each), [given], request.param)
-        for case, given in zip(CASES, chosen, strict=True)
-        for each in (case, replace(case, apart=True))
-    }
+def compiled(request: pytest.FixtureRequest, watched: Callable[..., Any]) -> dict[bool, Any]:
+    """Each case, and the same with another reader of the product, by whether pages are in blocks:
+    those have schedules of their own for the same product."""
+    found = {}
+    for in_blocks in (False, True):
+        cases = [case for case in CASES if case.in_blocks == in_blocks]
+        both = [
+            replace(case, name=case.name + "_apart" * apart, apart=apart)
+            for case in cases
+            for apart in (False, True)
+        ]
+        chosen = {(each["n"], each["k"]): each for each in schedules(request.param, cases)}
+        found[in_blocks] = watched(program(*both), list(chosen.values()), request.param)
+    return found
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_heads_are_rotated_by_the_kernel_of_the_product(
-    case: Case, compiled: dict[str, Any]
+    case: Case, compiled: dict[bool, Any]
 ) -> None:
     kernels = set()
     for rows in ROWS:
         given, y = draw(case, rows)
-        made = compiled[case.name]
+        made = compiled[case.in_blocks]
         found = made.call(case.name, *given[:-1], given[-1].copy())
         assert given[-1].any()
         kernels.add(made.kernel.name)
-        apart = compiled[f"{case.name}_apart"]
-        *others, product = apart.call(case.name, *given[:-1], given[-1].copy(), kernels=2)
+        *others, product = made.call(f"{case.name}_apart", *given[:-1], given[-1].copy(), kernels=2)
         for one, other in zip(found, others, strict=True):
             np.testing.assert_array_equal(one, other)
         product = product.view(np.float32).reshape(y.shape)
