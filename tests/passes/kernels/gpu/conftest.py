@@ -22,11 +22,19 @@ from mxc.simulator.watch.sanitizer import Sanitizer
 sys.path.append(str(Path(__file__).parent))
 
 
+def resources_of(artifact: Path) -> dict[str, Resources]:
+    """Registers and memory of the kernels of an artifact, by name."""
+    data = (artifact / MODULE).read_bytes()
+    objects = [data[found.start() :] for found in re.finditer(b"\x7fELF", data)]
+    return {name: use for each in objects for name, use in read_resources(each).items()}
+
+
 @dataclass
 class Watched:
     """A program; `call` gives the results of a function that is one kernel, as bytes."""
 
     model: SimulatedModel
+    artifact: Path
     seen: list[tuple[CodeObjectKernel, Sanitizer]] = field(default_factory=list)
 
     def call(
@@ -44,6 +52,11 @@ class Watched:
     def kernel(self) -> CodeObjectKernel:
         """That of the last call."""
         return self.seen[-1][0]
+
+    @property
+    def resources(self) -> dict[str, Resources]:
+        """Registers and memory of all its kernels, by name."""
+        return resources_of(self.artifact)
 
 
 @pytest.fixture(scope="session")
@@ -69,7 +82,8 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Watched]:
             seen.append((kernel, Sanitizer()))
             return seen[-1][1]
 
-        return Watched(load(folder / "program.mxc", observe=observe), seen)
+        artifact = folder / "program.mxc"
+        return Watched(load(artifact, observe=observe), artifact, seen)
 
     return compile_program
 
@@ -82,8 +96,6 @@ def resources(tmp_path: Path) -> Callable[[str, str], dict[str, Resources]]:
         (tmp_path / "program.mlir").write_text(text)
         output = tmp_path / "program.mxc"
         mxc.compile(tmp_path / "program.mlir", target=target, output=output, listing=False)
-        data = (output / MODULE).read_bytes()
-        objects = [data[found.start() :] for found in re.finditer(b"\x7fELF", data)]
-        return {name: use for each in objects for name, use in read_resources(each).items()}
+        return resources_of(output)
 
     return compile_program
