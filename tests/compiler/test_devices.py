@@ -215,6 +215,7 @@ def test_blocks_with_sums_and_states_of_their_own_on_a_gpu(
         devices=2,
         weights="none",
         dump_ir=tmp_path / "ir",
+        listing=False,
     )
     _require_places(tmp_path / "ir")
     (found,) = json.loads((artifact.path / REPORT).read_text())["transfers"]
