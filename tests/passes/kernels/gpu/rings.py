@@ -4,14 +4,16 @@ Elements and scales are decoded by `mxc.formats.packing`, which has oracles of i
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
+import pytest
 from iree.compiler import ir, tools
 
 from mxc.compiler.iree import LLVM_FLAGS
@@ -115,24 +117,59 @@ ACROSS, SQUARE = (1, 4, 1), (2, 2, 1)
 
 @dataclass(frozen=True)
 class Compiled:
-    """A kernel and its text."""
+    """A kernel and its text, if it was asked for: LLVM generates code once more for it."""
 
     case: Case
     kernel: CodeObjectKernel
     assembly: str
 
 
-def compile_ring(case: Case, folder: Path, target: str = "gfx950") -> Compiled:
-    """The kernel of a case, compiled into a folder."""
+def compile_rings(
+    cases: Sequence[Any], folder: Path, target: str = "gfx950", *, texts: bool = False
+) -> list[Compiled]:
+    """The kernels of cases as one program, compiled into a folder."""
     flags = ("--iree-hal-target-device=hip", f"--iree-rocm-target={target}", *LLVM_FLAGS)
-    dumps = [f"--iree-hal-dump-executable-{what}-to={folder}" for what in DUMPS]
-    tools.compile_str(program(case.kernel), extra_args=[*flags, *dumps])
-    (code,), (text,) = (list(folder.glob(f"*.{end}")) for end in ("hsaco", "rocmasm"))
-    (kernel,) = read_kernels(code.read_bytes()).values()
-    return Compiled(case, kernel, text.read_text())
+    dumps = ["binaries", "intermediates"] if texts else ["binaries"]
+    extra = [f"--iree-hal-dump-executable-{what}-to={folder}" for what in dumps]
+    tools.compile_str(program([case.kernel for case in cases]), extra_args=[*flags, *extra])
+    (code,) = folder.glob("*.hsaco")
+    kernels = read_kernels(code.read_bytes())
+    text = "".join(each.read_text() for each in folder.glob("*.rocmasm"))
+    assert bool(text) == texts
+    return [
+        Compiled(case, kernels[f"k{n}"], text if len(cases) == 1 else _function(text, f"k{n}"))
+        for n, case in enumerate(cases)
+    ]
 
 
-DUMPS = ("binaries", "intermediates")
+def _function(text: str, name: str) -> str:
+    """The instructions of a kernel of several."""
+    found = re.search(rf"^{name}:.*?^\.Lfunc_end", text, re.DOTALL | re.MULTILINE)
+    return found[0] if found else ""
+
+
+def compiler(
+    folders: pytest.TempPathFactory,
+    together: Sequence[Any],
+    target: str = "gfx950",
+    *,
+    texts: bool = False,
+) -> Callable[[Any], Compiled]:
+    """Gives the kernel of a case: those of `together` are one program, others have their text."""
+
+    @cache
+    def known() -> dict[Any, Compiled]:
+        found = compile_rings(together, folders.mktemp("rings"), target, texts=texts)
+        return {each.case: each for each in found}
+
+    @cache
+    def compiled(case: Any) -> Compiled:
+        if case in together:
+            return known()[case]
+        (found,) = compile_rings([case], folders.mktemp("ring"), target, texts=True)
+        return found
+
+    return compiled
 
 
 def drains(assembly: str) -> bool:
@@ -140,23 +177,28 @@ def drains(assembly: str) -> bool:
     return "vmcnt(0)" in assembly[assembly.rindex("offen lds") :]
 
 
-def program(kernel: StagedProduct) -> str:
-    """A program that only calls the kernel."""
+def program(kernels: Sequence[StagedProduct]) -> str:
+    """A program with a function for each kernel, which only calls it."""
     with new_context(), ir.Location.unknown():
-        types = [as_tensor(each.memref) for each in kernel.buffers]
-        arguments = ", ".join(f"%a{n}: {kind}" for n, kind in enumerate(types[:-1]))
-        module = ir.Module.parse(
-            f"func.func @main({arguments}) -> {types[-1]} {{\n"
-            f"  %e = tensor.empty() : {types[-1]}\n  return %e : {types[-1]}\n}}"
-        )
-        threads = Threads(kernel.schedule.threads, 64, kernel.attributes)
-        with ir.InsertionPoint.at_block_begin(module.body):
-            build("k", kernel, threads)
-        (*_, function) = module.body.operations
-        block = function.regions[0].blocks[0]
-        (*_, done) = block.operations
-        with ir.InsertionPoint(done):
-            done.operation.operands[0] = dispatch("k", list(block.arguments), types[-1:]).results[0]
+        module = ir.Module.create()
+        for number, kernel in enumerate(kernels):
+            types = [as_tensor(each.memref) for each in kernel.buffers]
+            arguments = ", ".join(f"%a{n}: {kind}" for n, kind in enumerate(types[:-1]))
+            text = ir.Module.parse(
+                f"func.func @main{number}({arguments}) -> {types[-1]} {{\n"
+                f"  %e = tensor.empty() : {types[-1]}\n  return %e : {types[-1]}\n}}"
+            )
+            (read,) = text.body.operations
+            name = f"k{number}"
+            threads = Threads(kernel.schedule.threads, 64, kernel.attributes)
+            with ir.InsertionPoint(module.body):
+                build(name, kernel, threads)
+                function = read.operation.clone()
+            block = function.regions[0].blocks[0]
+            (*_, done) = block.operations
+            with ir.InsertionPoint(done):
+                called = dispatch(name, list(block.arguments), types[-1:])
+                done.operation.operands[0] = called.results[0]
         module.operation.verify()
         return str(module)
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
 
 import numpy as np
 import pytest
@@ -19,7 +18,7 @@ from rings import (
     Case,
     Compiled,
     Doubles,
-    compile_ring,
+    compiler,
     loop_of,
     simulate,
 )
@@ -50,7 +49,7 @@ CASES = [
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], Compiled]:
     """The kernel of a case, compiled once."""
-    return cache(lambda case: compile_ring(case, tmp_path_factory.mktemp("ring"), case.target))
+    return compiler(tmp_path_factory, CASES, _OTHER.target)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

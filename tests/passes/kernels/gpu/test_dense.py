@@ -6,14 +6,13 @@ is among the others.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cache
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import pytest
-from rings import compile_ring, drains
+from rings import compiler, drains
 
 from mxc.passes.kernels.gpu.dense.spans import Spans
 from mxc.passes.kernels.gpu.dense.stream import DenseStream
@@ -106,7 +105,7 @@ CASES = [
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], Any]:
     """The kernel of a case, compiled once."""
-    return cache(lambda case: compile_ring(case, tmp_path_factory.mktemp("dense")))
+    return compiler(tmp_path_factory, CASES, texts=True)
 
 
 def floats(rng: np.random.Generator, kind: str, rows: int, k: int) -> Array:

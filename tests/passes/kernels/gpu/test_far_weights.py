@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import test_dense as dense
 from iree.compiler import ir
-from rings import ACROSS, E4M3, F4, SQUARE, Case, compile_ring, scaled, simulate
+from rings import ACROSS, E4M3, F4, SQUARE, Case, compile_rings, scaled, simulate
 from test_ring import gated
 
 from mxc.dialects.amdgpu import BEYOND
@@ -59,7 +59,7 @@ def test_scaled(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     """As numpy has it, and clean."""
     reaches(monkeypatch, case.kernel.columns * max(case.kernel.rhs.row_sizes))
     assert case.kernel.cut
-    run = simulate(case, compile_ring(case, tmp_path).kernel)
+    run = simulate(case, compile_rings([case], tmp_path)[0].kernel)
     assert np.abs(run.found - run.wanted).max() / np.abs(run.wanted).max() < 1e-6
     assert not run.sanitizer.findings
 
@@ -69,7 +69,7 @@ def test_dense(case: dense.Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     """As numpy has it, and clean."""
     reaches(monkeypatch, case.kernel.columns * max(case.kernel.rhs.row_sizes))
     assert case.kernel.cut
-    run = dense.simulate(compile_ring(case, tmp_path), *dense.operands(case))
+    run = dense.simulate(compile_rings([case], tmp_path)[0], *dense.operands(case))
     assert np.abs(run.found - run.wanted).max() / np.abs(run.wanted).max() < 1e-6
 
 

@@ -1,7 +1,6 @@
 """Kernels that stage scaled operands in LDS, on the simulator with its sanitizer, against numpy."""
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from rings import (
     Case,
     Compiled,
     Doubles,
-    compile_ring,
+    compiler,
     loop_of,
     scaled,
     side,
@@ -64,7 +63,7 @@ CASES = [
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], Compiled]:
     """The kernel of a case, compiled once."""
-    return cache(lambda case: compile_ring(case, tmp_path_factory.mktemp("ring")))
+    return compiler(tmp_path_factory, CASES)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
