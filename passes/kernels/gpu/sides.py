@@ -12,7 +12,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, vector
 
 from mxc.dialects.amdgpu import BEYOND, joined
-from mxc.dialects.quantize_scalars import i32 as i32_of
+from mxc.dialects.sizes import constant
 from mxc.formats.formats import E8M0, F32, BlockFormat, Specials
 from mxc.passes.kernels.extents import Buffer, Size, product
 from mxc.passes.kernels.gpu.decode import Register, decode
@@ -35,7 +35,6 @@ from mxc.passes.kernels.vectors import (
     bitcast,
     f32,
     i8,
-    i32,
     index,
     lanes_of,
     of,
@@ -247,27 +246,27 @@ class ScaledSide:
         memory, blocks, count = self.buffers[1], self.kind.blocks, self.kind.scales
         if self.kind.shared > 1:
             return self._shared_scales(row, own, masked=masked)
-        at = (row * blocks + own) * count
+        at, size = (row * blocks + own) * count, K_STEPS * count
         left = blocks % K_STEPS
         if not masked:
-            return load_bytes(memory, at, K_STEPS * count)
-        if blocks < K_STEPS or count > 1:
+            return load_bytes(memory, at, size)
+        if blocks < K_STEPS:
             scales = [
                 load_bytes(memory, at + k_step * count, count, below(own + k_step, blocks))
                 for k_step in range(K_STEPS)
             ]
             return joined(scales)
         if not left:
-            return load_bytes(memory, at, K_STEPS, below(own, blocks))
+            return load_bytes(memory, at, size, below(own, blocks))
         at = arith.select(below(own, blocks), at, index(BEYOND))
         # The row ends within these four: they are read with those before them, because a load that
         # goes beyond the end of the buffer gives nothing at all.
-        whole = signed_below(own + (K_STEPS - 1), blocks)
-        at = arith.select(whole, at, at - (K_STEPS - left))
-        word = bitcast(load_bytes(memory, at, K_STEPS), i32(), 1)
-        shift = arith.select(whole, i32_of(0), i32_of(8 * (K_STEPS - left)))
-        moved = vector.extract(word, [], [0]) >> shift
-        return bitcast(vector.broadcast(of(i32(), 1), moved), i8(), K_STEPS)
+        whole, more = signed_below(own + (K_STEPS - 1), blocks), (K_STEPS - left) * count
+        at = arith.select(whole, at, at - more)
+        kind = ir.IntegerType.get_signless(8 * size)
+        word = vector.extract(bitcast(load_bytes(memory, at, size), kind, 1), [], [0])
+        shift = arith.select(whole, constant(0, kind), constant(8 * more, kind))
+        return bitcast(vector.broadcast(of(kind, 1), word >> shift), i8(), size)
 
     def _shared_scales(self, row: ir.Value, own: ir.Value, *, masked: bool) -> ir.Value:
         """The same where two blocks, or all four, have one scale."""
