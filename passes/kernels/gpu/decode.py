@@ -26,6 +26,7 @@ from mxc.formats.formats import E2M1, E4M3, E8M0, BlockFormat, ElementFormat
 from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT
 from mxc.passes.kernels.vectors import (
     bitcast,
+    elements,
     f32,
     i32,
     joined,
@@ -59,12 +60,14 @@ def decode(
 
 
 def by_halves(scales: ir.Value, whole: Callable[[ir.Value], list[ir.Value]]) -> list[ir.Value]:
-    """A block under one scale, or each half of it under its own; `whole`: all of it under one.
+    """A block, or a part of one, under one scale, or each half of it under its own; `whole`: all of
+    it under one.
 
     What is made of the other half is used by nothing, and so is no instruction.
     """
-    count, fragments = lanes_of(scales), BLOCK // FRAGMENT
+    count = lanes_of(scales)
     found = [whole(vector.extract(scales, [], [number])) for number in range(count)]
+    fragments = len(found[0])
     return [found[at * count // fragments][at] for at in range(fragments)]
 
 
@@ -128,14 +131,14 @@ def _integers(
 
 
 def integers(block: ir.Value, bits: int) -> list[ir.Value]:
-    """A block of 32 integers of 8 or 4 bits, i8, as f32 [8] along K."""
+    """Integers of 8 or 4 bits, i8, as f32 [8] along K."""
     wide = of(f32(), FRAGMENT)
     if bits == 8:
         return [arith.sitofp(wide, part) for part in parts_of(block, FRAGMENT)]
-    words, found = bitcast(block, i32(), BLOCK * bits // 32), []
-    for number in range(BLOCK // FRAGMENT):
+    found = []
+    for own in elements(bitcast(block, i32(), lanes_of(block) // 4)):
         # Eight are a word, of which each in turn is moved to the top, and down with its sign.
-        word = vector.broadcast(of(i32(), FRAGMENT), vector.extract(words, [], [number]))
+        word = vector.broadcast(of(i32(), FRAGMENT), own)
         top = word << table(np.arange(32 - bits, -1, -bits, dtype=np.int32), i32())
         down = arith.shrsi(top, splat(32 - bits, i32(), FRAGMENT))
         found.append(arith.sitofp(wide, down))

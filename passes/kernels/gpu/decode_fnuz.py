@@ -16,7 +16,9 @@ Elements of e2m1, e5m2 and integers are decoded as elsewhere.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
+from functools import reduce
 
 import numpy as np
 from iree.compiler import ir
@@ -55,15 +57,17 @@ _SIX, _TO_SIGN, _FIRST = 0x1F1F1F1F, 2, 0x003F003F
 
 
 def decode_fnuz(block: ir.Value, scales: ir.Value, format: BlockFormat) -> list[ir.Value]:
-    """A block of 32, i8, under its one or two scales, i8 [n], as fragments of bf16 [8], along K."""
+    """A block of 32, or a part of it, i8, under its one or two scales, i8 [n], as fragments of
+    bf16 [8], along K."""
     kind = format.element
     words = elements(bitcast(block, i32(), lanes_of(block) // 4))
     if format.scale == E4M3:
         factors = _scales(scales)
+        each = len(words) // len(factors)
         return [
             fragment
-            for half, factor in enumerate(factors)
-            for fragment in looked_up(words[2 * half : 2 * half + 2], factor)
+            for number, factor in enumerate(factors)
+            for fragment in looked_up(words[number * each : (number + 1) * each], factor)
         ]
     if kind.bits == 6 or kind == E4M3 or kind.specials is Specials.FNUZ:
         return by_halves(scales, lambda scale: _decoded(words, kind, scale))
@@ -76,7 +80,7 @@ def _decoded(words: Sequence[ir.Value], kind: ElementFormat, scale: ir.Value) ->
     is_nan = equal(byte, NAN_BYTE)
     if kind == E4M3:
         is_nan = is_nan | any_nan(words)
-    for at in range(0, 8, 2):
+    for at in range(0, 8 * len(words) // kind.bits, 2):
         pairs = []
         for place in (at, at + 1):
             word = _sixes(words, place) if kind.bits == 6 else words[place]
@@ -122,12 +126,12 @@ def _sixes(words: Sequence[ir.Value], number_of: int) -> ir.Value:
 
 
 def _scales(codes: ir.Value) -> list[ir.Value]:
-    """The f32 of the two scales of nvfp4, i8 [2]."""
-    (low, high) = (arith.extui(i32(), each) for each in elements(codes))
-    word = low | high << 8
+    """The f32 of one or two scales of nvfp4, i8 [n]."""
+    codes = [arith.extui(i32(), each) for each in elements(codes)]
+    word = reduce(operator.or_, [code << 8 * at for at, code in enumerate(codes)])
     halves = _extended(_signed(word & _SIZES, word), False, E4M3)
     values = elements(halves * splat(2.0, f32(), 2))
     return [
-        arith.select(any_nan([each]), nan(), value)
-        for each, value in zip((low, high), values, strict=True)
+        arith.select(any_nan([code]), nan(), value)
+        for code, value in zip(codes, values, strict=False)
     ]

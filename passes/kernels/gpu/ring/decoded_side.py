@@ -6,8 +6,9 @@ same piece) nor the 8 lanes of 32 banks meet one twice:
 
     16 bytes:   place = 4 r + (p ^ f(r)),   f(r) = r / 2 mod 4 ^ r / 8 mod 2
 
-A lane decodes a block of its row, of each side, in every stage. Where there are fewer rows than
-lanes, several decode the same.
+A lane decodes a block of its row, of each side, in every stage. Where there are half as many rows
+as lanes or fewer, it decodes a part of a block, the same as the other lanes of its 16, so that
+they write as above, and a wave loads whole blocks.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from iree.compiler.dialects import vector
 from mxc.dialects.amdgpu import thread
 from mxc.passes.kernels.gpu.decode import Register
 from mxc.passes.kernels.gpu.floats import FloatBlocks, split_floats
-from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT, K_STEPS, TileInstruction, whole
-from mxc.passes.kernels.gpu.lanes import Lane
+from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT, K_STEPS, TileInstruction
+from mxc.passes.kernels.gpu.lanes import Lane, short
 from mxc.passes.kernels.gpu.parts import load_bytes
 from mxc.passes.kernels.gpu.sides import ScaledBlocks, ScaledSide
 from mxc.passes.kernels.vectors import (
@@ -35,7 +36,12 @@ from mxc.passes.kernels.vectors import (
     of,
     part_of,
 )
+from mxc.targets.amd import GFX942
 
+#: Lanes that have the same part of a block.
+_TOGETHER = 16
+#: Lanes of a workgroup.
+LANES = GFX942.unit.wave * GFX942.unit.simds
 #: Bytes of a piece: a read or a write of a lane.
 PIECE = 16
 #: Pieces of a block, and its bytes.
@@ -67,11 +73,15 @@ class DecodedSide:
         self.kind, self._register, self._rows = kind, register, instruction.rows
         self.parts = parts_of_side(kind, register)
         self._elements, self._memory = buffers[0], memory
-        own = thread() % rows
+        self._share = lanes_of_block(kind, rows)
+        sixteen = thread() // _TOGETHER
+        self._own = sixteen % self._share
+        own = (sixteen // self._share * _TOGETHER + thread() % _TOGETHER) % rows
         self._row = row_of(own)
-        self._start = self._row * (kind.blocks * kind.block_bytes)
+        self._start = self._row * (kind.blocks * kind.block_bytes) + self._own * self._size
         self._part_bytes = rows * BLOCK_BYTES
-        self._into = [_place(own, piece) + start for piece in range(PIECES)]
+        first_piece, pieces = self._own * (PIECES // self._share), range(PIECES // self._share)
+        self._into = [_place(own, first_piece + piece) + start for piece in pieces]
         row = lane.row
         self._from = [
             _place(row, lane.group + part * instruction.groups) + (first * BLOCK_BYTES + start)
@@ -82,17 +92,22 @@ class DecodedSide:
             given = (buffers[0], buffers[1])
             self._scaled = ScaledSide(kind, instruction, lane, given, (self._row,), register)
 
+    @property
+    def _size(self) -> int:
+        """Of a block, those that a lane decodes."""
+        return self.kind.block_bytes // self._share
+
     def load(self, block: ir.Value) -> list[ir.Value]:
-        """The bytes of a block of this lane's row, as i32; zero past the end."""
-        kind = self.kind
-        inside = below(block, kind.blocks)
-        start = self._start + block * kind.block_bytes
-        if isinstance(kind, ScaledBlocks):
-            places = [(piece.start, piece.bytes) for piece in whole(kind.bits)]
-        else:
-            places = [(at, PIECE) for at in range(0, kind.block_bytes, PIECE)]
-        found = [load_bytes(self._elements, start + at, size, inside) for at, size in places]
-        return [bitcast(each, i32(), lanes_of(each) // 4) for each in found]
+        """The bytes of this lane's part of a block of its row, as i32; zero past the end."""
+        inside = below(block, self.kind.blocks)
+        start = self._start + block * self.kind.block_bytes
+        # Blocks of 24 bytes lie on multiples of 8.
+        size = next(size for size in (PIECE, 8, 12, 4) if self._size % size == 0)
+        found = [
+            load_bytes(self._elements, start + at, size, inside)
+            for at in range(0, self._size, size)
+        ]
+        return [bitcast(each, i32(), size // 4) for each in found]
 
     def scales(self, four: ir.Value) -> list[ir.Value]:
         """The scales of four blocks of this lane's row, i32, after `four` such groups."""
@@ -102,13 +117,23 @@ class DecodedSide:
         # the buffer gives nothing at all.
         masked = self.kind.blocks % K_STEPS > 0
         found = self._scaled.scales_of(self._row, four * K_STEPS, masked=masked)
-        words = bitcast(found, i32(), lanes_of(found) // 4)
-        return [vector.extract(words, [], [at]) for at in range(lanes_of(words))]
+        words = elements(bitcast(found, i32(), lanes_of(found) // 4))
+        if self._scales == self._scaled.kind.scales:
+            return words
+        # Of two scales the lane's is the first of each pair then.
+        second = short(self._own // (self._share // 2)) << 3
+        return [word >> second for word in words]
+
+    @property
+    def _scales(self) -> int:
+        """Scales of what a lane decodes of a block."""
+        assert isinstance(self.kind, ScaledBlocks)
+        return self.kind.scales if self._share == 1 else 1
 
     def decode(
         self, loaded: Sequence[ir.Value], scales: Sequence[ir.Value], number: int
     ) -> list[list[ir.Value]]:
-        """Block `number` of four as pieces of floats, [piece][part]."""
+        """This lane's part of block `number` of four as pieces of floats, [piece][part]."""
         kind = self.kind
         if isinstance(kind, FloatBlocks):
             each = FRAGMENT * kind.bits // 8 // PIECE
@@ -118,11 +143,11 @@ class DecodedSide:
         assert self._scaled is not None
         # Not as bytes, of which LLVM would make registers.
         block = [word for each in loaded for word in elements(each)]
-        own = part_of(_bytes(scales), number * kind.scales, kind.scales)
+        own = part_of(_bytes(scales), number * kind.scales, self._scales)
         return [[piece] for piece in self._scaled.decoded_block(_bytes(block), own)]
 
     def write(self, piece: int, part: int, floats: ir.Value, slot: int) -> None:
-        """Store a piece of this lane's block to a slot."""
+        """Store a piece of this lane's part of a block to a slot."""
         at = self._into[piece] + (slot + part * self._part_bytes)
         vector.store(bitcast(floats, i8(), PIECE), self._memory, [at], alignment=PIECE)
 
@@ -139,6 +164,13 @@ def _bytes(words: Sequence[ir.Value]) -> ir.Value:
     """The bytes of some i32."""
     whole = vector.from_elements(of(i32(), len(words)), list(words))
     return bitcast(whole, i8(), 4 * len(words))
+
+
+def lanes_of_block(kind: ScaledBlocks | FloatBlocks, rows: int) -> int:
+    """Lanes that decode a block, where a workgroup has so many rows: each has pieces, and whole
+    registers."""
+    most = PIECES if kind.block_bytes % (PIECES * 4) == 0 else PIECES // 2
+    return min(most, 1 << max(0, (LANES // rows).bit_length() - 1))
 
 
 def parts_of_side(kind: ScaledBlocks | FloatBlocks, register: Register) -> int:
