@@ -106,8 +106,8 @@ class FloatSide:
         """Elements of a load."""
         return 8 * _LOAD // self.kind.bits
 
-    def load(self, step: ir.Value, *, masked: bool) -> Loaded:
-        """Everything of one step. `masked`: blocks that the row does not have are zero."""
+    def load(self, step: ir.Value, *, masked: bool, k_steps: range = range(K_STEPS)) -> Loaded:
+        """One step, or some k-steps of it. `masked`: blocks that the row does not have are zero."""
         kind, group, groups = self.kind, self.lane.block, self.instruction.groups
         # Of the blocks of a sum a lane has a part; without sums a k-step is one, and each its own.
         sums = max(1, self.sums)
@@ -118,7 +118,7 @@ class FloatSide:
         for row in self.rows:
             start = (row * kind.blocks + own) * kind.block_bytes
             start = start + group % sums * part
-            for number in range(K_STEPS * sums):
+            for number in range(k_steps.start * sums, k_steps.stop * sums):
                 block = own + number * stride
                 for byte in range(0, part, _LOAD):
                     at = start + (number * stride * kind.block_bytes + byte)
@@ -130,7 +130,9 @@ class FloatSide:
     def parts(self, loaded: Sequence[ir.Value], tile: int, k_step: int) -> list[list[ir.Value]]:
         """The fragments of a tile in a k-step, along K; of each the floats that add up to it."""
         count = BLOCK // self._lanes
-        start = (tile * K_STEPS + k_step) * count
+        # All k-steps were loaded, or this one.
+        steps = len(loaded) // (len(self.rows) * count)
+        start = (tile * steps + k_step % steps) * count
         return [self.split(each) for each in self._runs(loaded[start : start + count])]
 
     def _runs(self, loaded: Sequence[ir.Value]) -> list[ir.Value]:

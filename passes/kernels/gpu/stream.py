@@ -189,15 +189,37 @@ class Body:
             iteration: ir.Value, lhs: Loaded, rhs: Loaded, *, masked: bool
         ) -> tuple[Loaded, Loaded]:
             at = step(iteration)
-            lhs = self.lhs.load(at, masked=masked) if late[0] else lhs
+            if late[0] and isinstance(self.lhs, ScaledSide):
+                lhs = self.lhs.load(at, masked=masked)
             rhs = rhs_side.load(at, masked=masked) if late[1] else rhs
             if isinstance(self.lhs, ScaledSide):
                 lhs = [*lhs, *self.lhs.late(at, masked=masked)]
             return lhs, [*rhs, *rhs_side.late(at, masked=masked)]
 
-        def multiply(totals: list[ir.Value], lhs: Loaded, rhs: Loaded) -> list[ir.Value]:
-            for k_step in range(self.product.k_steps):
+        def multiply(
+            totals: list[ir.Value],
+            iteration: ir.Value,
+            held: tuple[Loaded, Loaded],
+            *,
+            masked: bool,
+        ) -> list[ir.Value]:
+            lhs, rhs = held
+            count = self.product.k_steps
+            if not (late[0] and isinstance(self.lhs, FloatSide)):
+                for k_step in range(count):
+                    totals = self.product.add(totals, lhs, rhs, k_step)
+                return totals
+            # Those of a k-step are asked for one before, in this order: LLVM would wait for each.
+            at = step(iteration)
+            following = self.lhs.load(at, masked=masked, k_steps=range(1))
+            for k_step in range(count):
+                lhs = following
+                if k_step + 1 < count:
+                    more = range(k_step + 1, k_step + 2)
+                    following = self.lhs.load(at, masked=masked, k_steps=more)
+                no_reordering()
                 totals = self.product.add(totals, lhs, rhs, k_step)
+                no_reordering()
             return totals
 
         late = self.kernel.late
@@ -210,18 +232,20 @@ class Body:
                 # Loads return in order: what is needed now is asked for first.
                 at_hand = own(iteration, lhs, rhs, masked=False)
                 lhs_next, rhs_next = load(iteration + 1, masked=False)
-                found = multiply(now, *at_hand)
+                found = multiply(now, iteration, at_hand, masked=False)
                 scf.YieldOp([*found, *lhs_next, *rhs_next])
             totals, lhs, rhs = with_values(held, op.results)
         if iterations > 1:
-            at_hand = own(index(iterations - 2), lhs, rhs, masked=False)
+            before = index(iterations - 2)
+            at_hand = own(before, lhs, rhs, masked=False)
             lhs_next, rhs_next = load(index(iterations - 1), masked=ragged)
-            totals = multiply(totals, *at_hand)
+            totals = multiply(totals, before, at_hand, masked=False)
             lhs, rhs = lhs_next, rhs_next
             if late[0]:
                 # Else the last step of lhs is loaded beside the one before.
                 no_reordering()
-        return multiply(totals, *own(index(iterations - 1), lhs, rhs, masked=ragged))
+        last = index(iterations - 1)
+        return multiply(totals, last, own(last, lhs, rhs, masked=ragged), masked=ragged)
 
     def _add_up(self, totals: list[ir.Value]) -> None:
         """Sum over the waves along K through shared memory; tiles are shared out among them."""
