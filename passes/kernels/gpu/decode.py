@@ -132,17 +132,14 @@ def _integers(
 
 def integers(block: ir.Value, bits: int) -> list[ir.Value]:
     """Integers of 8 or 4 bits, i8, as f32 [8] along K."""
-    wide = of(f32(), FRAGMENT)
-    if bits == 8:
-        return [arith.sitofp(wide, part) for part in parts_of(block, FRAGMENT)]
-    found = []
+    each, found = 32 // bits, []
+    # Those of a word are in turn moved to the top, and down with their signs.
+    up = table(np.arange(32 - bits, -1, -bits, dtype=np.int32), i32())
     for own in elements(bitcast(block, i32(), lanes_of(block) // 4)):
-        # Eight are a word, of which each in turn is moved to the top, and down with its sign.
-        word = vector.broadcast(of(i32(), FRAGMENT), own)
-        top = word << table(np.arange(32 - bits, -1, -bits, dtype=np.int32), i32())
-        down = arith.shrsi(top, splat(32 - bits, i32(), FRAGMENT))
-        found.append(arith.sitofp(wide, down))
-    return found
+        top = vector.broadcast(of(i32(), each), own) << up
+        down = arith.shrsi(top, splat(32 - bits, i32(), each))
+        found.append(arith.sitofp(of(f32(), each), down))
+    return list(parts_of(joined(found), FRAGMENT))
 
 
 def _times(values: ir.Value, factor: ir.Value, register: Register) -> ir.Value:

@@ -14,14 +14,14 @@ from iree.compiler import ir
 
 from mxc.dialects.amdgpu import pinned, shared, uniform
 from mxc.passes.kernels.gpu.contraction import ContractionBuffers
-from mxc.passes.kernels.gpu.lanes import lane_of, long, short
+from mxc.passes.kernels.gpu.lanes import LANES, lane_of, long, short
 from mxc.passes.kernels.gpu.ring.decoded_mainloop import SLOTS, DecodedMainloop
-from mxc.passes.kernels.gpu.ring.decoded_side import BLOCK_BYTES, DecodedSide, parts_of_side
+from mxc.passes.kernels.gpu.ring.decoded_side import BLOCK_BYTES, WAVES, DecodedSide, parts_of_side
 from mxc.passes.kernels.gpu.ring.kernel import StagedProduct
 from mxc.passes.kernels.gpu.ring.tile import WorkgroupTile
 from mxc.passes.kernels.gpu.sides import ScaledBlocks
 from mxc.passes.kernels.vectors import i8
-from mxc.targets.amd import GFX942
+from mxc.targets.amd import gpu_of
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,11 @@ class DecodedRing(StagedProduct):
     def __post_init__(self) -> None:
         """Raise ValueError where the schedule cannot compute this product."""
         super().__post_init__()
-        schedule, unit = self.schedule, GFX942.unit
+        schedule = self.schedule
         self.require_accumulators()
-        self.require_fit(k_steps=1, lds=GFX942.workgroup_lds_bytes)
-        along, lanes = schedule.waves[2], unit.wave * unit.simds
+        lds = gpu_of(schedule.instruction.unit).workgroup_lds_bytes
+        self.require_fit(k_steps=1, lds=lds)
+        along, lanes = schedule.waves[2], WAVES * LANES
         if along != 1 or schedule.threads != lanes or schedule.stages != SLOTS:
             raise ValueError(f"{schedule}: a ring has {lanes} lanes and {SLOTS} stages here")
         if max(schedule.rows, schedule.columns) > lanes:

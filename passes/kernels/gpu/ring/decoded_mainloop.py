@@ -34,12 +34,15 @@ from mxc.passes.kernels.gpu.ring.divided import Issue, divided
 from mxc.passes.kernels.gpu.ring.interleave import InterleavedWork, evenly, interleaved_within
 from mxc.passes.kernels.gpu.schedule import GpuSchedule
 from mxc.passes.kernels.vectors import bitcast, f32, i32, index, loop, of, parts_of
-from mxc.targets.amd import GFX942
+from mxc.targets.amd.cdna import CDNA
 
 #: Slots of LDS.
 SLOTS = 2
-#: Share of a half in which reads are issued, and until which all is decoded.
-_READS, _DECODED = 0.5, 0.9
+#: Share of a half in which reads are issued.
+_READS = 0.5
+#: The same until which all is decoded, of both halves: before waves wait for each other, what was
+#: written has time to arrive.
+_DECODED = (0.75, 0.95)
 
 #: Stage of four before whose end the scales of the next four are there: the stage after it wants
 #: them.
@@ -141,11 +144,11 @@ class DecodedMainloop:
             for part in reversed(range(self._sides[0].parts))
             for tile, column in product(*map(range, self._tiles))
         ]
-        count = round(_DECODED * len(products))
+        count = round(_DECODED[half] * len(products))
         if (stage, half) == (0, 0) and self._stages > _ASKED + 1:
             works.append(self._asks(four + 1, count))
         if (stage, half) == (_ASKED, 1):
-            works += self._spread(self._asked)
+            works += self._spread(self._asked, _DECODED[half])
             self._asked = []
         # rhs of the next stage, then lhs of the one after it.
         works += self._decodes(held, four, 1 - half, stage + 1 + half, count)
@@ -159,7 +162,7 @@ class DecodedMainloop:
     @property
     def _budget(self) -> int:
         """Instructions that a wave issues while a product is computed."""
-        return self._instruction.form.clocks // GFX942.rates.issue - 1
+        return self._instruction.form.clocks // CDNA.issue - 1
 
     def _decodes(
         self, held: _Held, four: ir.Value, number: int, ahead: int, count: int
@@ -176,8 +179,9 @@ class DecodedMainloop:
         def load() -> None:
             held.loaded[number][block] = side.load((four + (1 + more)) * K_STEPS + block)
 
-        found = self._spread(divided(decode, count))
-        return [*found, InterleavedWork(_DECODED, "vmem_read", load, 4)]
+        stop = _DECODED[1 - number]
+        found = self._spread(divided(decode, count), stop)
+        return [*found, InterleavedWork(stop, "vmem_read", load, 4)]
 
     def _asks(self, four: ir.Value, count: int) -> InterleavedWork:
         """Load the scales of four stages, after `four` such groups. What is computed of them waits
@@ -191,10 +195,10 @@ class DecodedMainloop:
         return InterleavedWork(0.0, "vmem_read", load, 2)
 
     @staticmethod
-    def _spread(pieces: Sequence[tuple[Issue, int]]) -> list[InterleavedWork]:
-        """Pieces at equal distances."""
+    def _spread(pieces: Sequence[tuple[Issue, int]], stop: float) -> list[InterleavedWork]:
+        """Pieces at equal distances, until the part `stop` of a half."""
         return [
-            InterleavedWork(_DECODED * at / len(pieces), "valu", issue, size)
+            InterleavedWork(stop * at / len(pieces), "valu", issue, size)
             for at, (issue, size) in enumerate(pieces)
         ]
 

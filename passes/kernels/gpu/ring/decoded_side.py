@@ -22,7 +22,7 @@ from mxc.dialects.amdgpu import thread
 from mxc.passes.kernels.gpu.decode import Register
 from mxc.passes.kernels.gpu.floats import FloatBlocks, split_floats
 from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT, K_STEPS, TileInstruction
-from mxc.passes.kernels.gpu.lanes import Lane, short
+from mxc.passes.kernels.gpu.lanes import LANES, Lane, short
 from mxc.passes.kernels.gpu.parts import load_bytes
 from mxc.passes.kernels.gpu.sides import ScaledBlocks, ScaledSide
 from mxc.passes.kernels.vectors import (
@@ -36,12 +36,11 @@ from mxc.passes.kernels.vectors import (
     of,
     part_of,
 )
-from mxc.targets.amd import GFX942
 
 #: Lanes that have the same part of a block.
 _TOGETHER = 16
-#: Lanes of a workgroup.
-LANES = GFX942.unit.wave * GFX942.unit.simds
+#: Waves of a workgroup: one a SIMD.
+WAVES = 4
 #: Bytes of a piece: a read or a write of a lane.
 PIECE = 16
 #: Pieces of a block, and its bytes.
@@ -170,7 +169,7 @@ def lanes_of_block(kind: ScaledBlocks | FloatBlocks, rows: int) -> int:
     """Lanes that decode a block, where a workgroup has so many rows: each has pieces, and whole
     registers."""
     most = PIECES if kind.block_bytes % (PIECES * 4) == 0 else PIECES // 2
-    return min(most, 1 << max(0, (LANES // rows).bit_length() - 1))
+    return min(most, 1 << max(0, (WAVES * LANES // rows).bit_length() - 1))
 
 
 def parts_of_side(kind: ScaledBlocks | FloatBlocks, register: Register) -> int:

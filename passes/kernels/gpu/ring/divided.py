@@ -113,6 +113,11 @@ def instructions(op: ir.Operation) -> int:
         # Addresses and conditions are scalars, most of them.
         return 0 if isinstance(kind, ir.IndexType) or kind == i1() else 1
     lanes = int(kind.shape[0])
+    if op.name in ("arith.shli", "arith.shrsi"):
+        # Bytes with their signs, which conversions read as such.
+        return 0
+    if op.name == "arith.truncf":
+        return lanes // 2
     if op.name == "vector.shuffle":
         # Halves of registers are put together; whole ones are where they are.
         return lanes // 2 if _bits(kind) == 16 else 0
