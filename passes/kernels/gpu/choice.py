@@ -32,6 +32,8 @@ _DENSE = {64: 345, 32: 130}
 #: Tiles of a wave that has a span of a dense product, and of one that has them all, in a ring.
 _FEW = 4
 _DENSE_TILES = ((8, 4), (4, 8), (4, 4), (4, 2), (2, 4), (2, 2), (1, 2), (1, 4), (2, 1), (1, 1))
+#: Lanes of a wave that has registers for floats of two k-steps.
+_WIDE = 64
 #: Registers of a block in bf16.
 _DECODED = 16
 #: More where a float is more than one of them, for each.
@@ -156,7 +158,11 @@ def registers(problem: Problem, schedule: GpuSchedule) -> int:
     totals = schedule.instruction.totals * m * n + _of_sums(problem, schedule)
     lhs, rhs = (K_STEPS * bits for bits in problem.bits)
     if problem.parts and not schedule.instruction.unit.converts:
-        left = m * lhs // K_STEPS if problem.is_float else m * (lhs + 2)
+        left = m * (lhs + 2)
+        if problem.is_float:
+            # Those of a k-step, and in waves of 64 of the next one.
+            ahead = schedule.instruction.unit.lanes == _WIDE
+            left = (1 + ahead) * m * lhs // K_STEPS
         right = n * (2 * rhs + 2 + _DECODED)
         return totals + left + right + _DECODED + (problem.parts - 1) * _PART
     if problem.parts:

@@ -32,7 +32,7 @@ from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.gpu.contraction import ContractionBuffers, GpuContraction, Quad
 from mxc.passes.kernels.gpu.floats import DenseSide, FloatBlocks, FloatSide
 from mxc.passes.kernels.gpu.fragments import QUAD
-from mxc.passes.kernels.gpu.lanes import Lane, lane_of
+from mxc.passes.kernels.gpu.lanes import LANES, Lane, lane_of
 from mxc.passes.kernels.gpu.output import BlockOutput
 from mxc.passes.kernels.gpu.products import DecodedProduct, ScaledProduct, SummedProduct
 from mxc.passes.kernels.gpu.sides import Loaded, ScaledBlocks, ScaledSide, clamped
@@ -189,7 +189,7 @@ class Body:
             iteration: ir.Value, lhs: Loaded, rhs: Loaded, *, masked: bool
         ) -> tuple[Loaded, Loaded]:
             at = step(iteration)
-            if late[0] and isinstance(self.lhs, ScaledSide):
+            if late[0] and not (isinstance(self.lhs, FloatSide) and ahead):
                 lhs = self.lhs.load(at, masked=masked)
             rhs = rhs_side.load(at, masked=masked) if late[1] else rhs
             if isinstance(self.lhs, ScaledSide):
@@ -205,7 +205,7 @@ class Body:
         ) -> list[ir.Value]:
             lhs, rhs = held
             count = self.product.k_steps
-            if not (late[0] and isinstance(self.lhs, FloatSide)):
+            if not (late[0] and ahead and isinstance(self.lhs, FloatSide)):
                 for k_step in range(count):
                     totals = self.product.add(totals, lhs, rhs, k_step)
                 return totals
@@ -223,6 +223,8 @@ class Body:
             return totals
 
         late = self.kernel.late
+        # Waves of 32 have no registers for floats of two k-steps.
+        ahead = self.instruction.unit.lanes == LANES
         lhs, rhs = load(index(0), masked=ragged and iterations == 1)
         if iterations > 2:
             held = totals, lhs, rhs
