@@ -77,11 +77,11 @@ _FP8_CACHE = rf"key/value cache is f8_e4m3.*{LAYERS} layers.*the cache of this p
 
 #: fp8 and int8 with a factor a row; the same and int4 with an f32 for each 32, 64 or 128 elements.
 FP8_ROWS = ("f8E4M3FN", lambda k: k + 4)
-_INT8_ROWS = ("i8", lambda k: k + 4)
+INT8_ROWS = ("i8", lambda k: k + 4)
 _FP8_SQUARES = ("f8E4M3FN with f32 per 64", lambda k: k + k / 64 * 4)
-_INT4_GROUPS = ("i4 with f32 per 32", lambda k: k / 2 + k / 32 * 4)
-_INT4_LARGE_GROUPS = ("i4 with f32 per 128", lambda k: k / 2 + k / 128 * 4)
-_INT8_GROUPS = ("int8", lambda k: k + k / 32 * 4)
+INT4_GROUPS = ("i4 with f32 per 32", lambda k: k / 2 + k / 32 * 4)
+INT4_LARGE_GROUPS = ("i4 with f32 per 128", lambda k: k / 2 + k / 128 * 4)
+INT8_GROUPS = ("int8", lambda k: k + k / 32 * 4)
 
 _WIDE = {"hidden_size": 128, "intermediate_size": 256}
 
@@ -216,21 +216,21 @@ PUBLISHED: dict[str, Published] = {
             ],
         ),
         stores={MLP: int4_of_groups},
-        packed={"experts": _INT4_GROUPS},
+        packed={"experts": INT4_GROUPS},
     ),
     "redhat-llama-w4a16": Published(
         model="RedHatAI/Meta-Llama-3.1-8B-Instruct-quantized.w4a16",
         config={**LLAMA, **_WIDE},
         quantization=compressed({"pack-quantized, groups of 128": ["Linear"]}, ["lm_head"]),
         stores={LINEAR: int4_of_large_groups},
-        packed={"self_attn|mlp": _INT4_LARGE_GROUPS},
+        packed={"self_attn|mlp": INT4_LARGE_GROUPS},
     ),
     "nm-llama-w8a16": Published(
         model="nm-testing/tinyllama-w8a16-dense, with groups",
         config=LLAMA,
         quantization=compressed({"pack-quantized, int8": ["Linear"]}, ["lm_head"]),
         stores={LINEAR: int8_of_groups},
-        packed={"self_attn|mlp": _INT8_GROUPS},
+        packed={"self_attn|mlp": INT8_GROUPS},
     ),
     "redhat-llama-w8a8": Published(
         model="RedHatAI/Meta-Llama-3.1-8B-Instruct-quantized.w8a8",
@@ -238,7 +238,7 @@ PUBLISHED: dict[str, Published] = {
         quantization=compressed({"int-quantized": ["Linear"]}, ["lm_head"]),
         stores={LINEAR: int8_of_rows},
         notes=(r"7 weights are i8 .*: they do not meet activations in i",),
-        packed={"self_attn|mlp": _INT8_ROWS},
+        packed={"self_attn|mlp": INT8_ROWS},
     ),
     "redhat-llama-fp8": Published(
         model="RedHatAI/Meta-Llama-3.1-8B-Instruct-FP8",

@@ -12,10 +12,19 @@ import numpy as np
 import pytest
 import torch
 from compared import TOLERANCE
-from published_checkpoints import PUBLISHED
-from published_checks import EVERY, assert_packed, check_published
+from published_checkpoints import PUBLISHED, Published
+from published_checks import (
+    COMPUTED,
+    EVERY,
+    SAME_CONFIG,
+    assert_packed,
+    check_packed,
+    check_published,
+)
 from published_files import Numbers, write_published
+from published_forms import one_form_a_projection
 from published_fused import FUSED
+from stored_weights import Store
 
 import mxc
 from mxc.compiler.models.model import open_model
@@ -30,9 +39,44 @@ def test_the_documentation_lists_them() -> None:
     assert sorted(listed) == sorted(named | {"moonshotai/Kimi-K3"})
 
 
-@pytest.mark.parametrize("name", PUBLISHED | FUSED)
+def _form(store: Store) -> str:
+    """The format of weights, whatever the library that stores them."""
+    ends = r"^(quark|compressed|modelopt|mistral)_|_of_tensor$|_of_rows$"
+    return re.sub(ends, "", store.__name__)
+
+
+def _forms(published: Published) -> set[tuple[str, bool]]:
+    """The forms of weights, each with whether the model has experts."""
+    experts = "experts" in str(published.config)
+    return {(_form(store), experts) for store in published.stores.values()}
+
+
+def test_each_form_is_computed() -> None:
+    computed = [_ONE_FORM_EACH, *(EVERY[name] for name in COMPUTED)]
+    forms = set.union(*(_forms(each) for each in computed))
+    assert all(_forms(EVERY[name]) <= forms for name in SAME_CONFIG)
+
+
+@pytest.mark.parametrize(("name", "computed"), SAME_CONFIG.items())
+def test_numbers(name: str, computed: str, tmp_path: Path) -> None:
+    """Those of the weights are packed; the config is that of a checkpoint that is computed."""
+    configs = [EVERY[each].config for each in (name, computed)]
+    keys = configs[0].keys() | configs[1].keys()
+    differ = {key for key in keys if configs[0].get(key) != configs[1].get(key)}
+    assert differ <= {"hidden_size", "intermediate_size", "moe_intermediate_size"}
+    check_packed(tmp_path, EVERY[name])
+
+
+_ONE_FORM_EACH = one_form_a_projection(128)
+
+
+@pytest.mark.parametrize("name", [name for name in COMPUTED if name in PUBLISHED | FUSED])
 def test_logits(name: str, tmp_path: Path) -> None:
-    check_published(name, tmp_path)
+    check_published(tmp_path, EVERY[name])
+
+
+def test_logits_of_one_form_a_projection(tmp_path: Path) -> None:
+    check_published(tmp_path, _ONE_FORM_EACH)
 
 
 #: Whole squares of 128 x 128, of experts too: of which there are several along both dimensions.
@@ -48,9 +92,11 @@ _SQUARES = replace(
     },
 )
 ON_GPUS = {
-    name: PUBLISHED[name]
-    for name in ("redhat-llama-w8a8", "qwen3-fp8", "kimi-int4", "redhat-llama-w4a16")
-} | {"nm-llama-w8a16": PUBLISHED["nm-llama-w8a16"], "squares of experts": _SQUARES}
+    "qwen3-fp8": PUBLISHED["qwen3-fp8"],
+    "kimi-int4": PUBLISHED["kimi-int4"],
+    "one form a projection": _ONE_FORM_EACH,
+    "squares of experts": _SQUARES,
+}
 
 
 @pytest.mark.parametrize("name", ON_GPUS)
