@@ -67,8 +67,9 @@ def _finishes(reader: Dispatch, index: int, columns: int) -> bool:
     sizes = [_size(part.type) for part in parts]
     if sizes == [whole]:
         return written == whole
-    ends = [ir.RankedTensorType(part.type).shape[-1] for part in parts]
-    halves = len(parts) == 2 and all(2 * end == columns for end in ends)
+    # A scalar has no end.
+    ends = [end for part in parts for end in ir.RankedTensorType(part.type).shape[-1:]]
+    halves = len(parts) == 2 and [2 * end for end in ends] == [columns, columns]
     return halves and sizes == [written, written] and (2 * written[0], written[1]) == whole
 
 
