@@ -37,7 +37,10 @@ def _random_model(config: Json, dtype: torch.dtype) -> torch.nn.Module:
     known = transformers.AutoConfig.for_model(**config)
     model = _library(config).from_config(known)
     random = torch.Generator().manual_seed(1)
-    for name, weight in model.named_parameters():
+    stored = model.state_dict().keys()
+    # Biases of routers, which are zero in a new model.
+    biases = [(name, buffer) for name, buffer in model.named_buffers() if name in stored]
+    for name, weight in [*model.named_parameters(), *biases]:
         draw = torch.randn(weight.shape, generator=random)
         if weight.dim() == 1:
             weight.data = (0 if name.endswith("bias") else 1) + 0.1 * draw

@@ -50,6 +50,16 @@ _LATENT = r".*self_attn\.(q_proj|q_a_proj|q_b_proj|kv_a_proj_with_mqa|kv_b_proj|
 _SHARED = r".*mlp\.shared_experts?\.(gate|up|down)_proj"
 _BLOCK_SPARSE = r".*block_sparse_moe\.experts\.\d+\.w[123]"
 
+#: Half of the groups of experts is left out; published checkpoints have one group.
+_GROUPS = {
+    "n_group": 4,
+    "n_routed_experts": 8,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 3,
+    "routed_scaling_factor": 1.5,
+    "topk_group": 2,
+}
+
 _CONVOLUTION = r".*conv\.(in|out)_proj"
 _LFM2_EXPERTS = r".*feed_forward\.(experts\.\d+\.)?w[123]"
 
@@ -133,7 +143,7 @@ NAMES: dict[str, Published] = {
             ],
         ),
         stores={
-            r"language_model\..*feed_forward\.(experts\.\d+|shared_expert)\..*_proj": (
+            r"language_model\..*feed_forward\.((experts\.\d+|shared_expert)\.)?\w+_proj": (
                 compressed_nvfp4
             )
         },
@@ -200,7 +210,7 @@ NAMES: dict[str, Published] = {
     ),
     "nvidia-glm4.7-nvfp4": _nvidia(
         "nvidia/GLM-4.7-NVFP4",
-        {**GLM4_MOE, "use_qk_norm": True},
+        {**GLM4_MOE, **_GROUPS, "use_qk_norm": True},
         rf"{MLP}|{_SHARED}",
         ["model.layers.0.self_attn*", "model.layers.1.self_attn*", "model.layers.1.mlp.gate"],
     ),

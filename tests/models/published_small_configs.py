@@ -29,7 +29,8 @@ def _named(name: str, model_type: str, **more: object) -> Json:
     return {**_USUAL, "architectures": [name], "model_type": model_type, **more}
 
 
-#: deepseek-ai/DeepSeek-Coder-V2-Lite-Instruct: a copy of DeepSeek-V2-Lite, of the same class.
+#: deepseek-ai/DeepSeek-Coder-V2-Lite-Instruct: a copy of DeepSeek-V2-Lite, of the same class, with
+#: groups of experts as in DeepSeek-V2, of which half is left out.
 DEEPSEEK_V2 = _named(
     "DeepseekV2ForCausalLM",
     "deepseek_v2",
@@ -40,11 +41,11 @@ DEEPSEEK_V2 = _named(
     kv_lora_rank=64,
     moe_intermediate_size=64,
     moe_layer_freq=1,
-    n_group=1,
-    n_routed_experts=4,
+    n_group=4,
+    n_routed_experts=8,
     n_shared_experts=2,
     norm_topk_prob=False,
-    num_experts_per_tok=2,
+    num_experts_per_tok=3,
     num_hidden_layers=2,
     num_key_value_heads=4,
     pretraining_tp=1,
@@ -61,11 +62,11 @@ DEEPSEEK_V2 = _named(
         "original_max_position_embeddings": 16,
         "type": "yarn",
     },
-    routed_scaling_factor=1.0,
+    routed_scaling_factor=1.5,
     scoring_func="softmax",
     seq_aux=True,
-    topk_group=1,
-    topk_method="greedy",
+    topk_group=2,
+    topk_method="group_limited_greedy",
     v_head_dim=32,
 )
 
@@ -266,7 +267,7 @@ MINIMAX_M2: Json = {
     **SIZES,
 }
 
-#: mistralai/Mixtral-8x7B-Instruct-v0.1: copy of Mixtral-8x7B-v0.1 in aiconfigurator.
+#: mistralai/Mixtral-8x7B-Instruct-v0.1: copy of Mixtral-8x7B-v0.1 in aiconfigurator, with a window.
 MIXTRAL = _named(
     "MixtralForCausalLM",
     "mixtral",
@@ -276,7 +277,7 @@ MIXTRAL = _named(
     output_router_logits=False,
     rope_theta=1000000.0,
     router_aux_loss_coef=0.02,
-    sliding_window=None,
+    sliding_window=8,
 )
 
 #: Qwen/Qwen2-57B-A14B-Instruct: copy in TensorRT-LLM.
@@ -299,15 +300,16 @@ QWEN2_MOE = _named(
     use_sliding_window=False,
 )
 
-#: ByteDance-Seed/Seed-OSS-36B-Instruct: class, and a copy of the fields that count.
+#: ByteDance-Seed/Seed-OSS-36B-Instruct: class, and a copy of the fields that count, with all biases
+#: of the class, and heads of no whole tiles of attention.
 SEED_OSS = _named(
     "SeedOssForCausalLM",
     "seed_oss",
     attention_bias=True,
     attention_dropout=0.1,
-    attention_out_bias=False,
-    head_dim=32,
-    mlp_bias=False,
+    attention_out_bias=True,
+    head_dim=24,
+    mlp_bias=True,
     pad_token_id=1,
     residual_dropout=0.1,
     rms_norm_eps=1e-06,

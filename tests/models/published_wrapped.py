@@ -50,7 +50,8 @@ GEMMA3: Json = {
 }
 
 #: meta-llama/Llama-4-Scout-17B-16E-Instruct: class; those of its text_config that count, copy in
-#: aiconfigurator.
+#: aiconfigurator. The first layer is dense, as in Maverick. A sequence is in many chunks, and
+#: passes several steps of the temperature.
 LLAMA4: Json = {
     "architectures": ["Llama4ForConditionalGeneration"],
     "boi_token_index": 131,
@@ -63,11 +64,12 @@ LLAMA4: Json = {
         "attention_dropout": 0.0,
         "bos_token_id": 1,
         "eos_token_id": [2, 3],
+        "floor_scale": 11,
         "for_llm_compressor": False,
         "head_dim": 32,
         "hidden_act": "silu",
         "initializer_range": 0.02,
-        "interleave_moe_layer_step": 1,
+        "interleave_moe_layer_step": 2,
         "intermediate_size": 64,
         "intermediate_size_mlp": 128,
         "model_type": "llama4_text",

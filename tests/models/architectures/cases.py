@@ -35,41 +35,10 @@ EXPERTS: dict[str, Case] = {
         ),
         MX_LAYER,
     ),
-    # Half of the groups of experts is left out; published checkpoints have one group.
-    "glm4_moe": Case(
-        t.Glm4MoeConfig(
-            **TWO | LARGE,
-            moe_intermediate_size=64,
-            n_routed_experts=8,
-            num_experts_per_tok=3,
-            n_group=4,
-            topk_group=2,
-            n_shared_experts=2,
-            first_k_dense_replace=1,
-            use_qk_norm=True,
-            routed_scaling_factor=1.5,
-        ),
-        LAYER,
-    ),
     # The module has experts as [experts, in, out], gate and up in turn.
     "gpt_oss": Case(t.GptOssConfig(**TWO | LARGE, **FOUR_EXPERTS, sliding_window=8), ATTENTION),
     "granitemoe": Case(t.GraniteMoeConfig(**ONE, **FOUR_EXPERTS, **GRANITE), ATTENTION),
-    # A sequence is in many chunks, and passes several steps of the temperature.
-    "llama4_text": Case(
-        t.Llama4TextConfig(
-            **TWO | LARGE,
-            intermediate_size_mlp=128,
-            num_local_experts=4,
-            moe_layers=[1],
-            no_rope_layers=[1, 0],
-            attention_chunk_size=8,
-            floor_scale=11,
-            rope_parameters=PLAIN_ROPE,
-        ),
-        LAYER,
-    ),
     "minimax_m2": Case(t.MiniMaxM2Config(**ONE | LARGE, **FOUR_EXPERTS, rotary_dim=16), ATTENTION),
-    "mixtral": Case(t.MixtralConfig(**ONE, **FOUR_EXPERTS, sliding_window=8), ATTENTION),
     # The shares of the chosen experts do not add up to one; the second layer has no experts.
     "qwen3_moe": Case(
         t.Qwen3MoeConfig(
@@ -106,16 +75,6 @@ _PROJECTIONS = MLP | {
 #: Multi-head latent attention. transformers makes keys and values of every head; our program never
 #: does.
 LATENT: dict[str, Case] = {
-    "deepseek_v2": Case(
-        t.DeepseekV2Config(
-            **_LATENT,
-            first_k_dense_replace=1,
-            q_lora_rank=None,
-            topk_method="group_limited_greedy",
-            rope_parameters=None,
-        ),
-        MLP | dict.fromkeys(("q_proj", "lm_head"), "mxfp4"),
-    ),
     # Queries grow several times within a sequence.
     "mistral4": Case(
         t.Mistral4Config(

@@ -130,11 +130,6 @@ DENSE: dict[str, Case] = {
         },
         torch.float16,
     ),
-    # Heads of no whole tiles of attention.
-    "seed_oss": Case(
-        t.SeedOssConfig(**ONE | {"head_dim": 24}, **BIASES, attention_out_bias=True),
-        LAYER,
-    ),
     # Sequences are not longer than the original context of phi3. The program is the same, and far
     # enough from it to be in the cache.
     "phi3, short": Case(t.Phi3Config(**ONE, **longrope(87)), PHI3),
