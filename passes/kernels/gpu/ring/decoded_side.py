@@ -93,7 +93,7 @@ class DecodedSide:
 
     @property
     def _size(self) -> int:
-        """Of a block, those that a lane decodes."""
+        """Bytes of a block that a lane decodes."""
         return self.kind.block_bytes // self._share
 
     def load(self, block: ir.Value) -> list[ir.Value]:
