@@ -97,6 +97,12 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         | {"max_position_embeddings": 163840},
     ),
     "deepseek_v3": ("DeepSeek-V3", {"first_k_dense_replace": 1}),
+    "dots1": (
+        "dots.llm1",
+        sizes(4096, 10944, 32, 32, 152064)
+        | experts(128, 6, 1408, "n_routed_experts")
+        | {"first_k_dense_replace": 1, "n_shared_experts": 2, "norm_topk_prob": True},
+    ),
     "ernie4_5": ("ERNIE-4.5-0.3B", sizes(1024, 3072, 16, 2, 103424, 128)),
     "ernie4_5_moe": (
         "ERNIE-4.5-21B-A3B",
@@ -107,6 +113,10 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "exaone4": (
         "EXAONE-4.0-32B",
         sizes(5120, 27392, 40, 8, 102400, 128) | SLIDING | {"sliding_window": 4096},
+    ),
+    "flex_olmo": (
+        "FlexOlmo-7x7B",
+        sizes(4096, 11008, 32, 32, 100352) | {"num_experts": 7, "num_experts_per_tok": 5},
     ),
     "gemma2": ("Gemma 2 9B", sizes(3584, 14336, 16, 8, 256000, 256) | SLIDING),
     "gemma3_text": ("Gemma 3 12B", sizes(3840, 15360, 16, 8, 262208, 256) | SLIDING),
@@ -194,6 +204,10 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "mixtral": ("Mixtral 8x7B", sizes(4096, 14336, 32, 8, 32000)),
     "olmo2": ("OLMo 2 7B", sizes(4096, 11008, 32, 32, 100352)),
     "olmo3": ("OLMo 3 7B", sizes(4096, 11008, 32, 32, 100278) | SLIDING),
+    "olmoe": (
+        "OLMoE-1B-7B",
+        sizes(2048, 1024, 16, 16, 50304) | {"num_experts": 64, "num_experts_per_tok": 8},
+    ),
     "phi3": ("Phi-4", sizes(5120, 17920, 40, 10, 100352)),
     "qwen2": ("Qwen2.5 7B", sizes(3584, 18944, 28, 4, 152064)),
     "qwen2_moe": (
@@ -212,6 +226,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3_next": ("Qwen3-Next-80B-A3B", LINEAR),
     "seed_oss": ("Seed-OSS-36B", sizes(5120, 27648, 80, 8, 155136, 128)),
     "smollm3": ("SmolLM3-3B", sizes(2048, 11008, 16, 4, 128256) | {"no_rope_layers": [1, 0]}),
+    "solar_open": ("Solar Open 100B", {}),
     "starcoder2": (
         "StarCoder2-7B",
         sizes(4608, 18432, 36, 4, 49152) | {"bos_token_id": 0, "eos_token_id": 0},

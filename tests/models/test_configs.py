@@ -218,6 +218,7 @@ def test_every_field_that_transformers_writes_is_known() -> None:
         # What classes leave out; without it they make no model, or one without attention.
         config |= {
             "deepseek_v2": {"num_experts_per_tok": 6},
+            "dots1": {"n_routed_experts": 128, "num_experts_per_tok": 6, "n_shared_experts": 2},
             "granitemoehybrid": {"layer_types": ["full_attention"] * 32},
             "lfm2_moe": {"layer_types": ["full_attention"] * 32},
         }.get(each.model_type, {})

@@ -9,12 +9,13 @@ from typing import Any
 from mxc.compiler.models.architectures import gpt_oss
 from mxc.compiler.models.architectures.cohere2 import cohere2
 from mxc.compiler.models.architectures.deepseek import deepseek_v2, deepseek_v3, glm4_moe_lite
+from mxc.compiler.models.architectures.dots1 import dots1
 from mxc.compiler.models.architectures.ernie4_5 import ernie4_5, ernie4_5_moe
 from mxc.compiler.models.architectures.exaone4 import exaone4
 from mxc.compiler.models.architectures.gemma2 import gemma2, gemma3
 from mxc.compiler.models.architectures.gemma4 import gemma4, gemma4_unified
 from mxc.compiler.models.architectures.glm4 import glm4
-from mxc.compiler.models.architectures.glm4_moe import glm4_moe
+from mxc.compiler.models.architectures.glm4_moe import glm4_moe, solar_open
 from mxc.compiler.models.architectures.granite import granite, granite_moe
 from mxc.compiler.models.architectures.granite_hybrid import granite_hybrid
 from mxc.compiler.models.architectures.hunyuan import hunyuan
@@ -27,6 +28,7 @@ from mxc.compiler.models.architectures.mistral import ministral3, mistral
 from mxc.compiler.models.architectures.mistral4 import mistral4
 from mxc.compiler.models.architectures.mixtral import mixtral
 from mxc.compiler.models.architectures.olmo2 import olmo2, olmo3
+from mxc.compiler.models.architectures.olmoe import flex_olmo, olmoe
 from mxc.compiler.models.architectures.phi3 import phi3
 from mxc.compiler.models.architectures.qwen2 import qwen2
 from mxc.compiler.models.architectures.qwen2_moe import qwen2_moe
@@ -70,9 +72,11 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("cohere2", "Cohere2ForCausalLM", _family(cohere2)),
     Architecture("deepseek_v2", "DeepseekV2ForCausalLM", _family(deepseek_v2)),
     Architecture("deepseek_v3", "DeepseekV3ForCausalLM", _family(deepseek_v3), ("kimi_k2",)),
+    Architecture("dots1", "Dots1ForCausalLM", _family(dots1)),
     Architecture("ernie4_5", "Ernie4_5ForCausalLM", _family(ernie4_5)),
     Architecture("ernie4_5_moe", "Ernie4_5_MoeForCausalLM", _family(ernie4_5_moe)),
     Architecture("exaone4", "Exaone4ForCausalLM", _family(exaone4)),
+    Architecture("flex_olmo", "FlexOlmoForCausalLM", _family(flex_olmo)),
     Architecture("gemma2", "Gemma2ForCausalLM", _family(gemma2)),
     Architecture("gemma3_text", "Gemma3ForCausalLM", _family(gemma3)),
     Architecture("gemma4_text", "Gemma4ForCausalLM", _family(gemma4)),
@@ -97,6 +101,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("mixtral", "MixtralForCausalLM", _family(mixtral)),
     Architecture("olmo2", "Olmo2ForCausalLM", _family(olmo2)),
     Architecture("olmo3", "Olmo3ForCausalLM", _family(olmo3)),
+    Architecture("olmoe", "OlmoeForCausalLM", _family(olmoe)),
     Architecture("phi3", "Phi3ForCausalLM", _family(phi3)),
     Architecture("qwen2", "Qwen2ForCausalLM", _family(qwen2), ("qwen2_5_vl_text",)),
     Architecture("qwen2_moe", "Qwen2MoeForCausalLM", _family(qwen2_moe)),
@@ -107,6 +112,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("qwen3_next", "Qwen3NextForCausalLM", _family(qwen3_next)),
     Architecture("seed_oss", "SeedOssForCausalLM", _family(seed_oss)),
     Architecture("smollm3", "SmolLM3ForCausalLM", _family(smollm3)),
+    Architecture("solar_open", "SolarOpenForCausalLM", _family(solar_open)),
     Architecture("starcoder2", "Starcoder2ForCausalLM", _family(starcoder2)),
 )
 

@@ -1,6 +1,7 @@
 """GLM-4.5, 4.6 and 4.7: half of each head rotated, sigmoid routing with a correction bias.
 
-The first layers have a dense MLP. Source: transformers' models/glm4_moe (5.23).
+The first layers have a dense MLP. Solar Open has experts in every layer, and attention of Llama.
+Sources: transformers' models/glm4_moe and models/solar_open (5.23).
 """
 
 from mxc.compiler.models.architectures.family import decoder, mlp, self_attention
@@ -26,6 +27,17 @@ def glm4_moe(c: ConfigFields) -> Decoder:
         for number in range(c.size("num_hidden_layers"))
     ]
     return decoder(c, "glm4_moe", layers)
+
+
+def solar_open(c: ConfigFields) -> Decoder:
+    """The model of a config."""
+    c.known("use_qk_norm", (False,), False)
+    c.known("first_k_dense_replace", (0,), 0)
+    c.inert("intermediate_size")
+    bias = c.flag("attention_bias", False)
+    attention = self_attention(c, shared=8, depth=128, theta=1e6, input_bias=bias)
+    layer = Layer(attention=attention, mlp=sigmoid_experts(c))
+    return decoder(c, "solar_open", [layer] * c.size("num_hidden_layers"))
 
 
 def dense_layers(c: ConfigFields, default: int) -> int:

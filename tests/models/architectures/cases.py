@@ -23,22 +23,47 @@ from dense_cases import (
     SEES_ALL,
     SLIDES,
     TWO,
+    YARN,
     YARN_OF_SCORES,
     Case,
 )
 from kimi_k3 import recorded
 
+#: Experts in groups, of which the best are kept.
+_GROUPS: dict[str, Any] = {
+    "moe_intermediate_size": 64,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "n_group": 4,
+    "topk_group": 2,
+    "routed_scaling_factor": 1.5,
+}
+
 EXPERTS: dict[str, Case] = {
+    # Biases of routers; half of the groups of experts is left out; the first layer is dense.
+    "dots1": Case(
+        t.Dots1Config(
+            **TWO,
+            **_GROUPS,
+            first_k_dense_replace=1,
+            n_shared_experts=2,
+            norm_topk_prob=False,
+        ),
+        LAYER,
+    ),
     "ernie4_5_moe": Case(
         t.Ernie4_5_MoeConfig(
             **TWO, moe_intermediate_size=64, moe_k=2, moe_num_experts=4, moe_num_shared_experts=2
         ),
         MX_LAYER,
     ),
+    "flex_olmo": Case(t.FlexOlmoConfig(**ONE, **FOUR_EXPERTS), LAYER),
     # The module has experts as [experts, in, out], gate and up in turn.
     "gpt_oss": Case(t.GptOssConfig(**TWO | LARGE, **FOUR_EXPERTS, sliding_window=8), ATTENTION),
     "granitemoe": Case(t.GraniteMoeConfig(**ONE, **FOUR_EXPERTS, **GRANITE), ATTENTION),
     "minimax_m2": Case(t.MiniMaxM2Config(**ONE | LARGE, **FOUR_EXPERTS, rotary_dim=16), ATTENTION),
+    # Fewer heads of keys; the shares of the chosen experts do not add up to one.
+    "olmoe": Case(t.OlmoeConfig(**ONE, **FOUR_EXPERTS, attention_bias=True), LAYER),
     # The shares of the chosen experts do not add up to one; the second layer has no experts.
     "qwen3_moe": Case(
         t.Qwen3MoeConfig(
@@ -51,21 +76,25 @@ EXPERTS: dict[str, Case] = {
         ),
         LAYER,
     ),
+    "solar_open": Case(
+        t.SolarOpenConfig(
+            **ONE | LARGE, **_GROUPS, attention_bias=True, rope_parameters=YARN, n_shared_experts=1
+        ),
+        LAYER,
+    ),
 }
 
 _DEPTHS = {"kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 32, "v_head_dim": 32}
 #: The first layer is dense, the second has experts.
-_LATENT: dict[str, Any] = TWO | {
-    **_DEPTHS,
-    "num_key_value_heads": 4,
-    "moe_intermediate_size": 64,
-    "n_routed_experts": 8,
-    "n_shared_experts": 1,
-    "num_experts_per_tok": 3,
-    "n_group": 4,
-    "topk_group": 2,
-    "routed_scaling_factor": 1.5,
-}
+_LATENT: dict[str, Any] = (
+    TWO
+    | _GROUPS
+    | {
+        **_DEPTHS,
+        "num_key_value_heads": 4,
+        "n_shared_experts": 1,
+    }
+)
 #: kv_b_proj in blocks along the latent rows: half of it is decoded while it is packed.
 _PROJECTIONS = MLP | {
     **dict.fromkeys(("q_b_proj", "kv_a_proj_with_mqa", "o_proj", "lm_head"), "nvfp4"),
