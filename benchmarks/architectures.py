@@ -88,7 +88,9 @@ KIMI_K3: dict[str, Any] = sizes(7168, 33792, 96, 96, 163840) | {
 
 #: Model type, and what else a row shows -> the model whose sizes these are, and the sizes.
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "arcee": ("AFM-4.5B", sizes(2560, 18432, 20, 4, 128004)),
     "cohere2": ("Command R7B", sizes(4096, 14336, 32, 8, 256000, 128) | SLIDING),
+    "cwm": ("CWM 32B", SLIDING),
     "deepseek_v2": (
         "DeepSeek-V2-Lite",
         sizes(2048, 10944, 16, 16, 102400)

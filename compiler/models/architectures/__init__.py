@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from mxc.compiler.models.architectures import gpt_oss
+from mxc.compiler.models.architectures.arcee import arcee
 from mxc.compiler.models.architectures.cohere2 import cohere2
+from mxc.compiler.models.architectures.cwm import cwm
 from mxc.compiler.models.architectures.deepseek import deepseek_v2, deepseek_v3, glm4_moe_lite
 from mxc.compiler.models.architectures.dots1 import dots1
 from mxc.compiler.models.architectures.ernie4_5 import ernie4_5, ernie4_5_moe
@@ -69,7 +71,9 @@ def _family(build: Callable[[ConfigFields], Decoder]) -> Callable[[dict[str, Any
 
 #: In alphabetical order.
 ARCHITECTURES: tuple[Architecture, ...] = (
+    Architecture("arcee", "ArceeForCausalLM", _family(arcee)),
     Architecture("cohere2", "Cohere2ForCausalLM", _family(cohere2)),
+    Architecture("cwm", "CwmForCausalLM", _family(cwm)),
     Architecture("deepseek_v2", "DeepseekV2ForCausalLM", _family(deepseek_v2)),
     Architecture("deepseek_v3", "DeepseekV3ForCausalLM", _family(deepseek_v3), ("kimi_k2",)),
     Architecture("dots1", "Dots1ForCausalLM", _family(dots1)),

@@ -31,6 +31,8 @@ def starcoder2(c: ConfigFields) -> Decoder:
             width=c.size("intermediate_size"),
             activation=PLAIN[c.known("hidden_act", tuple(PLAIN), "gelu_pytorch_tanh")],
             bias=bias,
+            up="c_fc",
+            down="c_proj",
         ),
     )
     norm = Norm(epsilon=c.number("norm_epsilon", 1e-5), centered=True, bias=True)

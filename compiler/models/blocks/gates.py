@@ -79,6 +79,12 @@ def gelu_tanh(x: ir.Value) -> ir.Value:
     return arith.mulf(half, arith.addf(constant(1.0, f32()), bend))
 
 
+def relu2(x: ir.Value) -> ir.Value:
+    """The square of max(x, 0); NaN stays."""
+    positive = arith.maximumf(x, constant(0.0, x.type))
+    return arith.mulf(positive, positive)
+
+
 #: Gates by the name of their activation in configs (transformers' ACT2FN).
 GATES: dict[str, Activation] = {
     "silu": silu,
@@ -96,4 +102,5 @@ PLAIN: dict[str, Callable[[ir.Value], ir.Value]] = {
     "gelu": gelu_erf,
     "gelu_pytorch_tanh": gelu_tanh,
     "gelu_new": gelu_tanh,
+    "relu2": relu2,
 }

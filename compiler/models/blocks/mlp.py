@@ -85,21 +85,23 @@ class Mlp(SummedOverDevices):
 
 @dataclass(frozen=True, kw_only=True)
 class FeedForward(SummedOverDevices):
-    """c_proj(activation(c_fc(x))), an MLP without a gate (Starcoder 2)."""
+    """down(activation(up(x))), an MLP without a gate. `up`, `down`: the names of its weights."""
 
     hidden: int
     width: int
     activation: Callable[[ir.Value], ir.Value]
     bias: bool = False
+    up: str = "up_proj"
+    down: str = "down_proj"
 
     def parameters(self, name: str, format_of: FormatOf) -> Iterator[Parameter]:
         """Yield its parameters; names begin with `name`."""
         hidden, width = ("hidden_size", self.hidden), ("intermediate_size", self.width)
-        yield matrix(f"{name}.c_fc.weight", width, hidden, split="rows")
-        yield matrix(f"{name}.c_proj.weight", hidden, width, split="columns")
+        yield matrix(f"{name}.{self.up}.weight", width, hidden, split="rows")
+        yield matrix(f"{name}.{self.down}.weight", hidden, width, split="columns")
         if self.bias:
-            yield vector(f"{name}.c_fc.bias", width, split="rows")
-            yield vector(f"{name}.c_proj.bias", hidden, split="first")
+            yield vector(f"{name}.{self.up}.bias", width, split="rows")
+            yield vector(f"{name}.{self.down}.bias", hidden, split="first")
 
     def share(self, devices: int) -> FeedForward:
         """Return each device's share: a part of the width.
@@ -111,9 +113,9 @@ class FeedForward(SummedOverDevices):
     def addend(self, scope: Scope, x: ir.Value, name: str) -> ir.Value:
         """Build this device's addend [T, H] for x [T, H]."""
         shape = (self.width, self.hidden)
-        (inner,) = linears(scope, x, [f"{name}.c_fc"], shape)
+        (inner,) = linears(scope, x, [f"{name}.{self.up}"], shape)
         inner = generic([(inner, "m n")], "m n", f32(), self.activation)
-        (y,) = linears(scope, inner, [f"{name}.c_proj"], shape[::-1])
+        (y,) = linears(scope, inner, [f"{name}.{self.down}"], shape[::-1])
         return y
 
 

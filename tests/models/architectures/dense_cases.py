@@ -87,11 +87,14 @@ def longrope(original: int) -> dict[str, Any]:
 PHI3 = dict.fromkeys(("qkv_proj", "o_proj", "gate_up_proj", "down_proj"), "mxfp4")
 
 DENSE: dict[str, Case] = {
+    "arcee": Case(t.ArceeConfig(**ONE | LARGE, **BIASES), LAYER),
     # Attention and MLP side by side.
     "cohere2": Case(
         t.Cohere2Config(**TWO | SLIDING | {"num_key_value_heads": 4}),
         LAYER,
     ),
+    # The second layer slides; rotary positions are those of a config without any.
+    "cwm": Case(t.CwmConfig(**TWO | LARGE, sliding_window=8), LAYER),
     "ernie4_5": Case(t.Ernie4_5Config(**ONE | LARGE), LAYER),
     "glm4": Case(t.Glm4Config(**ONE | LARGE), LAYER | {"gate_up_proj": "nvfp4"}),
     "llama": Case(t.LlamaConfig(**ONE | LARGE, **BIASES, rope_parameters=LLAMA3), MX_LAYER),
