@@ -103,7 +103,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         "dots.llm1",
         sizes(4096, 10944, 32, 32, 152064)
         | experts(128, 6, 1408, "n_routed_experts")
-        | {"first_k_dense_replace": 1, "n_shared_experts": 2, "norm_topk_prob": True},
+        | {"n_shared_experts": 2},
     ),
     "ernie4_5": ("ERNIE-4.5-0.3B", sizes(1024, 3072, 16, 2, 103424, 128)),
     "ernie4_5_moe": (
@@ -116,10 +116,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         "EXAONE-4.0-32B",
         sizes(5120, 27392, 40, 8, 102400, 128) | SLIDING | {"sliding_window": 4096},
     ),
-    "flex_olmo": (
-        "FlexOlmo-7x7B",
-        sizes(4096, 11008, 32, 32, 100352) | {"num_experts": 7, "num_experts_per_tok": 5},
-    ),
+    "flex_olmo": ("FlexOlmo-7x7B", sizes(4096, 11008, 32, 32, 100352)),
     "gemma2": ("Gemma 2 9B", sizes(3584, 14336, 16, 8, 256000, 256) | SLIDING),
     "gemma3_text": ("Gemma 3 12B", sizes(3840, 15360, 16, 8, 262208, 256) | SLIDING),
     "gemma4_text": (
@@ -206,10 +203,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "mixtral": ("Mixtral 8x7B", sizes(4096, 14336, 32, 8, 32000)),
     "olmo2": ("OLMo 2 7B", sizes(4096, 11008, 32, 32, 100352)),
     "olmo3": ("OLMo 3 7B", sizes(4096, 11008, 32, 32, 100278) | SLIDING),
-    "olmoe": (
-        "OLMoE-1B-7B",
-        sizes(2048, 1024, 16, 16, 50304) | {"num_experts": 64, "num_experts_per_tok": 8},
-    ),
+    "olmoe": ("OLMoE-1B-7B", sizes(2048, 1024, 16, 16, 50304)),
     "phi3": ("Phi-4", sizes(5120, 17920, 40, 10, 100352)),
     "qwen2": ("Qwen2.5 7B", sizes(3584, 18944, 28, 4, 152064)),
     "qwen2_moe": (
@@ -371,17 +365,7 @@ def main() -> None:
     given = arguments.parse_args()
     names = {each.model_type: each.name for each in ARCHITECTURES}
     if given.decode:
-        heads = [
-            "architecture",
-            "a token",
-            "ms",
-            "GB/s",
-            "attention",
-            "ms",
-            "GB/s",
-            "DRAM",
-            "share",
-        ]
+        heads = "architecture, a token, ms, GB/s, attention, ms, GB/s, DRAM, share".split(", ")
         print(f"| {' | '.join(heads)} |", "|---" * len(heads) + "|", sep="\n", flush=True)
         options = {"plain": given.plain, "threads": given.threads, "rounds": given.rounds}
         for row in given.only or DECODED:
