@@ -365,8 +365,8 @@ def main() -> None:
     given = arguments.parse_args()
     names = {each.model_type: each.name for each in ARCHITECTURES}
     if given.decode:
-        heads = "architecture, a token, ms, GB/s, attention, ms, GB/s, DRAM, share".split(", ")
-        print(f"| {' | '.join(heads)} |", "|---" * len(heads) + "|", sep="\n", flush=True)
+        print("| architecture | a token | ms | GB/s | attention | ms | GB/s | DRAM | share |")
+        print("|---|---|---|---|---|---|---|---|---|", flush=True)
         options = {"plain": given.plain, "threads": given.threads, "rounds": given.rounds}
         for row in given.only or DECODED:
             print(decode(row, names[_model_type(row)], **options), flush=True)
