@@ -189,7 +189,7 @@ class Body:
             iteration: ir.Value, lhs: Loaded, rhs: Loaded, *, masked: bool
         ) -> tuple[Loaded, Loaded]:
             at = step(iteration)
-            if late[0] and not (isinstance(self.lhs, FloatSide) and ahead):
+            if late[0] and ahead is None:
                 lhs = self.lhs.load(at, masked=masked)
             rhs = rhs_side.load(at, masked=masked) if late[1] else rhs
             if isinstance(self.lhs, ScaledSide):
@@ -205,26 +205,28 @@ class Body:
         ) -> list[ir.Value]:
             lhs, rhs = held
             count = self.product.k_steps
-            if not (late[0] and ahead and isinstance(self.lhs, FloatSide)):
+            if ahead is None:
                 for k_step in range(count):
                     totals = self.product.add(totals, lhs, rhs, k_step)
                 return totals
             # Those of a k-step are asked for one before, in this order: LLVM would wait for each.
             at = step(iteration)
-            following = self.lhs.load(at, masked=masked, k_steps=range(1))
+            following = ahead.load(at, masked=masked, k_steps=range(1))
             for k_step in range(count):
                 lhs = following
                 if k_step + 1 < count:
                     more = range(k_step + 1, k_step + 2)
-                    following = self.lhs.load(at, masked=masked, k_steps=more)
+                    following = ahead.load(at, masked=masked, k_steps=more)
                 no_reordering()
                 totals = self.product.add(totals, lhs, rhs, k_step)
                 no_reordering()
             return totals
 
         late = self.kernel.late
-        # Waves of 32 have no registers for floats of two k-steps.
-        ahead = self.instruction.unit.lanes == LANES
+        # Waves of 32 have no registers for floats of two k-steps, nor have those that hold sums.
+        ahead: FloatSide | None = None
+        if isinstance(self.lhs, FloatSide) and late[0] and not self.lhs.sums:
+            ahead = self.lhs if self.instruction.unit.lanes == LANES else None
         lhs, rhs = load(index(0), masked=ragged and iterations == 1)
         if iterations > 2:
             held = totals, lhs, rhs

@@ -27,7 +27,7 @@ def test_one_k_step_is_loaded_while_another_is_multiplied(tmp_path: Path) -> Non
     lhs, rhs = FloatBlocks("bf16", False, 64), ScaledBlocks(FORMATS["mxfp4"], 64)
     kernel = StreamKernel(lhs, rhs, 1, 128, 128, 0, schedule, decoded="bf16")
     tools.compile_str(
-        program(kernel),
+        program([kernel]),
         extra_args=[
             "--iree-hal-target-device=hip",
             f"--iree-rocm-target={device.name}",
