@@ -367,7 +367,7 @@ def test_what_llama_cpp_would_compute_is_said(name: str, made: Made) -> None:
             transformers.Qwen3NextConfig(**SMALL | {"num_hidden_layers": 4}),
             "architecture qwen3_next is not written as GGUF; wanted one of .*olmo2",
         ),
-        (transformers.OPTConfig(), "architecture .*'opt' is not supported; supported: Cohere2"),
+        (transformers.OPTConfig(), "architecture .*'opt' is not supported; supported: Arcee"),
         (
             transformers.GptOssConfig(
                 **SMALL,
