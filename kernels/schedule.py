@@ -248,12 +248,14 @@ def keep(
             adds = [do for do in statements((each,)) if do.adds and do.out == name]
             if isinstance(each, Do) or not adds:
                 rows.append(each)
-            elif (each.axis, each.by) == loop and not _adds_within(each.body, name, loop):
+                continue
+            before, inner = found, go(each.body)
+            if (each.axis, each.by) == loop and found == before:
                 found += 1
                 rows += [Do("copy", into, (name,)), *_renamed(each, name, into)]
                 rows.append(Do("copy", name, (into,)))
             else:
-                rows.append(replace(each, body=go(each.body)))
+                rows.append(replace(each, body=inner))
         return tuple(rows)
 
     body = go(kernel.body)
@@ -261,17 +263,6 @@ def keep(
         raise ScheduleRefused(f"no loop over {loop[0]} by {loop[1]} adds to {name}")
     copy = Array(into, kernel.arrays[name].element, _local(kernel, name), space, layout)
     return replace(kernel.with_arrays(copy), body=body)
-
-
-def _adds_within(body: Body, name: str, loop: tuple[str, int]) -> bool:
-    """Whether one of the loops (axis, step) in a body adds to the array `name`."""
-    loops = [each for each in body if isinstance(each, For)]
-    return any(
-        any(do.adds and do.out == name for do in statements(each.body))
-        if (each.axis, each.by) == loop
-        else _adds_within(each.body, name, loop)
-        for each in loops
-    )
 
 
 def _local(kernel: Kernel, name: str) -> tuple[str, ...]:

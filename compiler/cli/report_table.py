@@ -253,14 +253,11 @@ def _where(rows: Sequence[ReportRow], said: Callable[[Matmul], str | None]) -> l
     return _places((f"{row.first.function}:{row.name}", said(row.first)) for row in rows)
 
 
-def _choices(operations: Sequence[ReportOperation]) -> list[tuple[str, str]]:
-    """Return the place and text of choices; those of different layers are one."""
-    said = (
-        (f"{each.function}:{_NUMBER.sub('*', each.name)}", each.choice)
-        for each in operations
-        if each.choice is not None
+def _choices(operations: Sequence[ReportOperation]) -> dict[tuple[str, str | None], None]:
+    """Return the place and choice of each operation; those of different layers are one."""
+    return dict.fromkeys(
+        (f"{each.function}:{_NUMBER.sub('*', each.name)}", each.choice) for each in operations
     )
-    return list(dict.fromkeys(said))
 
 
 def _places(said: Iterable[tuple[str, str | None]]) -> list[str]:

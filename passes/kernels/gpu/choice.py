@@ -11,6 +11,7 @@ from mxc.passes.kernels.gpu.cost import Problem, cost, padding
 from mxc.passes.kernels.gpu.dense.spans import ROWS, STAGE, Spans
 from mxc.passes.kernels.gpu.float_scales import factors_of_step, sums_of
 from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT, K_STEPS, TileInstruction
+from mxc.passes.kernels.gpu.lanes import LANES
 from mxc.passes.kernels.gpu.output import tiles_of
 from mxc.passes.kernels.gpu.ring.decoded_mainloop import SLOTS
 from mxc.passes.kernels.gpu.ring.decoded_side import BLOCK_BYTES
@@ -32,8 +33,6 @@ _DENSE = {64: 345, 32: 130}
 #: Tiles of a wave that has a span of a dense product, and of one that has them all, in a ring.
 _FEW = 4
 _DENSE_TILES = ((8, 4), (4, 8), (4, 4), (4, 2), (2, 4), (2, 2), (1, 2), (1, 4), (2, 1), (1, 1))
-#: Lanes of a wave that has registers for floats of two k-steps.
-_WIDE = 64
 #: Registers of a block in bf16.
 _DECODED = 16
 #: More where a float is more than one of them, for each.
@@ -161,7 +160,7 @@ def registers(problem: Problem, schedule: GpuSchedule) -> int:
         left = m * (lhs + 2)
         if problem.is_float:
             # Those of a k-step, and in waves of 64 of the next one.
-            ahead = schedule.instruction.unit.lanes == _WIDE
+            ahead = schedule.instruction.unit.lanes == LANES
             left = (1 + ahead) * m * lhs // K_STEPS
         right = n * (2 * rhs + 2 + _DECODED)
         return totals + left + right + _DECODED + (problem.parts - 1) * _PART
