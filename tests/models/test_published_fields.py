@@ -87,6 +87,46 @@ def test_fields_of_published_configs_are_known(raw: Config) -> None:
     assert layer.attention.window is None
 
 
+#: rednote-hilab/dots.llm1.inst, upstage/Solar-Open-100B, allenai/OLMoE-1B-7B-0924.
+PUBLISHED: list[Config] = [
+    {"architectures": ["Dots1ForCausalLM"], "attention_bias": False, "first_k_dense_replace": 1,
+     "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 10944,
+     "max_position_embeddings": 32768, "model_type": "dots1", "moe_intermediate_size": 1408,
+     "moe_layer_freq": 1, "n_group": None, "n_routed_experts": 128, "n_shared_experts": 2,
+     "norm_topk_prob": True, "num_attention_heads": 32, "num_experts_per_tok": 6,
+     "num_hidden_layers": 62, "num_key_value_heads": 32, "rms_norm_eps": 1e-05,
+     "rope_scaling": None, "rope_theta": 10000000, "routed_scaling_factor": 2.5,
+     "scoring_func": "noaux_tc", "sliding_window": None, "tie_word_embeddings": False,
+     "topk_group": None, "use_sliding_window": False, "vocab_size": 152064},
+    {"first_k_dense_replace": 0, "head_dim": 128, "hidden_size": 4096, "intermediate_size": 10240,
+     "max_position_embeddings": 131072, "model_type": "solar_open", "moe_intermediate_size": 1280,
+     "n_routed_experts": 128, "n_shared_experts": 1, "norm_topk_prob": True,
+     "num_attention_heads": 64, "num_experts_per_tok": 8, "num_hidden_layers": 48,
+     "num_key_value_heads": 8, "partial_rotary_factor": 1.0, "rms_norm_eps": 1e-05,
+     "rope_scaling": {"factor": 2.0, "original_max_position_embeddings": 65536, "type": "yarn"},
+     "rope_theta": 1000000, "routed_scaling_factor": 1.0, "tie_word_embeddings": False,
+     "vocab_size": 196608},
+    {"architectures": ["OlmoeForCausalLM"], "clip_qkv": None, "hidden_act": "silu",
+     "hidden_size": 2048, "intermediate_size": 1024, "max_position_embeddings": 4096,
+     "model_type": "olmoe", "norm_topk_prob": False, "num_attention_heads": 16,
+     "num_experts": 64, "num_experts_per_tok": 8, "num_hidden_layers": 16,
+     "num_key_value_heads": 16, "rope_scaling": None, "rope_theta": 10000.0,
+     "router_aux_loss_coef": 0.01, "tie_word_embeddings": False, "vocab_size": 50304,
+     "eos_token_id": 50279, "pad_token_id": 1},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("raw", PUBLISHED, ids=[each["model_type"] for each in PUBLISHED])
+def test_published_configs_say_what_transformers_makes_of_them(raw: Config) -> None:
+    """The decoder of a published config is that of transformers' own config with its fields."""
+    kind = transformers.CONFIG_MAPPING[raw["model_type"]]
+    named = raw | {"scoring_func": "sigmoid"} if "scoring_func" in raw else raw
+    theirs = json.loads(kind(**named).to_json_string(use_diff=False))
+    assert read_decoder(raw, "config.json") == read_decoder(theirs, "config.json")
+    with pytest.raises(CheckpointError, match="field no_such = 1 is not known"):
+        read_decoder(raw | {"no_such": 1}, "config.json")
+
+
 def test_fields_that_are_left_out_are_those_of_the_class() -> None:
     """The language model of google/gemma-3-4b-it says no more than this."""
     said = {"hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text",

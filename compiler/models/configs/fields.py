@@ -64,13 +64,20 @@ class ConfigFields:
         self._read: set[str] = set()
 
     def called(self, names: Mapping[str, str]) -> ConfigFields:
-        """Return the same object with these names of fields, all fields unread."""
-        return ConfigFields(self._raw, self._place, names)
+        """Return the same object with these names of fields; what was read stays read."""
+        return self._with(self._raw, names)
 
     def completed(self, defaults: Mapping[str, Any]) -> ConfigFields:
-        """Return the same object with these values of fields that it lacks, all fields unread."""
+        """Return the same object with these values of fields that it lacks; what was read stays
+        read.
+        """
         lacking = {key: value for key, value in defaults.items() if self._raw.get(key) is None}
-        return ConfigFields(self._raw | lacking, self._place, self._names)
+        return self._with(self._raw | lacking, self._names)
+
+    def _with(self, raw: dict[str, Any], names: Mapping[str, str]) -> ConfigFields:
+        found = ConfigFields(raw, self._place, names)
+        found._read = self._read
+        return found
 
     def raw(self, key: str) -> Any:
         """Return the unchecked value; None if the field is absent."""
