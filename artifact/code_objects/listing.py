@@ -50,10 +50,10 @@ def _listing(name: str, code: bytes, lines: Iterator[tuple[str, str, tuple[int, 
     words = struct.unpack(f"<{len(code) // 4}I", code[: len(code) // 4 * 4])
     placed: dict[int, str] = {}
     targets: set[int] = set()
-    at = 0
-    while at < len(words):
-        if all(word == _PADDING for word in words[at:]):
-            break
+    at, end = 0, len(words)
+    while end and words[end - 1] == _PADDING:
+        end -= 1
+    while at < end:
         mnemonic, operands, expected = next(lines, ("", "", (-1,)))
         branch = mnemonic.startswith(_BRANCH)
         # The number of a branch is written into the code later.

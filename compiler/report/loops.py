@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 _LABEL = re.compile(r"^(\.?\w+):")
@@ -59,15 +59,20 @@ def hot_loop(body: str) -> Loop:
     """Return the hot loop of a GPU kernel, given its text from the label to the end."""
     lines, labels = _read(body)
     ranges = _ranges(lines, labels)
+    kinds = [line.kind for line in lines]
     inner = [r for r in ranges if not any(_within(other, r) for other in ranges)]
-    matrices = [r for r in ranges if _count(lines, r, ("matrix",))]
+    matrices = [r for r in ranges if "matrix" in kinds[r[0] : r[1] + 1]]
     if matrices and not any(r in inner for r in matrices):
         inner = [r for r in matrices if not any(_within(other, r) for other in matrices)]
     if not inner:
         return Loop(tuple(lines), is_loop=False)
-    loads = ("global_load", "load_to_lds")
+
+    def count(within: tuple[int, int], *wanted: str) -> int:
+        found = Counter(kinds[within[0] : within[1] + 1])
+        return sum(found[kind] for kind in wanted)
+
     first, last = max(
-        inner, key=lambda r: (_count(lines, r, ("matrix",)), _count(lines, r, loads), r)
+        inner, key=lambda r: (count(r, "matrix"), count(r, "global_load", "load_to_lds"), r)
     )
     return Loop(tuple(lines[first : last + 1]), first)
 
@@ -123,11 +128,6 @@ def _close(ends: dict[int, int], target: int | None, number: int) -> None:
 
 def _within(inner: tuple[int, int], outer: tuple[int, int]) -> bool:
     return inner != outer and outer[0] <= inner[0] and inner[1] <= outer[1]
-
-
-def _count(lines: Sequence[LoopInstruction], within: tuple[int, int], kinds: Iterable[str]) -> int:
-    wanted = set(kinds)
-    return sum(line.kind in wanted for line in lines[within[0] : within[1] + 1])
 
 
 def _kind(mnemonic: str, operands: str) -> str:
