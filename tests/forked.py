@@ -68,8 +68,10 @@ def serve_with() -> None:
 
 
 def _listen(place: str) -> None:
+    import gc
     import select
 
+    gc.freeze()  # a fork that collects garbage would copy the pages of what is imported
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind("\0" + place)
