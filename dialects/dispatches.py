@@ -68,8 +68,12 @@ def walk(root: ir.Operation) -> Iterator[ir.Operation]:
     yield root
     for region in root.regions:
         for block in region.blocks:
-            for op in block.operations:
-                yield from walk(op.operation)
+            for view in block.operations:
+                op = view.operation
+                if len(op.regions):
+                    yield from walk(op)
+                else:  # most of them
+                    yield op
 
 
 def walk_outside_kernels(module: ir.Operation) -> Iterator[ir.Operation]:

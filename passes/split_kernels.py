@@ -32,7 +32,6 @@ from dataclasses import dataclass
 from iree.compiler import ir
 
 from mxc.artifact.kernel_names import case_name
-from mxc.dialects.dispatches import walk
 from mxc.passes.base import Pass
 from mxc.passes.kernels.executables import BARRIER, CASES, TRANSLATION
 from mxc.passes.kernels.vectors import below
@@ -51,14 +50,26 @@ class SplitKernels(Pass):
 
     def run(self, module: ir.Operation) -> None:
         """Split every kernel that has cases."""
-        variants = [op for op in walk(module) if op.name == "hal.executable.variant"]
-        for variant in variants:
-            inside = list(walk(variant))
-            functions = {_symbol(op): op for op in inside if op.name == "func.func"}
-            for export in [op for op in inside if op.name == _EXPORT]:
+        for variant in _inside([module], "hal.executable", "hal.executable.variant"):
+            found = _inside([variant], "builtin.module", "func.func")
+            functions = {_symbol(op): op for op in found}
+            for export in _inside([variant], _EXPORT):
                 function = functions.get(_symbol(export))
                 if function is not None and CASES in function.attributes:
                     _split(export, function)
+
+
+def _inside(ops: list[ir.Operation], *names: str) -> list[ir.Operation]:
+    """Return the operations of the last name in those of the name before it, and so on: the bodies
+    of kernels are long."""
+    for name in names:
+        ops = [
+            inner.operation
+            for op in ops
+            for inner in op.regions[0].blocks[0].operations
+            if inner.operation.name == name
+        ]
+    return ops
 
 
 @dataclass(frozen=True)

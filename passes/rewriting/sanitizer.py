@@ -13,8 +13,6 @@ from typing import Any
 
 from iree.compiler import ir
 
-from mxc.dialects.dispatches import walk
-
 #: Environment variable that turns the sanitizer on.
 VARIABLE = "MXC_SANITIZE_PASSES"
 
@@ -28,34 +26,42 @@ class ErasedOperationError(Exception):
     """A pass used an operation after it was erased; the message names it and the attribute."""
 
 
+#: The members of both classes whose uses are checked: owner, name, member.
+_MEMBERS = [
+    (owner, name, member)
+    for owner in (_BASE, ir.Value)
+    for name, member in vars(owner).items()
+    if not name.startswith("_") and name not in _ALLOWED
+]
+
+
 @contextmanager
 def sanitized() -> Iterator[None]:
     """Within this context, using an operation that was erased in it raises ErasedOperationError."""
     erased = _Erased()
-    found = [
-        (owner, name, member)
-        for owner in (_BASE, ir.Value)
-        for name, member in vars(owner).items()
-        if not name.startswith("_") and name not in _ALLOWED
-    ]
     erase = _BASE.erase
-    for owner, name, member in found:
-        setattr(owner, name, _checked(name, member, erased))
     _BASE.erase = lambda op: erased.take(op)
     try:
         yield
     finally:
-        for owner, name, member in found:
+        for owner, name, member in _MEMBERS:
             setattr(owner, name, member)
         _BASE.erase = erase
         erased.free()
 
 
 class _Erased:
-    """Operations that a pass erased, detached, and the operations inside them."""
+    """Operations that a pass erased, detached, and the operations inside them.
+
+    Accesses are checked from the first of them on: many passes erase nothing.
+    """
 
     def __init__(self) -> None:
-        self._names: dict[ir.Operation, str] = {}
+        # The name of the operation by each of its results. The hash of an operation is that of its
+        # contents, which many share: it tells at once of most that they are not erased.
+        self._results: dict[ir.Value, str] = {}
+        self._others: dict[ir.Operation, str] = {}
+        self._hashes: set[int] = set()
         self._kept: list[ir.Operation] = []
         # The new operand of erased operations, so that they no longer use other values.
         self._nothing = ir.Operation.create(
@@ -63,58 +69,71 @@ class _Erased:
         )
 
     def take(self, op: ir.Operation) -> None:
-        self.check(op, "erase")
-        op = op.operation
-        inside = list(walk(op))
-        for inner in inside:
-            for number in range(len(inner.operands)):
-                inner.operands[number] = self._nothing.result
-        op.detach_from_parent()
-        self._kept.append(op)
-        # Added last: the hash of an operation changes with its operands.
-        self._names |= {inner: str(inner.name) for inner in inside}
+        self._check_operation(op, "erase")
+        if not self._kept:
+            for owner, name, member in _MEMBERS:
+                check = self._check_operation if owner is _BASE else self._check_value
+                setattr(owner, name, _checked(name, member, check))
+        op, nothing = op.operation, self._nothing.result
 
-    def check(self, of: Any, what: str) -> None:
-        if not self._names:  # as of passes that erase nothing
-            return
-        owner = of if isinstance(of, _BASE) else _owner(of)
-        name = None if owner is None else self._names.get(owner.operation)
-        if name is not None:
-            raise ErasedOperationError(f"{what} of {name}, which this pass has erased")
+        def visit(inner: ir.Operation) -> ir.WalkResult:
+            operands = _OPERANDS(inner)
+            for number in range(len(operands)):
+                operands[number] = nothing
+            name, results = _NAME(inner), list(_RESULTS(inner))
+            self._hashes.add(hash(inner))  # last: it is another with other operands
+            self._results.update(dict.fromkeys(results, name))
+            if not results:
+                self._others[inner] = name
+            return ir.WalkResult.ADVANCE
+
+        _WALK(op, visit)
+        _DETACH(op)
+        self._kept.append(op)
+
+    def _check_operation(self, of: Any, what: str) -> None:
+        op = of.operation
+        if hash(op) in self._hashes:
+            results = list(_RESULTS(op))
+            _refuse(self._results.get(results[0]) if results else self._others.get(op), what)
+
+    def _check_value(self, of: Any, what: str) -> None:
+        _refuse(self._results.get(of), what)
 
     def free(self) -> None:
-        self._names.clear()
+        for each in (self._results, self._others, self._hashes):
+            each.clear()
         for op in self._kept:
             op.erase()
         self._nothing.erase()
 
 
-_VALUE_OWNER = vars(ir.Value)["owner"]
+_OPERANDS, _NAME, _RESULTS = (vars(_BASE)[each].__get__ for each in ("operands", "name", "results"))
+_WALK, _DETACH = _BASE.walk, _BASE.detach_from_parent
 
 
-def _owner(value: ir.Value) -> Any:
-    """The operation that defines a result; None for an argument."""
-    owner = _VALUE_OWNER.__get__(value)
-    return owner if isinstance(owner, _BASE) else None
+def _refuse(name: str | None, what: str) -> None:
+    if name is not None:
+        raise ErasedOperationError(f"{what} of {name}, which this pass has erased")
 
 
-def _checked(name: str, member: Any, erased: _Erased) -> Any:
+def _checked(name: str, member: Any, check: Callable[[Any, str], None]) -> Any:
     """Wrap `member` of a class with a check of the object."""
     if not callable(member):
 
         def read(self: Any) -> Any:
-            erased.check(self, name)
+            check(self, name)
             return member.__get__(self)
 
         def write(self: Any, value: Any) -> None:
-            erased.check(self, name)
+            check(self, name)
             member.__set__(self, value)
 
         return property(read, write)
     call: Callable[..., Any] = member
 
     def checked(self: Any, *arguments: Any, **options: Any) -> Any:
-        erased.check(self, name)
+        check(self, name)
         return call(self, *arguments, **options)
 
     return checked

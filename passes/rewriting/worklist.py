@@ -27,6 +27,10 @@ class Worklist:
         self._pending: dict[ir.Value, ir.Operation] = {op.results[0]: op for op in operations}
         _worklists.add(self)
 
+    def __len__(self) -> int:
+        """Number of operations that are left."""
+        return len(self._pending)
+
     def __iter__(self) -> Iterator[ir.Operation]:
         """Remove and yield the operations, first to last."""
         while self._pending:
@@ -48,8 +52,9 @@ _worklists: WeakSet[Worklist] = WeakSet()
 
 def erase(op: ir.Operation) -> None:
     """Erase an operation whose results have no uses, and remove it from every worklist."""
-    for inner in walk(op):
-        for worklist in _worklists:
+    pending = [each for each in _worklists if each]
+    for inner in walk(op) if pending else ():
+        for worklist in pending:
             worklist.discard(inner)
     op.erase()
 
