@@ -91,7 +91,7 @@ class KernelObjects:
             assert body is not None
             body.erase()
             if name in self._new:
-                text = self._apart([executable]).operation.get_asm(enable_debug_info=False)
+                text = _text(self._apart([executable]).operation)
                 kept[self._new[name]] = pickle.dumps((text, zlib.compress(found[name], 1)))
             self._put(executable, found[name])
         self._keep(kept)
@@ -119,8 +119,8 @@ class KernelObjects:
 
     def _key(self, executable: ir.Operation) -> str:
         """Return the digest of all that the code depends on; names are in the code."""
-        text = executable.get_asm(enable_debug_info=False)
-        return hashlib.sha256(f"{self._given}\n{text}".encode()).hexdigest()
+        given = f"{self._given}\n{_text(executable)}"
+        return hashlib.sha256(given.encode()).hexdigest()
 
     def _apart(self, executables: list[ir.Operation]) -> ir.Module:
         """Return a module of copies; they are public, because nothing there calls them."""
@@ -151,6 +151,12 @@ class KernelObjects:
                 f'[#hal.executable.object<{{path = "{_name(executable)}.hsaco", '
                 f'data = dense<"0x{code.hex()}"> : vector<{len(code)}xi8>}}>]'
             )
+
+
+def _text(op: ir.Operation) -> str:
+    """Return the text of a verified operation without locations: verifying it again, and looking
+    for aliases in all of the module, takes most of the time of printing a kernel."""
+    return str(op.get_asm(enable_debug_info=False, use_local_scope=True, assume_verified=True))
 
 
 def _executables(module: ir.Module) -> list[ir.Operation]:
