@@ -27,7 +27,7 @@ from mxc.artifact.manifest import REPORT
 from mxc.compiler.report import Report
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.append(str(ROOT / "tests" / "compiler" / "programs"))
+sys.path.append(str(ROOT))
 
 BEGIN, END = "<!-- modules: begin -->", "<!-- modules: end -->"
 #: The largest difference, over the largest magnitude of what the framework computes.
@@ -87,7 +87,8 @@ Modules = dict[str, tuple[Any, list[Any], list[Any]]]
 def _jax() -> Modules:
     import jax
     from jax import export
-    from jax_modules import MODULES
+
+    from tests.compiler.programs.jax_modules import MODULES
 
     found = {}
     for name, module in MODULES.items():
@@ -100,8 +101,8 @@ def _jax() -> Modules:
 
 
 def _torch() -> Modules:
-    from test_torch import _array
-    from torch_modules import exported
+    from tests.compiler.programs.test_torch import _array
+    from tests.compiler.programs.torch_modules import exported
 
     found = {}
     for name, (program, module, values) in exported().items():
@@ -111,7 +112,7 @@ def _torch() -> Modules:
 
 
 def _onnx() -> Modules:
-    from onnx_modules import BACKEND, given
+    from tests.compiler.programs.onnx_modules import BACKEND, given
 
     return {path: given(name) for name, path in BACKEND.items()}
 

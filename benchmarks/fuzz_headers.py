@@ -171,9 +171,10 @@ def main(arguments: list[str]) -> None:
 
 def run_commands(inputs: int, seconds: float, seed: int) -> int:
     """Run hostile command lines; the exit status."""
-    sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
-    from conftest import make_plain, make_toy
+    sys.path.append(str(Path(__file__).resolve().parents[1]))
     from hostile_cases import Runner, cases
+
+    from tests.conftest import make_plain, make_toy
 
     faults = 0
     done: Counter[str] = Counter()

@@ -55,7 +55,7 @@ def enter_a_clone(folder: Path) -> None:
     temporary.mkdir(exist_ok=True)
     os.environ.update(PYTHONPATH=str(folder), TMPDIR=str(temporary), OMP_NUM_THREADS="1")
     others = [path for path in sys.path if not Path(path or ".").resolve().is_relative_to(ROOT)]
-    sys.path[:] = [str(folder), str(folder / "tests"), *others]
+    sys.path[:] = [str(folder), *others]
 
 
 def run(trials: Trials, words: argparse.Namespace, files: Sequence[str]) -> int:

@@ -27,8 +27,8 @@ for name in ("PYTHONPATH", "PYTHONSAFEPATH"):
     if name in os.environ:
         config.environment[name] = os.environ[name]
 # Commands are forks of one process that has imported the compiler.
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-forked = import_module("forked")
+sys.path.insert(0, str(Path(__file__).parents[1]))
+forked = import_module("tests.forked")
 
 server = forked.SERVERS.setdefault("lit", forked.Server())  # it lives as long as the module
 fork = f"{sys.executable} -I -S {forked.__file__} {server.place}"

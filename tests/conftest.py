@@ -13,10 +13,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import browser
-import forked
-import forked_child
-import kept_code
 import numpy as np
 import pytest
 from iree import runtime as rt
@@ -41,6 +37,7 @@ from mxc.artifact.manifest import (
 )
 from mxc.runtime.integrity import step_types
 from mxc.targets.tile_permission import refusal
+from tests import browser, forked, forked_child, kept_code
 
 # Every worker has a core: torch's threads, one a core of each worker, would wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

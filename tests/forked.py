@@ -54,8 +54,8 @@ def serve(place: str) -> None:
     """Import the compiler, and fork for each connection until standard input is closed."""
     for name in _READY:
         import_module(name)
-    import_module("forked_child").use(lambda: place)
-    import_module("kept_code").use()
+    import_module("tests.forked_child").use(lambda: place)
+    import_module("tests.kept_code").use()
     _listen(place)
 
 
@@ -168,7 +168,7 @@ class Server:
 
         self.place = _new_place()
         process = subprocess.Popen(
-            [sys.executable, "-m", "forked", "--serve", self.place],
+            [sys.executable, "-m", "tests.forked", "--serve", self.place],
             stdin=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
@@ -184,7 +184,7 @@ class ServerWith:
         """Start it, and wait until it serves."""
         self.place = _new_place()
         request = {
-            "function": "forked:serve_with",
+            "function": "tests.forked:serve_with",
             "arguments": [self.place, *names],
             "path": sys.path,
         }

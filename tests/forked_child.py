@@ -13,12 +13,11 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import IO, Any
 
-import forked
-
 from mxc.artifact import child
 from mxc.compiler import worker
 from mxc.compiler.programs import onnx, torch
 from mxc.compiler.steps import ImportRequest
+from tests import forked
 
 _START = child._START
 

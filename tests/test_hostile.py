@@ -4,17 +4,12 @@
 """
 
 import itertools
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
-import pytest
-
-sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
-
 import hostile_cases
-from forked_child import ForkedChild
+import pytest
 from hostile_cases import (
     Case,
     Runner,
@@ -29,6 +24,8 @@ from hostile_cases import (
     tokenizers,
 )
 from hostile_texts import PROGRAMS
+
+from tests.forked_child import ForkedChild
 
 SEED = 11
 

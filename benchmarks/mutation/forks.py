@@ -39,7 +39,7 @@ def in_fork(work: Callable[[], bool], seconds: float) -> bool:
 
 def fork_the_server() -> None:
     """Have the server of tests/forked.py be a fork of this process, not a new Python."""
-    forked = import_module("forked")
+    forked = import_module("tests.forked")
     place = f"mxc-forks-{secrets.token_hex(8)}"
     process = os.fork()
     if process == 0:

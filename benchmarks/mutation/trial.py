@@ -97,7 +97,7 @@ class Trials:
         sys.dont_write_bytecode = True  # that of a mutant would outlive it
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
         self.items = {item.nodeid: item for item in session.items}
-        for name in import_module("forked")._READY:
+        for name in import_module("tests.forked")._READY:
             import_module(name)
         #: Lines that have run before any test.
         self.imported = self.marks.reached[:]

@@ -39,18 +39,13 @@ def die(channel: Channel) -> None:
     os.abort()
 
 
-@pytest.fixture(autouse=True)
-def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
-
-
 def gone(pid: int) -> bool:
     stat = Path(f"/proc/{pid}/stat")
     return not stat.exists() or "Z" in stat.read_text().split(")")[1]
 
 
 def test_messages_of_any_size() -> None:
-    child = Child("test_child:echo", "a")
+    child = Child(f"{__name__}:echo", "a")
     for size in (0, 1, 1 << 22):
         child.send(bytes(size))
         assert child.receive(30) == b"a" + bytes(size)
@@ -74,7 +69,8 @@ def test_a_message_that_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None
 def test_the_package_is_found_where_only_a_hook_finds_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in an editable install: no entry of the parent's path holds the package."""
     place = str(Path(mxc.__file__).parents[1])
-    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry not in ("", place)])
+    path = [entry for entry in sys.path if entry not in ("", place)]
+    monkeypatch.setattr(sys, "path", [str(Path(__file__).parent), *path])
     child = Child("test_child:echo", "a")
     child.send(b"b")
     assert child.receive(30) == b"ab"
@@ -83,13 +79,13 @@ def test_the_package_is_found_where_only_a_hook_finds_it(monkeypatch: pytest.Mon
 
 def test_memory_is_limited() -> None:
     for memory, answer in ((512 << 20, b"refused"), (None, b"2147483648")):
-        child = Child("test_child:take", memory=memory)
+        child = Child(f"{__name__}:take", memory=memory)
         child.send(b"")
         assert child.receive(30) == answer
 
 
 def test_a_child_that_does_not_answer_is_ended() -> None:
-    child = Child("test_child:hang", "60")
+    child = Child(f"{__name__}:hang", "60")
     pid = int(child.receive(30))
     with pytest.raises(ChildTimedOut):
         child.receive(0.1)
@@ -98,13 +94,13 @@ def test_a_child_that_does_not_answer_is_ended() -> None:
 
 def test_a_child_that_dies() -> None:
     with pytest.raises(ChildExited, match="killed by SIGABRT"):
-        Child("test_child:die").receive(30)
+        Child(f"{__name__}:die").receive(30)
     with pytest.raises(ChildExited, match="exit status 1"):
         Child("no_such_module:f").receive(30)
 
 
 def test_a_child_goes_with_its_object() -> None:
-    child = Child("test_child:hang", "60")
+    child = Child(f"{__name__}:hang", "60")
     pid = int(child.receive(30))
     del child
     assert gone(pid)
@@ -114,15 +110,14 @@ def test_a_child_that_computes_ends_after_its_parent() -> None:
     """Its parent is killed, and it never reads again: its processor time is limited."""
     program = (
         "import os, sys\nfrom mxc.artifact.child import Child\n"
-        "print(Child('test_child:hang', '0.5').receive(30).decode(), flush=True)\n"
+        f"print(Child({__name__ + ':hang'!r}, '0.5').receive(30).decode(), flush=True)\n"
         "os.kill(os.getpid(), 9)\n"
     )
-    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     found = subprocess.run(
         [sys.executable, "-c", program],
         stdout=subprocess.PIPE,
         timeout=60,
-        env={**os.environ, "PYTHONPATH": path},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     deadline = time.monotonic() + 60
     while not gone(int(found.stdout)):

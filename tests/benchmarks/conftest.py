@@ -1,4 +1,4 @@
-"""Benchmarks are scripts: their modules are found beside them."""
+"""Benchmarks are scripts, which are run as a user runs them."""
 
 import subprocess
 import sys
@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 
 CPU = Path(__file__).resolve().parents[2] / "benchmarks" / "cpu"
-GPU = CPU.with_name("gpu")
-sys.path += [str(CPU), str(GPU), str(CPU.parent)]
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -1,16 +1,10 @@
 """A conversation in the terminal."""
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "runtime" / "engine"))
-
-from paged_model import PagedModel
-from scripted_model import ScriptedModel
 
 from mxc.compiler.checkpoints.synthetic.tokenizer import write_tokenizer
 from mxc.compiler.cli.chat import Conversation
@@ -18,6 +12,8 @@ from mxc.runtime.completions.text_model import TextModel
 from mxc.runtime.engine.engine import Engine
 from mxc.runtime.engine.request import Sampling
 from mxc.runtime.text import Text
+from tests.runtime.engine.paged_model import PagedModel
+from tests.runtime.engine.scripted_model import ScriptedModel
 
 FINAL = "<|channel|>final<|message|>"
 

@@ -4,10 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
-from browser import Browser
 from typer.testing import CliRunner
 
 from mxc.compiler.cli import app
+from tests.browser import Browser
 
 
 def scaled(m: int, n: int, k: int) -> str:

@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 import pytest
-from killed_workers import KillWorkers
 from safetensors.numpy import load_file, save_file
 
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
@@ -16,6 +15,7 @@ from mxc.compiler.leftovers import JOURNAL
 from mxc.compiler.pieces import piece
 from mxc.compiler.pieces.workers import Workers
 from mxc.errors import CheckpointError, WorkerError
+from tests.killed_workers import KillWorkers
 
 DIALECTS = ("gguf", "quark")
 SIZE = 30_000

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from packed_file import packed_file
 from safetensors.numpy import load_file
 from transformers import Gemma4TextConfig, PretrainedConfig, Qwen3NextConfig
 
@@ -21,6 +20,7 @@ from mxc.compiler.pieces import piece
 from mxc.errors import CheckpointError
 from mxc.formats.recipes import ScaleRecipe
 from mxc.formats.reference import quantize
+from tests.packed_file import packed_file
 
 OPTIONS = GptOssOptions(hidden_size=96, intermediate_size=192, vocab_size=330)
 EXPERTS, ATTENTION = "model.layers.1.mlp.experts", "model.layers.1.self_attn"

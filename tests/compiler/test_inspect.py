@@ -8,7 +8,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from packed_file import packed_file
 from safetensors.numpy import load_file, save_file
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
@@ -20,6 +19,7 @@ from mxc.compiler.models.model import open_model
 from mxc.compiler.packing.items import PackItem
 from mxc.errors import ArtifactError, CheckpointError
 from mxc.formats.reference import dequantize, quantize
+from tests.packed_file import packed_file
 
 STEM = "model.layers.0.mlp.experts.gate_up_proj"
 

@@ -7,7 +7,6 @@ import struct
 import zlib
 from pathlib import Path
 
-import kept_code
 import pytest
 
 import mxc
@@ -22,6 +21,7 @@ from mxc.errors import CodeObjectError
 from mxc.simulator.assembly.metadata import metadata_of
 from mxc.simulator.code.code_object import read_kernels
 from mxc.targets.amd import GPUS
+from tests import kept_code
 
 #: A sum over rows, which is a loop, and another function around it.
 PROGRAM = """

@@ -13,7 +13,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from packed_file import packed_file, with_one_qkv
 from safetensors.numpy import load_file, save_file
 from transformers import GptOssForCausalLM, Mxfp4Config
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
@@ -27,6 +26,7 @@ from mxc.compiler.packing.items import PackItem
 from mxc.compiler.packing.nan_scales import NanScale
 from mxc.compiler.pieces import piece
 from mxc.errors import ArtifactError, CheckpointError
+from tests.packed_file import packed_file, with_one_qkv
 
 GATE_UP = "model.layers.0.mlp.experts.gate_up_proj"
 DOWN = "model.layers.0.mlp.experts.down_proj"

@@ -4,8 +4,6 @@ import subprocess
 import sys
 
 import pytest
-from killed_workers import KillWorkers
-from packed_file import packed_file
 
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
 from mxc.compiler.convert.checkpoint import convert
@@ -15,6 +13,8 @@ from mxc.compiler.packing.pack import Packing
 from mxc.compiler.pieces import piece
 from mxc.compiler.pieces.workers import Workers
 from mxc.errors import WorkerError
+from tests.killed_workers import KillWorkers
+from tests.packed_file import packed_file
 
 #: A folder, and a file whose blocks are decoded by codecs.
 KINDS = ("folder", "gguf")

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from packed_file import packed_file, with_one_qkv
 from safetensors.numpy import load_file, save_file
 
 from mxc.artifact.parameter_archive import read_archive
@@ -21,6 +20,7 @@ from mxc.compiler.packing.nan_scales import NanScale
 from mxc.compiler.packing.panels import PANEL, UNITS, panel_bytes, to_panels
 from mxc.compiler.pieces import piece
 from mxc.errors import CheckpointError
+from tests.packed_file import packed_file, with_one_qkv
 
 Bytes = NDArray[np.uint8]
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from packed_file import packed_file
 
 from mxc.artifact.parameter_archive import ALIGNMENT, read_archive
 from mxc.compiler.packing.items import PackItem
 from mxc.errors import ArtifactError
+from tests.packed_file import packed_file
 
 
 def archive(tmp_path: Path) -> Path:

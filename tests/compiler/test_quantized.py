@@ -13,7 +13,6 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import pytest
-from packed_file import packed_file, with_one_qkv
 from safetensors.numpy import load_file, save_file
 
 import mxc
@@ -33,6 +32,7 @@ from mxc.errors import CheckpointError
 from mxc.formats.formats import block_format
 from mxc.formats.recipes import ScaleRecipe
 from mxc.formats.reference import dequantize, quantize
+from tests.packed_file import packed_file, with_one_qkv
 
 #: A tensor of the checkpoint, and the weight of the program that it is the first part of.
 Q = "model.layers.0.self_attn.q_proj.weight"

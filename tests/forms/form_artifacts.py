@@ -4,9 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from form_weights import TARGETS
-
 import mxc
+from tests.forms.form_weights import TARGETS
 
 
 def compile_forms(folder: Path, target: str, program: str) -> tuple[Any, Any]:

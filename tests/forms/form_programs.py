@@ -8,7 +8,7 @@ and which operation contracts. It is a function over %x, %bytes [N, K / 2] and %
 
 from dataclasses import dataclass
 
-from form_weights import BYTES, ELEMENTS, KO, SCALES, K, M, N, out, parallel
+from tests.forms.form_weights import BYTES, ELEMENTS, KO, SCALES, K, M, N, out, parallel
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from form_artifacts import compile_forms
-from form_programs import MEET, W_MAPS
-from form_weights import ELEMENTS, KO, SCALES, TARGETS, K, M, N
+
+from tests.forms.form_artifacts import compile_forms
+from tests.forms.form_programs import MEET, W_MAPS
+from tests.forms.form_weights import ELEMENTS, KO, SCALES, TARGETS, K, M, N
 
 #: Name -> type of the argument, operations from %t to %factor, what is given where 4.0 is meant.
 FACTORS: dict[str, tuple[str, str, Any]] = {

@@ -13,9 +13,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from form_artifacts import compile_forms
-from form_weights import TARGETS, elementwise
 from numpy.typing import NDArray
+
+from tests.forms.form_artifacts import compile_forms
+from tests.forms.form_weights import TARGETS, elementwise
 
 M, N, K = 4, 16, 64
 Y = f"tensor<{M}x{N}xf32>"

@@ -7,8 +7,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from form_artifacts import compile_forms
-from form_weights import TARGETS
 from iree.compiler import ir
 from iree.compiler.dialects import arith, func, tensor
 
@@ -18,6 +16,8 @@ from mxc.dialects.context import new_context
 from mxc.dialects.generic import generic, loop_index
 from mxc.dialects.linalg_ext import gather
 from mxc.dialects.scaled import scaled_contraction
+from tests.forms.form_artifacts import compile_forms
+from tests.forms.form_weights import TARGETS
 
 G, E, N, KO = 3, 5, 64, 2
 #: Function -> rows of a group, whether the result is gated.

@@ -7,9 +7,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from form_weights import TARGETS, parallel, table
 
 import mxc
+from tests.forms.form_weights import TARGETS, parallel, table
 
 M, N, K = 4, 16, 64
 W = f"tensor<{K}x{N}xf32>"

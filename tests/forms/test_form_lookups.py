@@ -6,9 +6,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from form_artifacts import compile_forms
-from form_programs import MEET, W_MAPS
-from form_weights import ELEMENTS, KO, SCALES, TARGETS, K, M, N
+
+from tests.forms.form_artifacts import compile_forms
+from tests.forms.form_programs import MEET, W_MAPS
+from tests.forms.form_weights import ELEMENTS, KO, SCALES, TARGETS, K, M, N
 
 W = f"tensor<{N}x{K}xf32>"
 #: Name -> the shape of the ids, their type, and how a row is taken.

@@ -10,8 +10,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from form_artifacts import compile_forms
-from form_weights import TARGETS, parallel
+
+from tests.forms.form_artifacts import compile_forms
+from tests.forms.form_weights import TARGETS, parallel
 
 SCALES = ("f8E8M0FNU", "f32")
 M, N, K = 4, 16, 64

@@ -7,11 +7,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from form_programs import ONE_ROW, TRANSPOSED, Form, function
-from form_weights import KO, TARGETS, K, M, N
 from numpy.typing import NDArray
 
 import mxc
+from tests.forms.form_programs import ONE_ROW, TRANSPOSED, Form, function
+from tests.forms.form_weights import KO, TARGETS, K, M, N
 
 #: One line is one form, on every target.
 FORMS = [

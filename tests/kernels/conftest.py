@@ -3,9 +3,7 @@
 What codes and scales mean is taken from ml_dtypes.
 """
 
-import sys
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -19,8 +17,6 @@ from mxc.kernels.contraction import ContractionShape
 from mxc.kernels.decode import element_of, scale_element
 from mxc.kernels.interpret import interpret
 from mxc.kernels.language import Kernel
-
-sys.path.append(str(Path(__file__).parent))
 
 Array = NDArray[Any]
 

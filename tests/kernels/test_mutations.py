@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from nest_edits import edited, without
 
 from mxc.kernels.amx import STEP, scheduled
 from mxc.kernels.decode import BF16
@@ -12,6 +11,7 @@ from mxc.kernels.language import Body, Do, For, Kernel, statements
 from mxc.kernels.layout import layout
 from mxc.kernels.schedule import ScheduleRefused, decode, keep, over, stage
 from mxc.kernels.tiles import TILE_C
+from tests.kernels.nest_edits import edited, without
 
 ROWS, COLUMNS, DEPTH = 37, 40, 544
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from nest_edits import edited, without
 
 from mxc.formats.formats import block_format
 from mxc.kernels.decode import BF16, F32, element_of
 from mxc.kernels.language import Body, Chains, Do, Element, For, Kernel
 from mxc.kernels.layout import layout
 from mxc.kernels.vectors import VectorPlan, scheduled, steps
+from tests.kernels.nest_edits import edited, without
 
 UNTOUCHED = -7.0
 I8 = Element("i8", 8, np.int8)

@@ -13,7 +13,6 @@ A test asks for a model by a `case`: a dict of
 
 import functools
 import json
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -32,9 +31,8 @@ from mxc.compiler.checkpoints.synthetic.gpt_oss import write_gpt_oss
 from mxc.formats.reference import dequantize, quantize
 from mxc.runtime import Model
 
-# compared.py, published_*.py and stored_weights.py are no tests.
-pytest.register_assert_rewrite("compared", "published_checks")
-sys.path.append(str(Path(__file__).parent))
+# These are no tests by their names.
+pytest.register_assert_rewrite("tests.models.compared", "tests.models.published_checks")
 
 
 @dataclass(frozen=True)

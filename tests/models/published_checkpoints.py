@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
-from published_configs import (
+
+from tests.models.published_configs import (
     GPT_OSS,
     LAYERS,
     LLAMA,
@@ -17,7 +18,7 @@ from published_configs import (
     modelopt,
     quark,
 )
-from stored_weights import (
+from tests.models.stored_weights import (
     Store,
     compressed_mxfp4,
     compressed_nvfp4,

@@ -13,21 +13,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from compared import Built, compile_small
-from packed_numbers import numbers as packed_numbers
-from published_checkpoints import PUBLISHED, Published
-from published_files import Numbers, write_published
-from published_fused import FUSED
-from published_gemma4 import GEMMA4
-from published_hybrids import HYBRIDS
-from published_latent import LATENT
-from published_names import NAMES
 
 from mxc.artifact.manifest import REPORT, WEIGHTS, WeightRecord
 from mxc.artifact.parameter_archive import read_archive
 from mxc.compiler.artifact import Artifact
 from mxc.compiler.checkpoints.dialects import open_checkpoint
 from mxc.compiler.models.model import BoundModel, open_model
+from tests.models.compared import Built, compile_small
+from tests.models.packed_numbers import numbers as packed_numbers
+from tests.models.published_checkpoints import PUBLISHED, Published
+from tests.models.published_files import Numbers, write_published
+from tests.models.published_fused import FUSED
+from tests.models.published_gemma4 import GEMMA4
+from tests.models.published_hybrids import HYBRIDS
+from tests.models.published_latent import LATENT
+from tests.models.published_names import NAMES
 
 EVERY = PUBLISHED | HYBRIDS | FUSED | LATENT | GEMMA4 | NAMES
 

@@ -12,9 +12,10 @@ import numpy as np
 import torch
 import transformers
 from numpy.typing import NDArray
-from published_checkpoints import Published, Tensors
-from published_configs import IMAGES, Json
 from safetensors.torch import load_file, save_file
+
+from tests.models.published_checkpoints import Published, Tensors
+from tests.models.published_configs import IMAGES, Json
 
 #: Experts of all of a layer in one tensor, and as libraries take them apart.
 _EXPERTS = re.compile(r"(?P<stem>.*\.experts)\.(?P<part>gate_up_proj|down_proj)(?P<bias>_bias)?")

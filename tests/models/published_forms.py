@@ -1,6 +1,6 @@
 """A checkpoint of a Llama in which each projection is stored in another form."""
 
-from published_checkpoints import (
+from tests.models.published_checkpoints import (
     FP8_ROWS,
     INT4_GROUPS,
     INT4_LARGE_GROUPS,
@@ -8,8 +8,8 @@ from published_checkpoints import (
     INT8_ROWS,
     Published,
 )
-from published_configs import LLAMA, compressed
-from stored_weights import (
+from tests.models.published_configs import LLAMA, compressed
+from tests.models.stored_weights import (
     Store,
     compressed_mxfp4,
     compressed_nvfp4,

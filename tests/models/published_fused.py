@@ -1,8 +1,8 @@
 """Published checkpoints of fused layers (Phi), or without text_config (Qwen2.5-VL)."""
 
-from published_checkpoints import FP8_ROWS, LINEAR, Published, caches
-from published_configs import SIZES, WIDE, Json, compressed, modelopt
-from stored_weights import fp8_of_rows, fp8_of_tensor, modelopt_nvfp4
+from tests.models.published_checkpoints import FP8_ROWS, LINEAR, Published, caches
+from tests.models.published_configs import SIZES, WIDE, Json, compressed, modelopt
+from tests.models.stored_weights import fp8_of_rows, fp8_of_tensor, modelopt_nvfp4
 
 #: q, k and v are one layer, as gate and up are.
 _LAYERS = r".*(self_attn\.(qkv|o)|mlp\.(gate_up|down))_proj"

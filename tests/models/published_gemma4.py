@@ -1,9 +1,15 @@
 """Published checkpoints of Gemma 4: dense, with experts, and with inputs of each layer's own."""
 
 import torch
-from published_checkpoints import FP8_ROWS, MLP, Published, Tensors
-from published_configs import HIDDEN, SIZES, Json, compressed, modelopt
-from stored_weights import compressed_mxfp4, compressed_nvfp4, fp8_of_rows, modelopt_nvfp4
+
+from tests.models.published_checkpoints import FP8_ROWS, MLP, Published, Tensors
+from tests.models.published_configs import HIDDEN, SIZES, Json, compressed, modelopt
+from tests.models.stored_weights import (
+    compressed_mxfp4,
+    compressed_nvfp4,
+    fp8_of_rows,
+    modelopt_nvfp4,
+)
 
 _KINDS = ["sliding_attention", "full_attention"]
 _STEM = "model.language_model.layers"

@@ -1,9 +1,10 @@
 """Published checkpoints with linear attention: Qwen3-Next, Qwen3.5 and Qwen3.6, Kimi Linear."""
 
 import torch
-from published_checkpoints import ATTENTION, FP8_ROWS, MLP, Published, Tensors
-from published_configs import HIDDEN, SIZES, Json, compressed, modelopt, quark
-from stored_weights import (
+
+from tests.models.published_checkpoints import ATTENTION, FP8_ROWS, MLP, Published, Tensors
+from tests.models.published_configs import HIDDEN, SIZES, Json, compressed, modelopt, quark
+from tests.models.stored_weights import (
     compressed_nvfp4,
     fp8_of_rows,
     fp8_of_tensor,

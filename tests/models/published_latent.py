@@ -1,8 +1,8 @@
 """Published checkpoints with multi-head latent attention: DeepSeek-V3 and R1, Kimi K2."""
 
-from published_checkpoints import FP8_ROWS, MLP, Published, Tensors
-from published_configs import SIZES, Json, compressed, quark
-from stored_weights import fp8_of_tiles, int4_of_groups, quark_mxfp4
+from tests.models.published_checkpoints import FP8_ROWS, MLP, Published, Tensors
+from tests.models.published_configs import SIZES, Json, compressed, quark
+from tests.models.stored_weights import fp8_of_tiles, int4_of_groups, quark_mxfp4
 
 _LAYERS = 2
 

@@ -3,10 +3,10 @@
 What their libraries write of a layer is in stored_weights.py; what they say of all layers is here.
 """
 
-from published_checkpoints import ATTENTION, LINEAR, MLP, Published
-from published_configs import LAYERS, Json, compressed, modelopt
-from published_fused import QWEN2_5_VL
-from published_small_configs import (
+from tests.models.published_checkpoints import ATTENTION, LINEAR, MLP, Published
+from tests.models.published_configs import LAYERS, Json, compressed, modelopt
+from tests.models.published_fused import QWEN2_5_VL
+from tests.models.published_small_configs import (
     DEEPSEEK_V2,
     EXAONE4,
     GEMMA2,
@@ -22,8 +22,8 @@ from published_small_configs import (
     SMOLLM3,
     STARCODER2,
 )
-from published_wrapped import GEMMA3, LLAMA4, MINISTRAL3
-from stored_weights import (
+from tests.models.published_wrapped import GEMMA3, LLAMA4, MINISTRAL3
+from tests.models.stored_weights import (
     compressed_nvfp4,
     fp8_of_rows,
     fp8_of_tensor,

@@ -6,7 +6,7 @@ their tests, ai-dynamo/aiconfigurator in model_configs/); "class" is transformer
 whose fields a checkpoint has that transformers wrote.
 """
 
-from published_configs import SIZES, WIDE, Json
+from tests.models.published_configs import SIZES, WIDE, Json
 
 _USUAL: Json = {
     "attention_dropout": 0.0,

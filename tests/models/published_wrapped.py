@@ -1,6 +1,6 @@
 """config.json of published checkpoints in which a language model is beside one that sees."""
 
-from published_configs import MISTRAL3, SIZES, Json
+from tests.models.published_configs import MISTRAL3, SIZES, Json
 
 #: google/gemma-3-27b-it, as transformers writes it: Google's own file leaves out what the class has
 #: (test_configs.py).

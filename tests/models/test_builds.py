@@ -4,12 +4,12 @@ import json
 import re
 from pathlib import Path
 
-import kept_code
 import pytest
 
 import mxc
 from mxc.artifact.manifest import MANIFEST, MODULE, WEIGHTS
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
+from tests import kept_code
 
 REPORT = "report.json"
 

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from packed_numbers import Numbers, numbers
 from safetensors.torch import load_file, save_file
 
 from mxc.compiler.models.model import open_model
 from mxc.errors import CheckpointError
 from mxc.formats.reference import dequantize, quantize
+from tests.models.packed_numbers import Numbers, numbers
 
 VECTORS = Path(__file__).parents[1] / "compiler" / "checkpoints" / "vectors"
 

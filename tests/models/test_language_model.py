@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from packed_numbers import numbers
-from published_configs import LLAMA, MISTRAL3, QWEN3, Json
 from safetensors.torch import load_file, save_file
-from stored_weights import fp8_of_tiles, quark_mxfp4
 
 from mxc.compiler.checkpoints.synthetic.decoder import write_decoder
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
 from mxc.compiler.models.model import BoundModel, open_model
 from mxc.errors import CheckpointError
+from tests.models.packed_numbers import numbers
+from tests.models.published_configs import LLAMA, MISTRAL3, QWEN3, Json
+from tests.models.stored_weights import fp8_of_tiles, quark_mxfp4
 
 Tensors = dict[str, torch.Tensor]
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"

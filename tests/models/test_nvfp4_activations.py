@@ -19,13 +19,13 @@ from compressed_tensors.quantization import QuantizationArgs
 from compressed_tensors.quantization.lifecycle.forward import fake_quantize
 from compressed_tensors.quantization.utils import calculate_qparams, generate_gparam
 from numpy.typing import NDArray
-from published_checkpoints import PUBLISHED
-from published_configs import VOCABULARY
-from published_files import reference_model, write_published
 
 import mxc
 from mxc.artifact.manifest import REPORT
 from mxc.errors import CheckpointError
+from tests.models.published_checkpoints import PUBLISHED
+from tests.models.published_configs import VOCABULARY
+from tests.models.published_files import reference_model, write_published
 
 TOLERANCE = 2e-5
 TOKENS = range(0, VOCABULARY - 9, 5)

@@ -11,9 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from compared import TOLERANCE
-from published_checkpoints import PUBLISHED, Published
-from published_checks import (
+
+import mxc
+from mxc.compiler.models.model import open_model
+from mxc.targets.amd import GFX1201
+from tests.models.compared import TOLERANCE
+from tests.models.published_checkpoints import PUBLISHED, Published
+from tests.models.published_checks import (
     COMPUTED,
     EVERY,
     SAME_CONFIG,
@@ -21,14 +25,10 @@ from published_checks import (
     check_packed,
     check_published,
 )
-from published_files import Numbers, write_published
-from published_forms import one_form_a_projection
-from published_fused import FUSED
-from stored_weights import Store
-
-import mxc
-from mxc.compiler.models.model import open_model
-from mxc.targets.amd import GFX1201
+from tests.models.published_files import Numbers, write_published
+from tests.models.published_forms import one_form_a_projection
+from tests.models.published_fused import FUSED
+from tests.models.stored_weights import Store
 
 
 def test_the_documentation_lists_them() -> None:

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import transformers
-from test_configs import LLAMA, QWEN2, QWEN3_MOE
 
 from mxc.compiler.checkpoints.files.safetensors import found_instead
 from mxc.compiler.models.architectures import read_decoder
 from mxc.errors import CheckpointError
+from tests.models.test_configs import LLAMA, QWEN2, QWEN3_MOE
 
 Config = dict[str, Any]
 

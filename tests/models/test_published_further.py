@@ -3,9 +3,10 @@
 from pathlib import Path
 
 import pytest
-from published_checkpoints import PUBLISHED
-from published_checks import COMPUTED, EVERY, check_published
-from published_fused import FUSED
+
+from tests.models.published_checkpoints import PUBLISHED
+from tests.models.published_checks import COMPUTED, EVERY, check_published
+from tests.models.published_fused import FUSED
 
 
 @pytest.mark.parametrize("name", [name for name in COMPUTED if name not in PUBLISHED | FUSED])

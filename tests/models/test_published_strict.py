@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from published_checkpoints import PUBLISHED
-from published_files import write_published
-from published_forms import FORMS, one_form_a_projection
 
 import mxc
+from tests.models.published_checkpoints import PUBLISHED
+from tests.models.published_files import write_published
+from tests.models.published_forms import FORMS, one_form_a_projection
 
 _SIZES = {"hidden_size": 512, "intermediate_size": 1024, "moe_intermediate_size": 512}
 CHECKPOINTS = {

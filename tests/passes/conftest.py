@@ -3,19 +3,14 @@
 What elements and scales mean is taken from ml_dtypes; how they are packed is written out here.
 """
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-
-# attention_cases.py is of two files, for CPUs and for GPUs; kernel_cases.py of kernels/.
-sys.path.append(str(Path(__file__).parent))
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]

@@ -14,18 +14,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from attention_cases import (
-    ENTRIES,
-    KEYS,
-    VALUES,
-    Case,
-    Inputs,
-    check,
-    draw,
-    expected,
-    program,
-    seen,
-)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from iree import runtime as rt
@@ -49,6 +37,18 @@ from mxc.passes.kernels.cpu.isa import best_isa
 from mxc.passes.lower_named_operations_to_cpu_kernels import LowerNamedOperationsToCpuKernels
 from mxc.runtime.device import open_device
 from mxc.targets.target import target
+from tests.passes.attention_cases import (
+    ENTRIES,
+    KEYS,
+    VALUES,
+    Case,
+    Inputs,
+    check,
+    draw,
+    expected,
+    program,
+    seen,
+)
 
 HOST = iree.resolve(target("cpu"))
 #: For this machine, and for the registers of AVX2 where they are not those of this machine.

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from attention_cases import TYPES, U, function
 from iree import runtime as rt
 from iree.compiler import ir
 from numpy.typing import NDArray
@@ -23,6 +22,7 @@ from mxc.dialects.context import new_context
 from mxc.dialects.dense_attention import dense_attention
 from mxc.runtime.device import open_device
 from mxc.targets.target import target
+from tests.passes.attention_cases import TYPES, U, function
 
 Array = NDArray[Any]
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from iree import runtime as rt
-from recurrence_cases import Array, Case, Convolution, Given, Rule, check, check_cuts, draw, program
 
 from mxc.compiler import iree
 from mxc.compiler.driver import compile_here
@@ -21,6 +20,17 @@ from mxc.passes.base import run
 from mxc.passes.lower_named_operations_to_cpu_kernels import LowerNamedOperationsToCpuKernels
 from mxc.runtime.device import open_device
 from mxc.targets.target import target
+from tests.passes.recurrence_cases import (
+    Array,
+    Case,
+    Convolution,
+    Given,
+    Rule,
+    check,
+    check_cuts,
+    draw,
+    program,
+)
 
 HOST = iree.resolve(target("cpu"))
 HAS_KERNELS = HOST.has_any(("fma", "neon"))

@@ -6,13 +6,13 @@ import subprocess
 import sys
 
 import pytest
-from killed_workers import KillWorkers
 
 from mxc.compiler.leftovers import JOURNAL
 from mxc.compiler.pieces import piece
 from mxc.compiler.pieces.workers import Workers
 from mxc.compiler.quantize.checkpoint import quantize_checkpoint
 from mxc.errors import CheckpointError, RequestError, WorkerError
+from tests.killed_workers import KillWorkers
 
 FORMATS = ("mxfp4", "nvfp4")
 

@@ -1,18 +1,11 @@
 """A server in this process, on a port of its own, over models whose answers a test chooses."""
 
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import uvicorn
-
-sys.path += [str(Path(__file__).parents[1] / "runtime" / "engine"), str(Path(__file__).parent)]
-
-from paged_model import PagedModel
-from running import TEMPLATE, Running
-from scripted_model import ScriptedModel
 
 from mxc.artifact.manifest import CHAT_TEMPLATE
 from mxc.compiler.checkpoints.synthetic.tokenizer import write_tokenizer
@@ -23,6 +16,9 @@ from mxc.runtime.text import Text
 from mxc.server.app import make_app
 from mxc.server.run import listen
 from mxc.server.settings import Settings
+from tests.runtime.engine.paged_model import PagedModel
+from tests.runtime.engine.scripted_model import ScriptedModel
+from tests.server.running import TEMPLATE, Running
 
 
 @pytest.fixture(scope="session")

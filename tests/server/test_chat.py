@@ -6,7 +6,8 @@ from typing import Literal
 import openai
 import pytest
 from pydantic import BaseModel
-from running import FINAL, THOUGHT, Running
+
+from tests.server.running import FINAL, THOUGHT, Running
 
 USER = [{"role": "user", "content": "What is the capital of France?"}]
 WEATHER = {

@@ -1,7 +1,8 @@
 """Completions of text as the official client sees them."""
 
 import pytest
-from running import Running
+
+from tests.server.running import Running
 
 
 def test_text_tokens_and_lists(scripted: Running) -> None:

@@ -10,11 +10,11 @@ from collections.abc import Callable
 import httpx2
 import openai
 import pytest
-from paged_model import PagedModel
-from running import FINAL, Running
-from scripted_model import ScriptedModel
 
 from mxc.server.settings import Settings
+from tests.runtime.engine.paged_model import PagedModel
+from tests.runtime.engine.scripted_model import ScriptedModel
+from tests.server.running import FINAL, Running
 
 USER = [{"role": "user", "content": "Hello"}]
 CHAT = "/v1/chat/completions"

@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import Running
-
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-
 import serve
 from sweep.clients import Answer, Lengths
 from sweep.rows import HEAD, Row, checks, row
 from sweep.servers import Server, ServerFailed, servers
+
+from tests.server.running import Running
 
 
 def words(**given: object) -> Namespace:

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 
 import pytest
-from browser import Browser
-from paged_model import PagedModel
-from running import FINAL, THOUGHT, Running
-from scripted_model import ScriptedModel
 
 from mxc.server.settings import Settings
+from tests.browser import Browser
+from tests.runtime.engine.paged_model import PagedModel
+from tests.runtime.engine.scripted_model import ScriptedModel
+from tests.server.running import FINAL, THOUGHT, Running
 
 pytestmark = pytest.mark.browser
 LAST = "document.querySelector('#log article.assistant:last-of-type')"

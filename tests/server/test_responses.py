@@ -2,7 +2,7 @@
 
 import json
 
-from running import FINAL, THOUGHT, Running
+from tests.server.running import FINAL, THOUGHT, Running
 
 WEATHER = {
     "type": "function",

@@ -1,17 +1,13 @@
 """A few turns of benchmarks/soak.py: good and bad clients at once, and nothing left of them."""
 
 import asyncio
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-from paged_model import PagedModel
-from running import Running
-
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-
 from soak import Soak
+
+from tests.runtime.engine.paged_model import PagedModel
+from tests.server.running import Running
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -17,12 +17,12 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 from pydantic import BaseModel
-from running import FINAL, TEMPLATE, Running
 
 import mxc
 from mxc.artifact.manifest import CHAT_TEMPLATE
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
 from mxc.runtime.text import Text
+from tests.server.running import FINAL, TEMPLATE, Running
 
 QUESTION = "How is the weather in Paris?"
 

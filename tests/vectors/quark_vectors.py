@@ -1,6 +1,6 @@
 """What AMD Quark makes of the golden blocks: quark.npz, the bytes that it was seen to write.
 
-    pip install amd-quark==0.13 && python tests/vectors/quark_vectors.py
+    pip install amd-quark==0.13 && python -m tests.vectors.quark_vectors
 
 The package is not needed to test: it would bring ONNX and its runtime. README.md has the layout.
 """
@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from mx_vectors import HERE
 from numpy.typing import NDArray
+
+from tests.vectors.mx_vectors import HERE
 
 Array = NDArray[Any]
 

@@ -21,7 +21,6 @@ from compressed_tensors.quantization.quant_scheme import MXFP4A16, MXFP6A16, MXF
 from compressed_tensors.quantization.utils.helpers import calculate_qparams, generate_gparam
 from gguf import GGMLQuantizationType
 from gguf.quants import quantize as gguf_quantize
-from mx_vectors import HERE, RECIPES
 from torchao.prototype.mx_formats.constants import DTYPE_FP6_E2M3, DTYPE_FP6_E3M2
 from torchao.prototype.mx_formats.mx_tensor import ScaleCalculationMode, to_mx
 from torchao.prototype.mx_formats.nvfp4_tensor import nvfp4_quantize, per_tensor_amax_to_scale
@@ -31,6 +30,7 @@ from mxc.compiler.quantize.rows import RowQuantizer
 from mxc.formats.formats import E8M0, FORMATS
 from mxc.formats.packing import unpack_elements
 from mxc.formats.recipes import ScaleRecipe
+from tests.vectors.mx_vectors import HERE, RECIPES
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "quantization.md"
 ML_DTYPES = {

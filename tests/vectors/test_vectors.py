@@ -8,7 +8,6 @@ import pytest
 from iree import runtime as rt
 from iree.compiler import ir, tools
 from iree.compiler.dialects import func
-from mx_vectors import ELEMENTS, HERE, KINDS, RECIPES, TIES, make
 
 from mxc.compiler import iree
 from mxc.compiler.quantize.blocks import BlockKernel
@@ -27,6 +26,7 @@ from mxc.passes.kernels.cpu.isa import best_isa
 from mxc.passes.lower_quantize_to_cpu_kernels import LowerQuantizeToCpuKernels
 from mxc.simulator.simulate import simulate
 from mxc.targets.target import target
+from tests.vectors.mx_vectors import ELEMENTS, HERE, KINDS, RECIPES, TIES, make
 
 each_mx = pytest.mark.parametrize("name", ELEMENTS)
 each_recipe = pytest.mark.parametrize("recipe", RECIPES)

@@ -4,7 +4,6 @@ import dataclasses
 
 import numpy as np
 import pytest
-from packed_file import packed_file
 from safetensors.numpy import save_file
 
 from mxc.artifact.parameter_archive import read_archive
@@ -18,6 +17,7 @@ from mxc.compiler.models.packed import pack_items
 from mxc.errors import CheckpointError
 from mxc.formats.formats import block_format
 from mxc.formats.reference import Quantized, dequantize
+from tests.packed_file import packed_file
 
 RNG = np.random.default_rng(0)
 

@@ -8,7 +8,6 @@ import tracemalloc
 import gguf
 import numpy as np
 import pytest
-from packed_file import packed_file
 
 from mxc.artifact.parameter_archive import read_archive
 from mxc.compiler.checkpoints.dialects import open_checkpoint
@@ -18,6 +17,7 @@ from mxc.compiler.models.binding import BoundParameter
 from mxc.compiler.models.blocks.parameters import CheckpointRows, Parameter
 from mxc.compiler.models.packed import pack_items
 from mxc.errors import CheckpointError
+from tests.packed_file import packed_file
 
 RNG = np.random.default_rng(0)
 GGML = gguf.GGMLQuantizationType

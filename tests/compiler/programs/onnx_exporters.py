@@ -7,7 +7,8 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
-from onnx_modules import K, N
+
+from tests.compiler.programs.onnx_modules import K, N
 
 #: NVIDIA modelopt 0.47 (domain trt), AMD Quark 0.13 (domain com.amd.quark), onnxruntime.
 GRAPHS = ("fp8", "int8", "int4", "mxfp8", "nvfp4", "quark_mxfp4", "quark_mxfp8", "microsoft")

@@ -10,13 +10,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 from jax import export
-from jax_modules import MODULES
 
 import mxc
 from mxc.artifact.manifest import REPORT
 from mxc.compiler.artifact import Artifact
 from mxc.compiler.report import Report
 from mxc.errors import CheckpointError, MxcError, RequestError
+from tests.compiler.programs.jax_modules import MODULES
 
 N, K = 64, 128
 RANDOM = np.random.default_rng(0)

@@ -10,14 +10,14 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
-from onnx_exporters import GRAPHS, evaluated, exported
-from onnx_modules import BACKEND, K, dynamic_quantized, given, layers
 
 import mxc
 from mxc.artifact.manifest import REPORT
 from mxc.compiler.artifact import Artifact
 from mxc.compiler.report import Report
 from mxc.errors import MxcError
+from tests.compiler.programs.onnx_exporters import GRAPHS, evaluated, exported
+from tests.compiler.programs.onnx_modules import BACKEND, K, dynamic_quantized, given, layers
 
 LAYERS = layers()
 

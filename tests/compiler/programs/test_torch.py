@@ -9,8 +9,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from torch_modules import MODULES, Attention, exported
-from torch_scaled_modules import SCALED
 
 import mxc
 from mxc.artifact.manifest import REPORT
@@ -18,6 +16,8 @@ from mxc.compiler.artifact import Artifact
 from mxc.compiler.report import Report
 from mxc.errors import CompileError, MxcError, RequestError
 from mxc.formats.formats import FORMATS
+from tests.compiler.programs.torch_modules import MODULES, Attention, exported
+from tests.compiler.programs.torch_scaled_modules import SCALED
 
 N, K = 64, 128
 FP4 = (0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6)

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch_scaled_modules import SCALED
+
+from tests.compiler.programs.torch_scaled_modules import SCALED
 
 Module = tuple[torch.nn.Module, tuple[torch.Tensor, ...]]
 

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from compared import Reference
-from dense_cases import Case
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
 from mxc.compiler.models.architectures import ARCHITECTURES
 from mxc.formats.reference import dequantize, quantize
+from tests.models.architectures.dense_cases import Case
+from tests.models.compared import Reference
 
 #: Format -> its name in a config of compressed-tensors, bits, elements that share a scale.
 DECLARED = {

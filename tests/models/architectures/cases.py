@@ -8,7 +8,8 @@ layers of each kind. Otherwise matrices have the same sizes, so that a program h
 from typing import Any
 
 import transformers as t
-from dense_cases import (
+
+from tests.models.architectures.dense_cases import (
     ATTENTION,
     DENSE,
     FOUR_EXPERTS,
@@ -27,7 +28,7 @@ from dense_cases import (
     YARN_OF_SCORES,
     Case,
 )
-from kimi_k3 import recorded
+from tests.models.architectures.kimi_k3 import recorded
 
 #: Experts in groups, of which the best are kept.
 _GROUPS: dict[str, Any] = {

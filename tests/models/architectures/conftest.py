@@ -1,21 +1,17 @@
 """What is built of the cases that the tests of a file name, once a file."""
 
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-import without_tiles
 
-# built.py and the cases are no tests.
-sys.path.append(str(Path(__file__).parent))
-
-from built import write_oracle
-from cases import CASES
-from compared import Built, Reference, compile_small
-from dense_cases import Case
+from tests import without_tiles
+from tests.models.architectures.built import write_oracle
+from tests.models.architectures.cases import CASES
+from tests.models.architectures.dense_cases import Case
+from tests.models.compared import Built, Reference, compile_small
 
 
 def _compile(folder: Path, case: Case, devices: int) -> Path:

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from published_configs import compressed
 from safetensors.torch import save_file
-from stored_weights import compressed_mxfp4
+
+from tests.models.published_configs import compressed
+from tests.models.stored_weights import compressed_mxfp4
 
 #: Recorded: tokens, logits after each of them in float64 and float32, the weights' digest, and the
 #: digests of the code.

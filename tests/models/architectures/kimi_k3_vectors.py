@@ -1,6 +1,6 @@
 """Record what Kimi K3's own code makes of the checkpoint of kimi_k3.py.
 
-    python tests/models/architectures/kimi_k3_vectors.py FOLDER
+    python -m tests.models.architectures.kimi_k3_vectors FOLDER
 
 FOLDER has modeling_kimi_linear.py and configuration_kimi_k3.py of moonshotai/Kimi-K3; einops must
 be installed. The code calls flash-linear-attention, which needs a GPU: transformers' rule of Kimi
@@ -25,10 +25,8 @@ from torch import nn
 from torch.nn import functional
 from transformers.models.kimi_linear import modeling_kimi_linear as kimi_linear
 
-sys.path.append(str(Path(__file__).parents[1]))
-
-from compared import GENERATED, PROMPT
-from kimi_k3 import RECORDED, TEXT, VOCABULARY, digest, write
+from tests.models.architectures.kimi_k3 import RECORDED, TEXT, VOCABULARY, digest, write
+from tests.models.compared import GENERATED, PROMPT
 
 FILES = ("configuration_kimi_k3.py", "modeling_kimi_linear.py")
 

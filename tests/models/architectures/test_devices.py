@@ -3,13 +3,13 @@
 from collections.abc import Callable
 
 import pytest
-from cases import DEVICES
-from compared import Built
 
 from mxc.artifact.manifest import REPORT, WEIGHTS, read_json
 from mxc.artifact.parameter_archive import read_archive
 from mxc.compiler.report import Reports
 from mxc.runtime.profile import profile_model
+from tests.models.architectures.cases import DEVICES
+from tests.models.compared import Built
 
 Builds = Callable[[str, int], Built]
 

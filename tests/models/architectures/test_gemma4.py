@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 import transformers as t
-from cases import GEMMA4, SEES_ALL, SLIDES
 
 from mxc.compiler.models.architectures import read_decoder
 from mxc.errors import CheckpointError
+from tests.models.architectures.cases import GEMMA4, SEES_ALL, SLIDES
 
 
 def _config(**fields: Any) -> dict[str, Any]:

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kimi_k3 import TEXT, write
 from safetensors.torch import load_file, save_file
 
 from mxc.compiler.models.architectures import read_decoder
 from mxc.compiler.models.model import open_model
 from mxc.errors import CheckpointError
+from tests.models.architectures.kimi_k3 import TEXT, write
 
 _RATES = "language_model.model.layers.0.self_attn.A_log"
 

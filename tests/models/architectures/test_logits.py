@@ -11,13 +11,13 @@ from collections.abc import Callable
 import pytest
 import torch
 import transformers
-from built import DENSE
-from cases import ALONE, CASES
-from compared import Built
 
 from mxc.artifact.manifest import REPORT
 from mxc.compiler.models.architectures import read_decoder
 from mxc.compiler.report.lowering import UNLISTED
+from tests.models.architectures.built import DENSE
+from tests.models.architectures.cases import ALONE, CASES
+from tests.models.compared import Built
 
 Builds = Callable[[str], Built]
 

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 from iree import runtime as rt
-from kernel_cases import FLOATS, SCALES, UNITS, Case, Ids, U, program
 from numpy.typing import NDArray
 
 from mxc.compiler.driver import compile_here
@@ -25,6 +24,7 @@ from mxc.formats.formats import block_format
 from mxc.passes.kernels.cpu.isa import ISAS, best_isa
 from mxc.runtime.device import open_device
 from mxc.targets.target import target
+from tests.passes.kernel_cases import FLOATS, SCALES, UNITS, Case, Ids, U, program
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]

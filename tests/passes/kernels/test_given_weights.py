@@ -1,8 +1,9 @@
 """Weights that come with the call, in rows: no parameters, which would be packed."""
 
 import pytest
-from kernel_cases import Case
 from numpy.testing import assert_array_equal
+
+from tests.passes.kernel_cases import Case
 
 CASES = (
     "mxfp4 bf16 1x1x40x2880 given",

@@ -4,9 +4,9 @@ import json
 from collections import defaultdict
 
 import numpy as np
-import without_tiles
 
 from mxc.passes.kernels.cpu.schedule import MOST
+from tests import without_tiles
 
 #: Tiles with a rest, one row, dense, decoded to memory or not, columns that need a mask, rows that
 #: are sorted, activations in integers, a number of rows that comes with the call.

@@ -1,20 +1,16 @@
 """Modules of the engine's tests, for the tests of this folder."""
 
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[1] / "engine"))
-
-from paged_model import PagedModel
-from scripted_model import ScriptedModel
-
 from mxc.compiler.checkpoints.synthetic.tokenizer import write_tokenizer
 from mxc.runtime.completions.text_model import TextModel
 from mxc.runtime.engine.engine import Engine
 from mxc.runtime.text import Text
+from tests.runtime.engine.paged_model import PagedModel
+from tests.runtime.engine.scripted_model import ScriptedModel
 
 
 @pytest.fixture(scope="session")

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scripted_model import ScriptedModel
 
 from mxc.errors import RequestError
 from mxc.runtime.completions.constraints import Constraint, Tool
 from mxc.runtime.completions.stream import AnswerStream
 from mxc.runtime.completions.text_model import TextModel
 from mxc.runtime.engine.request import Sampling
+from tests.runtime.engine.scripted_model import ScriptedModel
 
 Make = Callable[..., TextModel]
 SCHEMA = {

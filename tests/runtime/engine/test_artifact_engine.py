@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_engine import Heard, no_page_is_used, request
 
 from mxc.artifact.manifest import ModelRecord, PageRecord, TensorType
 from mxc.errors import RequestError
@@ -19,6 +18,7 @@ from mxc.runtime.engine.request import Sampling
 from mxc.runtime.engine.schedule import StepLimits
 from mxc.runtime.paged_steps import PagedSteps
 from mxc.runtime.session import Model
+from tests.runtime.engine.test_engine import Heard, no_page_is_used, request
 
 
 def alone(model: Model, prompt: list[int], count: int, sampling: Sampling) -> list[int]:

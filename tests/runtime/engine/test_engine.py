@@ -9,13 +9,13 @@ import weakref
 
 import numpy as np
 import pytest
-from paged_model import VOCABULARY, PagedModel, dense_logits
 
 from mxc.errors import RequestError
 from mxc.runtime.engine.choice import Choice
 from mxc.runtime.engine.engine import Engine, EngineStopped, QueueFull
 from mxc.runtime.engine.request import Outcome, Request, SampledToken, Sampling
 from mxc.runtime.engine.schedule import StepLimits
+from tests.runtime.engine.paged_model import VOCABULARY, PagedModel, dense_logits
 
 
 class Heard:

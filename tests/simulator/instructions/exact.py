@@ -5,7 +5,8 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from pcode_values import BITS, FLOAT
+
+from tests.simulator.pseudocode.pcode_values import BITS, FLOAT
 
 ALL = 0xFFFFFFFF
 

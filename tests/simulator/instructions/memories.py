@@ -4,11 +4,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from single import apply, fill, register
 
 from mxc.simulator.code.instruction import Instruction
 from mxc.simulator.code.words import OPCODES
 from mxc.simulator.run.state import Waves
+from tests.simulator.instructions.single import apply, fill, register
 
 Array = NDArray[Any]
 #: Bytes and whether they are signed.

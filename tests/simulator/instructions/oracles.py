@@ -6,7 +6,17 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from exact import ALL, bits_of, fused, limited, number, parts, rounded, signed
+
+from tests.simulator.instructions.exact import (
+    ALL,
+    bits_of,
+    fused,
+    limited,
+    number,
+    parts,
+    rounded,
+    signed,
+)
 
 
 def permuted(a: int, b: int, select: int) -> int:

@@ -7,9 +7,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from pcode_language import execute, program
-from pcode_values import make
-from single import apply, decoded, fill, register, waves
 
 from mxc.simulator.code.code_object import CodeObjectKernel
 from mxc.simulator.code.instruction import Instruction
@@ -19,6 +16,9 @@ from mxc.simulator.errors import SimulationError
 from mxc.simulator.memory.atomics import local_atomic, memory_atomic
 from mxc.simulator.run.operands import SHARED_BASE
 from mxc.simulator.run.state import Waves
+from tests.simulator.instructions.single import apply, decoded, fill, register, waves
+from tests.simulator.pseudocode.pcode_language import execute, program
+from tests.simulator.pseudocode.pcode_values import make
 
 Array = NDArray[Any]
 LOCAL = [n for n in OPCODES["DS"].values() if local_atomic(n)]

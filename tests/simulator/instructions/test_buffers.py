@@ -4,7 +4,12 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from memories import (
+
+from mxc.simulator.code.code_object import CodeObjectKernel
+from mxc.simulator.code.instruction import M0, Instruction
+from mxc.simulator.errors import SimulationError
+from mxc.simulator.run.operands import PRIVATE_BASE, SHARED_BASE
+from tests.simulator.instructions.memories import (
     BUFFER,
     LINES,
     SCALAR,
@@ -13,12 +18,7 @@ from memories import (
     noise,
     scalars,
 )
-from single import apply, decoded, fill, register, waves
-
-from mxc.simulator.code.code_object import CodeObjectKernel
-from mxc.simulator.code.instruction import M0, Instruction
-from mxc.simulator.errors import SimulationError
-from mxc.simulator.run.operands import PRIVATE_BASE, SHARED_BASE
+from tests.simulator.instructions.single import apply, decoded, fill, register, waves
 
 #: Opcodes that this file tests with numbers.
 COVERS = frozenset((*BUFFER, *TO_LDS, *SCALAR))

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from single import apply, decoded, fill, register, waves
 
 from mxc.simulator.code.code_object import CodeObjectKernel
 from mxc.simulator.code.instruction import Instruction
@@ -22,6 +21,7 @@ from mxc.simulator.compute.modes import FP16_OVFL
 from mxc.simulator.compute.numbers import encode_stochastic
 from mxc.simulator.compute.small import SMALL
 from mxc.simulator.errors import SimulationError
+from tests.simulator.instructions.single import apply, decoded, fill, register, waves
 
 Array = NDArray[Any]
 #: Opcodes that this file tests with numbers.

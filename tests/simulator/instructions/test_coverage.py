@@ -6,22 +6,21 @@ their tests run over. What is modelled is found by translating one instruction o
 
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
-from runpy import run_path
+from importlib import import_module
 
 import pytest
-from single import MODE
 
 from mxc.simulator.code.decode import decode
 from mxc.simulator.code.words import OPCODES
 from mxc.simulator.errors import SimulationError
 from mxc.simulator.run.lines import Lines
 from mxc.simulator.run.translate import NOTHING, instruction_lines
+from tests.simulator.instructions.single import MODE
 
 FILES = (
     *("test_atomics", "test_buffers", "test_conversions", "test_division", "test_lanes"),
     *("test_matrix", "test_matrix_blocks", "test_memory", "test_modes", "test_operations"),
-    *("test_packed", "../pseudocode/test_pseudocode"),
+    *("test_packed", ".pseudocode.test_pseudocode"),
 )
 #: Where the opcode is, and the bits that are the same in all instructions of an encoding.
 ENCODINGS: dict[str, tuple[int, int]] = {
@@ -80,9 +79,8 @@ def modelled() -> frozenset[str]:
 
 @cache
 def covered() -> frozenset[str]:
-    """What the files say. They are found by path: other folders have files of the same names."""
-    here = Path(__file__).parent
-    return frozenset().union(*(run_path(str(here / f"{file}.py"))["COVERS"] for file in FILES))
+    """What the files say."""
+    return frozenset().union(*(import_module(f".{file}", __package__).COVERS for file in FILES))
 
 
 def test_every_modelled_opcode_has_a_test() -> None:

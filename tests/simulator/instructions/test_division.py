@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from exact import rounded
-from pcode_values import BITS, FLOAT
-from samples import held, put
-from single import apply, decoded, waves
 
 from mxc.simulator.code.code_object import CodeObjectKernel
 from mxc.simulator.code.instruction import VCC
+from tests.simulator.instructions.exact import rounded
+from tests.simulator.instructions.single import apply, decoded, waves
+from tests.simulator.pseudocode.pcode_values import BITS, FLOAT
+from tests.simulator.pseudocode.samples import held, put
 
 #: Opcodes that this file tests with numbers.
 COVERS = frozenset(f"v_div_{step}_f{width}" for step in ("scale", "fmas") for width in (32, 64))

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from single import apply, decoded, fill, register, waves
 
 from mxc.simulator.code.code_object import CodeObjectKernel
 from mxc.simulator.code.instruction import EXEC, Instruction
 from mxc.simulator.code.words import OPCODES
 from mxc.simulator.compute.lanes import LANE_INSTRUCTIONS
 from mxc.simulator.run.state import Waves
+from tests.simulator.instructions.single import apply, decoded, fill, register, waves
 
 Array = NDArray[Any]
 LANE = np.arange(64)

@@ -11,7 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from matrices import (
+from numpy.typing import NDArray
+
+from mxc.simulator.code.instruction import Instruction, Operand
+from mxc.simulator.compute.mfma import mfma_step
+from mxc.simulator.compute.modes import FP16_OVFL
+from mxc.simulator.errors import SimulationError
+from tests.simulator.instructions.matrices import (
     constant,
     eight_bit_fragment,
     first_fragment,
@@ -24,12 +30,6 @@ from matrices import (
     result_matrix,
     small_codes,
 )
-from numpy.typing import NDArray
-
-from mxc.simulator.code.instruction import Instruction, Operand
-from mxc.simulator.compute.mfma import mfma_step
-from mxc.simulator.compute.modes import FP16_OVFL
-from mxc.simulator.errors import SimulationError
 
 FORMS = ("fp8", "bf8", "fp6", "bf6", "fp4")
 SHAPES = [(16, 128), (32, 64)]

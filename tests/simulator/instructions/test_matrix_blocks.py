@@ -5,7 +5,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from matrices import (
+from numpy.typing import NDArray
+
+from mxc.simulator.code.instruction import Instruction, Operand
+from mxc.simulator.code.words import OPCODES
+from mxc.simulator.compute.mfma import mfma_step
+from mxc.simulator.compute.sparse import smfmac_step
+from mxc.simulator.errors import SimulationError
+from mxc.simulator.run.state import Waves
+from tests.simulator.instructions.matrices import (
     constant,
     first_fragment,
     get,
@@ -17,14 +25,6 @@ from matrices import (
     result_matrix,
     small_codes,
 )
-from numpy.typing import NDArray
-
-from mxc.simulator.code.instruction import Instruction, Operand
-from mxc.simulator.code.words import OPCODES
-from mxc.simulator.compute.mfma import mfma_step
-from mxc.simulator.compute.sparse import smfmac_step
-from mxc.simulator.errors import SimulationError
-from mxc.simulator.run.state import Waves
 
 DENSE = sorted(
     name

@@ -4,7 +4,14 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from memories import (
+
+from mxc.simulator.code.code_object import CodeObjectKernel
+from mxc.simulator.code.instruction import M0, Instruction
+from mxc.simulator.errors import SimulationError
+from mxc.simulator.memory.spaces import Bytes
+from mxc.simulator.run.operands import PRIVATE_BASE, SHARED_BASE
+from mxc.simulator.run.state import Waves
+from tests.simulator.instructions.memories import (
     BY_LANE,
     FLAT,
     GLOBAL,
@@ -19,14 +26,7 @@ from memories import (
     scalars,
     shape_of,
 )
-from single import apply, decoded, fill, register, waves
-
-from mxc.simulator.code.code_object import CodeObjectKernel
-from mxc.simulator.code.instruction import M0, Instruction
-from mxc.simulator.errors import SimulationError
-from mxc.simulator.memory.spaces import Bytes
-from mxc.simulator.run.operands import PRIVATE_BASE, SHARED_BASE
-from mxc.simulator.run.state import Waves
+from tests.simulator.instructions.single import apply, decoded, fill, register, waves
 
 #: Opcodes that this file tests with numbers.
 COVERS = frozenset((*LOCAL, *PAIRS, *BY_LANE, *TRANSPOSED, *GLOBAL, *FLAT, *SCRATCH))

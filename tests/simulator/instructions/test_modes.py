@@ -11,11 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from exact import number, parts, rounded, signed
 from numpy.typing import NDArray
-from pcode_values import BITS
-from samples import held, put, samples, vector_text
-from single import apply, decoded, fill, register, waves
 
 from mxc.simulator.code.code_object import CodeObjectKernel
 from mxc.simulator.code.instruction import Instruction
@@ -25,6 +21,10 @@ from mxc.simulator.compute.rounding import DIRECTED
 from mxc.simulator.compute.saturation import SATURATING
 from mxc.simulator.compute.signatures import VALU
 from mxc.simulator.errors import SimulationError
+from tests.simulator.instructions.exact import number, parts, rounded, signed
+from tests.simulator.instructions.single import apply, decoded, fill, register, waves
+from tests.simulator.pseudocode.pcode_values import BITS
+from tests.simulator.pseudocode.samples import held, put, samples, vector_text
 
 Array = NDArray[Any]
 NEAREST, UP, DOWN, ZERO = range(4)

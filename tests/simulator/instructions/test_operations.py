@@ -10,11 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from exact import ALL, fused, same, signed
 from numpy.typing import NDArray
-from oracles import ORACLES, permuted
-from samples import held, put, samples, scalar_text, vector_text
-from single import apply, decoded, fill, register, waves
 
 from mxc.simulator.code.code_object import CodeObjectKernel
 from mxc.simulator.code.instruction import EXEC, Instruction
@@ -23,6 +19,10 @@ from mxc.simulator.compute.dots import DOTS
 from mxc.simulator.compute.integers import permute_bytes
 from mxc.simulator.compute.salu import SALU
 from mxc.simulator.compute.signatures import VALU
+from tests.simulator.instructions.exact import ALL, fused, same, signed
+from tests.simulator.instructions.oracles import ORACLES, permuted
+from tests.simulator.instructions.single import apply, decoded, fill, register, waves
+from tests.simulator.pseudocode.samples import held, put, samples, scalar_text, vector_text
 
 Array = NDArray[Any]
 INEXACT = ("v_sin_f32", "v_cos_f32")

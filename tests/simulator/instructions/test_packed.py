@@ -5,14 +5,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from exact import bits_of, fused, number, same, signed
 from numpy.typing import NDArray
-from samples import samples
-from single import apply, decoded, fill, register, waves
 
 from mxc.simulator.code.code_object import CodeObjectKernel
 from mxc.simulator.code.instruction import Instruction, Operand
 from mxc.simulator.compute.packed import MIXED, PACKED16, PACKED32
+from tests.simulator.instructions.exact import bits_of, fused, number, same, signed
+from tests.simulator.instructions.single import apply, decoded, fill, register, waves
+from tests.simulator.pseudocode.samples import samples
 
 Array = NDArray[Any]
 #: Opcodes that this file tests with numbers.

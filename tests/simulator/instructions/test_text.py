@@ -3,18 +3,20 @@
 import re
 from collections.abc import Callable
 
-import memories
 import pytest
-import test_atomics
-import test_conversions
-import test_lanes
-import test_operations
-import test_packed
-from single import decoded
 
 from mxc.simulator.code.code_object import CodeObjectKernel
 from mxc.simulator.code.text import text
 from mxc.simulator.compute.packed import MIXED
+from tests.simulator.instructions import (
+    memories,
+    test_atomics,
+    test_conversions,
+    test_lanes,
+    test_operations,
+    test_packed,
+)
+from tests.simulator.instructions.single import decoded
 
 MATRIX = (
     "v_mfma_f32_32x32x1_2b_f32 v[0:31], v32, v33, v[0:31] cbsz:1 abid:1 blgp:2",

@@ -8,8 +8,9 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from pcode_values import FLOAT, FUNCTIONS, Value, arithmetic, make
 from tinygrad.runtime.autogen.amd.cdna.str_pcode import PCODE
+
+from tests.simulator.pseudocode.pcode_values import FLOAT, FUNCTIONS, Value, arithmetic, make
 
 #: WAVE_MODE.IEEE: as HSA starts a wave.
 IEEE_MODE = True

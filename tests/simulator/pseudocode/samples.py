@@ -3,11 +3,11 @@
 from typing import Any
 
 import numpy as np
-from pcode_values import BITS, FLOAT
 
 from mxc.simulator.compute.operations import REGISTERS
 from mxc.simulator.compute.salu import SALU
 from mxc.simulator.compute.signatures import VALU
+from tests.simulator.pseudocode.pcode_values import BITS, FLOAT
 
 INTEGERS = [0, 1, 2, 3, 15, 16, 31, 32, 33, 63, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0xFFFF, 0x10000]
 INTEGERS += [0x7FFFFFFF, 0x80000000, 0x80000001, 0xFFFFFFFE, 0xFFFFFFFF, 0x00800000, 0x12345678]

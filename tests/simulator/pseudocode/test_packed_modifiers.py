@@ -13,9 +13,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from pcode_language import bits_of, execute, program
-from pcode_values import make
-from samples import samples
 from tinygrad.renderer.amd.dsl import v
 from tinygrad.runtime.autogen.amd.cdna.enum import VOP3POp
 from tinygrad.runtime.autogen.amd.cdna.ins import VOP3P
@@ -27,6 +24,9 @@ from mxc.simulator.errors import SimulationError
 from mxc.simulator.memory.spaces import Bytes, Memory
 from mxc.simulator.run.lines import Lines
 from mxc.simulator.run.state import Waves
+from tests.simulator.pseudocode.pcode_language import bits_of, execute, program
+from tests.simulator.pseudocode.pcode_values import make
+from tests.simulator.pseudocode.samples import samples
 
 MODE = 0x3F0
 RESULT, SOURCES = 32, (0, 4, 8)

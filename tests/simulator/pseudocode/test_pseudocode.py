@@ -8,9 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pcode_language import bits_of, execute, program
-from pcode_values import FLOAT, make
-from samples import held, put, samples, scalar_text, vector_text
 
 from mxc.simulator.code.code_object import CodeObjectKernel
 from mxc.simulator.code.instruction import VCC, Instruction
@@ -21,6 +18,9 @@ from mxc.simulator.memory.spaces import Bytes, Memory
 from mxc.simulator.run.lines import Lines
 from mxc.simulator.run.state import Waves
 from mxc.simulator.run.translate import TranslatedKernel
+from tests.simulator.pseudocode.pcode_language import bits_of, execute, program
+from tests.simulator.pseudocode.pcode_values import FLOAT, make
+from tests.simulator.pseudocode.samples import held, put, samples, scalar_text, vector_text
 
 #: Rounding to nearest even, denormals kept.
 MODE = 0x3F0

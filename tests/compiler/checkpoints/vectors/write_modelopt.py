@@ -1,6 +1,8 @@
 """Write the vectors of NVIDIA's Model Optimizer: what it exports, and what it makes of it again.
 
-    python write_modelopt.py FOLDER      # in an environment with nvidia-modelopt 0.47, transformers
+    python -m tests.compiler.checkpoints.vectors.write_modelopt FOLDER
+
+in an environment with nvidia-modelopt 0.47, transformers.
 
 `values.safetensors` holds the weights as modelopt itself dequantizes them, float32.
 """
@@ -16,8 +18,9 @@ import torch
 from modelopt.torch.export import export_hf_checkpoint
 from modelopt.torch.quantization.qtensor import MXFP4QTensor, MXFP8QTensor, NVFP4QTensor
 from safetensors.torch import load_file, save_file
-from tiny_experts import model, shorten, write_values
 from transformers import LlamaConfig, LlamaForCausalLM
+
+from tests.compiler.checkpoints.vectors.tiny_experts import model, shorten, write_values
 
 CONFIGS = {
     "nvfp4": mtq.NVFP4_DEFAULT_CFG,

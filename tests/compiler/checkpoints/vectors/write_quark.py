@@ -1,6 +1,8 @@
 """Write the vectors of AMD Quark: checkpoints that it exports, and what it makes of them again.
 
-    python write_quark.py FOLDER      # in an environment with amd-quark 0.13 and transformers
+    python -m tests.compiler.checkpoints.vectors.write_quark FOLDER
+
+in an environment with amd-quark 0.13 and transformers.
 
 Every linear layer of a tiny model has another data type. `values.safetensors` holds the weights
 as Quark itself dequantizes them, float32. Of `dtype: "mx"` there are two: quark-mx is what
@@ -22,8 +24,9 @@ from quark.torch.quantization.config.type import Dtype
 from quark.torch.utils import create_pack_method
 from quark.torch.utils.llm.model_preparation import preprocess_for_quantization
 from safetensors.torch import load_file, save_file
-from tiny_experts import CONFIGS, model, shorten, write_values
 from transformers import LlamaConfig, LlamaForCausalLM
+
+from tests.compiler.checkpoints.vectors.tiny_experts import CONFIGS, model, shorten, write_values
 
 EXCLUDED = {
     "current": ("down_proj", "gate_proj"),

@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,8 +17,6 @@ from mxc.artifact.manifest import MODULE
 from mxc.runtime.simulated import SimulatedModel, load
 from mxc.simulator.code.code_object import CodeObjectKernel
 from mxc.simulator.watch.sanitizer import Sanitizer
-
-sys.path.append(str(Path(__file__).parent))
 
 
 def resources_of(artifact: Path) -> dict[str, Resources]:

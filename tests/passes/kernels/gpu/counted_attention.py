@@ -6,11 +6,11 @@ Rows that are written are those that are there already, so that numbers are thos
 from collections.abc import Sequence
 
 import numpy as np
-from attention_cases import ENTRIES, PAGE, TYPES, Array, Case, Inputs, build
 from iree.compiler import ir
 
 from mxc.dialects.context import new_context
 from mxc.dialects.rotary_writes import rotary_write
+from tests.passes.attention_cases import ENTRIES, PAGE, TYPES, Array, Case, Inputs, build
 
 
 def program(case: Case, times: int = 1) -> str:

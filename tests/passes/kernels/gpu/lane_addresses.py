@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 from iree.compiler import ir
-from lane_program import Operation
-from lane_values import Array, Memory
+
+from tests.passes.kernels.gpu.lane_program import Operation
+from tests.passes.kernels.gpu.lane_values import Array, Memory
 
 #: Bits of an address in one memory.
 _ADDRESS = 40

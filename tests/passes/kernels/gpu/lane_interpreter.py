@@ -12,10 +12,20 @@ from typing import Any
 
 import numpy as np
 from iree.compiler import ir
-from lane_addresses import LaneAddresses
-from lane_moves import LaneMoves
-from lane_program import Block, Operation, Value, read
-from lane_values import FLOATS, Array, Memory, floats, kind_of, raw_of, regroup, with_sign
+
+from tests.passes.kernels.gpu.lane_addresses import LaneAddresses
+from tests.passes.kernels.gpu.lane_moves import LaneMoves
+from tests.passes.kernels.gpu.lane_program import Block, Operation, Value, read
+from tests.passes.kernels.gpu.lane_values import (
+    FLOATS,
+    Array,
+    Memory,
+    floats,
+    kind_of,
+    raw_of,
+    regroup,
+    with_sign,
+)
 
 _INTEGERS = {
     "arith.addi": np.add,

@@ -18,8 +18,9 @@ from typing import Any
 
 import numpy as np
 from iree.compiler import ir
-from lane_program import Operation
-from lane_values import Array, floats, kind_of, raw_of
+
+from tests.passes.kernels.gpu.lane_program import Operation
+from tests.passes.kernels.gpu.lane_values import Array, floats, kind_of, raw_of
 
 WAVE = 32
 #: Where element i of a lane of group g = lane / 16 is along K, by depth and bits of an element.

@@ -7,7 +7,8 @@ from functools import cached_property
 from typing import Any
 
 from iree.compiler import ir
-from lane_values import Kind, kind_of_type
+
+from tests.passes.kernels.gpu.lane_values import Kind, kind_of_type
 
 
 @dataclass(eq=False)

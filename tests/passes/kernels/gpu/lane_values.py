@@ -12,7 +12,7 @@ from iree.compiler import ir
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from lane_program import Value
+    from tests.passes.kernels.gpu.lane_program import Value
 
 Array = NDArray[Any]
 #: Element type, its bits, and elements of a value.

@@ -10,7 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attention_cases import (
+from numpy.typing import NDArray
+
+from mxc.dialects.attention import AttentionChunk
+from mxc.passes.kernels.gpu.attention.shape import PIECE_KEYS
+from tests.passes.attention_cases import (
     KEYS,
     VALUES,
     Case,
@@ -21,10 +25,6 @@ from attention_cases import (
     program,
     seen,
 )
-from numpy.typing import NDArray
-
-from mxc.dialects.attention import AttentionChunk
-from mxc.passes.kernels.gpu.attention.shape import PIECE_KEYS
 
 #: One tile of rows or two, of several tokens and of parts of one; groups that do not divide a tile;
 #: windows and chunks of less than a block of keys, and a window of more than two pieces; pools in

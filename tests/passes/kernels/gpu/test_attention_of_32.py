@@ -9,10 +9,8 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-import lane_interpreter
 import numpy as np
 import pytest
-from attention_cases import KEYS, PAGE, Case, Inputs, check, draw, program, seen
 from iree.compiler import ir
 from numpy.typing import NDArray
 
@@ -21,6 +19,8 @@ from mxc.dialects.attention import AttentionChunk
 from mxc.dialects.context import new_context
 from mxc.passes import base
 from mxc.passes.kernels.gpu.attention.shape import PIECE_KEYS, TAIL
+from tests.passes.attention_cases import KEYS, PAGE, Case, Inputs, check, draw, program, seen
+from tests.passes.kernels.gpu import lane_interpreter
 
 TARGETS = ["gfx1201", "gfx1250", "gfx1151"]
 #: Heads of less than a chunk of D, of some and of a part of one; queries in registers and in shared

@@ -10,14 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import counted_attention
-import lane_interpreter
 import numpy as np
 import pytest
-from attention_cases import KEYS, Case, Inputs, check, draw, program
 from iree.compiler import ir
 from numpy.typing import NDArray
-from test_attention_of_32 import attend, pieces_of
 
 import mxc
 from mxc.compiler.pipelines import pipeline
@@ -27,6 +23,9 @@ from mxc.passes.kernels.gpu.attention.shape import TAIL
 from mxc.simulator.host import hal
 from mxc.simulator.run.launch import launch
 from mxc.simulator.run.translate import TranslatedKernel
+from tests.passes.attention_cases import KEYS, Case, Inputs, check, draw, program
+from tests.passes.kernels.gpu import counted_attention, lane_interpreter
+from tests.passes.kernels.gpu.test_attention_of_32 import attend, pieces_of
 
 #: Two tiles of rows of a token and a result in bf16; heads of values in two slices, and a window.
 TWO, SLICED = Case(1, 20, 32, rounded=True), Case(1, 2, 256, reach=300)

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from rings import (
+
+from tests.passes.kernels.gpu.rings import (
     E2M3,
     E3M2,
     E4M3,

@@ -12,7 +12,6 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import pytest
-from rings import compiler, drains
 
 from mxc.passes.kernels.gpu.dense.spans import Spans
 from mxc.passes.kernels.gpu.dense.stream import DenseStream
@@ -25,6 +24,7 @@ from mxc.simulator.run.translate import TranslatedKernel
 from mxc.simulator.watch.count import Counter
 from mxc.simulator.watch.observe import ObserverGroup
 from mxc.simulator.watch.sanitizer import Sanitizer
+from tests.passes.kernels.gpu.rings import compiler, drains
 
 Array = npt.NDArray[Any]
 #: Activations that are f32, of which bf16 are multiplied.

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_dense_attention import Case, check, draw, program
+
+from tests.passes.test_dense_attention import Case, check, draw, program
 
 #: Sequences of one, whose pieces have waves of their own; prompts, of which a wave may have two
 #: tiles of rows; keys of part of a piece and of several; values of another size.

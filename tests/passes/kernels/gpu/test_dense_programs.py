@@ -16,7 +16,6 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, func
 from iree.runtime import HalElementType
 from numpy.typing import NDArray
-from test_dynamic_rows import gate
 
 from mxc.compiler.steps import CompileRequest
 from mxc.compiler.worker import compile_program
@@ -31,6 +30,7 @@ from mxc.simulator.host.hal import HalBuffer, HalDevice, View
 from mxc.simulator.host.vm import Machine
 from mxc.simulator.host.vm_module import read_module
 from mxc.simulator.watch.sanitizer import Sanitizer
+from tests.passes.kernels.gpu.test_dynamic_rows import gate
 
 Array = NDArray[Any]
 BF16 = ml_dtypes.bfloat16

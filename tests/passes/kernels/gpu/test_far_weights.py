@@ -5,10 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import test_dense as dense
 from iree.compiler import ir
-from rings import ACROSS, E4M3, F4, SQUARE, Case, compile_rings, scaled, simulate
-from test_ring import gated
 
 from mxc.dialects.amdgpu import BEYOND
 from mxc.dialects.context import new_context
@@ -19,6 +16,18 @@ from mxc.passes.kernels.gpu.calls import match
 from mxc.passes.kernels.gpu.fragments import TileInstruction
 from mxc.passes.kernels.gpu.schedule import GpuSchedule
 from mxc.passes.kernels.gpu.stream import StreamKernel
+from tests.passes.kernels.gpu import test_dense as dense
+from tests.passes.kernels.gpu.rings import (
+    ACROSS,
+    E4M3,
+    F4,
+    SQUARE,
+    Case,
+    compile_rings,
+    scaled,
+    simulate,
+)
+from tests.passes.kernels.gpu.test_ring import gated
 
 #: Ends of rows and columns; each side straight to registers and in LDS.
 RINGS = [

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from rings import (
+
+from tests.passes.kernels.gpu.rings import (
     E2M3,
     E3M2,
     E4M3,

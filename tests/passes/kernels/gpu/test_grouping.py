@@ -7,7 +7,6 @@ gfx1201, in waves of 32, is run by an interpreter of MLIR (lane_interpreter.py).
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import lane_interpreter
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +18,7 @@ from mxc.compiler.pipelines import pipeline
 from mxc.dialects.context import new_context
 from mxc.dialects.expert_groups import group_by_expert
 from mxc.passes import base
+from tests.passes.kernels.gpu import lane_interpreter
 
 Array = npt.NDArray[Any]
 Integers = npt.NDArray[np.int32]

@@ -9,14 +9,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-import lane_interpreter
 import ml_dtypes
 import numpy as np
 import pytest
 from iree.compiler import ir
 from iree.compiler.dialects import arith, func
 from numpy.typing import NDArray
-from test_dynamic_rows import E4M3, F4, FLOATS, operand
 
 from mxc.artifact.pages import stored_positions
 from mxc.compiler.models.blocks.primitives import parts_of
@@ -31,6 +29,8 @@ from mxc.formats.formats import FORMATS
 from mxc.formats.reference import quantize
 from mxc.passes import base
 from mxc.passes.kernels.gpu.dense.spans import Spans
+from tests.passes.kernels.gpu import lane_interpreter
+from tests.passes.kernels.gpu.test_dynamic_rows import E4M3, F4, FLOATS, operand
 
 Array = NDArray[Any]
 #: Pages, their entries, of which keys are in this one, and their positions.

@@ -6,11 +6,12 @@ The checks of the other files would be worth little if they did not fail for the
 import re
 
 import pytest
-import test_attention_of_32 as attention
-import test_waves_of_32 as products
-from attention_cases import Case, check, draw
 from iree.compiler import ir
-from test_stream import E2M3, E4M3, F4
+
+from tests.passes.attention_cases import Case, check, draw
+from tests.passes.kernels.gpu import test_attention_of_32 as attention
+from tests.passes.kernels.gpu import test_waves_of_32 as products
+from tests.passes.kernels.gpu.test_stream import E2M3, E4M3, F4
 
 MASK = (r"arith.cmpi ult, ", "arith.cmpi ule, ")
 #: A mask that is an element longer, so that memory is read beyond its end; scales of the other half

@@ -7,16 +7,26 @@ the others, in waves of 32, are run by an interpreter of MLIR (lane_interpreter.
 from collections.abc import Callable
 from typing import Any
 
-import lane_interpreter
 import numpy as np
 import pytest
 from iree.compiler import ir
-from recurrence_cases import Array, Case, Convolution, Given, Rule, check, check_cuts, draw, program
 
 from mxc.compiler.pipelines import pipeline
 from mxc.dialects.context import new_context
 from mxc.passes import base
 from mxc.passes.kernels.gpu.recurrences.delta_rule import GpuDeltaRule
+from tests.passes.kernels.gpu import lane_interpreter
+from tests.passes.recurrence_cases import (
+    Array,
+    Case,
+    Convolution,
+    Given,
+    Rule,
+    check,
+    check_cuts,
+    draw,
+    program,
+)
 
 #: One workgroup a head and several; lanes of two waves and of four; vectors of one, two and four
 #: elements; a decay for each row of a state. Columns that fill workgroups, and that do not.

@@ -7,7 +7,17 @@ import numpy as np
 import pytest
 from iree.compiler import ir
 from iree.compiler.dialects import arith, func, tensor
-from rings import (
+
+from mxc.dialects.boundary import unpack
+from mxc.dialects.context import new_context
+from mxc.dialects.generic import generic
+from mxc.dialects.scaled import scaled_contraction
+from mxc.passes.kernels.gpu.choice import choose
+from mxc.passes.kernels.gpu.cost import Problem
+from mxc.passes.kernels.gpu.ring.staging import Slice, StageLayout
+from mxc.simulator.run.launch import launch
+from mxc.simulator.run.translate import TranslatedKernel
+from tests.passes.kernels.gpu.rings import (
     ACROSS,
     E2M3,
     E3M2,
@@ -24,16 +34,6 @@ from rings import (
     side,
     simulate,
 )
-
-from mxc.dialects.boundary import unpack
-from mxc.dialects.context import new_context
-from mxc.dialects.generic import generic
-from mxc.dialects.scaled import scaled_contraction
-from mxc.passes.kernels.gpu.choice import choose
-from mxc.passes.kernels.gpu.cost import Problem
-from mxc.passes.kernels.gpu.ring.staging import Slice, StageLayout
-from mxc.simulator.run.launch import launch
-from mxc.simulator.run.translate import TranslatedKernel
 
 #: Every pair of widths and every element, each side straight to registers and in LDS; ends of rows
 #: and columns; K of whole and cut stages, halves of spans and spans, from one span to some in a

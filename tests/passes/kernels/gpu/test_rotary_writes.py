@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import lane_interpreter
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +26,7 @@ from mxc.dialects.context import new_context
 from mxc.dialects.rotary_writes import rotary_write
 from mxc.formats.reference import quantize
 from mxc.passes import base
+from tests.passes.kernels.gpu import lane_interpreter
 
 Array = npt.NDArray[Any]
 

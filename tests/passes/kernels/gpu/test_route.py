@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import lane_interpreter
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +25,7 @@ from mxc.dialects.generic import generic
 from mxc.dialects.routes import route
 from mxc.dialects.row_norms import row_norm
 from mxc.passes import base
+from tests.passes.kernels.gpu import lane_interpreter
 
 Array = npt.NDArray[Any]
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import lane_interpreter
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +20,7 @@ from mxc.dialects.context import new_context
 from mxc.dialects.generic import generic
 from mxc.dialects.row_norms import row_norm, sum_experts
 from mxc.passes import base
+from tests.passes.kernels.gpu import lane_interpreter
 
 Array = npt.NDArray[Any]
 

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from iree.compiler import tools
-from rings import program
 
 from mxc.compiler.iree import LLVM_FLAGS
 from mxc.compiler.report.issue_model import estimate
@@ -16,6 +15,7 @@ from mxc.passes.kernels.gpu.schedule import GpuSchedule
 from mxc.passes.kernels.gpu.sides import ScaledBlocks
 from mxc.passes.kernels.gpu.stream import StreamKernel
 from mxc.targets.amd import GFX942
+from tests.passes.kernels.gpu.rings import program
 
 
 def test_one_k_step_is_loaded_while_another_is_multiplied(tmp_path: Path) -> None:

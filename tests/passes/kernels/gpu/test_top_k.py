@@ -7,7 +7,6 @@ the others, in waves of 32, are run by an interpreter of MLIR (lane_interpreter.
 from collections.abc import Callable
 from typing import Any
 
-import lane_interpreter
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -18,6 +17,7 @@ from mxc.compiler.pipelines import pipeline
 from mxc.dialects.context import new_context
 from mxc.dialects.linalg_ext import top_k
 from mxc.passes import base
+from tests.passes.kernels.gpu import lane_interpreter
 
 Array = npt.NDArray[Any]
 

@@ -8,17 +8,28 @@ import json
 import re
 from pathlib import Path
 
-import lane_interpreter
 import numpy as np
 import pytest
 from iree.compiler import ir
-from test_stream import E2M3, E3M2, E4M3, E5M2, F4, FLOATS, NVFP4, Array, operand, program
 
 from mxc.compiler.pipelines import pipeline
 from mxc.dialects.context import new_context
 from mxc.formats.formats import FORMATS
 from mxc.passes import base
 from mxc.passes.kernels.gpu.dense.spans import Spans
+from tests.passes.kernels.gpu import lane_interpreter
+from tests.passes.kernels.gpu.test_stream import (
+    E2M3,
+    E3M2,
+    E4M3,
+    E5M2,
+    F4,
+    FLOATS,
+    NVFP4,
+    Array,
+    operand,
+    program,
+)
 
 CASES = [
     # K with a tail in the scales of a lane, less than a step, several waves along K and along rows
