@@ -109,6 +109,11 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_unconfigure() -> None:
+    """Let the end of the process collect everything: nanobind lists what is left."""
+    gc.unfreeze()
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say so."""
     if browser.command() is None and browser.REQUIRED not in os.environ:
