@@ -91,5 +91,5 @@ def _show(result: KernelResult | FunctionResult) -> None:
     line += f"of {result.bound:.2g}, {1e6 * result.seconds:.1f} us"
     model = getattr(result, "model_seconds", None)
     if model:
-        line += f", {1e6 * model:.1f} estimated"
+        line += f", {1e6 * model:.1f} us estimated"
     print(line, flush=True)
