@@ -121,7 +121,7 @@ class Browser:
     def type(self, text: str, key: str = "Enter") -> None:
         """Type into the field that has the focus, then a key."""
         self.call("Input.insertText", text=text)
-        code = {"key": key, "code": key, "windowsVirtualKeyCode": 13, "text": "\r"}
+        code: dict[str, Any] = {"key": key, "code": key, "windowsVirtualKeyCode": 13, "text": "\r"}
         self.call("Input.dispatchKeyEvent", type="keyDown", **code)
         self.call("Input.dispatchKeyEvent", type="keyUp", **code)
 

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -247,7 +248,7 @@ def plain_artifact(_plain: Path, tmp_path: Path) -> Path:
 def rewrite() -> Callable[..., None]:
     """Replace fields of an artifact's manifest: `rewrite(folder, mxc_version="9")`."""
 
-    def change(folder: Path, **fields: object) -> None:
+    def change(folder: Path, **fields: Any) -> None:
         file = folder / MANIFEST
         manifest = Manifest.from_json(file.read_text(), str(file))
         file.write_text(replace(manifest, **fields).to_json())

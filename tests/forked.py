@@ -78,7 +78,8 @@ def _listen(place: str) -> None:
     listener.listen(64)
     if os.fork():
         os._exit(0)  # so that the server is nobody's child
-    while 0 not in select.select([0, listener], [], [])[0]:
+    waited: list[Any] = [0, listener]
+    while 0 not in select.select(waited, [], [])[0]:
         line, _ = listener.accept()
         if os.fork() == 0:
             listener.close()

@@ -77,7 +77,8 @@ class ForkedChild(child.Child):
             line = _begun(_place_with(type(self).place(), _more.get()), request, files)
         os.close(reads)
         os.close(writes)
-        self.process = _Process(*line, os.fdopen(stdin, "wb"), os.fdopen(stdout, "rb"))
+        begun: Any = _Process(*line, os.fdopen(stdin, "wb"), os.fdopen(stdout, "rb"))
+        self.process = begun
         self.end = weakref.finalize(self, child._end, self.process)
 
     def _ended(self) -> child.ChildExited:
@@ -129,4 +130,5 @@ def use(place: Callable[[], str]) -> None:
             _more.reset(before)
 
     ForkedChild.place = staticmethod(place)
-    worker.Child, worker._answer = ForkedChild, answer_with
+    its: Any = worker
+    its.Child, its._answer = ForkedChild, answer_with

@@ -75,9 +75,10 @@ class Compiler(iree.Compiler):
         super().write_module(path)
         if self._file is not None:
             found = {"": path.read_bytes()}
-            for file in sorted(self._code_dir.rglob("*")) if self._code_dir else ():
-                if file.is_file():
-                    found[file.relative_to(self._code_dir).as_posix()] = file.read_bytes()
+            folder = self._code_dir
+            for file in sorted(folder.rglob("*")) if folder else ():
+                if folder and file.is_file():
+                    found[file.relative_to(folder).as_posix()] = file.read_bytes()
             _write(self._file, found)
 
 
@@ -101,7 +102,8 @@ def _write(file: Path, found: dict[str, bytes]) -> None:
 
 def use() -> None:
     """Have this process compile so, and those that are forked from it."""
-    compile_here, entries_of = driver.compile_here, driver.entries_of
+    its: Any = driver
+    compile_here, entries_of = its.compile_here, its.entries_of
 
     def compile_it(request: CompileRequest, *rest: Any) -> Compiled:
         _dumped[:] = [request] * (request.dump_dir is not None)
@@ -113,7 +115,9 @@ def use() -> None:
             return entries_of(request)
         return CompileCache(Path(os.environ[FOLDER]) / _KERNELS, LIMIT)
 
-    iree.Compiler, driver.compile_here, driver.entries_of = Compiler, compile_it, kernels_of
+    below: Any = iree
+    below.Compiler = Compiler
+    its.compile_here, its.entries_of = compile_it, kernels_of
 
 
 def trim(folder: Path) -> None:

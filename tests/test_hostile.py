@@ -4,9 +4,10 @@
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import hostile_cases
 import pytest
@@ -54,7 +55,9 @@ def test_manifests(runner: Runner, bases: dict[str, Path], base: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [reports, archives, modules, tokenizers])
-def test_files_of_an_artifact(runner: Runner, bases: dict[str, Path], kind) -> None:
+def test_files_of_an_artifact(
+    runner: Runner, bases: dict[str, Path], kind: Callable[..., Any]
+) -> None:
     assert not faults(runner, kind(bases, Random(SEED)), 30)
 
 
@@ -63,7 +66,7 @@ def test_templates(runner: Runner, bases: dict[str, Path]) -> None:
 
 
 @pytest.mark.parametrize("kind", [arrays, options])
-def test_arguments(runner: Runner, kind) -> None:
+def test_arguments(runner: Runner, kind: Callable[..., Any]) -> None:
     assert not faults(runner, kind(Random(SEED)), 40)
 
 

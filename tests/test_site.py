@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer.main
@@ -35,7 +36,8 @@ def headings(page: Path, level: int) -> list[str]:
 
 
 def test_the_reference_is_whole(site: Path) -> None:
-    commands = typer.main.get_command(app).commands
+    command: Any = typer.main.get_command(app)
+    commands = command.commands
     assert headings(site / "reference/commands.html", 2) == [f"mxc {name}" for name in commands]
     assert headings(site / "reference/passes.html", 2) == [cls.name for cls in PASSES]
 

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import matrix
 import pytest
@@ -25,6 +26,7 @@ from fuzz.description import (
 from iree.compiler import ir
 from matrix_cases import Case
 from matrix_objects import Module, disagreements, read
+from matrix_rows import Row
 from matrix_spellings import spelled, spelling_cases
 
 from mxc.compiler.report import Report
@@ -69,7 +71,7 @@ def test_a_report_agrees_with_its_module(compiled: tuple[Report, Module]) -> Non
 Change = Callable[[Report], Report]
 
 
-def of_kernel(**fields: object) -> Change:
+def of_kernel(**fields: Any) -> Change:
     def change(report: Report) -> Report:
         (own,) = (each for each in report.kernels if each.name == report.matmuls[0].kernel)
         others = (each for each in report.kernels if each is not own)
@@ -79,7 +81,7 @@ def of_kernel(**fields: object) -> Change:
     return change
 
 
-def of_contraction(**fields: object) -> Change:
+def of_contraction(**fields: Any) -> Change:
     return lambda report: dataclasses.replace(
         report, matmuls=(dataclasses.replace(report.matmuls[0], **fields),)
     )
@@ -168,9 +170,9 @@ def test_rows_that_are_known_are_not_measured_again(
 ) -> None:
     measured: list[str] = []
 
-    def measure(case: Case, record: object) -> matrix.Row:
+    def measure(case: Case, record: object) -> Row:
         measured.append(case.name)
-        return matrix.Row(name=case.name, group=case.group, target="gfx950", seconds=1)
+        return Row(name=case.name, group=case.group, target="gfx950", seconds=1)
 
     monkeypatch.setattr(matrix, "measure", measure)
     file = tmp_path / "rows.jsonl"

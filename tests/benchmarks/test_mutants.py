@@ -3,7 +3,9 @@
 import builtins
 from pathlib import Path
 from types import FunctionType
+from typing import Any
 
+import pytest
 from mutation.change import chosen, mutated
 from mutation.reach import with_marks
 from mutation.trial import put
@@ -45,7 +47,7 @@ def test_mutants_are_in_functions_and_not_in_assertions(tmp_path: Path) -> None:
 
 def test_functions_that_are_imported_do_what_the_mutant_says(tmp_path: Path) -> None:
     (tmp_path / "it.py").write_text(SOURCE)
-    module: dict = {}
+    module: dict[str, Any] = {}
     exec(compile(SOURCE, "it.py", "exec"), module)
     functions = [module["larger"], module["Two"].add]
     assert all(isinstance(each, FunctionType) for each in functions)
@@ -57,10 +59,10 @@ def test_functions_that_are_imported_do_what_the_mutant_says(tmp_path: Path) -> 
     assert [*map(module["larger"], (2, 9)), module["Two"]().add()] == [2, 2, 8]
 
 
-def test_a_line_is_marked_when_its_statement_runs(monkeypatch) -> None:
+def test_a_line_is_marked_when_its_statement_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     reached = bytearray(30)
     monkeypatch.setattr(builtins, "__reached__", reached, raising=False)
-    module: dict = {}
+    module: dict[str, Any] = {}
     exec(compile(with_marks(SOURCE.encode(), 10), "it.py", "exec"), module)
     assert not any(reached)
     assert module["larger"](2) == 2

@@ -6,6 +6,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import triton_kernels
 from triton_case import Case
@@ -34,7 +35,7 @@ def test_results_and_no_accusation(target: str, case: Case) -> None:
 def test_a_wrong_result_would_be_seen() -> None:
     case = next(case for case in triton_kernels.cases() if case.name == "add fp32")
 
-    def build(rng: object) -> object:
+    def build(rng: np.random.Generator) -> Any:
         given, wanted = case.build(rng)
         return given, {"out": wanted["out"] + 0.1}
 
@@ -60,7 +61,7 @@ def test_a_race_in_their_code_would_be_seen(
     case = next(c for c in triton_kernels.cases() if c.name == name)
     compiled = triton_kernels.compiled
 
-    def changed(*given: object) -> SimpleNamespace:
+    def changed(*given: Any) -> SimpleNamespace:
         made = compiled(*given)
         code = made.asm[form]
         assert was in code

@@ -320,22 +320,22 @@ def test_compile_report_and_run_a_program(place: Place, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     q = mxc.quantize(rng.standard_normal((64, 64)).astype(np.float32), "mxfp4")
     x = rng.standard_normal((1, 64)).astype(np.float32)
-    arrays = {"x": x.reshape(1, 2, 32), "b": q.elements.reshape(64, 2, 16), "t": q.scales}
+    arrays = dict[str, Any](x=x.reshape(1, 2, 32), b=q.elements.reshape(64, 2, 16), t=q.scales)
     inputs = []
     for name, array in arrays.items():
         np.save(tmp_path / f"{name}.npy", array)
         inputs += ["--input", str(tmp_path / f"{name}.npy")]
     runner = CliRunner()
-    words = ["run", str(place.artifact), *inputs, "--output", str(tmp_path / "y.npy")]
-    result = runner.invoke(app, words)
+    ran = ["run", str(place.artifact), *inputs, "--output", str(tmp_path / "y.npy")]
+    result = runner.invoke(app, ran)
     assert result.exit_code == 0, result.stderr
     wanted = x.astype(np.float64) @ mxc.dequantize(q).astype(np.float64).T
     bound = 65 * 2.0**-24 * (np.abs(x) @ np.abs(mxc.dequantize(q)).T)
     assert np.all(np.abs(np.load(tmp_path / "y.npy") - wanted) <= bound)
 
     # A tensor of rank 0 and a number look alike in the manifest; either is given as a number.
-    words = ["run", str(place.artifact), "--function", "scale"]
-    result = runner.invoke(app, [*words, "--input", "2.5", "--input", "-3", "--input", "21"])
+    ran = ["run", str(place.artifact), "--function", "scale"]
+    result = runner.invoke(app, [*ran, "--input", "2.5", "--input", "-3", "--input", "21"])
     assert result.exit_code == 0, result.stderr
     assert result.stdout.split("\n")[1::2] == ["-7.5", "-3.0", "42"]
     result = runner.invoke(app, ["report", str(place.artifact)])
@@ -388,9 +388,10 @@ def test_the_table_keeps_to_the_width(width: int) -> None:
         bytes_minimum=1 << 29, fallback="a reason",
     )  # fmt: skip
     report = Report(target="gfx950", matmuls=(matmul,) * 2, kernels=(), functions=())
-    console = Console(width=width, file=io.StringIO())
+    written = io.StringIO()
+    console = Console(width=width, file=written)
     console.print(render(report, console.width))
-    text = console.file.getvalue()
+    text = written.getvalue()
     assert max(len(line.rstrip()) for line in text.splitlines()) <= width
     assert "…" not in text
     for wanted in ("bf16 x mxfp4 -> f32", "2.00", "[1]", "[1] a reason", "prefill", "16x5760x2880"):

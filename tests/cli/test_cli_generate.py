@@ -3,7 +3,9 @@
 import io
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tokenizers import Tokenizer, processors
@@ -21,7 +23,7 @@ def mxc(*words: object) -> Result:
     return CliRunner().invoke(app, [str(word) for word in words])
 
 
-def answer(*words: object) -> dict[str, object]:
+def answer(*words: object) -> dict[str, Any]:
     result = mxc(*words, "--json")
     assert result.exit_code == 0, result.stderr
     return json.loads(result.stdout)
@@ -51,7 +53,7 @@ def test_json(toy_artifact: Path) -> None:
     assert all(value > 0 for value in timings.values())
 
 
-def test_tokens_in_and_no_tokenizer(toy_artifact: Path, rewrite) -> None:
+def test_tokens_in_and_no_tokenizer(toy_artifact: Path, rewrite: Callable[..., None]) -> None:
     files = dict(load(toy_artifact).manifest.files)
     del files[TOKENIZER]
     rewrite(toy_artifact, files=files)
@@ -70,7 +72,7 @@ def test_default_length_is_what_fits(toy_artifact: Path) -> None:
     assert got["finish_reason"] == "length"
 
 
-def test_stop_token_and_stop_text(toy_artifact: Path, rewrite) -> None:
+def test_stop_token_and_stop_text(toy_artifact: Path, rewrite: Callable[..., None]) -> None:
     got = answer("generate", toy_artifact, "--prompt-tokens", "1", "--stop", "w6 w6")
     assert (got["text"], got["finish_reason"], got["tokens"]) == ("", "stop", [6, 6])
     model = load(toy_artifact).manifest.model
@@ -89,7 +91,7 @@ def test_sampling_options_and_seed(toy_artifact: Path) -> None:
     assert answer(*words, "--seed", 1, "--min-p", 1)["tokens"] == [6] * 16
 
 
-def test_chat_and_raw(toy_artifact: Path, rewrite) -> None:
+def test_chat_and_raw(toy_artifact: Path, rewrite: Callable[..., None]) -> None:
     """A prompt is a message of the user where there is a template, and --raw is as it stands.
 
     The tokenizer puts w0 before a text; a template has said already what comes first.

@@ -47,7 +47,7 @@ def mxc(*words: object) -> Result:
 
 
 def test_run_writes_results(plain_artifact: Path, tmp_path: Path) -> None:
-    a, b = np.float32([1, 2, 3, 4]), np.float32([0.5, 0.5, 0.5, 0.5])
+    a, b = np.array([1, 2, 3, 4], np.float32), np.array([0.5, 0.5, 0.5, 0.5], np.float32)
     np.save(tmp_path / "a.npy", a)
     np.save(tmp_path / "b.npy", b)
     words = ["run", plain_artifact, "--input", tmp_path / "a.npy", "--input", tmp_path / "b.npy"]

@@ -5,7 +5,9 @@ import os
 import re
 import shutil
 import struct
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,14 +18,15 @@ from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_
 from mxc.compiler.models.model import open_model
 from mxc.errors import CheckpointError
 
+Edit = Callable[..., Any]
+Parts = tuple[str, ...]
 FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 INDEX = "model.safetensors.index.json"
-BLOCKS = "model.layers.0.mlp.experts.gate_up_proj_blocks"
-SCALES = "model.layers.0.mlp.experts.gate_up_proj_scales"
+BLOCKS, SCALES = (f"model.layers.0.mlp.experts.gate_up_proj_{n}" for n in ("blocks", "scales"))
 
 
 @pytest.fixture(scope="module")
-def good(tmp_path_factory):
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("good")
     write_gpt_oss(folder, GptOssOptions(num_hidden_layers=1), tokenizer=False)
     return folder
@@ -42,13 +45,12 @@ def refused(folder: Path, *parts: str) -> None:
         open_model(folder)
 
 
-def edit_json(path: Path, **changes) -> None:
-    raw = json.loads(path.read_text())
-    raw.update(changes)
+def edit_json(path: Path, **changes: Any) -> None:
+    raw = json.loads(path.read_text()) | changes
     path.write_text(json.dumps({k: v for k, v in raw.items() if v is not ...}))
 
 
-def edit_header(path: Path, edit, tail: bytes = b"") -> None:
+def edit_header(path: Path, edit: Callable[..., bytes | None], tail: bytes = b"") -> None:
     """Rewrite the header of a shard; `edit` changes it in place or returns the new text."""
     data = path.read_bytes()
     size = struct.unpack("<Q", data[:8])[0]
@@ -57,7 +59,7 @@ def edit_header(path: Path, edit, tail: bytes = b"") -> None:
     path.write_bytes(struct.pack("<Q", len(text)) + text + data[8 + size :] + tail)
 
 
-def edit_tensors(folder: Path, edit) -> None:
+def edit_tensors(folder: Path, edit: Edit) -> None:
     """Change the tensors of the whole checkpoint and write them as one file without an index."""
     tensors = load_file(folder / FIRST) | load_file(folder / SECOND)
     edit(tensors)
@@ -69,36 +71,36 @@ def edit_tensors(folder: Path, edit) -> None:
 # ---- folder, shards, index ----
 
 
-def test_good_is_good(folder: Path):
+def test_good_is_good(folder: Path) -> None:
     open_model(folder)
     edit_header(folder / FIRST, lambda header: None)
     edit_tensors(folder, lambda tensors: None)
     open_model(folder)
 
 
-def test_not_a_folder(tmp_path: Path):
+def test_not_a_folder(tmp_path: Path) -> None:
     refused(tmp_path / "nowhere", "nowhere: wanted a checkpoint folder", "nothing there; check")
 
 
-def test_no_config(folder: Path):
+def test_no_config(folder: Path) -> None:
     (folder / "config.json").unlink()
     refused(folder, "bad: wanted a checkpoint folder", "a folder without config.json; fetch it")
     (folder / "manifest.json").touch()
     refused(folder, "bad: wanted a checkpoint folder", "found a compiled artifact; give")
 
 
-def test_no_weights(folder: Path):
+def test_no_weights(folder: Path) -> None:
     (folder / INDEX).unlink()
     refused(folder, "no weights; wanted model.safetensors", "converted")
 
 
-def test_missing_shard(folder: Path):
+def test_missing_shard(folder: Path) -> None:
     (folder / SECOND).unlink()
     refused(folder, "1 of the 2 shards", SECOND, "fetch")
 
 
 @pytest.mark.parametrize("cut", [1, 4096])
-def test_truncated_shard(folder: Path, cut: int):
+def test_truncated_shard(folder: Path, cut: int) -> None:
     data = (folder / SECOND).read_bytes()
     (folder / SECOND).write_bytes(data[:-cut])
     refused(
@@ -107,48 +109,48 @@ def test_truncated_shard(folder: Path, cut: int):
 
 
 @pytest.mark.parametrize("size", [0, 5, 200])
-def test_shard_cut_in_its_header(folder: Path, size: int):
+def test_shard_cut_in_its_header(folder: Path, size: int) -> None:
     (folder / FIRST).write_bytes((folder / FIRST).read_bytes()[:size])
     refused(folder, FIRST, "header", f"file of {size} bytes", "truncated or not safetensors")
 
 
-def test_trailing_bytes(folder: Path):
+def test_trailing_bytes(folder: Path) -> None:
     edit_header(folder / FIRST, lambda header: None, tail=b"\0" * 3)
     refused(folder, FIRST, "longer than its header says")
 
 
-def test_index_names_a_tensor_that_is_nowhere(folder: Path):
+def test_index_names_a_tensor_that_is_nowhere(folder: Path) -> None:
     names = json.loads((folder / INDEX).read_text())["weight_map"]
     edit_json(folder / INDEX, weight_map={**names, "ghost": SECOND})
     refused(folder, INDEX, "says tensor ghost is in " + SECOND, "does not hold it", "fetch")
 
 
-def test_index_names_the_wrong_shard(folder: Path):
+def test_index_names_the_wrong_shard(folder: Path) -> None:
     names = json.loads((folder / INDEX).read_text())["weight_map"]
     tensor = next(n for n, f in names.items() if f == FIRST)
     edit_json(folder / INDEX, weight_map={**names, tensor: SECOND})
     refused(folder, FIRST, f"holds tensor {tensor}", f"says it is in {SECOND}", "fetch")
 
 
-def test_index_does_not_name_a_tensor(folder: Path):
+def test_index_does_not_name_a_tensor(folder: Path) -> None:
     names = json.loads((folder / INDEX).read_text())["weight_map"]
     names.pop(BLOCKS)
     edit_json(folder / INDEX, weight_map=names)
     refused(folder, f"holds tensor {BLOCKS}", "does not name it", "fetch")
 
 
-def test_stray_shard(folder: Path):
+def test_stray_shard(folder: Path) -> None:
     shutil.copy(folder / FIRST, folder / "model-00003-of-00003.safetensors")
     refused(folder, "model-00003-of-00003.safetensors not named by", "remove the stray file")
 
 
-def test_index_leads_out_of_the_folder(folder: Path):
+def test_index_leads_out_of_the_folder(folder: Path) -> None:
     names = json.loads((folder / INDEX).read_text())["weight_map"]
     edit_json(folder / INDEX, weight_map={**names, BLOCKS: "../" + FIRST})
     refused(folder, INDEX, "lies outside of")
 
 
-def test_single_file_and_index(folder: Path):
+def test_single_file_and_index(folder: Path) -> None:
     shutil.copy(folder / FIRST, folder / "model.safetensors")
     refused(folder, "holds both", "Remove the other")
 
@@ -163,13 +165,13 @@ def test_single_file_and_index(folder: Path):
         ("\xff", "not JSON"),
     ],
 )
-def test_bad_json(folder: Path, name: str, text: str, why: str):
+def test_bad_json(folder: Path, name: str, text: str, why: str) -> None:
     (folder / name).write_bytes(text.encode("latin-1"))
     refused(folder, name, why)
 
 
 @pytest.mark.parametrize("weight_map", [..., [], {"a": 1}])
-def test_bad_weight_map(folder: Path, weight_map):
+def test_bad_weight_map(folder: Path, weight_map: Any) -> None:
     edit_json(folder / INDEX, weight_map=weight_map)
     refused(folder, INDEX, "wanted `weight_map`")
 
@@ -177,25 +179,25 @@ def test_bad_weight_map(folder: Path, weight_map):
 # ---- headers ----
 
 
-def test_huge_header_length(folder: Path):
+def test_huge_header_length(folder: Path) -> None:
     data = (folder / FIRST).read_bytes()
     for length in (1 << 62, len(data) - 7):
         (folder / FIRST).write_bytes(struct.pack("<Q", length) + data[8:])
         refused(folder, FIRST, f"found header length {length}", "truncated or not safetensors")
 
 
-def test_header_longer_than_the_format_allows(folder: Path):
+def test_header_longer_than_the_format_allows(folder: Path) -> None:
     (folder / FIRST).write_bytes(struct.pack("<Q", 100_000_001))
     os.truncate(folder / FIRST, 200_000_000)  # sparse
     refused(folder, FIRST, "at most 100000000 bytes, found header length 100000001")
 
 
-def test_header_that_is_not_json(folder: Path):
+def test_header_that_is_not_json(folder: Path) -> None:
     edit_header(folder / FIRST, lambda header: b"{" * 100)
     refused(folder, FIRST, "(header)", "not JSON")
 
 
-def test_header_with_a_tensor_twice(folder: Path):
+def test_header_with_a_tensor_twice(folder: Path) -> None:
     entry = b'"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}'
     edit_header(folder / FIRST, lambda header: b"{" + entry + b"," + entry + b"}")
     refused(folder, FIRST, "'a' is there twice")
@@ -213,7 +215,7 @@ def test_header_with_a_tensor_twice(folder: Path):
         ({"data_offsets": [10, 0]}, "takes"),
     ],
 )
-def test_bad_header_entry(folder: Path, entry: dict, why: str):
+def test_bad_header_entry(folder: Path, entry: dict[str, Any], why: str) -> None:
     file = json.loads((folder / INDEX).read_text())["weight_map"][SCALES]
     edit_header(folder / file, lambda header: header[SCALES].update(entry))
     refused(folder, file, SCALES, why)
@@ -237,7 +239,7 @@ def small(path: Path, offsets: list[tuple[int, int]], size: int) -> None:
         ([(4, 8), (8, 12)], "4 bytes before the first tensor t0"),
     ],
 )
-def test_overlaps_and_holes(tmp_path: Path, offsets, why: str):
+def test_overlaps_and_holes(tmp_path: Path, offsets: list[tuple[int, int]], why: str) -> None:
     small(tmp_path / "a.safetensors", offsets, 12)
     with pytest.raises(CheckpointError, match=f"a.safetensors.*{why}"):
         read_file(tmp_path / "a.safetensors")
@@ -246,7 +248,7 @@ def test_overlaps_and_holes(tmp_path: Path, offsets, why: str):
 # ---- tensors against config ----
 
 
-def reshape(name: str, change):
+def reshape(name: str, change: Callable[..., Any]) -> Callable[[dict[str, Any]], None]:
     return lambda tensors: tensors.update({name: change(tensors[name])})
 
 
@@ -279,7 +281,7 @@ def reshape(name: str, change):
         ),
     ],
 )
-def test_tensors_that_config_does_not_ask_for(folder: Path, edit, parts):
+def test_tensors_that_config_does_not_ask_for(folder: Path, edit: Edit, parts: Parts) -> None:
     edit_tensors(folder, edit)
     refused(folder, *parts)
 
@@ -298,7 +300,7 @@ def test_tensors_that_config_does_not_ask_for(folder: Path, edit, parts):
         ({"attention_bias": False}, ("unknown tensor model.layers.0.self_attn.k_proj.bias",)),
     ],
 )
-def test_config_that_contradicts_the_tensors(folder: Path, changes: dict, parts):
+def test_config_that_contradicts_the_tensors(folder: Path, changes: Any, parts: Parts) -> None:
     edit_json(folder / "config.json", **changes)
     refused(folder, *parts)
 
@@ -358,7 +360,7 @@ YARN = {
         ({"pad_token_id": 1.5}, ("token number or null for pad_token_id",)),
     ],
 )
-def test_bad_config(folder: Path, changes: dict, parts):
+def test_bad_config(folder: Path, changes: dict[str, Any], parts: Parts) -> None:
     if isinstance(changes.get("rope_scaling"), dict):
         scaling = {k: v for k, v in changes["rope_scaling"].items() if v is not ...}
         changes = {**changes, "rope_scaling": scaling}
@@ -366,30 +368,30 @@ def test_bad_config(folder: Path, changes: dict, parts):
     refused(folder, "config.json", *parts)
 
 
-def test_quantization_that_no_dialect_has(folder: Path):
+def test_quantization_that_no_dialect_has(folder: Path) -> None:
     edit_json(folder / "config.json", quantization_config={"quant_method": "gptq"})
     refused(folder, "quantization method 'gptq' is not supported; supported:", "gpt-oss", "quark")
 
 
-def test_bad_generation_config(folder: Path):
+def test_bad_generation_config(folder: Path) -> None:
     edit_json(folder / "generation_config.json", eos_token_id="stop")
     refused(folder, "generation_config.json", "eos_token_id", "'stop'")
     edit_json(folder / "generation_config.json", eos_token_id=[1, 999999])
     refused(folder, "eos_token_id 999999", "outside of the vocabulary", "Fetch")
 
 
-def test_experts_per_token_alone_is_enough(folder: Path):
+def test_experts_per_token_alone_is_enough(folder: Path) -> None:
     edit_json(folder / "config.json", num_experts_per_tok=...)
     assert open_model(folder).decoder.layers[0].mlp.choices == 2
 
 
-def test_unknown_tensor_asked_for(folder: Path):
+def test_unknown_tensor_asked_for(folder: Path) -> None:
     checkpoint = read_checkpoint(folder)
     with pytest.raises(CheckpointError, match=r"no tensor model.norm.wieght.*model.norm.weight"):
         checkpoint.record("model.norm.wieght")
 
 
-def test_file_cut_after_it_was_opened(folder: Path):
+def test_file_cut_after_it_was_opened(folder: Path) -> None:
     checkpoint = read_checkpoint(folder)
     record = checkpoint.record(BLOCKS)
     with record.file.open("r+b") as file:

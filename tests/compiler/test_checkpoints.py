@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,14 +47,14 @@ def parsed(folder: Path) -> GptOssConfig:
 
 
 @pytest.fixture(scope="module", params=SHAPES)
-def written(request, tmp_path_factory):
+def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp(request.param)
     shards = 1 if request.param == "no_bias_f16" else 3
     write_gpt_oss(folder, SHAPES[request.param], shards=shards)
     return folder
 
 
-def test_headers_and_bytes_are_those_of_the_safetensors_package(written: Path):
+def test_headers_and_bytes_are_those_of_the_safetensors_package(written: Path) -> None:
     checkpoint = read_checkpoint(written)
     theirs = {}
     for file in written.glob("*.safetensors"):
@@ -67,7 +68,7 @@ def test_headers_and_bytes_are_those_of_the_safetensors_package(written: Path):
         assert ours.tobytes() == tensor.contiguous().view(torch.uint8).numpy().tobytes()
 
 
-def test_every_dtype_that_torch_writes_is_read(tmp_path: Path):
+def test_every_dtype_that_torch_writes_is_read(tmp_path: Path) -> None:
     dtypes = {
         "BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "I16": torch.int16,
         "U16": torch.uint16, "F16": torch.float16, "BF16": torch.bfloat16, "I32": torch.int32,
@@ -81,7 +82,7 @@ def test_every_dtype_that_torch_writes_is_read(tmp_path: Path):
     assert {r.name: r.dtype for r in read_file(file)[0].values()} == {n: n for n in dtypes}
 
 
-def test_rows_are_read_as_slices(written: Path):
+def test_rows_are_read_as_slices(written: Path) -> None:
     checkpoint = read_checkpoint(written)
     record = checkpoint.record("model.embed_tokens.weight")
     whole = checkpoint.read(record)
@@ -91,7 +92,7 @@ def test_rows_are_read_as_slices(written: Path):
         checkpoint.read(record, record.shape[0], 1)
 
 
-def test_config_is_what_transformers_reads(written: Path):
+def test_config_is_what_transformers_reads(written: Path) -> None:
     ours = parsed(written)
     theirs = TheirConfig.from_pretrained(written)
     same = (
@@ -116,7 +117,9 @@ def test_config_is_what_transformers_reads(written: Path):
     "scaling",
     [{"attention_factor": 1.25}, {"mscale": 0.7, "mscale_all_dim": 1.3}, {"factor": 0.5}, {}],
 )
-def test_attention_factor_is_resolved_as_transformers_does(tmp_path: Path, scaling: dict):
+def test_attention_factor_is_resolved_as_transformers_does(
+    tmp_path: Path, scaling: dict[str, Any]
+) -> None:
     write_gpt_oss(tmp_path, tokenizer=False)
     raw = json.loads((tmp_path / "config.json").read_text())
     raw["rope_scaling"].update(scaling)
@@ -125,7 +128,7 @@ def test_attention_factor_is_resolved_as_transformers_does(tmp_path: Path, scali
     assert parse(raw, "config.json").rope_scaling.attention_factor == pytest.approx(factor)
 
 
-def test_transformers_loads_what_we_write(written: Path):
+def test_transformers_loads_what_we_write(written: Path) -> None:
     model, report = GptOssForCausalLM.from_pretrained(
         written,
         quantization_config=Mxfp4Config(dequantize=True),
@@ -143,7 +146,7 @@ def test_transformers_loads_what_we_write(written: Path):
     assert 0.3 < logits.square().mean().sqrt() < 10
 
 
-def test_transformers_saves_a_config_that_we_read(written: Path, tmp_path: Path):
+def test_transformers_saves_a_config_that_we_read(written: Path, tmp_path: Path) -> None:
     theirs = TheirConfig.from_pretrained(written)
     theirs.save_pretrained(tmp_path)
     raw = json.loads((tmp_path / "config.json").read_text())
@@ -151,7 +154,7 @@ def test_transformers_saves_a_config_that_we_read(written: Path, tmp_path: Path)
     assert parse(raw, "theirs") == parsed(written)
 
 
-def test_tokenizer_speaks_harmony(written: Path):
+def test_tokenizer_speaks_harmony(written: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(written)
     model = open_model(written)
     assert len(tokenizer) <= model.decoder.vocab_size
@@ -171,7 +174,7 @@ def test_tokenizer_speaks_harmony(written: Path):
     assert tokenizer.encode(chat).count(ids["<|start|>"]) == 3
 
 
-def test_same_seed_same_bytes(tmp_path: Path):
+def test_same_seed_same_bytes(tmp_path: Path) -> None:
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         write_gpt_oss(tmp_path / name, seed=seed)
     files = sorted(p.name for p in (tmp_path / "a").iterdir())
@@ -180,7 +183,7 @@ def test_same_seed_same_bytes(tmp_path: Path):
     assert content["a"] != content["c"]
 
 
-def test_eos_tokens_without_generation_config(tmp_path: Path):
+def test_eos_tokens_without_generation_config(tmp_path: Path) -> None:
     write_gpt_oss(tmp_path, tokenizer=False)
     (tmp_path / "generation_config.json").unlink()
     assert open_model(tmp_path).eos_tokens == (1,)

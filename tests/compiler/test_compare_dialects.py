@@ -15,19 +15,19 @@ VECTORS = Path(__file__).parent / "checkpoints" / "vectors"
 
 
 @pytest.fixture(scope="module")
-def gpt_oss(tmp_path_factory):
+def gpt_oss(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("gpt-oss")
     write_gpt_oss(folder, GptOssOptions(num_hidden_layers=1), tokenizer=False)
     return folder
 
 
 @pytest.mark.parametrize("to", ["quark", "compressed-tensors", "torchao", "gguf"])
-def test_experts_are_compared_whatever_holds_them(gpt_oss, tmp_path, to):
+def test_experts_are_compared_whatever_holds_them(gpt_oss: Path, tmp_path: Path, to: str) -> None:
     """In one tensor, a layer each, gate and up together or apart: the same values."""
     there = tmp_path / f"there{'.gguf' if to == 'gguf' else ''}"
     convert(gpt_oss, to, there)
-    sources = [open_checkpoint(gpt_oss), open_checkpoint(there)]
-    for pair in (sources, sources[::-1]):
+    sources = open_checkpoint(gpt_oss), open_checkpoint(there)
+    for pair in (sources, (sources[1], sources[0])):
         found = compare(*pair)
         assert found["result"] in ("same bytes", "same values"), found
         assert not found["only_in_first"] + found["only_in_second"]
@@ -41,7 +41,7 @@ def test_experts_are_compared_whatever_holds_them(gpt_oss, tmp_path, to):
         compare(*sources, "model.layers.7.x")
 
 
-def test_an_expert_that_differs_is_found(gpt_oss, tmp_path):
+def test_an_expert_that_differs_is_found(gpt_oss: Path, tmp_path: Path) -> None:
     """Rows of gate and up are interleaved: row 6 of both is row 3 of gate."""
     convert(gpt_oss, "compressed-tensors", tmp_path / "there")
     file = tmp_path / "there" / "model.safetensors"
@@ -54,7 +54,7 @@ def test_an_expert_that_differs_is_found(gpt_oss, tmp_path):
     assert (row["name"], row["elements"], row["first"][0]["row"]) == (f"{name}.weight", 1, 3)
 
 
-def test_names_of_mixtral_are_one_parameter(tmp_path):
+def test_names_of_mixtral_are_one_parameter(tmp_path: Path) -> None:
     convert(VECTORS / "quark-mixtral", "gguf", tmp_path / "there.gguf")
     found = compare(
         open_checkpoint(VECTORS / "quark-mixtral"), open_checkpoint(tmp_path / "there.gguf")

@@ -10,6 +10,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -203,7 +204,7 @@ def test_inputs_of_other_kinds(out: Path, tmp_path: Path, name: str, said: str) 
     ],
 )
 def test_options_that_the_model_cannot_have(
-    checkpoint: Path, out: Path, options: dict[str, object], said: str
+    checkpoint: Path, out: Path, options: dict[str, Any], said: str
 ) -> None:
     with pytest.raises((CheckpointError, ArtifactError), match=said):
         mxc.compile(checkpoint, **options)
@@ -212,7 +213,7 @@ def test_options_that_the_model_cannot_have(
 
 @pytest.mark.parametrize("option", [{"max_sequence_length": 8}, {"activations": "f32"}])
 def test_options_of_models_are_refused_for_programs(
-    out: Path, tmp_path: Path, option: dict[str, object]
+    out: Path, tmp_path: Path, option: dict[str, Any]
 ) -> None:
     (tmp_path / "p.mlir").write_text("func.func @f() { return }")
     name = next(iter(option)).replace("_", "-")
@@ -290,7 +291,7 @@ def test_a_full_disk_while_writing(
     monkeypatch: pytest.MonkeyPatch,
     name: str,
 ) -> None:
-    inner = levels.compile_program
+    inner: Callable[..., Compiled] = vars(levels)["compile_program"]
 
     def and_fill(request: CompileRequest, on_step: Callable[[CompileStep], None]) -> Compiled:
         (request.module.parent / name).symlink_to("/dev/full")

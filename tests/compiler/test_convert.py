@@ -1,7 +1,9 @@
 """Conversions: every value kept, the way back to the same bytes, and what is refused by name."""
 
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -13,6 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from mxc.compiler.checkpoints.dialects import open_checkpoint
 from mxc.compiler.checkpoints.layers.quantization import ActivationFormat
+from mxc.compiler.checkpoints.source import CheckpointSource
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
 from mxc.compiler.convert.checkpoint import convert
 from mxc.compiler.inspect.compare import compare
@@ -24,13 +27,13 @@ RNG = np.random.default_rng(3)
 
 
 @pytest.fixture(scope="module")
-def gpt_oss(tmp_path_factory):
+def gpt_oss(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("gpt-oss")
     write_gpt_oss(folder, GptOssOptions(num_hidden_layers=1), tokenizer=False)
     return folder
 
 
-def matrix(format, rows, depth):
+def matrix(format: str, rows: int, depth: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Random elements and scales of a weight, as safetensors has them."""
     f = block_format(format)
     elements = RNG.integers(0, 256, (rows, f.packed_bytes(depth)), np.uint8)
@@ -42,16 +45,16 @@ def matrix(format, rows, depth):
     return torch.from_numpy(elements).view(kind), torch.from_numpy(scales).view(scale_kind)
 
 
-def group(format):
+def group(format: str) -> dict[str, Any]:
     preset = {"mxfp4": "MXFP4A16", "mxfp8e4m3": "MXFP8A16", "nvfp4": "NVFP4A16"}[format]
     return json.loads(preset_name_to_scheme(preset, ["Linear"]).model_dump_json())
 
 
 @pytest.fixture
-def model(tmp_path):
+def model(tmp_path: Path) -> Callable[..., Path]:
     """Write a checkpoint of compressed-tensors: layers of one format, under an architecture."""
 
-    def write(format, model_type, names, **config):
+    def write(format: str, model_type: str, names: Sequence[str], **config: Any) -> Path:
         tensors = {
             "model.embed_tokens.weight": torch.randn(16, 64).bfloat16(),
             "model.norm.weight": torch.randn(64).bfloat16(),
@@ -90,7 +93,7 @@ def model(tmp_path):
     return write
 
 
-def round_trip(source, through, back, tmp_path):
+def round_trip(source: Path, through: str, back: str, tmp_path: Path) -> list[CheckpointSource]:
     """Convert there and back; the sources of all three."""
     there = tmp_path / f"there-{through}{'.gguf' if through == 'gguf' else ''}"
     convert(source, through, there)
@@ -107,11 +110,11 @@ def round_trip(source, through, back, tmp_path):
     return found
 
 
-def test_gpt_oss_to_gguf_and_back(gpt_oss, tmp_path):
+def test_gpt_oss_to_gguf_and_back(gpt_oss: Path, tmp_path: Path) -> None:
     source, there, back = round_trip(gpt_oss, "gguf", "gpt-oss", tmp_path)
     assert (there.dialect, back.dialect) == ("gguf", "gpt-oss")
     # Every tensor of every file, not only as canonical ones.
-    stored = [{}, {}]
+    stored: list[dict[str, torch.Tensor]] = [{}, {}]
     for folder, tensors in zip((gpt_oss, tmp_path / "back"), stored, strict=True):
         for file in folder.glob("*.safetensors"):
             tensors |= load_file(file)
@@ -137,7 +140,7 @@ def test_gpt_oss_to_gguf_and_back(gpt_oss, tmp_path):
 
 
 @pytest.mark.parametrize("through", ["quark", "gguf"])
-def test_llama(model, tmp_path, through):
+def test_llama(model: Callable[..., Path], tmp_path: Path, through: str) -> None:
     """Rows of queries and keys change their order for GGUF, and come back."""
     names = [f"model.layers.0.self_attn.{n}_proj" for n in "qkvo"]
     folder = model("mxfp4", "llama", names)
@@ -152,7 +155,7 @@ def test_llama(model, tmp_path, through):
         assert norm.tensor_type == gguf.GGMLQuantizationType.F32
 
 
-def test_experts(model, tmp_path):
+def test_experts(model: Callable[..., Path], tmp_path: Path) -> None:
     names = [
         f"model.layers.0.mlp.experts.{e}.{n}_proj" for e in range(3) for n in ("gate", "up", "down")
     ]
@@ -167,7 +170,7 @@ def test_experts(model, tmp_path):
 
 
 @pytest.mark.parametrize("through", ["quark", "compressed-tensors", "gguf"])
-def test_experts_of_gpt_oss(gpt_oss, tmp_path, through):
+def test_experts_of_gpt_oss(gpt_oss: Path, tmp_path: Path, through: str) -> None:
     """In one tensor, a linear layer for each, gate and up apart: the same bytes come back."""
     there, back = tmp_path / f"there{'.gguf' if through == 'gguf' else ''}", tmp_path / "back"
     convert(gpt_oss, through, there)
@@ -184,7 +187,7 @@ def test_experts_of_gpt_oss(gpt_oss, tmp_path, through):
 
 
 @pytest.mark.parametrize("through", ["compressed-tensors", "gguf"])
-def test_what_quark_wrote_of_gpt_oss(tmp_path, through):
+def test_what_quark_wrote_of_gpt_oss(tmp_path: Path, through: str) -> None:
     source, there = VECTORS / "quark-gpt-oss", tmp_path / f"there-{through}.gguf"
     convert(source, through, there)
     convert(there, "quark", tmp_path / "back")
@@ -193,7 +196,7 @@ def test_what_quark_wrote_of_gpt_oss(tmp_path, through):
     assert all(torch.equal(stored[0][name], stored[1][name]) for name in stored[0])
 
 
-def test_what_quark_wrote_of_mixtral(tmp_path):
+def test_what_quark_wrote_of_mixtral(tmp_path: Path) -> None:
     """GGUF has all experts of a projection in one; back they have their published names."""
     there = tmp_path / "there.gguf"
     convert(VECTORS / "quark-mixtral", "gguf", there)
@@ -208,7 +211,7 @@ def test_what_quark_wrote_of_mixtral(tmp_path):
     assert len(first.tensors) == len(last.tensors)
 
 
-def test_plain_experts_are_written_as_the_module_has_them(tmp_path):
+def test_plain_experts_are_written_as_the_module_has_them(tmp_path: Path) -> None:
     """[experts, in, out], from a file that has them so and from one that has them turned."""
     source, there = tmp_path / "source", tmp_path / "there.gguf"
     source.mkdir()
@@ -226,13 +229,15 @@ def test_plain_experts_are_written_as_the_module_has_them(tmp_path):
             assert all(torch.equal(found[name], stored[name]) for name in stored)
 
 
-def test_nvfp4_with_an_exact_reciprocal(model, tmp_path):
+def test_nvfp4_with_an_exact_reciprocal(model: Callable[..., Path], tmp_path: Path) -> None:
     names = ["model.layers.0.mlp.down_proj"]
     round_trip(model("nvfp4", "qwen3", names), "gguf", "compressed-tensors", tmp_path)
 
 
 @pytest.mark.parametrize("format", ["mxfp4", "mxfp8e4m3", "nvfp4"])
-def test_compressed_tensors_reads_what_is_written(model, tmp_path, format):
+def test_compressed_tensors_reads_what_is_written(
+    model: Callable[..., Path], tmp_path: Path, format: str
+) -> None:
     name = "model.layers.0.mlp.down_proj"
     folder = model(format, "qwen3", [name])
     convert(folder, "compressed-tensors", tmp_path / "again")
@@ -246,7 +251,7 @@ def test_compressed_tensors_reads_what_is_written(model, tmp_path, format):
     assert np.array_equal(found.float().numpy(), torch.from_numpy(expected).to(found.dtype).float())
 
 
-def test_several_formats_and_recipes(tmp_path):
+def test_several_formats_and_recipes(tmp_path: Path) -> None:
     """Quark's config names each layer that differs from the most."""
     import shutil
 
@@ -263,7 +268,7 @@ def test_several_formats_and_recipes(tmp_path):
     }  # fmt: skip
 
 
-def test_what_modelopt_declares(tmp_path):
+def test_what_modelopt_declares(tmp_path: Path) -> None:
     assert convert(VECTORS / "modelopt-mxfp8", "quark", tmp_path / "out").notes == ()
     first, second = (open_checkpoint(p) for p in (VECTORS / "modelopt-mxfp8", tmp_path / "out"))
     layer = "model.layers.0.mlp.gate_proj"
@@ -294,13 +299,13 @@ def test_what_modelopt_declares(tmp_path):
         ("quark-mx", "compressed-tensors", "it holds mxfp4, mxfp6e2m3, mxfp8e4m3, nvfp4"),
     ],
 )
-def test_refused_by_name(tmp_path, source, to, message):
+def test_refused_by_name(tmp_path: Path, source: str, to: str, message: str) -> None:
     with pytest.raises(CheckpointError, match=rf"model\.layers\.0\..*which .* {message}"):
         convert(VECTORS / source, to, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_nan_scale_is_no_number_of_ggml(gpt_oss, tmp_path):
+def test_a_nan_scale_is_no_number_of_ggml(gpt_oss: Path, tmp_path: Path) -> None:
     import shutil
 
     folder = tmp_path / "nan"
@@ -316,7 +321,7 @@ def test_a_nan_scale_is_no_number_of_ggml(gpt_oss, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["nan"]
 
 
-def test_gguf_of_others_has_no_config(tmp_path):
+def test_gguf_of_others_has_no_config(tmp_path: Path) -> None:
     writer = gguf.GGUFWriter(tmp_path / "a.gguf", "qwen3")
     writer.add_tensor("output.weight", np.ones((4, 4), np.float32))
     writer.write_header_to_file()
@@ -327,7 +332,7 @@ def test_gguf_of_others_has_no_config(tmp_path):
         convert(tmp_path / "a.gguf", "quark", tmp_path / "out")
 
 
-def test_what_is_there_stays(gpt_oss, tmp_path):
+def test_what_is_there_stays(gpt_oss: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
     (out / "kept").touch()
@@ -339,7 +344,7 @@ def test_what_is_there_stays(gpt_oss, tmp_path):
     with pytest.raises(RequestError, match="holds the source"):
         convert(gpt_oss, "gpt-oss", gpt_oss, force=True)
 
-    def stop(done, total, name):
+    def stop(done: int, total: int, name: str) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -358,7 +363,7 @@ def test_what_is_there_stays(gpt_oss, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
-def test_shards(gpt_oss, tmp_path, monkeypatch):
+def test_shards(gpt_oss: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mxc.compiler.convert.writing._SHARD", 40000)
     convert(gpt_oss, "gpt-oss", tmp_path / "out")
     files = sorted(p.name for p in (tmp_path / "out").glob("*.safetensors"))

@@ -106,7 +106,7 @@ def test_there_and_back(
     convert(source, to, tmp_path / "there")
     convert(tmp_path / "there", "compressed-tensors", tmp_path / "back")
     sources = [open_checkpoint(tmp_path / name) for name in ("in", "there", "back")]
-    assert compare(*sources[:2])["result"] == "same bytes"
+    assert compare(sources[0], sources[1])["result"] == "same bytes"
     stored = [load_file(tmp_path / name / "model.safetensors") for name in ("in", "back")]
     assert stored[0].keys() == stored[1].keys()
     for name, tensor in stored[0].items():

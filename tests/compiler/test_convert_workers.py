@@ -4,6 +4,8 @@ import json
 import shutil
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 from safetensors.numpy import load_file, save_file
@@ -22,29 +24,31 @@ SIZE = 30_000
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory):
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("in") / "source"
     write_gpt_oss(folder, GptOssOptions(hidden_size=64, num_local_experts=2, vocab_size=331))
     return folder
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch):
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(piece, "PIECE", SIZE)
     monkeypatch.setattr(piece, "CHUNK", 7000)
 
 
-def files(output):
+def files(output: Path) -> list[tuple[str, bytes]]:
     listed = [output] if output.is_file() else sorted(output.iterdir())
     return [(path.name if output.is_dir() else "", path.read_bytes()) for path in listed]
 
 
-def journals(folder):
+def journals(folder: Path) -> list[Path]:
     return list(folder.glob(f".*/{JOURNAL}"))
 
 
 @pytest.fixture(scope="module")
-def whole(source, tmp_path_factory):
+def whole(
+    source: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, list[tuple[str, bytes]]]:
     """What one process writes in one piece a tensor."""
     folder = tmp_path_factory.mktemp("whole")
     for dialect in DIALECTS:
@@ -53,13 +57,17 @@ def whole(source, tmp_path_factory):
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_two_processes_write_the_same_bytes(source, whole, tmp_path, dialect):
+def test_two_processes_write_the_same_bytes(
+    source: Path, whole: dict[str, list[tuple[str, bytes]]], tmp_path: Path, dialect: str
+) -> None:
     convert(source, dialect, tmp_path / "out", workers=Workers(2))
     assert files(tmp_path / "out") == whole[dialect]
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_a_cluster_writes_the_same_bytes(source, whole, tmp_path):
+def test_a_cluster_writes_the_same_bytes(
+    source: Path, whole: dict[str, list[tuple[str, bytes]]], tmp_path: Path
+) -> None:
     from distributed import LocalCluster
 
     with LocalCluster(
@@ -71,8 +79,10 @@ def test_a_cluster_writes_the_same_bytes(source, whole, tmp_path):
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_a_killed_worker_is_an_error_and_the_next_run_resumes(source, whole, tmp_path, dialect):
-    said = []
+def test_a_killed_worker_is_an_error_and_the_next_run_resumes(
+    source: Path, whole: dict[str, list[tuple[str, bytes]]], tmp_path: Path, dialect: str
+) -> None:
+    said: list[Any] = []
     with pytest.raises(WorkerError, match=r"out: a worker was lost .*run the same command again"):
         convert(source, dialect, tmp_path / "out", workers=Workers(2), progress=KillWorkers(5))
     (journal,) = journals(tmp_path)
@@ -101,7 +111,13 @@ convert(Path(source), dialect, Path(output), progress=kill)
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_a_killed_command_resumes(source, whole, tmp_path, monkeypatch, dialect):
+def test_a_killed_command_resumes(
+    source: Path,
+    whole: dict[str, list[tuple[str, bytes]]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    dialect: str,
+) -> None:
     run = subprocess.run(
         [sys.executable, "-c", KILLED % SIZE, source, dialect, tmp_path / "out"], timeout=300
     )
@@ -109,7 +125,7 @@ def test_a_killed_command_resumes(source, whole, tmp_path, monkeypatch, dialect)
     assert journals(tmp_path)
     count, compute = [], ConvertedFiles.compute
 
-    def counted(self, each, output):
+    def counted(self: ConvertedFiles, each: Any, output: Any) -> None:
         count.append(each)
         compute(self, each, output)
 
@@ -122,7 +138,7 @@ def test_a_killed_command_resumes(source, whole, tmp_path, monkeypatch, dialect)
     assert not journals(tmp_path)
 
 
-def test_a_refusal_of_a_worker_arrives_and_leaves_nothing(source, tmp_path):
+def test_a_refusal_of_a_worker_arrives_and_leaves_nothing(source: Path, tmp_path: Path) -> None:
     shutil.copytree(source, tmp_path / "nan")
     name = "model.layers.0.mlp.experts.down_proj_scales"
     index = json.loads((source / "model.safetensors.index.json").read_text())

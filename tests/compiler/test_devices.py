@@ -113,7 +113,7 @@ def test_experts_are_divided_by_number_where_blocks_would_be_cut(tmp_path: Path)
         logits.append(mxc.load(artifact.path).sequence().feed(tokens))
     (note,) = (each for each in artifact.manifest.notes if "by number" in each)
     assert "in blocks of 32, and each device would have 48 of its 96 columns" in note
-    np.testing.assert_allclose(logits[1], logits[0], rtol=0, atol=2e-5 * np.std(logits[0]))
+    np.testing.assert_allclose(logits[1], logits[0], rtol=0, atol=2e-5 * float(np.std(logits[0])))
     found = archive(
         open_model(tmp_path / "source", max_sequence_length=64, devices=2), tmp_path / "w.irpa"
     )

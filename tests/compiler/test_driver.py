@@ -4,6 +4,7 @@ import itertools
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from iree import runtime as rt
@@ -29,7 +30,7 @@ def compiled(tmp_path: Path) -> Callable[..., Compiled]:
     (tmp_path / "assembly").mkdir()
 
     def run(
-        program: str, tell: Callable[[CompileStep], None] = lambda _: None, **options: object
+        program: str, tell: Callable[[CompileStep], None] = lambda _: None, **options: Any
     ) -> Compiled:
         request = CompileRequest(
             program=program.encode(),
@@ -172,9 +173,9 @@ def test_the_report_is_of_the_cpu_that_the_code_is_for(
 def test_the_host_is_named_as_llvm_names_it(
     compiled: Callable[..., Compiled], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[object] = []
+    asked: list[Any] = []
 
-    def build_report(*arguments: object) -> Report:
+    def build_report(*arguments: Any) -> Report:
         asked.append(arguments[3])
         return Report(target="cpu", matmuls=(), kernels=(), functions=())
 

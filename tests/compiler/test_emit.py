@@ -2,15 +2,17 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from mxc.artifact.code_objects.metadata import resources
 from mxc.compiler.cli import app
-from mxc.compiler.emit import KernelListing, emit_assembly, listings, write
+from mxc.compiler.emit import emit_assembly, write
 from mxc.compiler.report import FunctionCost, Report, ReportOperation
 from mxc.compiler.report.assembly import KernelCode, parse
+from mxc.compiler.report.listings import KernelListing, listings
 from mxc.compiler.report.loops import hot_loop
 from mxc.errors import ArtifactError
 from mxc.simulator.assembly.metadata import metadata_of
@@ -98,7 +100,7 @@ amdhsa.kernels:
 """
 
 
-def report(kernels: tuple[object, ...], *calls: tuple[str, str, str]) -> Report:
+def report(kernels: tuple[Any, ...], *calls: tuple[str, str, str]) -> Report:
     cost = FunctionCost(name="main", dispatches=1, transient_bytes=0, dynamic_transients=0)
     return Report(
         target="gfx950",

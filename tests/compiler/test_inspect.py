@@ -3,11 +3,13 @@
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
@@ -25,7 +27,7 @@ STEM = "model.layers.0.mlp.experts.gate_up_proj"
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("checkpoint")
     write_gpt_oss(folder, GptOssOptions(num_hidden_layers=11, num_local_experts=2), shards=1)
     file = folder / "model.safetensors"
@@ -37,7 +39,7 @@ def folder(tmp_path_factory):
     return folder
 
 
-def test_a_checkpoint_is_listed_with_pairs_as_one(folder):
+def test_a_checkpoint_is_listed_with_pairs_as_one(folder: Path) -> None:
     found = inspect(folder)
     stored = load_file(folder / "model.safetensors")
     assert found["kind"] == "checkpoint"
@@ -59,7 +61,7 @@ def test_a_checkpoint_is_listed_with_pairs_as_one(folder):
     assert inspect(folder / "model.safetensors")["tensors"] == found["tensors"]
 
 
-def test_an_mxfp4_tensor(folder):
+def test_an_mxfp4_tensor(folder: Path) -> None:
     row = inspect(folder, STEM)["tensor"]
     stored = load_file(folder / "model.safetensors")
     blocks, scales = stored[f"{STEM}_blocks"], stored[f"{STEM}_scales"]
@@ -81,7 +83,7 @@ def test_an_mxfp4_tensor(folder):
     assert row["scale_exponents"]["-127"] == 1
 
 
-def test_a_dense_tensor(folder):
+def test_a_dense_tensor(folder: Path) -> None:
     row = inspect(folder, "model.norm.weight")["tensor"]
     stored = load_file(folder / "model.safetensors")["model.norm.weight"].astype(np.float64)
     assert row["first"][:3] == ["nan", "inf", -7.0]
@@ -90,7 +92,7 @@ def test_a_dense_tensor(folder):
     assert (row["min"], row["max"]) == (-7.0, stored[3:].max())
 
 
-def test_parts_have_their_own_names(folder):
+def test_parts_have_their_own_names(folder: Path) -> None:
     row = inspect(folder, f"{STEM}_scales")["tensor"]
     assert (row["format"], row["shape"], row["max"]) == ("u8", [2, 128, 2], 255.0)
 
@@ -98,7 +100,7 @@ def test_parts_have_their_own_names(folder):
 @pytest.mark.parametrize(
     "array", [np.array(3.5, np.float32), np.zeros((0, 5), np.int32), np.arange(2 << 20)]
 )
-def test_odd_sizes(tmp_path, array):
+def test_odd_sizes(tmp_path: Path, array: NDArray[Any]) -> None:
     save_file({"x": array}, tmp_path / "a.safetensors")
     row = inspect(tmp_path / "a.safetensors", "x")["tensor"]
     assert row["elements"] == array.size
@@ -106,7 +108,7 @@ def test_odd_sizes(tmp_path, array):
     assert row["max"] == (array.max() if array.size else None)
 
 
-def test_an_archive(folder, tmp_path):
+def test_an_archive(folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "weights.irpa"
     packed_file(open_model(folder).pack_items({}), path, allow_nan_scales=True)
     rows = {row["name"]: row for row in inspect(path)["tensors"]}
@@ -130,7 +132,9 @@ def test_an_archive(folder, tmp_path):
 @pytest.mark.parametrize(
     ("format", "dtype"), [("mxfp8e4m3", ml_dtypes.float8_e4m3fn), ("mxint8", np.int8)]
 )
-def test_an_archive_with_quantized_weights(folder, tmp_path, format, dtype):
+def test_an_archive_with_quantized_weights(
+    folder: Path, tmp_path: Path, format: str, dtype: type[Any]
+) -> None:
     """Blocks and scales of the format that packing wrote are one weight of that format."""
     model = open_model(folder, quantize_dense=format.removesuffix("e4m3"), recipe="floor")
     name = "model.layers.0.self_attn.o_proj.weight"
@@ -145,7 +149,7 @@ def test_an_archive_with_quantized_weights(folder, tmp_path, format, dtype):
     assert row["saturated"] == int((abs(codes) == {"mxint8": 127}.get(format, 448)).sum()) > 0
 
 
-def test_an_archive_of_another_tool(tmp_path):
+def test_an_archive_of_another_tool(tmp_path: Path) -> None:
     import iree.runtime as rt
 
     index = rt.ParameterIndex()
@@ -161,7 +165,7 @@ def test_an_archive_of_another_tool(tmp_path):
 
 
 @pytest.fixture
-def artifact(folder, tmp_path):
+def artifact(folder: Path, tmp_path: Path) -> tuple[Path, Manifest]:
     out = tmp_path / "out.mxc"
     out.mkdir()
     model = open_model(folder)
@@ -181,7 +185,7 @@ def artifact(folder, tmp_path):
     return out, manifest
 
 
-def test_an_artifact(artifact):
+def test_an_artifact(artifact: tuple[Path, Manifest]) -> None:
     out, manifest = artifact
     found = inspect(out)
     assert found["kind"] == "artifact"
@@ -190,7 +194,7 @@ def test_an_artifact(artifact):
     assert inspect(out, STEM)["tensor"]["layout"] == "gate-then-up"
 
 
-def test_an_artifact_without_weights(artifact):
+def test_an_artifact_without_weights(artifact: tuple[Path, Manifest]) -> None:
     out, manifest = artifact
     (out / "weights.irpa").unlink()
     bare = dataclasses.replace(manifest, weights_present=False, files={})
@@ -201,7 +205,7 @@ def test_an_artifact_without_weights(artifact):
         inspect(out)
 
 
-def test_unknown_tensor(folder):
+def test_unknown_tensor(folder: Path) -> None:
     with pytest.raises(CheckpointError, match=r"no tensor model.norm among.*model.norm.weight"):
         inspect(folder, "model.norm")
 
@@ -209,14 +213,16 @@ def test_unknown_tensor(folder):
 @pytest.mark.parametrize(
     ("name", "found"), [("gone.bin", "nothing there"), ("there.bin", "another kind of file")]
 )
-def test_not_something_to_inspect(tmp_path, name, found):
+def test_not_something_to_inspect(tmp_path: Path, name: str, found: str) -> None:
     (tmp_path / "there.bin").touch()
     refusal = rf"{name}: wanted a checkpoint folder .*irpa file; found {found}"
     with pytest.raises(CheckpointError, match=refusal):
         inspect(tmp_path / name)
 
 
-def test_printed(folder, artifact, capsys):
+def test_printed(
+    folder: Path, artifact: tuple[Path, Manifest], capsys: pytest.CaptureFixture[str]
+) -> None:
     command(folder)
     listed = capsys.readouterr().out
     assert "model.layers.10.mlp.experts.down_proj" in listed
@@ -238,7 +244,7 @@ def test_printed(folder, artifact, capsys):
         assert json.loads(capsys.readouterr().out, parse_constant=refuse) == inspect(folder, tensor)
 
 
-def test_large_tensors_take_little_memory(tmp_path: Path):
+def test_large_tensors_take_little_memory(tmp_path: Path) -> None:
     import tracemalloc
 
     big = PackItem(key="big", source=np.zeros((64 << 20) // 4, np.float32))

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from iree.compiler import tools
@@ -38,7 +39,7 @@ def gfx950() -> ComputeUnit:
 
 @pytest.fixture(scope="module")
 def run(gfx950: ComputeUnit) -> Callable[..., Estimate]:
-    def start(*steps: IssueStep, waves: int = 4, **options: object) -> Estimate:
+    def start(*steps: IssueStep, waves: int = 4, **options: Any) -> Estimate:
         return estimate(steps, gfx950, workgroup_size=64 * waves, **options)
 
     return start

@@ -6,6 +6,7 @@ import re
 import struct
 import zlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,7 +57,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def compiled(folder: Path, text: str, target: str = "gfx950", **options: object) -> Path:
+def compiled(folder: Path, text: str, target: str = "gfx950", **options: Any) -> Path:
     (folder / "p.mlir").write_text(text)
     return mxc.compile(
         folder / "p.mlir", target=target, output=folder / "p.mxc", force=True, **options

@@ -1,6 +1,7 @@
 """`mxc opt` itself: files in, files out, and refusals that are, or are not, expected."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -108,7 +109,8 @@ def test_a_stage_of_a_target(file: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 def test_one_choice(file: Path) -> None:
     file.write_text("")
-    for chosen in ({}, {"passes": "cse", "target": "cpu"}):
+    both: dict[str, Any] = {"passes": "cse", "target": "cpu"}
+    for chosen in ({}, both):
         with pytest.raises(PassError, match="give either --passes"):
             command(file, **chosen)
     with pytest.raises(PassError, match="--to names a stage"):

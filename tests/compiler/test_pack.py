@@ -7,12 +7,14 @@ import os
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, cast
 
 import iree.runtime as rt
 import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 from transformers import GptOssForCausalLM, Mxfp4Config
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
@@ -41,7 +43,7 @@ def items_of(folder: Path) -> tuple[PackItem, ...]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("source")
     options = GptOssOptions(hidden_size=96, num_local_experts=3, vocab_size=331)
     write_gpt_oss(folder, options, shards=3)
@@ -49,12 +51,12 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def source(folder):
+def source(folder: Path) -> dict[str, NDArray[Any]]:
     return {k: v for f in folder.glob("*.safetensors") for k, v in load_file(f).items()}
 
 
 @pytest.fixture(scope="module")
-def computed(folder):
+def computed(folder: Path) -> dict[str, NDArray[Any]]:
     """The tables that the compiler makes, and packs beside the tensors."""
     model = opened(folder)
     return model.decoder.generated(model.options.max_sequence_length)
@@ -75,7 +77,14 @@ def gate_then_up(rows: np.ndarray) -> np.ndarray:
 
 # A chunk of 96 bytes: smaller than an expert, not a multiple of a row.
 @pytest.mark.parametrize("chunk", [96, 1000, piece.CHUNK])
-def test_iree_reads_back_the_bytes(folder, source, computed, tmp_path, monkeypatch, chunk):
+def test_iree_reads_back_the_bytes(
+    folder: Path,
+    source: dict[str, NDArray[Any]],
+    computed: dict[str, NDArray[Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    chunk: int,
+) -> None:
     monkeypatch.setattr(piece, "CHUNK", chunk)
     calls = []
     packed = packed_file(
@@ -114,7 +123,7 @@ def test_iree_reads_back_the_bytes(folder, source, computed, tmp_path, monkeypat
     assert {name for _, _, name in calls} == set(wanted)
 
 
-def test_archives_are_byte_for_byte_those_of_iree(tmp_path):
+def test_archives_are_byte_for_byte_those_of_iree(tmp_path: Path) -> None:
     tensors = {"a": np.arange(100, dtype=np.uint8), "b.longer": np.arange(64, dtype=np.uint8)}
     index = rt.ParameterIndex()
     for key, array in tensors.items():
@@ -131,7 +140,9 @@ def test_archives_are_byte_for_byte_those_of_iree(tmp_path):
     assert json.loads(entries["a"].metadata)["shape"] == [100]
 
 
-def test_transformers_dequantizes_the_packed_rows_to_its_own_weights(folder, tmp_path):
+def test_transformers_dequantizes_the_packed_rows_to_its_own_weights(
+    folder: Path, tmp_path: Path
+) -> None:
     packed_file(items_of(folder), tmp_path / "w.irpa")
     found = with_iree(tmp_path / "w.irpa")
     records = opened(folder).weights({})
@@ -151,7 +162,7 @@ def test_transformers_dequantizes_the_packed_rows_to_its_own_weights(folder, tmp
         assert torch.equal(ours, theirs)
 
 
-def test_manifest_records_cover_the_archive(folder):
+def test_manifest_records_cover_the_archive(folder: Path) -> None:
     records = opened(folder).weights({})
     items = {item.key: item for item in items_of(folder)}
     assert records[GATE_UP].shape == (3, 128, 96)
@@ -174,7 +185,7 @@ def test_manifest_records_cover_the_archive(folder):
     assert covered == set(items)
 
 
-def test_a_plan_of_some_tensors_still_hashes_whole_files(folder, tmp_path):
+def test_a_plan_of_some_tensors_still_hashes_whole_files(folder: Path, tmp_path: Path) -> None:
     items = items_of(folder)
     some = [items[20], items[3]]
     packed = packed_file(some, tmp_path / "w.irpa")
@@ -183,14 +194,14 @@ def test_a_plan_of_some_tensors_still_hashes_whole_files(folder, tmp_path):
         assert record.sha256 == hashlib.sha256((folder / name).read_bytes()).hexdigest()
 
 
-def test_the_same_tensor_under_two_keys(folder, tmp_path):
+def test_the_same_tensor_under_two_keys(folder: Path, tmp_path: Path) -> None:
     record = read_checkpoint(folder).record("model.embed_tokens.weight")
     packed_file([PackItem(key=k, source=record) for k in ("in", "out")], tmp_path / "w.irpa")
     found = with_iree(tmp_path / "w.irpa")
     assert found["in"].tobytes() == found["out"].tobytes()
 
 
-def test_two_tensors_under_one_key(tmp_path):
+def test_two_tensors_under_one_key(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="one key"):
         packed_file([PackItem(key="a", source=np.zeros(1))] * 2, tmp_path / "w.irpa")
 
@@ -198,7 +209,7 @@ def test_two_tensors_under_one_key(tmp_path):
 @pytest.mark.parametrize(
     "arrays", [{}, {"empty": np.zeros((0, 4)), "x": np.ones(3, ml_dtypes.bfloat16)}]
 )
-def test_nothing_or_empty_tensors(tmp_path, arrays):
+def test_nothing_or_empty_tensors(tmp_path: Path, arrays: dict[str, Any]) -> None:
     packed_file([PackItem(key=k, source=v) for k, v in arrays.items()], tmp_path / "w.irpa")
     assert set(read_archive(tmp_path / "w.irpa")) == set(arrays)
     if arrays:
@@ -209,7 +220,7 @@ def test_nothing_or_empty_tensors(tmp_path, arrays):
 
 
 @pytest.fixture
-def with_nan(folder, tmp_path):
+def with_nan(folder: Path, tmp_path: Path) -> Path:
     shutil.copytree(folder, tmp_path / "nan")
     name = f"{GATE_UP}_scales"
     for file in (tmp_path / "nan").glob("*.safetensors"):
@@ -221,7 +232,7 @@ def with_nan(folder, tmp_path):
     return tmp_path / "nan"
 
 
-def test_nan_scales_are_refused_with_tensor_expert_and_row(with_nan, tmp_path):
+def test_nan_scales_are_refused_with_tensor_expert_and_row(with_nan: Path, tmp_path: Path) -> None:
     with pytest.raises(
         CheckpointError,
         match=rf"safetensors: tensor {GATE_UP}_scales has 3 NaN scales.*expert 1 row 5 \(2\); "
@@ -232,7 +243,9 @@ def test_nan_scales_are_refused_with_tensor_expert_and_row(with_nan, tmp_path):
 
 
 @pytest.mark.parametrize("chunk", [16, piece.CHUNK])
-def test_nan_scales_are_noted_where_allowed(with_nan, tmp_path, monkeypatch, chunk):
+def test_nan_scales_are_noted_where_allowed(
+    with_nan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
     monkeypatch.setattr(piece, "CHUNK", chunk)
     packed = packed_file(items_of(with_nan), tmp_path / "w.irpa", allow_nan_scales=True)
     tensor = f"{GATE_UP}_scales"
@@ -250,10 +263,12 @@ def left(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
-def test_disk_full_while_writing(folder, tmp_path, monkeypatch, code):
+def test_disk_full_while_writing(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
     write, calls = os.pwrite, []
 
-    def full(handle, data, offset):
+    def full(handle: int, data: bytes, offset: int) -> int:
         calls.append(len(data))
         if sum(calls) > 100_000:
             raise OSError(code, os.strerror(code))
@@ -266,7 +281,9 @@ def test_disk_full_while_writing(folder, tmp_path, monkeypatch, code):
     assert left(tmp_path) == []
 
 
-def test_short_writes_are_continued(folder, tmp_path, monkeypatch):
+def test_short_writes_are_continued(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda handle, data, at: write(handle, data[:777], at))
     packed = packed_file(items_of(folder), tmp_path / "w.irpa")
@@ -274,7 +291,9 @@ def test_short_writes_are_continued(folder, tmp_path, monkeypatch):
     assert packed.file.sha256 == hashlib.sha256(whole).hexdigest()
 
 
-def test_disk_known_to_be_too_small(folder, tmp_path, monkeypatch):
+def test_disk_known_to_be_too_small(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
     with pytest.raises(ArtifactError, match=r"needs \d+ bytes, 1000 are free"):
@@ -282,8 +301,8 @@ def test_disk_known_to_be_too_small(folder, tmp_path, monkeypatch):
     assert left(tmp_path) == []
 
 
-def test_interrupt(folder, tmp_path):
-    def interrupt(done, total, name):
+def test_interrupt(folder: Path, tmp_path: Path) -> None:
+    def interrupt(done: int, total: int, name: str) -> None:
         assert left(tmp_path) != []
         raise KeyboardInterrupt
 
@@ -292,7 +311,7 @@ def test_interrupt(folder, tmp_path):
     assert left(tmp_path) == []
 
 
-def test_source_cut_meanwhile(folder, tmp_path):
+def test_source_cut_meanwhile(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path / "cut")
     plan = items_of(tmp_path / "cut")
     file = tmp_path / "cut" / "model-00002-of-00003.safetensors"
@@ -302,9 +321,13 @@ def test_source_cut_meanwhile(folder, tmp_path):
     assert left(tmp_path) == ["cut"]
 
 
-def test_folder_that_cannot_be_written(folder, tmp_path, monkeypatch):
+def test_folder_that_cannot_be_written(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Root may write anywhere, so the system's answer is given by hand.
-    def refuse(path, mode=0o777, parents=False, exist_ok=False):
+    def refuse(
+        path: Path, mode: int = 0o777, parents: bool = False, exist_ok: bool = False
+    ) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 
     plan = items_of(folder)
@@ -313,7 +336,7 @@ def test_folder_that_cannot_be_written(folder, tmp_path, monkeypatch):
         packed_file(plan, tmp_path / "w.irpa")
 
 
-def test_metadata_says_dtype_shape_and_layout(folder, tmp_path):
+def test_metadata_says_dtype_shape_and_layout(folder: Path, tmp_path: Path) -> None:
     packed_file(items_of(folder), tmp_path / "w.irpa")
     note = json.loads(read_archive(tmp_path / "w.irpa")[f"{GATE_UP}_blocks"].metadata)
     assert note == {"dtype": "U8", "shape": [3, 128, 3, 16], "layout": "gate-then-up"}
@@ -323,11 +346,13 @@ def test_metadata_says_dtype_shape_and_layout(folder, tmp_path):
     ("own", "block", "wanted"),
     [((128, 128), 64, [1, 1, 2, 2]), ((128, 128), 128, [1, 2]), (None, 64, [1, 1, 1, 1])],
 )
-def test_scales_are_repeated_to_the_blocks_of_the_kernel(own, block, wanted):
+def test_scales_are_repeated_to_the_blocks_of_the_kernel(
+    own: tuple[int, int] | None, block: int, wanted: list[int]
+) -> None:
     """Scales of 128 columns each, or one for 256 columns; a row has what the kernel reads."""
-    scales = np.float32([[1, 2], [1, 2]] if own else [[1], [1]])
-    tensor = SimpleNamespace(
+    scales = np.array([[1, 2], [1, 2]] if own else [[1], [1]], np.float32)
+    tensor: Any = SimpleNamespace(
         shape=(2, 256), block=own, scales=None, scale_rows=None, factors=lambda *_: scales
     )
-    found = FloatRowScales(tensor, block).reader(None)(0, 4 * 2 * len(wanted))
+    found = FloatRowScales(tensor, block).reader(cast(Any, None))(0, 4 * 2 * len(wanted))
     np.testing.assert_array_equal(found.view(np.float32).reshape(2, -1), [wanted, wanted])

@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,7 +11,8 @@ from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_
 from mxc.compiler.convert.checkpoint import convert
 from mxc.compiler.leftovers import JOURNAL
 from mxc.compiler.models.model import open_model
-from mxc.compiler.packing.pack import Packing
+from mxc.compiler.packing.items import PackItem
+from mxc.compiler.packing.pack import Packed, Packing
 from mxc.compiler.pieces import piece
 from mxc.compiler.pieces.workers import Workers
 from mxc.errors import WorkerError
@@ -28,18 +31,18 @@ SIZE = 30_000
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch):
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(piece, "PIECE", SIZE)
     monkeypatch.setattr(piece, "CHUNK", 7000)
 
 
-def plan_of(source):
+def plan_of(source: Path) -> tuple[PackItem, ...]:
     model = open_model(source, max_sequence_length=64, quantize_dense="mxfp8", devices=1)
     return model.pack_items(PANELS)
 
 
 @pytest.fixture(scope="module")
-def plans(tmp_path_factory):
+def plans(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[PackItem, ...]]:
     folder = tmp_path_factory.mktemp("in")
     options = GptOssOptions(hidden_size=96, num_local_experts=2, vocab_size=331)
     write_gpt_oss(folder / "folder", options, tokenizer=False)
@@ -48,7 +51,9 @@ def plans(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def whole(plans, tmp_path_factory):
+def whole(
+    plans: dict[str, tuple[PackItem, ...]], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, tuple[Packed, bytes]]:
     """What one process packs in one piece an item: the description and the bytes."""
     folder = tmp_path_factory.mktemp("whole")
     return {
@@ -57,11 +62,11 @@ def whole(plans, tmp_path_factory):
     }
 
 
-def journals(folder):
+def journals(folder: Path) -> list[Path]:
     return list(folder.glob(f".*/{JOURNAL}"))
 
 
-def check(found, path, whole):
+def check(found: Packed, path: Path, whole: tuple[Packed, bytes]) -> None:
     packed, data = whole
     assert path.read_bytes() == data
     assert (found.file, found.source, found.entries) == (packed.file, packed.source, packed.entries)
@@ -72,12 +77,19 @@ def check(found, path, whole):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_two_processes_pack_the_same_bytes(plans, whole, tmp_path, kind):
+def test_two_processes_pack_the_same_bytes(
+    plans: dict[str, tuple[PackItem, ...]],
+    whole: dict[str, tuple[Packed, bytes]],
+    tmp_path: Path,
+    kind: str,
+) -> None:
     found = packed_file(plans[kind], tmp_path / "w.irpa", workers=Workers(2))
     check(found, tmp_path / "w.irpa", whole[kind])
 
 
-def test_a_cluster_packs_the_same_bytes(plans, whole, tmp_path):
+def test_a_cluster_packs_the_same_bytes(
+    plans: dict[str, tuple[PackItem, ...]], whole: dict[str, tuple[Packed, bytes]], tmp_path: Path
+) -> None:
     from distributed import LocalCluster
 
     with LocalCluster(
@@ -88,8 +100,11 @@ def test_a_cluster_packs_the_same_bytes(plans, whole, tmp_path):
     check(found, tmp_path / "w.irpa", whole["gguf"])
 
 
-def test_a_killed_worker_is_an_error_and_the_next_run_resumes(plans, whole, tmp_path):
-    said, path = [], tmp_path / "w.irpa"
+def test_a_killed_worker_is_an_error_and_the_next_run_resumes(
+    plans: dict[str, tuple[PackItem, ...]], whole: dict[str, tuple[Packed, bytes]], tmp_path: Path
+) -> None:
+    said: list[str] = []
+    path = tmp_path / "w.irpa"
     with pytest.raises(WorkerError, match=r"w.irpa: a worker was lost .*run the same command"):
         packed_file(plans["gguf"], path, workers=Workers(2), progress=KillWorkers(5))
     (journal,) = journals(tmp_path)
@@ -118,7 +133,13 @@ pack({output.name: model.pack_items(%r)}, output.parent, output, progress=kill)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_killed_process_is_resumed(plans, whole, tmp_path, monkeypatch, kind):
+def test_a_killed_process_is_resumed(
+    plans: dict[str, tuple[PackItem, ...]],
+    whole: dict[str, tuple[Packed, bytes]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+) -> None:
     record = next(item.records[0] for item in plans[kind] if item.records)
     source = record.file if kind == "gguf" else record.file.parent
     script, path = KILLED % (SIZE, PANELS), tmp_path / "w.irpa"
@@ -126,7 +147,7 @@ def test_a_killed_process_is_resumed(plans, whole, tmp_path, monkeypatch, kind):
     assert journals(tmp_path)
     count, compute = [], Packing.compute
 
-    def counted(self, each, output):
+    def counted(self: Packing, each: Any, output: Any) -> Any:
         count.append(each)
         return compute(self, each, output)
 

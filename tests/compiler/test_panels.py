@@ -3,6 +3,8 @@
 import json
 import shutil
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import iree.runtime as rt
 import numpy as np
@@ -101,7 +103,7 @@ PANELS = {
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Rows of experts are whole panels, whatever the model; those of the head are not: 331."""
     folder = tmp_path_factory.mktemp("source")
     options = GptOssOptions(
@@ -112,13 +114,13 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def source(folder):
+def source(folder: Path) -> dict[str, NDArray[Any]]:
     return with_one_qkv(
         {k: v for f in folder.glob("*.safetensors") for k, v in load_file(f).items()}
     )
 
 
-def with_iree(path) -> dict[str, Bytes]:
+def with_iree(path: Path) -> dict[str, Bytes]:
     index = rt.ParameterIndex()
     index.load(str(path))
     return {
@@ -140,7 +142,13 @@ def in_archive(name: str, array: np.ndarray) -> Bytes:
 
 # 1000 bytes: less than a panel, no multiple of a row. The head has 331 rows of 192 bytes.
 @pytest.mark.parametrize("chunk", [1000, piece.CHUNK])
-def test_iree_reads_panels(folder, source, tmp_path, monkeypatch, chunk):
+def test_iree_reads_panels(
+    folder: Path,
+    source: dict[str, NDArray[Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    chunk: int,
+) -> None:
     monkeypatch.setattr(piece, "CHUNK", chunk)
     plan = open_model(folder, max_sequence_length=16).pack_items(PANELS)
     done = []
@@ -149,7 +157,9 @@ def test_iree_reads_panels(folder, source, tmp_path, monkeypatch, chunk):
     )
     found = with_iree(tmp_path / "w.irpa")
     entries = read_archive(tmp_path / "w.irpa")
-    computed = {item.key: item.source for item in plan if item.key.startswith("rope.")}
+    computed: dict[str, Any] = {
+        item.key: item.source for item in plan if item.key.startswith("rope.")
+    }
     assert set(found) == set(source) | set(computed) == set(entries)
     for item in plan:
         wanted = in_archive(item.key, (source | computed)[item.key])
@@ -164,7 +174,7 @@ def test_iree_reads_panels(folder, source, tmp_path, monkeypatch, chunk):
     assert notes["model.norm.weight"]["layout"] == "identity"
 
 
-def test_the_manifest_names_the_panels(folder):
+def test_the_manifest_names_the_panels(folder: Path) -> None:
     records = open_model(folder, max_sequence_length=16).weights(PANELS)
     assert records[GATE_UP].layout == "gate-then-up, panel16x4"
     assert records[GATE_UP].shape == (3, 128, 96)
@@ -175,7 +185,9 @@ def test_the_manifest_names_the_panels(folder):
 
 
 @pytest.mark.parametrize("chunk", [16, piece.CHUNK])
-def test_a_nan_scale_keeps_its_name(folder, tmp_path, monkeypatch, chunk):
+def test_a_nan_scale_keeps_its_name(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
     """Expert and row are the checkpoint's, wherever the panels put the byte."""
     monkeypatch.setattr(piece, "CHUNK", chunk)
     copy = tmp_path / "nan"
@@ -196,7 +208,7 @@ def test_a_nan_scale_keeps_its_name(folder, tmp_path, monkeypatch, chunk):
     }
 
 
-def test_an_array_of_the_compiler(tmp_path):
+def test_an_array_of_the_compiler(tmp_path: Path) -> None:
     array = np.arange(20 * 6, dtype=np.float32).reshape(20, 6)
     packed_file([PackItem(key="a", source=array, panels="panel16x4")], tmp_path / "w.irpa")
     found = with_iree(tmp_path / "w.irpa")["a"].view(np.float32).reshape(2, 6, 16)

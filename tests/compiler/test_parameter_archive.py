@@ -29,7 +29,7 @@ def archive(tmp_path: Path) -> Path:
         (32, b"\2", "entry table ends early"),
     ],
 )
-def test_bad_archives(tmp_path, at, value, why):
+def test_bad_archives(tmp_path: Path, at: int, value: bytes, why: str) -> None:
     path = archive(tmp_path)
     data = path.read_bytes()
     path.write_bytes(data[:at] + value + data[at + len(value) :])
@@ -37,7 +37,7 @@ def test_bad_archives(tmp_path, at, value, why):
         read_archive(path)
 
 
-def test_every_byte_of_a_header_is_checked(tmp_path):
+def test_every_byte_of_a_header_is_checked(tmp_path: Path) -> None:
     """All but names, notes and the last bytes of a size is what mxc would write, or refused."""
     path = tmp_path / "w.irpa"
     sizes = {"a": 9, "bc": 80}

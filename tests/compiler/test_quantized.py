@@ -7,6 +7,7 @@ import json
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import iree.runtime as rt
 import ml_dtypes
@@ -44,8 +45,13 @@ FP8 = DenseQuantization(format=block_format("mxfp8e4m3"), recipe=ScaleRecipe.RCE
 INT8 = DenseQuantization(format=block_format("mxint8"), recipe=ScaleRecipe.FLOOR)
 
 
-def checkpoint(folder: Path, **options: object) -> Path:
-    chosen = {"hidden_size": 96, "num_hidden_layers": 1, "num_local_experts": 2, "vocab_size": 331}
+def checkpoint(folder: Path, **options: Any) -> Path:
+    chosen: dict[str, Any] = {
+        "hidden_size": 96,
+        "num_hidden_layers": 1,
+        "num_local_experts": 2,
+        "vocab_size": 331,
+    }
     write_gpt_oss(folder, GptOssOptions(**{**chosen, **options}), shards=2)
     return folder
 
@@ -81,7 +87,13 @@ def archive(path: Path) -> dict[str, npt.NDArray[np.uint8]]:
 
 @pytest.mark.parametrize("dense", [FP8, INT8], ids=["mxfp8", "mxint8"])
 @pytest.mark.parametrize("chunk", [1000, piece.CHUNK])
-def test_bytes_are_the_reference(folder, tmp_path, monkeypatch, dense, chunk) -> None:
+def test_bytes_are_the_reference(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    dense: DenseQuantization,
+    chunk: int,
+) -> None:
     monkeypatch.setattr(piece, "CHUNK", chunk)
     model = opened(folder, dense)
     packed = packed_file(model.pack_items({}), tmp_path / "w.irpa")
@@ -105,18 +117,18 @@ def test_bytes_are_the_reference(folder, tmp_path, monkeypatch, dense, chunk) ->
         assert found[name].tobytes() == kept.tobytes()
 
 
-def test_in_panels(folder, tmp_path) -> None:
+def test_in_panels(folder: Path, tmp_path: Path) -> None:
     panels = {f"{QKV}_blocks": "panel16x4", f"{QKV}_scales": "panel16x1"}
     packed_file(opened(folder, FP8).pack_items(panels), tmp_path / "w.irpa")
     found = archive(tmp_path / "w.irpa")
     q = quantize(floats(folder)[QKV], FP8.format, recipe=FP8.recipe)
     for suffix, rows in (("_blocks", q.elements), ("_scales", q.scales)):
         layout = panels[QKV + suffix]
-        whole = to_panels(rows.reshape(-1), *rows.shape, layout)
+        whole = to_panels(rows.reshape(-1), rows.shape[0], rows.shape[1], layout)
         assert found[QKV + suffix].tobytes() == whole.tobytes()
 
 
-def test_a_tied_head_is_a_copy(tmp_path) -> None:
+def test_a_tied_head_is_a_copy(tmp_path: Path) -> None:
     model = opened(checkpoint(tmp_path / "tied", tie_word_embeddings=True), INT8)
     packed_file(model.pack_items({}), tmp_path / "w.irpa")
     found, source = archive(tmp_path / "w.irpa"), floats(tmp_path / "tied")
@@ -126,7 +138,7 @@ def test_a_tied_head_is_a_copy(tmp_path) -> None:
     assert model.weights({})[HEAD].source == EMBEDDING
 
 
-def test_manifest_records(folder, tmp_path) -> None:
+def test_manifest_records(folder: Path, tmp_path: Path) -> None:
     model, panels = opened(folder, FP8), {f"{QKV}_scales": "panel16x1"}
     items = model.pack_items(panels)
     losses = packed_file(items, tmp_path / "w.irpa").losses
@@ -138,6 +150,7 @@ def test_manifest_records(folder, tmp_path) -> None:
     assert (record.recipe, record.nibble_order) == ("rceil", None)
     assert (record.layout, record.scale_layout) == ("identity", "panel16x1")
     assert record.sqnr == losses[f"{QKV}_blocks"].sqnr
+    assert record.sqnr is not None
     assert 25 < record.sqnr < 40
     assert records[ROUTER].format == "bf16"
     assert records["model.layers.0.mlp.experts.down_proj"].recipe == "unstated"
@@ -150,7 +163,7 @@ def test_manifest_records(folder, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_what_cannot_be_quantized(tmp_path, value) -> None:
+def test_what_cannot_be_quantized(tmp_path: Path, value: float) -> None:
     source = checkpoint(tmp_path / "in")
     for file in source.glob("*.safetensors"):
         tensors = load_file(file)
@@ -163,7 +176,7 @@ def test_what_cannot_be_quantized(tmp_path, value) -> None:
     assert not (tmp_path / "w.irpa").exists()
 
 
-def test_rows_that_are_no_whole_number_of_blocks(tmp_path) -> None:
+def test_rows_that_are_no_whole_number_of_blocks(tmp_path: Path) -> None:
     source = checkpoint(tmp_path / "in", num_attention_heads=6, head_dim=8)
     with pytest.raises(
         CheckpointError, match=r"o_proj\.weight is BF16 \[96, 48\]: mxfp8e4m3 wants"
@@ -178,7 +191,7 @@ def test_a_matrix_of_blocks_has_no_experts() -> None:
     assert PackItem(key="a", source=blocks, experts=True).matrix == (20, 3, 32)
 
 
-def test_little_is_in_memory(tmp_path) -> None:
+def test_little_is_in_memory(tmp_path: Path) -> None:
     """64 MiB of bf16: a few chunks, whatever the size."""
     file = tmp_path / "w.bin"
     rows, depth = 1 << 13, 1 << 12
@@ -217,7 +230,7 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(levels, "compile_program", compile_program)
 
 
-def test_an_artifact_says_what_was_quantized(folder, tmp_path, stub) -> None:
+def test_an_artifact_says_what_was_quantized(folder: Path, tmp_path: Path, stub: None) -> None:
     artifacts = [
         mxc.compile(
             folder,
@@ -232,7 +245,9 @@ def test_an_artifact_says_what_was_quantized(folder, tmp_path, stub) -> None:
     ]
     manifest = artifacts[0].manifest
     assert (manifest.activations, manifest.activation_recipe) == ("mxfp4", "even")
-    chosen = {key: manifest.options[key] for key in ("quantize_dense", "recipe", "floats")}
+    chosen: dict[str, Any] = {
+        key: manifest.options[key] for key in ("quantize_dense", "recipe", "floats")
+    }
     assert chosen == {"quantize_dense": "mxint8", "recipe": "even", "floats": "bf16"}
     record = manifest.weights[QKV]
     assert (record.format, record.recipe) == ("mxint8", "even")
@@ -254,7 +269,7 @@ def test_an_artifact_says_what_was_quantized(folder, tmp_path, stub) -> None:
     assert manifest.notes == artifacts[1].manifest.notes
 
 
-def test_options_without_meaning_for_a_program(tmp_path) -> None:
+def test_options_without_meaning_for_a_program(tmp_path: Path) -> None:
     (tmp_path / "x.mlir").write_text("module {}")
     with pytest.raises(CheckpointError, match="--quantize-dense has no meaning for a program"):
         mxc.compile(tmp_path / "x.mlir", "cpu", tmp_path / "out.mxc", quantize_dense="mxfp8")

@@ -56,7 +56,7 @@ def _program() -> str:
             @func.FuncOp.from_py_func(
                 _tensor(i8, 128, K // 32, 16), _tensor(i8, 128, K // 32), name="pair"
             )
-            def pair(x, scales):
+            def pair(x: ir.Value, scales: ir.Value) -> list[ir.Value]:
                 x, scales = unpack(x, f4), unpack(scales, e8m0)
                 results = []
                 for layer in range(2):
@@ -69,26 +69,26 @@ def _program() -> str:
                 return results
 
             @func.FuncOp.from_py_func(_tensor(f32, 1, K // 32, 32), name="decode")
-            def decode(x):
+            def decode(x: ir.Value) -> ir.Value:
                 w, s = weight("w0")
                 return scaled_contraction(x, w, rhs_scale=s, name="layers.0.down")
 
             rows, index = _tensor(f32, 4, 1, K // 32, 32), _tensor(i32, 4)
 
             @func.FuncOp.from_py_func(rows, index, name="fused")
-            def fused(x, chosen):
+            def fused(x: ir.Value, chosen: ir.Value) -> ir.Value:
                 w, s = (gather(each, chosen) for each in weight("e", 32))
                 return scaled_contraction(x, w, rhs_scale=s, batch=1, name="experts.up")
 
             @func.FuncOp.from_py_func(
                 _tensor(f32, 40, 1, K // 32, 32), _tensor(i32, 40), name="many"
             )
-            def many(x, chosen):
+            def many(x: ir.Value, chosen: ir.Value) -> ir.Value:
                 w, s = (gather(each, chosen) for each in weight("e", 32))
                 return scaled_contraction(x, w, rhs_scale=s, batch=1, name="experts.all")
 
             @func.FuncOp.from_py_func(rows, index, name="gathered")
-            def gathered(x, chosen):
+            def gathered(x: ir.Value, chosen: ir.Value) -> ir.Value:
                 # Renaming the bytes after the gather keeps it out of the contraction's dispatch.
                 w = unpack(gather(parameters.load("e", [32, N, K // 32, 16], i8), chosen), f4)
                 s = unpack(gather(parameters.load("e.s", [32, N, K // 32], i8), chosen), e8m0)
@@ -126,8 +126,8 @@ def _kernels(code: list[str], objects: list[bytes]) -> dict[str, KernelCode]:
 def _report(compiled: Compiled, name: str) -> Report:
     flow, stream, code, objects = compiled
     with new_context():
-        modules = [ir.Module.parse(text).operation for text in (flow, stream)]
-        return build_report(*modules, _kernels(code, objects), target(name))
+        before, after = (ir.Module.parse(text).operation for text in (flow, stream))
+        return build_report(before, after, _kernels(code, objects), target(name))
 
 
 @pytest.fixture(scope="module")

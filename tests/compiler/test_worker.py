@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -195,7 +196,7 @@ def test_a_bug_of_ours_keeps_its_trace(
 ) -> None:
     with pytest.raises(RuntimeError, match=r"in the compiler process:\n(.|\n)*driver.py"):
         compile_program(
-            CompileRequest(program=None, place="p", target="cpu", module=temporary / "m")
+            CompileRequest(program=cast(Any, None), place="p", target="cpu", module=temporary / "m")
         )
 
 
@@ -258,7 +259,7 @@ def test_a_callers_error_ends_the_worker(
     request_of: Callable[..., CompileRequest], temporary: Path
 ) -> None:
     with pytest.raises(ZeroDivisionError):
-        compile_program(request_of(DOUBLE), lambda step: 1 // 0)
+        compile_program(request_of(DOUBLE), cast(Any, lambda step: 1 // 0))
     assert not children()
     assert stays(temporary) == []
 

@@ -48,9 +48,9 @@ def test_exactness(element: str, scale: str, result: str) -> None:
 
 def test_an_int8_under_a_float_is_what_f32_makes_of_it() -> None:
     with new_context():
-        types = [ir.Type.parse(name) for name in ("i8", "f32", "f32")]
-        assert is_exact(*types)
-        assert not is_exact(*types[:2], ir.Type.parse("bf16"))
+        i8, f32, bf16 = (ir.Type.parse(name) for name in ("i8", "f32", "bf16"))
+        assert is_exact(i8, f32, f32)
+        assert not is_exact(i8, f32, bf16)
 
 
 FORM = """

@@ -1,6 +1,7 @@
 """Activations as programs quantize them, on this CPU, against the reference in numpy."""
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -76,7 +77,7 @@ def program(builders: dict[str, Quantize], shape: tuple[int, ...] = X.shape) -> 
 @pytest.fixture(scope="module")
 def compiled() -> rt.VmModule:
     builders: dict[str, Quantize] = {
-        f"{name}_{recipe}": lambda x, name=name, recipe=recipe: quantize_mx(x, name, recipe)
+        f"{name}_{recipe}": partial(quantize_mx, format=name, recipe=recipe)
         for name, recipe in CASES
     }
     blob = tools.compile_str(program({**builders, "int8": quantize_int8}), extra_args=[*FLAGS])

@@ -1,9 +1,12 @@
 """Quantized tensors as numpy sees them: their values, or a refusal that names them."""
 
 import re
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import mxc
 from mxc.errors import FormatError
@@ -21,7 +24,7 @@ MADE = {
 made = pytest.mark.parametrize("make", MADE.values(), ids=MADE)
 
 
-def values(q):
+def values(q: mxc.Quantized | mxc.Scaled) -> NDArray[Any]:
     return mxc.dequantize(q) if isinstance(q, mxc.Quantized) else mxc.dequantize_scaled(q)
 
 
@@ -58,7 +61,9 @@ def values(q):
         lambda q: np.stack([q.ndim, q.size, len(q)]),
     ],
 )
-def test_numpy_reads_the_values(make, function):
+def test_numpy_reads_the_values(
+    make: Callable[..., Any], function: Any | Callable[..., Any]
+) -> None:
     q = make(X)
     found, wanted = function(q), function(values(q))
     np.testing.assert_array_equal(found, wanted)
@@ -67,7 +72,7 @@ def test_numpy_reads_the_values(make, function):
 
 
 @made
-def test_products_are_summed_in_float64(make):
+def test_products_are_summed_in_float64(make: Callable[..., Any]) -> None:
     x, w = make(X), make(W)
     wanted = (values(x).astype(np.float64) @ values(w).astype(np.float64)).astype(np.float32)
     for found in (x @ w, np.matmul(x, w), matmul(x, w), values(x) @ w, x @ values(w)):
@@ -75,14 +80,14 @@ def test_products_are_summed_in_float64(make):
         assert found.dtype == np.float32
 
 
-def test_truth_is_that_of_one_value():
+def test_truth_is_that_of_one_value() -> None:
     assert mxc.quantize_scaled([[2.0]], "e4m3:float32")
     assert not mxc.quantize_scaled([[0.0]], "e4m3:float32")
     with pytest.raises(ValueError, match="ambiguous"):
         bool(mxc.quantize(X, "mxfp4"))
 
 
-def increment(q):
+def increment(q: Any) -> None:
     q += 1
 
 
@@ -95,19 +100,19 @@ def increment(q):
         lambda q: np.add.at(q, 0, 1),
     ],
 )
-def test_writing_is_refused_by_name(write):
+def test_writing_is_refused_by_name(write: Callable[..., Any]) -> None:
     with pytest.raises(FormatError, match=re.escape("e4m3:float32_t0 [6, 64]")):
         write(mxc.quantize_scaled(X, "e4m3:float32_t0"))
     with pytest.raises(FormatError, match=re.escape("mxfp4 [6, 64]")):
         write(mxc.quantize(X, "mxfp4"))
 
 
-def test_values_are_never_shared():
+def test_values_are_never_shared() -> None:
     with pytest.raises(ValueError, match="leave copy out"):
         np.asarray(mxc.quantize(X, "mxfp4"), copy=False)
 
 
-def test_methods_of_numpy_are_refused_by_name():
+def test_methods_of_numpy_are_refused_by_name() -> None:
     with pytest.raises(AttributeError, match=r"mxfp4 \[6, 64\] has no attribute 'sum'; numpy"):
         mxc.quantize(X, "mxfp4").sum()
     with pytest.raises(AttributeError, match="'Scaled' object has no attribute 'total'"):
@@ -118,7 +123,7 @@ def test_methods_of_numpy_are_refused_by_name():
     ("shape", "named"),
     [((8, 64), "float32 [8, 64]"), ((), "float32 []"), ((2, 3, 5, 8), "float32 [2, 3, 5, 8]")],
 )
-def test_wrong_shapes_name_both_operands(shape, named):
+def test_wrong_shapes_name_both_operands(shape: tuple[int, ...], named: str) -> None:
     q = mxc.quantize_scaled(X, "e2m1:e8m0_t32")
     for multiply in (matmul, np.matmul):
         with pytest.raises(FormatError) as found:

@@ -5,6 +5,7 @@ Every difference that is known is spelled out here and checked, too.
 
 import subprocess
 import sys
+from typing import Any
 
 import gfloat
 import gfloat.formats as gf
@@ -12,6 +13,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torchao.prototype.mx_formats.constants import DTYPE_FP6_E2M3, DTYPE_FP6_E3M2
 from torchao.prototype.mx_formats.mx_tensor import ScaleCalculationMode, to_mx
 from torchao.prototype.mx_formats.nvfp4_tensor import (
@@ -21,7 +23,7 @@ from torchao.prototype.mx_formats.nvfp4_tensor import (
 )
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
-from mxc.formats.formats import E4M3, FORMATS
+from mxc.formats.formats import E4M3, FORMATS, ElementFormat
 from mxc.formats.packing import pack_elements, unpack_elements
 from mxc.formats.recipes import ScaleRecipe, scale_bytes
 from mxc.formats.reference import Quantized, dequantize, quantize
@@ -44,7 +46,9 @@ each_torchao = pytest.mark.parametrize("name", TORCHAO)
 each_recipe = pytest.mark.parametrize("recipe", ScaleRecipe)
 
 
-def torchao_quantize(x, name, recipe):
+def torchao_quantize(
+    x: NDArray[Any], name: str, recipe: ScaleRecipe
+) -> tuple[NDArray[Any], NDArray[Any]]:
     """torchao's scale bytes [n] and codes [n, 32], one a byte, for float32 blocks x [n, 32]."""
     mode = ScaleCalculationMode[recipe.name]
     scales, elements = to_mx(torch.from_numpy(x), TORCHAO[name], 32, mode)
@@ -54,19 +58,21 @@ def torchao_quantize(x, name, recipe):
     return scales.view(torch.uint8).numpy()[:, 0], codes
 
 
-def our_quantize(x, name, recipe):
+def our_quantize(
+    x: NDArray[Any], name: str, recipe: ScaleRecipe
+) -> tuple[NDArray[Any], NDArray[Any]]:
     q = quantize(x, name, recipe=recipe)
     return q.scales[:, 0], unpack_elements(q.elements, name)
 
 
-def ml_dtypes_codes(x, name, divisor):
+def ml_dtypes_codes(x: NDArray[Any], name: str, divisor: NDArray[Any]) -> NDArray[Any]:
     """Codes of x [n, 32] divided by `divisor` [n], in float64, clamped, rounded by ml_dtypes."""
     element = FORMATS[name].element
     scaled = np.clip(x.astype(np.float64) / divisor[:, None], -element.max, element.max)
     return scaled.astype(np.float32).astype(ML_DTYPES[name]).view(np.uint8)
 
 
-def adversarial_blocks(element):
+def adversarial_blocks(element: ElementFormat) -> NDArray[Any]:
     """float32 [n, 32]: random blocks, and blocks led by each kind of largest magnitude."""
     rng = np.random.default_rng(7)
     turns = {0, 1, 2, (1 << 23) - 1}
@@ -95,8 +101,8 @@ def adversarial_blocks(element):
         253,
         254,
     ]
-    bits = np.array([e << 23 | m for e in exponents for m in sorted(turns)], np.uint32)
-    amax = bits.view(np.float32)
+    led_by = np.array([e << 23 | m for e in exponents for m in sorted(turns)], np.uint32)
+    amax = led_by.view(np.float32)
     # Multiples of half a step of the element make ties; the rest is random.
     ties = rng.integers(-64, 65, (len(amax), 15)) / 64
     rest = rng.uniform(-1, 1, (len(amax), 15))
@@ -120,7 +126,7 @@ def adversarial_blocks(element):
     return np.concatenate([led, normal, tied, special]).astype(np.float32)
 
 
-def close_above_a_power(amax, element):
+def close_above_a_power(amax: NDArray[Any], element: ElementFormat) -> NDArray[Any]:
     """Where amax / max is above a power of two by less than torch's float32 log2 can show."""
     fraction, _ = np.frexp(amax.astype(np.float64) / element.max)
     return (fraction > 0.5) & (fraction < 0.5 + 2.0**-17)
@@ -128,7 +134,7 @@ def close_above_a_power(amax, element):
 
 @each_torchao
 @each_recipe
-def test_quantize_is_torchao(name, recipe):
+def test_quantize_is_torchao(name: str, recipe: ScaleRecipe) -> None:
     """Scale bytes and elements, but for these:
 
     1. RCEIL in torchao's eager mode takes ceil(log2(amax / max)) in float32. Where amax / max is
@@ -168,7 +174,7 @@ def test_quantize_is_torchao(name, recipe):
 
 @each_torchao
 @each_recipe
-def test_bfloat16_is_torchao(name, recipe):
+def test_bfloat16_is_torchao(name: str, recipe: ScaleRecipe) -> None:
     x = np.random.default_rng(3).standard_normal((64, 32)).astype(ml_dtypes.bfloat16)
     scales, elements = to_mx(
         torch.from_numpy(x.view(np.int16)).view(torch.bfloat16),
@@ -193,11 +199,11 @@ GFLOAT = {
 
 
 @pytest.mark.parametrize("name", [*GFLOAT, "mxint8"])
-def test_floor_is_gfloat(name):
+def test_floor_is_gfloat(name: str) -> None:
     x = np.random.default_rng(11).standard_normal((8, 32)).astype(np.float32)
     x[3, 5] = -3.999
     info = GFLOAT.get(name, gf.format_info_mxint8)
-    wanted = [
+    wanted: Any = [
         gfloat.quantize_block(info, row.astype(np.float64), gfloat.compute_scale_amax) for row in x
     ]
     found = dequantize(quantize(x, name))
@@ -210,7 +216,7 @@ def test_floor_is_gfloat(name):
 
 
 @each_recipe
-def test_mxint8_is_the_nearest_sixty_fourth(recipe):
+def test_mxint8_is_the_nearest_sixty_fourth(recipe: ScaleRecipe) -> None:
     """The rule of OCP MX 1.0 in float64, written out: torchao has no MXINT8, gfloat FLOOR alone."""
     x = adversarial_blocks(FORMATS["mxint8"].element)
     x = x[np.isfinite(x).all(-1)]
@@ -221,7 +227,7 @@ def test_mxint8_is_the_nearest_sixty_fourth(recipe):
 
 
 @pytest.mark.parametrize("name", [*ML_DTYPES, "mxint8"])
-def test_every_code_with_every_scale(name):
+def test_every_code_with_every_scale(name: str) -> None:
     """Exact product in float64, then float32: Inf beyond it, subnormals kept, NaN scale -> NaN."""
     format = FORMATS[name]
     codes = (np.arange(256) % (1 << format.element.bits)).astype(np.uint8)
@@ -240,7 +246,7 @@ def test_every_code_with_every_scale(name):
     assert np.isnan(found[255]).all()
 
 
-def test_gpt_oss_blocks_are_those_of_transformers():
+def test_gpt_oss_blocks_are_those_of_transformers() -> None:
     """[experts, out, blocks, 16] and scales, all values of the bytes that stay inside bfloat16."""
     rng = np.random.default_rng(5)
     experts, rows, blocks = 3, 64, 3
@@ -266,7 +272,7 @@ def test_gpt_oss_blocks_are_those_of_transformers():
 
 
 @pytest.mark.parametrize("factor", [1.0, 2.0**-90, 2.0**90])
-def test_nvfp4_is_torchao(factor):
+def test_nvfp4_is_torchao(factor: float) -> None:
     rng = np.random.default_rng(13)
     x = rng.standard_normal((64, 96)) * 10.0 ** rng.integers(-6, 3, (64, 6)).repeat(16, axis=1)
     x[5, :16] = 0
@@ -276,7 +282,9 @@ def test_nvfp4_is_torchao(factor):
     # The last rows: ties of their blocks, where the order of the divisions decides.
     first = quantize(x, "nvfp4")
     steps = E4M3.values[first.scales[32:]] * np.float32(first.tensor_scale)
-    ties = steps[..., None] * rng.choice(np.float32([0.25, 0.75, 1.25, 1.75, 2.5, 3.5]), 16)
+    ties = steps[..., None] * rng.choice(
+        np.array([0.25, 0.75, 1.25, 1.75, 2.5, 3.5], np.float32), 16
+    )
     blocks = x.reshape(64, 6, 16)
     leads = np.arange(16) == np.abs(blocks[32:]).argmax(-1)[..., None]
     blocks[32:] = np.where(leads, blocks[32:], ties)
@@ -293,7 +301,7 @@ def test_nvfp4_is_torchao(factor):
     np.testing.assert_array_equal(dequantize(q), theirs.numpy())
 
 
-def test_the_reference_needs_numpy_alone():
+def test_the_reference_needs_numpy_alone() -> None:
     """Neither MLIR nor IREE nor an oracle of these tests is imported by the reference."""
     program = (
         "import sys; import mxc.formats.reference; "

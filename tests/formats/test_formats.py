@@ -1,10 +1,13 @@
 """Every code of every format, and all that is derived, against ml_dtypes, gfloat and OCP MX 1.0."""
 
+from typing import Any
+
 import gfloat.formats as gf
 import ml_dtypes
 import numpy as np
 import pytest
 from gfloat import decode_float
+from numpy.typing import NDArray
 
 from mxc.errors import FormatError
 from mxc.formats.formats import (
@@ -42,16 +45,16 @@ OTHERS = {
 DTYPES = {element: dtype for element, (dtype, _) in FLOATS.items()} | OTHERS
 
 
-def ml_dtypes_values(element):
+def ml_dtypes_values(element: ElementFormat) -> NDArray[Any]:
     codes = np.arange(1 << element.bits, dtype=np.uint8)
     return codes.view(DTYPES[element]).astype(np.float32)
 
 
-def gfloat_values(info):
+def gfloat_values(info: Any) -> NDArray[Any]:
     return np.array([decode_float(info, code).fval for code in range(1 << info.k)], np.float32)
 
 
-def assert_same(found, wanted):
+def assert_same(found: NDArray[Any], wanted: NDArray[Any]) -> None:
     """Equal to the bit, where any NaN equals any other."""
     assert found.dtype == wanted.dtype == np.float32
     np.testing.assert_array_equal(np.isnan(found), np.isnan(wanted))
@@ -60,22 +63,22 @@ def assert_same(found, wanted):
 
 
 @pytest.mark.parametrize("element", DTYPES, ids=str)
-def test_every_code_means_what_ml_dtypes_says(element):
+def test_every_code_means_what_ml_dtypes_says(element: ElementFormat) -> None:
     assert_same(element.values, ml_dtypes_values(element))
 
 
 @pytest.mark.parametrize("element", FLOATS, ids=str)
-def test_every_code_means_what_gfloat_says(element):
+def test_every_code_means_what_gfloat_says(element: ElementFormat) -> None:
     assert_same(element.values, gfloat_values(FLOATS[element][1]))
 
 
-def test_int8_counts_sixty_fourths():
+def test_int8_counts_sixty_fourths() -> None:
     assert_same(INT8.values, gfloat_values(gf.format_info_ocp_int8))
     np.testing.assert_array_equal(INT8.values, np.arange(256).astype(np.int8) / 64)
 
 
 @pytest.mark.parametrize("element", DTYPES, ids=str)
-def test_limits_are_those_of_ml_dtypes(element):
+def test_limits_are_those_of_ml_dtypes(element: ElementFormat) -> None:
     info = ml_dtypes.finfo(DTYPES[element])
     assert element.max == float(info.max)
     assert element.min_normal == float(info.smallest_normal)
@@ -100,7 +103,9 @@ SPEC = [
 
 
 @pytest.mark.parametrize(("element", "largest", "emax", "normal", "least"), SPEC, ids=str)
-def test_limits_are_those_of_the_specification(element, largest, emax, normal, least):
+def test_limits_are_those_of_the_specification(
+    element: ElementFormat, largest: float, emax: int, normal: float, least: float
+) -> None:
     assert element.max == largest
     assert element.emax == emax
     assert element.min_normal == normal
@@ -109,16 +114,16 @@ def test_limits_are_those_of_the_specification(element, largest, emax, normal, l
 
 
 @pytest.mark.parametrize("element", FLOATS, ids=str)
-def test_mlir_name_is_that_of_the_same_ml_dtype(element):
+def test_mlir_name_is_that_of_the_same_ml_dtype(element: ElementFormat) -> None:
     name = np.dtype(DTYPES[element]).name
     assert element.mlir == "f" + name.removeprefix("float").replace("_", "").upper()
 
 
-def test_int8_is_i8_in_mlir():
+def test_int8_is_i8_in_mlir() -> None:
     assert INT8.mlir == "i8"
 
 
-def test_values_cannot_be_changed():
+def test_values_cannot_be_changed() -> None:
     with pytest.raises(ValueError, match="read-only"):
         E2M1.values[0] = 1
 
@@ -135,7 +140,7 @@ GFLOAT_BLOCKS = {
 
 
 @pytest.mark.parametrize("name", GFLOAT_BLOCKS)
-def test_mx_blocks_are_those_of_gfloat(name):
+def test_mx_blocks_are_those_of_gfloat(name: str) -> None:
     ours, theirs = FORMATS[name], GFLOAT_BLOCKS[name]
     assert ours.block == theirs.k
     assert ours.scale is E8M0
@@ -144,31 +149,31 @@ def test_mx_blocks_are_those_of_gfloat(name):
     assert not ours.tensor_scale
 
 
-def test_formats_are_the_mx_ones_and_nvfp4():
+def test_formats_are_the_mx_ones_and_nvfp4() -> None:
     assert set(FORMATS) == {*GFLOAT_BLOCKS, "nvfp4"}
     nvfp4 = FORMATS["nvfp4"]
     assert (nvfp4.block, nvfp4.element, nvfp4.scale) == (16, E2M1, E4M3)
     assert nvfp4.tensor_scale
 
 
-def test_a_format_is_found_by_name_and_stays_itself():
+def test_a_format_is_found_by_name_and_stays_itself() -> None:
     for name, format in FORMATS.items():
         assert block_format(name) is format
         assert block_format(format) is format
         assert str(format) == name
 
 
-def test_unknown_format_is_refused_with_the_known_ones():
+def test_unknown_format_is_refused_with_the_known_ones() -> None:
     with pytest.raises(FormatError, match=r"'mxfp5'.*mxfp4, mxfp6e2m3, .*nvfp4"):
         block_format("mxfp5")
 
 
-def test_partial_block_is_refused_with_the_cure():
+def test_partial_block_is_refused_with_the_cure() -> None:
     with pytest.raises(FormatError, match=r"multiple of 32 elements, found 100; pad to 128"):
         FORMATS["mxfp4"].blocks(100)
 
 
-def test_packed_size():
+def test_packed_size() -> None:
     assert FORMATS["mxfp4"].packed_bytes(2880) == 1440
     assert FORMATS["mxfp6e3m2"].packed_bytes(2880) == 2160
     assert FORMATS["mxint8"].packed_bytes(2880) == 2880

@@ -1,13 +1,16 @@
 """Packed bytes against Python's integers and torchao, and the refusals."""
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torchao.prototype.mx_formats.kernels import pack_uint4
 
 from mxc.errors import FormatError
-from mxc.formats.formats import FORMATS
+from mxc.formats.formats import FORMATS, BlockFormat
 from mxc.formats.packing import (
     decode_elements,
     decode_scales,
@@ -16,13 +19,13 @@ from mxc.formats.packing import (
 )
 
 
-def random_codes(format, shape, seed=0):
+def random_codes(format: BlockFormat, shape: tuple[int, ...], seed: int = 0) -> NDArray[Any]:
     rng = np.random.default_rng(seed)
     return rng.integers(0, 1 << format.element.bits, shape).astype(np.uint8)
 
 
 @pytest.mark.parametrize("format", FORMATS.values(), ids=str)
-def test_packed_bytes_are_one_little_endian_integer(format):
+def test_packed_bytes_are_one_little_endian_integer(format: BlockFormat) -> None:
     """All three packings in one sentence: code i is at bits [i * width, (i + 1) * width)."""
     bits = format.element.bits
     codes = random_codes(format, (5, 2, 64))
@@ -34,20 +37,20 @@ def test_packed_bytes_are_one_little_endian_integer(format):
     np.testing.assert_array_equal(unpack_elements(packed, format), codes)
 
 
-def test_nibbles_are_those_of_torchao():
+def test_nibbles_are_those_of_torchao() -> None:
     codes = random_codes(FORMATS["mxfp4"], (8, 64))
     wanted = pack_uint4(torch.from_numpy(codes)).numpy()
     np.testing.assert_array_equal(pack_elements(codes, "mxfp4"), wanted)
 
 
-def test_slices_that_are_not_contiguous():
+def test_slices_that_are_not_contiguous() -> None:
     codes = random_codes(FORMATS["mxfp6e2m3"], (6, 128))[::2, ::2]
     packed = pack_elements(codes, "mxfp6e2m3")
     np.testing.assert_array_equal(unpack_elements(packed, "mxfp6e2m3"), codes)
     np.testing.assert_array_equal(unpack_elements(packed[::2], "mxfp6e2m3"), codes[::2])
 
 
-def test_decoded_elements_and_scales():
+def test_decoded_elements_and_scales() -> None:
     packed = np.array([[0x10, 0x32], [0xFE, 0x98]], np.uint8)
     np.testing.assert_array_equal(
         decode_elements(packed, "mxfp4"), [[0, 0.5, 1, 1.5], [-4, -6, -0.0, -0.5]]
@@ -62,7 +65,7 @@ def test_decoded_elements_and_scales():
         np.testing.assert_array_equal(scales, every.reshape(8, 32).view(dtype).astype(np.float32))
 
 
-def test_partial_groups_are_refused():
+def test_partial_groups_are_refused() -> None:
     with pytest.raises(FormatError, match=r"codes of mxfp4 come in groups of 2, .* axis of 3"):
         pack_elements(np.zeros((2, 3), np.uint8), "mxfp4")
     with pytest.raises(FormatError, match=r"codes of mxfp6e2m3 .* groups of 4, .* axis of 6"):
@@ -71,13 +74,13 @@ def test_partial_groups_are_refused():
         unpack_elements(np.zeros(4, np.uint8), "mxfp6e2m3")
 
 
-def test_too_wide_a_code_is_refused():
+def test_too_wide_a_code_is_refused() -> None:
     with pytest.raises(FormatError, match=r"codes of mxfp4 have 4 bits, found 0x10"):
         pack_elements(np.array([1, 16], np.uint8), "mxfp4")
 
 
 @pytest.mark.parametrize("wrong", [np.zeros(4, np.int8), np.array(1, np.uint8)], ids=["i8", "0-d"])
-def test_other_than_bytes_is_refused(wrong):
+def test_other_than_bytes_is_refused(wrong: NDArray[Any]) -> None:
     for function in (pack_elements, unpack_elements, decode_elements, decode_scales):
         with pytest.raises(FormatError, match="must be uint8 with at least one axis, found"):
             function(wrong, "mxfp4")

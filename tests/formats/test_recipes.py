@@ -1,24 +1,26 @@
 """Scale bytes against the recipes' definitions in exact rational arithmetic."""
 
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from mxc.errors import FormatError
-from mxc.formats.formats import E2M1, E2M3, E3M2, E4M3, E5M2, INT8
+from mxc.formats.formats import E2M1, E2M3, E3M2, E4M3, E5M2, INT8, ElementFormat
 from mxc.formats.recipes import ScaleRecipe, scale_bytes, scale_recipe
 
 ELEMENTS = (E2M1, E2M3, E3M2, E4M3, E5M2, INT8)
 each_element = pytest.mark.parametrize("element", ELEMENTS, ids=str)
 
 
-def amaxima():
+def amaxima() -> NDArray[Any]:
     """Positive float32: each power of two, and each mantissa where a recipe may turn, +-1 bit."""
     mantissas = {0, 1, (1 << 23) - 1}
-    for bits in range(1, 9):
+    for bit in range(1, 9):
         # 1.5, 1.75 .. (maxima; EVEN's thresholds) and the floats beside them.
-        turn = (1 << 23) - (1 << (23 - bits))
+        turn = (1 << 23) - (1 << (23 - bit))
         mantissas |= {turn - 1, turn, turn + 1}
     bits = [exponent << 23 | m for exponent in range(255) for m in sorted(mantissas)]
     bits += [m >> 1 for m in mantissas] + [(1 << 23) + m >> 1 for m in mantissas]  # subnormals
@@ -27,17 +29,17 @@ def amaxima():
     return np.concatenate([values[values > 0], random.view(np.float32)])
 
 
-def floor_log2(x):
+def floor_log2(x: Fraction) -> int:
     e = x.numerator.bit_length() - x.denominator.bit_length()
     return e if Fraction(2) ** e <= x else e - 1
 
 
-def ceil_log2(x):
+def ceil_log2(x: Fraction) -> int:
     e = floor_log2(x)
     return e if Fraction(2) ** e == x else e + 1
 
 
-def exponent(amax, element, recipe):
+def exponent(amax: float | Fraction, element: ElementFormat, recipe: ScaleRecipe) -> int:
     """Unclamped exponent of the scale, by definition."""
     amax = Fraction(float(amax))
     if recipe is ScaleRecipe.RCEIL:
@@ -52,7 +54,7 @@ def exponent(amax, element, recipe):
 
 @each_element
 @pytest.mark.parametrize("recipe", ScaleRecipe)
-def test_bytes_are_those_of_the_definition(element, recipe):
+def test_bytes_are_those_of_the_definition(element: ElementFormat, recipe: ScaleRecipe) -> None:
     amax = amaxima()
     wanted = [min(max(exponent(a, element, recipe) + 127, 0), 254) for a in amax]
     found = scale_bytes(amax, element, recipe)
@@ -63,20 +65,22 @@ def test_bytes_are_those_of_the_definition(element, recipe):
 
 @each_element
 @pytest.mark.parametrize("recipe", ScaleRecipe)
-def test_zero_and_subnormals_have_the_least_scale(element, recipe):
+def test_zero_and_subnormals_have_the_least_scale(
+    element: ElementFormat, recipe: ScaleRecipe
+) -> None:
     amax = np.array([0.0, -0.0, 2.0**-149, 2.0**-128, 2.0**-127], np.float32)
     assert scale_bytes(amax, element, recipe).tolist() == [0] * 5
 
 
 @each_element
 @pytest.mark.parametrize("recipe", ScaleRecipe)
-def test_nan_gives_the_nan_byte(element, recipe):
+def test_nan_gives_the_nan_byte(element: ElementFormat, recipe: ScaleRecipe) -> None:
     nans = np.array([0x7F800001, 0x7FC00000, 0x7FFFFFFF, 0xFFFFFFFF], np.uint32)
     assert scale_bytes(nans.view(np.float32), element, recipe).tolist() == [0xFF] * 4
 
 
 @each_element
-def test_infinity(element):
+def test_infinity(element: ElementFormat) -> None:
     inf = np.array([np.inf, -np.inf], np.float32)
     for recipe in (ScaleRecipe.FLOOR, ScaleRecipe.EVEN, ScaleRecipe.CEIL):
         assert scale_bytes(inf, element, recipe).tolist() == [min(255 - element.emax, 254)] * 2
@@ -84,7 +88,7 @@ def test_infinity(element):
 
 
 @each_element
-def test_rceil_is_the_rounded_up_float32_quotient_but_for_one_float(element):
+def test_rceil_is_the_rounded_up_float32_quotient_but_for_one_float(element: ElementFormat) -> None:
     """The form that cuBLAS and PTX compute; RCEIL's comment names the one float that it loses."""
     threshold = np.float32(element.max) * np.float32(2.0**-127)
     around = threshold.view(np.uint32) + np.arange(-20, 21)
@@ -100,13 +104,13 @@ def test_rceil_is_the_rounded_up_float32_quotient_but_for_one_float(element):
     assert differs.tolist() == lost
 
 
-def test_shape_is_kept():
+def test_shape_is_kept() -> None:
     amax = np.ones((3, 2, 5), np.float32)
     assert scale_bytes(amax[:, ::2], E2M1, ScaleRecipe.EVEN).shape == (3, 1, 5)
-    assert scale_bytes(np.float32(1), E2M1, ScaleRecipe.EVEN).shape == ()
+    assert scale_bytes(np.array(1, np.float32), E2M1, ScaleRecipe.EVEN).shape == ()
 
 
-def test_unknown_recipe_is_refused_with_the_known_ones():
+def test_unknown_recipe_is_refused_with_the_known_ones() -> None:
     assert scale_recipe("rceil") is ScaleRecipe.RCEIL
     with pytest.raises(FormatError, match=r"'nearest'.*floor, even, rceil, ceil"):
         scale_recipe("nearest")

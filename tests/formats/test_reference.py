@@ -2,6 +2,7 @@
 
 import math
 import tracemalloc
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from numpy.typing import NDArray
 
 import mxc
 from mxc.errors import FormatError
@@ -24,24 +26,24 @@ each_mx = pytest.mark.parametrize("name", MX)
 each_recipe = pytest.mark.parametrize("recipe", ScaleRecipe)
 
 
-def normal(*shape, seed=0):
+def normal(*shape: int, seed: int = 0) -> NDArray[Any]:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def same(a, b):
+def same(a: mxc.Quantized, b: mxc.Quantized) -> bool:
     return all(
         np.array_equal(getattr(a, part), getattr(b, part))
         for part in ("elements", "scales", "shape", "axis", "tensor_scale", "recipe", "format")
     )
 
 
-def test_the_front_door_leads_here():
+def test_the_front_door_leads_here() -> None:
     assert mxc.quantize is quantize
     assert mxc.dequantize is dequantize
     assert mxc.Quantized is Quantized
 
 
-def test_one_block_by_hand():
+def test_one_block_by_hand() -> None:
     # amax 7 = 1.75 * 2^2: FLOOR gives 2^(2 - 2), byte 127; 7 saturates; 2.5 and 5 are ties.
     x = np.zeros(32, np.float32)
     x[:6] = [7, -0.0, 2.5, -5, 0.25, 0.2500001]
@@ -58,7 +60,7 @@ def test_one_block_by_hand():
 
 
 @each_format
-def test_the_block_axis_moves_last(name):
+def test_the_block_axis_moves_last(name: str) -> None:
     format = FORMATS[name]
     x = normal(3, 64, 5)
     q = quantize(x, name, axis=1)
@@ -70,13 +72,15 @@ def test_the_block_axis_moves_last(name):
     np.testing.assert_array_equal(q.scales, last.scales)
     assert same(q, quantize(x, name, axis=-2))
     y = dequantize(q)
-    assert (y.shape, y.dtype, y.flags.c_contiguous) == (x.shape, np.float32, True)
+    assert (y.shape, y.dtype, y.flags.c_contiguous) == (x.shape, np.dtype(np.float32), True)
     np.testing.assert_array_equal(np.moveaxis(y, 1, -1), dequantize(last))
 
 
 @each_format
 @pytest.mark.parametrize("shape", [(640,), (3, 320), (40, 2, 32), (2, 3, 2, 96), (70, 1, 64)])
-def test_pieces_do_not_show(name, shape, monkeypatch):
+def test_pieces_do_not_show(
+    name: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     x = normal(*shape)
     whole = quantize(x, name)
     y = dequantize(whole)
@@ -86,7 +90,7 @@ def test_pieces_do_not_show(name, shape, monkeypatch):
 
 
 @each_format
-def test_an_empty_tensor(name):
+def test_an_empty_tensor(name: str) -> None:
     q = quantize(np.zeros((0, 64), np.float32), name)
     assert q.elements.size == q.scales.size == 0
     assert dequantize(q).shape == (0, 64)
@@ -97,7 +101,7 @@ def test_an_empty_tensor(name):
 @pytest.mark.parametrize(
     "dtype", [ml_dtypes.bfloat16, np.float16, np.float64, ">f4", ">f8"], ids=str
 )
-def test_other_float_types_are_exact(name, dtype):
+def test_other_float_types_are_exact(name: str, dtype: str | type[Any]) -> None:
     x = normal(4, 96).astype(dtype)
     narrow = x.astype(np.float32)
     assert np.array_equal(narrow.astype(np.float64), x.astype(np.float64))
@@ -105,7 +109,7 @@ def test_other_float_types_are_exact(name, dtype):
 
 
 @each_recipe
-def test_float64_is_not_rounded_twice(recipe):
+def test_float64_is_not_rounded_twice(recipe: ScaleRecipe) -> None:
     # Both above a tie and above a scale's threshold by less than float32 can say.
     x = np.zeros(32)
     x[:2] = 6 * (1 + 2.0**-40), 0.25 * (1 + 2.0**-40)
@@ -120,7 +124,7 @@ def test_float64_is_not_rounded_twice(recipe):
 
 @each_mx
 @each_recipe
-def test_nan_marks_its_block_alone(name, recipe):
+def test_nan_marks_its_block_alone(name: str, recipe: ScaleRecipe) -> None:
     x = normal(2, 96)
     clean = dequantize(quantize(x, name, recipe=recipe))
     x[1, 40] = np.nan
@@ -137,7 +141,7 @@ def test_nan_marks_its_block_alone(name, recipe):
 
 @each_mx
 @each_recipe
-def test_infinity_saturates(name, recipe):
+def test_infinity_saturates(name: str, recipe: ScaleRecipe) -> None:
     x = normal(32)
     x[:2] = np.inf, -np.inf
     element = FORMATS[name].element
@@ -148,7 +152,7 @@ def test_infinity_saturates(name, recipe):
 
 @each_mx
 @each_recipe
-def test_zeros_have_byte_zero_and_keep_their_signs(name, recipe):
+def test_zeros_have_byte_zero_and_keep_their_signs(name: str, recipe: ScaleRecipe) -> None:
     x = np.zeros(32, np.float32)
     x[1::2] = -0.0
     q = quantize(x, name, recipe=recipe)
@@ -160,7 +164,7 @@ def test_zeros_have_byte_zero_and_keep_their_signs(name, recipe):
 
 
 @each_mx
-def test_the_least_scale_holds_subnormals(name):
+def test_the_least_scale_holds_subnormals(name: str) -> None:
     element = FORMATS[name].element
     x = (element.values[1 : element.max_code + 1].astype(np.float64) * 2.0**-127)[-32:]
     x = np.resize(x, 32).astype(np.float32)
@@ -169,14 +173,14 @@ def test_the_least_scale_holds_subnormals(name):
     np.testing.assert_array_equal(dequantize(q), x)
 
 
-def test_the_greatest_scale_overflows_to_infinity():
+def test_the_greatest_scale_overflows_to_infinity() -> None:
     q = Quantized(
         np.full(16, 0xF2, np.uint8), np.array([254], np.uint8), FORMATS["mxfp4"], None, 0, (32,)
     )
     assert dequantize(q)[:2].tolist() == [2.0**127, -np.inf]
 
 
-def test_memory_beyond_the_result_is_bounded():
+def test_memory_beyond_the_result_is_bounded() -> None:
     x = normal(1 << 16, 64)  # 16 MiB
     for axis in (0, 1):
         tracemalloc.start()
@@ -190,7 +194,7 @@ def test_memory_beyond_the_result_is_bounded():
         assert max(after_quantize, after_dequantize) < 12 << 20
 
 
-def test_refusals_of_quantize():
+def test_refusals_of_quantize() -> None:
     x = normal(4, 100)
     with pytest.raises(FormatError, match="unknown format 'fp4'"):
         quantize(x, "fp4")
@@ -209,7 +213,7 @@ def test_refusals_of_quantize():
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_nvfp4_refuses_what_its_tensor_scale_cannot_hold(value):
+def test_nvfp4_refuses_what_its_tensor_scale_cannot_hold(value: float) -> None:
     x = normal(4, 32)
     x[2, 3] = value
     with pytest.raises(FormatError, match=r"nvfp4 wants finite values, found .* (nan|inf)"):
@@ -217,7 +221,7 @@ def test_nvfp4_refuses_what_its_tensor_scale_cannot_hold(value):
 
 
 @pytest.mark.parametrize("scale", [0.0, 2.0**-149, 2.0**-122, 2.0**-110, 2.0**120])
-def test_nvfp4_at_the_ends_of_float32(scale):
+def test_nvfp4_at_the_ends_of_float32(scale: float) -> None:
     x = normal(4, 32) * np.float32(scale)
     y = dequantize(quantize(x, "nvfp4"))
     assert np.isfinite(y).all()
@@ -227,7 +231,7 @@ def test_nvfp4_at_the_ends_of_float32(scale):
     assert (np.abs(y - x).reshape(4, 2, 16) <= bound).all()
 
 
-def test_a_quantized_tensor_must_agree_with_itself():
+def test_a_quantized_tensor_must_agree_with_itself() -> None:
     fp4 = FORMATS["mxfp4"]
     elements, scales = np.zeros((2, 16), np.uint8), np.zeros((2, 1), np.uint8)
     Quantized(elements, scales, fp4, None, 1, (2, 32))
@@ -258,14 +262,14 @@ few = settings(max_examples=60, deadline=None)
 
 @few
 @given(BLOCKS, st.sampled_from(MX), st.sampled_from(ScaleRecipe))
-def test_quantizing_again_changes_no_value(x, name, recipe):
+def test_quantizing_again_changes_no_value(x: NDArray[Any], name: str, recipe: ScaleRecipe) -> None:
     y = dequantize(quantize(x, name, recipe=recipe))
     np.testing.assert_array_equal(dequantize(quantize(y, name, recipe=recipe)), y)
 
 
 @few
 @given(BLOCKS, st.sampled_from(list(FORMATS)))
-def test_the_sign_changes_nothing_else(x, name):
+def test_the_sign_changes_nothing_else(x: NDArray[Any], name: str) -> None:
     q, negated = quantize(x, name), quantize(-x, name)
     np.testing.assert_array_equal(q.scales, negated.scales)
     np.testing.assert_array_equal(dequantize(negated), -dequantize(q))
@@ -273,7 +277,9 @@ def test_the_sign_changes_nothing_else(x, name):
 
 @few
 @given(BLOCKS, st.sampled_from(MX), st.sampled_from(ScaleRecipe), st.integers(-20, 20))
-def test_a_power_of_two_moves_the_scale_alone(x, name, recipe, shift):
+def test_a_power_of_two_moves_the_scale_alone(
+    x: NDArray[Any], name: str, recipe: ScaleRecipe, shift: int
+) -> None:
     q = quantize(x, name, recipe=recipe)
     moved = quantize(np.ldexp(x, shift), name, recipe=recipe)
     np.testing.assert_array_equal(q.elements, moved.elements)
@@ -284,7 +290,9 @@ def test_a_power_of_two_moves_the_scale_alone(x, name, recipe, shift):
 
 @few
 @given(BLOCKS, st.sampled_from(MX), st.sampled_from(ScaleRecipe))
-def test_the_error_is_half_a_step_or_saturation(x, name, recipe):
+def test_the_error_is_half_a_step_or_saturation(
+    x: NDArray[Any], name: str, recipe: ScaleRecipe
+) -> None:
     element = FORMATS[name].element
     q = quantize(x, name, recipe=recipe)
     scale = np.repeat(decode_scales(q.scales, name), 32).astype(np.float64)

@@ -1,10 +1,13 @@
 """Element rounding against ml_dtypes and gfloat, over every upper half of a float32."""
 
+from typing import Any
+
 import gfloat.formats as gf
 import ml_dtypes
 import numpy as np
 import pytest
 from gfloat import RoundMode, round_float
+from numpy.typing import NDArray
 
 from mxc.errors import FormatError
 from mxc.formats.formats import (
@@ -37,7 +40,7 @@ INFOS = {
 }
 
 
-def every_upper_half():
+def every_upper_half() -> NDArray[Any]:
     """All finite float32 and Inf by their upper halves, each with five lower halves."""
     lower = np.array([0, 1, 0x7FFF, 0x8000, 0xFFFF], np.uint32)
     bits = (np.arange(1 << 16, dtype=np.uint32) << 16)[:, None] | lower
@@ -46,7 +49,7 @@ def every_upper_half():
 
 
 @pytest.mark.parametrize("element", DTYPES, ids=str)
-def test_to_nearest_even_and_saturating_as_ml_dtypes(element):
+def test_to_nearest_even_and_saturating_as_ml_dtypes(element: ElementFormat) -> None:
     values = every_upper_half()
     # ml_dtypes does not saturate the 8-bit types: clamp first, as the specification asks.
     clamped = np.clip(values, -element.max, element.max)
@@ -54,7 +57,7 @@ def test_to_nearest_even_and_saturating_as_ml_dtypes(element):
     np.testing.assert_array_equal(encode(values, element), wanted)
 
 
-def test_int8_is_symmetric_and_to_nearest_even():
+def test_int8_is_symmetric_and_to_nearest_even() -> None:
     values = np.concatenate([every_upper_half(), np.arange(-300, 301, dtype=np.float32) / 128])
     with np.errstate(over="ignore"):
         steps = np.clip(np.round(values.astype(np.float64) * 64), -127, 127)
@@ -62,7 +65,7 @@ def test_int8_is_symmetric_and_to_nearest_even():
     assert not (encode(values, INT8) == 0x80).any()
 
 
-def nearest_by_search(values, element, last):
+def nearest_by_search(values: NDArray[Any], element: ElementFormat, last: bool) -> NDArray[Any]:
     """Codes of |values| by trying all, the first of the nearest or the last; float64."""
     finite = element.values[: element.max_code + 1].astype(np.float64)
     distance = np.abs(np.abs(values.astype(np.float64))[:, None] - finite)
@@ -72,7 +75,9 @@ def nearest_by_search(values, element, last):
 
 
 @pytest.mark.parametrize("element", [E2M1, E2M3, E3M2, E4M3, E4M3FNUZ, INT8], ids=str)
-def test_ties_to_zero_and_away_are_the_first_and_the_last_of_the_nearest(element):
+def test_ties_to_zero_and_away_are_the_first_and_the_last_of_the_nearest(
+    element: ElementFormat,
+) -> None:
     grid = element.values[: element.max_code + 1].astype(np.float64)
     midpoints = (grid[1:] + grid[:-1]) / 2
     around = midpoints.astype(np.float32).view(np.uint32)[:, None] + np.arange(-1, 2)
@@ -90,7 +95,7 @@ def test_ties_to_zero_and_away_are_the_first_and_the_last_of_the_nearest(element
 
 
 @pytest.mark.parametrize("info", INFOS.values(), ids=lambda info: info.name)
-def test_ties_away_is_gfloat(info):
+def test_ties_away_is_gfloat(info: Any) -> None:
     element = next(e for e, i in INFOS.items() if i is info)
     values = near_ties(element)
     wanted = [round_float(info, v, RoundMode.TiesToAway, sat=True) for v in values]
@@ -98,7 +103,7 @@ def test_ties_away_is_gfloat(info):
     np.testing.assert_array_equal(found, wanted)
 
 
-def test_integers():
+def test_integers() -> None:
     steps = np.array([0.5, 1.5, 2.5, -0.5, -2.5, 0.49999997, 2.75, -0.0, 2.0**23 + 1], np.float32)
     big = 2.0**23 + 1
     for ties, wanted in (
@@ -109,13 +114,13 @@ def test_integers():
         assert nearest_integers(steps, ties).tolist() == wanted
 
 
-def test_unknown_ties_are_refused_with_the_known_ones():
+def test_unknown_ties_are_refused_with_the_known_ones() -> None:
     assert tie_rule("away") is Ties.AWAY
     with pytest.raises(FormatError, match=r"'up'.*even, zero, away"):
         tie_rule("up")
 
 
-def test_nan_is_code_zero():
+def test_nan_is_code_zero() -> None:
     nans = np.array([np.nan, -np.nan], np.float32)
     for element in (*DTYPES, INT8):
         # A NaN that reached a cast to an integer would mean what the machine likes.
@@ -124,13 +129,13 @@ def test_nan_is_code_zero():
         assert (codes & element.magnitude_mask).tolist() == [0, 0]
 
 
-def test_a_type_too_wide_for_the_table_is_refused():
+def test_a_type_too_wide_for_the_table_is_refused() -> None:
     for element in (ElementFormat("e2m6", 2, 6), E8M0):
         with pytest.raises(FormatError, match="does not round exactly through 8 bits"):
             encode(np.ones(1, np.float32), element)
 
 
-def near_ties(element):
+def near_ties(element: ElementFormat) -> NDArray[Any]:
     """float64 at the midpoints of an element type, and closer to them than float32 can say."""
     values = element.values[: element.max_code + 1].astype(np.float64)
     midpoints = (values[:-1] + values[1:]) / 2
@@ -138,7 +143,7 @@ def near_ties(element):
 
 
 @pytest.mark.parametrize("element", INFOS, ids=str)
-def test_float64_is_not_rounded_twice(element):
+def test_float64_is_not_rounded_twice(element: ElementFormat) -> None:
     values = near_ties(element)
     wanted = [round_float(INFOS[element], v, RoundMode.TiesToEven, sat=True) for v in values]
     found = element.values[encode(round_to_odd(values), element)]
@@ -147,7 +152,7 @@ def test_float64_is_not_rounded_twice(element):
     assert (element.values[encode(values.astype(np.float32), element)] != wanted).any()
 
 
-def test_round_to_odd():
+def test_round_to_odd() -> None:
     one = 1 + 2.0**-23
     values = np.array([1.0, 1 + 2.0**-40, one, one + 2.0**-40, one - 2.0**-40, -1 - 2.0**-50, 0.0])
     wanted = [1.0, one, one, one, one, -one, 0.0]
@@ -161,6 +166,6 @@ def test_round_to_odd():
     assert special[4:].tolist() == [2.0**-149, 2.0**-149]
 
 
-def test_beyond_float32_is_refused():
+def test_beyond_float32_is_refused() -> None:
     with pytest.raises(FormatError, match=r"within float32, found -1e\+300"):
         round_to_odd(np.array([1.0, -1e300]))

@@ -1,6 +1,7 @@
 """The strings of scalings: what TensorCast says they mean, and that each meaning has one string."""
 
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -30,12 +31,12 @@ TENSORCAST = {
 }
 
 
-def name(number):
+def name(number: Any) -> str | None:
     return None if number is None else number.name
 
 
 @pytest.mark.parametrize("text", TENSORCAST)
-def test_strings_of_tensorcast_mean_what_its_documentation_says(text):
+def test_strings_of_tensorcast_mean_what_its_documentation_says(text: str) -> None:
     scale, zero, tensor, tiles = TENSORCAST[text]
     found = parse_scaling(text)
     assert (name(found.scale), name(found.zero), name(found.tensor)) == (scale, zero, tensor)
@@ -43,7 +44,7 @@ def test_strings_of_tensorcast_mean_what_its_documentation_says(text):
     assert str(found) == text
 
 
-def test_subtiles_and_sparsity_are_parsed_and_refused_by_name():
+def test_subtiles_and_sparsity_are_parsed_and_refused_by_name() -> None:
     sparse, subtiled = parse_scaling("float16_int8_t16n2m4"), parse_scaling("e8m0_t16s4_t16s4")
     assert sparse.tiles[0].sparsity == (2, 4)
     assert [tile.subtile for tile in subtiled.tiles] == [4, 4]
@@ -71,7 +72,7 @@ def test_subtiles_and_sparsity_are_parsed_and_refused_by_name():
         ("float32_e4m3_e5m2_t16", "float32_e4m3_e5m2_t16"),
     ],
 )
-def test_other_spellings(text, canonical):
+def test_other_spellings(text: str, canonical: str) -> None:
     assert str(parse_scaling(text)) == canonical
 
 
@@ -85,7 +86,7 @@ def test_other_spellings(text, canonical):
         ("torch.bfloat16", "bfloat16"),
     ],
 )
-def test_names_of_torch_and_of_tensorcast(text, known):
+def test_names_of_torch_and_of_tensorcast(text: str, known: str) -> None:
     assert parse_number(text).name == known
 
 
@@ -98,11 +99,11 @@ def test_names_of_torch_and_of_tensorcast(text, known):
         ("uint4_float32_float16_int8_t0_t32", "uint4:float32_float16_int8_t0_t32"),
     ],
 )
-def test_names_of_datatypes_of_tensorcast(text, canonical):
+def test_names_of_datatypes_of_tensorcast(text: str, canonical: str) -> None:
     assert str(parse(text)) == canonical
 
 
-def test_formats_are_specs():
+def test_formats_are_specs() -> None:
     wanted = {
         "mxfp4": "e2m1:e8m0_t32",
         "mxfp6e2m3": "e2m3:e8m0_t32",
@@ -132,7 +133,7 @@ specs = st.builds(lambda data, scaling: f"{data}:{scaling}", numbers, strings)
 
 
 @given(specs)
-def test_what_is_parsed_is_printed_and_parsed_again(text):
+def test_what_is_parsed_is_printed_and_parsed_again(text: str) -> None:
     try:
         spec = parse(text)
     except FormatError:
@@ -143,7 +144,7 @@ def test_what_is_parsed_is_printed_and_parsed_again(text):
 
 
 @given(strings)
-def test_scalings_too(text):
+def test_scalings_too(text: str) -> None:
     try:
         scaling = parse_scaling(text)
     except FormatError:
@@ -152,7 +153,7 @@ def test_scalings_too(text):
 
 
 @given(st.text(alphabet="ebfloatuint0123456789msnd_:-. ", max_size=40) | st.text(max_size=20))
-def test_any_text_is_a_spec_or_a_refusal(text):
+def test_any_text_is_a_spec_or_a_refusal(text: str) -> None:
     with suppress(MxcError):
         assert isinstance(parse(text), ScaleSpec)
 
@@ -182,6 +183,6 @@ def test_any_text_is_a_spec_or_a_refusal(text):
         ("e2m1:" + "_" * 300, "at most 200 characters"),
     ],
 )
-def test_refusals(text, message):
+def test_refusals(text: str, message: str) -> None:
     with pytest.raises(FormatError, match=message):
         parse(text)

@@ -1,5 +1,7 @@
 """Tensors of any scope: MX and nvfp4 as the reference, fp8 as torch, integers as torchao."""
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -28,14 +30,14 @@ X = (RNG.standard_t(4, (6, 64, 96)) * np.exp2(RNG.integers(-6, 6, (6, 64, 1)))).
 
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("axis", [0, 1, 2])
-def test_blocks_along_any_axis_are_the_reference(name, axis):
+def test_blocks_along_any_axis_are_the_reference(name: str, axis: int) -> None:
     x = X[:1].repeat(32, axis=0) * np.linspace(0.5, 2, 32, dtype=np.float32)[:, None, None]
     format = FORMATS[name]
     tensor = "_float32" if format.tensor_scale else ""
     spec = f"{format.element}:{format.scale}{tensor}_t{format.block}d{axis}"
     recipe = None if format.tensor_scale else "even"
     wanted = quantize(x, name, recipe=recipe, axis=axis)
-    found = quantize_scaled(x, spec, recipe="even")
+    found: Any = quantize_scaled(x, spec, recipe="even")
     np.testing.assert_array_equal(np.moveaxis(found.scales, axis, -1), wanted.scales)
     codes = unpack_elements(wanted.elements, name)
     np.testing.assert_array_equal(np.moveaxis(found.codes.view(np.uint8), axis, -1), codes)
@@ -53,7 +55,7 @@ TORCH = {
 
 @pytest.mark.parametrize("data", TORCH)
 @pytest.mark.parametrize("scope", ["", "_t0", "_t0_t32"])
-def test_fp8_is_torch(data, scope):
+def test_fp8_is_torch(data: str, scope: str) -> None:
     found = quantize_scaled(X, f"{data}:float32{scope}")
     x = torch.from_numpy(X)
     axes = {"": (0, 1, 2), "_t0": (2,), "_t0_t32": (1, 3)}[scope]
@@ -70,7 +72,7 @@ def test_fp8_is_torch(data, scope):
 
 
 @pytest.mark.parametrize("data", TORCH)
-def test_static_fp8_saturates_as_torch_clamped(data):
+def test_static_fp8_saturates_as_torch_clamped(data: str) -> None:
     found = quantize_scaled(X, f"{data}:float32", scale=0.003)
     largest = torch.finfo(TORCH[data]).max
     wanted = (torch.from_numpy(X) / np.float32(0.003)).clamp(-largest, largest).to(TORCH[data])
@@ -91,20 +93,12 @@ def test_static_fp8_saturates_as_torch_clamped(data):
     ],
 )
 @pytest.mark.parametrize("bits", [4, 8])
-def test_signed_integers_are_torchao(scope, block, bits):
+def test_signed_integers_are_torchao(scope: str, block: tuple[int, int, int], bits: int) -> None:
     limit = (1 << bits - 1) - 1
     x = torch.from_numpy(X)
-    scale, zero = choose_qparams_affine(
-        x,
-        MappingType.SYMMETRIC,
-        block,
-        torch.int8,
-        -limit,
-        limit,
-        eps=1e-30,
-        scale_dtype=torch.float32,
-    )
-    found = quantize_scaled(X, f"int{bits}:float32{scope}")
+    kinds = (MappingType.SYMMETRIC, block, torch.int8, -limit, limit)
+    scale, zero = choose_qparams_affine(x, *kinds, eps=1e-30, scale_dtype=torch.float32)
+    found: Any = quantize_scaled(X, f"int{bits}:float32{scope}")
     # torchao divides by half of the number of steps, which is another float32 than the largest.
     np.testing.assert_allclose(found.scales, scale.numpy().reshape(found.scales.shape), rtol=1e-6)
     mine = torch.from_numpy(found.scales)
@@ -119,7 +113,9 @@ def test_signed_integers_are_torchao(scope, block, bits):
 @pytest.mark.parametrize(
     ("scope", "block"), [("_t0", (1, 1, 96)), ("_t0_t32", (1, 64, 32)), ("_t32", (1, 1, 32))]
 )
-def test_unsigned_integers_with_zero_points_are_torchao(scope, block):
+def test_unsigned_integers_with_zero_points_are_torchao(
+    scope: str, block: tuple[int, int, int]
+) -> None:
     x = torch.from_numpy(X + np.float32(0.7))
     scale, zero = choose_qparams_affine(
         x,
@@ -144,9 +140,9 @@ def test_unsigned_integers_with_zero_points_are_torchao(scope, block):
     assert len(np.unique(found.codes)) == 16
 
 
-def test_float_zero_points_are_the_least_of_their_tiles():
+def test_float_zero_points_are_the_least_of_their_tiles() -> None:
     x = X[0] + np.float32(3)
-    found = quantize_scaled(x, "uint4:bfloat16_bfloat16_t0_t32")
+    found: Any = quantize_scaled(x, "uint4:bfloat16_bfloat16_t0_t32")
     assert found.scales.shape == found.zeros.shape == (1, 3)
     tiles = x.reshape(64, 3, 32)
     low = np.minimum(tiles.min((0, 2)), 0)
@@ -163,7 +159,7 @@ def test_float_zero_points_are_the_least_of_their_tiles():
     assert (error <= step * 0.5 + 2**-8 * (15 * step + np.abs(low).max())).all()
 
 
-def test_a_tensor_scale_above_exponents():
+def test_a_tensor_scale_above_exponents() -> None:
     """It has the largest value under a scale of one; below it scales are as of any tensor."""
     found = quantize_scaled(X[0], "e2m1:e8m0_float32_t32", recipe="even")
     assert found.tensor_scale == np.abs(X[0]).max() / np.float32(6)
@@ -173,7 +169,7 @@ def test_a_tensor_scale_above_exponents():
     np.testing.assert_array_equal(found.codes.view(np.uint8), codes)
 
 
-def test_the_two_level_tiles_of_tensorcast():
+def test_the_two_level_tiles_of_tensorcast() -> None:
     found = quantize_scaled(X[0], "e4m3:e4m3_float32_t16_t16")
     assert found.scales.shape == (4, 6)
     assert found.scales.dtype == np.uint8
@@ -182,9 +178,9 @@ def test_the_two_level_tiles_of_tensorcast():
     assert found.tensor_scale == np.abs(X[0]).max() / np.float32(448 * 448)
 
 
-def test_tails_are_tiles_too():
+def test_tails_are_tiles_too() -> None:
     x = X[0, :50, :70]
-    found = quantize_scaled(x, "e4m3:float32_t32_t32")
+    found: Any = quantize_scaled(x, "e4m3:float32_t32_t32")
     assert found.scales.shape == (2, 3)
     np.testing.assert_array_equal(found.scales[1, 2], np.abs(x[32:, 64:]).max() / np.float32(448))
     corner = quantize_scaled(np.ascontiguousarray(x[32:, 64:]), "e4m3:float32")
@@ -202,7 +198,7 @@ def test_tails_are_tiles_too():
         ("e4m3:float32_t16", "e2m1:e4m3_float32_t16d0"),
     ],
 )
-def test_products_are_those_of_the_values(left, right):
+def test_products_are_those_of_the_values(left: str, right: str) -> None:
     a, b = quantize_scaled(X[0], left), quantize_scaled(X[1, :, :].T[:96, :48], right)
     wanted = dequantize_scaled(a).astype(np.float64) @ dequantize_scaled(b).astype(np.float64)
     np.testing.assert_array_equal(matmul(a, b), wanted.astype(np.float32))
@@ -238,7 +234,7 @@ def scales_of(scope: str, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 @given(shapes, scopes, st.sampled_from(["e2m1:e8m0", "e4m3:float32", "int4:bfloat16"]))
-def test_shapes_fit_whatever_the_scope(shape, scope, spec):
+def test_shapes_fit_whatever_the_scope(shape: tuple[int, ...], scope: str, spec: str) -> None:
     x = np.linspace(-1, 3, int(np.prod(shape)), dtype=np.float32).reshape(shape)
     found = quantize_scaled(x, spec + scope)
     assert found.codes.shape == x.shape
@@ -249,13 +245,13 @@ def test_shapes_fit_whatever_the_scope(shape, scope, spec):
 
 
 @pytest.mark.parametrize("recipe", ScaleRecipe)
-def test_recipes_are_for_exponents(recipe):
+def test_recipes_are_for_exponents(recipe: ScaleRecipe) -> None:
     x = np.array([[6.5, 1, 0, 0]], np.float32)
     wanted = {"floor": 127, "even": 127, "rceil": 128, "ceil": 128}
     assert quantize_scaled(x, "e2m1:e8m0_t4", recipe=recipe).scales.item() == wanted[recipe]
 
 
-def test_fixed_point_of_any_width():
+def test_fixed_point_of_any_width() -> None:
     x = np.array([[1.0, -0.75, 0.3, 0.0]], np.float32)
     found = quantize_scaled(x, "int4:e8m0_t4")
     assert found.codes.tolist() == [[4, -3, 1, 0]]
@@ -265,7 +261,7 @@ def test_fixed_point_of_any_width():
     np.testing.assert_allclose(dequantize_scaled(wide), x, atol=2**-11)
 
 
-def test_static_integers_saturate_on_both_sides_alike():
+def test_static_integers_saturate_on_both_sides_alike() -> None:
     x = np.array([[-10.0, 10.0, 0.024, -0.026]], np.float32)
     for data, limit in (("int8", 127), ("int4", 7)):
         found = quantize_scaled(x, f"{data}:float32", scale=0.01)
@@ -273,7 +269,7 @@ def test_static_integers_saturate_on_both_sides_alike():
 
 
 @pytest.mark.parametrize("data", ["float16", "bfloat16"])
-def test_data_of_16_bits_fills_its_range(data):
+def test_data_of_16_bits_fills_its_range(data: str) -> None:
     found = quantize_scaled(X, f"{data}:float32_t0")
     largest = torch.finfo(getattr(torch, data)).max
     peaks = np.abs(found.codes.astype(np.float32)).max(-1)
@@ -282,7 +278,7 @@ def test_data_of_16_bits_fills_its_range(data):
     np.testing.assert_allclose(dequantize_scaled(found), X, 2**-7)
 
 
-def test_zeros_have_a_scale():
+def test_zeros_have_a_scale() -> None:
     zeros = np.zeros((2, 8), np.float32)
     for spec, scale in (
         ("e4m3:float32_t4", 1.0),
@@ -311,7 +307,7 @@ def test_zeros_have_a_scale():
         ("e2m1:e4m3_float32_t4", {"scale": 1.0}, "static scales beside a tensor scale"),
     ],
 )
-def test_refusals(spec, options, message):
+def test_refusals(spec: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(FormatError, match=message):
         quantize_scaled(np.ones((2, 8), np.float32), spec, **options)
 
@@ -327,7 +323,7 @@ def test_refusals(spec, options, message):
         ("e2m3", ml_dtypes.float6_e2m3fn),
     ],
 )
-def test_unscaled_data_is_a_saturating_cast(data, dtype):
+def test_unscaled_data_is_a_saturating_cast(data: str, dtype: type[Any]) -> None:
     found = quantize_scaled(X, data)
     assert (found.scales, str(found.spec)) == (None, data)
     limit = np.float32(ml_dtypes.finfo(dtype).max)
@@ -339,7 +335,9 @@ def test_unscaled_data_is_a_saturating_cast(data, dtype):
 
 @pytest.mark.parametrize("scope", ["_t0", "_t0_t32", "_t32"])
 @pytest.mark.parametrize("scale", ["float16", "bfloat16", "e4m3"])
-def test_zero_points_under_two_levels_are_torchao_with_the_product_of_scales(scale, scope):
+def test_zero_points_under_two_levels_are_torchao_with_the_product_of_scales(
+    scale: str, scope: str
+) -> None:
     x = X + np.float32(0.7)
     found = quantize_scaled(x, f"uint4:float32_{scale}_int8{scope}")
     assert str(found.spec) == f"uint4:float32_{scale}_int8{scope}"
@@ -370,7 +368,7 @@ def test_zero_points_under_two_levels_are_torchao_with_the_product_of_scales(sca
     np.testing.assert_array_equal(dequantize_scaled(found), values.numpy())
 
 
-def test_float_zero_points_of_8_bits():
+def test_float_zero_points_of_8_bits() -> None:
     found = quantize_scaled(X[0] - 2, "uint8:float32_float16_e5m2_t32")
     zeros = found.zeros.view(ml_dtypes.float8_e5m2).astype(np.float32)
     low = np.minimum((X[0] - 2).reshape(64, 3, 32).min(2), 0)
@@ -380,7 +378,7 @@ def test_float_zero_points_of_8_bits():
     np.testing.assert_array_equal(dequantize_scaled(found), values)
 
 
-def test_casts_between_scopes_are_of_the_values():
+def test_casts_between_scopes_are_of_the_values() -> None:
     rows = quantize_scaled(X[0], "e4m3:float32_t0")
     for spec in ("e4m3:float32_t32_t32", "e2m1:e8m0_t32d0", "int8:float32", "bfloat16"):
         cast = quantize_scaled(rows, spec)
@@ -394,6 +392,6 @@ def test_casts_between_scopes_are_of_the_values():
     )
 
 
-def test_nan_is_refused():
+def test_nan_is_refused() -> None:
     with pytest.raises(FormatError, match="found NaN or Inf"):
         quantize_scaled(np.array([1.0, np.nan]), "e4m3:float32")

@@ -62,7 +62,12 @@ class Problem:
     def run(self, kernel: Kernel, pitch: int = 0) -> Array:
         """Results [rows, columns] of a kernel, and UNTOUCHED after them."""
         c, arrays = self.contraction, kernel.arrays
-        sizes = {**kernel.sizes, **self.sizes, "r": self.rows + 31, "y": self.rows + 2}
+        sizes: dict[str, Any] = {
+            **kernel.sizes,
+            **self.sizes,
+            "r": self.rows + 31,
+            "y": self.rows + 2,
+        }
         sizes["e"] = max(1, c.experts)
         a = arrays["A"]
         memory = dict(self.memory)

@@ -3,18 +3,23 @@
 What is read past the end of an axis is NaN here, and results nobody wrote keep their value.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from mxc.formats.formats import block_format
 from mxc.kernels.amx import scheduled, steps
 from mxc.kernels.decode import ExponentTable, decoder, element_of, panel_layout, scale_element
 from mxc.kernels.tiles import tdpbf16ps
+from tests.kernels.conftest import Problem
 
 UNTOUCHED = -7.0
 
-CASES = {
+CASES: dict[str, tuple[Any, ...]] = {
     "one tile": ("mxfp4", 16, 16, 32, {}),
     "ragged rows, columns and chunks": ("mxfp4", 37, 40, 288, {}),
     "few rows": ("mxfp4", 3, 17, 64, {}),
@@ -38,7 +43,7 @@ CASES = {
 }
 
 
-def built(draw, name):
+def built(draw: Callable[..., Problem], name: str) -> tuple[Problem, int]:
     """A problem and the rows of a workgroup."""
     format, rows, columns, depth, more = CASES[name]
     more = dict(more)
@@ -46,7 +51,7 @@ def built(draw, name):
     return draw(format, rows, columns, depth, **more), wide
 
 
-def check(problem, found):
+def check(problem: Problem, found: NDArray[Any]) -> None:
     """Whether results are the product, but for the roundings of f32 sums, and nothing else."""
     c = problem.contraction
     wanted = problem.wanted
@@ -59,7 +64,9 @@ def check(problem, found):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_every_step_of_the_schedule_computes_the_definition(draw, name) -> None:
+def test_every_step_of_the_schedule_computes_the_definition(
+    draw: Callable[..., Problem], name: str
+) -> None:
     problem, wide = built(draw, name)
     pitch = problem.contraction.depth // 32 | 1
     for what, kernel in steps(problem.contraction, wide, pitch):
@@ -69,12 +76,12 @@ def test_every_step_of_the_schedule_computes_the_definition(draw, name) -> None:
 
 
 @pytest.mark.parametrize("format", ["mxfp4", "mxfp6e2m3", "mxfp6e3m2", "mxint8"])
-def test_the_exponent_takes_every_scale_that_is_said_to_be_exact(format) -> None:
+def test_the_exponent_takes_every_scale_that_is_said_to_be_exact(format: str) -> None:
     """A block of codes under each scale byte is the product in f32 with the bits of a bf16."""
     known = block_format(format).element
-    found = ExponentTable.of(known.values)
-    assert found is not None
-    allowed = range(found.least, found.most + 1)
+    table = ExponentTable.of(known.values)
+    assert table is not None
+    allowed = range(table.least, table.most + 1)
     assert {"mxfp4": range(2, 253), "mxint8": range(7, 254)}.get(format, allowed) == allowed
     codes, scales = element_of(known), scale_element("f8E8M0FNU")
     raw = panel_layout(known.bits)
@@ -92,7 +99,7 @@ def test_the_exponent_takes_every_scale_that_is_said_to_be_exact(format) -> None
         np.testing.assert_array_equal(found, wanted[places["k"], places["n"]], str(byte))
 
 
-def test_scales_behind_the_exact_ones_are_multiplied(draw) -> None:
+def test_scales_behind_the_exact_ones_are_multiplied(draw: Callable[..., Problem]) -> None:
     """NaN is NaN in its block of its column alone; the others are f32 products."""
     for low, high in ((0, 3), (240, 246), (127, 127)):
         problem = draw("mxfp4", 16, 20, 64, scales=(low, high))

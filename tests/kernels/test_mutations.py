@@ -1,16 +1,19 @@
 """Kernels with one fault each, which the interpreter finds; without it the numbers are right."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from mxc.kernels.amx import STEP, scheduled
-from mxc.kernels.decode import BF16
+from mxc.kernels.amx import scheduled
+from mxc.kernels.decode import BF16, STEP
 from mxc.kernels.language import Body, Do, For, Kernel, statements
 from mxc.kernels.layout import layout
 from mxc.kernels.schedule import ScheduleRefused, decode, keep, over, stage
 from mxc.kernels.tiles import TILE_C
+from tests.kernels.conftest import Problem
 from tests.kernels.nest_edits import edited, without
 
 ROWS, COLUMNS, DEPTH = 37, 40, 544
@@ -103,7 +106,7 @@ MUTATIONS = [
 ]
 
 
-def is_right(problem, kernel: Kernel) -> bool:
+def is_right(problem: Problem, kernel: Kernel) -> bool:
     """Whether the kernel gives the numbers, and writes nothing else."""
     problem.sizes = {}
     try:
@@ -119,20 +122,20 @@ SIZE = 100.0
 
 
 @pytest.fixture(scope="module")
-def problem(draw):
+def problem(draw: Callable[..., Problem]) -> Problem:
     return draw("mxfp4", ROWS, COLUMNS, DEPTH, scales=(125, 129))
 
 
-def test_the_kernel_is_right(problem) -> None:
+def test_the_kernel_is_right(problem: Problem) -> None:
     assert is_right(problem, scheduled(problem.contraction))
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda each: each.__name__)
-def test_a_fault_is_found(problem, mutation) -> None:
+def test_a_fault_is_found(problem: Problem, mutation: Callable[..., Any]) -> None:
     assert not is_right(problem, mutation(scheduled(problem.contraction)))
 
 
-def test_steps_that_would_change_what_is_computed_are_refused(problem) -> None:
+def test_steps_that_would_change_what_is_computed_are_refused(problem: Problem) -> None:
     kernel = problem.contraction.kernel
     with pytest.raises(ScheduleRefused, match="T=0 within the sum over k"):
         over(kernel, "k", 32, "T=0 T+=")
@@ -149,7 +152,7 @@ def test_steps_that_would_change_what_is_computed_are_refused(problem) -> None:
         keep(over(kernel, "k", 32, "T+="), "T", "t", ("k", 64), "tile", TILE_C)
 
 
-def test_a_wrong_order_of_tiles_does_not_lower(problem) -> None:
+def test_a_wrong_order_of_tiles_does_not_lower(problem: Problem) -> None:
     """Rows of tiles have to be side by side: found when the addresses are derived."""
     from mxc.kernels.lowering.memory import row_stride
     from mxc.kernels.tiles import tile_a

@@ -6,7 +6,7 @@ Activations in bytes count units, with a scale for the elements under one scale 
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal, cast
 
 import numpy as np
 import pytest
@@ -48,7 +48,8 @@ def case(format: str, shape: tuple[int, int, int], kind: str, lanes: int = 16, *
     known = {"lanes": lanes, "columns": 2 * lanes // more.get("halves", 1), "ahead": 64}
     known |= {name: more.pop(name) for name in ("staged", "rounded", "blocks") if name in more}
     plan = VectorPlan(
-        kind, rows=height, rests=rests, weights=weights, chains=more.pop("chains", CHAINS),
+        cast(Literal["pairs", "quads", "floats"], kind), rows=height, rests=rests,
+        weights=weights, chains=more.pop("chains", CHAINS),
         rows_a_workgroup=None if sorted else more.pop("workgroup", 8), **known,
     )  # fmt: skip
     assert columns > 0
@@ -210,8 +211,9 @@ def without_a_start(kernel: Kernel) -> Kernel:
     """Sums of weights that are too large begin with zero."""
 
     def begin(each: Do | For) -> Body:
-        begins = isinstance(each, Do) and each.label == "S="
-        return (replace(each, op="zero", ins=()),) if begins else (each,)
+        if isinstance(each, Do) and each.label == "S=":
+            return (replace(each, op="zero", ins=()),)
+        return (each,)
 
     return edited(kernel, begin)
 
@@ -258,7 +260,7 @@ def overwritten_early(kernel: Kernel) -> Kernel:
     return edited(kernel, split)
 
 
-MUTATIONS = {
+MUTATIONS: dict[Callable[[Kernel], Kernel], str] = {
     in_order: "a tile, pairs",
     without_a_start: "bytes without a sign",
     not_begun: "a tile, pairs",

@@ -3,6 +3,7 @@
 The interpreter adds in the order of the tile unit: results are the same to the bit.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +12,14 @@ from iree import runtime as rt
 from iree.compiler import ir
 from iree.compiler.dialects import func
 
+from mxc.artifact.manifest import SCOPE
 from mxc.compiler.driver import compile_here
 from mxc.compiler.iree import resolve
 from mxc.compiler.packing.panels import to_panels
 from mxc.compiler.steps import CompileRequest
 from mxc.dialects.boundary import unpack
 from mxc.dialects.context import new_context
-from mxc.dialects.parameters import SCOPE, Parameters
+from mxc.dialects.parameters import Parameters
 from mxc.dialects.scaled import scaled_contraction
 from mxc.formats.formats import block_format
 from mxc.formats.packing import pack_elements
@@ -25,6 +27,7 @@ from mxc.kernels.amx import scheduled
 from mxc.runtime.device import open_device
 from mxc.targets.target import target
 from mxc.targets.tile_permission import TILES, refusal
+from tests.kernels.conftest import Problem
 
 HAS_TILES = TILES in resolve(target("cpu")).features and refusal() is None
 CASES = {"mxfp4": (37, 40, 288), "mxfp8e4m3": (20, 17, 64), "mxint8": (3, 32, 320)}
@@ -50,7 +53,7 @@ def program(format: str, rows: int, columns: int, depth: int) -> bytes:
         return str(module).encode()
 
 
-def run(folder: Path, format: str, problem) -> np.ndarray:
+def run(folder: Path, format: str, problem: Problem) -> np.ndarray:
     """What the compiled program computes."""
     rows, columns, _ = CASES[format]
     request = CompileRequest(
@@ -60,6 +63,8 @@ def run(folder: Path, format: str, problem) -> np.ndarray:
     made = compile_here(request, None, folder / "program", lambda step: None)
     assert [row["kernel"].endswith("_tiles") for row in made.report["matmuls"]] == [True]
     index = rt.ParameterIndex()
+    assert problem.codes is not None
+    assert problem.scales is not None
     arrays = {"w": pack_elements(problem.codes[0], format), "s": problem.scales[0]}
     for name, array in arrays.items():
         flat = np.ascontiguousarray(array).reshape(-1)
@@ -80,7 +85,9 @@ def run(folder: Path, format: str, problem) -> np.ndarray:
 
 
 @pytest.mark.parametrize("format", CASES)
-def test_tiles_or_without_them_the_interpreter_alone(draw, tmp_path, format) -> None:
+def test_tiles_or_without_them_the_interpreter_alone(
+    draw: Callable[..., Problem], tmp_path: Path, format: str
+) -> None:
     rows, columns, depth = CASES[format]
     problem = draw(format, rows, columns, depth)
     found = problem.run(scheduled(problem.contraction))[:rows, :columns]

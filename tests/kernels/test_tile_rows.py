@@ -1,16 +1,20 @@
 """A row on vector registers in the order of tiles: its bits are those of the row in a tile."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from mxc.formats.formats import block_format
 from mxc.kernels import amx
 from mxc.kernels.tile_rows import CHUNK, ScaleRange, scheduled, steps
+from tests.kernels.conftest import Problem
 
-CASES = {
+CASES: dict[str, tuple[Any, ...]] = {
     "one step": ("mxfp4", 16, 32, {}),
     "ragged columns": ("mxfp4", 70, 96, {}),
     "activations in two chunks": ("mxfp4", 16, 224, {"most": 96}),
@@ -30,7 +34,7 @@ CASES = {
 LATE = [name for name in CASES if name.startswith("mx")] + ["mxfp4"]
 
 
-def built(draw, name):
+def built(draw: Callable[..., Problem], name: str) -> tuple[Problem, int]:
     """A problem, and how many activations are in scratch at once."""
     format, columns, depth, more = CASES[name]
     more = dict(more)
@@ -38,7 +42,7 @@ def built(draw, name):
     return draw(format, 1, columns, depth, **more), most
 
 
-def both(problem, most=CHUNK):
+def both(problem: Problem, most: int = CHUNK) -> Iterator[NDArray[Any]]:
     """The results of each row in a tile, and alone."""
     kernels = amx.scheduled(problem.contraction), scheduled(problem.contraction, most)
     found = [problem.run(kernel) for kernel in kernels]
@@ -46,13 +50,15 @@ def both(problem, most=CHUNK):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_row_has_the_bits_that_it_has_in_a_tile(draw, name) -> None:
+def test_a_row_has_the_bits_that_it_has_in_a_tile(draw: Callable[..., Problem], name: str) -> None:
     tiles, alone = both(*built(draw, name))
     np.testing.assert_array_equal(alone.view(np.int32), tiles.view(np.int32))
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_every_step_of_the_schedule_computes_the_definition(draw, name) -> None:
+def test_every_step_of_the_schedule_computes_the_definition(
+    draw: Callable[..., Problem], name: str
+) -> None:
     problem, most = built(draw, name)
     c, wanted = problem.contraction, problem.wanted
     for what, kernel in steps(c, most):
@@ -62,7 +68,9 @@ def test_every_step_of_the_schedule_computes_the_definition(draw, name) -> None:
 
 
 @pytest.mark.parametrize("format", LATE)
-def test_the_bits_are_the_same_wherever_the_range_says_so(draw, format) -> None:
+def test_the_bits_are_the_same_wherever_the_range_says_so(
+    draw: Callable[..., Problem], format: str
+) -> None:
     """The least and the largest exponents of activations, with the least and the largest scale
     bytes that they allow."""
     known = ScaleRange.of(block_format(format).element.values)
@@ -90,7 +98,7 @@ def test_the_ranges_of_formats() -> None:
     assert (fp4.least_sum - 254, fp4.most_sum - 254) == (-118, 118)
 
 
-def test_outside_of_the_range_tiles_lose_what_sums_keep(draw) -> None:
+def test_outside_of_the_range_tiles_lose_what_sums_keep(draw: Callable[..., Problem]) -> None:
     """Products under the least scale are subnormal in a tile, one by one; their sum is not."""
     problem = draw("mxfp4", 1, 16, 32, scales=(2, 2))
     tiles, alone = both(replace(problem, x=(problem.x * 0.01).astype(ml_dtypes.bfloat16)))

@@ -63,9 +63,10 @@ class Compiled:
             attn_implementation="eager",
             experts_implementation="eager",
         )
-        for path, module in model.named_modules() if self.quantize_dense else ():
-            if path.endswith("_proj") or path == "lm_head":
-                format = {"mxfp8": "mxfp8e4m3"}.get(self.quantize_dense, self.quantize_dense)
+        dense = self.quantize_dense
+        for path, module in model.named_modules() if dense else ():
+            if dense and (path.endswith("_proj") or path == "lm_head"):
+                format = {"mxfp8": "mxfp8e4m3"}.get(dense, dense)
                 q = quantize(module.weight.detach().numpy(), format, recipe="rceil")
                 # A parameter of its own, where the head is the embedding too.
                 module.weight = torch.nn.Parameter(torch.from_numpy(dequantize(q)))

@@ -44,8 +44,7 @@ def _largest(blocks: NDArray[np.float64]) -> NDArray[np.float64]:
 def _packed(codes: NDArray[Any]) -> NDArray[np.uint8]:
     """Two e2m1 codes in a byte, the even one low: [out, in] of a block format."""
     raw = codes.reshape(codes.shape[0], -1).view(np.uint8)
-    packed: NDArray[np.uint8] = raw[:, ::2] | raw[:, 1::2] << 4
-    return packed
+    return raw[:, ::2] | raw[:, 1::2] << np.uint8(4)
 
 
 def _values(elements: NDArray[Any], scales: NDArray[np.float64], shape: tuple[int, ...]) -> Floats:

@@ -37,6 +37,7 @@ from transformers.models.gpt_oss import modeling_gpt_oss
 
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions
 from mxc.formats.reference import dequantize, quantize
+from tests.models.conftest import Compiled
 
 CASES: dict[str, dict[str, Any]] = {
     "bf16-weights": {
@@ -136,7 +137,7 @@ BLOCKS = {
 def meaning(case: dict[str, Any]) -> dict[str, Change]:
     """What the mode of a case does to each operand."""
     blocks, _ = BLOCKS[case["activations"]]
-    floats = ("router", "keys", "values")
+    floats: tuple[str, ...] = ("router", "keys", "values")
     if not case.get("quantize_dense"):
         floats = tuple(name for name in OPERANDS if name not in ("gate_up", "down"))
     return {name: nearest if name in floats else blocks for name in OPERANDS}
@@ -164,7 +165,14 @@ def operands(model: GptOssForCausalLM, changes: dict[str, Change]) -> Iterator[N
             experts.append(module)
     attend = modeling_gpt_oss.eager_attention_forward
 
-    def attend_to_changed(module, query, key, value, *rest, **more):
+    def attend_to_changed(
+        module: Any,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        *rest: Any,
+        **more: Any,
+    ) -> Any:
         return attend(module, query, change("keys", key), change("values", value), *rest, **more)
 
     modeling_gpt_oss.eager_attention_forward = attend_to_changed
@@ -194,7 +202,9 @@ def agreeing(found: NDArray[np.float32], wanted: Rows) -> float:
 
 
 @each_mode
-def test_every_operand_is_rounded_and_nothing_else(case, compiled) -> None:
+def test_every_operand_is_rounded_and_nothing_else(
+    case: dict[str, Any], compiled: Callable[[dict[str, Any]], Compiled]
+) -> None:
     """Texts of one token: no flip of a token can reach another, so nearly all rows agree."""
     built = compiled(case)
     texts = [[token] for token in range(built.vocabulary)]
@@ -226,7 +236,9 @@ def spread(difference: Rows) -> float:
 
 
 @each_mode
-def test_long_texts_agree_too(case, compiled) -> None:
+def test_long_texts_agree_too(
+    case: dict[str, Any], compiled: Callable[[dict[str, Any]], Compiled]
+) -> None:
     """In one call, and token by token. A flip spreads through attention to the tokens after it.
 
     It arrives there as an error of one operand in thousands, and flips others: a quarter of what
@@ -244,7 +256,9 @@ def test_long_texts_agree_too(case, compiled) -> None:
 
 
 @each_case
-def test_no_further_from_float32_than_the_roundings_carry(case, compiled) -> None:
+def test_no_further_from_float32_than_the_roundings_carry(
+    case: dict[str, Any], compiled: Callable[[dict[str, Any]], Compiled]
+) -> None:
     built = compiled(case)
     random = torch.Generator().manual_seed(0)
 
@@ -259,6 +273,6 @@ def test_no_further_from_float32_than_the_roundings_carry(case, compiled) -> Non
     assert spread(found) <= max(spread(p) for p in perturbed)
     assert np.abs(found).max() <= max(np.abs(p).max() for p in perturbed)
     # The bound is tight enough to tell rounding to nearest from cutting off.
-    cut = dict.fromkeys(OPERANDS, cut_off)
+    cut: dict[str, Change] = dict.fromkeys(OPERANDS, cut_off)
     cost = logits(built.reference, [built.tokens], cut)[0] - built.wanted
     assert spread(cost) > max(spread(p) for p in perturbed)

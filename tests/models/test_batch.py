@@ -1,6 +1,7 @@
 """Sequences that are decoded together: against transformers, and against each alone."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions
 from mxc.compiler.cli import app
 from mxc.errors import RequestError
 from mxc.runtime import Model
+from tests.models.conftest import Compiled
 
 #: Share of the root mean square of all logits, as in test_logits.py.
 TOLERANCE = 2e-5
@@ -66,7 +68,9 @@ def _together(model: Model, texts: list[list[int]], starts: tuple[int, ...]) -> 
 
 @not_rounded
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_transformers(case, compiled, count: int) -> None:
+def test_transformers(
+    case: dict[str, Any], compiled: Callable[[dict[str, Any]], Compiled], count: int
+) -> None:
     """The texts are one at different lengths."""
     built = compiled(case)
     found = _together(built.model, [built.tokens] * count, STARTS[:count])
@@ -75,7 +79,9 @@ def test_transformers(case, compiled, count: int) -> None:
 
 
 @each_case
-def test_each_is_what_it_is_alone(case, compiled) -> None:
+def test_each_is_what_it_is_alone(
+    case: dict[str, Any], compiled: Callable[[dict[str, Any]], Compiled]
+) -> None:
     """Different texts, to the bit; what is fed afterwards goes on from there."""
     built = compiled(case)
     texts = [built.draw(seed) for seed in range(len(STARTS))]
@@ -89,7 +95,9 @@ def test_each_is_what_it_is_alone(case, compiled) -> None:
 
 
 @each_case
-def test_the_others_do_not_change_a_bit(case, compiled) -> None:
+def test_the_others_do_not_change_a_bit(
+    case: dict[str, Any], compiled: Callable[[dict[str, Any]], Compiled]
+) -> None:
     """Other texts, other lengths, other neighbours that choose other experts."""
     built = compiled(case)
     texts = [built.draw(seed) for seed in range(6)]
@@ -100,7 +108,9 @@ def test_the_others_do_not_change_a_bit(case, compiled) -> None:
 
 
 @not_rounded
-def test_together_and_alone_take_turns(case, compiled) -> None:
+def test_together_and_alone_take_turns(
+    case: dict[str, Any], compiled: Callable[[dict[str, Any]], Compiled]
+) -> None:
     """A sequence may leave the others and come back, and be forked."""
     built = compiled(case)
     batch, sequences = built.model.batch(), [built.model.sequence() for _ in range(2)]
@@ -114,7 +124,9 @@ def test_together_and_alone_take_turns(case, compiled) -> None:
 
 
 @f32_case
-def test_what_cannot_be_fed_is_refused(case, compiled) -> None:
+def test_what_cannot_be_fed_is_refused(
+    case: dict[str, Any], compiled: Callable[[dict[str, Any]], Compiled]
+) -> None:
     built = compiled(case)
     model = built.model
     batch, sequences = model.batch(), [model.sequence() for _ in range(5)]
@@ -135,7 +147,7 @@ def test_what_cannot_be_fed_is_refused(case, compiled) -> None:
 
 
 @f32_case
-def test_bench(case, compiled) -> None:
+def test_bench(case: dict[str, Any], compiled: Callable[[dict[str, Any]], Compiled]) -> None:
     """The rate of all is that of each, as often."""
     words = ["bench", str(compiled(case).artifact), "--prompt", "5", "--generate", "3"]
     result = CliRunner().invoke(app, [*words, "--batch", "4", "--json"])

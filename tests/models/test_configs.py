@@ -95,7 +95,7 @@ LONGROPE = {"type": "su", "original_max_position_embeddings": 16, "factor": 4.0,
 @pytest.mark.parametrize("length", [4096, 4097])
 def test_longrope_of_phi_4_mini(length: int) -> None:
     """As microsoft/Phi-4-mini-instruct has the fields, with other factors."""
-    raw = {
+    raw: dict[str, Any] = {
         "hidden_size": 3072, "num_attention_heads": 24, "max_position_embeddings": 131072,
         "original_max_position_embeddings": 4096, "partial_rotary_factor": 0.75,
         "rope_theta": 10000.0,

@@ -2,6 +2,7 @@
 
 import queue
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from mxc.runtime.engine.engine import Engine
 from mxc.runtime.engine.request import Outcome, Request, SampledToken, Sampling
 from mxc.runtime.engine.schedule import StepLimits
 from mxc.runtime.paged_steps import PagedSteps
+from tests.models.conftest import Compiled
 
 CASES: dict[str, dict[str, Any]] = {
     activations: {
@@ -62,7 +64,9 @@ def _alone(model: Model, prompt: list[int], count: int, sampling: Sampling) -> l
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_tokens_are_those_of_each_alone(case, compiled) -> None:
+def test_tokens_are_those_of_each_alone(
+    case: dict[str, Any], compiled: Callable[[dict[str, Any]], Compiled]
+) -> None:
     """Prompts with common beginnings, arrivals, cancels, and too few pages for all of them."""
     built, chance = compiled(case), random.Random(5)
     model = built.model

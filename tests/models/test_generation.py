@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from mxc.compiler.cli import app
 from mxc.runtime.completions.opened import open_engine
 from mxc.runtime.completions.token_stream import start_tokens
 from mxc.runtime.evaluation import evaluate
+from tests.models.conftest import Compiled
 
 NEW_TOKENS = 64
 
@@ -35,7 +37,9 @@ each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
 
 @each_case
-def test_greedy_tokens(case, compiled) -> None:
+def test_greedy_tokens(
+    case: dict[str, Any], compiled: Callable[[dict[str, Any]], Compiled]
+) -> None:
     """From Python and from the command line, up to the last position that the artifact holds."""
     built = compiled(case)
     prompt = built.tokens[:17]
@@ -66,7 +70,9 @@ def test_greedy_tokens(case, compiled) -> None:
 
 
 @each_case
-def test_generation_stops_where_transformers_does(case, compiled) -> None:
+def test_generation_stops_where_transformers_does(
+    case: dict[str, Any], compiled: Callable[[dict[str, Any]], Compiled]
+) -> None:
     """The stop tokens are those of generation_config.json."""
     built = compiled(case)
     stops = built.model.manifest.model.eos_tokens
@@ -80,7 +86,7 @@ def test_generation_stops_where_transformers_does(case, compiled) -> None:
 
 
 @each_case
-def test_perplexity(case, compiled) -> None:
+def test_perplexity(case: dict[str, Any], compiled: Callable[[dict[str, Any]], Compiled]) -> None:
     """That of transformers' logits."""
     built = compiled(case)
     wanted = torch.nn.functional.cross_entropy(

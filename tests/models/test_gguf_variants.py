@@ -262,7 +262,7 @@ def made(
     def build(folder: Path, name: str) -> tuple[Path, ConversionResult]:
         said = convert(folder / "model", "gguf", folder / "m.gguf")
         if name in COMPILED:
-            options = {"activations": "f32", "max_sequence_length": LENGTH, "listing": False}
+            options = dict[str, Any](activations="f32", max_sequence_length=LENGTH, listing=False)
             mxc.compile(folder / "m.gguf", "cpu", folder / "m.mxc", **options)
         return folder, said
 
@@ -334,8 +334,9 @@ def test_what_llama_cpp_would_compute_is_said(name: str, made: Made) -> None:
     """Notes on tensors that gguf does not list for an architecture, and of what the case says."""
     folder, said = made(name)
     notes = [note for note in said.notes if "tokenizer" not in note]
-    assert bool(notes) == (CASES[name][1] is not None)
-    assert CASES[name][1] is None or any(CASES[name][1] in note for note in notes)
+    wanted = CASES[name][1]
+    assert bool(notes) == (wanted is not None)
+    assert wanted is None or any(wanted in note for note in notes)
     reader = gguf.GGUFReader(folder / "m.gguf")
     architecture = reader.get_field("general.architecture").contents()
     kind = next(a for a, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)

@@ -4,6 +4,7 @@ Each case is a small checkpoint in the true format with random weights. Its sequ
 the artifact allows.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -15,6 +16,7 @@ from safetensors.torch import load_file
 
 import mxc
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions
+from tests.models.conftest import Compiled
 
 #: Share of the root mean square of all logits. transformers' float32 differs from float64 by up to
 #: 1e-5 here: random weights of three layers make a thousand of the last bit of a float32.
@@ -139,7 +141,9 @@ def deviation(found: NDArray[np.float32], wanted: NDArray[np.float64]) -> float:
 
 
 @each_case
-def test_reference_has_the_weights_of_the_file(case, compiled) -> None:
+def test_reference_has_the_weights_of_the_file(
+    case: dict[str, Any], compiled: Callable[[dict[str, Any]], Compiled]
+) -> None:
     """transformers dequantizes through bfloat16; here nothing is lost by it."""
     built = compiled(case)
     ours: dict[str, torch.Tensor] = {}
@@ -167,7 +171,7 @@ def test_reference_has_the_weights_of_the_file(case, compiled) -> None:
 
 
 @each_case
-def test_prompt(case, compiled) -> None:
+def test_prompt(case: dict[str, Any], compiled: Callable[[dict[str, Any]], Compiled]) -> None:
     """All tokens in one call, up to the last position."""
     built = compiled(case)
     sequence = built.model.sequence()
@@ -176,7 +180,7 @@ def test_prompt(case, compiled) -> None:
 
 
 @each_case
-def test_decode(case, compiled) -> None:
+def test_decode(case: dict[str, Any], compiled: Callable[[dict[str, Any]], Compiled]) -> None:
     built = compiled(case)
     sequence = built.model.sequence()
     rows = [sequence.feed([token]) for token in built.tokens]
@@ -187,11 +191,12 @@ def test_decode(case, compiled) -> None:
 
 
 @each_case
-def test_odd_cuts(case, compiled) -> None:
+def test_odd_cuts(case: dict[str, Any], compiled: Callable[[dict[str, Any]], Compiled]) -> None:
     """Pieces of all lengths, of some the last row alone: the bits of all in one call."""
     built = compiled(case)
     rng = np.random.default_rng(1)
-    sequence, start, rows, places = built.model.sequence(), 0, [], []
+    sequence, start, rows = built.model.sequence(), 0, []
+    places: list[int] = []
     while start < built.length:
         size = min(int(rng.integers(1, built.length // 2 + 2)), built.length - start)
         last_only = bool(rng.integers(2))
@@ -205,7 +210,9 @@ def test_odd_cuts(case, compiled) -> None:
 
 
 @each_case
-def test_sequences_do_not_touch_each_other(case, compiled) -> None:
+def test_sequences_do_not_touch_each_other(
+    case: dict[str, Any], compiled: Callable[[dict[str, Any]], Compiled]
+) -> None:
     """Interleaved, after a reset, and forked: the bits of a sequence that is alone."""
     built = compiled(case)
     texts = [built.draw(seed) for seed in range(3)]
@@ -228,7 +235,9 @@ def test_sequences_do_not_touch_each_other(case, compiled) -> None:
 
 
 @each_case
-def test_threads_do_not_change_a_bit(case, compiled) -> None:
+def test_threads_do_not_change_a_bit(
+    case: dict[str, Any], compiled: Callable[[dict[str, Any]], Compiled]
+) -> None:
     built = compiled(case)
     rows = []
     for threads in (1, 2, 3):

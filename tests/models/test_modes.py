@@ -74,7 +74,7 @@ KIMI_LINEAR = SMALL | {
 del KIMI_LINEAR["max_position_embeddings"]
 
 #: The options that each is compiled with.
-CASES: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "mixtral": (MIXTRAL, {"quantize_dense": "mxfp8", "activations": "f32"}),
     "kimi_linear": (KIMI_LINEAR, {"quantize_dense": "mxfp8", "activations": "f32"}),
     "qwen3": (QWEN3, {"quantize_dense": "mxint8", "activations": "mxint8"}),
@@ -90,7 +90,7 @@ def quantized(x: torch.Tensor, format: str) -> torch.Tensor:
     return torch.from_numpy(np.asarray(mxc.dequantize(q)))
 
 
-def reference(folder: Path, options: dict[str, str]) -> torch.nn.Module:
+def reference(folder: Path, options: dict[str, Any]) -> torch.nn.Module:
     """transformers' model of the checkpoint, changed as the options say."""
     model = transformers.AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager"

@@ -4,6 +4,8 @@ Each has kernels of ours, for its instruction set, of the head too, which is the
 """
 
 import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ import mxc
 from mxc.artifact.manifest import REPORT
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions
 from mxc.runtime.machine import architecture
+from tests.models.conftest import Compiled
 
 #: CPUs whose instructions this one has, whatever it is: the oldest first.
 OLDER = {"x86_64": ("cpu:x86-64", "cpu:x86-64-v3"), "aarch64": ("cpu:generic",)}[architecture()]
@@ -37,7 +40,9 @@ CASE: dict[str, Any] = {
 
 @pytest.mark.parametrize("older", OLDER)
 @pytest.mark.parametrize("case", [CASE], ids=["tied"])
-def test_logits_are_those_of_the_model_for_this_machine(case, older, compiled, tmp_path) -> None:
+def test_logits_are_those_of_the_model_for_this_machine(
+    case: dict[str, Any], older: str, compiled: Callable[[dict[str, Any]], Compiled], tmp_path: Path
+) -> None:
     here = compiled(case)
     mxc.compile(
         here.checkpoint,
@@ -60,7 +65,9 @@ def test_logits_are_those_of_the_model_for_this_machine(case, older, compiled, t
 
 
 @pytest.mark.parametrize("case", [CASE], ids=["tied"])
-def test_kernels_of_ours_are_everywhere(case, compiled) -> None:
+def test_kernels_of_ours_are_everywhere(
+    case: dict[str, Any], compiled: Callable[[dict[str, Any]], Compiled]
+) -> None:
     """The head is the embedding: its rows are looked up where the kernel reads them."""
     here = compiled(case)
     matmuls = json.loads((here.artifact / REPORT).read_text())["matmuls"]
@@ -70,7 +77,9 @@ def test_kernels_of_ours_are_everywhere(case, compiled) -> None:
 
 
 @pytest.mark.parametrize("case", [{**CASE, "activations": "bf16"}], ids=["bf16"])
-def test_bf16_is_rounded_without_its_instructions_too(case, compiled, tmp_path) -> None:
+def test_bf16_is_rounded_without_its_instructions_too(
+    case: dict[str, Any], compiled: Callable[[dict[str, Any]], Compiled], tmp_path: Path
+) -> None:
     """A rounding that is left out shows in nothing but the numbers.
 
     Sums differ in order alone. One that comes out on the other side of a rounding to bf16 moves

@@ -129,9 +129,11 @@ def test_published_configs_say_what_transformers_makes_of_them(raw: Config) -> N
 
 def test_fields_that_are_left_out_are_those_of_the_class() -> None:
     """The language model of google/gemma-3-4b-it says no more than this."""
-    said = {"hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text",
-            "num_hidden_layers": 34, "sliding_window": 1024,
-            "rope_scaling": {"factor": 8.0, "rope_type": "linear"}}  # fmt: skip
+    said: dict[str, Any] = {
+        "hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text",
+        "num_hidden_layers": 34, "sliding_window": 1024,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+    }  # fmt: skip
     whole = json.loads(json.dumps(transformers.Gemma3TextConfig(**said).to_dict(), default=str))
     tokens = {key: whole[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
     assert read_decoder(said | tokens, "config.json") == read_decoder(whole, "config.json")

@@ -53,7 +53,7 @@ def reference(checkpoint: Path) -> Iterator[GptOssForCausalLM]:
         model = GptOssForCausalLM(config)
     model.model.rotary_emb = GptOssRotaryEmbedding(config)
     with ExitStack() as files:
-        where = {}
+        where: dict[Any, Any] = {}
         for file in checkpoint.glob("*.safetensors"):
             opened = files.enter_context(safe_open(file, "pt"))
             where |= dict.fromkeys(opened.keys(), opened)

@@ -189,7 +189,7 @@ class Inputs:
     @property
     def arrays(self) -> tuple[Array, ...]:
         """As the function takes them."""
-        pool = self.fixed().bytes if self.format else self.pool
+        pool: Any = self.fixed().bytes if self.format else self.pool
         return self.queries, self.sinks, self.positions, self.runs, pool, self.lists
 
     def fixed(self) -> "Inputs":

@@ -46,7 +46,7 @@ def elements_of(format: str) -> Floats:
     codes = np.arange(1 << bits(format), dtype=np.uint8)
     if format in ELEMENTS:
         return codes.view(ELEMENTS[format]).astype(np.float64)
-    return codes.view(np.int8) * (1.0 if format == "int8" else 2.0**-6)
+    return codes.view(np.int8) * np.float64(1.0 if format == "int8" else 2.0**-6)
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Side:
             self.scales.view(np.int8) if self.format in SCALES else self.scales,
         ]
 
-    def with_scale(self, at: tuple[Any, ...], scale: float) -> "Side":
+    def with_scale(self, at: tuple[Any, ...], scale: Any) -> "Side":
         """The same with another scale, or byte of one, at some blocks."""
         scales = np.array(self.scales)
         scales[at] = scale

@@ -106,7 +106,8 @@ class Case:
         halved = weight == "nvfp4" or sizes[3] % BLOCK
         size = int(block or (16 if halved else BLOCK))
         flags = (flag is not None for flag in (plus, given, each))
-        return Case(name, weight, activation, *sizes, size, *flags, int(own or size))
+        fields: list[Any] = [weight, activation, *sizes, size, *flags, int(own or size)]
+        return Case(name, *fields)
 
     @property
     def blocks(self) -> int:

@@ -126,7 +126,7 @@ def program(cases: Sequence[Case]) -> str:
             *rows, pool, runs, places, layer = given
             states = States(pool, arith.index_cast(ir.IndexType.get(), layer), runs, places)
             if isinstance(case, Rule):
-                return delta_rule(*rows, states)
+                return delta_rule(*[*rows, states])
             element = ir.Type.parse(case.weights)
             drawn = ir.RankedTensorType.get(case.factors.shape, f32)
             weights = arith.ConstantOp(drawn, ir.DenseElementsAttr.get(case.factors)).result

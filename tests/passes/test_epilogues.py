@@ -16,6 +16,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, func, math, tensor
 from numpy.typing import NDArray
 
+from mxc.artifact.manifest import SCOPE
 from mxc.compiler.driver import compile_here
 from mxc.compiler.packing.panels import to_panels
 from mxc.compiler.steps import CompileRequest
@@ -23,7 +24,7 @@ from mxc.dialects.boundary import unpack
 from mxc.dialects.context import new_context
 from mxc.dialects.generic import constant, generic, loop_index
 from mxc.dialects.linalg_ext import gather
-from mxc.dialects.parameters import SCOPE, Parameters
+from mxc.dialects.parameters import Parameters
 from mxc.dialects.scaled import scaled_contraction
 from mxc.runtime.device import open_device
 
@@ -168,7 +169,7 @@ def weight(name: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.
     scales = rng.integers(124, 128, codes.shape[:3], dtype=np.uint8)
     values = codes.view(ml_dtypes.float4_e2m1fn).astype(np.float64)
     values *= scales.view(ml_dtypes.float8_e8m0fnu).astype(np.float64)[..., None]
-    packed = codes[..., 0::2] | codes[..., 1::2] << 4
+    packed = codes[..., 0::2] | codes[..., 1::2] << np.uint8(4)
     return packed, scales, values.reshape(*codes.shape[:2], DEPTH)
 
 

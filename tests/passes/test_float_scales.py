@@ -119,8 +119,8 @@ func.func @{name}({arguments}) -> tensor<{x.rows}x{w.rows}xf32> {{
 }}"""
 
 
-ROW = {"shape": (N,), "at": "r"}
-SQUARES = {"shape": (N // 128, K // 128), "at": "r / 128, k / 128"}
+ROW: dict[str, Any] = {"shape": (N,), "at": "r"}
+SQUARES: dict[str, Any] = {"shape": (N // 128, K // 128), "at": "r / 128, k / 128"}
 CASES: dict[str, tuple[Side, Side]] = {
     "tensor_by_tensor": (Side("f8E4M3FN", M, shape=(), at=""), Side("f8E4M3FN", N, shape=())),
     "token_by_channel": (
@@ -194,8 +194,8 @@ def test_on_gfx950_a_scale_of_rows_is_in_the_epilogue_of_scaled_mfma(tmp_path: P
 def on_gpus(rows: int, depth: int) -> dict[str, tuple[Side, Side]]:
     """Scales that differ along K: of both sides, of one beside floats or one of powers of two."""
     blocks = depth // 128
-    squares = {"shape": (2, blocks), "at": "r / 128, k / 128", "depth": depth}
-    groups = {"at": "r, k / 128", "depth": depth}
+    squares: dict[str, Any] = {"shape": (2, blocks), "at": "r / 128, k / 128", "depth": depth}
+    groups: dict[str, Any] = {"at": "r, k / 128", "depth": depth}
     floats = {kind: Side(kind, rows, depth=depth) for kind in ("f32", "bf16", "f16")}
     return {
         "deepseek": (

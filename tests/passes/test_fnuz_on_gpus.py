@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -132,7 +133,7 @@ def test_casts_are_those_of_ml_dtypes(element: str, compiled: Path) -> None:
     x = floats(element)
     with np.errstate(all="ignore"):
         right = x.astype(kind)
-    found = model.call(f"to_{element}", x)
+    found: Any = model.call(f"to_{element}", x)
     found = found[0] if isinstance(found, list | tuple) else found
     np.testing.assert_array_equal(found.view(np.uint8), right.view(np.uint8))
     assert (right.view(np.uint8) == 0x80).sum() > 1

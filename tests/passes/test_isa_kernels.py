@@ -19,13 +19,14 @@ from iree.compiler import ir
 from iree.compiler.dialects import func
 from numpy.typing import NDArray
 
+from mxc.artifact.manifest import SCOPE
 from mxc.compiler import iree
 from mxc.compiler.driver import compile_here
 from mxc.compiler.packing.panels import to_panels
 from mxc.compiler.steps import CompileRequest
 from mxc.dialects.boundary import unpack
 from mxc.dialects.context import new_context
-from mxc.dialects.parameters import SCOPE, Parameters
+from mxc.dialects.parameters import Parameters
 from mxc.dialects.scaled import scaled_contraction
 from mxc.formats.formats import block_format
 from mxc.formats.packing import pack_elements
@@ -203,7 +204,7 @@ def test_kernels_call_nothing(built: Built) -> None:
 
 @each_set
 def test_all_sets_read_the_same_panels(built: Built) -> None:
-    wanted = {}
+    wanted: dict[Any, Any] = {}
     for case in CASES:
         wanted |= dict(zip(case.parameters, ("panel16x4", "panel16x1"), strict=True))
     assert built.layouts == wanted

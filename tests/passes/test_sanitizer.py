@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from iree.compiler import ir
@@ -113,7 +113,7 @@ def test_the_sanitizer_finds_the_use_of_a_result_of_an_erased_operation() -> Non
 
 
 def test_under_the_sanitizer_an_erased_operation_uses_nothing() -> None:
-    uses = []
+    uses: list[Any] = []
 
     def rewrite(function: ir.Operation) -> None:
         first = operations(function)[0]

@@ -21,7 +21,7 @@ class Sample(Pass):
         """A pass of which only the text matters."""
 
 
-KNOWN = (*PASSES, Sample)
+KNOWN: tuple[type[Pass], ...] = (*PASSES, Sample)
 
 SAMPLES = [
     *(cls() for cls in PASSES),

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -12,7 +13,7 @@ from safetensors.numpy import save_file
 Write = Callable[..., Path]
 
 
-def weights(rng: np.random.Generator, dtype: object) -> dict[str, np.ndarray]:
+def weights(rng: np.random.Generator, dtype: Any) -> dict[str, np.ndarray]:
     def matrix(*shape: int) -> np.ndarray:
         return (rng.standard_normal(shape) * 0.02).astype(dtype)
 
@@ -33,9 +34,7 @@ def weights(rng: np.random.Generator, dtype: object) -> dict[str, np.ndarray]:
 def checkpoint(tmp_path: Path) -> Write:
     """`checkpoint(dtype=.., extra={name: array})` writes a folder of two shards."""
 
-    def write(
-        dtype: object = ml_dtypes.bfloat16, extra: dict[str, np.ndarray] | None = None
-    ) -> Path:
+    def write(dtype: Any = ml_dtypes.bfloat16, extra: dict[str, np.ndarray] | None = None) -> Path:
         folder = tmp_path / "source"
         folder.mkdir()
         tensors = weights(np.random.default_rng(6), dtype) | (extra or {})
@@ -59,13 +58,13 @@ def checkpoint(tmp_path: Path) -> Write:
 def llama(tmp_path: Path) -> Write:
     """`llama(config)` writes a whole Llama of one file in bfloat16."""
 
-    def write(config: dict[str, object]) -> Path:
+    def write(config: dict[str, Any]) -> Path:
         folder = tmp_path / "source"
         folder.mkdir()
         rng = np.random.default_rng(8)
         hidden, inner = config["hidden_size"], config["intermediate_size"]
         vocabulary = config["vocab_size"]
-        shapes: dict[str, tuple[object, ...]] = {
+        shapes: dict[str, tuple[int, ...]] = {
             "model.embed_tokens.weight": (vocabulary, hidden),
             "lm_head.weight": (vocabulary, hidden),
             "model.norm.weight": (hidden,),

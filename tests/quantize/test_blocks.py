@@ -1,10 +1,12 @@
 """The kernel on bfloat16 against the reference, bit for bit, and its loss against float64."""
 
 import itertools
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from mxc.compiler.quantize.blocks import BlockKernel
 from mxc.errors import FormatError
@@ -17,7 +19,7 @@ MX = [name for name, format in FORMATS.items() if format.scale == E8M0]
 RULES = [*itertools.product(ScaleRecipe, Ties)]
 
 
-def finite_blocks():
+def finite_blocks() -> NDArray[Any]:
     """bfloat16 [n, 32]: all finite numbers, blocks of every size, zeros, few bits and ties."""
     rng = np.random.default_rng(4)
     every = rng.permutation(np.arange(1 << 16, dtype=np.uint16)).reshape(-1, 32)
@@ -35,7 +37,7 @@ X = finite_blocks()
 
 
 @pytest.mark.parametrize("name", MX)
-def test_every_recipe_and_rounding_is_the_reference(name):
+def test_every_recipe_and_rounding_is_the_reference(name: str) -> None:
     for (recipe, ties), negative_zero in zip(RULES, itertools.cycle([True, False])):
         kernel = BlockKernel(FORMATS[name], recipe, ties, negative_zero)
         elements, scales, _ = kernel.run(X.view(np.uint16))
@@ -46,7 +48,7 @@ def test_every_recipe_and_rounding_is_the_reference(name):
 
 @pytest.mark.parametrize("name", MX)
 @pytest.mark.parametrize("recipe", [ScaleRecipe.FLOOR, ScaleRecipe.CEIL])
-def test_loss_is_that_of_float64(name, recipe):
+def test_loss_is_that_of_float64(name: str, recipe: ScaleRecipe) -> None:
     rng = np.random.default_rng(9)
     x = rng.standard_t(3, (500, 32)) * np.exp2(rng.integers(-12, 12, (500, 1)))
     x = x.astype(ml_dtypes.bfloat16)
@@ -62,7 +64,7 @@ def test_loss_is_that_of_float64(name, recipe):
     assert (loss.saturated > 0) == (recipe is ScaleRecipe.FLOOR)
 
 
-def test_blocks_with_subnormals_count_in_the_loss():
+def test_blocks_with_subnormals_count_in_the_loss() -> None:
     tiny = np.full((3, 32), 2.0**-130, ml_dtypes.bfloat16)
     tiny[1] = 1.0
     _, _, loss = BlockKernel(FORMATS["mxfp4"], ScaleRecipe.FLOOR).run(tiny.view(np.uint16))
@@ -71,20 +73,20 @@ def test_blocks_with_subnormals_count_in_the_loss():
 
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
-def test_numbers_that_are_not_finite_are_refused(value):
+def test_numbers_that_are_not_finite_are_refused(value: float) -> None:
     x = np.ones((40, 32), ml_dtypes.bfloat16)
     x[39, 31] = value
     with pytest.raises(FormatError, match="found NaN or Inf"):
         BlockKernel(FORMATS["mxfp4"], ScaleRecipe.EVEN).run(x.view(np.uint16))
 
 
-def test_no_blocks():
+def test_no_blocks() -> None:
     elements, scales, loss = BlockKernel(FORMATS["mxfp4"], ScaleRecipe.EVEN).run(
         np.empty((0, 32), np.uint16)
     )
     assert (elements.shape, scales.shape, loss.elements) == ((0, 16), (0,), 0)
 
 
-def test_nvfp4_has_no_such_tables():
+def test_nvfp4_has_no_such_tables() -> None:
     with pytest.raises(FormatError, match="found nvfp4"):
         BlockKernel(FORMATS["nvfp4"], ScaleRecipe.EVEN)

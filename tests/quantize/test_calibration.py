@@ -32,7 +32,7 @@ from mxc.formats.rounding import Ties
 
 Floats = NDArray[np.float32]
 
-MIXTRAL = {
+MIXTRAL: dict[str, Any] = {
     "architectures": ["MixtralForCausalLM"],
     "model_type": "mixtral",
     "hidden_size": 64,
@@ -225,7 +225,7 @@ def test_correlations_by_chance_are_not_fed_back() -> None:
     weights = (0.02 * rng.standard_t(3, (64, 256))).astype(np.float32)
     fed, others = np.split(rng.standard_normal((768, 256)).astype(np.float32), [256])
     one = RowQuantizer(format=block_format("mxfp4"), recipe=ScaleRecipe.RCEIL, search=True)
-    found = {}
+    found: dict[bool, Any] = {}
     for feedback in (False, True):
         inputs = replace(known(fed, feedback=feedback), sample=others)
         found[feedback] = one.run(weights, "w", inputs=inputs)[2].output_sqnr

@@ -1,11 +1,14 @@
 """Whole checkpoints: what is written is what the reference says, whoever wrote it and how."""
 
 import json
+from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 import safetensors
+from numpy.typing import NDArray
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
@@ -15,6 +18,7 @@ from mxc.compiler.quantize.checkpoint import quantize_checkpoint
 from mxc.errors import CheckpointError, FormatError
 from mxc.formats.formats import FORMATS
 from mxc.formats.reference import dequantize, quantize
+from tests.quantize.conftest import Write
 
 DOWN = "model.layers.1.mlp.down_proj.weight"
 QUERY = "model.layers.0.self_attn.q_proj.weight"
@@ -29,7 +33,7 @@ DTYPES = {"F8_E4M3": np.uint8, "F8_E5M2": np.uint8, "I8": np.int8, "U8": np.uint
 }
 
 
-def load(folder):
+def load(folder: Path) -> dict[str, NDArray[Any]]:
     found = {}
     for file in sorted(folder.glob("*.safetensors")):
         for name, tensor in safetensors.deserialize(file.read_bytes()):
@@ -38,13 +42,15 @@ def load(folder):
     return found
 
 
-def files(folder):
+def files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
 @pytest.mark.parametrize("format", [name for name in FORMATS if name != "nvfp4"])
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float32, np.float16])
-def test_every_format_is_the_reference(checkpoint, tmp_path, format, dtype):
+def test_every_format_is_the_reference(
+    checkpoint: Write, tmp_path: Path, format: str, dtype: type[Any]
+) -> None:
     source = checkpoint(dtype)
     result = quantize_checkpoint(source, tmp_path / "out", format, recipe="even")
     plain, found = load(source), load(tmp_path / "out")
@@ -63,7 +69,7 @@ def test_every_format_is_the_reference(checkpoint, tmp_path, format, dtype):
     assert sorted(config["quantization_config"]["exclude"]) == sorted(KEPT)
 
 
-def test_what_is_kept_is_untouched(checkpoint, tmp_path):
+def test_what_is_kept_is_untouched(checkpoint: Write, tmp_path: Path) -> None:
     source = checkpoint()
     quantize_checkpoint(source, tmp_path / "out", "mxfp4")
     plain, found = load(source), load(tmp_path / "out")
@@ -84,7 +90,9 @@ def test_what_is_kept_is_untouched(checkpoint, tmp_path):
 
 
 @pytest.mark.parametrize("format", ["mxfp4", "mxfp6e2m3", "nvfp4"])
-def test_neither_threads_nor_pieces_change_a_byte(checkpoint, tmp_path, monkeypatch, format):
+def test_neither_threads_nor_pieces_change_a_byte(
+    checkpoint: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str
+) -> None:
     source = checkpoint()
     one = quantize_checkpoint(source, tmp_path / "one", format, workers=Workers(threads=1))
     monkeypatch.setattr(piece, "CHUNK", 1000)
@@ -96,7 +104,7 @@ def test_neither_threads_nor_pieces_change_a_byte(checkpoint, tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float32])
-def test_ties_are_a_choice(checkpoint, tmp_path, dtype):
+def test_ties_are_a_choice(checkpoint: Write, tmp_path: Path, dtype: type[Any]) -> None:
     halves = (np.tile([0.25, 0.75, 2.5, 5, -0.25, -0.75, -2.5, 6], (1, 8))).astype(np.float32)
     source = checkpoint(extra={DOWN: halves.astype(dtype)})
     for ties, wanted in (
@@ -111,7 +119,7 @@ def test_ties_are_a_choice(checkpoint, tmp_path, dtype):
         assert codes.tolist() == wanted, ties
 
 
-def test_patterns_choose(checkpoint, tmp_path):
+def test_patterns_choose(checkpoint: Write, tmp_path: Path) -> None:
     source = checkpoint()
     result = quantize_checkpoint(
         source,
@@ -130,7 +138,7 @@ def test_patterns_choose(checkpoint, tmp_path):
     assert reasons["model.embed_tokens.weight"] == "not included"
 
 
-def test_a_single_file_becomes_a_folder(tmp_path):
+def test_a_single_file_becomes_a_folder(tmp_path: Path) -> None:
     x = np.random.default_rng(1).standard_normal((4, 64)).astype(np.float32)
     save_file({"a.weight": x}, tmp_path / "a.safetensors")
     quantize_checkpoint(tmp_path / "a.safetensors", tmp_path / "out", "mxint8", recipe="rceil")
@@ -139,7 +147,7 @@ def test_a_single_file_becomes_a_folder(tmp_path):
     np.testing.assert_array_equal(found["a.weight"].view(np.uint8), wanted.elements)
 
 
-def test_progress_ends_at_the_total(checkpoint, tmp_path):
+def test_progress_ends_at_the_total(checkpoint: Write, tmp_path: Path) -> None:
     seen = []
     result = quantize_checkpoint(
         checkpoint(), tmp_path / "out", "mxfp4", progress=lambda *step: seen.append(step)
@@ -149,7 +157,7 @@ def test_progress_ends_at_the_total(checkpoint, tmp_path):
     assert seen[-1][0] == seen[-1][1] == result.bytes_read
 
 
-def odd(value):
+def odd(value: float) -> NDArray[Any]:
     x = np.ones((3, 64), ml_dtypes.bfloat16)
     x[2, 37] = value
     return x
@@ -189,7 +197,14 @@ def odd(value):
         ),
     ],
 )
-def test_refusals_leave_nothing_behind(checkpoint, tmp_path, extra, options, error, message):
+def test_refusals_leave_nothing_behind(
+    checkpoint: Write,
+    tmp_path: Path,
+    extra: dict[str, Any],
+    options: dict[str, Any],
+    error: type[Any],
+    message: str,
+) -> None:
     source = checkpoint(extra=extra)
     format = options.pop("format", "mxfp4")
     with pytest.raises(error, match=message):
@@ -197,7 +212,9 @@ def test_refusals_leave_nothing_behind(checkpoint, tmp_path, extra, options, err
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
 
 
-def test_the_row_of_a_refusal_is_that_of_the_tensor(checkpoint, tmp_path, monkeypatch):
+def test_the_row_of_a_refusal_is_that_of_the_tensor(
+    checkpoint: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     x = np.ones((40, 64), ml_dtypes.bfloat16)
     x[33, 5] = np.nan
     monkeypatch.setattr(piece, "CHUNK", 1000)
@@ -205,14 +222,14 @@ def test_the_row_of_a_refusal_is_that_of_the_tensor(checkpoint, tmp_path, monkey
         quantize_checkpoint(checkpoint(extra={DOWN: x}), tmp_path / "out", "mxfp4")
 
 
-def test_an_output_that_exists_is_not_replaced(checkpoint, tmp_path):
+def test_an_output_that_exists_is_not_replaced(checkpoint: Write, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     with pytest.raises(CheckpointError, match="exists"):
         quantize_checkpoint(checkpoint(), tmp_path / "out", "mxfp4")
     assert not list((tmp_path / "out").iterdir())
 
 
-def test_what_is_quantized_is_not_quantized_again(checkpoint, tmp_path):
+def test_what_is_quantized_is_not_quantized_again(checkpoint: Write, tmp_path: Path) -> None:
     quantize_checkpoint(checkpoint(), tmp_path / "out", "mxfp4")
     with pytest.raises(CheckpointError, match=r"is quantized already .*'quark'"):
         quantize_checkpoint(tmp_path / "out", tmp_path / "again", "mxfp4")

@@ -3,23 +3,27 @@
 import json
 import struct
 import zlib
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from numpy.typing import NDArray
+from typer.testing import CliRunner, Result
 
 from mxc.compiler.cli import app
 from mxc.compiler.quantize.loss import Loss
 from mxc.compiler.quantize.plot import draw, series
+from tests.quantize.conftest import Write
 
 DOWN = "model.layers.1.mlp.down_proj.weight"
 
 
-def run(*words):
+def run(*words: object) -> Result:
     return CliRunner().invoke(app, ["quantize", *map(str, words)])
 
 
-def test_table(checkpoint, tmp_path):
+def test_table(checkpoint: Write, tmp_path: Path) -> None:
     result = run(checkpoint(), "-o", tmp_path / "out", "--format", "mxfp4", "--recipe", "rceil")
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
@@ -34,7 +38,7 @@ def test_table(checkpoint, tmp_path):
     assert lines[-1].startswith(f"wrote {tmp_path / 'out'} (")
 
 
-def test_json(checkpoint, tmp_path):
+def test_json(checkpoint: Write, tmp_path: Path) -> None:
     source = checkpoint()
     result = run(
         source, "-o", tmp_path / "out", "--format", "mxfp8e4m3", "--json",
@@ -56,13 +60,13 @@ def test_json(checkpoint, tmp_path):
     ) - headers(source)
 
 
-def headers(folder):
+def headers(folder: Path) -> int:
     return sum(
         8 + struct.unpack("<Q", path.read_bytes()[:8])[0] for path in folder.glob("*.safetensors")
     )
 
 
-def test_the_worst_are_shown_unless_all_are_asked_for(checkpoint, tmp_path):
+def test_the_worst_are_shown_unless_all_are_asked_for(checkpoint: Write, tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     extra = {
         f"model.layers.{n}.mlp.up_proj.weight": rng.standard_normal((2, 32)).astype(np.float32)
@@ -76,7 +80,7 @@ def test_the_worst_are_shown_unless_all_are_asked_for(checkpoint, tmp_path):
     assert full.stdout.count("up_proj.weight") == 30
 
 
-def decoded(data):
+def decoded(data: bytes) -> NDArray[Any]:
     """A PNG of 8-bit colours without filters -> uint8 [height, width, 3]; checksums checked."""
     assert data[:8] == b"\x89PNG\r\n\x1a\n"
     chunks, at = {}, 8
@@ -93,7 +97,7 @@ def decoded(data):
     return rows[:, 1:].reshape(height, width, 3)
 
 
-def test_picture(checkpoint, tmp_path):
+def test_picture(checkpoint: Write, tmp_path: Path) -> None:
     picture = tmp_path / "error.png"
     words = ("--format", "mxfp4", "--plot", picture)
     result = run(checkpoint(), "-o", tmp_path / "out", *words)
@@ -103,8 +107,8 @@ def test_picture(checkpoint, tmp_path):
     assert {(0, 114, 178), (213, 94, 0)} <= colours  # one for each kind of weight
 
 
-def test_points_are_where_their_numbers_are():
-    def loss(db):
+def test_points_are_where_their_numbers_are() -> None:
+    def loss(db: float) -> Loss:
         return Loss(elements=1, signal=10 ** (db / 10), noise=1.0)
 
     losses = {
@@ -136,7 +140,9 @@ def test_points_are_where_their_numbers_are():
         (["--format", "mxfp4", "--include", "re:("], "'re:(' is no regular expression"),
     ],
 )
-def test_refusals_are_one_line(checkpoint, tmp_path, words, message):
+def test_refusals_are_one_line(
+    checkpoint: Write, tmp_path: Path, words: list[str], message: str
+) -> None:
     result = run(checkpoint(), "-o", tmp_path / "out", *words)
     assert result.exit_code == 1
     assert message in result.output
@@ -145,7 +151,9 @@ def test_refusals_are_one_line(checkpoint, tmp_path, words, message):
 
 
 @pytest.mark.parametrize("pattern", ["re:(.+)+!", "re:((.+))+!", "re:(.|.)*!"])
-def test_a_pattern_that_backtracks_for_ever(checkpoint, tmp_path, monkeypatch, pattern):
+def test_a_pattern_that_backtracks_for_ever(
+    checkpoint: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pattern: str
+) -> None:
     monkeypatch.setattr("mxc.compiler.quantize.patterns.SECONDS", 1.0)
     result = run(checkpoint(), "-o", tmp_path / "out", "--format", "mxfp4", "--include", pattern)
     assert result.exit_code == 1
@@ -154,7 +162,7 @@ def test_a_pattern_that_backtracks_for_ever(checkpoint, tmp_path, monkeypatch, p
     assert not (tmp_path / "out").exists()
 
 
-def test_no_source(tmp_path):
+def test_no_source(tmp_path: Path) -> None:
     result = run(tmp_path / "none", "-o", tmp_path / "out", "--format", "mxfp4")
     assert result.exit_code == 1
     assert "found nothing there" in result.output

@@ -1,6 +1,8 @@
 """What is written in each dialect, read by its own library, and by ours."""
 
 import json
+from pathlib import Path
+from typing import Any
 
 import gguf
 import ml_dtypes
@@ -12,6 +14,7 @@ from compressed_tensors.compressors.mxfp6.base import MXFP6PackedCompressor
 from compressed_tensors.compressors.mxfp8.base import MXFP8QuantizationCompressor
 from compressed_tensors.compressors.nvfp4.base import NVFP4PackedCompressor
 from compressed_tensors.quantization import QuantizationConfig
+from numpy.typing import NDArray
 from safetensors.torch import load_file
 from transformers import GptOssConfig, GptOssForCausalLM
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
@@ -22,18 +25,19 @@ from mxc.compiler.models.model import open_model
 from mxc.compiler.quantize.checkpoint import quantize_checkpoint
 from mxc.compiler.quantize.outputs import OUTPUTS
 from mxc.formats.reference import dequantize, quantize
+from tests.quantize.conftest import Write
 
 DOWN = "model.layers.1.mlp.down_proj.weight"
 
 
-def load(folder):
-    found = {}
+def load(folder: Path) -> dict[str, torch.Tensor]:
+    found: dict[Any, Any] = {}
     for file in sorted(folder.glob("*.safetensors")):
         found |= load_file(file)
     return found
 
 
-def plain(source, name):
+def plain(source: Path, name: str) -> NDArray[Any]:
     return load(source)[name].float().numpy()
 
 
@@ -42,7 +46,9 @@ def plain(source, name):
     [(name, format) for name, output in OUTPUTS.items() for format in output.formats
      if name in ("quark", "compressed-tensors")],
 )  # fmt: skip
-def test_ours_reads_what_ours_wrote(checkpoint, tmp_path, dialect, format):
+def test_ours_reads_what_ours_wrote(
+    checkpoint: Write, tmp_path: Path, dialect: str, format: str
+) -> None:
     source = checkpoint()
     recipe = None if format == "nvfp4" else "rceil"
     quantize_checkpoint(source, tmp_path / "out", format, recipe=recipe, dialect=dialect)
@@ -71,7 +77,7 @@ COMPRESSORS = {
 
 
 @pytest.mark.parametrize("format", COMPRESSORS)
-def test_compressed_tensors_reads_it(checkpoint, tmp_path, format):
+def test_compressed_tensors_reads_it(checkpoint: Write, tmp_path: Path, format: str) -> None:
     source = checkpoint()
     quantize_checkpoint(source, tmp_path / "out", format, dialect="compressed-tensors")
     text = json.loads((tmp_path / "out" / "config.json").read_text())["quantization_config"]
@@ -91,7 +97,7 @@ def test_compressed_tensors_reads_it(checkpoint, tmp_path, format):
         np.testing.assert_array_equal(found, ours)
 
 
-def test_transformers_reads_gpt_oss(checkpoint, tmp_path):
+def test_transformers_reads_gpt_oss(checkpoint: Write, tmp_path: Path) -> None:
     rng = np.random.default_rng(2)
     name = "model.layers.0.mlp.experts.gate_up_proj"
     fused = (rng.standard_normal((3, 64, 96)) * 0.05).astype(ml_dtypes.bfloat16)
@@ -113,7 +119,7 @@ def test_transformers_reads_gpt_oss(checkpoint, tmp_path):
     assert config["quantization_config"]["quant_method"] == "mxfp4"
 
 
-def test_a_plain_gpt_oss_is_a_model_before_and_after(tmp_path):
+def test_a_plain_gpt_oss_is_a_model_before_and_after(tmp_path: Path) -> None:
     write_gpt_oss(tmp_path / "shape", GptOssOptions(num_hidden_layers=1, hidden_size=96))
     config = GptOssConfig.from_pretrained(tmp_path / "shape")
     del config.quantization_config
@@ -144,7 +150,7 @@ LLAMA = {
 }
 
 
-def test_gguf_is_what_ggml_makes_of_the_weights(llama, tmp_path):
+def test_gguf_is_what_ggml_makes_of_the_weights(llama: Write, tmp_path: Path) -> None:
     source = llama(LLAMA)
     result = quantize_checkpoint(
         source, tmp_path / "model.gguf", "mxfp4", recipe="floor", dialect="gguf"

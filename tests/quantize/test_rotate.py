@@ -90,7 +90,7 @@ def test_outliers_are_spread(tmp_path: Path) -> None:
     from safetensors.torch import save_file
 
     save_file(tensors, tmp_path / "plain" / "model.safetensors")
-    found = {}
+    found: dict[bool, Any] = {}
     for rotate in (False, True):
         output = tmp_path / f"out-{rotate}"
         result = quantize_checkpoint(tmp_path / "plain", output, "mxfp4", rotate=rotate)

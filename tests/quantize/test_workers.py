@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,25 +15,26 @@ from mxc.compiler.pieces.workers import Workers
 from mxc.compiler.quantize.checkpoint import quantize_checkpoint
 from mxc.errors import CheckpointError, RequestError, WorkerError
 from tests.killed_workers import KillWorkers
+from tests.quantize.conftest import Write
 
 FORMATS = ("mxfp4", "nvfp4")
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch):
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(piece, "PIECE", 3000)
 
 
-def files(folder):
+def files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
-def journals(folder):
+def journals(folder: Path) -> list[Path]:
     return list(folder.glob(f".*/{JOURNAL}"))
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_two_processes_write_the_same_bytes(checkpoint, tmp_path, format):
+def test_two_processes_write_the_same_bytes(checkpoint: Write, tmp_path: Path, format: str) -> None:
     source = checkpoint()
     one = quantize_checkpoint(source, tmp_path / "one", format)
     two = quantize_checkpoint(source, tmp_path / "two", format, workers=Workers(2))
@@ -41,7 +44,7 @@ def test_two_processes_write_the_same_bytes(checkpoint, tmp_path, format):
     assert not journals(tmp_path)
 
 
-def test_a_cluster_writes_the_same_bytes(checkpoint, tmp_path):
+def test_a_cluster_writes_the_same_bytes(checkpoint: Write, tmp_path: Path) -> None:
     from distributed import LocalCluster
 
     source = checkpoint()
@@ -54,8 +57,11 @@ def test_a_cluster_writes_the_same_bytes(checkpoint, tmp_path):
     assert files(tmp_path / "one") == files(tmp_path / "two")
 
 
-def test_a_killed_worker_is_an_error_and_the_next_run_resumes(checkpoint, tmp_path):
-    source, said = checkpoint(), []
+def test_a_killed_worker_is_an_error_and_the_next_run_resumes(
+    checkpoint: Write, tmp_path: Path
+) -> None:
+    source = checkpoint()
+    said: list[str] = []
     quantize_checkpoint(source, tmp_path / "whole", "mxfp4")
     with pytest.raises(WorkerError, match=r"out: a worker was lost .*run the same command again"):
         quantize_checkpoint(
@@ -92,7 +98,7 @@ if __name__ == "__main__":
 """
 
 
-def killed(source, output, format, processes):
+def killed(source: Path, output: Path, format: str, processes: int) -> None:
     script = output.parent / "killed.py"
     script.write_text(KILLED)
     run = subprocess.run(
@@ -102,13 +108,13 @@ def killed(source, output, format, processes):
     assert run.returncode == -9
 
 
-def computed(monkeypatch):
+def computed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Counts the pieces that this process computes."""
     from mxc.compiler.quantize.write import QuantizedFiles
 
     found, compute = [], QuantizedFiles.compute
 
-    def counted(self, piece, output):
+    def counted(self: Any, piece: Any, output: Any) -> Any:
         found.append(piece)
         return compute(self, piece, output)
 
@@ -117,7 +123,9 @@ def computed(monkeypatch):
 
 
 @pytest.mark.parametrize(("format", "processes"), [("mxfp4", 1), ("nvfp4", 2)])
-def test_a_killed_command_resumes(checkpoint, tmp_path, monkeypatch, format, processes):
+def test_a_killed_command_resumes(
+    checkpoint: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str, processes: int
+) -> None:
     source, count = checkpoint(), computed(monkeypatch)
     quantize_checkpoint(source, tmp_path / "whole", format)
     every = len(count)
@@ -164,7 +172,9 @@ LLAMA = {
 
 
 @pytest.mark.parametrize("dialect", ["gguf", "torchao"])
-def test_a_conversion_that_was_killed_resumes(llama, tmp_path, monkeypatch, dialect):
+def test_a_conversion_that_was_killed_resumes(
+    llama: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dialect: str
+) -> None:
     from mxc.compiler.convert import writing
 
     source, count = llama(LLAMA), computed(monkeypatch)
@@ -175,7 +185,7 @@ def test_a_conversion_that_was_killed_resumes(llama, tmp_path, monkeypatch, dial
     script.unlink()
     assert run.returncode == -9
 
-    def counted(self, piece, output):
+    def counted(self: Any, piece: Any, output: Any) -> Any:
         written.append(piece)
         return put(self, piece, output)
 
@@ -193,7 +203,9 @@ def test_a_conversion_that_was_killed_resumes(llama, tmp_path, monkeypatch, dial
     assert [*tmp_path.glob(".*")] == []
 
 
-def test_bytes_that_were_lost_are_computed_again(checkpoint, tmp_path, monkeypatch):
+def test_bytes_that_were_lost_are_computed_again(
+    checkpoint: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source, count = checkpoint(), computed(monkeypatch)
     quantize_checkpoint(source, tmp_path / "whole", "mxfp4")
     every = len(count)
@@ -213,8 +225,11 @@ def test_bytes_that_were_lost_are_computed_again(checkpoint, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("change", ["options", "source"])
-def test_another_request_does_not_take_it(checkpoint, tmp_path, monkeypatch, change):
-    source, count, said = checkpoint(), computed(monkeypatch), []
+def test_another_request_does_not_take_it(
+    checkpoint: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    source, count = checkpoint(), computed(monkeypatch)
+    said: list[str] = []
     killed(source, tmp_path / "out", "mxfp4", 1)
     (journal,) = journals(tmp_path)
     if change == "source":
@@ -231,7 +246,7 @@ def test_another_request_does_not_take_it(checkpoint, tmp_path, monkeypatch, cha
     assert files(tmp_path / "whole") == files(tmp_path / "out")
 
 
-def test_refusals_of_workers_arrive_and_leave_nothing(checkpoint, tmp_path):
+def test_refusals_of_workers_arrive_and_leave_nothing(checkpoint: Write, tmp_path: Path) -> None:
     import numpy as np
 
     name = "model.layers.1.mlp.down_proj.weight"
@@ -242,7 +257,7 @@ def test_refusals_of_workers_arrive_and_leave_nothing(checkpoint, tmp_path):
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_workers_that_exclude_each_other(monkeypatch):
+def test_workers_that_exclude_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RequestError, match="--workers"):
         Workers(2, dask="tcp://localhost:1")
     with pytest.raises(RequestError, match="--threads"):

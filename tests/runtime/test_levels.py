@@ -2,7 +2,10 @@
 
 import ctypes
 import errno
+import platform
 import shutil
+import sys
+from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -60,7 +63,7 @@ def manifest(**levels: tuple[str, ...]) -> Manifest:
 
 
 @pytest.fixture
-def flags(monkeypatch: pytest.MonkeyPatch):
+def flags(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Make this machine an x86_64 with these flags of Linux."""
 
     def set_flags(text: str) -> None:
@@ -84,20 +87,24 @@ def flags(monkeypatch: pytest.MonkeyPatch):
         ("sse4_2 avx512f avx512_bf16 avx512_vnni", "v2"),
     ],
 )
-def test_the_best_that_may_run_is_taken(flags, found: str, taken: str) -> None:
+def test_the_best_that_may_run_is_taken(
+    flags: Callable[[str], None], found: str, taken: str
+) -> None:
     flags(found)
     every = manifest(v2=V2, v4=V4, v3=V3, bf16=BF16, vnni=VNNI)
     assert choose_level(every, None, "a.mxc") == taken
     assert obstacles(every)[taken] is None
 
 
-def test_features_that_tune_make_no_level_better(flags) -> None:
+def test_features_that_tune_make_no_level_better(flags: Callable[[str], None]) -> None:
     flags("sse4_2")
     every = manifest(plain=V2, tuned=(*V2, "fast-gather", "prfchw"))
     assert choose_level(every, None, "a.mxc") == "plain"
 
 
-def test_a_level_can_be_forced_but_not_onto_a_cpu_that_lacks_it(flags) -> None:
+def test_a_level_can_be_forced_but_not_onto_a_cpu_that_lacks_it(
+    flags: Callable[[str], None],
+) -> None:
     flags("sse4_2 avx2 fma")
     every = manifest(v4=V4, v3=V3, v2=V2)
     assert choose_level(every, "v2", "a.mxc") == "v2"
@@ -110,7 +117,7 @@ def test_a_level_can_be_forced_but_not_onto_a_cpu_that_lacks_it(flags) -> None:
         choose_level(every, "v5", "a.mxc")
 
 
-def test_where_none_may_run_each_is_named(flags) -> None:
+def test_where_none_may_run_each_is_named(flags: Callable[[str], None]) -> None:
     flags("sse4_2")
     every = manifest(v4=V4, v3=V3)
     arm = LevelRecord(target=target("neoverse-n1", (), "aarch64"), module="m", archives=())
@@ -144,7 +151,7 @@ def test_a_manifest_of_levels_survives_being_written() -> None:
     assert read.at("v3").target == target("v3", V3)
 
 
-def test_each_level_maps_its_own_files(plain_artifact: Path, rewrite) -> None:
+def test_each_level_maps_its_own_files(plain_artifact: Path, rewrite: Callable[..., None]) -> None:
     """Two levels of one code; the second has other weights, in two archives."""
     own = load(plain_artifact).manifest
     (plain_artifact / "one").mkdir()
@@ -191,7 +198,9 @@ TILED = (*BF16, "amx-tile", "amx-bf16")
 AMX = "sse4_2 avx2 fma avx512f avx512_bf16 amx_tile amx_bf16"
 
 
-def test_tiles_run_where_they_are_given(flags, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tiles_run_where_they_are_given(
+    flags: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     every = manifest(amx=TILED, v3=V3)
     monkeypatch.setattr(machine, "refusal", lambda: None)
     flags(AMX)
@@ -200,7 +209,7 @@ def test_tiles_run_where_they_are_given(flags, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_where_tiles_are_refused_the_next_level_runs(
-    flags, monkeypatch: pytest.MonkeyPatch
+    flags: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machine, "refusal", lambda: "Linux refuses them (no)")
     every, alone = manifest(amx=TILED, v3=V3), manifest(amx=TILED)
@@ -229,12 +238,12 @@ def test_what_refuses_tiles_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
             ctypes.set_errno(errno.EOPNOTSUPP)
             return -1
 
-    monkeypatch.setattr(tile_permission.ctypes, "CDLL", lambda *_, **__: Library())
-    monkeypatch.setattr(tile_permission.sys, "platform", "linux")
-    monkeypatch.setattr(tile_permission.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: Library())
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     found = tile_permission.refusal.__wrapped__()
     assert found == "Linux refuses them to this process (Operation not supported)"
     assert asked == [(158, 0x1023, 18)]
-    monkeypatch.setattr(tile_permission.sys, "platform", "darwin")
-    assert "has no tiles to give" in tile_permission.refusal.__wrapped__()
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert "has no tiles to give" in str(tile_permission.refusal.__wrapped__())
     assert len(asked) == 1

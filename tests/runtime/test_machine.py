@@ -92,8 +92,8 @@ def test_a_feature_of_no_table_is_missing() -> None:
 
 def test_flags_of_this_machine() -> None:
     text = "processor\t: 0\nflags\t\t: fpu avx2\n\nprocessor\t: 1\nflags\t\t: fpu\n"
-    assert machine.cpu_flags(text) == {"fpu", "avx2"}
-    assert machine.cpu_flags("Features\t: fp asimd\n") == {"fp", "asimd"}
+    assert machine.cpu_flags(text) == frozenset({"fpu", "avx2"})
+    assert machine.cpu_flags("Features\t: fp asimd\n") == frozenset({"fp", "asimd"})
     assert machine.cpu_flags("nothing") is None
 
 

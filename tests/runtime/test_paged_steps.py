@@ -5,6 +5,7 @@ import random
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -75,8 +76,9 @@ def test_one_step_of_a_prompt_a_part_and_a_token(model: Model) -> None:
     nothing = steps.step(plan_of([run(2, 9, 11, [])], steps))
     assert nothing.shape == (0, 7)
     squares = [sum((token + 1) ** 2 for token in each) for each in tokens]
-    for held, each in zip(pages, squares, strict=True):
-        np.testing.assert_array_equal(steps.read_state(held.state)["squares"], [[each]])
+    for held, square in zip(pages, squares, strict=True):
+        assert held.state is not None
+        np.testing.assert_array_equal(steps.read_state(held.state)["squares"], [[square]])
 
 
 def test_pools_are_updated_in_place(model: Model) -> None:
@@ -88,7 +90,9 @@ def test_pools_are_updated_in_place(model: Model) -> None:
     steps.step(plan_of([Run(pages=held, tokens=TOKENS[:6], before=0, wanted=[5])], steps))
     start = -under.ctypes.data % 64
     memory = under[start : start + 8 * 16].view(np.float32).reshape(8, 4)
-    np.testing.assert_array_equal(memory[held.lists[0]].ravel()[:6], np.float32(TOKENS[:6]))
+    np.testing.assert_array_equal(
+        memory[held.lists[0]].ravel()[:6], np.array(TOKENS[:6], np.float32)
+    )
 
 
 @pytest.mark.parametrize(
@@ -103,17 +107,19 @@ def test_pools_are_updated_in_place(model: Model) -> None:
 def test_ranges_are_copied(model: Model, ranges: list[tuple[int, int, int]]) -> None:
     source, target = np.arange(64, dtype=np.int8), np.zeros(64, np.int8)
     views = [arrays.to_device(model.device, each, "i8") for each in (source, target)]
-    arrays.copy_ranges(model.device, *views, ranges)
+    arrays.copy_ranges(model.device, views[0], views[1], ranges)
     for start, end, length in ranges:
         target[end : end + length] = source[start : start + length]
     np.testing.assert_array_equal(arrays.to_host(model.device, views[1], "i8"), target)
 
 
-def test_what_the_program_gives_back_is_what_it_gets(model: Model, monkeypatch) -> None:
+def test_what_the_program_gives_back_is_what_it_gets(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Memory of a program that does not update it in place."""
     invoke = model.invoke
 
-    def elsewhere(name: str, arguments: list) -> list:
+    def elsewhere(name: str, arguments: list[Any]) -> list[Any]:
         memory = [
             arrays.to_device(model.device, arrays.to_host(model.device, each, "f32"), "f32")
             for each in arguments[-3:]
@@ -143,6 +149,7 @@ def test_copies_of_pages_and_states(model: Model) -> None:
     steps.copy_pages(1, *chain)
     every = steps.read_pages(1, target)
     np.testing.assert_array_equal(every[2], every[0])
+    assert held.state is not None
     other = (held.state + 1) % 3
     steps.copy_state(held.state, other)
     assert steps.read_state(other) == steps.read_state(held.state)
@@ -167,7 +174,9 @@ def test_copies_of_pages_and_states(model: Model) -> None:
         ({"pages": (np.array([[0]], np.int32),) * 2}, "lists of pages hold 4"),
     ],
 )
-def test_a_plan_that_does_not_fit_writes_nothing(model: Model, change: dict, said: str) -> None:
+def test_a_plan_that_does_not_fit_writes_nothing(
+    model: Model, change: dict[str, Any], said: str
+) -> None:
     steps = steps_of(model)
     lists = np.array([[0, 1]], np.int32)
     good = StepPlan(
@@ -225,7 +234,7 @@ def test_a_fork_of_nothing(model: Model) -> None:
     np.testing.assert_array_equal(seq.feed(TOKENS[5:9]), expected(TOKENS[5:9]))
 
 
-def test_pools_grow_with_what_is_in_them(either: Model, monkeypatch) -> None:
+def test_pools_grow_with_what_is_in_them(either: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     model = either
     monkeypatch.setattr("mxc.runtime.shared_pages._FIRST_BYTES_LAZILY", 1)
     monkeypatch.setattr("mxc.runtime.shared_pages._FIRST_BYTES", 1)
@@ -273,7 +282,7 @@ def test_memory_that_is_not_there(model: Model, monkeypatch: pytest.MonkeyPatch)
     np.testing.assert_array_equal(seq.feed(TOKENS[3:9]), expected(TOKENS[:9])[3:])
 
 
-def test_threads_with_sequences_of_their_own(model: Model, monkeypatch) -> None:
+def test_threads_with_sequences_of_their_own(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mxc.runtime.shared_pages._FIRST_BYTES_LAZILY", 1)
     wrong: list[int] = []
 

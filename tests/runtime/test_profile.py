@@ -4,6 +4,7 @@ import json
 from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,9 @@ def dispatch(kernel: str, start: int, end: int, busy: int | None = None) -> Capt
     )
 
 
-def operation(kernel: str, name: str, size: int | None = None, flops: int | None = 0) -> dict:
+def operation(
+    kernel: str, name: str, size: int | None = None, flops: int | None = 0
+) -> dict[str, Any]:
     return {
         "function": "f", "name": name, "kernel": kernel, "bytes_moved": size, "flops": flops,
         "samples": {},

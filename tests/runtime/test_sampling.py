@@ -1,6 +1,7 @@
 """What is kept, and with which probability, against the processors of transformers."""
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -124,8 +125,10 @@ def _seeded(seed: int) -> Sampler:
 
 @pytest.mark.parametrize("options", [{}, {"top_k": 2}, {"top_p": 0.9}, {"min_p": 0.5}])
 @pytest.mark.parametrize("temperature", [5e-324, 1e-320, 1e-30])
-def test_a_tiny_temperature_takes_the_most_likely(temperature: float, options) -> None:
-    row = np.float32([1, -np.inf, 3e38, -3e38, 3e38])
+def test_a_tiny_temperature_takes_the_most_likely(
+    temperature: float, options: dict[str, Any]
+) -> None:
+    row = np.array([1, -np.inf, 3e38, -3e38, 3e38], np.float32)
     sampler = Sampler(temperature, seed=0, **options)
     assert {sampler(row) for _ in range(50)} == {2, 4}
     np.testing.assert_array_equal(sampler.probabilities(row), [0, 0, 0.5, 0, 0.5])
@@ -134,7 +137,7 @@ def test_a_tiny_temperature_takes_the_most_likely(temperature: float, options) -
 def test_greedy_takes_the_first_of_equals() -> None:
     greedy = Sampler()
     assert greedy(np.array([[1, 5, 5, 0]], np.float32)) == 1
-    np.testing.assert_array_equal(greedy.probabilities(np.float32([1, 5, 5])), [0, 1, 0])
+    np.testing.assert_array_equal(greedy.probabilities(np.array([1, 5, 5], np.float32)), [0, 1, 0])
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -156,6 +159,6 @@ def test_logits_that_are_no_numbers(temperature: float, row: list[float]) -> Non
         ({"seed": -1}, "seed must be at least 0, got -1"),
     ],
 )
-def test_refused_options(options: dict[str, float], message: str) -> None:
+def test_refused_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(RequestError, match=message):
         Sampler(**options)

@@ -3,8 +3,10 @@
 import gc
 import itertools
 import pkgutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,7 +44,7 @@ def test_one_feed(model: Model, count: int) -> None:
 
 
 @pytest.mark.parametrize("cuts", [(1, 2), (3, 8), (4, 12), (5, 6), (7, 15), (2, 13)])
-def test_any_cut_gives_the_same(model: Model, cuts) -> None:
+def test_any_cut_gives_the_same(model: Model, cuts: tuple[int, int]) -> None:
     seq = model.sequence()
     parts = [TOKENS[a:b] for a, b in itertools.pairwise((0, *cuts, 16))]
     got = np.concatenate([seq.feed(part) for part in parts])
@@ -52,12 +54,14 @@ def test_any_cut_gives_the_same(model: Model, cuts) -> None:
 @pytest.mark.parametrize(
     ("last_only", "calls"), [(True, [(4, 0), (4, 0), (2, 1)]), (False, [(4, 4), (4, 4), (2, 2)])]
 )
-def test_rows_and_logits_of_the_calls(model: Model, monkeypatch, last_only: bool, calls) -> None:
+def test_rows_and_logits_of_the_calls(
+    model: Model, monkeypatch: pytest.MonkeyPatch, last_only: bool, calls: list[tuple[int, int]]
+) -> None:
     """The artifact takes four rows a call; logits that nobody wants are not computed."""
     seen = []
     invoke = model.invoke
 
-    def traced(name: str, arguments: list) -> list:
+    def traced(name: str, arguments: list[Any]) -> list[Any]:
         seen.append((arguments[0].shape[0], arguments[3].shape[0]))
         return invoke(name, arguments)
 
@@ -92,16 +96,16 @@ def test_pages_and_states_can_be_read(model: Model, memory_artifact: Path) -> No
     seq = model.sequence()
     seq.feed(TOKENS[:6])
     assert seq.pages().shape == (2, 1, 4, 1, 1)
-    np.testing.assert_array_equal(seq.pages().ravel()[:6], np.float32(TOKENS[:6]))
+    np.testing.assert_array_equal(seq.pages().ravel()[:6], np.array(TOKENS[:6], np.float32))
     assert seq.states() == {}
     other = load(memory_artifact).sequence()
     other.feed(TOKENS[:14])
     assert other.pages(0).shape == (4, 1, 4, 1, 1)
     # A token at 14 sees those from 9: the pages of positions 8 to 15.
     assert other.pages(1).shape == (2, 1, 4, 2, 3)
-    np.testing.assert_array_equal(other.pages(1)[0, 0, :, 1, 2], np.float32(TOKENS[8:12]))
+    np.testing.assert_array_equal(other.pages(1)[0, 0, :, 1, 2], np.array(TOKENS[8:12], np.float32))
     squares = sum((token + 1) ** 2 for token in TOKENS[:14])
-    np.testing.assert_array_equal(other.states()["squares"], np.float32([[squares]]))
+    np.testing.assert_array_equal(other.states()["squares"], np.array([[squares]], np.float32))
 
 
 def test_results_belong_to_the_caller(model: Model) -> None:
@@ -180,7 +184,9 @@ def test_no_name_of_the_package_is_one_of_its_modules() -> None:
         ({"states": {"s": TensorType(shape=(1,), dtype="f32")}}, "function step disagree"),
     ],
 )
-def test_a_model_that_its_function_is_not_is_refused(toy_artifact, rewrite, fields, said) -> None:
+def test_a_model_that_its_function_is_not_is_refused(
+    toy_artifact: Path, rewrite: Callable[..., None], fields: dict[str, Any], said: str
+) -> None:
     manifest = load(toy_artifact).manifest
     assert manifest.model is not None
     rewrite(toy_artifact, model=replace(manifest.model, **fields))
@@ -208,7 +214,9 @@ def test_a_model_that_its_function_is_not_is_refused(toy_artifact, rewrite, fiel
         ),
     ],
 )
-def test_pages_that_cannot_be_are_refused(toy_artifact, rewrite, fields, said) -> None:
+def test_pages_that_cannot_be_are_refused(
+    toy_artifact: Path, rewrite: Callable[..., None], fields: dict[str, Any], said: str
+) -> None:
     manifest = load(toy_artifact).manifest
     assert manifest.model is not None
     rewrite(toy_artifact, model=replace(manifest.model, **fields))

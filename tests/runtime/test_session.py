@@ -4,6 +4,7 @@ import hashlib
 import math
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import ml_dtypes
@@ -21,7 +22,7 @@ def test_call_gives_what_numpy_gives(plain_artifact: Path) -> None:
     (got,) = model.call("main", a, b)
     np.testing.assert_array_equal(got, a + b)
     (weighted,) = model.call("weighted", a)
-    np.testing.assert_array_equal(weighted, a * np.float32([1, 10, 100, 1000]))
+    np.testing.assert_array_equal(weighted, a * np.array([1, 10, 100, 1000], np.float32))
 
 
 def test_every_kind_of_value_crosses_the_boundary(plain_artifact: Path) -> None:
@@ -158,7 +159,7 @@ def test_device_of_the_same_kind(plain_artifact: Path) -> None:
         load(plain_artifact, device="hip")
 
 
-def test_gpu_artifact_without_its_gpu(plain_artifact: Path, rewrite) -> None:
+def test_gpu_artifact_without_its_gpu(plain_artifact: Path, rewrite: Callable[..., None]) -> None:
     rewrite(
         plain_artifact,
         target=TargetRecord(name="x", device="vulkan", architecture="amdgcn", chip="x"),
@@ -173,7 +174,9 @@ def test_weights_are_mapped_from_the_file(plain_artifact: Path) -> None:
         load(plain_artifact)
 
 
-def test_module_that_asks_for_a_weight_that_is_not_there(plain_artifact: Path, rewrite) -> None:
+def test_module_that_asks_for_a_weight_that_is_not_there(
+    plain_artifact: Path, rewrite: Callable[..., None]
+) -> None:
     from mxc.artifact.manifest import read_manifest
 
     files = dict(read_manifest(plain_artifact).files)
@@ -183,7 +186,9 @@ def test_module_that_asks_for_a_weight_that_is_not_there(plain_artifact: Path, r
         load(plain_artifact)
 
 
-def test_manifest_and_module_that_disagree(plain_artifact: Path, rewrite) -> None:
+def test_manifest_and_module_that_disagree(
+    plain_artifact: Path, rewrite: Callable[..., None]
+) -> None:
     model = load(plain_artifact)
     functions = dict(model.functions)
     rewrite(plain_artifact, functions={**functions, "gone": functions["main"]})
@@ -225,7 +230,11 @@ def test_manifest_and_module_that_disagree(plain_artifact: Path, rewrite) -> Non
     ],
 )
 def test_refused_before_a_device_is_opened(
-    plain_artifact: Path, rewrite, monkeypatch, fields: dict[str, object], message: str
+    plain_artifact: Path,
+    rewrite: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    fields: dict[str, object],
+    message: str,
 ) -> None:
     monkeypatch.setattr(session, "open_devices", lambda *_: pytest.fail("a device was opened"))
     rewrite(plain_artifact, **fields)
@@ -235,7 +244,9 @@ def test_refused_before_a_device_is_opened(
 
 @pytest.mark.parametrize("name", [MODULE, WEIGHTS])
 @pytest.mark.parametrize("damage", ["truncated", "altered", "missing"])
-def test_damaged_files(plain_artifact: Path, monkeypatch, name: str, damage: str) -> None:
+def test_damaged_files(
+    plain_artifact: Path, monkeypatch: pytest.MonkeyPatch, name: str, damage: str
+) -> None:
     monkeypatch.setattr(session, "open_devices", lambda *_: pytest.fail("a device was opened"))
     file = plain_artifact / name
     data = bytearray(file.read_bytes())
@@ -254,14 +265,14 @@ def test_damaged_files(plain_artifact: Path, monkeypatch, name: str, damage: str
 
 
 def test_a_damaged_header_of_weights_is_refused_or_changes_nothing(
-    plain_artifact: Path, rewrite, monkeypatch
+    plain_artifact: Path, rewrite: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One whose checksum nobody compares, because it is large."""
     monkeypatch.setattr("mxc.runtime.integrity.SMALL_WEIGHTS", 16)
     file = plain_artifact / WEIGHTS
     data = file.read_bytes()
-    first = data.index(np.float32([1, 10, 100, 1000]).tobytes())
-    x = np.float32([1, 2, 3, 4])
+    first = data.index(np.array([1, 10, 100, 1000], np.float32).tobytes())
+    x = np.array([1, 2, 3, 4], np.float32)
     refused = 0
     for at in range(first):
         file.write_bytes(data[:at] + bytes([data[at] ^ (1 << at % 8)]) + data[at + 1 :])
@@ -270,11 +281,11 @@ def test_a_damaged_header_of_weights_is_refused_or_changes_nothing(
         except ArtifactError:
             refused += 1
         else:
-            np.testing.assert_array_equal(y, x * np.float32([1, 10, 100, 1000]))
+            np.testing.assert_array_equal(y, x * np.array([1, 10, 100, 1000], np.float32))
     assert first - 8 < refused <= first
 
 
-def test_a_module_that_does_not_verify(plain_artifact: Path, rewrite) -> None:
+def test_a_module_that_does_not_verify(plain_artifact: Path, rewrite: Callable[..., None]) -> None:
     file = plain_artifact / MODULE
     data = file.read_bytes()
     files = dict(load(plain_artifact).manifest.files)
@@ -289,7 +300,9 @@ def test_a_module_that_does_not_verify(plain_artifact: Path, rewrite) -> None:
             load(plain_artifact)
 
 
-def test_large_weights_are_checksummed_on_request(plain_artifact: Path, monkeypatch) -> None:
+def test_large_weights_are_checksummed_on_request(
+    plain_artifact: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("mxc.runtime.integrity.SMALL_WEIGHTS", 16)
     file = plain_artifact / WEIGHTS
     data = bytearray(file.read_bytes())
@@ -325,14 +338,16 @@ def test_a_checkpoint_is_compiled_first(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-def test_a_file_outside_of_the_folder_is_not_read(plain_artifact: Path, rewrite) -> None:
-    files = session.read_manifest(plain_artifact).files
+def test_a_file_outside_of_the_folder_is_not_read(
+    plain_artifact: Path, rewrite: Callable[..., None]
+) -> None:
+    files = load(plain_artifact).manifest.files
     rewrite(plain_artifact, files={**files, "../secret": files[MODULE]})
     with pytest.raises(ArtifactError, match=r"lists '\.\./secret', which is outside"):
         load(plain_artifact)
 
 
-def test_types_that_are_not_the_modules(plain_artifact: Path, rewrite) -> None:
+def test_types_that_are_not_the_modules(plain_artifact: Path, rewrite: Callable[..., None]) -> None:
     model = load(plain_artifact)
     odd = TensorType(shape=(4,), dtype="f64")
     main = model.functions["main"]

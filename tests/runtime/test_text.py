@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
@@ -89,7 +90,9 @@ MESSAGES = [
 
 @pytest.mark.parametrize("tools", [None, [{"type": "function", "function": {"name": "ü<b>"}}]])
 @pytest.mark.parametrize("count", [1, 3])
-def test_rendering_is_that_of_transformers(folder: Path, tools, count: int) -> None:
+def test_rendering_is_that_of_transformers(
+    folder: Path, tools: list[dict[str, Any]] | None, count: int
+) -> None:
     oracle = PreTrainedTokenizerFast(
         tokenizer_file=str(folder / TOKENIZER),
         bos_token=AddedToken("<s>", special=True),
@@ -115,7 +118,7 @@ def test_rendering_is_that_of_transformers(folder: Path, tools, count: int) -> N
         ("{{ messages.append(1) }}", RequestError, "unsafe"),
     ],
 )
-def test_templates_that_fail(folder: Path, template: str, error, message: str) -> None:
+def test_templates_that_fail(folder: Path, template: str, error: type[Any], message: str) -> None:
     (folder / CHAT_TEMPLATE).write_text(template)
     with pytest.raises(error, match=message):
         Text.load(folder).chat(MESSAGES)
@@ -137,7 +140,9 @@ LOOP = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% end
         ("{{ a.b.c }}", "UndefinedError: 'a' is undefined"),
     ],
 )
-def test_templates_that_do_harm(folder: Path, monkeypatch, template: str, message: str) -> None:
+def test_templates_that_do_harm(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, template: str, message: str
+) -> None:
     monkeypatch.setattr("mxc.artifact.chat_template.SECONDS", 1.0 if template == LOOP else 10.0)
     (folder / CHAT_TEMPLATE).write_text(template)
     text = Text.load(folder)
@@ -147,7 +152,7 @@ def test_templates_that_do_harm(folder: Path, monkeypatch, template: str, messag
 
 
 def test_a_template_goes_on_after_a_chat_that_it_could_not_render(
-    folder: Path, monkeypatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / CHAT_TEMPLATE).write_text("{{ messages[0].content * 10**9 if n else 'fine' }}")
     text = Text.load(folder)
@@ -244,7 +249,7 @@ def test_special_tokens_are_shown_on_request(folder: Path) -> None:
         ([], "abc", "abc", None),
     ],
 )
-def test_stop_strings(size: int, stops: list[str], text: str, want: str, found) -> None:
+def test_stop_strings(size: int, stops: list[str], text: str, want: str, found: str | None) -> None:
     stream = StopStrings(stops)
     pieces = [stream.push(text[i : i + size]) for i in range(0, len(text), size)]
     assert "".join(pieces) + stream.finish() == want

@@ -201,7 +201,7 @@ def test_what_is_called_is_what_hip_has() -> None:
             other = inspect.signature(getattr(published, name).__wrapped__).parameters
             variable = any(p.kind is p.VAR_POSITIONAL for p in own)
             assert variable or len(own) == len(other), name
-    properties = published.hipDeviceProp_tR0600
+    properties: Any = published.hipDeviceProp_tR0600
     assert properties.gcnArchName.offset == hip.ARCHITECTURE
     assert hip.PROPERTIES == properties.SIZE
 

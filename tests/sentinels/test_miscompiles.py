@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 
 
 def _step(module: Any) -> list[np.ndarray]:
-    results = module.step(np.float32([1]), np.float32([2]), 3)
+    results = module.step(np.array([1], np.float32), np.array([2], np.float32), 3)
     return [r.to_host() / 2 for r in results]
 
 

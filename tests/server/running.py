@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import openai
 
 from mxc.runtime.completions.text_model import TextModel
+from tests.runtime.engine.scripted_model import script_of
 
 #: How answers of gpt-oss begin: the answer itself, and a thought before it.
 FINAL = "<|channel|>final<|message|>"
@@ -55,7 +56,7 @@ class Running:
     def says(self, answer: str) -> None:
         """What the scripted model answers from now on."""
         text = self.model.text
-        self.model.engine.model.answer = text.encode(answer) + text.encode("<|return|>")
+        script_of(self.model).answer = text.encode(answer) + text.encode("<|return|>")
 
     def all_pages_are_free(self) -> bool:
         """Whether no request holds a page, which a cancelled one may for another step."""

@@ -7,6 +7,7 @@ import openai
 import pytest
 from pydantic import BaseModel
 
+from tests.runtime.engine.scripted_model import script_of
 from tests.server.running import FINAL, THOUGHT, Running
 
 USER = [{"role": "user", "content": "What is the capital of France?"}]
@@ -30,7 +31,7 @@ def test_an_answer_with_reasoning(scripted: Running) -> None:
     model = scripted.model
     prompt = model.chat(USER).tokens
     assert found.usage.prompt_tokens == len(prompt)
-    assert found.usage.completion_tokens == len(model.engine.model.answer)
+    assert found.usage.completion_tokens == len(script_of(model).answer)
     assert found.usage.completion_tokens_details.reasoning_tokens == len(
         model.text.encode("Let me see.")
     )
@@ -51,7 +52,7 @@ def test_a_stream_is_the_answer_in_pieces(scripted: Running) -> None:
     assert reasons[-1] == "stop"
     assert set(reasons[:-1]) == {None}
     assert chunks[-1].choices == []
-    assert chunks[-1].usage.completion_tokens == len(scripted.model.engine.model.answer)
+    assert chunks[-1].usage.completion_tokens == len(script_of(scripted.model).answer)
     assert all(chunk.usage is None for chunk in chunks[:-1])
 
 
@@ -162,7 +163,7 @@ def test_stop_bias_and_length(scripted: Running) -> None:
     short = create(model="tiny", messages=USER, max_completion_tokens=4)
     assert short.choices[0].finish_reason == "length"
     assert short.usage.completion_tokens == 4
-    first = str(scripted.model.engine.model.answer[0])
+    first = str(script_of(scripted.model).answer[0])
     biased = create(
         model="tiny", messages=USER, logit_bias={first: -100}, max_tokens=1, temperature=0
     )

@@ -245,7 +245,7 @@ def test_clients_that_leave(start: Callable[..., Running]) -> None:
     assert made.all_pages_are_free()
 
 
-def test_a_model_that_fails(start: Callable[..., Running]) -> None:
+def test_a_model_that_fails(start: Callable[..., Running], monkeypatch: pytest.MonkeyPatch) -> None:
     model = ScriptedModel(vocabulary=484)
     made = start(model)
     made.says(FINAL + "yes")
@@ -254,7 +254,7 @@ def test_a_model_that_fails(start: Callable[..., Running]) -> None:
     def broken(plan: object) -> None:
         raise RuntimeError("at /secret/place")
 
-    model.step = broken
+    monkeypatch.setattr(model, "step", broken)
     failed = post(made, CHAT, chat())
     assert failed.status_code == 500
     assert "secret" not in failed.text

@@ -18,7 +18,13 @@ from tests.server.running import Running
 
 
 def words(**given: object) -> Namespace:
-    usual = {"model": None, "key": "none", "clients": [1, 3], "rate": None, "generate": 4}
+    usual: dict[str, object] = {
+        "model": None,
+        "key": "none",
+        "clients": [1, 3],
+        "rate": None,
+        "generate": 4,
+    }
     usual |= {"prompt": [Lengths(40, 40)], "requests": None, "rounds": 4, "seconds": None}
     usual |= {"vocabulary": 256, "json": False, "seed": 0}
     return Namespace(**usual | given)

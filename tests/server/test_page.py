@@ -7,7 +7,7 @@ import pytest
 from mxc.server.settings import Settings
 from tests.browser import Browser
 from tests.runtime.engine.paged_model import PagedModel
-from tests.runtime.engine.scripted_model import ScriptedModel
+from tests.runtime.engine.scripted_model import ScriptedModel, script_of
 from tests.server.running import FINAL, THOUGHT, Running
 
 pytestmark = pytest.mark.browser
@@ -28,7 +28,7 @@ def test_a_conversation(scripted: Running) -> None:
         assert "It is <b>Paris</b>." in browser.run(f"{LAST}.innerText")
         assert browser.run(f"{LAST}.querySelector('details').textContent").endswith("Let me see.")
         figures = browser.run(f"{LAST}.querySelector('small').textContent")
-        count = len(scripted.model.engine.model.answer)
+        count = len(script_of(scripted.model).answer)
         assert figures.startswith(f"{count} tokens, first after")
         assert "tokens/s" in figures
         browser.type("And then?")

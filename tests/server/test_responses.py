@@ -2,6 +2,7 @@
 
 import json
 
+from tests.runtime.engine.scripted_model import script_of
 from tests.server.running import FINAL, THOUGHT, Running
 
 WEATHER = {
@@ -21,7 +22,7 @@ def test_text(scripted: Running) -> None:
     assert [item.type for item in found.output] == ["reasoning", "message"]
     assert found.output[0].content[0].text == "Let me see."
     assert found.status == "completed"
-    assert found.usage.output_tokens == len(scripted.model.engine.model.answer)
+    assert found.usage.output_tokens == len(script_of(scripted.model).answer)
     assert found.usage.input_tokens_details.cached_tokens == 0
 
 

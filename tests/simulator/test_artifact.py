@@ -85,7 +85,7 @@ def test_on_the_command_line(program: SimulatedModel, tmp_path: Path) -> None:
 def test_every_dispatch_under_a_sanitizer(program: SimulatedModel) -> None:
     sanitizers: list[Sanitizer] = []
 
-    def observe(_: object) -> Sanitizer:
+    def observe(kernel: object) -> Sanitizer:
         sanitizers.append(Sanitizer())
         return sanitizers[-1]
 

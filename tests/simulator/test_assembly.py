@@ -66,7 +66,7 @@ def test_results_are_the_same_bits(scaled: Callable[..., Any], tmp_path: Path) -
     found, rng = scaled(m, n, k), np.random.default_rng(4)
     sizes = ((m, k // 2), (n, k // 2), (m, k // 32), (n, k // 32))
     codes = [rng.integers(110, 140, size).astype(np.uint8) for size in sizes]
-    buffers = [*codes, np.zeros((m, n), np.float32)]
+    buffers: list[Any] = [*codes, np.zeros((m, n), np.float32)]
     (tmp_path / "kernel.s").write_text(found.assembly)
     wanted = simulate(found.code[0], (1, 1, 1), buffers)[4]
     assert np.abs(wanted).max() > 0

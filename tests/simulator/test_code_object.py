@@ -247,7 +247,7 @@ def test_arguments_that_do_not_fit(code: bytes) -> None:
     with pytest.raises(SimulationError, match="no kernel 'other'"):
         simulate(code, (1, 1, 1), buffers, kernel="other")
     (kernel,) = read_kernels(code).values()
-    bad = [*buffers[:4], Binding(buffers[4], 1000, 100)]
+    bad: list[Any] = [*buffers[:4], Binding(buffers[4], 1000, 100)]
     with pytest.raises(SimulationError, match="100 bytes at 1000 of a buffer of 1024"):
         launch(TranslatedKernel(kernel), (1, 1, 1), bad)
 

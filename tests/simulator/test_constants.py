@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -29,5 +30,6 @@ def test_constants_are_read_from_the_module(tmp_path: Path) -> None:
 def test_a_list_grows_and_shrinks() -> None:
     items: list[int | None] = [1, 2, 3]
     for size, wanted in ((5, [1, 2, 3, None, None]), (2, [1, 2]), (0, [])):
-        _resize(SimpleNamespace(ref=lambda: items, value=lambda n=size: n))
+        frame: Any = SimpleNamespace(ref=lambda: items, value=lambda n=size: n)
+        _resize(frame)
         assert items == wanted

@@ -275,7 +275,7 @@ def test_bytes_of_registers(assemble: Assemble) -> None:
     """
     rng = np.random.default_rng(10)
     a, b, s, c = (rng.integers(0, 1 << 32, 64, dtype=np.uint32) for _ in range(4))
-    s = s & 0x0F0F0F0F
+    s &= np.uint32(0x0F0F0F0F)
     found = run(assemble, body, rows(a, b, s, c))
     for lane in range(64):
         data = int(b[lane]).to_bytes(4, "little") + int(a[lane]).to_bytes(4, "little")

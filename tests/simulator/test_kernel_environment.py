@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -88,7 +89,7 @@ Compile = Callable[..., CodeObjectKernel]
 
 
 @pytest.fixture(scope="module")
-def built(compiled: Callable[..., object]) -> Compile:
+def built(compiled: Callable[..., Any]) -> Compile:
     def build(body: str, globals: str = "") -> CodeObjectKernel:
         program = PROGRAM.format(body=body, globals=globals)
         return compiled(program, "--compile-mode=hal-executable").kernel

@@ -1,6 +1,5 @@
 """NaN in stock kernels and in ours for AMD GPUs: maxima and minima keep it where they say so."""
 
-from pathlib import Path
 from typing import cast
 
 import ml_dtypes
@@ -99,7 +98,9 @@ def program() -> str:
 
 
 @pytest.fixture(scope="module", params=TARGETS)
-def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> SimulatedModel:
     folder = tmp_path_factory.mktemp(request.param)
     (folder / "program.mlir").write_text(program())
     mxc.compile(

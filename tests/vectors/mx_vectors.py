@@ -189,8 +189,8 @@ def blocks(element: Element) -> tuple[Array, Array, Array]:
     # And numbers of bfloat16, which is what most weights are.
     short = heavy.astype(np.float32).view(np.uint32) & np.uint32(0xFFFF0000)
     add("random", short.view(np.float32))
-    kinds, x, valid = zip(*found, strict=True)
-    return np.stack(x), np.array(kinds, np.uint8), np.array(valid, np.uint8)
+    kinds, x, sizes = zip(*found, strict=True)
+    return np.stack(x), np.array(kinds, np.uint8), np.array(sizes, np.uint8)
 
 
 def mx_file(element: Element) -> dict[str, Array]:
@@ -273,7 +273,8 @@ def make(name: str) -> dict[str, Array]:
 def main() -> None:
     for name in (*ELEMENTS, "nvfp4"):
         path = HERE / f"{name}.npz"
-        np.savez_compressed(path, **make(name))
+        arrays: dict[str, Any] = make(name)
+        np.savez_compressed(path, **arrays)
         print(f"{path.name}: {path.stat().st_size} bytes")
 
 

@@ -65,7 +65,7 @@ def main() -> None:
             packed = create_pack_method("per_group", dtype).pack(elements, False)
             arrays[f"{name}_elements_{mode}"] = packed.view(torch.uint8).numpy()
     path = HERE / "quark.npz"
-    np.savez_compressed(path, **arrays)
+    np.savez_compressed(path, **dict[str, Any](arrays))
     print(f"{path.name}: {path.stat().st_size} bytes")
 
 

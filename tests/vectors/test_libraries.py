@@ -5,6 +5,7 @@ The names are those of docs/quantization.md. A library that mends one of them fa
 
 import re
 from pathlib import Path
+from typing import Any
 
 import gfloat
 import gfloat.formats as gf
@@ -21,6 +22,7 @@ from compressed_tensors.quantization.quant_scheme import MXFP4A16, MXFP6A16, MXF
 from compressed_tensors.quantization.utils.helpers import calculate_qparams, generate_gparam
 from gguf import GGMLQuantizationType
 from gguf.quants import quantize as gguf_quantize
+from numpy.typing import NDArray
 from torchao.prototype.mx_formats.constants import DTYPE_FP6_E2M3, DTYPE_FP6_E3M2
 from torchao.prototype.mx_formats.mx_tensor import ScaleCalculationMode, to_mx
 from torchao.prototype.mx_formats.nvfp4_tensor import nvfp4_quantize, per_tensor_amax_to_scale
@@ -44,7 +46,7 @@ each_float = pytest.mark.parametrize("name", ML_DTYPES)
 each_recipe = pytest.mark.parametrize("recipe", RECIPES)
 
 
-def load(name):
+def load(name: str) -> dict[str, NDArray[Any]]:
     with np.load(HERE / f"{name}.npz") as file:
         return {key: file[key] for key in file.files}
 
@@ -52,7 +54,7 @@ def load(name):
 class Blocks:
     """Vectors of a format, those of finite numbers alone unless said."""
 
-    def __init__(self, name, finite=True):
+    def __init__(self, name: str, finite: bool = True) -> None:
         vectors = load(name)
         x = vectors["x"].view(np.float32)
         self.keep = np.isfinite(x).all(1) if finite else np.ones(len(x), bool)
@@ -60,18 +62,18 @@ class Blocks:
         self.amax = np.abs(self.x).max(1)
         self.vectors = vectors
 
-    def scales(self, recipe):
+    def scales(self, recipe: str) -> NDArray[Any]:
         return self.vectors[f"scales_{recipe}"][self.keep].astype(int)
 
-    def codes(self, recipe, ties="even"):
+    def codes(self, recipe: str, ties: str = "even") -> NDArray[Any]:
         return self.vectors[f"codes_{recipe}_{ties}"][self.keep]
 
 
-def steps(x, scales):
+def steps(x: NDArray[Any], scales: NDArray[Any]) -> NDArray[Any]:
     return np.ldexp(x.astype(np.float64), 127 - scales[:, None])
 
 
-def near_a_power(amax, ulps):
+def near_a_power(amax: NDArray[Any], ulps: float) -> NDArray[Any]:
     """Whether amax is at most so many float32 from a power of two, but no power itself."""
     power = np.ldexp(1.0, np.rint(np.log2(amax.astype(np.float64))).astype(int))
     distance = np.abs(amax.astype(np.float64) / power - 1) * 2.0**24
@@ -79,7 +81,7 @@ def near_a_power(amax, ulps):
 
 
 @each_float
-def test_ml_dtypes(name):
+def test_ml_dtypes(name: str) -> None:
     """Values of all codes, and rounding to even of what was clamped before."""
     blocks, element = Blocks(name), FORMATS[name].element
     dtype = ML_DTYPES[name]
@@ -92,7 +94,7 @@ def test_ml_dtypes(name):
     np.testing.assert_array_equal(codes.view(dtype).astype(np.float32), one)
 
 
-def test_ml_dtypes_rounds_scales_and_does_not_saturate():
+def test_ml_dtypes_rounds_scales_and_does_not_saturate() -> None:
     """[ml-dtypes-scale] and [ml-dtypes-overflow]."""
     one_and_a_half = np.array([1.49, 1.5], np.float32).astype(ml_dtypes.float8_e8m0fnu)
     assert one_and_a_half.view(np.uint8).tolist() == [127, 128]  # an exponent's extraction: 127
@@ -116,7 +118,7 @@ GFLOAT = {
     ("ties", "mode"),
     [("even", gfloat.RoundMode.TiesToEven), ("away", gfloat.RoundMode.TiesToAway)],
 )
-def test_gfloat(name, ties, mode):
+def test_gfloat(name: str, ties: str, mode: Any) -> None:
     """Elements; of mxint8 all that do not saturate: it goes down to -2, [gfloat-int8]."""
     blocks, info = Blocks(name), GFLOAT[name].etype
     lower = 0
@@ -142,7 +144,7 @@ TORCHAO = {
 
 @pytest.mark.parametrize("name", TORCHAO)
 @each_recipe
-def test_torchao(name, recipe):
+def test_torchao(name: str, recipe: str) -> None:
     """All of it but [torchao-rceil-log2], [torchao-least-scale] and [torchao-nan-elements]."""
     blocks = Blocks(name, finite=False)
     mode = ScaleCalculationMode[ScaleRecipe(recipe).name]
@@ -166,7 +168,7 @@ def test_torchao(name, recipe):
     assert not (differs & ~nan & ~least & ~low).any()
 
 
-def test_torchao_nvfp4():
+def test_torchao_nvfp4() -> None:
     vectors = load("nvfp4")
     for number, x in enumerate(vectors["x"].view(np.float32)[:4]):
         tensor = torch.from_numpy(x.copy())
@@ -187,7 +189,7 @@ COMPRESSED_TENSORS = {
 }
 
 
-def compressed(x, name):
+def compressed(x: NDArray[Any], name: str) -> tuple[NDArray[Any], NDArray[Any]]:
     """Scale bytes and codes that compressed-tensors stores of float32 blocks."""
     preset, compressor = COMPRESSED_TENSORS[name]
     weight = torch.from_numpy(x.copy())
@@ -200,7 +202,7 @@ def compressed(x, name):
 
 
 @pytest.mark.parametrize("name", COMPRESSED_TENSORS)
-def test_compressed_tensors(name):
+def test_compressed_tensors(name: str) -> None:
     """Recipe even, but [ct-even-overflow], [ct-fp8-threshold] and [ct-negative-zero]."""
     blocks = Blocks(name)
     scales, codes = compressed(blocks.x, name)
@@ -227,7 +229,7 @@ def test_compressed_tensors(name):
     assert np.signbit(blocks.x[zeros]).all()
 
 
-def compressed_nvfp4(weight):
+def compressed_nvfp4(weight: torch.Tensor) -> tuple[float, NDArray[Any], NDArray[Any]]:
     """Tensor scale, E4M3 bytes [n] and codes [n, 16] that compressed-tensors stores of [n, 16]."""
     args = NVFP4A16["weights"]
     low, high = weight.amin(1, True), weight.amax(1, True)
@@ -240,7 +242,7 @@ def compressed_nvfp4(weight):
     return whole.item(), found["weight_scale"].view(torch.uint8).numpy()[:, 0], codes
 
 
-def test_compressed_tensors_nvfp4():
+def test_compressed_tensors_nvfp4() -> None:
     """float32 weights; those in bfloat16 differ, [ct-nvfp4-bfloat16]; and [ct-negative-zero]."""
     vectors = load("nvfp4")
     for number, x in enumerate(vectors["x"].view(np.float32)):
@@ -255,7 +257,7 @@ def test_compressed_tensors_nvfp4():
     assert as_bfloat[0] != as_float[0] or (as_bfloat[1] != as_float[1]).any()
 
 
-def test_ggml():
+def test_ggml() -> None:
     """mxfp4 of gguf: floor, ties to zero; [gguf-log2], [gguf-wraparound], [gguf-negative-zero]."""
     blocks = Blocks("mxfp4")
     with np.errstate(over="ignore"):
@@ -287,7 +289,7 @@ def test_ggml():
 
 @each_float
 @pytest.mark.parametrize("mode", ["even", "floor", "ceil"])
-def test_quark(name, mode):
+def test_quark(name: str, mode: str) -> None:
     """amd-quark 0.13 as quark_vectors.py recorded it, and what `--dialect quark` writes.
 
     But [quark-least-scale], [quark-log2] and [quark-even-overflow].
@@ -327,7 +329,7 @@ def test_quark(name, mode):
         assert not (unpack_elements(elements, name) == FORMATS[name].element.sign_bit).any()
 
 
-def test_scales_of_the_libraries_mean_the_same():
+def test_scales_of_the_libraries_mean_the_same() -> None:
     powers = np.append(np.ldexp(1.0, np.arange(-127, 128)), np.nan)
     every = np.arange(256, dtype=np.uint8)
     np.testing.assert_array_equal(E8M0.values, powers)
@@ -337,7 +339,7 @@ def test_scales_of_the_libraries_mean_the_same():
     np.testing.assert_array_equal(every.view(ml_dtypes.float8_e8m0fnu).astype(np.float64), powers)
 
 
-def test_every_difference_is_in_the_documentation():
+def test_every_difference_is_in_the_documentation() -> None:
     name = r"(?:torchao|quark|ct|gguf|gfloat|ml-dtypes)-[\w-]+"
     named = set(re.findall(rf"\[({name})\]", Path(__file__).read_text()))
     told = set(re.findall(rf"^- `({name})`: ", DOCS.read_text(), re.M))

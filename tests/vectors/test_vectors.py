@@ -1,6 +1,7 @@
 """All that quantizes or dequantizes here, on the golden vectors: bit for bit."""
 
 from collections.abc import Callable
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from iree import runtime as rt
 from iree.compiler import ir, tools
 from iree.compiler.dialects import func
+from numpy.typing import NDArray
 
 from mxc.compiler import iree
 from mxc.compiler.quantize.blocks import BlockKernel
@@ -32,24 +34,24 @@ each_mx = pytest.mark.parametrize("name", ELEMENTS)
 each_recipe = pytest.mark.parametrize("recipe", RECIPES)
 
 
-def load(name):
+def load(name: str) -> dict[str, NDArray[Any]]:
     with np.load(HERE / f"{name}.npz") as file:
         return {key: file[key] for key in file.files}
 
 
-def inputs(vectors):
+def inputs(vectors: dict[str, NDArray[Any]]) -> NDArray[Any]:
     return vectors["x"].view(np.float32)
 
 
 @pytest.mark.parametrize("name", [*ELEMENTS, "nvfp4"])
-def test_the_script_makes_the_files(name):
+def test_the_script_makes_the_files(name: str) -> None:
     found, wanted = load(name), make(name)
     assert found.keys() == wanted.keys()
     for key, array in wanted.items():
         np.testing.assert_array_equal(found[key], array, key)
 
 
-def test_the_files_are_small_and_hold_all_kinds():
+def test_the_files_are_small_and_hold_all_kinds() -> None:
     assert sum(path.stat().st_size for path in HERE.glob("*.npz")) < 2 << 20
     for name in ELEMENTS:
         assert set(load(name)["kind"]) == set(range(len(KINDS)))
@@ -57,7 +59,7 @@ def test_the_files_are_small_and_hold_all_kinds():
 
 @each_mx
 @each_recipe
-def test_the_reference_quantizes(name, recipe):
+def test_the_reference_quantizes(name: str, recipe: str) -> None:
     vectors = load(name)
     for ties in TIES:
         q = quantize(inputs(vectors), name, recipe=recipe, ties=ties)
@@ -66,14 +68,14 @@ def test_the_reference_quantizes(name, recipe):
         np.testing.assert_array_equal(codes, vectors[f"codes_{recipe}_{ties}"])
 
 
-def bits_with_one_nan(values):
+def bits_with_one_nan(values: NDArray[Any]) -> NDArray[Any]:
     bits = values.view(np.uint32).copy()
     bits[np.isnan(values)] = 0x7FC00000
     return bits
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_the_reference_dequantizes_every_code_under_every_scale(name):
+def test_the_reference_dequantizes_every_code_under_every_scale(name: str) -> None:
     wanted, format = load(name)["values"], FORMATS[name]
     rows, count = wanted.shape
     depth = max(count, format.block)
@@ -84,7 +86,7 @@ def test_the_reference_dequantizes_every_code_under_every_scale(name):
     np.testing.assert_array_equal(bits_with_one_nan(dequantize(q))[:, :count], wanted)
 
 
-def test_nvfp4_in_both_conventions():
+def test_nvfp4_in_both_conventions() -> None:
     vectors, format = load("nvfp4"), FORMATS["nvfp4"]
     for prefix, reciprocal in (("", False), ("reciprocal_", True)):
         for number, x in enumerate(inputs(vectors)):
@@ -97,7 +99,7 @@ def test_nvfp4_in_both_conventions():
 
 
 @each_mx
-def test_the_kernel_of_mxc_quantize(name):
+def test_the_kernel_of_mxc_quantize(name: str) -> None:
     """On the blocks whose numbers are finite and all of bfloat16."""
     vectors = load(name)
     x = inputs(vectors)
@@ -141,7 +143,9 @@ def program() -> str:
         with ir.InsertionPoint(module.body):
             for case in CASES:
                 define(*case)
-        run([LowerQuantizeToCpuKernels(isa=best_isa(HOST))], module)
+        isa = best_isa(HOST)
+        assert isa is not None
+        run([LowerQuantizeToCpuKernels(isa=isa)], module)
         assert "linalg" not in str(module)
         return str(module)
 
@@ -156,7 +160,9 @@ def compiled() -> Callable[..., list[np.ndarray]]:
 
 
 @pytest.mark.parametrize(("name", "recipe"), CASES)
-def test_compiled_programs_on_this_cpu(compiled, name, recipe):
+def test_compiled_programs_on_this_cpu(
+    compiled: Callable[..., list[np.ndarray]], name: str, recipe: str
+) -> None:
     vectors = load(name)
     elements, scales = compiled(f"{name}_{recipe}", inputs(vectors))
     np.testing.assert_array_equal(scales[:, 0], vectors[f"scales_{recipe}"])
@@ -184,7 +190,7 @@ s_endpgm
 
 @pytest.mark.parametrize("name", PAIRS)
 @each_recipe
-def test_scaled_conversions_of_gfx950_narrow_pairs(name, recipe):
+def test_scaled_conversions_of_gfx950_narrow_pairs(name: str, recipe: str) -> None:
     vectors = load(name)
     scales, codes = vectors[f"scales_{recipe}"], vectors[f"codes_{recipe}_even"]
     usable = scales != 0xFF  # under NaN the hardware writes codes of its own
@@ -224,7 +230,7 @@ s_endpgm
 
 @pytest.mark.parametrize("name", BLOCKS)
 @each_recipe
-def test_scaled_conversions_of_gfx950_narrow_blocks(name, recipe):
+def test_scaled_conversions_of_gfx950_narrow_blocks(name: str, recipe: str) -> None:
     vectors = load(name)
     scales, codes = vectors[f"scales_{recipe}"], vectors[f"codes_{recipe}_even"]
     usable = scales != 0xFF
@@ -253,14 +259,14 @@ s_endpgm
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_scaled_conversions_of_gfx950_widen_every_code_under_every_scale(name):
+def test_scaled_conversions_of_gfx950_widen_every_code_under_every_scale(name: str) -> None:
     wanted = load(name)["values"]
     width = FORMATS[name].element.bits
     low, high = np.arange(wanted.shape[1]).reshape(-1, 2).T
-    rows = np.zeros((256, len(low), 2), np.uint32)
-    rows[..., 0] = low | high << width
-    rows[..., 1] = np.arange(256, dtype=np.uint32)[:, None] << 23
-    rows = rows.reshape(-1, 2)
+    pairs = np.zeros((256, len(low), 2), np.uint32)
+    pairs[..., 0] = low | high << width
+    pairs[..., 1] = np.arange(256, dtype=np.uint32)[:, None] << 23
+    rows = pairs.reshape(-1, 2)
     results = np.zeros_like(rows)
     text = WIDEN.format(small=PAIRS[name])
     found = simulate(text, (len(rows) // 64, 1, 1), [rows, results], workgroup=(64, 1, 1))[1]

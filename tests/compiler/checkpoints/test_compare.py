@@ -1,14 +1,18 @@
 """What inspecting finds: recipes nobody states, statistics, where two checkpoints differ."""
 
 import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from safetensors.numpy import save_file
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
-from mxc.compiler.checkpoints.canonical.tensor import blocked
+from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor, blocked
 from mxc.compiler.checkpoints.dialects import open_checkpoint
 from mxc.compiler.checkpoints.files.safetensors import read_file
 from mxc.compiler.cli import app
@@ -24,10 +28,10 @@ RNG = np.random.default_rng(11)
 
 
 @pytest.fixture
-def weight(tmp_path):
+def weight(tmp_path: Path) -> Callable[..., CanonicalTensor]:
     """Quantize some numbers with a recipe into a canonical tensor."""
 
-    def made(x, format, recipe=None):
+    def made(x: NDArray[Any], format: str, recipe: ScaleRecipe | None = None) -> CanonicalTensor:
         q = quantize(x.astype(np.float32), format, recipe=recipe)
         path = tmp_path / "w.safetensors"
         save_file({"w": q.elements, "s": q.scales}, path)
@@ -48,7 +52,9 @@ NUMBERS = {
 
 @pytest.mark.parametrize("format", ["mxfp4", "mxfp6e2m3", "mxfp6e3m2", "mxfp8e4m3", "mxint8"])
 @pytest.mark.parametrize("recipe", ScaleRecipe)
-def test_the_recipe_is_among_those_inferred(weight, format, recipe):
+def test_the_recipe_is_among_those_inferred(
+    weight: Callable[..., CanonicalTensor], format: str, recipe: ScaleRecipe
+) -> None:
     for x in NUMBERS.values():
         found = recipe_of(weight(x, format, recipe))
         assert found["recipe_source"] == "inferred"
@@ -56,7 +62,9 @@ def test_the_recipe_is_among_those_inferred(weight, format, recipe):
 
 
 @pytest.mark.parametrize("x", NUMBERS.values(), ids=NUMBERS)
-def test_what_the_bytes_of_fp4_cannot_tell_apart(weight, x):
+def test_what_the_bytes_of_fp4_cannot_tell_apart(
+    weight: Callable[..., CanonicalTensor], x: NDArray[Any]
+) -> None:
     """Rounding up shows in every weight; floor and even may look alike, and are both named then."""
     for recipe, others in (("rceil", set()), ("ceil", set()), ("floor", {"even"}),
                            ("even", {"floor"})):  # fmt: skip
@@ -64,7 +72,9 @@ def test_what_the_bytes_of_fp4_cannot_tell_apart(weight, x):
         assert found <= {recipe} | others
 
 
-def test_no_recipe_gives_random_codes(weight, tmp_path):
+def test_no_recipe_gives_random_codes(
+    weight: Callable[..., CanonicalTensor], tmp_path: Path
+) -> None:
     w = weight(NUMBERS["normal"], "mxfp4", "floor")
     codes = {"w": RNG.integers(0, 256, (64, 512), np.uint8), "s": w.scales.read()}
     save_file(codes, tmp_path / "w.safetensors")
@@ -76,7 +86,7 @@ def test_no_recipe_gives_random_codes(weight, tmp_path):
 
 
 @pytest.mark.parametrize("format", ["mxfp4", "mxfp6e3m2", "mxfp8e4m3", "mxfp8e5m2", "mxint8"])
-def test_statistics(weight, format):
+def test_statistics(weight: Callable[..., CanonicalTensor], format: str) -> None:
     """Counts against the numbers themselves."""
     x = NUMBERS["rows"].copy()
     x[0, :32] = 0
@@ -94,7 +104,7 @@ def test_statistics(weight, format):
 
 
 @pytest.fixture
-def pair(tmp_path):
+def pair(tmp_path: Path) -> tuple[Path, NDArray[Any], Callable[..., dict[str, Any]]]:
     """Two checkpoints of the same numbers: mxfp8 in one, and bf16 in the other."""
     q = quantize(NUMBERS["normal"][:4, :64].astype(np.float32), "mxfp8e4m3", recipe="floor")
     values = dequantize(q)
@@ -110,14 +120,14 @@ def pair(tmp_path):
     (tmp_path / "a" / "config.json").write_text(json.dumps({"quantization_config": declared}))
     (tmp_path / "b" / "config.json").write_text("{}")
 
-    def second(**tensors):
+    def second(**tensors: NDArray[Any]) -> dict[str, Any]:
         save_file({"x.weight": values} | tensors, tmp_path / "b" / "model.safetensors")
         return inspect_against(tmp_path / "a", tmp_path / "b")
 
     return tmp_path, values, second
 
 
-def test_the_same_values(pair):
+def test_the_same_values(pair: tuple[Any, ...]) -> None:
     folder, _, second = pair
     found = second()
     assert (found["result"], found["tensors"][0]["result"]) == ("same values", "same values")
@@ -128,7 +138,7 @@ def test_the_same_values(pair):
     assert (found["result"], found["only_in_second"]) == ("different", ["other"])
 
 
-def test_the_same_format_and_other_bytes(pair):
+def test_the_same_format_and_other_bytes(pair: tuple[Any, ...]) -> None:
     folder, values, second = pair
     values = values.copy()
     values[1, 1] = np.nan
@@ -136,7 +146,7 @@ def test_the_same_format_and_other_bytes(pair):
     (folder / "c").mkdir()
     (folder / "c" / "config.json").write_text("{}")
 
-    def third(x):
+    def third(x: NDArray[Any]) -> dict[str, Any]:
         save_file({"x.weight": x}, folder / "c" / "model.safetensors")
         return inspect_against(folder / "b", folder / "c")
 
@@ -148,7 +158,7 @@ def test_the_same_format_and_other_bytes(pair):
     assert (row["result"], row["elements"]) == ("different", 1)
 
 
-def test_where_they_differ(pair):
+def test_where_they_differ(pair: tuple[Any, ...]) -> None:
     folder, values, second = pair
     values = values.copy()
     values[2, 5] += 1
@@ -168,17 +178,17 @@ def test_where_they_differ(pair):
     assert found["tensors"][0]["shapes"] == [[4, 64], [2, 128]]
 
 
-def second_shape(folder, values):
+def second_shape(folder: Path, values: NDArray[Any]) -> dict[str, Any]:
     save_file({"x.weight": values.reshape(2, 128)}, folder / "b" / "model.safetensors")
     return inspect_against(folder / "a", folder / "b")
 
 
-def test_on_the_command_line(pair):
+def test_on_the_command_line(pair: tuple[Any, ...]) -> None:
     folder, values, second = pair
     second()
     a, b = str(folder / "a"), str(folder / "b")
 
-    def run(*words):
+    def run(*words: str) -> Result:
         return CliRunner().invoke(app, words)
 
     listed = run("inspect", a)

@@ -1,11 +1,15 @@
 """What configs say in the wild: other spellings, larger groups, caches, whole lists of layers."""
 
 import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from safetensors.torch import save_file
 
 from mxc.compiler.checkpoints.dialects import open_checkpoint
@@ -24,10 +28,10 @@ LAYER = "model.layers.0.mlp.down_proj"
 
 
 @pytest.fixture
-def write(tmp_path):
+def write(tmp_path: Path) -> Callable[..., Path]:
     """Write a folder: tensors, and config.json with a quantization_config; returns the folder."""
 
-    def written(tensors, declared):
+    def written(tensors: dict[str, torch.Tensor], declared: dict[str, Any]) -> Path:
         save_file(tensors, tmp_path / "model.safetensors")
         (tmp_path / "config.json").write_text(json.dumps({"quantization_config": declared}))
         return tmp_path
@@ -35,14 +39,14 @@ def write(tmp_path):
     return written
 
 
-def codes(rows, columns):
+def codes(rows: int, columns: int) -> tuple[torch.Tensor, NDArray[Any]]:
     """Random packed e2m1, and their numbers."""
     raw = RNG.integers(0, 256, (rows, columns // 2), np.uint8)
     nibbles = np.stack((raw & 15, raw >> 4), axis=-1).reshape(rows, columns)
     return torch.from_numpy(raw), nibbles.view(ml_dtypes.float4_e2m1fn).astype(np.float32)
 
 
-def e4m3(*shape):
+def e4m3(*shape: int) -> torch.Tensor:
     raw = RNG.integers(0x20, 0x50, shape, np.uint8)
     return torch.from_numpy(raw).view(torch.float8_e4m3fn)
 
@@ -52,7 +56,7 @@ def e4m3(*shape):
 
 @pytest.mark.parametrize("group", [16, 32])
 @pytest.mark.parametrize("algorithm", ["W4A8_NVFP4_FP8", "w4a8_nvfp4_fp8"])
-def test_nvfp4_in_groups(write, algorithm, group):
+def test_nvfp4_in_groups(write: Callable[..., Path], algorithm: str, group: int) -> None:
     elements, numbers = codes(4, 64)
     scales = e4m3(4, 64 // group)
     factor = torch.tensor(0.25)
@@ -70,7 +74,7 @@ def test_nvfp4_in_groups(write, algorithm, group):
         open_checkpoint(write(tensors, {**declared, "group_size": 64}))
 
 
-def test_fp8_in_tiles(write):
+def test_fp8_in_tiles(write: Callable[..., Path]) -> None:
     weight, scales = e4m3(256, 384), torch.rand(2, 1, 3, 1)
     declared = {"quant_method": "modelopt", "quant_algo": "fp8_pb_wo"}
     tensors = {f"{LAYER}.weight": weight, f"{LAYER}.weight_scale": scales}
@@ -88,7 +92,9 @@ def test_fp8_in_tiles(write):
         ({}, None),
     ],
 )
-def test_cache_of_modelopt(write, said, format):
+def test_cache_of_modelopt(
+    write: Callable[..., Path], said: dict[str, Any], format: str | None
+) -> None:
     declared = {"quant_method": "modelopt", "quant_algo": "NVFP4", **said}
     found = open_checkpoint(write({"a.weight": torch.zeros(4)}, declared)).quantization.cache
     assert found == (None if format is None else ActivationFormat(format=format, dynamic=False))
@@ -97,7 +103,7 @@ def test_cache_of_modelopt(write, said, format):
 # ---- compressed-tensors ----
 
 
-def compressed(**more):
+def compressed(**more: Any) -> dict[str, Any]:
     weights = {"num_bits": 4, "type": "float", "group_size": 32, "strategy": "group"}
     group = {"targets": ["Linear"], "weights": weights}
     return {"quant_method": "compressed-tensors", "config_groups": {"group_0": group}, **more}
@@ -111,7 +117,9 @@ def compressed(**more):
         ({"sparsity_config": {"format": "sparse-24-bitmask"}}, "'sparse-24-bitmask' is not suppor"),
     ],
 )  # fmt: skip
-def test_what_is_more_than_quantization(write, more, message):
+def test_what_is_more_than_quantization(
+    write: Callable[..., Path], more: dict[str, Any], message: str
+) -> None:
     tensors = {"a.weight": torch.zeros(4)}
     with pytest.raises(CheckpointError, match=message):
         open_checkpoint(write(tensors, compressed(**more)))
@@ -119,7 +127,7 @@ def test_what_is_more_than_quantization(write, more, message):
     open_checkpoint(write(tensors, compressed(transform_config=merged, sparsity_config={})))
 
 
-def test_shapes_of_integers_that_lie(write):
+def test_shapes_of_integers_that_lie(write: Callable[..., Path]) -> None:
     declared = compressed(format="pack-quantized")
     declared["config_groups"]["group_0"]["weights"] |= {"type": "int"}
     tensors = {
@@ -140,7 +148,7 @@ def test_shapes_of_integers_that_lie(write):
 # ---- auto-round ----
 
 
-def auto_round(**more):
+def auto_round(**more: Any) -> dict[str, Any]:
     return {
         "autoround_version": "0.16.1",
         "bits": 4,
@@ -157,7 +165,7 @@ def auto_round(**more):
     }
 
 
-def test_auto_round(write):
+def test_auto_round(write: Callable[..., Path]) -> None:
     elements, numbers = codes(4, 64)
     scales = torch.from_numpy(RNG.integers(110, 130, (4, 2), np.uint8))
     other, plain = "model.layers.1.mlp.down_proj", torch.ones(4, 64).bfloat16()
@@ -182,7 +190,7 @@ def test_auto_round(write):
 
 
 @pytest.mark.parametrize("tiles", [False, True])
-def test_auto_round_in_fp8(write, tiles):
+def test_auto_round_in_fp8(write: Callable[..., Path], tiles: bool) -> None:
     weight, scales = e4m3(128, 256), torch.rand(1, 2) if tiles else torch.rand(128)
     name = "weight_scale_inv" if tiles else "weight_scale"
     tensors = {f"{LAYER}.weight": weight, f"{LAYER}.{name}": scales.bfloat16()}
@@ -204,7 +212,9 @@ def test_auto_round_in_fp8(write, tiles):
         ({"rotation_config": {"block_size": 32}}, "rotated activations are not supported"),
     ],
 )  # fmt: skip
-def test_auto_round_that_is_refused(write, more, message):
+def test_auto_round_that_is_refused(
+    write: Callable[..., Path], more: dict[str, Any], message: str
+) -> None:
     with pytest.raises(CheckpointError, match=message):
         open_checkpoint(write({"a.weight": torch.zeros(4)}, auto_round(**more)))
 
@@ -214,7 +224,7 @@ def test_auto_round_that_is_refused(write, more, message):
 ONE, OTHER = Scheme(format="mxfp4"), Scheme(format="nvfp4")
 
 
-def test_holders():
+def test_holders() -> None:
     """modelopt names a layer, or what holds it, with the prefix of a wrapper or without."""
     rules = (
         Rule(pattern="model.language_model.layers.0.mlp.experts", syntax=Syntax.HOLDER, scheme=ONE),
@@ -229,7 +239,7 @@ def test_holders():
 
 
 @pytest.mark.parametrize("first", ["re:.*gate_proj", "model.layers.0.mlp.gate_proj"])
-def test_the_first_that_names_a_layer(first):
+def test_the_first_that_names_a_layer(first: str) -> None:
     """Whether it is looked up or matched."""
     patterns = [first, "re:.*mlp.*", "model.layers.0.mlp.gate_proj", "re:.*gate_proj"]
     schemes = [ONE, OTHER, OTHER, OTHER]
@@ -242,7 +252,7 @@ def test_the_first_that_names_a_layer(first):
 
 
 @pytest.mark.parametrize("syntax", Syntax)
-def test_regular_expressions_in_every_list(syntax):
+def test_regular_expressions_in_every_list(syntax: Syntax) -> None:
     declared = CheckpointQuantization(
         default=ONE, rules=excluding([r"re:.*layers\.\d+\.mlp"], syntax)
     )

@@ -2,15 +2,20 @@
 
 import json
 import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
 from mxc.compiler.checkpoints.dialects import open_checkpoint
 from mxc.compiler.checkpoints.dialects.gpt_oss_original import recognises
+from mxc.compiler.checkpoints.files.tensors import Checkpoint
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
 from mxc.compiler.inspect.compare import compare
 from mxc.errors import CheckpointError
@@ -20,10 +25,12 @@ RNG = np.random.default_rng(5)
 
 
 @pytest.fixture
-def write(tmp_path):
+def write(tmp_path: Path) -> Callable[..., Path]:
     """Write a folder: tensors, and config.json with a quantization_config; returns the folder."""
 
-    def written(tensors, declared=None, /, **config):
+    def written(
+        tensors: dict[str, torch.Tensor], declared: dict[str, Any] | None = None, /, **config: Any
+    ) -> Path:
         save_file(tensors, tmp_path / "model.safetensors")
         if declared is not None:
             config["quantization_config"] = declared
@@ -33,13 +40,13 @@ def write(tmp_path):
     return written
 
 
-def fp8(rows, columns):
+def fp8(rows: int, columns: int) -> torch.Tensor:
     codes = RNG.integers(0, 256, (rows, columns), np.uint8)
     codes[codes & 0x7F == 0x7F] = 0
     return torch.from_numpy(codes).view(torch.float8_e4m3fn)
 
 
-def tiled(weight, scales, size=128):
+def tiled(weight: torch.Tensor, scales: torch.Tensor, size: int = 128) -> NDArray[Any]:
     """The values of a weight in tiles, in float64: products of 8 and 24 bits are exact there."""
     wide = np.kron(scales.double().numpy(), np.ones((size, size)))
     return weight.float().numpy() * wide[: weight.shape[0], : weight.shape[1]]
@@ -50,7 +57,7 @@ def tiled(weight, scales, size=128):
 FP8 = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}
 
 
-def test_deepseek_v3(write):
+def test_deepseek_v3(write: Callable[..., Path]) -> None:
     """Sizes that are no multiples of the tile, as its kv_a_proj has."""
     weight, scales = fp8(200, 300), torch.rand(2, 3)
     layer = "model.layers.0.self_attn.kv_a_proj_with_mqa"
@@ -75,7 +82,7 @@ def test_deepseek_v3(write):
 
 
 @pytest.fixture
-def deepseek_v4(write):
+def deepseek_v4(write: Callable[..., Path]) -> tuple[dict[str, torch.Tensor], Callable[[], Path]]:
     packed = torch.from_numpy(RNG.integers(-128, 128, (64, 48), np.int8))
     scales = torch.from_numpy(RNG.integers(110, 130, (64, 3), np.uint8))
     dense = torch.from_numpy(RNG.integers(110, 130, (2, 2), np.uint8))
@@ -88,7 +95,7 @@ def deepseek_v4(write):
     return tensors, lambda: write(tensors, {**FP8, "scale_fmt": "ue8m0"}, expert_dtype="fp4")
 
 
-def test_deepseek_v4(deepseek_v4):
+def test_deepseek_v4(deepseek_v4: tuple[dict[str, torch.Tensor], Callable[[], Path]]) -> None:
     tensors, folder = deepseek_v4
     source = open_checkpoint(folder())
     expert = source.tensor("layers.0.ffn.experts.0.w1.weight")
@@ -106,7 +113,11 @@ def test_deepseek_v4(deepseek_v4):
 
 
 @pytest.mark.parametrize("dtype", [None, "fp8"])
-def test_fp4_that_the_config_denies(write, deepseek_v4, dtype):
+def test_fp4_that_the_config_denies(
+    write: Callable[..., Path],
+    deepseek_v4: tuple[dict[str, torch.Tensor], Callable[[], Path]],
+    dtype: str | None,
+) -> None:
     tensors, _ = deepseek_v4
     config = {} if dtype is None else {"expert_dtype": dtype}
     with pytest.raises(CheckpointError, match=r"experts\.0\.w1\.weight is I8 \[64, 48\], two fp4"):
@@ -117,7 +128,7 @@ def test_fp4_that_the_config_denies(write, deepseek_v4, dtype):
 
 
 @pytest.fixture
-def original(tmp_path):
+def original(tmp_path: Path) -> tuple[Path, Path]:
     """A checkpoint of gpt-oss under OpenAI's names, and the same under those of transformers."""
     theirs = tmp_path / "hf"
     write_gpt_oss(theirs, GptOssOptions(num_hidden_layers=1), tokenizer=False, shards=1)
@@ -156,7 +167,7 @@ def original(tmp_path):
     return theirs, folder
 
 
-def test_the_original_gpt_oss(original):
+def test_the_original_gpt_oss(original: tuple[Path, Path]) -> None:
     theirs, folder = (open_checkpoint(p) for p in original)
     assert folder.dialect == "gpt-oss-original"
     found = compare(theirs, folder)
@@ -168,7 +179,7 @@ def test_the_original_gpt_oss(original):
         assert getattr(first, field) == getattr(second, field)
 
 
-def test_rows_that_the_config_denies(original):
+def test_rows_that_the_config_denies(original: tuple[Path, Path]) -> None:
     _, folder = original
     raw = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(raw | {"num_attention_heads": 3}))
@@ -176,7 +187,7 @@ def test_rows_that_the_config_denies(original):
         open_checkpoint(folder)
 
 
-def test_parts_that_lack_the_other(original):
+def test_parts_that_lack_the_other(original: tuple[Path, Path]) -> None:
     theirs, _ = original
     tensors = load_file(theirs / "model.safetensors")
     name = "model.layers.0.mlp.experts.down_proj"
@@ -188,7 +199,7 @@ def test_parts_that_lack_the_other(original):
             open_checkpoint(theirs)
 
 
-def open_checkpoint_container(folder):
+def open_checkpoint_container(folder: Path) -> Checkpoint:
     from mxc.compiler.checkpoints.files.safetensors import read_checkpoint
 
     return read_checkpoint(folder)
@@ -207,7 +218,7 @@ QUARK = {
 UP, HEAD = "model.layers.0.mlp.up_proj", "lm_head"
 
 
-def quark(changes=(), **left):
+def quark(changes: Any = (), **left: Any) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """Tensors of a quantized up_proj and a plain lm_head, after changes; and the config."""
     tensors = {
         f"{UP}.weight": torch.zeros(8, 32, dtype=torch.uint8),
@@ -246,7 +257,9 @@ U8 = torch.uint8
         ({}, {"quant_method": "awq"}, "method 'awq' is not supported; supported: gpt-oss"),
     ],
 )  # fmt: skip
-def test_contradictions(write, changes, config, message):
+def test_contradictions(
+    write: Callable[..., Path], changes: dict[str, Any], config: dict[str, Any], message: str
+) -> None:
     tensors, declared = quark()
     assert open_checkpoint(write(tensors, declared)).tensor(f"{UP}.weight").format == "mxfp4"
     tensors, declared = quark(changes, **config)
@@ -254,13 +267,13 @@ def test_contradictions(write, changes, config, message):
         open_checkpoint(write(tensors, declared))
 
 
-def test_a_router_need_not_be_excluded(write):
+def test_a_router_need_not_be_excluded(write: Callable[..., Path]) -> None:
     tensors, declared = quark({"model.layers.0.mlp.gate.weight": torch.zeros(4, 64).bfloat16()})
     source = open_checkpoint(write(tensors, declared))
     assert source.tensor("model.layers.0.mlp.gate.weight").format == "bf16"
 
 
-def test_layers_that_only_kimi_k3_has_plain(write):
+def test_layers_that_only_kimi_k3_has_plain(write: Callable[..., Path]) -> None:
     """Its config neither lists nor excludes them."""
     name = "language_model.model.layers.0.mlp_res_proj.weight"
     tensors, declared = quark({name: torch.zeros(1, 64).bfloat16()})
@@ -271,7 +284,7 @@ def test_layers_that_only_kimi_k3_has_plain(write):
             open_checkpoint(write(tensors, declared, model_type=other))
 
 
-def test_two_configs_that_disagree(write):
+def test_two_configs_that_disagree(write: Callable[..., Path]) -> None:
     folder = write(
         {"lm_head.weight": torch.zeros(8, 64)},
         {"quant_method": "modelopt", "quant_algo": "MXFP8", "ignore": ["lm_head"]},
@@ -296,7 +309,9 @@ def test_two_configs_that_disagree(write):
         ({"format": "marlin-24"}, "format 'marlin-24' is not supported"),
     ],
 )  # fmt: skip
-def test_groups_that_are_not_read(write, group, message):
+def test_groups_that_are_not_read(
+    write: Callable[..., Path], group: dict[str, Any], message: str
+) -> None:
     weights = {"num_bits": 4, "type": "float", "group_size": 32, "strategy": "group"}
     declared = {
         "quant_method": "compressed-tensors",
@@ -306,7 +321,7 @@ def test_groups_that_are_not_read(write, group, message):
         open_checkpoint(write({"a.weight": torch.zeros(4)}, declared))
 
 
-def test_metadata_of_torchao_that_lies(tmp_path):
+def test_metadata_of_torchao_that_lies(tmp_path: Path) -> None:
     text = json.dumps({"_type": "MXTensor", "_data": {"elem_dtype": "fp6_e2m3", "block_size": 32}})
     metadata = {"tensor_names": '["a.weight"]', "a.weight": text}
     data = torch.full((4, 32), 64, dtype=U8)
@@ -324,14 +339,14 @@ def test_metadata_of_torchao_that_lies(tmp_path):
         open_checkpoint(path)
 
 
-def test_numbers_of_too_many_digits(tmp_path):
+def test_numbers_of_too_many_digits(tmp_path: Path) -> None:
     text = b'{"a":{"dtype":"F32","shape":[' + b"9" * 5000 + b'],"data_offsets":[0,4]}}'
     (tmp_path / "a.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + bytes(4))
     with pytest.raises(CheckpointError, match="not JSON"):
         open_checkpoint(tmp_path / "a.safetensors")
 
 
-def test_formats_of_the_readers_are_known():
+def test_formats_of_the_readers_are_known() -> None:
     from mxc.compiler.checkpoints.dialects import compressed_tensors, modelopt, quark, torchao
 
     for table in (quark._MX, torchao.ELEMENTS):

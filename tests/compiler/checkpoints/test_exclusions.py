@@ -39,14 +39,14 @@ PLAIN = Scheme(format="mxfp4")
          ["model.layers.0.mlp.down_proj"]),
     ],
 )  # fmt: skip
-def test_exclusions(syntax, pattern, inside, outside):
+def test_exclusions(syntax: Syntax, pattern: str, inside: list[str], outside: list[str]) -> None:
     declared = CheckpointQuantization(default=PLAIN, rules=excluding([pattern], syntax))
     assert [declared.scheme(name) for name in inside] == [None] * len(inside)
     assert [declared.scheme(name) for name in outside] == [PLAIN] * len(outside)
 
 
 @pytest.mark.parametrize("pattern", ["model.layers.*.self_attn", "lm_head", "model.layers.1"])
-def test_prefixes_as_transformers_has_them(pattern):
+def test_prefixes_as_transformers_has_them(pattern: str) -> None:
     names = ("lm_head", "model.layers.1.self_attn.q_proj", "model.layers.1.mlp.up_proj",
              "model.layers.11.mlp.up_proj", "model.layers.11.self_attn.o_proj")  # fmt: skip
     declared = CheckpointQuantization(default=PLAIN, rules=excluding([pattern], Syntax.PREFIX))
@@ -54,7 +54,7 @@ def test_prefixes_as_transformers_has_them(pattern):
         assert (declared.scheme(name) is PLAIN) == should_convert_module(name, [pattern])
 
 
-def test_many_stars_take_no_time():
+def test_many_stars_take_no_time() -> None:
     declared = CheckpointQuantization(
         default=PLAIN,
         rules=excluding(["a*" * 40 + "b"], Syntax.PREFIX)
@@ -65,10 +65,10 @@ def test_many_stars_take_no_time():
     assert time.process_time() - start < 2
 
 
-def test_a_fused_layer_has_the_scheme_of_its_parts():
+def test_a_fused_layer_has_the_scheme_of_its_parts() -> None:
     stem = "model.layers.0.self_attn"
 
-    def rules(*excluded):
+    def rules(*excluded: str) -> CheckpointQuantization:
         return CheckpointQuantization(
             default=PLAIN,
             rules=tuple(
@@ -83,7 +83,7 @@ def test_a_fused_layer_has_the_scheme_of_its_parts():
 
 
 @pytest.mark.parametrize("pattern", ["re:(a+)+$", "re:(", "re:" + "a" * 2000, "re:" + ".*a" * 9])
-def test_patterns_that_are_not_tried(pattern):
+def test_patterns_that_are_not_tried(pattern: str) -> None:
     declared = CheckpointQuantization(default=PLAIN, rules=excluding([pattern], Syntax.REGEX))
     with pytest.raises(CheckpointError, match="quantization config has the pattern"):
         declared.scheme("a" * 40 + "b")

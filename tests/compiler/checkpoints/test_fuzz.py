@@ -9,7 +9,9 @@ import struct
 import tempfile
 import time
 import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,12 +33,12 @@ FEW = settings(
 
 
 @pytest.fixture(scope="module")
-def folder():
+def folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as name:
         yield Path(name)
 
 
-def tried(path):
+def tried(path: Path) -> bool:
     """Open it and look at every tensor; whether it was read."""
     tracemalloc.start()
     start = time.process_time()
@@ -58,7 +60,7 @@ def tried(path):
 
 @FEW
 @given(seed=st.integers(0, 1 << 32), kind=st.sampled_from(["gguf", "safetensors"]))
-def test_damaged_files(folder, seed, kind):
+def test_damaged_files(folder: Path, seed: int, kind: str) -> None:
     rng = random.Random(seed)
     whole = (gguf if kind == "gguf" else safetensors)(rng)
     path = folder / f"a.{kind}"
@@ -89,7 +91,7 @@ ENTRIES = st.dictionaries(
 
 @FEW
 @given(entries=ENTRIES, size=st.integers(0, 80), length=st.none() | st.sampled_from(EDGES))
-def test_headers_of_safetensors(folder, entries, size, length):
+def test_headers_of_safetensors(folder: Path, entries: Any, size: int, length: int) -> None:
     text = json.dumps(entries).encode()
     claimed = len(text) if length is None else length
     path = folder / "b.safetensors"
@@ -99,7 +101,7 @@ def test_headers_of_safetensors(folder, entries, size, length):
 
 @FEW
 @given(data=st.binary(max_size=200))
-def test_gguf_of_any_bytes(folder, data):
+def test_gguf_of_any_bytes(folder: Path, data: bytes) -> None:
     path = folder / "c.gguf"
     path.write_bytes(b"GGUF\3\0\0\0" + data)
     tried(path)
@@ -138,7 +140,7 @@ KEYS = ("global_quant_config", "layer_quant_config", "exclude", "config_groups",
     config=st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=5),
     experts=st.sampled_from([None, "fp4", "fp5", 3]),
 )
-def test_configs(folder, method, config, experts):
+def test_configs(folder: Path, method: str, config: Any, experts: Any) -> None:
     root = folder / "configs"
     root.mkdir(exist_ok=True)
     if not (root / "model.safetensors").exists():
@@ -164,7 +166,7 @@ def test_configs(folder, method, config, experts):
         ),
     )
 )  # fmt: skip
-def test_index_files(folder, weight_map):
+def test_index_files(folder: Path, weight_map: Any) -> None:
     """No shard outside of the folder is opened, whatever the index calls it."""
     root = folder / "index"
     root.mkdir(exist_ok=True)

@@ -4,10 +4,13 @@ import math
 import struct
 import time
 import tracemalloc
+from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from mxc.artifact.parameter_archive import read_archive
 from mxc.compiler.checkpoints.dialects import open_checkpoint
@@ -24,7 +27,9 @@ GGML = gguf.GGMLQuantizationType
 LIBRARY = {name: arch for arch, name in gguf.MODEL_ARCH_NAMES.items()}
 
 
-def write(path, architecture, tensors, **values):
+def write(
+    path: Path, architecture: str, tensors: dict[str, tuple[NDArray[Any], Any]], **values: int
+) -> None:
     writer = gguf.GGUFWriter(path, architecture)
     for key, value in values.items():
         writer.add_uint32(key.replace("__", "."), value)
@@ -37,13 +42,13 @@ def write(path, architecture, tensors, **values):
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_names_are_those_of_the_library(architecture):
+def test_names_are_those_of_the_library(architecture: str) -> None:
     """Each of our names is mapped by gguf's own table to the GGUF name that we read it from."""
     names = ARCHITECTURES[architecture]
     table = gguf.get_tensor_name_map(LIBRARY[architecture], 4)
     known = {*gguf.MODEL_TENSORS[LIBRARY[architecture]]}
     spelled = {gguf.TENSOR_NAMES[t].removeprefix("blk.{bid}.") for t in known}
-    for ggml, ours in (names.layers | names.experts).items():
+    for ggml, ours in {**names.layers, **names.experts}.items():
         if architecture in ("qwen2moe", "qwen3moe") and ggml in ("ffn_gate", "ffn_up", "ffn_down"):
             # Layers without experts, which llama.cpp refuses and a note of convert speaks of.
             assert parameter(f"blk.3.{ggml}.weight", names) == f"model.layers.3.{ours}.weight"
@@ -71,7 +76,7 @@ def test_names_are_those_of_the_library(architecture):
 
 
 @pytest.mark.parametrize("kind", [GGML.MXFP4, GGML.F32])
-def test_rotary_pairs_of_llama_become_halves(tmp_path, kind):
+def test_rotary_pairs_of_llama_become_halves(tmp_path: Path, kind: Any) -> None:
     """Against the permutation that llama.cpp's converter applies to queries and keys."""
     heads, width = 4, 64
     x = RNG.standard_normal((heads * 16, width)).astype(np.float32)
@@ -100,7 +105,7 @@ def test_rotary_pairs_of_llama_become_halves(tmp_path, kind):
     assert np.array_equal(kept, gguf.quants.dequantize(gguf.quants.quantize(theirs, kind), kind))
 
 
-def test_experts_become_one_tensor_each(tmp_path):
+def test_experts_become_one_tensor_each(tmp_path: Path) -> None:
     x = RNG.standard_normal((3, 8, 64)).astype(np.float32)
     raw = gguf.quants.quantize(x, GGML.MXFP4)
     write(tmp_path / "a.gguf", "qwen3moe", {"blk.1.ffn_down_exps.weight": (raw, GGML.MXFP4)})
@@ -112,7 +117,7 @@ def test_experts_become_one_tensor_each(tmp_path):
 
 
 @pytest.fixture
-def gpt_oss(tmp_path):
+def gpt_oss(tmp_path: Path) -> tuple[Path, NDArray[Any], NDArray[Any]]:
     gate, up = RNG.standard_normal((2, 2, 40, 64)).astype(np.float32)
     raw = [gguf.quants.quantize(part, GGML.MXFP4) for part in (gate, up)]
     biases = RNG.standard_normal((2, 2, 40)).astype(np.float32)
@@ -126,10 +131,10 @@ def gpt_oss(tmp_path):
     write(tmp_path / "a.gguf", "gpt-oss", tensors)
     values = [gguf.quants.dequantize(part, GGML.MXFP4) for part in raw]
     interleaved = np.stack(values, axis=2).reshape(2, 80, 64)
-    return tmp_path / "a.gguf", interleaved, np.stack(biases, axis=2).reshape(2, 80)
+    return tmp_path / "a.gguf", interleaved, np.stack([*biases], axis=2).reshape(2, 80)
 
 
-def test_gate_and_up_of_gpt_oss_are_woven(gpt_oss):
+def test_gate_and_up_of_gpt_oss_are_woven(gpt_oss: tuple[Path, NDArray[Any], NDArray[Any]]) -> None:
     path, interleaved, bias = gpt_oss
     source = open_checkpoint(path)
     experts = "model.layers.0.mlp.experts"
@@ -147,7 +152,11 @@ def test_gate_and_up_of_gpt_oss_are_woven(gpt_oss):
     assert np.array_equal(source.tensor(f"{experts}.gate_up_proj_bias").values(), bias)
 
 
-def test_what_is_woven_is_packed(gpt_oss, tmp_path, monkeypatch):
+def test_what_is_woven_is_packed(
+    gpt_oss: tuple[Path, NDArray[Any], NDArray[Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Gate and up are taken apart again for the archive, whatever the size of the pieces."""
     monkeypatch.setattr("mxc.compiler.pieces.piece.CHUNK", 300)
     path, _, _ = gpt_oss
@@ -173,7 +182,7 @@ def test_what_is_woven_is_packed(gpt_oss, tmp_path, monkeypatch):
     assert list(packed.source) == ["a.gguf"]
 
 
-def test_shards(tmp_path):
+def test_shards(tmp_path: Path) -> None:
     for number in range(2):
         write(
             tmp_path / f"m-{number + 1:05}-of-00002.gguf",
@@ -195,20 +204,22 @@ def test_shards(tmp_path):
 # ---- damaged ----
 
 
-def text(data):
+def text(data: bytes) -> bytes:
     return struct.pack("<Q", len(data)) + data
 
 
-def header(tensors=0, values=0, version=3):
+def header(tensors: int = 0, values: int = 0, version: int = 3) -> bytes:
     return b"GGUF" + struct.pack("<IQQ", version, tensors, values)
 
 
-def info(name=b"t", shape=(4,), kind=0, offset=0):
+def info(
+    name: bytes = b"t", shape: tuple[int, ...] = (4,), kind: int = 0, offset: int = 0
+) -> bytes:
     dims = b"".join(struct.pack("<Q", n) for n in shape)
     return text(name) + struct.pack("<I", len(shape)) + dims + struct.pack("<IQ", kind, offset)
 
 
-def array(kind, count):
+def array(kind: int, count: int) -> bytes:
     return header(0, 1) + text(b"k") + struct.pack("<IIQ", 9, kind, count)
 
 
@@ -244,7 +255,7 @@ def array(kind, count):
         ),
     ],
 )
-def test_damaged(tmp_path, data, message):
+def test_damaged(tmp_path: Path, data: bytes, message: str) -> None:
     path = tmp_path / "bad.gguf"
     path.write_bytes(data)
     tracemalloc.start()
@@ -267,7 +278,9 @@ def test_damaged(tmp_path, data, message):
         ("gpt-oss", b"blk.0.ffn_gate_exps.weight", (4, 4)),
     ],
 )
-def test_shapes_that_no_layer_has(tmp_path, architecture, name, shape):
+def test_shapes_that_no_layer_has(
+    tmp_path: Path, architecture: str, name: bytes, shape: tuple[int, ...]
+) -> None:
     key = text(b"general.architecture") + struct.pack("<I", 8) + text(architecture.encode())
     data = header(1, 1) + key + info(name, shape)
     data += bytes(-len(data) % 32 + 4 * math.prod(shape))
@@ -276,7 +289,7 @@ def test_shapes_that_no_layer_has(tmp_path, architecture, name, shape):
         open_checkpoint(tmp_path / "a.gguf")
 
 
-def test_a_scale_that_is_none(tmp_path):
+def test_a_scale_that_is_none(tmp_path: Path) -> None:
     raw = np.full((1, 36), 0x7F, np.uint8)
     write(tmp_path / "a.gguf", "qwen3", {"x.weight": (raw, GGML.NVFP4)})
     tensor = open_checkpoint(tmp_path / "a.gguf").tensor("x.weight")

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -12,6 +13,7 @@ from compressed_tensors.compressors import BaseCompressor
 from compressed_tensors.compressors.nvfp4.helpers import unpack_fp4_from_uint8
 from compressed_tensors.quantization import QuantizationScheme, preset_name_to_scheme
 from compressed_tensors.quantization.lifecycle.forward import dequantize
+from numpy.typing import NDArray
 from safetensors.numpy import load_file
 from safetensors.torch import save_file
 from torchao.prototype.mx_formats.mx_tensor import MXTensor
@@ -25,7 +27,7 @@ from torchao.quantization import (
 )
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
-from mxc.compiler.checkpoints.canonical.tensor import Convention
+from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor, Convention
 from mxc.compiler.checkpoints.dialects import open_checkpoint
 from mxc.compiler.checkpoints.layers.quantization import ActivationFormat
 from mxc.compiler.checkpoints.synthetic.gpt_oss import write_gpt_oss
@@ -38,7 +40,7 @@ X = torch.randn(48, 192, generator=torch.Generator().manual_seed(1)) * torch.exp
 X[5, :64] = 0
 
 
-def same(tensor, expected):
+def same(tensor: CanonicalTensor, expected: NDArray[Any]) -> None:
     """Bit for bit, NaN and the sign of zero included; and the same when read in pieces."""
     expected = np.ascontiguousarray(expected, np.float32).reshape(-1, expected.shape[-1])
     pieces = [tensor.decode(piece) for piece in tensor.pieces(chunk=500)]
@@ -82,7 +84,7 @@ def same(tensor, expected):
         ),
     ],
 )
-def test_quark_and_modelopt(name, formats):
+def test_quark_and_modelopt(name: str, formats: dict[str, Any]) -> None:
     source = open_checkpoint(VECTORS / name)
     expected = load_file(VECTORS / name / "values.safetensors")
     assert source.dialect == name.split("-")[0]
@@ -101,8 +103,8 @@ def test_quark_and_modelopt(name, formats):
     assert not {k for k in source.tensors if "scale" in k}
 
 
-def test_declared_activations():
-    def of(name, module):
+def test_declared_activations() -> None:
+    def of(name: str, module: str) -> ActivationFormat | None:
         return open_checkpoint(VECTORS / name).quantization.activations(module)
 
     layer = "model.layers.0.self_attn.q_proj"
@@ -128,7 +130,9 @@ FORMATS_OF_CT = {
 }
 
 
-def compressed(preset, module="model.layers.0.mlp.down_proj"):
+def compressed(
+    preset: str, module: str = "model.layers.0.mlp.down_proj"
+) -> tuple[dict[str, torch.Tensor], torch.Tensor, dict[str, Any], str]:
     """The tensors that compressed-tensors writes of X, its own values of them, and the config."""
     scheme: QuantizationScheme = preset_name_to_scheme(preset, ["Linear"])
     format, _ = FORMATS_OF_CT[preset]
@@ -170,7 +174,7 @@ def compressed(preset, module="model.layers.0.mlp.down_proj"):
 
 @pytest.mark.parametrize("where", ["top", "group"])
 @pytest.mark.parametrize("preset", FORMATS_OF_CT)
-def test_compressed_tensors(tmp_path, preset, where):
+def test_compressed_tensors(tmp_path: Path, preset: str, where: str) -> None:
     tensors, values, group, format = compressed(preset)
     tensors["model.layers.1.mlp.down_proj.weight"] = X.to(torch.bfloat16)
     tensors["lm_head.weight"] = X.to(torch.bfloat16)
@@ -208,7 +212,7 @@ MX_ELEMENTS = {
 
 @pytest.mark.parametrize("swizzled", [False, True])
 @pytest.mark.parametrize("format", [*MX_ELEMENTS, "nvfp4"])
-def test_torchao(tmp_path, format, swizzled):
+def test_torchao(tmp_path: Path, format: str, swizzled: bool) -> None:
     x = torch.cat([X, X, X, X])  # 192 rows: a tile of scales and a half
     if format == "nvfp4":
         factor = per_tensor_amax_to_scale(x.abs().max())
@@ -233,7 +237,11 @@ def test_torchao(tmp_path, format, swizzled):
         (Float8WeightOnlyConfig(version=2), (1, 192)),
     ],
 )
-def test_torchao_under_float_scales(tmp_path, config, block):
+def test_torchao_under_float_scales(
+    tmp_path: Path,
+    config: Float8WeightOnlyConfig | Int8WeightOnlyConfig,
+    block: tuple[int, int] | None,
+) -> None:
     layer = torch.nn.Linear(192, 48, bias=False)
     layer.weight.data = X.clone()
     quantize_(layer, config)
@@ -252,7 +260,7 @@ def test_torchao_under_float_scales(tmp_path, config, block):
             open_checkpoint(path)
 
 
-def test_gpt_oss_in_transformers(tmp_path):
+def test_gpt_oss_in_transformers(tmp_path: Path) -> None:
     write_gpt_oss(tmp_path, tokenizer=False)
     source = open_checkpoint(tmp_path)
     tensor = source.tensor("model.layers.1.mlp.experts.gate_up_proj")
@@ -265,7 +273,9 @@ def test_gpt_oss_in_transformers(tmp_path):
     assert (source.dialect, tensor.format, tensor.recipe) == ("gpt-oss", "mxfp4", "unstated")
 
 
-def write_gguf(path, architecture="qwen3", **tensors):
+def write_gguf(
+    path: Path, architecture: str = "qwen3", **tensors: tuple[NDArray[Any], Any]
+) -> None:
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_uint32(f"{architecture}.attention.head_count", 4)
     writer.add_uint32(f"{architecture}.attention.head_count_kv", 2)
@@ -282,7 +292,7 @@ GGML = gguf.GGMLQuantizationType
 
 
 @pytest.mark.parametrize("kind", [GGML.MXFP4, GGML.Q8_0, GGML.BF16, GGML.F16, GGML.F32])
-def test_gguf(tmp_path, kind):
+def test_gguf(tmp_path: Path, kind: Any) -> None:
     path = tmp_path / "a.gguf"
     x = (X * 2.0**-12).numpy()  # what f16 holds
     raw = gguf.quants.quantize(x, kind)
@@ -292,7 +302,7 @@ def test_gguf(tmp_path, kind):
     same(tensor, gguf.quants.dequantize(raw, kind))
 
 
-def test_gguf_nvfp4(tmp_path):
+def test_gguf_nvfp4(tmp_path: Path) -> None:
     """Quantized by nobody: gguf only reads it. Every scale that it has, and every pair of codes."""
     rng = np.random.default_rng(0)
     raw = rng.integers(0, 256, (64, 8, 36), np.uint8)
@@ -302,13 +312,13 @@ def test_gguf_nvfp4(tmp_path):
     write_gguf(
         path,
         blk__0__ffn_up__weight=(raw, GGML.NVFP4),
-        blk__0__ffn_up__scale=(np.float32([0.37]), GGML.F32),
+        blk__0__ffn_up__scale=(np.array([0.37], np.float32), GGML.F32),
     )
     source = open_checkpoint(path)
     tensor = source.tensor("model.layers.0.mlp.up_proj.weight")
     assert list(source.tensors) == [tensor.name]
     theirs = gguf.quants.dequantize(raw, GGML.NVFP4)
-    assert np.array_equal(tensor.tensor_scale.read(), np.float32([0.37]))
+    assert np.array_equal(tensor.tensor_scale.read(), np.array([0.37], np.float32))
     bare = dataclasses.replace(tensor, tensor_scale=None)
     assert np.array_equal(bare.values(), theirs)
     assert np.allclose(tensor.values(), theirs * np.float32(0.37), rtol=1e-6, atol=0)

@@ -100,7 +100,7 @@ class _Graph:
         self.multiply(x, self.node(kind, own, "weight", output_dtype=_F16, **more))
 
     def make_nvfp4(self, weight: NDArray[np.float32]) -> None:
-        blocks, whole = weight.reshape(N, -1, 16), np.float32([0.0007])
+        blocks, whole = weight.reshape(N, -1, 16), np.array([0.0007], np.float32)
         scales = (np.abs(blocks).max(-1) / 6 / whole).astype(ml_dtypes.float8_e4m3fn)
         codes = blocks / (scales.astype(np.float32) * whole)[..., None]
         own = [

@@ -108,7 +108,7 @@ def layers() -> dict[str, Layer]:
         "nvfp4": Layer(
             f4,
             _tensor("scales_f8", TensorProto.FLOAT8E4M3FN, (N, K // 16), e4m3),
-            whole=numpy_helper.from_array(np.float32(1), "whole"),
+            whole=numpy_helper.from_array(np.array(1, np.float32), "whole"),
             axis=1,
             block_size=16,
             wanted=_by(fp4, e4m3),
@@ -137,8 +137,8 @@ def layers() -> dict[str, Layer]:
 
 def dynamic_quantized() -> onnx.ModelProto:
     """Activations quantized and dequantized, as exporters write QDQ graphs."""
-    scale = numpy_helper.from_array(np.float32(0.05), "scale")
-    zero = numpy_helper.from_array(np.int8(3), "zero")
+    scale = numpy_helper.from_array(np.array(0.05, np.float32), "scale")
+    zero = numpy_helper.from_array(np.array(3, np.int8), "zero")
     weight = np.random.default_rng(1).standard_normal((K, N)).astype(np.float32)
     nodes = [
         _node("QuantizeLinear", ["x", "scale", "zero"], "q"),

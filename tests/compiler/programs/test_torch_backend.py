@@ -12,6 +12,7 @@ import torch
 from transformers.models.llama.configuration_llama import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
+from mxc import compile as compile_model
 from mxc import torch_backend
 from mxc.artifact.manifest import REPORT
 from mxc.compiler.artifact import Artifact
@@ -33,7 +34,7 @@ CONFIG = LlamaConfig(
 def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Report]]:
     """The reports of what is compiled."""
     found: list[Report] = []
-    own = torch_backend.compile
+    own = compile_model
 
     def compiling(*arguments: Any, **options: Any) -> Artifact:
         artifact = own(*arguments, **options | {"listing": True})

@@ -108,8 +108,8 @@ class Pairs(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("own", torch.randint(0, 256, (8, 4), dtype=torch.uint8))
-        self.own = self.own.view(torch.float4_e2m1fn_x2)
+        raw = torch.randint(0, 256, (8, 4), dtype=torch.uint8)
+        self.register_buffer("own", raw.view(torch.float4_e2m1fn_x2))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         low = x.t().view(torch.uint8) & 15

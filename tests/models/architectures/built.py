@@ -77,7 +77,7 @@ def packed(name: str, weight: torch.Tensor, format: str) -> tuple[Tensors, torch
             f"{stem}weight": elements.view(torch.float8_e4m3fn),
             f"{stem}weight_scale": scales,
         }
-    if format == "nvfp4":
+    if q.tensor_scale is not None:
         stored[f"{stem}weight_scale"] = scales.view(torch.float8_e4m3fn)
         stored[f"{stem}weight_global_scale"] = torch.tensor([1 / q.tensor_scale])
     return stored, torch.from_numpy(dequantize(q).reshape(values.shape).copy())

@@ -133,7 +133,7 @@ _HYBRID: dict[str, Any] = TWO | {
     "linear_num_value_heads": 4,
     "rope_parameters": PLAIN_ROPE | {"partial_rotary_factor": 0.5},
 }
-_SHARED_EXPERT = {
+_SHARED_EXPERT: dict[str, Any] = {
     "num_experts": 4,
     "num_experts_per_tok": 2,
     "moe_intermediate_size": 64,

@@ -58,7 +58,7 @@ YARN_OF_SCORES = YARN | {"mscale": 0.8, "mscale_all_dim": 0.5}
 #: Rotary positions of each kind of layers.
 BY_KIND = {SEES_ALL: {"rope_type": "linear", "factor": 3.0, "rope_theta": 1e6}, SLIDES: PLAIN_ROPE}
 
-BIASES = {"attention_bias": True, "mlp_bias": True}
+BIASES: dict[str, Any] = {"attention_bias": True, "mlp_bias": True}
 FOUR_EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
 GRANITE = {
     "embedding_multiplier": 3.0,

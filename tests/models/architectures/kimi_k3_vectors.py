@@ -75,7 +75,7 @@ def _library(dtype: torch.dtype) -> dict[str, types.ModuleType]:
             q, k, v, decay, beta.sigmoid(), None, True, use_qk_l2norm_in_kernel
         )
 
-    found = {
+    found: dict[str, dict[str, Any]] = {
         "fla.modules": {"FusedRMSNormGated": GatedNorm, "ShortConvolution": ShortConvolution},
         "fla.ops.kda": {"chunk_kda": rule, "fused_recurrent_kda": rule},
         "fla.ops.utils.index": dict.fromkeys(

@@ -8,7 +8,8 @@ import transformers as t
 
 from mxc.compiler.models.architectures import read_decoder
 from mxc.errors import CheckpointError
-from tests.models.architectures.cases import GEMMA4, SEES_ALL, SLIDES
+from tests.models.architectures.cases import GEMMA4
+from tests.models.architectures.dense_cases import SEES_ALL, SLIDES
 
 
 def _config(**fields: Any) -> dict[str, Any]:

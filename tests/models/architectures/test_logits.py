@@ -7,6 +7,7 @@ test_published_further.py check the same of the others.
 import json
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -68,7 +69,7 @@ def test_weights_are_read_as_they_are(name: str, built: Builds) -> None:
 @pytest.mark.parametrize("name", ["llama", "mistral"])
 def test_the_library_reads_the_same_weights(name: str, built: Builds) -> None:
     """compressed-tensors dequantizes the checkpoint to the values of the reference."""
-    oracle = built(name).oracle
+    oracle: Any = built(name).oracle
     theirs = transformers.AutoModelForCausalLM.from_pretrained(
         oracle.checkpoint,
         dtype=torch.float32,
@@ -112,6 +113,7 @@ def test_bytes_of_a_sequence_are_those_of_the_manifest(
     name: str, convolution: tuple[int, ...], states: tuple[int, ...], built: Builds
 ) -> None:
     model = built(name).model.manifest.model
+    assert model is not None
     assert {key: kept.shape for key, kept in model.states.items()} == {
         "convolution": convolution,
         "delta_rule": states,

@@ -15,11 +15,11 @@ import pytest
 from iree import runtime as rt
 from numpy.typing import NDArray
 
+from mxc.artifact.manifest import SCOPE
 from mxc.compiler.driver import compile_here
 from mxc.compiler.iree import resolve
 from mxc.compiler.packing.panels import to_panels
 from mxc.compiler.steps import Compiled, CompileRequest
-from mxc.dialects.parameters import SCOPE
 from mxc.formats.formats import block_format
 from mxc.passes.kernels.cpu.isa import ISAS, best_isa
 from mxc.runtime.device import open_device

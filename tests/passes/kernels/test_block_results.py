@@ -15,6 +15,7 @@ from iree import runtime as rt
 from iree.compiler import ir
 from iree.compiler.dialects import arith, func, tensor
 
+from mxc.artifact.manifest import SCOPE
 from mxc.compiler import iree
 from mxc.compiler.driver import compile_here
 from mxc.compiler.packing.panels import to_panels
@@ -23,7 +24,7 @@ from mxc.dialects.boundary import pack, unpack
 from mxc.dialects.context import new_context
 from mxc.dialects.generic import element_of, generic
 from mxc.dialects.linalg_ext import gather
-from mxc.dialects.parameters import SCOPE, Parameters
+from mxc.dialects.parameters import Parameters
 from mxc.dialects.quantize import quantize_mx
 from mxc.dialects.scaled import scaled_contraction
 from mxc.formats.formats import block_format

@@ -5,6 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.passes.conftest import Formats, Side
+from tests.passes.kernels.conftest import Kernels, Loaded, Program
+
 #: One row, a tile and less, whole tiles with a rest, more than stay in a cache.
 ROWS = (1, 3, 16, 100, 300)
 PLAIN = (
@@ -26,12 +29,12 @@ CASES = (*PLAIN, *CHOSEN)
 
 
 @pytest.fixture(scope="module")
-def program(kernels):
+def program(kernels: Kernels) -> Program:
     return kernels(*CASES)
 
 
 @pytest.fixture(scope="module")
-def weights(program, formats):
+def weights(program: Program, formats: Formats) -> dict[str, Side]:
     rng = np.random.default_rng(3)
     return {
         name: formats.draw(
@@ -46,12 +49,14 @@ def weights(program, formats):
 
 
 @pytest.fixture(scope="module")
-def loaded(program, weights):
+def loaded(program: Program, weights: dict[str, Side]) -> Loaded:
     return program.load(weights)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_any_number_of_rows(name, program, weights, loaded, formats):
+def test_any_number_of_rows(
+    name: str, program: Program, weights: dict[str, Side], loaded: Loaded, formats: Formats
+) -> None:
     """Sums that are exact in any order, of few rows after many and the other way round."""
     assert all(program.layouts(name))
     case, rng = program.cases[name], np.random.default_rng(4)
@@ -69,7 +74,9 @@ def test_any_number_of_rows(name, program, weights, loaded, formats):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_row_alone_has_the_bits_that_it_has_among_others(name, program, weights, loaded, formats):
+def test_a_row_alone_has_the_bits_that_it_has_among_others(
+    name: str, program: Program, weights: dict[str, Side], loaded: Loaded, formats: Formats
+) -> None:
     """Sums that are rounded: both nests of a kernel add up in one order."""
     case, rng = program.cases[name], np.random.default_rng(5)
     x = formats.draw(rng, case.activation, [19, case.blocks], exact=False, size=case.block)
@@ -89,7 +96,9 @@ def test_a_row_alone_has_the_bits_that_it_has_among_others(name, program, weight
 
 
 @pytest.mark.parametrize("name", [PLAIN[0], PLAIN[4], CHOSEN[0]])
-def test_a_row_alone_where_numbers_leave_the_range_of_f32(name, program, weights, formats):
+def test_a_row_alone_where_numbers_leave_the_range_of_f32(
+    name: str, program: Program, weights: dict[str, Side], formats: Formats
+) -> None:
     """Tiny and huge activations, under scales that make them normal, or subnormal or infinite."""
     case, rng = program.cases[name], np.random.default_rng(6)
     side = weights[name]
@@ -113,7 +122,7 @@ def test_a_row_alone_where_numbers_leave_the_range_of_f32(name, program, weights
         np.testing.assert_array_equal(alone.reshape(-1), together[row], f"2^{powers[row]}")
 
 
-def test_the_report_says_what_multiplies_one_row_where_there_are_tiles(kernels):
+def test_the_report_says_what_multiplies_one_row_where_there_are_tiles(kernels: Kernels) -> None:
     names = PLAIN[0], PLAIN[2], CHOSEN[0], "mxfp4 bf16 1x40x40x64", "mxfp4 bf16 1x?x40x32"
     rows = kernels(*names, target="cpu:sapphirerapids").compiled.report["matmuls"]
     alone = "one row: multiply-add, in the order of tiles and with their bits"
@@ -127,7 +136,9 @@ def test_the_report_says_what_multiplies_one_row_where_there_are_tiles(kernels):
 
 
 @pytest.mark.parametrize("name", [PLAIN[0], PLAIN[5]])
-def test_no_rows(name, program, weights, loaded, formats):
+def test_no_rows(
+    name: str, program: Program, weights: dict[str, Side], loaded: Loaded, formats: Formats
+) -> None:
     case = program.cases[name]
     shape = [0, case.blocks]
     x = formats.draw(np.random.default_rng(4), case.activation, shape, exact=True, size=case.block)
@@ -135,7 +146,7 @@ def test_no_rows(name, program, weights, loaded, formats):
     assert loaded(name, x, None, residual).size == 0
 
 
-def test_epilogues_are_computed_with_the_product(program):
+def test_epilogues_are_computed_with_the_product(program: Program) -> None:
     kernels = {row["kernel"] for row in program.compiled.report["matmuls"]}
     assert {kernel.removesuffix("_tiles") for kernel in kernels if "_then_" in kernel} == {
         "mxc_mxfp4_int8_1xDx33x2880_then_0",

@@ -3,6 +3,9 @@
 import numpy as np
 import pytest
 
+from tests.passes.conftest import Formats
+from tests.passes.kernels.conftest import Data, Kernels, Program
+
 WEIGHTS = ("mxfp4", "mxfp6e2m3", "mxfp6e3m2", "mxfp8e4m3", "mxfp8e5m2", "mxint8")
 FLOATS = ("f32", "bf16")
 QUANTIZED = ("int8", "mxfp4", "mxfp8e4m3", "mxfp8e5m2", "mxint8")
@@ -20,7 +23,7 @@ PAIRS += [("int4/16", "bf16"), ("int4/128", "f32")]
 DEPTHS = (32, 96, 64, 2880, 160)
 
 
-def name(place, weight, activation):
+def name(place: int, weight: str, activation: str) -> str:
     columns = place * 7 % 40 + 1
     # One row is computed a register of columns at a time, however many they are.
     rows = 1 if columns > 16 else place % 3 + 1
@@ -35,26 +38,26 @@ each_case = pytest.mark.parametrize("case", CASES)
 
 
 @pytest.fixture(scope="module")
-def program(kernels):
+def program(kernels: Kernels) -> Program:
     return kernels(*CASES)
 
 
 @pytest.fixture(scope="module")
-def exact(program):
+def exact(program: Program) -> Data:
     return program.draw(exact=True)
 
 
 @pytest.fixture(scope="module")
-def usual(program):
+def usual(program: Program) -> Data:
     return program.draw(exact=False)
 
 
-def test_every_number_of_columns_is_there(program):
+def test_every_number_of_columns_is_there(program: Program) -> None:
     assert {case.columns for case in program.cases.values()} == {*range(1, 41)}
 
 
 @each_case
-def test_kernels_are_used(case, program):
+def test_kernels_are_used(case: str, program: Program) -> None:
     layouts = program.layouts(case)
     planes = "of6" if case.startswith("mxfp6") else ""
     scales = "panel16x4" if case.startswith("int") else "panel16x1"
@@ -62,17 +65,17 @@ def test_kernels_are_used(case, program):
 
 
 @each_case
-def test_sums_that_are_exact(case, exact):
+def test_sums_that_are_exact(case: str, exact: Data) -> None:
     np.testing.assert_array_equal(exact.found(case), exact.wanted(case))
 
 
 @each_case
-def test_sums_that_are_rounded(case, usual):
+def test_sums_that_are_rounded(case: str, usual: Data) -> None:
     usual.check(case)
 
 
 @each_case
-def test_what_is_not_finite_stays_in_its_row(case, exact, formats):
+def test_what_is_not_finite_stays_in_its_row(case: str, exact: Data, formats: Formats) -> None:
     """Infinities and NaNs of floats and of codes, NaN scales; the other rows are not touched."""
     rows = exact.program.cases[case].rows
     for row in range(rows):

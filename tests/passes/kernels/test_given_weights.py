@@ -4,6 +4,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from tests.passes.kernel_cases import Case
+from tests.passes.kernels.conftest import Kernels, Program
 
 CASES = (
     "mxfp4 bf16 1x1x40x2880 given",
@@ -28,22 +29,22 @@ each_case = pytest.mark.parametrize("case", CASES)
 
 
 @pytest.fixture(scope="module")
-def program(kernels):
+def program(kernels: Kernels) -> Program:
     return kernels(*CASES)
 
 
 @each_case
-def test_sums_that_are_exact(case, program):
+def test_sums_that_are_exact(case: str, program: Program) -> None:
     exact = program.draw(exact=True)
     assert_array_equal(exact.found(case), exact.wanted(case))
 
 
 @each_case
-def test_sums_that_are_rounded(case, program):
+def test_sums_that_are_rounded(case: str, program: Program) -> None:
     program.draw(exact=False).check(case)
 
 
-def test_kernels_read_rows(program):
+def test_kernels_read_rows(program: Program) -> None:
     rows = program.compiled.report["matmuls"]
     assert len(rows) == len({Case.parse(name) for name in CASES})
     assert all(row["kernel"].endswith(("_in_rows", "_in_rows_sorted")) for row in rows)

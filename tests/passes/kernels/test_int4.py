@@ -5,6 +5,8 @@ import pytest
 
 from mxc.compiler import iree
 from mxc.targets.target import target
+from tests.passes.conftest import Formats
+from tests.passes.kernels.conftest import Kernels
 
 HOST = iree.resolve(target("cpu"))
 #: Lookups of words, bytes and dwords; arithmetic.
@@ -19,7 +21,7 @@ CASES = [f"int4 {activation} 1x{BLOCK}x33x{BLOCK}" for activation in ("f32", "bf
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_every_code(level, kernels, formats):
+def test_every_code(level: str, kernels: Kernels, formats: Formats) -> None:
     program = kernels(*CASES, target=level)
     codes = np.arange(33 * BLOCK, dtype=np.uint8).reshape(1, 33, 1, BLOCK) * 7 % 16
     scales = np.float32(0.3) * np.arange(-16, 17, dtype=np.float32).reshape(1, 33, 1)

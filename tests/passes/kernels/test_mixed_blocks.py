@@ -3,6 +3,8 @@
 import pytest
 from numpy.testing import assert_array_equal
 
+from tests.passes.kernels.conftest import Kernels, Program
+
 PANELS = (
     "nvfp4 mxfp8e4m3/32 1x1x33x96",
     "nvfp4 mxfp4/32 1x5x17x2880",
@@ -21,23 +23,23 @@ each_case = pytest.mark.parametrize("case", PANELS + ROWS)
 
 
 @pytest.fixture(scope="module")
-def program(kernels):
+def program(kernels: Kernels) -> Program:
     return kernels(*PANELS, *ROWS, assembly=True)  # which the report finds kernels in
 
 
 @each_case
-def test_sums_that_are_exact(case, program):
+def test_sums_that_are_exact(case: str, program: Program) -> None:
     exact = program.draw(exact=True)
     assert_array_equal(exact.found(case), exact.wanted(case))
 
 
 @each_case
-def test_sums_that_are_rounded(case, program):
+def test_sums_that_are_rounded(case: str, program: Program) -> None:
     program.draw(exact=False).check(case)
 
 
 @each_case
-def test_all_are_kernels_on_panels_or_rows(case, program):
+def test_all_are_kernels_on_panels_or_rows(case: str, program: Program) -> None:
     (row,) = (each for each in program.compiled.report["matmuls"] if each["function"] == case)
     assert row["kernel"].startswith("mxc_")
     assert not row["fallback"]

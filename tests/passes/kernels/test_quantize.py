@@ -152,13 +152,13 @@ def floats(case: Case) -> Any:
     bits[::2] &= np.uint32(0xFFF80000)
     lead = np.linspace(0, 255, count).astype(np.int64)[:, None]
     # Whole groups where the quick way ends.
-    for number, exponent in enumerate((1, 2, 3, 4, 8, 11, 18, 231, 232, 233, 237, 238, 239, 254)):
-        lead[64 + 16 * number :][:16] = exponent
+    for number, power in enumerate((1, 2, 3, 4, 8, 11, 18, 231, 232, 233, 237, 238, 239, 254)):
+        lead[64 + 16 * number :][:16] = power
     if case.kind == "f16":
         lead = lead // 8 + 112
     spread = rng.integers(0, 12, (count, 32)) * rng.integers(0, 4, (count, 1))
     exponent = np.maximum(lead - spread, 0).astype(np.uint32)
-    bits = bits & 0x807FFFFF | exponent << 23
+    bits = bits & np.uint32(0x807FFFFF) | exponent << np.uint32(23)
     element = block_format(case.format).element
     turn = (1 << 23) - addend(element, case.recipe)
     for block in range(0, count, 3):

@@ -1,5 +1,7 @@
 """Floats become nvfp4 with a float32 scale for each row, on CPUs and on gfx950."""
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -50,14 +52,16 @@ def wanted(
     return codes[..., 0] & 15 | codes[..., 1] << 4, scales.view(np.uint8), rows
 
 
-def numbers() -> Floats:
+def numbers() -> NDArray[np.float32]:
     rng = np.random.default_rng(4)
     x = rng.standard_normal((ROWS, DEPTH)).astype(np.float32)
     x *= np.exp2(rng.integers(-20, 20, (ROWS, 1))).astype(np.float32)
     # Blocks far below the largest, zeros, ties, -0.0, large and small rows.
     x[0, :16] *= 2.0**-20
     x[1], x[2, :32] = 0, 0
-    x[3] = np.resize(np.float32([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5, 6, -0.0]), DEPTH) * 448
+    x[3] = (
+        np.resize(np.array([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5, 6, -0.0], np.float32), DEPTH) * 448
+    )
     x[4], x[5] = x[4] * 2.0**90, x[5] * 2.0**-80
     return x
 
@@ -73,7 +77,8 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def test_each_row_is_quantized_as_a_tensor(model: Model) -> None:
     x = numbers()
-    for found, right in zip(model.call("main", x), wanted(x), strict=True):
+    rights: tuple[Any, ...] = wanted(x)
+    for found, right in zip(model.call("main", x), rights, strict=True):
         np.testing.assert_array_equal(found.view(right.dtype).reshape(right.shape), right)
     for row in x[:3]:
         q = mxc.quantize(row[None], "nvfp4")

@@ -1,7 +1,13 @@
 """Rows: any number of them, by experts chosen and sorted, shared, over many workgroups."""
 
+from typing import Any
+
 import numpy as np
 import pytest
+from numpy.typing import NDArray
+
+from tests.passes.conftest import Formats
+from tests.passes.kernels.conftest import Data, Kernels, Program
 
 #: An activation for each kind of dot product: pairs, quads, floats.
 KINDS = ("bf16", "int8", "f32")
@@ -38,23 +44,23 @@ each_kind = pytest.mark.parametrize("case", [*SORTED, *STAGED, *MANY])
 
 
 @pytest.fixture(scope="module")
-def program(kernels):
+def program(kernels: Kernels) -> Program:
     return kernels(*CASES)
 
 
 @pytest.fixture(scope="module")
-def exact(program):
+def exact(program: Program) -> Data:
     return program.draw(exact=True)
 
 
 @pytest.fixture(scope="module")
-def usual(program):
+def usual(program: Program) -> Data:
     return program.draw(exact=False)
 
 
-def ids_of(case, program):
+def ids_of(name: str, program: Program) -> NDArray[Any]:
     """Where there are 41 experts, expert e has e rows, which are not together; else at random."""
-    case = program.cases[case]
+    case = program.cases[name]
     if case.experts != 41:
         return case.ids()
     ids = np.repeat(np.arange(41, dtype=np.int32), np.arange(41))
@@ -62,23 +68,23 @@ def ids_of(case, program):
 
 
 @each_case
-def test_kernels_are_used(case, program):
+def test_kernels_are_used(case: str, program: Program) -> None:
     assert all(program.layouts(case))
 
 
 @each_case
-def test_sums_that_are_exact(case, exact):
+def test_sums_that_are_exact(case: str, exact: Data) -> None:
     ids = ids_of(case, exact.program)
     np.testing.assert_array_equal(exact.found(case, ids=ids), exact.wanted(case, ids))
 
 
 @each_case
-def test_sums_that_are_rounded(case, usual):
+def test_sums_that_are_rounded(case: str, usual: Data) -> None:
     usual.check(case, ids_of(case, usual.program))
 
 
 @pytest.mark.parametrize("case", [*SORTED, *CHOSEN, *SHARED[:3]])
-def test_any_choice_of_experts(case, exact):
+def test_any_choice_of_experts(case: str, exact: Data) -> None:
     """All rows by one expert, the first or the last, and by turns."""
     shape = exact.program.cases[case]
     last = shape.experts - 1
@@ -92,7 +98,7 @@ def test_any_choice_of_experts(case, exact):
 
 
 @pytest.mark.parametrize("case", [*SORTED, *CHOSEN])
-def test_an_expert_that_is_none_is_the_last(case, exact):
+def test_an_expert_that_is_none_is_the_last(case: str, exact: Data) -> None:
     shape = exact.program.cases[case]
     ids = shape.ids()
     wrong, wanted = ids.copy(), ids.copy()
@@ -102,7 +108,7 @@ def test_an_expert_that_is_none_is_the_last(case, exact):
 
 
 @each_kind
-def test_threads_do_not_change_a_bit(case, usual):
+def test_threads_do_not_change_a_bit(case: str, usual: Data) -> None:
     ids = ids_of(case, usual.program)
     alone = usual.on(threads=1)
     for _ in range(3):
@@ -110,7 +116,7 @@ def test_threads_do_not_change_a_bit(case, usual):
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if "f32 " in case or "bf16 " in case])
-def test_zeros_and_subnormals(case, exact, formats):
+def test_zeros_and_subnormals(case: str, exact: Data, formats: Formats) -> None:
     """Subnormal activations are zeros, of either sign; small normal ones are what they are."""
     x = exact.activations[case]
     smallest = np.finfo(np.float32).tiny
@@ -126,7 +132,7 @@ def test_zeros_and_subnormals(case, exact, formats):
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if "f32 " in case or "bf16 " in case])
-def test_large_activations(case, usual, formats):
+def test_large_activations(case: str, usual: Data, formats: Formats) -> None:
     x = usual.activations[case]
     large = (x.codes.astype(np.float64) * 2.0**90).astype(x.codes.dtype)
     usual.check(case, ids_of(case, usual.program), formats.floats(x.format, large))

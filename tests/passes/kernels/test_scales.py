@@ -9,8 +9,16 @@ Kernels on tiles multiply sides that have their scales. One that is beyond f32 u
 infinite there, and times zero NaN: that is all that is asked of its column, or row.
 """
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 import pytest
+from numpy.typing import NDArray
+
+from tests.passes.conftest import Formats, Side
+from tests.passes.kernel_cases import Case
+from tests.passes.kernels.conftest import Kernels, Loaded, Program
 
 #: Rows of a call: one tile of rows of each kind of kernel.
 ROWS = 8
@@ -33,40 +41,40 @@ CASES = [
     for weight, activations in MEET.items()
     for activation in activations
 ]
-each_case = pytest.mark.parametrize("case", CASES)
+each_case = pytest.mark.parametrize("name", CASES)
 
 
 @pytest.fixture(scope="module")
-def program(kernels):
+def program(kernels: Kernels) -> Program:
     return kernels(*CASES)
 
 
-def on_tiles(program, case):
+def on_tiles(program: Program, case: Case) -> bool:
     """Whether the kernel of a case multiplies sides that have their scales."""
     kernels = [row["kernel"] for row in program.compiled.report["matmuls"]]
     found = [name for name in kernels if name.startswith(kernel_name(case))]
     return bool(found) and all(name.endswith("_tiles") for name in found)
 
 
-def kernel_name(case):
+def kernel_name(case: Case) -> str:
     """How the name of its kernel begins."""
     return f"mxc_{case.weight}_{case.activation}_1x{case.rows}x{case.columns}x"
 
 
-def check(found, wanted, beyond, message):
+def check(found: NDArray[Any], wanted: NDArray[Any], beyond: NDArray[Any], message: str) -> None:
     """Equal but for what is next to a number beyond f32, which is not finite."""
     np.testing.assert_array_equal(found[~beyond], wanted[~beyond], err_msg=message)
     assert not np.isfinite(found[np.isinf(wanted) & beyond]).any()
 
 
-def ones(case, formats):
+def ones(case: Case, formats: Formats) -> Iterator[tuple[int, Side]]:
     """The identity [block, block] as activations of a case, by calls of ROWS rows."""
     for first in range(0, case.block, ROWS):
         values = np.eye(case.block)[first : first + ROWS].reshape(ROWS, 1, case.block)
         yield first, formats.side(case.activation, values)
 
 
-def read_back(loaded, case, formats):
+def read_back(loaded: Loaded, case: Case, formats: Formats) -> NDArray[Any]:
     """[columns, block]: each element of the weights under its scale."""
     found = np.empty((COLUMNS, case.block), np.float32)
     for first, x in ones(case, formats):
@@ -75,17 +83,17 @@ def read_back(loaded, case, formats):
 
 
 @each_case
-def test_every_code_under_every_scale(case, program, formats):
-    case = program.cases[case]
+def test_every_code_under_every_scale(name: str, program: Program, formats: Formats) -> None:
+    case = program.cases[name]
     codes = np.arange(formats.codes(case.weight), dtype=np.uint8)
     # A block with an element that is not finite is the next test's.
     codes[~np.isfinite(formats.elements(case.weight))] = 0
     # So many columns hold all codes; a load has so many scales.
     width, block = max(1, codes.size // case.block), case.block
-    codes = np.resize(codes, (COLUMNS // width, width, 1, block)).reshape(1, COLUMNS, 1, block)
+    every = np.resize(codes, (COLUMNS // width, width, 1, block)).reshape(1, COLUMNS, 1, block)
     for first in range(0, 256, COLUMNS // width):
         scales = np.repeat(np.arange(first, first + COLUMNS // width), width).astype(np.uint8)
-        weight = formats.mx(case.weight, codes, scales.reshape(1, COLUMNS, 1))
+        weight = formats.mx(case.weight, every, scales.reshape(1, COLUMNS, 1))
         with np.errstate(all="ignore"):
             wanted = weight.values[0].astype(np.float32)
         wanted[np.abs(wanted) < SMALLEST] = 0
@@ -95,10 +103,10 @@ def test_every_code_under_every_scale(case, program, formats):
         check(found, wanted, np.broadcast_to(beyond, wanted.shape), f"scales from {first}")
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.startswith("mxfp8")])
-def test_codes_that_are_not_finite(case, program, formats):
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith("mxfp8")])
+def test_codes_that_are_not_finite(name: str, program: Program, formats: Formats) -> None:
     """Each in its column: times one it is itself, times zero NaN; others are not touched."""
-    case = program.cases[case]
+    case = program.cases[name]
     elements = formats.elements(case.weight)
     special = np.flatnonzero(~np.isfinite(elements))
     one = int(np.flatnonzero(elements == 1)[0])
@@ -119,11 +127,13 @@ def test_codes_that_are_not_finite(case, program, formats):
 
 
 @pytest.mark.parametrize(
-    "case", [case for case in CASES if not case.split()[1].endswith(("f32", "bf16"))]
+    "name", [name for name in CASES if not name.split()[1].endswith(("f32", "bf16"))]
 )
-def test_scales_of_activations(case, program, kernels, formats):
+def test_scales_of_activations(
+    name: str, program: Program, kernels: Kernels, formats: Formats
+) -> None:
     """The same of the other side: one row a scale."""
-    case = program.cases[case]
+    case = program.cases[name]
     rng, block = np.random.default_rng(5), case.block
     codes = rng.integers(0, formats.codes(case.activation), (256, 1, block), dtype=np.uint8)
     scales = np.arange(256, dtype=np.uint8).reshape(256, 1)
@@ -152,7 +162,9 @@ def test_scales_of_activations(case, program, kernels, formats):
 
 
 @pytest.mark.parametrize("activation", ["mxfp4", "mxint8", "int8"])
-def test_blocks_of_zeros_under_large_scales_of_both_sides(activation, program, formats):
+def test_blocks_of_zeros_under_large_scales_of_both_sides(
+    activation: str, program: Program, formats: Formats
+) -> None:
     case = program.cases[f"mxfp4 {activation} 1x{ROWS}x{COLUMNS}x32"]
     large = np.float32(2.0**100) if activation == "int8" else 227
     w = formats.side("mxfp4", np.zeros((1, COLUMNS, 1, 32))).with_scale((...,), 227)

@@ -2,11 +2,14 @@
 
 import json
 from collections import defaultdict
+from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mxc.passes.kernels.cpu.schedule import MOST
 from tests import without_tiles
+from tests.passes.kernels.conftest import Kernels
 
 #: Tiles with a rest, one row, dense, decoded to memory or not, columns that need a mask, rows that
 #: are sorted, activations in integers, a number of rows that comes with the call.
@@ -21,8 +24,9 @@ CASES = (
 )
 
 
-def test_schedules_give_the_same_bits(kernels, tmp_path):
-    file, first, used = tmp_path / "schedules.json", {}, defaultdict(set)
+def test_schedules_give_the_same_bits(kernels: Kernels, tmp_path: Path) -> None:
+    file, used = tmp_path / "schedules.json", defaultdict(set)
+    first: dict[str, NDArray[np.int32]] = {}
     for number in [*range(0, MOST, 2), -1]:
         file.write_text(json.dumps([{"schedule": number}]))
         # A product on tiles has one schedule.

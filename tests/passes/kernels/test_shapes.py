@@ -4,12 +4,14 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.passes.kernels.conftest import Kernels
+
 WEIGHTS = ("mxfp4", "mxfp6e2m3", "mxfp6e3m2", "mxfp8e4m3", "mxfp8e5m2", "mxint8", "bf16", "f32")
 ACTIVATIONS = ("f32", "bf16", "bf16r", "f16", "int8", "mxfp4", "mxfp8e4m3", "mxfp8e5m2", "mxint8")
 
 
 @st.composite
-def cases(draw):
+def cases(draw: st.DrawFn) -> str:
     weight, activation = draw(st.sampled_from(WEIGHTS)), draw(st.sampled_from(ACTIVATIONS))
     columns, depth = draw(st.integers(1, 70)), 32 * draw(st.integers(1, 9))
     rows, groups, of, share = draw(st.integers(1, 20)), 1, "", 1
@@ -35,7 +37,7 @@ def cases(draw):
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(names=st.lists(cases(), min_size=5, max_size=5, unique=True))
-def test_any_shape(names, kernels):
+def test_any_shape(names: list[str], kernels: Kernels) -> None:
     program = kernels(*names)
     exact, usual = program.draw(exact=True), program.draw(exact=False)
     for name in names:

@@ -2,11 +2,13 @@
 
 import pytest
 
+from tests.passes.kernels.conftest import Kernels, Program
+
 WEIGHTS = ("mxfp6e2m3", "int4", "mxfp4", "nvfp4")
 
 
 @pytest.fixture(scope="module")
-def cases(kernels):
+def cases(kernels: Kernels) -> Program:
     names = [
         f"{weight} int8 {size}"
         for weight in WEIGHTS
@@ -15,7 +17,7 @@ def cases(kernels):
     return kernels(*names, target="cpu:x86-64-v3", assembly=True)
 
 
-def test_few_instructions_move_registers(cases):
+def test_few_instructions_move_registers(cases: Program) -> None:
     report = cases.compiled.report
     products = {each["kernel"] for each in report["matmuls"]}
     assert len(products) == len(cases.cases)

@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -38,6 +39,7 @@ def test_tokens_and_text(model: Model) -> None:
 def test_several_prompts(model: Model) -> None:
     prompts = [[1, 2, 3], [4], [5, 6, 0, 1, 2]]
     found = model.generate(prompts, max_new_tokens=3)
+    assert isinstance(found, list)
     assert [each.tokens for each in found] == [greedy(model, prompt, 3) for prompt in prompts]
     texts = model.generate(["w1 w2 w3", "w4"], max_new_tokens=3)
     assert [each.tokens for each in texts] == [each.tokens for each in found[:2]]
@@ -47,7 +49,8 @@ def test_streams(model: Model) -> None:
     stream = model.generate([1, 2, 3], stream=True, max_new_tokens=4, logprobs=2)
     drawn = [piece.drawn for piece in stream if piece.drawn is not None]
     assert [each.token for each in drawn] == greedy(model, [1, 2, 3], 4)
-    assert all(len(each.top) == 2 and each.logprob <= 0 for each in drawn)
+    assert all(len(each.top) == 2 for each in drawn)
+    assert all(each.logprob is not None and each.logprob <= 0 for each in drawn)
 
     async def read() -> list[int]:
         stream = model.generate([1, 2, 3], stream=True, max_new_tokens=4)
@@ -78,7 +81,7 @@ def test_refusals(model: Model, plain_artifact: Path) -> None:
     with pytest.raises(RequestError, match="empty list"):
         model.generate([])
     with pytest.raises(RequestError, match="text, token ids, messages"):
-        model.generate([1.5])
+        model.generate(cast(Any, [1.5]))
     with pytest.raises(RequestError, match="temperature must be"):
         model.generate([1], temperature=-1)
     with pytest.raises(ArtifactError, match="no chat template"):

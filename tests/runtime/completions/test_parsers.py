@@ -1,6 +1,7 @@
 """Answers are taken apart the same however their text is cut, and any tokens are an answer."""
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,7 +17,7 @@ from mxc.runtime.completions.tagged import TaggedParser
 Item = str | tuple[str]
 
 WEATHER = '{"city": "Paris"}'
-HARMONY = {
+HARMONY: dict[str, tuple[list[Item], Any]] = {
     "reasoning and answer": (
         [("<|channel|>",), "analysis", ("<|message|>",), "Think.", ("<|end|>",), ("<|start|>",),
          "assistant", ("<|channel|>",), "final", ("<|message|>",), "Paris.", ("<|return|>",)],

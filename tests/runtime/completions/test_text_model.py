@@ -15,7 +15,7 @@ from mxc.runtime.completions.constraints import Constraint, Tool
 from mxc.runtime.completions.stream import AnswerStream
 from mxc.runtime.completions.text_model import TextModel
 from mxc.runtime.engine.request import Sampling
-from tests.runtime.engine.scripted_model import ScriptedModel
+from tests.runtime.engine.scripted_model import ScriptedModel, script_of
 
 Make = Callable[..., TextModel]
 SCHEMA = {
@@ -30,7 +30,7 @@ USER = [{"role": "user", "content": "What is the capital of France?"}]
 def scripted(make: Make, files: Path, answer: str) -> TextModel:
     model = make(files, ScriptedModel(vocabulary=484))
     ends = model.text.encode("<|return|>")
-    model.engine.model.answer = model.text.encode(answer) + ends
+    script_of(model).answer = model.text.encode(answer) + ends
     return model
 
 
@@ -40,7 +40,7 @@ def test_a_chat_of_gpt_oss(text_model: Make, harmony_files: Path) -> None:
     whole = model.start(model.chat(USER)).result()
     assert (whole.text, whole.reasoning) == ("It is Paris – übrigens.", "Easy.")
     assert whole.finish_reason == "stop"
-    assert whole.tokens == list(model.engine.model.answer)
+    assert whole.tokens == list(script_of(model).answer)
     kinds = {k for k, d in zip(whole.kinds, whole.drawn, strict=True) if d.token in model.ends}
     assert kinds == {None}
 
@@ -53,7 +53,7 @@ def test_stop_strings_end_the_content(text_model: Make, harmony_files: Path, sto
     assert whole.text == "So it is Paris".split(stop)[0]
     assert whole.reasoning == "It is Paris."
     assert whole.finish_reason == "stop"
-    assert len(whole.tokens) < len(model.engine.model.answer), "the model was not asked further"
+    assert len(whole.tokens) < len(script_of(model).answer), "the model was not asked further"
 
 
 def test_plain_text_goes_on(text_model: Make, harmony_files: Path) -> None:
@@ -165,12 +165,14 @@ def test_leaving_a_stream_cancels_it(text_model: Make, harmony_files: Path) -> N
     assert all(pages.used == 0 for pages in model.engine.counts.store.pages)
 
 
-def test_an_error_of_the_engine_reaches_the_reader(text_model: Make, harmony_files: Path) -> None:
+def test_an_error_of_the_engine_reaches_the_reader(
+    text_model: Make, harmony_files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = text_model(harmony_files)
 
     def broken(plan: object) -> np.ndarray:
         raise RuntimeError("the device is gone")
 
-    model.engine.model.step = broken
+    monkeypatch.setattr(model.engine.model, "step", broken)
     with pytest.raises(RuntimeError, match="the device is gone"):
         model.start(model.plain("one")).result()

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from mxc.runtime.completions.text_model import TextModel
 from mxc.runtime.steps import PageKind, StepPlan
 
 
@@ -49,3 +50,10 @@ class ScriptedModel:
 
     def copy_state(self, source: int, target: int) -> None:
         raise AssertionError("the model has no states")
+
+
+def script_of(model: TextModel) -> ScriptedModel:
+    """The model below a text model that a test has made of one."""
+    found = model.engine.model
+    assert isinstance(found, ScriptedModel)
+    return found

@@ -35,7 +35,9 @@ def alone(model: Model, prompt: list[int], count: int, sampling: Sampling) -> li
 
 @pytest.mark.parametrize("stateful", [True, False])
 @pytest.mark.parametrize("seed", range(4))
-def test_random_arrivals(memory_artifact: Path, toy_artifact: Path, seed: int, stateful) -> None:
+def test_random_arrivals(
+    memory_artifact: Path, toy_artifact: Path, seed: int, stateful: bool
+) -> None:
     """Arrivals, cancels and preemption; prefixes are shared where there is no state."""
     chance = random.Random(seed)
     model = load(memory_artifact if stateful else toy_artifact)
@@ -89,8 +91,8 @@ def test_preemption(memory_artifact: Path) -> None:
     engine.close()
 
 
-def record(**fields: object) -> ModelRecord:
-    given = {
+def record(**fields: Any) -> ModelRecord:
+    given: dict[str, Any] = {
         "architecture": "x",
         "vocab_size": 7,
         "max_sequence_length": 6400,

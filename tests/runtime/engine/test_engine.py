@@ -6,6 +6,7 @@ import random
 import threading
 import time
 import weakref
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -66,7 +67,7 @@ def no_page_is_used(engine: Engine) -> bool:
 
 
 @pytest.fixture
-def engine():
+def engine() -> Iterator[Callable[..., Engine]]:
     made: list[Engine] = []
 
     def make(model: PagedModel | None = None, **limits: int) -> Engine:
@@ -80,7 +81,7 @@ def engine():
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_tokens_are_those_of_the_request_alone(engine, seed: int) -> None:
+def test_tokens_are_those_of_the_request_alone(engine: Callable[..., Engine], seed: int) -> None:
     """Random prompts, some with one beginning, random options, arrivals and cancels, few pages."""
     chance = random.Random(seed)
     model = PagedModel(
@@ -119,7 +120,7 @@ def test_tokens_are_those_of_the_request_alone(engine, seed: int) -> None:
     assert no_page_is_used(made)
 
 
-def test_preempted_requests_go_on_where_they_were(engine) -> None:
+def test_preempted_requests_go_on_where_they_were(engine: Callable[..., Engine]) -> None:
     """Two sequences whose pages together are more than there are."""
     made = engine(PagedModel(full_pages=12, window_pages=8, context=48), tokens=16)
     prompts = [[1] * 20, [2] * 20]
@@ -133,7 +134,7 @@ def test_preempted_requests_go_on_where_they_were(engine) -> None:
     assert no_page_is_used(made)
 
 
-def test_a_beginning_is_computed_once(engine) -> None:
+def test_a_beginning_is_computed_once(engine: Callable[..., Engine]) -> None:
     model = PagedModel()
     made = engine(model)
     prompt = list(range(20))
@@ -152,7 +153,7 @@ def test_a_beginning_is_computed_once(engine) -> None:
     assert again.tokens == alone(prompt + heard[0].tokens + [5], 2, Sampling())
 
 
-def test_pages_that_were_used_longest_ago_go_first(engine) -> None:
+def test_pages_that_were_used_longest_ago_go_first(engine: Callable[..., Engine]) -> None:
     made = engine(PagedModel(full_pages=12, window_pages=12, context=48))
     first, second, third = [1] * 17, [2] * 17, [3] * 17
 
@@ -169,7 +170,7 @@ def test_pages_that_were_used_longest_ago_go_first(engine) -> None:
     assert cached(second) < 16
 
 
-def test_decoding_goes_before_prompts(engine) -> None:
+def test_decoding_goes_before_prompts(engine: Callable[..., Engine]) -> None:
     model = PagedModel()
     made = engine(model, tokens=8)
     talker, reader = Heard(), Heard()
@@ -183,7 +184,7 @@ def test_decoding_goes_before_prompts(engine) -> None:
     assert all(len(plan.tokens) <= 8 for plan in model.steps)
 
 
-def test_refusals(engine) -> None:
+def test_refusals(engine: Callable[..., Engine]) -> None:
     model = PagedModel(full_pages=4, window_pages=4, context=64)
     made = engine(model, queue=1)
     for prompt, count, said in (
@@ -208,7 +209,7 @@ def test_refusals(engine) -> None:
     assert running.outcome().reason == waits.outcome().reason == "length"
 
 
-def test_listeners_stop_and_fail_alone(engine) -> None:
+def test_listeners_stop_and_fail_alone(engine: Callable[..., Engine]) -> None:
     made = engine()
     short, whole = Heard(stop_after=2), Heard()
 
@@ -226,7 +227,7 @@ def test_listeners_stop_and_fail_alone(engine) -> None:
     assert no_page_is_used(made)
 
 
-def test_a_failed_step_ends_everything_with_its_error(engine) -> None:
+def test_a_failed_step_ends_everything_with_its_error(engine: Callable[..., Engine]) -> None:
     model = PagedModel()
     made = engine(model)
     heard = Heard()
@@ -238,7 +239,7 @@ def test_a_failed_step_ends_everything_with_its_error(engine) -> None:
         made.submit(request([1], 4, Heard()))
 
 
-def test_closing_answers_everybody(engine) -> None:
+def test_closing_answers_everybody(engine: Callable[..., Engine]) -> None:
     model = PagedModel(seconds=0.01)
     made = engine(model, sequences=1)
     heard = [Heard() for _ in range(3)]
@@ -265,7 +266,7 @@ def test_an_engine_that_nobody_uses_is_freed(monkeypatch: pytest.MonkeyPatch) ->
     assert gone() is None
 
 
-def test_logprobs_are_the_models_own(engine) -> None:
+def test_logprobs_are_the_models_own(engine: Callable[..., Engine]) -> None:
     made = engine()
     heard = Heard()
     sampling = Sampling(logit_bias={3: 100.0}, top_logprobs=4, temperature=1.0, seed=1)

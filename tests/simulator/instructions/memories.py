@@ -150,7 +150,7 @@ def check(i: Instruction, name: str, w: Waves, memory: Array, at: Array) -> None
             wanted = loaded(model, int(at[lane]), name, old) if lanes[0, lane] else old
             assert [int(register(w, 8 + n)[0, lane]) for n in range(count)] == wanted
         return
-    for lane in np.flatnonzero(lanes[0]):
+    for lane in np.flatnonzero(lanes[0]).tolist():
         raw = data[0, lane].tobytes()
         raw = raw[2:] if half == "hi" else raw
         model[at[lane] : at[lane] + size] = np.frombuffer(raw[:size], np.uint8)

@@ -262,8 +262,8 @@ def test_atomic(text: str, mode: int, instructions: dict[str, Instruction]) -> N
             assert same(name, got, int(model[at])), (wave, lane)
         values = [int(d[wave, lane]) for d in data]
         model[at] = wanted_value(name, int(model[at]), values, keep)
-    for at, (found, wanted) in enumerate(zip(read(), model, strict=True)):
-        assert same(name, int(found), int(wanted)), (at, hex(found), hex(wanted))
+    for place, (found, wanted) in enumerate(zip(read(), model, strict=True)):
+        assert same(name, int(found), int(wanted)), (place, hex(found), hex(wanted))
 
 
 @pytest.mark.parametrize("name", [name for name in MEMORY if name.startswith("flat_")])

@@ -102,8 +102,8 @@ def test_what_is_scaled(assemble: Callable[..., CodeObjectKernel]) -> None:
             texts[width], (first, second), (denominator, numerator), (20, 26), strict=True
         ):
             apply(found[line], w)
-            bits = held(w.v, at, (1, 64), width == 64).astype(BITS[width])
-            assert (bits.view(FLOAT[width]) == FLOAT[width](of * factor)).all(), (numerator, line)
+            got = held(w.v, at, (1, 64), width == 64).astype(BITS[width])
+            assert (got.view(FLOAT[width]) == FLOAT[width](of * factor)).all(), (numerator, line)
         assert (w.mask(VCC) == mask).all(), (width, numerator, denominator)
 
 

@@ -277,4 +277,4 @@ def test_first_set_of_indices_where_cbsz_says_so() -> None:
         assert step is not None
         step(w)
         results.append(get(w, target))
-    np.testing.assert_array_equal(*results)
+    np.testing.assert_array_equal(results[0], results[1])

@@ -154,7 +154,7 @@ def test_rounding(
     w = waves(mode=0x3F0 | mode | mode << 2)
     tied = name in VALU and VALU[name].tied
     literal = {"v_fmamk_f32": 1, "v_fmaak_f32": 2}.get(name)
-    bits = []
+    bits: list[Any] = []
     for n, kind in enumerate(ins):
         values = samples({"w": "u", "s": "u"}.get(kind, kind), 64, rng).reshape(1, 64)
         if kind in "hfd" and n and rng.random() < 0.9:
@@ -177,11 +177,11 @@ def test_rounding(
     apply(instructions[name], w, changes_mode=changes)
     found = held(w.v, 32, (1, 64), out == "d")
     for lane in range(64):
-        values = [value_of(kind, int(b[0, lane])) for kind, b in zip(ins, bits, strict=True)]
-        if not all(isinstance(v, int) or np.isfinite(v) for v in values):
+        numbers = [value_of(kind, int(b[0, lane])) for kind, b in zip(ins, bits, strict=True)]
+        if not all(isinstance(v, int) or np.isfinite(v) for v in numbers):
             continue
         got = int(found[0, lane]) & (1 << width) - 1
-        exact, negative = exact_of(name, values)
+        exact, negative = exact_of(name, numbers)
         if exact == 0:
             wanted = negative if negative is not None else mode == DOWN
             assert got == (1 << width - 1) * int(wanted), (name, values)
@@ -277,8 +277,8 @@ def exact_integer(name: str, a: int, b: int, c: int) -> int:
         )
     if "sad" in plain:
         width = 8 if "u8" in plain else 16 if "u16" in plain else 32
-        pairs = list(zip(parts(a, width), parts(b, width), strict=True))
-        far = sum(abs(x - y) for x, y in pairs if y or not plain.startswith("msad"))
+        beside = list(zip(parts(a, width), parts(b, width), strict=True))
+        far = sum(abs(x - y) for x, y in beside if y or not plain.startswith("msad"))
         return (far << 16 if "hi" in plain else far) + c
     if plain.startswith("mad"):
         if plain.endswith("24"):
@@ -308,13 +308,13 @@ def test_integers_that_saturate(name: str, instructions: dict[str, Instruction])
     narrow = out in "ws"
     for lane in range(64):
         for place in range(2 if packed else 1):
-            values = []
+            given: list[int] = []
             for n, kind in enumerate(ins):
                 word = int(bits[n][lane]) >> 16 * place
-                values.append(
+                given.append(
                     {"u": word, "i": signed(word), "w": word & 0xFFFF}.get(kind, signed(word, 16))
                 )
-            raw = [v & 0xFFFFFFFF if "dot" in name and n < 2 else v for n, v in enumerate(values)]
+            raw = [v & 0xFFFFFFFF if "dot" in name and n < 2 else v for n, v in enumerate(given)]
             exact = exact_integer(name, *(raw + [0] * (3 - len(raw)))[:3])
             wanted = max(low, min(high, exact)) & (0xFFFF if narrow else 0xFFFFFFFF)
             found = int(register(w, 32)[0, lane]) >> 16 * place

@@ -155,12 +155,12 @@ class Expression:
             wide = token.endswith("LL")
             return make("u" if "U" in token else "i", 64 if wide else 32, int(digits, 0))
         if token in ("INF", "NAN", "PI"):
-            number = np.pi if token == "PI" else float(token.lower())
+            named = np.pi if token == "PI" else float(token.lower())
             if self.peek() == "." and re.fullmatch(r"f\d+", self.tokens[self.at + 1]):
                 width = int(self.tokens[self.at + 1][1:])
                 self.at += 2
-                return Value("f", width, FLOAT[width](number))
-            return Value("f", 64, np.float64(number))
+                return Value("f", width, FLOAT[width](named))
+            return Value("f", 64, np.float64(named))
         if token == "WAVE_MODE":
             self.take(".")
             assert self.take() == "IEEE"
@@ -244,7 +244,8 @@ def execute(lines: list[str], scope: dict[str, Any]) -> None:
 
 def block(lines: list[str], at: int) -> tuple[int, list[tuple[str | None, list[str]]]]:
     """The end of an if or for, and its branches."""
-    depth, branches = 0, []
+    depth = 0
+    branches: list[tuple[str | None, list[str]]] = []
     condition: str | None = re.sub(r"^(if|for) | then$| do$", "", lines[at])
     start = at + 1
     for n in range(at, len(lines)):

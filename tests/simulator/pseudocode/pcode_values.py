@@ -11,8 +11,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-FLOAT = {16: np.float16, 32: np.float32, 64: np.float64}
-BITS = {16: np.uint16, 32: np.uint32, 64: np.uint64}
+FLOAT: dict[int, Any] = {16: np.float16, 32: np.float32, 64: np.float64}
+BITS: dict[int, Any] = {16: np.uint16, 32: np.uint32, 64: np.uint64}
 
 
 @dataclass
@@ -46,13 +46,19 @@ def arithmetic(op: str, a: Value, b: Value) -> Value:
     if "f" in (a.kind, b.kind):
         width = max(v.width for v in (a, b) if v.kind == "f")
         x, y = (FLOAT[width](v.number) for v in (a, b))
-        run = {"+": np.add, "-": np.subtract, "*": np.multiply, "/": np.divide, "**": np.power}
+        run: dict[str, Any] = {
+            "+": np.add,
+            "-": np.subtract,
+            "*": np.multiply,
+            "/": np.divide,
+            "**": np.power,
+        }
         return Value("f", width, run[op](x, y))
     width = max(a.width, b.width)
     kind = "u" if "u" in (a.kind, b.kind) else "i"
     x, y = int(a.number), int(b.number)
-    run = {"+": x + y, "-": x - y, "*": x * y} if op in "+-*" else {"/": x // y if y else 0}
-    return make(kind, width, run[op])
+    found = {"+": x + y, "-": x - y, "*": x * y} if op in "+-*" else {"/": x // y if y else 0}
+    return make(kind, width, found[op])
 
 
 def saturated(kind: str, width: int) -> Callable[[Value], Value]:

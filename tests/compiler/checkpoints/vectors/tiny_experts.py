@@ -1,6 +1,7 @@
 """Tiny models with experts, and what a library made of their weights, as transformers has them."""
 
 import json
+from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -37,7 +38,7 @@ CONFIGS = {
 }
 
 
-def model(name):
+def model(name: str) -> torch.nn.Module:
     """A model in bfloat16 whose numbers are of different sizes from row to row."""
     of, config, more = CONFIGS[name]
     torch.manual_seed(0)
@@ -49,7 +50,7 @@ def model(name):
     return made
 
 
-def shorten(folder):
+def shorten(folder: Path) -> None:
     """config.json, and what it says, as a few lines that do not change."""
     (folder / "generation_config.json").unlink(missing_ok=True)
     for file in folder.glob("*.json"):
@@ -57,7 +58,7 @@ def shorten(folder):
         file.write_text(json.dumps(raw, indent=1, sort_keys=True) + "\n")
 
 
-def write_values(folder, name, found):
+def write_values(folder: Path, name: str, found: dict[str, torch.Tensor]) -> None:
     """`values.safetensors`: what is stored, with the weights `found` [out, in] in their places.
 
     In the names and the order of transformers' module in float32, all experts in one tensor.
@@ -74,9 +75,10 @@ def write_values(folder, name, found):
     save_file(values, folder / "values.safetensors")
 
 
-def stacked(values, turned):
+def stacked(values: dict[str, torch.Tensor], turned: bool) -> dict[str, torch.Tensor]:
     """Experts that are apart as one tensor a projection, [E, in, out] where `turned`."""
-    done, parts = {}, {}
+    done: dict[str, torch.Tensor] = {}
+    parts: dict[tuple[str, str], dict[int, torch.Tensor]] = {}
     for key, value in values.items():
         layer, mark, rest = key.partition(".experts.")
         number, _, end = rest.partition(".")

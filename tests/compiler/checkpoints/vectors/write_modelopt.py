@@ -30,7 +30,7 @@ CONFIGS = {
 }
 
 
-def main(root):
+def main(root: Path) -> None:
     for name, config in CONFIGS.items():
         torch.manual_seed(0)
         model = LlamaForCausalLM(
@@ -63,7 +63,7 @@ def main(root):
         save_file(dequantized(folder, name), folder / "values.safetensors")
 
 
-def keep(folder):
+def keep(folder: Path) -> None:
     """Two layers are enough."""
     stored = load_file(folder / "model.safetensors")
     few = {k: v for k, v in stored.items() if ".up_proj" not in k and ".down" not in k}
@@ -77,7 +77,7 @@ def keep(folder):
     )
 
 
-def dequantized(folder, name):
+def dequantized(folder: Path, name: str) -> dict[str, torch.Tensor]:
     stored = load_file(folder / "model.safetensors")
     found = {}
     for key in [k for k in stored if k.endswith(".weight_scale")]:
@@ -100,7 +100,7 @@ def dequantized(folder, name):
     return found
 
 
-def experts(root):
+def experts(root: Path) -> None:
     """The experts of gpt-oss, which are quantized along their inputs and stored turned."""
     folder, ids = root / "modelopt-gpt-oss", torch.arange(16)[None]
     tiny = mtq.quantize(model("gpt-oss"), copy.deepcopy(CONFIGS["nvfp4"]), lambda m: m(ids))

@@ -14,6 +14,7 @@ linear layer for each projection of each expert, all in mxfp4.
 import json
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -35,7 +36,7 @@ EXCLUDED = {
 GROUP = {"ch_axis": -1, "is_dynamic": False}
 
 
-def legacy(element):
+def legacy(element: str) -> QTensorConfig:
     return QTensorConfig(
         dtype=Dtype.mx,
         mx_element_dtype=element,
@@ -46,12 +47,12 @@ def legacy(element):
     )
 
 
-def mx(name, recipe):
+def mx(name: str, recipe: str) -> QTensorConfig:
     spec = getattr(specs, f"OCP_{name}Spec")
     return spec(scale_calculation_mode=recipe, **GROUP).to_quantization_spec()
 
 
-def layers():
+def layers() -> Iterator[tuple[str, dict[str, QTensorConfig]]]:
     yield (
         "current",
         {
@@ -74,7 +75,7 @@ def layers():
     )
 
 
-def main(root):
+def main(root: Path) -> None:
     for name, of_layers in layers():
         torch.manual_seed(0)
         config = LlamaConfig(
@@ -121,7 +122,12 @@ def main(root):
             write_legacy(folder, root / "quark-legacy", weights, of_layers)
 
 
-def write_legacy(source, folder, weights, of_layers):
+def write_legacy(
+    source: Path,
+    folder: Path,
+    weights: dict[str, torch.Tensor],
+    of_layers: dict[str, QTensorConfig],
+) -> None:
     """The checkpoint of `source` with each block after its scale."""
     shutil.copytree(source, folder)
     tensors = load_file(source / "model.safetensors")
@@ -140,7 +146,7 @@ def write_legacy(source, folder, weights, of_layers):
     save_file(values, folder / "values.safetensors")
 
 
-def dequantized(folder, of_layers):
+def dequantized(folder: Path, of_layers: dict[str, QTensorConfig]) -> dict[str, torch.Tensor]:
     """Each weight by Quark's own unpacking and kernels, from the tensors of the file."""
     import quark.torch.kernel  # registers the operations
 
@@ -173,7 +179,7 @@ def dequantized(folder, of_layers):
     return found
 
 
-def experts(root):
+def experts(root: Path) -> None:
     for name in CONFIGS:
         tiny, folder = model(name), root / f"quark-{name}"
         preprocess_for_quantization(tiny)
@@ -195,7 +201,7 @@ def experts(root):
         write_values(folder, name, found)
 
 
-def mxfp4(stored, module):
+def mxfp4(stored: dict[str, torch.Tensor], module: str) -> torch.Tensor:
     """A weight of a group of 32 by Quark's unpacking and its kernel."""
     import quark.torch.kernel  # registers the operations
 

@@ -125,7 +125,7 @@ class _Workgroups(LaneMoves, LaneAddresses):
         values = self.values
         for op in block.operations:
             name = op.name
-            given = [values.get(v) for v in op.operands]
+            given: list[Any] = [values.get(v) for v in op.operands]
             if name in _ENDS:
                 return given
             if name in _INTEGERS:
@@ -157,10 +157,10 @@ class _Workgroups(LaneMoves, LaneAddresses):
                 return np.tile(raw.astype(np.uint64), (self.threads, 1))
         if isinstance(attribute, ir.FloatAttr):
             number = np.array([attribute.value], FLOATS[str(attribute.type)])
-            raw = int(raw_of(number)[0])
+            whole = int(raw_of(number)[0])
         else:
-            raw = int(attribute.value) & ((1 << width) - 1)
-        return np.full((self.threads, count), raw, np.uint64)
+            whole = int(attribute.value) & ((1 << width) - 1)
+        return np.full((self.threads, count), whole, np.uint64)
 
     def gpu_thread_id(self, op: Operation) -> list[Any]:
         return [np.arange(self.threads, dtype=np.uint64)[:, None] % np.uint64(self.size)]

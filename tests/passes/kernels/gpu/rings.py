@@ -34,6 +34,7 @@ from mxc.passes.kernels.gpu.ring.kernel import Ring, StagedProduct
 from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION
 from mxc.passes.kernels.gpu.schedule import GpuSchedule
 from mxc.passes.kernels.gpu.sides import ScaledBlocks
+from mxc.passes.kernels.gpu.stream import StreamKernel
 from mxc.passes.kernels.reshapes import as_tensor
 from mxc.simulator.code.code_object import CodeObjectKernel, read_kernels
 from mxc.simulator.run.launch import launch
@@ -177,7 +178,7 @@ def drains(assembly: str) -> bool:
     return "vmcnt(0)" in assembly[assembly.rindex("offen lds") :]
 
 
-def program(kernels: Sequence[StagedProduct]) -> str:
+def program(kernels: Sequence[StagedProduct | StreamKernel]) -> str:
     """A program with a function for each kernel, which only calls it."""
     with new_context(), ir.Location.unknown():
         module = ir.Module.create()
@@ -258,9 +259,8 @@ def simulate(
     observed = TranslatedKernel(kernel, observed=True)
     assert not observed.unmodelled
     sanitizer, counter = Sanitizer(), Counter()
-    launch(
-        observed, tuple(case.kernel.workgroups), given, observer=ObserverGroup([sanitizer, counter])
-    )
+    workgroups: Any = tuple(case.kernel.workgroups)
+    launch(observed, workgroups, given, observer=ObserverGroup([sanitizer, counter]))
     return Run(out, wanted.reshape(rows, case.n), sanitizer, counter)
 
 

@@ -185,8 +185,8 @@ def test_a_key_spoils_the_rows_that_see_it_alone(target: str, case: Case, attend
     poison = np.inf if case.pool == "f32" else np.nan
     given = draw(case, [(5, 60), (1, 290)])
     found = attend(target, case, given)
-    wanted, allowed = expected(case, given)
-    allowed = allowed + 2.0**-8 * np.abs(wanted) * case.rounded
+    wanted, bound = expected(case, given)
+    allowed = bound + 2.0**-8 * np.abs(wanted) * case.rounded
     for run, key in ((0, 62), (1, 285)):
         rows, positions = given.rows_of(run), given.positions[given.rows_of(run)]
         sees = np.array([case.first_seen(p) <= key <= p for p in positions])
@@ -232,7 +232,7 @@ def test_a_value_without_weight_is_not_there(
 def test_without_sinks(target: str, case: Case, attend: Attend) -> None:
     """Heads without one, beside heads whose sink takes all of the weight."""
     given = draw(case, [(3, 254), (1, 300)])
-    given.sinks.flat = np.resize([-np.inf, 60.0], given.sinks.size)
+    given.sinks.flat[:] = np.resize([-np.inf, 60.0], given.sinks.size)
     check(attend(target, case, given), case, given)
 
 
@@ -255,7 +255,7 @@ def test_registers_are_enough(
     the other tests run."""
     large = [case for case in LARGE if case not in BY_TARGET[target]]
     found = resources(program(large).decode(), target)
-    kernels = {}
+    kernels: dict[Any, Any] = {}
     for use, cases in ((found, large), (compiled(target).resources, BY_TARGET[target])):
         own = {name: each for name, each in use.items() if name.startswith("mxc_attention")}
         assert len(own) >= 2 * len(cases)

@@ -80,7 +80,7 @@ def attend(target: str, case: Case, given: Inputs, pieces: int) -> NDArray[np.fl
         main = joined.removesuffix("_joined")
         lane_interpreter.run(module, flat, scalars, main)
         lane_interpreter.run(module, [flat[5], flat[2], flat[3], flat[6]], scalars, joined)
-    found = flat[6].view(kind)
+    found: NDArray[Any] = flat[6].view(kind)
     if case.rounded:
         found = (found.astype(np.uint32) << 16).view(np.float32)
     return found.reshape(*queries.shape[:3], case.mixed)

@@ -158,7 +158,7 @@ def interpreted(target: str, case: Case, given: Inputs, start: int, backwards: b
             and "attention" in (name := ir.StringAttr(op.attributes["sym_name"]).value)
         ]
         lane_interpreter.run(module, flat, scalars, name, backwards=backwards)
-    whole = flat[-1].view(kind)
+    whole: NDArray[Any] = flat[-1].view(kind)
     if case.rounded:
         whole = (whole.astype(np.uint32) << 16).view(np.float32)
     return whole.reshape(*queries.shape[:3], case.mixed)

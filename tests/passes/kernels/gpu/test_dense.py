@@ -6,7 +6,7 @@ is among the others.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import ml_dtypes
 import numpy as np
@@ -76,7 +76,7 @@ class Case:
             self.experts,
             schedule,
             self.share,
-            decoded=self.rhs,
+            decoded=cast(Any, self.rhs),
         )
 
 

@@ -135,7 +135,7 @@ class Program:
                 for case in CASES:
                     build(case, parameters)
             text = str(module).encode()
-        given = [
+        given: list[dict[str, Any]] = [
             {"n": case.n, "k": case.k, "schedule": SCHEDULES[case.name][: 3 if RING[target] else 2]}
             for case in CASES
             if case.name in SCHEDULES
@@ -212,7 +212,7 @@ def arguments(case: Case, rows: int) -> tuple[list[Array], Array]:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_products(case: Case, compiled: Program) -> None:
     kept: list[Array] = []
-    kernels = set()
+    kernels: set[Any] = set()
     for rows in reversed(ROWS):
         given, wanted = arguments(case, rows)
         results = compiled(case.name, *given)
@@ -228,9 +228,9 @@ def test_products(case: Case, compiled: Program) -> None:
             # Sums differ in their last bits, which may be a tie.
             assert (~same).sum() <= same.size // 100
             continue
-        stored, most = (BF16, 4e-3) if case.after == "round" else (np.float32, 2e-6)
+        stored, bound = (BF16, 4e-3) if case.after == "round" else (np.float32, 2e-6)
         error = np.abs(results[0].view(stored).reshape(wanted.shape).astype(float) - wanted)
-        assert error.max(initial=0) <= most * np.abs(wanted).max(initial=0)
+        assert error.max(initial=0) <= bound * np.abs(wanted).max(initial=0)
     if case.name in SCHEDULES:
         assert len(kernels) > 1
 

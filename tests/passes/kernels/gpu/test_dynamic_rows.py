@@ -116,7 +116,7 @@ def build(case: Case) -> None:
         if case.source:
             x, s = quantize_mx(left[0], case.lhs, "even")
         else:
-            x, s = (left[0], None) if case.lhs in FLOATS else elements(*left, case.lhs)
+            x, s = (left[0], None) if case.lhs in FLOATS else elements(left[0], left[1], case.lhs)
         if case.experts:
             right, factors = gather(right, more[0]), gather(factors, more[0])
         y = scaled_contraction(
@@ -148,7 +148,7 @@ def gate(y: ir.Value) -> ir.Value:
 
 
 @pytest.fixture(scope="module")
-def compiled(watched: Callable[[str], Any]) -> Any:
+def compiled(watched: Callable[..., Any]) -> Any:
     with new_context(), ir.Location.unknown():
         module = ir.Module.create()
         with ir.InsertionPoint(module.body):

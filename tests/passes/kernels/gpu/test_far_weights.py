@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -48,12 +49,12 @@ class Streamed(Case):
     """A case without a ring."""
 
     @property
-    def kernel(self) -> StreamKernel:
+    def kernel(self) -> Any:
         schedule = GpuSchedule(
             instruction=TileInstruction(16), tiles=self.tiles, waves=self.waves, transport="stream"
         )
-        sides = [scaled(each, self.k // 32) for each in (self.lhs, self.rhs)]
-        return StreamKernel(*sides, self.groups, self.m, self.n, self.experts, schedule)
+        lhs, rhs = (scaled(each, self.k // 32) for each in (self.lhs, self.rhs))
+        return StreamKernel(lhs, rhs, self.groups, self.m, self.n, self.experts, schedule)
 
 
 STREAMS = [Streamed(F4, E4M3, 5, 84, 544, tiles=(1, 2), waves=(1, 2, 1))]

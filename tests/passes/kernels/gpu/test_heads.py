@@ -221,7 +221,8 @@ def draw(case: Case, rows: int) -> tuple[list[Array], Array]:
     most, whole, pairs = max(ROWS), sum(case.columns), case.pairs or case.depth // 2
     x, left = operand(rng, [most, case.k], case.lhs)
     if case.rhs in FLOATS:
-        x, w, right = [x[0].reshape(most, case.k)], [], weights(case).astype(np.float64)
+        w: list[Array] = []
+        x, right = [x[0].reshape(most, case.k)], weights(case).astype(np.float64)
     else:
         w, right = operand(rng, [whole, case.k], case.rhs)
     product = left @ right.T

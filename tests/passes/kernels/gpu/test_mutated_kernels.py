@@ -9,6 +9,7 @@ import pytest
 from iree.compiler import ir
 
 from tests.passes.attention_cases import Case, check, draw
+from tests.passes.kernels.gpu import lane_interpreter
 from tests.passes.kernels.gpu import test_attention_of_32 as attention
 from tests.passes.kernels.gpu import test_waves_of_32 as products
 from tests.passes.kernels.gpu.test_stream import E2M3, E4M3, F4
@@ -35,9 +36,9 @@ def changed(module: ir.Module, was: str, becomes: str) -> ir.Module:
 def test_products(
     target: str, rhs: str, was: str, becomes: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = products.lane_interpreter.run
+    run = lane_interpreter.run
     monkeypatch.setattr(
-        products.lane_interpreter,
+        lane_interpreter,
         "run",
         lambda module, *given: run(changed(module, was, becomes), *given),
     )

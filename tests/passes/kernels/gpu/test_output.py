@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pytest
 from iree.compiler import ir
 from iree.compiler.dialects import arith, func, tensor
+from numpy.typing import NDArray
 
 from mxc.dialects.boundary import pack, unpack
 from mxc.dialects.context import new_context
@@ -145,7 +146,7 @@ def operands(case: Case) -> tuple[Quantized, Quantized]:
 
 
 @pytest.fixture(scope="module")
-def compiled(watched: Callable[[str], Any]) -> Any:
+def compiled(watched: Callable[..., Any]) -> Any:
     with new_context(), ir.Location.unknown():
         module = ir.Module.create()
         with ir.InsertionPoint(module.body):
@@ -159,9 +160,8 @@ def test_results_are_what_the_reference_says(case: Case, compiled: Any) -> None:
     lhs, rhs = operands(case)
     bias = np.arange(case.n, dtype=np.float32) / 4
     with np.errstate(over="ignore", invalid="ignore"):
-        y = (dequantize(lhs).astype(np.float64) @ dequantize(rhs).astype(np.float64).T).astype(
-            np.float32
-        )
+        exact = dequantize(lhs).astype(np.float64) @ dequantize(rhs).astype(np.float64).T
+        y: NDArray[Any] = exact.astype(np.float32)
         y = y.T if case.axis == -2 else y
         if case.gated:
             y = (y + bias)[:, : case.n // 2] * (y + bias)[:, case.n // 2 :]

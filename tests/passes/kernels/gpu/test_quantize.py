@@ -66,7 +66,7 @@ def floats(name: str, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
     bits[::2] &= np.uint32(0xFFF80000)
     spread = rng.integers(0, 12, (count, 32)) * rng.integers(0, 4, (count, 1))
     exponent = np.maximum(rng.integers(0, 255, (count, 1)) - spread, 0)
-    bits = bits & 0x807FFFFF | exponent.astype(np.uint32) << 23
+    bits = bits & np.uint32(0x807FFFFF) | exponent.astype(np.uint32) << np.uint32(23)
     x = bits.view(np.float32)
     first = edges(FORMATS[name].element, rng)[:count]
     x[: len(first)] = first

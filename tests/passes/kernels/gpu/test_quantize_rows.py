@@ -85,7 +85,10 @@ def numbers(shape: tuple[int, ...], dtype: Any) -> npt.NDArray[np.generic]:
     small = dtype == np.float16
     x *= np.exp2(rng.integers(-9 if small else -90, 9 if small else 90, (*shape[:-1], 1)))
     flat = x.reshape(-1, shape[-1])
-    flat[0] = np.resize(np.float32([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5, 6, -0.0]), shape[-1]) * 448
+    flat[0] = (
+        np.resize(np.array([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5, 6, -0.0], np.float32), shape[-1])
+        * 448
+    )
     flat[1, :16], flat[1, -16:] = 0, flat[1, -16:] * np.float32(2.0**-20)
     # The largest of a row is the last number, or the first.
     flat[-1, -1] = 4 * np.abs(flat[-1]).max()

@@ -105,8 +105,9 @@ def test_an_expert_behind_more_than_2_gib(compiled: Callable[[Case], Compiled]) 
         weights[expert * elements :][:elements] = b.reshape(2, -1)[at]
         factors[expert * scales :][:scales] = q.reshape(2, -1)[at]
     out = np.full((2 * case.m, case.n), np.nan, np.float32)
-    given = [a, p, ids, weights, factors, out]
-    launch(TranslatedKernel(compiled(case).kernel), tuple(case.kernel.workgroups), given)
+    given: list[Any] = [a, p, ids, weights, factors, out]
+    workgroups: Any = tuple(case.kernel.workgroups)
+    launch(TranslatedKernel(compiled(case).kernel), workgroups, given)
     wanted = left.reshape(2, case.m, -1) @ np.swapaxes(right.reshape(2, case.n, -1), 1, 2)
     error = np.abs(out - wanted.reshape(out.shape)).max() / np.abs(wanted).max()
     assert error < 1e-6

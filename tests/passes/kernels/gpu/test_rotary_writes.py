@@ -196,7 +196,7 @@ def draw(case: Case, rows: int) -> list[Array]:
     values = rng.normal(size=(rows, case.heads * case.depth)).astype(np.float32)
     values *= 2.0 ** rng.integers(-9, 9, values.shape)
     slots = rng.permutation(PAGES * case.positions)[:rows].astype(np.int32)
-    pool = rng.normal(size=(PAGES, *case.pool))
+    pool: Array = rng.normal(size=(PAGES, *case.pool))
     pool = rng.integers(-128, 128, pool.shape) if case.packed else pool
     pool = pool.astype(TYPES.get(case.element, np.int8))
     tables = [integers(pairs, 3) for _ in range(2)]

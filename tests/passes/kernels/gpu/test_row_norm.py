@@ -79,7 +79,7 @@ def program(cases: list[Case]) -> str:
                     x, *experts, weight = given
                     found = []
                     if experts:
-                        summed = sum_experts(*experts, lambda rows, shares, slots: rows)
+                        summed = sum_experts(*[*experts, lambda rows, shares, slots: rows])
                         x = generic([(x, "m n"), (summed, "m n")], "m n", f32, arith.addf)
                         found.append(x)
                     numbers = {"epsilon": EPSILON, "offset": case.offset}
