@@ -54,8 +54,13 @@ def enter_a_clone(folder: Path) -> None:
     temporary = folder.with_name("temporary")
     temporary.mkdir(exist_ok=True)
     os.environ.update(PYTHONPATH=str(folder), TMPDIR=str(temporary), OMP_NUM_THREADS="1")
-    others = [path for path in sys.path if not Path(path or ".").resolve().is_relative_to(ROOT)]
+    others = [path for path in sys.path if not _is_of_the_tree(Path(path or ".").resolve())]
     sys.path[:] = [str(folder), *others]
+
+
+def _is_of_the_tree(path: Path) -> bool:
+    """Whether what is imported from there is of this tree, and not of an environment in it."""
+    return path.is_relative_to(ROOT) and not path.is_relative_to(sys.prefix)
 
 
 def run(trials: Trials, words: argparse.Namespace, files: Sequence[str]) -> int:
