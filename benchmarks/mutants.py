@@ -135,7 +135,9 @@ def main() -> int:
     words.screen = os.fdopen(os.dup(1), "w", buffering=1)
 
     enter_a_clone(folder)
-    words.mutants = chosen(folder, words.count, words.seed, words.subjects)
+    # mxc/passes is a link to passes.
+    subjects = [str((folder / each).resolve().relative_to(folder)) for each in words.subjects]
+    words.mutants = chosen(folder, words.count, words.seed, subjects)
     tests = [Path(file) for file in git(folder, "ls-files", *words.tests).splitlines()]
     files = [
         str(f)
