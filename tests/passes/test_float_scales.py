@@ -291,6 +291,5 @@ def test_on_gpus_each_tile_has_its_own_factors(
         output=tmp_path / "p.mxc",
         schedule=tmp_path / "s.json",
         strict=True,
-        listing=False,
     )
     numbers_are_right(tmp_path / "p.mxc", name, "simulator", sides)

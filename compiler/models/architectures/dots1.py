@@ -12,7 +12,7 @@ from mxc.compiler.models.decoder import Decoder, Layer
 def dots1(c: ConfigFields) -> Decoder:
     """The model of a config."""
     c.known("topk_method", ("noaux_tc",), "noaux_tc")
-    # "noaux_tc" is how these models name sigmoid scores with a bias.
+    # "noaux_tc" is sigmoid scores with a bias, as vLLM reads configs of the same makers.
     c.known("scoring_func", ("sigmoid", "noaux_tc"), "sigmoid")
     c.known("moe_layer_freq", (1,), 1)
     c.inert("ep_size", "seq_aux", "aux_loss_alpha")

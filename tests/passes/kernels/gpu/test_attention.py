@@ -142,7 +142,7 @@ def attend(compiled: Callable[[str], Any]) -> Attend:
 
 @each_case
 def test_rows_of_runs(target: str, case: Case, attend: Attend) -> None:
-    given = draw(case, [(1, 600), *FEW] if case.mixed == LONG.mixed else SPANS)
+    given = draw(case, [(1, 600), *FEW] if case.latent == LONG.latent else SPANS)
     check(attend(target, case, given), case, given)
 
 
