@@ -13,8 +13,7 @@ With --decode, four layers of models with states, of which three have them, are 
 CPU with random weights, few experts and a small vocabulary, and `mxc bench` measures them,
 rounds alternating with readings of DRAM. A row of the table has the bytes of the report for a
 token and their rate at the median time, the same of the operations of attention in the fastest
-call that was profiled (not with AMX), the rates of DRAM, and the shares of these. Other processes
-must be idle.
+call that was profiled, the rates of DRAM, and the shares of these. Other processes must be idle.
 """
 
 from __future__ import annotations
@@ -36,7 +35,6 @@ import transformers
 from mxc.artifact.manifest import REPORT
 from mxc.compiler.checkpoints.synthetic.decoder import write_decoder
 from mxc.compiler.models.architectures import ARCHITECTURES
-from mxc.targets.tile_permission import refusal
 
 #: Tokens of a sequence.
 LENGTH = 4096
@@ -283,30 +281,22 @@ def decode(row: str, name: str, *, plain: bool, threads: int, rounds: int) -> st
                  "--max-sequence-length", str(LENGTH), "--strict", *words])  # fmt: skip
         report = json.loads((output / REPORT).read_text())
         sizes = [each["samples"]["token"]["bytes_moved"] for each in report["operations"]]
-        # IREE's profiler does not ask for the permission to use tiles of AMX.
-        profile = [] if refusal() is None else ["--profile"]
         seconds, reads, attention = [], [], []
         for _ in range(rounds):
             reads.append(read_limit(threads))
             found = json.loads(
                 run_mxc(["bench", str(output), "--prompt", "16", "--generate", "64",
-                         "--threads", str(threads), "--json", *profile])
+                         "--threads", str(threads), "--json", "--profile"])
             )  # fmt: skip
             seconds.append(1 / found["generate_tokens_per_second"])
-            if profile:
-                attention.append(_attention(found["profiles"][-1]["operations"]))
+            attention.append(_attention(found["profiles"][-1]["operations"]))
     # The profile is that of the fastest of some calls.
     usual, best, token = median(reads), max(reads), median(seconds)
     rate = sum(sizes) / token / 1e9
     cells = [f"{sum(sizes) / 1e6:.0f} MB", f"{1e3 * token:.2f}", f"{rate:.1f}"]
-    shares = [f"{rate / usual:.2f}"]
-    if attention:
-        own, spent = min(attention, key=lambda each: each[1])
-        cells += [f"{own / 1e6:.1f} MB", f"{1e3 * spent:.3f}", f"{own / spent / 1e9:.1f}"]
-        shares.append(f"{own / spent / 1e9 / best:.2f}")
-    else:
-        cells += ["-", "-", "-"]
-    cells += [f"{usual:.1f}, {best:.1f}", ", ".join(shares)]
+    own, spent = min(attention, key=lambda each: each[1])
+    cells += [f"{own / 1e6:.1f} MB", f"{1e3 * spent:.3f}", f"{own / spent / 1e9:.1f}"]
+    cells += [f"{usual:.1f}, {best:.1f}", f"{rate / usual:.2f}, {own / spent / 1e9 / best:.2f}"]
     return f"| {row} | {' | '.join(cells)} |"
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from mxc.artifact.manifest import SCOPE
 from mxc.errors import RequestError
+from mxc.runtime import tiled_child
 from mxc.runtime.device import topology
 
 #: Most profiles of one call on several devices. Now and then the file of IREE 3.13's profiler is
@@ -52,12 +53,13 @@ class CapturedCall:
 @dataclass(frozen=True, kw_only=True)
 class CapturedProgram:
     """An artifact's compiled module and weight archives, and what runs them: the URIs of devices,
-    separated by ",", and the number of threads of each."""
+    separated by ",", and the number of threads of each. `tiles`: it uses tiles of AMX."""
 
     module: Path
     archives: tuple[Path, ...]
     device: str
     threads: int
+    tiles: bool = False
 
 
 def capture(
@@ -102,7 +104,7 @@ def _capture(
         "--device_profiling_mode=host-execution",
         f"--device_profiling_output={bundle}",
     ]
-    _run("iree-benchmark-module", words)
+    _run("iree-benchmark-module", words, program.tiles)
     measured = json.loads(timings.read_text(encoding="utf-8"))["benchmarks"]
     seconds = [
         _seconds(row) for row in measured if row["run_type"] == "iteration" and "real_time" in row
@@ -164,14 +166,17 @@ def _seconds(row: dict[str, Any]) -> float:
     return float(row["real_time"]) * unit
 
 
-def _run(tool: str, words: Sequence[str]) -> str:
-    """Run a tool of iree-base-runtime and return its standard output."""
+def _run(tool: str, words: Sequence[str], tiles: bool = False) -> str:
+    """Run a tool of iree-base-runtime, with permission for tiles, and return its output."""
     from iree._runtime import libs
 
     file = Path(libs.library_path) / tool
     if not file.is_file():
         raise RequestError(f"{file}: missing; install iree-base-runtime again")
-    done = subprocess.run([file, *words], capture_output=True, text=True, check=False)
+    if tiles:
+        done = tiled_child.run([file, *words])
+    else:
+        done = subprocess.run([file, *words], capture_output=True, text=True, check=False)
     if done.returncode:
         said = " ".join((done.stderr or done.stdout).split())[:500]
         raise RequestError(f"{tool} failed (status {done.returncode}): {said or 'it says nothing'}")

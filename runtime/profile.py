@@ -123,20 +123,13 @@ def profile_model(model: Model, tokens: Sequence[int]) -> tuple[Profile, ...]:
 
     The first step has the last rows of the prompt, as many as a call takes, and computes the logits
     of the last row. Of several devices each has a profile of a step. Raises RequestError for an
-    artifact that is not a language model, is for no CPU or uses AMX tiles, and where IREE's tools
-    fail.
+    artifact that is not a language model or is for no CPU, and where IREE's tools fail.
     """
     record = language_model(model)
     if not all(driver_of(uri) in CPU_DRIVERS for uri in model.uri.split(",")):
         raise RequestError(
             f"{model.path}: compiled for {model.manifest.target.name}: profiles are made on CPUs "
             "only, because IREE's profiler records nothing on this device"
-        )
-    if TILES in model.manifest.target.features:
-        raise RequestError(
-            f"{model.path}: level {model.level} uses tiles of AMX, for which IREE's profiler, a "
-            "program of its own, does not ask; compile for a second target without them "
-            "(--target cpu --target cpu:icelake-server) and give that --level"
         )
     pages = -(-(len(tokens) + 1) // record.page_size)
     steps = PagedSteps(model, [pages] * len(record.pages), 1)
@@ -207,6 +200,7 @@ class _Work:
             archives=model.archives,
             device=model.uri,
             threads=model.threads,
+            tiles=TILES in model.manifest.target.features,
         )
 
     def _file(self, buffer: Any, kind: TensorType, place: int) -> str:

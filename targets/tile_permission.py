@@ -13,10 +13,10 @@ import platform
 import sys
 
 #: Number of the system call and its operation: asm/unistd_64.h, asm/prctl.h of Linux 5.16.
-_ARCH_PRCTL = 158
-_ARCH_REQ_XCOMP_PERM = 0x1023
+ARCH_PRCTL = 158
+ARCH_REQ_XCOMP_PERM = 0x1023
 #: The state component of tile data: Intel SDM vol. 1, 13.5.
-_XTILEDATA = 18
+XTILEDATA = 18
 
 #: The LLVM feature of tile registers.
 TILES = "amx-tile"
@@ -28,6 +28,6 @@ def refusal() -> str | None:
     if sys.platform != "linux" or platform.machine().lower() not in ("x86_64", "amd64"):
         return f"{sys.platform} on {platform.machine()} has no tiles to give"
     library = ctypes.CDLL(None, use_errno=True)
-    if library.syscall(_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XTILEDATA) == 0:
+    if library.syscall(ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XTILEDATA) == 0:
         return None
     return f"Linux refuses them to this process ({os.strerror(ctypes.get_errno())})"
