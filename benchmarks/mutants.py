@@ -98,14 +98,15 @@ def run(trials: Trials, words: argparse.Namespace, files: Sequence[str]) -> int:
         words.output.write_text("".join(json.dumps(row) + "\n" for row in rows.values()))
     for name in sorted(trials.broken):
         print(f"{name}: fails without a mutant, and is left out", file=words.screen)
+    untried = [mutant for mutant in left if rows[str(asdict(mutant))]["tests"] == 0]
     for mutant in left:
-        print(f"{mutant}: SURVIVED", file=words.screen)
+        said = "NOT TRIED, no test reaches it" if mutant in untried else "SURVIVED"
+        print(f"{mutant}: {said}", file=words.screen)
     use = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     seconds = sum(each.ru_utime + each.ru_stime for each in use)
     count = len(words.mutants)
-    print(
-        f"{count} mutants, {len(left)} survived, {seconds:.0f} s of processors", file=words.screen
-    )
+    survived = f"{len(left) - len(untried)} survived, {len(untried)} were not tried"
+    print(f"{count} mutants, {survived}, {seconds:.0f} s of processors", file=words.screen)
     return len(left)
 
 

@@ -68,8 +68,8 @@ class Trials:
     def __init__(
         self, root: Path, sources: list[str], most: float, run: Callable[[Trials], None]
     ) -> None:
-        """`sources`: files of the tree that may have mutants. `most`: seconds after which no other
-        test of a file is recorded.
+        """`sources`: files of the tree that may have mutants. `most`: seconds of tests after which
+        no other test of a file is recorded, without what the tests share.
         """
         self.marks, self.most, self.run, self.folder = Marks(root, sources), most, run, root.parent
         #: Seconds that recording each test file took last.
@@ -81,6 +81,8 @@ class Trials:
         #: Tests that fail with a mutant and pass without, and those that fail without.
         self.sound, self.broken = set[str](), set[str]()
         self._failed, self._shared, self._none = False, b"", self.marks.reached[:]
+        #: When the running test began, moved by the seconds of fixtures that it shares.
+        self._begun = 0.0
         # What tests ask of the compiler when they are imported: its threads do not survive a fork.
         iree, fork = import_module("mxc.compiler.iree"), multiprocessing.get_context("fork").Pool
 
@@ -115,10 +117,13 @@ class Trials:
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[object]) -> Iterator[None]:
-        """Take note of what more than one test reaches."""
+        """Take note of what more than one test reaches, and leave its seconds out of theirs."""
+        start, begun = time.perf_counter(), self._begun
         yield
         if fixturedef.scope != "function":
             self._shared = self._reached()
+            # A fixture that this one asked for has moved it already.
+            self._begun = begun + time.perf_counter() - start
 
     def _reached(self) -> bytes:
         here = self.marks.reached[:]
@@ -136,12 +141,13 @@ class Trials:
 
         def record() -> bool:
             names = [name for name in self.items if name.partition("::")[0] == file] or [file]
-            found = []
+            found, left = [], self.most
             for name, failed in self._runs(names):
+                seconds = time.perf_counter() - self._begun
                 if not failed:
-                    seconds = time.perf_counter() - self._begun
                     found.append((name, seconds, zlib.compress(self._reached())))
-                if time.perf_counter() - start > self.most:
+                left -= seconds
+                if left < 0:
                     break
             return place.write_bytes(pickle.dumps(found)) > 0
 
