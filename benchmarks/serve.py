@@ -45,9 +45,10 @@ from sweep.clients import Answer, Client, Lengths, closed, poisson
 from sweep.rows import HEAD, Row, checks, row
 from sweep.servers import Server, ServerFailed, servers
 
+from mxc.runtime.other_load import OtherLoad
+
 sys.path.append(str(Path(__file__).parent / "cpu"))
 
-from repetitions import Others
 
 T = TypeVar("T", int, float)
 #: Tokens of the question of a second turn.
@@ -200,7 +201,7 @@ def main() -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """The exit status."""
-    others, started = Others(), time.perf_counter()
+    others, started = OtherLoad(), time.perf_counter()
     try:
         with servers(arguments.servers, arguments.threads) as found:
             if arguments.turns:

@@ -23,10 +23,10 @@ from pathlib import Path
 import numpy as np
 from artifacts import compile_model
 from model import dimensions
-from repetitions import Others
 
 import mxc
 from mxc.compiler.checkpoints.synthetic.gpt_oss import write_gpt_oss
+from mxc.runtime.other_load import OtherLoad
 from mxc.runtime.sequence import Sequence
 
 #: Tokens of a repetition of generation.
@@ -112,7 +112,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("words", nargs="*", help="further words for mxc compile, after --")
     options = parser.parse_args()
-    others = Others()
+    others = OtherLoad()
     with tempfile.TemporaryDirectory(dir=options.folder) as place:
         lines = measure(options, Path(place))
     if options.json:

@@ -24,12 +24,13 @@ from limits import Machine, numbers
 from matmul import limits_of
 from problems import COLD_BYTES, Array, Shape, draw_activations, parse_shapes
 from programs import Loaded, Program, compile_build, laid_out, shape
-from repetitions import Others, interleave
+from repetitions import interleave
 
 from mxc.dialects.boundary import unpack
 from mxc.dialects.dequantize import is_byte
 from mxc.dialects.parameters import Parameters
 from mxc.dialects.scaled import scaled_contraction
+from mxc.runtime.other_load import OtherLoad
 
 #: Bytes of weights of a product of many rows: more would take minutes.
 _COLD_OF_MANY = 32 << 20
@@ -184,7 +185,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     options.formats, options.modes = options.formats.split(","), options.modes.split(",")
-    others = Others()
+    others = OtherLoad()
     rows = list(measure(options))
     if options.json:
         print(json.dumps({"rows": [asdict(row) for row in rows], "other_cores": others.cores()}))
@@ -195,7 +196,7 @@ def main() -> int:
             f"{row.format:<12}{row.mode:<6}{row.m:5}{row.ms:9.3f}{row.gflops:9.0f}"
             f"{row.gb_per_second:7.1f}{row.of_limit:10.0%}"
         )
-    print(f"\n{others}")
+    print(f"\nothers used {others}")
     return 0
 
 

@@ -34,9 +34,11 @@ from problems import (
     parse_shapes,
     relative_error,
 )
-from repetitions import Others, Time, interleave
+from repetitions import Time, interleave
 from rows import HEADER, Row, show_row
 from stock import Stock, measure_stock, show_stock
+
+from mxc.runtime.other_load import OtherLoad
 
 #: The largest root mean square error that a mode may have: f32 sums; bf16 activations, rounded by
 #: 2^-9 at most; 8 bits a block, as the peer's.
@@ -168,7 +170,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 def main() -> int:
     options = parse()
-    others = Others()
+    others = OtherLoad()
     try:
         library = None if options.no_peer else Ggml(options.threads)
         machine = Machine(options.threads, options.memory_mib)
@@ -199,7 +201,7 @@ def main() -> int:
         )
     else:
         _print(rows, limits, stock, "none" if library is None else version())
-        print(f"\n{others}")
+        print(f"\nothers used {others}")
     failed = any(row.passes is False for row in rows)
     return int(failed or (stock is not None and not stock.passes))
 

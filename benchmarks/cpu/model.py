@@ -25,10 +25,10 @@ from artifacts import Built, bench_model, compile_model
 from ggml import PeerMissing, folder, version
 from gguf_model import write_model
 from limits import numbers, read_limit
-from repetitions import Others
 from serving import serving
 
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GPT_OSS_20B, GptOssOptions, write_gpt_oss
+from mxc.runtime.other_load import OtherLoad
 
 #: Times the peer's prompt, times its generation, part of the bound, seconds without packing.
 PROMPT, GENERATION, BOUND, COMPILE_SECONDS = 3.0, 1.0, 0.9, 30.0
@@ -226,7 +226,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 def main() -> int:
     options = parse()
-    others = Others()
+    others = OtherLoad()
     try:
         with tempfile.TemporaryDirectory(dir=options.folder) as place:
             result = measure(options, Path(place))

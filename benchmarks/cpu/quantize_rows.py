@@ -23,7 +23,7 @@ from iree.compiler import ir, tools
 from iree.compiler.dialects import arith, flow, func, vector
 from limits import numbers
 from programs import Array, Loaded, compile_build, memref, shape
-from repetitions import Others, interleave
+from repetitions import interleave
 from stock import STOCK_FLAGS
 
 from mxc.dialects.boundary import pack
@@ -36,6 +36,7 @@ from mxc.formats.reference import quantize
 from mxc.passes.kernels.executables import dispatch, executable, workgroup
 from mxc.passes.kernels.reshapes import as_tensor
 from mxc.passes.kernels.vectors import bitcast, i8, i32, index, load, loop, of, prefetch
+from mxc.runtime.other_load import OtherLoad
 
 KINDS = {"f32": np.float32, "bf16": ml_dtypes.bfloat16, "f16": np.float16}
 #: Blocks of a workgroup of the limit, and those that it reads ahead of their use.
@@ -200,7 +201,7 @@ def main() -> int:
     parser.add_argument("--stock", action="store_true", help="IREE without our passes too")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    others = Others()
+    others = OtherLoad()
     rows = [
         measure(kind, format, options.recipe, threads, options.mib, options.seconds, options.stock)
         for kind in options.kinds

@@ -7,12 +7,9 @@ slow minute affects all of them equally.
 from __future__ import annotations
 
 import gc
-import os
-import resource
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
 
@@ -22,41 +19,6 @@ Key = TypeVar("Key")
 #: Between two that take turns: the workers of an OpenMP runtime look for more work for some
 #: milliseconds after their last, at the cost of whoever runs next.
 SETTLE_SECONDS = 0.01
-
-
-#: What is left of a machine that others use this many cores of is not what it can do.
-QUIET_CORES = 0.1
-
-
-class Others:
-    """How many cores other processes, and the machine's host, have used since this was made."""
-
-    def __init__(self) -> None:
-        self._wall, self._others = time.perf_counter(), _others_seconds()
-
-    def cores(self) -> float:
-        """On average; 0 where the system does not say."""
-        wall = time.perf_counter() - self._wall
-        return max(0.0, _others_seconds() - self._others) / wall
-
-    def __str__(self) -> str:
-        cores = self.cores()
-        text = f"other processes used {cores:.2f} cores meanwhile"
-        return text if cores < QUIET_CORES else f"{text}: measure again on a quiet machine"
-
-
-def _others_seconds() -> float:
-    """Processor time of everything but this process and its children, stolen time included."""
-    stat = Path("/proc/stat")
-    if not stat.is_file():
-        return 0.0
-    # user nice system idle iowait irq softirq steal: proc(5)
-    ticks = [int(word) for word in stat.read_text().split("\n")[0].split()[1:9]]
-    used = (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
-    for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
-        usage = resource.getrusage(who)
-        used -= usage.ru_utime + usage.ru_stime
-    return used
 
 
 @dataclass(frozen=True)

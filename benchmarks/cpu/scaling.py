@@ -26,10 +26,10 @@ from ggml import PeerMissing, folder
 from gguf_model import write_model
 from limits import numbers
 from model import dimensions
-from repetitions import Others
 from serving import Served, serving
 
 from mxc.compiler.checkpoints.synthetic.gpt_oss import write_gpt_oss
+from mxc.runtime.other_load import OtherLoad
 
 LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192)
 BATCHES = (1, 2, 4, 8, 16)
@@ -160,7 +160,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 def main() -> int:
     options = parse()
-    others = Others()
+    others = OtherLoad()
     lines: list[dict[str, Any]] = []
     try:
         with tempfile.TemporaryDirectory(dir=options.folder) as place:

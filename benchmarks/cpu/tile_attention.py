@@ -23,7 +23,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import func
 from limits import TILES, Machine, numbers
 from programs import Loaded, Program, compile_build
-from repetitions import Others, interleave
+from repetitions import interleave
 from tiles import VECTORS
 
 from mxc.compiler import iree
@@ -31,6 +31,7 @@ from mxc.dialects.attention import Runs, attention
 from mxc.dialects.pages import Pages
 from mxc.dialects.parameters import Parameters
 from mxc.passes.kernels.cpu.isa import best_isa
+from mxc.runtime.other_load import OtherLoad
 from mxc.targets.target import target
 
 #: Times the speed of the AVX-512 kernel that tiles should reach from so many tokens on.
@@ -192,7 +193,7 @@ def main() -> int:
     if best_isa(iree.resolve(target("cpu"))) != "amx-bf16":
         print("this machine has no tiles of AMX, or gives none to a process: nothing to measure")
         return 0
-    others = Others()
+    others = OtherLoad()
     rows = list(measure(options))
     if options.json:
         listed = [{**asdict(row), "passes": row.passes} for row in rows]
@@ -202,7 +203,7 @@ def main() -> int:
     return int(any(row.passes is False for row in rows))
 
 
-def _print(rows: list[Row], others: Others) -> None:
+def _print(rows: list[Row], others: OtherLoad) -> None:
     print(
         f"{'model':<20}{'tokens':>7}{'keys':>6}{'tiles ms':>10}{'GFLOP/s':>9}{'of peak':>9}"
         f"{'AVX-512 ms':>12}{'times':>7}{'difference':>12}"
@@ -214,7 +215,7 @@ def _print(rows: list[Row], others: Others) -> None:
             f"{row.gflops / row.peak:9.0%}{row.vectors_ms:12.3f}{row.vectors_ms / row.ms:7.2f}"
             f"{row.difference:12.1e}  {verdict}"
         )
-    print(f"\n{others}")
+    print(f"\nothers used {others}")
 
 
 if __name__ == "__main__":

@@ -25,10 +25,11 @@ from ggml import Ggml, PeerMissing, Rotation, version
 from limits import TILES, Machine, numbers
 from matmul import ERRORS
 from problems import Shape, draw_activations, draw_weights, parse_shapes, relative_error
-from repetitions import Others, interleave
+from repetitions import interleave
 
 from mxc.compiler import iree
 from mxc.passes.kernels.cpu.isa import best_isa
+from mxc.runtime.other_load import OtherLoad
 from mxc.targets.target import target
 
 #: A CPU whose kernels are those of AVX-512 that a machine with AMX has beside tiles.
@@ -133,7 +134,7 @@ def main() -> int:
     if best_isa(iree.resolve(target("cpu"))) != "amx-bf16":
         print("this machine has no tiles of AMX, or gives none to a process: nothing to measure")
         return 0
-    others = Others()
+    others = OtherLoad()
     try:
         library = None if options.no_peer else Ggml(options.threads)
     except PeerMissing as error:
@@ -149,7 +150,7 @@ def main() -> int:
     return int(any(row.passes is False for row in rows))
 
 
-def _print(rows: list[Row], others: Others) -> None:
+def _print(rows: list[Row], others: OtherLoad) -> None:
     print(
         f"{'n x k':>11}{'m':>5} {'mode':<5}{'tiles ms':>10}{'GFLOP/s':>9}{'of peak':>9}"
         f"{'AVX-512 ms':>12}{'times':>7}{'peer ms':>9}{'times':>7}{'error':>9}"
@@ -164,7 +165,7 @@ def _print(rows: list[Row], others: Others) -> None:
             f"{row.gflops / row.peak:9.0%}{row.vectors_ms:12.3f}{row.vectors_ms / row.ms:7.1f}"
             f"{peer}{row.error:9.1e}  {verdict}"
         )
-    print(f"\n{others}")
+    print(f"\nothers used {others}")
 
 
 if __name__ == "__main__":

@@ -42,6 +42,7 @@ def command(
     The tokens are random, the choice is greedy. With --batch, each sequence has a prompt and
     tokens of its own, and tokens a second are those of all of them. A step of prompt tokens and
     one of a token of each are computed first and not counted: they read the weights from disk.
+    "others used" are the cores of other processes, and of the host of a virtual machine.
     --profile repeats the step of the last prompt tokens, and that of the first generated one. Each
     of several devices has a table of its own.
     """
@@ -54,6 +55,7 @@ def command(
     from rich.table import Table
 
     from mxc.compiler.cli.terminal import table_console
+    from mxc.runtime.other_load import described
 
     table = Table(title=str(artifact), title_justify="left", show_header=False)
     table.add_row("load", f"{1e3 * result['load_seconds']:.1f} ms")
@@ -66,6 +68,7 @@ def command(
     devices = result["devices"]
     where = f" on each of {devices} devices" if devices > 1 else ""
     table.add_row("threads", f"{result['threads']}{where}")
+    table.add_row("others used", described(result["other_cores"], result["stolen_cores"]))
     if len(result["levels"]) > 1:
         table.add_row("level", f"{result['level']} of {', '.join(result['levels'])}")
     console = table_console()
@@ -152,6 +155,7 @@ def measure(
     import numpy as np
 
     from mxc.runtime.machine import peak_memory_bytes
+    from mxc.runtime.other_load import OtherLoad
 
     started = time.perf_counter()
     model = load_model(artifact, device=device, threads=threads, level=level)
@@ -174,7 +178,7 @@ def measure(
     for each in sequences:
         each.reset()
 
-    started = time.perf_counter()
+    others, started = OtherLoad(), time.perf_counter()
     logits = np.concatenate(
         [
             each.feed(tokens[number * prompt : (number + 1) * prompt], last_only=True)
@@ -192,6 +196,8 @@ def measure(
         "generate_tokens_per_second_each": generate / generate_seconds,
         "load_seconds": load_seconds,
         "peak_memory_bytes": peak_memory_bytes(),
+        "other_cores": others.cores(),
+        "stolen_cores": others.stolen(),
         "threads": model.threads,
         "devices": len(model.devices),
         "prompt": prompt,

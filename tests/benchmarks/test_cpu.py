@@ -2,7 +2,6 @@
 named where it is missing. What they measure is not looked at here."""
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,7 +15,7 @@ import tiles
 from contractions import exact_product
 from ggml import MISSING
 from problems import COLD_BYTES, SHAPES, Shape, Weights, draw_weights, relative_error
-from repetitions import Others, Time, interleave
+from repetitions import Time, interleave
 from rows import Row, wanted
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -164,14 +163,6 @@ def test_repetitions_take_turns() -> None:
     assert "".join(seen) == "ab" * 5
     assert {name: time.repetitions for name, time in times.items()} == {"a": 4, "b": 4}
     assert all(0 <= time.least <= time.median for time in times.values())
-
-
-def test_others_are_not_this_process() -> None:
-    others = Others()
-    total = sum(i * i for i in range(2_000_000))
-    assert total
-    assert others.cores() <= (os.cpu_count() or 1) + 1
-    assert "other processes used" in str(others)
 
 
 def row(mode: str, m: int, seconds: float, peer: float | None, limit: float | None) -> Row:
