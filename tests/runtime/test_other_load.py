@@ -17,7 +17,7 @@ AFTER = "cpu  1300 10 200 9100 99 5 5 500 0 0\n"
 
 @pytest.fixture
 def seconds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[float]:
-    """Of wall time, this process, and its children."""
+    """The seconds of wall time, of this process, and of its children."""
     now = [10.0, 1.0, 2.0]
     monkeypatch.setattr(other_load, "_STAT", tmp_path / "stat")
     monkeypatch.setattr(os, "sysconf", lambda name: 100)
