@@ -31,13 +31,17 @@ def run(words: Sequence[str | os.PathLike[str]]) -> subprocess.CompletedProcess[
 
     Raises RequestError where the system forbids tracing (some containers do), or refuses tiles.
     """
-    with subprocess.Popen(
-        words,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: _ptrace(_TRACEME, 0),
-    ) as child:
+    try:
+        child = subprocess.Popen(
+            words,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: _ptrace(_TRACEME, 0),
+        )
+    except subprocess.SubprocessError:  # all that is known of an error in a child
+        raise _refusal("the system forbids tracing a child (ptrace failed in it)") from None
+    with child:
         try:
             _wait(child.pid)  # until it has become the program
             _permit(child.pid)
@@ -62,10 +66,17 @@ def _permit(process: int) -> None:
     _wait(process)
     _ptrace(_GETREGS, process, 0, ctypes.addressof(now))
     if now[_RAX]:
-        raise RequestError(f"Linux refuses tiles of AMX to a child (status {2**64 - now[_RAX]})")
+        raise _refusal(f"Linux refuses them to it ({os.strerror(2**64 - now[_RAX])})")
     _ptrace(_POKETEXT, process, place, code)
     _ptrace(_SETREGS, process, 0, ctypes.addressof(before))
     _ptrace(_DETACH, process)
+
+
+def _refusal(why: str) -> RequestError:
+    return RequestError(
+        f"a tool of IREE needs tiles of AMX, and {why}; compile for a second target without them "
+        "(--target cpu --target cpu:icelake-server) and give that --level"
+    )
 
 
 def _wait(process: int) -> None:
@@ -80,5 +91,5 @@ def _ptrace(request: int, process: int, place: int = 0, data: int = 0) -> int:
     ctypes.set_errno(0)
     found = call(request, process, place, data)
     if number := ctypes.get_errno():
-        raise RequestError(f"the system forbids tracing a child ({os.strerror(number)})")
+        raise _refusal(f"the system forbids tracing a child ({os.strerror(number)})")
     return int(found)

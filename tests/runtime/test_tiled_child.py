@@ -34,8 +34,8 @@ def test_output_and_status_are_those_of_the_program() -> None:
 @pytest.mark.parametrize(
     ("stopped", "said"),
     [
-        ("forbid", r"forbids tracing a child \(Operation not permitted\)"),
-        ("refuse", r"refuses tiles of AMX to a child \(status 22\)"),
+        ("forbid", r"Linux forbids it; compile for a second target"),
+        ("refuse", r"refuses them to it \(Invalid argument\); compile for a second"),
     ],
 )
 def test_no_child_is_left_where_tiles_are_refused(
@@ -46,7 +46,7 @@ def test_no_child_is_left_where_tiles_are_refused(
     def ptrace(request: int, process: int, place: int = 0, data: int = 0) -> int:
         children.add(process)
         if stopped == "forbid" and process:
-            raise RequestError("the system forbids tracing a child (Operation not permitted)")
+            raise tiled_child._refusal("Linux forbids it")
         if request == tiled_child._GETREGS:  # the result of a system call: -EINVAL
             tiled_child._Registers.from_address(data)[tiled_child._RAX] = 2**64 - 22
         return 0
@@ -57,6 +57,18 @@ def test_no_child_is_left_where_tiles_are_refused(
         tiled_child.run([sys.executable, "-c", "import time; time.sleep(60)"])
     (child,) = children
     assert not Path(f"/proc/{child}").exists()
+
+
+def test_a_child_that_may_not_be_traced_does_not_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def ptrace(request: int, process: int) -> int:
+        raise RequestError("not here")
+
+    monkeypatch.setattr(tiled_child, "_ptrace", ptrace)
+    with pytest.raises(RequestError, match=r"forbids tracing .* \(ptrace failed in it\)"):
+        tiled_child.run([sys.executable, "-c", f"open({str(tmp_path / 'ran')!r}, 'w')"])
+    assert not [*tmp_path.iterdir()]
 
 
 def test_a_process_that_is_not_a_child_cannot_be_traced() -> None:
