@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import gc
 import hashlib
 import json
@@ -14,6 +15,7 @@ import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache, wraps
 from importlib import import_module
 from inspect import unwrap
@@ -21,12 +23,15 @@ from itertools import pairwise
 from operator import itemgetter, or_
 from pathlib import Path
 from types import CodeType, FunctionType
+from typing import Any, TypeVar
 
 import pytest
 
 from mutation.change import Mutant, mutated
 from mutation.forks import fork_the_server, in_fork
 from mutation.reach import Marks
+
+T = TypeVar("T")
 
 #: A test that passes: its name, the seconds it takes, and the marks that it sets.
 Test = tuple[str, float, bytes]
@@ -92,7 +97,10 @@ class Trials:
             with fork(1) as pool:
                 return pool.apply(_resolve, (target,))
 
-        pytest.MonkeyPatch().setattr(iree, "resolve", apart)
+        patch = pytest.MonkeyPatch()
+        patch.setattr(iree, "resolve", apart)
+        # Tests that share a program compile it in a function with a cache, where not in a fixture.
+        patch.setattr(functools, "cache", self._cache)
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Call `run` in place of the tests."""
@@ -117,13 +125,35 @@ class Trials:
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[object]) -> Iterator[None]:
-        """Take note of what more than one test reaches, and leave its seconds out of theirs."""
+        """Take note of what the tests of a file share."""
+        if fixturedef.scope == "function":
+            yield
+            return
+        with self._sharing():
+            yield
+
+    @contextmanager
+    def _sharing(self) -> Iterator[None]:
+        """Have what happens count as reached by all later tests, and its seconds for none."""
         start, begun = time.perf_counter(), self._begun
-        yield
-        if fixturedef.scope != "function":
+        try:
+            yield
+        finally:
             self._shared = self._reached()
-            # A fixture that this one asked for has moved it already.
+            # What is shared within has moved it already.
             self._begun = begun + time.perf_counter() - start
+
+    def _cache(self, work: Callable[..., T]) -> Callable[..., T]:
+        """`functools.cache`, in which tests share what they compute."""
+        if not work.__module__.startswith("tests."):
+            return cache(work)
+
+        @wraps(work)
+        def shared(*given: Any, **named: Any) -> T:
+            with self._sharing():
+                return work(*given, **named)
+
+        return cache(shared)
 
     def _reached(self) -> bytes:
         here = self.marks.reached[:]
