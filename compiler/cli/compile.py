@@ -8,6 +8,7 @@ from json import dumps, loads
 from pathlib import Path
 from typing import Any
 
+import typer
 from rich.console import Console
 
 from mxc.artifact.manifest import REPORT, SCHEDULES
@@ -105,6 +106,11 @@ def command(
         make = partial(_tuned, compile, force=force) if tune else compile
         artifact = make(output=output, dump_ir=dump_ir, html=html, schedule=schedule)
     show_artifact(artifact, json=json)
+    if tune and not (artifact.path / SCHEDULES).exists():
+        typer.echo(
+            "note: --tune measured nothing: each product has one schedule here, as on AMX tiles",
+            err=True,
+        )
 
 
 def _require_tunable(

@@ -1,12 +1,15 @@
 """mxc compile --tune: what it refuses, and what it compiles with."""
 
 import json as json_text
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from mxc.artifact.manifest import SCHEDULES
 from mxc.compiler.cli import app
 
 
@@ -26,14 +29,20 @@ def test_the_artifact_is_compiled_with_the_schedules_that_were_found(
 ) -> None:
     given: list[Any] = []
 
-    def compile(*_: Any, schedule: Path | None, **options: Any) -> None:
+    def compile(*_: Any, schedule: Path | None, **options: Any) -> SimpleNamespace:
         given.append(None if schedule is None else json_text.loads(schedule.read_text()))
         assert options["output"] == tmp_path / "o"
+        options["output"].mkdir()
+        if schedule is not None:
+            shutil.copy(schedule, options["output"] / SCHEDULES)
+        return SimpleNamespace(path=options["output"])
 
     monkeypatch.setattr("mxc.compiler.compilation.compile", compile)
     monkeypatch.setattr("mxc.compiler.tuning.tune", lambda *_: found)
     monkeypatch.setattr("mxc.compiler.cli.compile.show_artifact", lambda *_, **options: None)
     line = ["compile", str(tmp_path), "-o", str(tmp_path / "o"), "--tune"]
-    assert CliRunner().invoke(app, line, catch_exceptions=False).exit_code == 0
+    result = CliRunner().invoke(app, line, catch_exceptions=False)
+    assert result.exit_code == 0
+    assert ("--tune measured nothing" in result.stderr) is (not found)
     assert given == [found or None]
-    assert not list(tmp_path.iterdir())
+    assert [*tmp_path.iterdir()] == [tmp_path / "o"]
