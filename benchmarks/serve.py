@@ -224,7 +224,7 @@ def run(arguments: argparse.Namespace) -> int:
         print()
         for text, passes in wanted:
             print(f"{'pass' if passes else 'FAIL'}  {text}")
-        print(f"{seconds:.0f} s" + (f"; {quiet}" if quiet else ""))
+        print(f"{seconds:.0f} s" + (f"; others used {quiet}" if quiet else ""))
     return 0 if all(passes for _, passes in wanted) else 1
 
 
