@@ -10,8 +10,9 @@ run too long counts as killed.
 
 Test files that took little time in an earlier run come first, and those that are in the folder of
 many mutants or named after a mutant's file. No file runs after all mutants are killed, and only the
-tests of a file that begin within --seconds. Records of reached lines are kept in build/ until the
-sources change. The output keeps the mutants that are killed, and which test files others survive.
+tests of a file that begin within --seconds, not counting what they share. Records of reached lines
+are kept in build/ until the sources change. The output keeps the mutants that are killed, and which
+test files others survive.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ def run(trials: Trials, words: argparse.Namespace, files: Sequence[str]) -> int:
         print(f"{name}: fails without a mutant, and is left out", file=words.screen)
     untried = [mutant for mutant in left if rows[str(asdict(mutant))]["tests"] == 0]
     for mutant in left:
-        said = "NOT TRIED, no test reaches it" if mutant in untried else "SURVIVED"
+        said = "NOT TRIED" if mutant in untried else "SURVIVED"
         print(f"{mutant}: {said}", file=words.screen)
     use = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     seconds = sum(each.ru_utime + each.ru_stime for each in use)

@@ -36,7 +36,6 @@ import math
 import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TypeVar
 
 import httpx2
@@ -46,9 +45,6 @@ from sweep.rows import HEAD, Row, checks, row
 from sweep.servers import Server, ServerFailed, servers
 
 from mxc.runtime.other_load import OtherLoad
-
-sys.path.append(str(Path(__file__).parent / "cpu"))
-
 
 T = TypeVar("T", int, float)
 #: Tokens of the question of a second turn.

@@ -86,7 +86,7 @@ class Trials:
         #: Tests that fail with a mutant and pass without, and those that fail without.
         self.sound, self.broken = set[str](), set[str]()
         self._failed, self._shared, self._none = False, b"", self.marks.reached[:]
-        #: When the running test began, moved by the seconds of fixtures that it shares.
+        #: When the running test began, moved by the seconds of what it shares with others.
         self._begun = 0.0
         # What tests ask of the compiler when they are imported: its threads do not survive a fork.
         iree, fork = import_module("mxc.compiler.iree"), multiprocessing.get_context("fork").Pool

@@ -108,7 +108,7 @@ def command(
     show_artifact(artifact, json=json)
     if tune and not (artifact.path / SCHEDULES).exists():
         typer.echo(
-            "note: --tune measured nothing: each product has one schedule here, as on AMX tiles",
+            "note: --tune had nothing to choose: each product has one schedule, as on AMX tiles",
             err=True,
         )
 
