@@ -117,7 +117,7 @@ class _Demand:
     that must be free, by their numbers in `_Run.free`; `busy`: clocks of the first. `memory`,
     `lds`: clocks of the shared pipes; None where the step does not use them. `latency`: clocks from
     the end of the transfer by LDS, or from now for a scalar load, to the data that the counter lgkm
-    waits for; None for other steps."""
+    waits for; None for other steps; `transfers`: whether one of these three is not None."""
 
     step: IssueStep
     places: tuple[tuple[int, ...], ...]
@@ -125,6 +125,11 @@ class _Demand:
     memory: float | None
     lds: float | None
     latency: float | None
+    transfers: bool
+
+
+#: (time, wave that wants to issue, -1) or (time, -1, unit that may be free then).
+_Event = tuple[float, int, int]
 
 
 @dataclass(slots=True)
@@ -155,7 +160,7 @@ class _Run:
         lds_factor: float,
         restart: bool,
     ) -> None:
-        self.rates, self.lanes = rates, unit.wave
+        self.rates, self.issue, self.lanes = rates, rates.issue, unit.wave
         self.lds_factor, self.restart = lds_factor, restart
         self.waves = [_Wave(n % unit.simds, n // waves) for n in range(waves * groups)]
         self.size = waves
@@ -168,8 +173,9 @@ class _Run:
             count += 1 if "queue" in name else simds
         #: When each unit of a SIMD, or a queue, takes the next instruction.
         self.free = [0.0] * count
-        self.free[self.first["LDS queue"]] = -float(rates.lds_queue)
-        self.free[self.first["memory queue"]] = -float(rates.memory_queue)
+        self.lds_queue, self.memory_queue = self.first["LDS queue"], self.first["memory queue"]
+        self.free[self.lds_queue] = -float(rates.lds_queue)
+        self.free[self.memory_queue] = -float(rates.memory_queue)
         #: When LDS and the path to memory become free.
         self.lds = self.memory = 0.0
         #: Waiting waves by the unit they wait for: (start of the wait, wave).
@@ -177,8 +183,7 @@ class _Run:
         self.called = [False] * len(self.free)
         self.arrived: dict[int, list[int]] = {}
         self.byte_clocks = 0.0
-        #: Events: (time, wave that wants to issue, -1) or (time, -1, unit that may be free then).
-        self.queue: list[tuple[float, int, int]] = []
+        self.queue: list[_Event] = []
         self.demands = [self._demand(step, simds) for step in steps]
 
     def _demand(self, step: IssueStep, simds: int) -> _Demand:
@@ -188,6 +193,7 @@ class _Run:
             latency = self.rates.lds_latency
         elif step.pipe == "scalar" and step.lane_bytes:
             latency = _SCALAR_LATENCY
+        memory, lds = needs.get("memory"), needs.get("lds")
         return _Demand(
             step=step,
             places=tuple(
@@ -195,9 +201,10 @@ class _Run:
                 for simd in range(simds)
             ),
             busy=max(self.rates.issue, step.clocks),
-            memory=needs.get("memory"),
-            lds=needs.get("lds"),
+            memory=memory,
+            lds=lds,
             latency=latency,
+            transfers=any(each is not None for each in (memory, lds, latency)),
         )
 
     def needs(self, step: IssueStep) -> dict[str, float]:
@@ -213,89 +220,94 @@ class _Run:
     def time(self) -> float:
         """Return the mean clocks of a steady iteration over all waves."""
         queue, waves, count = self.queue, self.waves, len(self.demands)
-        for number in range(len(waves)):
+        for number in range(1, len(waves)):
             heapq.heappush(queue, (float(number * _STAGGER), number, -1))
         left = len(waves)
-        while queue:
-            now, number, place = heapq.heappop(queue)
+        event: _Event | None = (0.0, 0, -1)
+        while event is not None:
+            now, number, place = event
             if number < 0:
-                self._wake(now, place)
-                continue
-            wave = waves[number]
-            if wave.at == count:
-                wave.at, wave.iteration = 0, wave.iteration + 1
-                if self.restart:
-                    wave.vm, wave.lgkm = [], []
-                wave.marks.append(now)
-                left -= wave.iteration == ITERATIONS
-                if not left or wave.iteration == _LAST:
-                    break
-            self._issue(now, now, number)
+                event = self._wake(now, place)
+            else:
+                wave = waves[number]
+                if wave.at == count:
+                    wave.at, wave.iteration = 0, wave.iteration + 1
+                    if self.restart:
+                        wave.vm, wave.lgkm = [], []
+                    wave.marks.append(now)
+                    left -= wave.iteration == ITERATIONS
+                    if not left or wave.iteration == _LAST:
+                        break
+                event = self._issue(now, now, number)
+            if event is not None:
+                event = heapq.heappushpop(queue, event)
+            elif queue:
+                event = heapq.heappop(queue)
         done = [wave.marks for wave in waves if len(wave.marks) >= ITERATIONS]
         spans = [marks[ITERATIONS - 1] - marks[_FROM - 1] for marks in done]
         return sum(spans) / len(spans) / (ITERATIONS - _FROM)
 
-    def _call(self, now: float, place: int) -> None:
-        """Schedule the wake-up of the first wave that waits for a unit, unless it is scheduled."""
-        if not self.called[place]:
-            self.called[place] = True
-            heapq.heappush(self.queue, (max(now, self.free[place]), -1, place))
-
-    def _wake(self, now: float, place: int) -> None:
-        """Let the first waiting wave try again, and then schedule the next."""
+    def _wake(self, now: float, place: int) -> _Event | None:
+        """Let the first wave that waits for a unit try again, and schedule the next."""
         self.called[place] = False
         line = self.parked[place]
-        self._issue(now, *heapq.heappop(line))
-        if line:
-            self._call(now, place)
+        event = self._issue(now, *heapq.heappop(line))
+        if line and not self.called[place]:
+            self.called[place] = True
+            heapq.heappush(self.queue, (max(now, self.free[place]), -1, place))
+        return event
 
-    def _issue(self, now: float, since: float, number: int) -> None:
-        """Issue the wave's step at `now`, or queue the wave for the unit that is busy longest."""
+    def _issue(self, now: float, since: float, number: int) -> _Event | None:
+        """Issue the wave's step at `now`, or queue the wave for the unit that is busy longest.
+        Returns the event that follows from it, if any.
+        """
         wave = self.waves[number]
         demand = self.demands[wave.at]
-        pipe, issue, free = demand.step.pipe, self.rates.issue, self.free
-        done = now + issue
+        free = self.free
         places = demand.places[wave.simd]
         if places:
-            last = places[0]
-            if len(places) > 1 and free[places[1]] > free[last]:
+            first = last = places[0]
+            if len(places) > 1 and free[places[1]] > free[first]:
                 last = places[1]
             if free[last] > now:
                 heapq.heappush(self.parked[last], (since, number))
-                self._call(0.0, last)
-                return
-            free[places[0]] = now + demand.busy
-            if pipe == "matrix":  # it also takes an issue slot of the vector unit
-                free[places[1]] = done
-            elif pipe != "vector":
+                if self.called[last]:
+                    return None
+                self.called[last] = True
+                return free[last], -1, last
+            done = now + self.issue
+            free[first] = now + demand.busy
+            if demand.transfers:
                 self._transfer(now, wave, demand)
-        elif pipe == "wait":
-            step = demand.step
-            later = max(_came_down(wave.vm, step.vm), _came_down(wave.lgkm, step.lgkm))
-            done = max(now, later) + issue
-        elif pipe == "nop":
-            done = now + demand.step.clocks
+            elif len(places) > 1:  # a matrix instruction also takes an issue slot of vectors
+                free[places[1]] = done
         else:
-            self._arrive(now, number, wave)
-            return
+            step = demand.step
+            if step.pipe == "wait":
+                later = max(_came_down(wave.vm, step.vm), _came_down(wave.lgkm, step.lgkm))
+                done = max(now, later) + self.issue
+            elif step.pipe == "nop":
+                done = now + step.clocks
+            else:
+                self._arrive(now, number, wave)
+                return None
         wave.at += 1
-        heapq.heappush(self.queue, (done, number, -1))
+        return done, number, -1
 
     def _transfer(self, now: float, wave: _Wave, demand: _Demand) -> None:
         """Occupy the shared pipes, and record when the data arrives."""
         rates = self.rates
         if demand.memory is not None:
             self.memory = max(self.memory, now) + demand.memory
-            self.free[self.first["memory queue"]] = self.memory - rates.memory_queue
+            self.free[self.memory_queue] = self.memory - rates.memory_queue
             done = self.memory + rates.memory_latency
             self.byte_clocks += demand.step.lane_bytes * self.lanes * (done - now)
-            wave.vm.append(max([done, *wave.vm[-1:]]))
+            _arrives(wave.vm, done)
         if demand.lds is not None:
             self.lds = max(self.lds, now) + demand.lds
-            self.free[self.first["LDS queue"]] = self.lds - rates.lds_queue
+            self.free[self.lds_queue] = self.lds - rates.lds_queue
         if demand.latency is not None:
-            start = now if demand.lds is None else self.lds
-            wave.lgkm.append(max([start + demand.latency, *wave.lgkm[-1:]]))
+            _arrives(wave.lgkm, (now if demand.lds is None else self.lds) + demand.latency)
 
     def _arrive(self, now: float, number: int, wave: _Wave) -> None:
         wave.at += 1
@@ -304,6 +316,11 @@ class _Run:
         if len(here) == self.size:
             for each in self.arrived.pop(wave.group):
                 heapq.heappush(self.queue, (now + self.rates.barrier, each, -1))
+
+
+def _arrives(pending: list[float], done: float) -> None:
+    """Add the time of an arrival: data arrives in the order in which it was asked for."""
+    pending.append(max(done, pending[-1]) if pending else done)
 
 
 def _came_down(pending: list[float], wanted: int | None) -> float:
