@@ -24,9 +24,10 @@ from __future__ import annotations
 
 from iree.compiler import ir
 
+from mxc.dialects.dispatches import KERNEL
 from mxc.passes.kernels.executables import TRANSLATION, is_finished
 
-_EXECUTABLE, _SUBSPAN, _RETURN = "stream.executable", "stream.binding.subspan", "func.return"
+_SUBSPAN, _RETURN = "stream.binding.subspan", "func.return"
 _CALL, _FUNCTION, _MODULE = "func.call", "func.func", "builtin.module"
 _CALLEE, _NAME = "callee", "sym_name"
 _PREFIX = "mxc.body."
@@ -109,7 +110,7 @@ def _modules(module: ir.Operation) -> list[ir.Operation]:
     return [
         inside.operation
         for top in module.regions[0].blocks[0].operations
-        if top.operation.name == _EXECUTABLE
+        if top.operation.name == KERNEL
         for inside in top.operation.regions[0].blocks[0].operations
         if inside.operation.name == _MODULE
     ]

@@ -23,6 +23,9 @@ from mxc.dialects.samples import STATED, Shape, Sizes
 LOAD, STORE = (f"iree_tensor_ext.dispatch.tensor.{kind}" for kind in ("load", "store"))
 _TIE, _SCATTER = "flow.dispatch.tie_shape", "iree_linalg_ext.scatter"
 
+#: A kernel of mxc, before IREE's stream phase; then those of IREE too.
+KERNEL = "stream.executable"
+
 #: Operations that reinterpret the same bytes as another type.
 RENAMES = (
     "flow.tensor.bitcast", "flow.tensor.reshape", "iree_tensor_ext.bitcast",
@@ -311,7 +314,7 @@ def erase_uncalled(module: ir.Operation) -> None:
     }
     for each in list(module.regions[0].blocks[0].operations):
         op = each.operation
-        if op.name == "stream.executable" and "sym_visibility" in op.attributes:
+        if op.name == KERNEL and "sym_visibility" in op.attributes:
             private = ir.StringAttr(op.attributes["sym_visibility"]).value == "private"
             if private and _symbol(op) not in called:
                 op.erase()

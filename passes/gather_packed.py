@@ -34,8 +34,13 @@ from mxc.dialects.sizes import size_of
 from mxc.passes.base import Pass
 from mxc.passes.fuse_dequantize import is_decoding
 from mxc.passes.rewriting.lookups import lookup_of
-from mxc.passes.rewriting.rebuild import discardable, linalg_operations, replace, sweep
-from mxc.passes.rewriting.worklist import Worklist
+from mxc.passes.rewriting.rebuild import (
+    discardable,
+    linalg_operations,
+    operations_named,
+    replace,
+    sweep,
+)
 
 
 @dataclass(frozen=True)
@@ -58,19 +63,6 @@ class GatherPacked(Pass):
                 if moved is not None:
                     replace(op, moved)
         sweep(module)
-
-
-def operations_named(root: ir.Operation, name: str) -> Worklist:
-    """All operations with this name under `root`, in program order."""
-    found: list[ir.Operation] = []
-
-    def visit(op: ir.Operation) -> ir.WalkResult:
-        if op.name == name:
-            found.append(op.operation)
-        return ir.WalkResult.ADVANCE
-
-    root.walk(visit, ir.WalkOrder.PRE_ORDER)
-    return Worklist(found)
 
 
 def chooses_rows(op: ir.Operation) -> bool:

@@ -19,11 +19,10 @@ from iree.compiler.dialects import arith
 
 from mxc.artifact.kernel_names import case_name
 from mxc.dialects.amdgpu import in_global_memory
+from mxc.dialects.dispatches import KERNEL
 from mxc.kernels.lowering.nest import workgroup as workgroup
 from mxc.passes.kernels.extents import Size, value_of
 from mxc.passes.kernels.vectors import below, index
-
-_EXECUTABLE = "stream.executable"
 
 #: Attribute of a function: how IREE compiles it.
 TRANSLATION = "translation_info"
@@ -117,7 +116,7 @@ def cases_of(module: ir.Operation) -> dict[str, tuple[str, int]]:
     the kernel that is called, and the least number of rows for which the new symbol runs."""
     found = {}
     for made in module.regions[0].blocks[0].operations:
-        inside = made.operation.regions[0].blocks[0].operations if made.name == _EXECUTABLE else ()
+        inside = made.operation.regions[0].blocks[0].operations if made.name == KERNEL else ()
         for inner in (op.operation for op in inside if op.operation.name == "builtin.module"):
             for function in inner.regions[0].blocks[0].operations:
                 if CASES in function.attributes:
@@ -145,7 +144,7 @@ def executable(
     of the buffers, in their order.
     """
     executable = ir.Operation.create(
-        _EXECUTABLE,
+        KERNEL,
         attributes={
             "sym_name": ir.StringAttr.get(name),
             "sym_visibility": ir.StringAttr.get("private"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -10,6 +10,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import linalg, tensor
 
 from mxc.dialects.dequantize import is_element, is_integer, iterators
+from mxc.dialects.dispatches import KERNEL
 from mxc.dialects.generic import constant
 from mxc.dialects.indexing import indexing_maps, loop_ranges
 from mxc.dialects.linalg_ext import GATHER
@@ -49,20 +50,38 @@ Scalar: TypeAlias = "OperandRead | Inlined | Constant"
 
 def linalg_operations(root: ir.Operation) -> Worklist:
     """All linalg operations with one tensor result under `root`, producers first."""
-    found: list[ir.Operation] = []
-
-    def visit(op: ir.Operation) -> ir.WalkResult:
-        if (
+    return operations(
+        root,
+        lambda op: (
             op.name.startswith("linalg.")
             and len(op.results) == 1
             and isinstance(op.results[0].type, ir.RankedTensorType)
             and len(op.regions) == 1
-        ):
+        ),
+    )
+
+
+def operations(root: ir.Operation, wanted: Callable[[ir.OpView], bool]) -> Worklist:
+    """The operations under `root` with results that are `wanted`, producers first.
+
+    Kernels of ours are not entered: they have no tensors, and most operations of a program.
+    """
+    found: list[ir.Operation] = []
+
+    def visit(op: ir.OpView) -> ir.WalkResult:
+        if op.name == KERNEL:
+            return ir.WalkResult.SKIP
+        if len(op.results) and wanted(op):
             found.append(op.operation)
         return ir.WalkResult.ADVANCE
 
     root.walk(visit, ir.WalkOrder.PRE_ORDER)
     return Worklist(found)
+
+
+def operations_named(root: ir.Operation, name: str) -> Worklist:
+    """All operations with this name under `root`, in program order."""
+    return operations(root, lambda op: op.name == name)
 
 
 def has_reduction(op: ir.Operation) -> bool:
@@ -142,15 +161,7 @@ def replace(op: ir.Operation, value: ir.Value) -> None:
 
 def sweep(root: ir.Operation) -> None:
     """Erase the operations under `root` without side effects whose results are unused."""
-    found: list[ir.Operation] = []
-
-    def visit(op: ir.Operation) -> ir.WalkResult:
-        if op.name.startswith(_PURE) and len(op.results):
-            found.append(op.operation)
-        return ir.WalkResult.ADVANCE
-
-    root.walk(visit, ir.WalkOrder.PRE_ORDER)
-    for op in reversed(Worklist(found)):
+    for op in reversed(operations(root, lambda op: op.name.startswith(_PURE))):
         if not any(list(result.uses) for result in op.results):
             erase(op)
 

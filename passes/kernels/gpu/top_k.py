@@ -21,7 +21,6 @@ from mxc.dialects.generic import constant, element_of, shape_of
 from mxc.dialects.linalg_ext import TOP_K
 from mxc.dialects.reasons import Reason
 from mxc.dialects.sizes import dynamic_sizes
-from mxc.passes.gather_packed import operations_named
 from mxc.passes.kernels.calls import Calls
 from mxc.passes.kernels.executables import Threads, workgroup
 from mxc.passes.kernels.extents import Buffer, Size, Sized, named
@@ -29,6 +28,7 @@ from mxc.passes.kernels.gpu.lanes import short
 from mxc.passes.kernels.lowerings import Lowering
 from mxc.passes.kernels.values import is_filled
 from mxc.passes.kernels.vectors import below, f32, i32, index, load, loop, when
+from mxc.passes.rewriting.rebuild import operations_named
 
 #: Lanes of a workgroup at most; elements that are read at once.
 _MOST, _TOGETHER = 1024, 4
