@@ -34,14 +34,13 @@ from mxc.dialects.reasons import Reason
 from mxc.passes.base import Pass
 from mxc.passes.kernels.given_schedules import GivenSchedules
 from mxc.passes.kernels.gpu.calls import GpuContractionCall, match
-from mxc.passes.kernels.gpu.choice import choose, choose_by_rows
+from mxc.passes.kernels.gpu.choice import TRANSPORTS, choose, choose_by_rows
 from mxc.passes.kernels.gpu.problem import problem_of
 from mxc.passes.kernels.gpu.results import Results
 from mxc.passes.kernels.gpu.ring.float_kernel import FloatRing
 from mxc.passes.kernels.gpu.schedule import (
     ATTRIBUTE,
     Schedules,
-    Transport,
     schedules_of,
     write_schedules,
 )
@@ -87,21 +86,14 @@ class ChooseGpuSchedule(Pass):
 
 def _chosen(call: GpuContractionCall, gpu: Gpu) -> Schedules:
     """The cheapest schedules that can compute the call together with its epilogue."""
-    results = Results.of(call, gpu.matrix)
-    transports: tuple[Transport, ...] = ("stream", "ring")
-    # A ring of a dense product has tiles of half a block of the result, which cannot be quantized.
-    if not _may_stage(call, gpu) or (call.is_dense and results.blocks is not None):
+    results, transports = Results.of(call, gpu.matrix), TRANSPORTS
+    # No ring multiplies sums by f32 scales that differ along a row. One of a dense product has
+    # tiles of half a block of the result, which cannot be quantized.
+    if call.sums_blocks or (call.is_dense and results.blocks is not None):
         transports = ("stream",)
+    elif call.decoded and not (call.is_dense or FloatRing.takes(call.left, call.right)):
+        transports = ("stream", "decoded")
     problem = problem_of(call, results)
     if call.of.m is None:
         return choose_by_rows(problem, device=gpu, transports=transports)
     return Schedules([choose(problem, device=gpu, transports=transports)])
-
-
-def _may_stage(call: GpuContractionCall, gpu: Gpu) -> bool:
-    """Whether a kernel with a ring of stages exists for such operands."""
-    if call.sums_blocks:
-        return False
-    if call.is_dense or not gpu.matrix.converts:
-        return True
-    return call.decoded is None or FloatRing.takes(call.left, call.right, call.decoded)

@@ -214,6 +214,6 @@ def _kind(call: GpuContractionCall, schedule: GpuSchedule) -> type[GpuContractio
         return StreamKernel
     if call.sums_blocks:
         raise ValueError("there is no ring for f32 scales that differ along a row")
-    if call.decoded is None:
-        return Ring
-    return FloatRing if schedule.instruction.unit.converts else DecodedRing
+    if schedule.transport == "decoded":
+        return DecodedRing
+    return Ring if call.decoded is None else FloatRing

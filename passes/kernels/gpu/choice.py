@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
+from typing import get_args
 
 from mxc.passes.kernels.gpu.cost import Problem, cost, padding
 from mxc.passes.kernels.gpu.dense.spans import ROWS, STAGE, Spans
@@ -22,6 +23,8 @@ from mxc.passes.kernels.gpu.schedule import GpuSchedule, Schedules, Transport
 from mxc.targets.amd import GFX950
 from mxc.targets.gpu import Gpu
 
+#: Each way of operands to registers.
+TRANSPORTS: tuple[Transport, ...] = get_args(Transport)
 #: Waves along K of a stream, at most.
 _ALONG_K = (8, 4, 4, 4)
 #: Registers that a streaming kernel may be estimated to take: with more LLVM 24 was seen to spill.
@@ -66,7 +69,7 @@ def choose(
     problem: Problem,
     *,
     device: Gpu = GFX950,
-    transports: tuple[Transport, ...] = ("stream", "ring"),
+    transports: tuple[Transport, ...] = TRANSPORTS,
 ) -> GpuSchedule:
     """The cheapest schedule; of equals a stream, the one with the least padding, the first.
 
@@ -75,7 +78,7 @@ def choose(
 
     def rank(schedule: GpuSchedule) -> tuple[float, bool, float]:
         clocks = cost(problem, schedule, device)
-        return clocks, schedule.transport == "ring", padding(problem, schedule)
+        return clocks, schedule.transport != "stream", padding(problem, schedule)
 
     unit = device.matrix
     decodes = problem.parts and not unit.converts
@@ -83,7 +86,7 @@ def choose(
     if problem.is_dense:
         most = _DENSE[unit.lanes]
     known = [s for s in candidates(problem, device) if s.transport in transports]
-    found = [s for s in known if s.transport == "ring" or registers(problem, s) <= most]
+    found = [s for s in known if s.transport != "stream" or registers(problem, s) <= most]
     if decodes and not found:
         found = [min(known, key=lambda schedule: registers(problem, schedule))]
     return min(found, key=rank)
@@ -93,7 +96,7 @@ def choose_by_rows(
     problem: Problem,
     *,
     device: Gpu = GFX950,
-    transports: tuple[Transport, ...] = ("stream", "ring"),
+    transports: tuple[Transport, ...] = TRANSPORTS,
 ) -> Schedules:
     """Schedules for any number of rows, whatever those of the problem.
 
@@ -134,14 +137,17 @@ def candidates(problem: Problem, device: Gpu = GFX950) -> Iterator[GpuSchedule]:
             yield from _dense_rings(problem, device)
         return
     yield from _streams(problem, device)
-    if problem.parts and not any(problem.shared) and _decodes_once(device):
-        yield from _decoded_rings(problem, device)
-    if device.matrix.dma != PIECE:
-        return
-    if problem.parts and not any(problem.shared) and problem.blocks >= AT_ONCE:
-        yield from _float_rings(problem, device)
+    if problem.parts and not any(problem.shared):
+        # Where both cost the same, the matrix cores are busier in the first by the issue model: of
+        # gfx950 0.86 and 0.96 for bf16 x f4, 0.96 and 0.88 for nvfp4 x nvfp4.
+        rings = [_decoded_rings, _float_rings]
+        if problem.is_float and not any(problem.integers):
+            rings.reverse()
+        for each in rings:
+            yield from each(problem, device)
     # A ring has tiles of 32 rows: fewer than half of them are few, and streamed.
-    if not problem.parts and 2 * problem.rows >= INSTRUCTION.rows:
+    few = 2 * problem.rows < INSTRUCTION.rows
+    if device.matrix.dma == PIECE and not problem.parts and not few:
         yield from _rings(problem, device)
 
 
@@ -241,12 +247,13 @@ def _ring(
     waves: tuple[int, int, int],
     stages: int,
     k_steps: int,
+    transport: Transport = "ring",
 ) -> GpuSchedule:
     return GpuSchedule(
         instruction=instruction,
         tiles=tiles,
         waves=waves,
-        transport="ring",
+        transport=transport,
         stages=stages,
         k_steps=k_steps,
     )
@@ -285,18 +292,16 @@ def _rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
                     break
 
 
-def _decodes_once(device: Gpu) -> bool:
-    """Whether a workgroup decodes each block once: there are no conversions, which every wave may
-    repeat, and an instruction with as many sums as waves have registers for."""
-    unit = device.matrix
-    return not unit.converts and any(form.m == INSTRUCTION.rows for form in unit.forms)
-
-
 def _decoded_rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
-    """A stage is one block along K; there are two in LDS."""
+    """A stage is one block along K; there are two in LDS. None where no instruction has as many
+    sums as waves have registers for. Of as many tiles those with the fewest rows in LDS are first.
+    """
+    if all(form.m != INSTRUCTION.rows for form in device.matrix.forms):
+        return
     large = TileInstruction(INSTRUCTION.rows, device.matrix)
-    for m, n in product((4, 3, 2, 1), repeat=2):
-        found = _ring(large, (m, n), (2, 2, 1), SLOTS, 1)
+    every = product((4, 3, 2, 1), repeat=2)
+    for m, n in sorted(every, key=lambda mn: (-mn[0] * mn[1], mn[0] * problem.parts + mn[1])):
+        found = _ring(large, (m, n), (2, 2, 1), SLOTS, 1, "decoded")
         size = SLOTS * (found.rows * problem.parts + found.columns) * BLOCK_BYTES
         fits = size <= device.workgroup_lds_bytes
         if n % problem.halves == 0 and fits and _of_decoded(problem, m, n) <= device.unit.registers:
@@ -311,7 +316,10 @@ def _of_decoded(problem: Problem, m: int, n: int) -> int:
 
 
 def _float_rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
-    """A stage is one k-step; there are as many as memory needs to answer, and one more."""
+    """A stage is one k-step; there are as many as memory needs to answer, and one more. None of few
+    blocks, or where no load goes straight to LDS."""
+    if device.matrix.dma != PIECE or problem.blocks < AT_ONCE:
+        return
     waves, rates = (2, 2, 1), device.rates
     # Three parts of an f32 and wide weights leave no registers for 16 tiles, nor do two packed
     # sides of 6 bits and more.

@@ -26,12 +26,17 @@ _STREAM_WAVES = 2
 _DECODE = {4: 100, 6: 180, 8: 150}
 #: The same where conversions read FNUZ numbers.
 _EXTEND = {4: 100, 6: 160, 8: 130}
+#: The same where conversions read elements and scales, and of integers there.
+_CONVERT = {4: 20, 6: 5, 8: 20}
+_INTEGERS = 90
+#: Bytes of a block in LDS, as bf16 or f16.
+_FLOATS = 2 * BLOCK
+#: Lanes that decode a block together, at most.
+_PARTS = 4
 #: Instructions beside these for a stage of which each block is decoded once: loads, stores, scales.
 _BESIDE = 30
 #: What waves get of LDS, and of the path to memory, when they all want it.
 _SHARED = 0.9
-#: The same where conversions do.
-_CONVERT = {4: 20, 6: 5, 8: 20}
 #: Vector instructions that split 32 floats into so many bf16.
 _SPLIT = {1: 0, 2: 160, 3: 240}
 #: Times that a k-step waits for a tile of floats that are split. By the issue model four k-steps of
@@ -54,7 +59,8 @@ class Problem:
     the groups read; 0 where they read one. `parts`: the floats that an element of lhs is
     multiplied as; 0 where both sides are multiplied as they are, with their scales. `shared`: of
     lhs and of rhs the blocks that share an f32 scale, which multiplies sums; 0 without such scales.
-    `in_blocks`: all columns of a block of the result are stored together.
+    `in_blocks`: all columns of a block of the result are stored together. `integers`: whether the
+    elements of lhs and of rhs are integers, which no conversion of scaled elements decodes.
     """
 
     rows: int
@@ -68,6 +74,7 @@ class Problem:
     parts: int = 0
     shared: tuple[int, int] = (0, 0)
     in_blocks: bool = False
+    integers: tuple[bool, bool] = (False, False)
 
     @property
     def is_float(self) -> bool:
@@ -135,23 +142,21 @@ def _late(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float:
 def _at_once(schedule: GpuSchedule, device: Gpu) -> int:
     """Workgroups that a unit holds."""
     waves = schedule.threads // device.unit.wave
-    limit = 1 if schedule.transport == "ring" else _STREAM_WAVES
+    limit = _STREAM_WAVES if schedule.transport == "stream" else 1
     return max(1, limit * device.unit.simds // waves)
 
 
 def _k_step(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float:
     """Clocks of a k-step of one workgroup that has a unit to itself."""
-    if schedule.transport == "ring" and problem.parts and not device.matrix.converts:
+    if schedule.transport == "decoded":
         return _decoded_k_step(problem, schedule, device)
     unit, rates = device.unit, device.rates
     m, n = schedule.tiles
     waves = schedule.threads // unit.wave
     instruction = schedule.instruction
     if problem.parts:
-        decode = _CONVERT if instruction.unit.converts else _decoding(device)
-        first = _SPLIT[problem.parts] if problem.is_float else decode[problem.bits[0]]
+        first, second = _decoding(problem, device)
         products = m * n * problem.parts * BLOCK // instruction.fragment
-        second = 0 if problem.is_dense else decode[problem.bits[1]]
         issued = products + m * first + n * second
         clocks = m * n * instruction.decoded_clocks * problem.parts
         if schedule.transport == "stream" and _is_alone(problem, schedule):
@@ -185,9 +190,15 @@ def _is_alone(problem: Problem, schedule: GpuSchedule) -> bool:
     return not problem.is_dense and unit.lanes == _WIDE
 
 
-def _decoding(device: Gpu) -> dict[int, int]:
-    """Vector instructions that decode a block without conversions of scaled elements, by bits."""
-    return _EXTEND if device.matrix.extends_fnuz else _DECODE
+def _decoding(problem: Problem, device: Gpu) -> tuple[int, int]:
+    """Vector instructions that decode, or split, a block of lhs and one of rhs."""
+    converts, extends = device.matrix.converts, device.matrix.extends_fnuz
+    known = _CONVERT if converts else _EXTEND if extends else _DECODE
+    first, second = (
+        0 if bits > _WIDEST else _INTEGERS if converts and integers else known[bits]
+        for bits, integers in zip(problem.bits, problem.integers, strict=True)
+    )
+    return (_SPLIT[problem.parts] if problem.is_float else first), second
 
 
 def _decoded_k_step(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float:
@@ -195,17 +206,25 @@ def _decoded_k_step(problem: Problem, schedule: GpuSchedule, device: Gpu) -> flo
     rates, instruction = device.rates, schedule.instruction
     m, n = schedule.tiles
     products = m * n * problem.parts * BLOCK // instruction.fragment
-    decode = _decoding(device)
-    decoded = _SPLIT[problem.parts] if problem.is_float else decode[problem.bits[0]]
-    decoded += decode[problem.bits[1]]
+    # Lanes that are more than the rows of a side decode parts of its blocks.
+    decoded = sum(
+        count / max(1, min(_PARTS, schedule.threads // rows))
+        for count, rows in zip(
+            _decoding(problem, device), (schedule.rows, schedule.columns), strict=True
+        )
+    )
     reads = BLOCK // FRAGMENT * (m * problem.parts + n)
     issued = products + reads + instruction.groups * (decoded + _BESIDE)
     matrix = m * n * instruction.decoded_clocks * problem.parts
     down, right, _ = schedule.waves
     path = _side_bytes(problem, schedule, m * down, n * right) / rates.memory_bytes_per_clock
+    # Each wave reads the floats of its tiles; those of a workgroup are written once.
+    rows = schedule.rows * problem.parts + schedule.columns
+    rows += down * right * instruction.rows * (m * problem.parts + n)
+    lds = rows * _FLOATS * instruction.groups / rates.lds_bytes_per_clock
     # What is asked for comes four blocks later.
     late = rates.memory_latency * instruction.groups / K_STEPS
-    return max(matrix, issued * rates.issue, path / _SHARED, late)
+    return max(matrix, issued * rates.issue, lds / _SHARED, path / _SHARED, late)
 
 
 def _side_bytes(problem: Problem, schedule: GpuSchedule, m: int, n: int) -> int:
@@ -226,8 +245,8 @@ def _asked(problem: Problem, schedule: GpuSchedule) -> int:
     k_steps: float = K_STEPS * k
     if schedule.transport == "ring":
         k_steps = _of_stage(problem, schedule) * (schedule.stages - 1)
-        if problem.parts and not schedule.instruction.unit.converts:
-            k_steps = K_STEPS / schedule.instruction.groups
+    elif schedule.transport == "decoded":
+        k_steps = K_STEPS / schedule.instruction.groups
     return int(k_steps * _side_bytes(problem, schedule, *tiles))
 
 

@@ -44,19 +44,25 @@ Register = Literal["bf16", "f16"]
 def decode(
     block: ir.Value, scales: ir.Value, format: BlockFormat, register: Register
 ) -> list[ir.Value]:
-    """A block of 32, i8, under its one or two scales, i8 [n], as fragments along K."""
+    """A block of 32, or a part of it, i8, under its one or two scales, i8 [n], as fragments along
+    K."""
     if format.scale != E8M0:
         return _by_floats(block, scales, format, register)
     element = format.element
     if element.bits == 6:
 
         def whole(scale: ir.Value) -> list[ir.Value]:
-            return sixes(bitcast(block, i32(), BLOCK * 6 // 32), power(scale), element, register)
+            words = elements(bitcast(block, i32(), lanes_of(block) // 4))
+            # The instruction is for a whole block.
+            padded = words + [i32_of(0)] * (BLOCK * 6 // 32 - len(words))
+            given = vector.from_elements(of(i32(), len(padded)), padded)
+            count = lanes_of(block) * 8 // 6 // FRAGMENT
+            return sixes(given, power(scale), element, register)[:count]
 
         return by_halves(scales, whole)
     if not element.exponent:
         return by_halves(scales, lambda scale: _integers(block, scale, element, register))
-    return by_halves(scales, lambda scale: _packed(block, scale, element.mlir, register))
+    return by_halves(scales, lambda scale: _packed(block, scale, element, register))
 
 
 def by_halves(scales: ir.Value, whole: Callable[[ir.Value], list[ir.Value]]) -> list[ir.Value]:
@@ -71,8 +77,10 @@ def by_halves(scales: ir.Value, whole: Callable[[ir.Value], list[ir.Value]]) -> 
     return [found[at * count // fragments][at] for at in range(fragments)]
 
 
-def _packed(block: ir.Value, scale: ir.Value, element: str, register: Register) -> list[ir.Value]:
-    values = bitcast(block, ir.Type.parse(element), BLOCK)
+def _packed(
+    block: ir.Value, scale: ir.Value, element: ElementFormat, register: Register
+) -> list[ir.Value]:
+    values = bitcast(block, ir.Type.parse(element.mlir), lanes_of(block) * 8 // element.bits)
     factor = vector.broadcast(
         of(ir.Float8E8M0FNUType.get(), FRAGMENT), arith.bitcast(ir.Float8E8M0FNUType.get(), scale)
     )
@@ -86,15 +94,14 @@ def _packed(block: ir.Value, scale: ir.Value, element: str, register: Register) 
 def _by_floats(
     block: ir.Value, scales: ir.Value, format: BlockFormat, register: Register
 ) -> list[ir.Value]:
-    """Elements of 4 bits under two scales in E4M3."""
+    """Elements of 4 bits under one or two scales in E4M3."""
     assert (format.element, format.scale) == (E2M1, E4M3)
-    pair = vector.extract(bitcast(vector.shuffle(scales, scales, [0, 1, 0, 1]), i32(), 1), [], [0])
-    factors = float_factors(pair, register)
-    words = bitcast(block, i32(), BLOCK * 4 // 32)
+    count = lanes_of(scales)
+    twice = vector.shuffle(scales, scales, [at % count for at in range(4)])
+    factors = float_factors(vector.extract(bitcast(twice, i32(), 1), [], [0]), register)
     found = []
-    for number in range(BLOCK // FRAGMENT):
-        # 8 elements are a word: four pairs.
-        word = vector.extract(words, [], [number])
+    # 8 elements are a word: four pairs.
+    for number, word in enumerate(elements(bitcast(block, i32(), lanes_of(block) // 4))):
         factor = vector.extract(factors, [], [number * FRAGMENT // format.block])
         found.append(joined([pair_by_float(word, factor, at, register) for at in range(4)]))
     return found

@@ -27,7 +27,12 @@ def problem_of(call: GpuContractionCall, results: Results) -> Problem:
         parts=_parts(call),
         shared=(_shared(call.left), _shared(call.right)),
         in_blocks=results.in_blocks,
+        integers=(_is_integer(call.left), _is_integer(call.right)),
     )
+
+
+def _is_integer(side: ScaledBlocks | FloatBlocks) -> bool:
+    return isinstance(side, ScaledBlocks) and not side.format.element.exponent
 
 
 def _parts(call: GpuContractionCall) -> int:

@@ -14,7 +14,7 @@ from mxc.passes.kernels.gpu.fragments import TileInstruction
 from mxc.targets.amd import GFX950
 from mxc.targets.matrix_unit import MatrixUnit
 
-Transport = Literal["stream", "ring"]
+Transport = Literal["stream", "ring", "decoded"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,8 +22,10 @@ class GpuSchedule:
     """`tiles`: of a wave along rows and columns, of `instruction`; `waves`: of a workgroup along
     rows, columns and K.
 
-    `transport`: operands go straight from memory to registers (stream.py), or through a ring of
-    `stages` stages in shared memory, each of `k_steps` instructions along K (ring/).
+    `transport`: operands go straight from memory to registers (stream.py); as they are through a
+    ring of `stages` stages in shared memory, each of `k_steps` instructions along K (ring/); or
+    through such a ring as floats, which lanes decode once for a workgroup
+    (ring/decoded_kernel.py).
     """
 
     instruction: TileInstruction
@@ -87,7 +89,7 @@ def _fields(schedule: GpuSchedule) -> dict[str, ir.Attribute]:
         "waves": ir.DenseI64ArrayAttr.get(list(schedule.waves)),
         "transport": ir.StringAttr.get(schedule.transport),
     }
-    if schedule.transport == "ring":
+    if schedule.transport != "stream":
         found["stages"] = ir.IntegerAttr.get(i64, schedule.stages)
         found["k_steps"] = ir.IntegerAttr.get(i64, schedule.k_steps)
     return found
@@ -159,8 +161,9 @@ def schedule_of(
     ):
         raise PassError(
             f"{place}: a schedule wants instruction {' or '.join(map(str, shapes))}, tiles [rows, "
-            "columns], waves [rows, columns, K] of at most 16 in all, transport stream or ring, "
-            f"and of a ring stages and k-steps; found {dict(fields)}"
+            "columns], waves [rows, columns, K] of at most 16 in all, transport "
+            f"{', '.join(get_args(Transport)[:-1])} or {get_args(Transport)[-1]}, and of the last "
+            f"two stages and k-steps; found {dict(fields)}"
         )
     return GpuSchedule(
         instruction=TileInstruction(rows, unit),

@@ -2,8 +2,10 @@
 
     result[p, n] = sum over k of lhs[p, k] * rhs[e(p), n, k]
 
-Where there is no conversion, a block takes a hundred instructions and more. So a lane decodes a
-block of a row, and all waves that use the row read floats from LDS (decoded_mainloop.py).
+Where there is no conversion, a block takes a hundred instructions and more; with conversions, those
+of nvfp4 and of integers on both sides are still too many for each wave that uses the block. So a
+lane decodes a block of a row, and all waves that use the row read floats from LDS
+(decoded_mainloop.py).
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from mxc.targets.amd import gpu_of
 
 @dataclass(frozen=True)
 class DecodedRing(StagedProduct):
-    """A product whose sides are decoded, by a schedule of the transport "ring"."""
+    """A product whose sides are decoded, by a schedule of the transport "decoded"."""
 
     rhs: ScaledBlocks
 

@@ -154,6 +154,10 @@ class DecodedMainloop:
         works += self._decodes(held, four, 1 - half, stage + 1 + half, count)
         most = max((work.count for work in works), default=0)
         interleaved_within(products, works, max(self._budget, most + 1), waits=not last)
+        if (stage, half) == (_ASKED, 1) and self._next:
+            # Else LLVM would take bytes out of them where they are loaded, and wait for them there.
+            pins = iter(pinned([word for words in self._next for word in words]))
+            self._next = [[next(pins) for _ in words] for words in self._next]
         if not last:
             wait_for_waves()
         held.fragments = ready

@@ -15,9 +15,10 @@ two blocks along K, in parts of 8 elements a lane (float_mainloop.py):
 
 A packed side (FloatRing) has a block for each lane group, in four parts. What is decoded is used
 by all rows or columns of a wave, so that with 128 of them the instructions for a pair of elements
-stand against each matrix instruction, of 8 clocks and more for which it works. So a side is decoded
-by each wave that uses it, and not once to LDS, where it would take four times the room and have to
-be written.
+stand against each matrix instruction, of 8 clocks and more for which it works. So a side may be
+decoded by each wave that uses it. Decoded once to LDS (decoded_kernel.py) it takes four times the
+room and has to be written, and fewer stages are under way; what takes many instructions to decode,
+on both sides, gains by that.
 
 Plain weights (DenseRing) are summed in spans of K, each from zero: see dense/spans.py.
 """
@@ -35,7 +36,6 @@ from iree.compiler import ir
 from mxc.dialects.amdgpu import shared
 from mxc.formats.formats import E4M3, E8M0
 from mxc.passes.kernels.gpu.contraction import ContractionBuffers
-from mxc.passes.kernels.gpu.decode import Register
 from mxc.passes.kernels.gpu.dense.spans import ROWS, STAGE, Spans
 from mxc.passes.kernels.gpu.floats import FloatBlocks
 from mxc.passes.kernels.gpu.fragments import BLOCK, TileInstruction
@@ -115,19 +115,15 @@ class FloatRing(_FloatProduct):
         """Raise ValueError where the schedule cannot compute this product."""
         super().__post_init__()
         self.require_accumulators()
-        if not self.takes(self.lhs, self.rhs, self.decoded):
+        if self.decoded is None or not self.takes(self.lhs, self.rhs):
             raise ValueError("a ring of floats takes sides in blocks of 32 or in nvfp4")
         if self.lhs.blocks < AT_ONCE:
             raise ValueError(f"{self.lhs.blocks} blocks: a ring of floats wants {AT_ONCE}")
         self.require_fit(k_steps=1)
 
     @staticmethod
-    def takes(
-        lhs: FloatBlocks | ScaledBlocks, rhs: FloatBlocks | ScaledBlocks, register: Register | None
-    ) -> bool:
+    def takes(lhs: FloatBlocks | ScaledBlocks, rhs: FloatBlocks | ScaledBlocks) -> bool:
         """Whether it computes products of such operands."""
-        if isinstance(rhs, FloatBlocks) or register is None:
-            return False
         return all(_is_taken(side) for side in (lhs, rhs) if isinstance(side, ScaledBlocks))
 
     def _sums(

@@ -32,7 +32,7 @@ from mxc.passes.kernels.gpu.ring.decoded_kernel import DecodedRing
 from mxc.passes.kernels.gpu.ring.float_kernel import FloatRing
 from mxc.passes.kernels.gpu.ring.kernel import Ring, StagedProduct
 from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION
-from mxc.passes.kernels.gpu.schedule import GpuSchedule
+from mxc.passes.kernels.gpu.schedule import GpuSchedule, Transport
 from mxc.passes.kernels.gpu.sides import ScaledBlocks
 from mxc.passes.kernels.gpu.stream import StreamKernel
 from mxc.passes.kernels.reshapes import as_tensor
@@ -76,6 +76,7 @@ class Case:
     experts: int = 0
     share: int = 1
     target: str = "gfx950"
+    transport: Transport = "ring"
 
     @property
     def kernel(self) -> Ring | FloatRing | DecodedRing:
@@ -84,28 +85,32 @@ class Case:
             instruction=TileInstruction(INSTRUCTION.rows, unit),
             tiles=self.tiles,
             waves=self.waves,
-            transport="ring",
+            transport=self.transport,
             stages=self.stages,
             k_steps=self.k_steps,
         )
-        rhs, blocks = scaled(self.rhs, self.k // 32), self.k // 32
-        rest = (rhs, self.groups, self.m, self.n, self.experts, schedule, self.share)
-        if self.lhs not in FORMATS:
+        blocks = self.k // 32
+        lhs: FloatBlocks | ScaledBlocks
+        if self.lhs in FORMATS:
+            lhs = scaled(self.lhs, blocks)
+        else:
             source = ("f32", True) if self.lhs == ROUNDED else (self.lhs, False)
             lhs = FloatBlocks(*source, blocks)
-            ring = FloatRing if unit.converts else DecodedRing
-            return ring(lhs, *rest, decoded=self.register)
-        if not unit.converts:
-            return DecodedRing(scaled(self.lhs, blocks), *rest, decoded=self.register)
-        if {self.lhs, self.rhs} & {NVFP4, "mxint8"}:
-            return FloatRing(scaled(self.lhs, blocks), *rest, decoded=self.register)
-        return Ring(scaled(self.lhs, blocks), *rest)
+        rhs, register = scaled(self.rhs, blocks), self.register
+        rest = (rhs, self.groups, self.m, self.n, self.experts, schedule, self.share)
+        if register is None:
+            return Ring(lhs, *rest)
+        return (DecodedRing if self.transport == "decoded" else FloatRing)(
+            lhs, *rest, decoded=register
+        )
 
     @property
-    def register(self) -> Register:
-        """What both sides are in registers."""
+    def register(self) -> Register | None:
+        """What both sides are in registers; None where they stay as they are."""
         if not known_gpu(self.target).matrix.converts:
             return "bf16"
+        if {self.lhs, self.rhs} <= FORMATS.keys() - {NVFP4, "mxint8"}:
+            return None
         return "f16" if {self.lhs, self.rhs} <= {"f16", NVFP4} else "bf16"
 
 

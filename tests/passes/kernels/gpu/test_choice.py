@@ -76,6 +76,7 @@ EXPERTS = Problem(rows=16, columns=5760, blocks=90, groups=64, halves=2, experts
 MIXED = Problem(rows=300, columns=2880, blocks=90, bits=(6, 4))
 FLOAT = Problem(rows=64, columns=4096, blocks=128, bits=(16, 4), parts=1)
 SPLIT = Problem(rows=2048, columns=4096, blocks=128, bits=(32, 8), parts=3)
+INTEGERS = Problem(rows=16, columns=4096, blocks=128, bits=(8, 8), parts=1, integers=(True, True))
 DENSE = Problem(rows=512, columns=4096, blocks=128, bits=(16, 16), parts=1)
 SHARED = Problem(rows=512, columns=4096, blocks=128, bits=(8, 8), parts=1, shared=(4, 4))
 #: Rows of the instruction, tiles, waves, stages and k-steps.
@@ -92,6 +93,8 @@ CHOSEN = [
     (FLOAT, GFX1151, (16, (4, 1), (1, 1, 4), 0, 0)),
     (SPLIT, GFX950, (32, (2, 4), (2, 2, 1), 3, 1)),
     (SPLIT, GFX942, (32, (1, 4), (2, 2, 1), 2, 1)),
+    (replace(INTEGERS, rows=512), GFX950, (32, (2, 1), (2, 2, 1), 2, 1)),
+    (replace(INTEGERS, rows=4096), GFX950, (32, (4, 4), (2, 2, 1), 2, 1)),
     (replace(ROW, rows=4096, parts=1), GFX942, (32, (4, 4), (2, 2, 1), 2, 1)),
     (replace(ROW, rows=4096, parts=1, bits=(32, 4)), GFX942, (32, (4, 2), (2, 2, 1), 2, 1)),
     (replace(ROW, rows=64, parts=1), GFX942, (16, (4, 1), (1, 1, 4), 0, 0)),
@@ -111,7 +114,7 @@ def test_schedules_that_are_chosen_today(
     """A change here is a change of speed: look at both (benchmarks/gpu)."""
     s = choose(problem, device=device)
     assert (s.instruction.rows, s.tiles, s.waves, s.stages, s.k_steps) == wanted
-    assert (s.transport == "ring") is bool(s.stages)
+    assert (s.transport != "stream") is bool(s.stages)
 
 
 @pytest.mark.parametrize("columns", [2880, 4096, 28672])
@@ -152,14 +155,24 @@ def test_floats_of_many_rows_pass_through_a_ring(bits: tuple[int, int], parts: i
         assert kernel.lhs.parts("bf16") == parts
 
 
-@pytest.mark.parametrize(("bits", "most"), [((4, 4), 16), ((8, 4), 16), ((8, 8), 8)])
-def test_sides_that_are_decoded_pass_through_a_ring(bits: tuple[int, int], most: int) -> None:
-    """With as many tiles as there are registers for."""
+@pytest.mark.parametrize("bits", [(4, 4), (8, 4), (8, 8)])
+def test_sides_that_are_both_decoded_pass_through_a_ring(bits: tuple[int, int]) -> None:
+    """Many rows are decoded once for a workgroup, with as many tiles as there are registers for;
+    fewer wait for memory, which a ring of more stages asks earlier. Integers take so long to decode
+    that fewer are decoded once too."""
     problem = Problem(rows=4096, columns=4096, blocks=128, bits=bits, parts=1)
     chosen = choose(problem)
-    assert chosen.transport == "ring"
-    assert chosen.tiles[0] * chosen.tiles[1] == most
+    assert (chosen.transport, chosen.tiles) == ("decoded", (4, 4))
+    some = replace(problem, rows=512)
+    assert choose(some).transport == "ring"
+    assert choose(replace(some, integers=(True, True))).transport == "decoded"
     assert choose(replace(problem, rows=16)).transport == "stream"
+
+
+@pytest.mark.parametrize(("integers", "transport"), [(False, "ring"), (True, "decoded")])
+def test_floats_by_integers_are_decoded_once(integers: bool, transport: str) -> None:
+    problem = replace(FLOAT, rows=4096, bits=(16, 8), integers=(False, integers))
+    assert choose(problem).transport == transport
 
 
 @pytest.mark.parametrize("blocks", [2, 8, 14])

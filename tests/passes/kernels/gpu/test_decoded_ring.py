@@ -24,12 +24,18 @@ from tests.passes.kernels.gpu.rings import (
     simulate,
 )
 
-_OTHER = Case(F4, F4, 64, 64, 64, waves=SQUARE, stages=2, k_steps=1, target="gfx942")
+_OTHER = Case(F4, F4, 64, 64, 64, waves=SQUARE, stages=2, k_steps=1)
+_OTHER = replace(_OTHER, target="gfx942", transport="decoded")
 
 
 def case(lhs: str, rhs: str, m: int, n: int, k: int, tiles: tuple[int, int] = (1, 1)) -> Case:
     """On gfx942."""
     return replace(_OTHER, lhs=lhs, rhs=rhs, m=m, n=n, k=k, tiles=tiles)
+
+
+def of_gfx950(lhs: str, rhs: str, m: int, n: int, k: int, tiles: tuple[int, int] = (1, 1)) -> Case:
+    """On gfx950, which has conversions."""
+    return replace(case(lhs, rhs, m, n, k, tiles), target="gfx950")
 
 
 #: Every way to decode; no, one and some passes of four stages, with each number that is left.
@@ -46,15 +52,32 @@ CASES = [
     case("f32", E4M3, 70, 64, 160),
     replace(case(ROUNDED, F4, 68, 36, 256), groups=3, experts=2, share=4),
 ]
+#: Two packed sides that no scaled instruction takes, integers, and fewer blocks than scales that a
+#: wave loads at once.
+CASES_OF_GFX950 = [
+    of_gfx950(NVFP4, NVFP4, 70, 100, 576, (2, 1)),
+    of_gfx950(E4M3, NVFP4, 64, 132, 320, (1, 2)),
+    of_gfx950(E3M2, NVFP4, 130, 68, 32, (3, 1)),
+    replace(of_gfx950(NVFP4, E2M3, 68, 36, 512), groups=3, experts=2, share=4),
+    of_gfx950("mxint8", F4, 70, 64, 544, (2, 1)),
+    of_gfx950("mxint8", "mxint8", 64, 64, 256),
+    of_gfx950("bf16", "mxint8", 64, 64, 1024),
+    of_gfx950("f32", "mxint8", 64, 64, 96),
+    of_gfx950("bf16", F4, 64, 64, 224, (1, 4)),
+]
 
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], Compiled]:
     """The kernel of a case, compiled once."""
-    return compiler(tmp_path_factory, CASES, _OTHER.target)
+    known = {
+        target: compiler(tmp_path_factory, cases, target)
+        for target, cases in (("gfx942", CASES), ("gfx950", CASES_OF_GFX950))
+    }
+    return lambda case: known[case.target](case)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", [*CASES, *CASES_OF_GFX950], ids=str)
 def test_as_numpy_and_clean(case: Case, compiled: Callable[[Case], Compiled]) -> None:
     run = simulate(case, compiled(case).kernel)
     error = np.abs(run.found - run.wanted).max() / np.abs(run.wanted).max()
@@ -63,11 +86,17 @@ def test_as_numpy_and_clean(case: Case, compiled: Callable[[Case], Compiled]) ->
     assert run.counter.counts.bank_conflicts == 0
 
 
-@pytest.mark.parametrize("lhs", [F4, E4M3, E2M3, NVFP4])
+@pytest.mark.parametrize(
+    ("lhs", "rhs", "target"),
+    [
+        *((lhs, F4, "gfx942") for lhs in (F4, E4M3, E2M3, NVFP4)),
+        *((lhs, "mxint8", "gfx950") for lhs in (NVFP4, "mxint8", E4M3)),
+    ],
+)
 def test_a_scale_that_is_nan_makes_its_row_nan(
-    lhs: str, compiled: Callable[[Case], Compiled]
+    lhs: str, rhs: str, target: str, compiled: Callable[[Case], Compiled]
 ) -> None:
-    own = case(lhs, F4, 64, 64, 128)
+    own = replace(case(lhs, rhs, 64, 64, 128), target=target)
 
     def spoil(p: Bytes, q: Bytes, wanted: Doubles) -> None:
         p[3, 1], q[5, 0] = 0x7F if lhs == NVFP4 else 0xFF, 0xFF
@@ -94,6 +123,28 @@ def test_matrix_cores_have_work(
     own = case(lhs, rhs, 256, 256, 2048, (4, 4))
     loop, found = loop_of(compiled(own))
     assert loop.census["matrix"] == 4 * 4 * 16
+    assert not {"scratch", "accvgpr"} & loop.census.keys()
+    assert found >= share
+
+
+@pytest.mark.parametrize(
+    ("lhs", "rhs", "share"),
+    [
+        (NVFP4, NVFP4, 0.95),
+        (F4, NVFP4, 0.94),
+        (E4M3, NVFP4, 0.94),
+        (E2M3, NVFP4, 0.87),
+        ("mxint8", "mxint8", 0.87),
+        (F4, "mxint8", 0.86),
+        ("bf16", "mxint8", 0.80),
+    ],
+)
+def test_matrix_cores_of_gfx950_have_work(
+    lhs: str, rhs: str, share: float, compiled: Callable[[Case], Compiled]
+) -> None:
+    """Its instruction is twice as fast, and conversions decode."""
+    loop, found = loop_of(compiled(of_gfx950(lhs, rhs, 256, 256, 2048, (4, 4))))
+    assert loop.census["matrix"] == 4 * 4 * 8
     assert not {"scratch", "accvgpr"} & loop.census.keys()
     assert found >= share
 

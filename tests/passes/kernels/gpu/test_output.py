@@ -69,10 +69,18 @@ CASES = [
     Case(72, 96, 512, "mxfp4", "mxfp8e4m3", "mxfp4", "ceil"),
     Case(73, 96, 544, "mxfp6e2m3", "mxfp4", "mxfp6e2m3", "even"),
     Case(74, 128, 512, "mxfp8e4m3", "mxfp4", "mxfp8e4m3", "even", gated=True),
+    # Decoded once for a workgroup.
+    Case(75, 96, 512, "mxint8", "mxint8", "mxfp4", "rceil"),
+    Case(76, 128, 544, "mxint8", "mxfp4", "mxfp8e4m3", "rceil", gated=True),
 ]
-#: What puts the last three into a ring.
-RING = {"instruction": 32, "tiles": [1, 2], "waves": [4, 1, 1], "transport": "ring"}
-SCHEDULES = [{"m": m, "schedule": {**RING, "stages": 3, "k_steps": 2}} for m in (72, 73, 74)]
+#: What puts the last five into a ring.
+TILES = {"instruction": 32, "tiles": [1, 2]}
+RING = {**TILES, "waves": [4, 1, 1], "transport": "ring", "stages": 3, "k_steps": 2}
+DECODED = {**TILES, "waves": [2, 2, 1], "transport": "decoded", "stages": 2, "k_steps": 1}
+SCHEDULES: list[dict[str, Any]] = [
+    *({"m": m, "schedule": RING} for m in (72, 73, 74)),
+    *({"m": m, "schedule": DECODED} for m in (75, 76)),
+]
 
 
 def build(case: Case) -> None:
@@ -119,7 +127,8 @@ def sides(case: Case) -> list[tuple[int, str]]:
 
 def operand(rng: np.random.Generator, rows: int, k: int, name: str) -> Quantized:
     """Numbers that every format has, under scales near one."""
-    values = rng.choice([0, 0.5, 1, 1.5, 2, 3, 4, 6], (rows, k)).astype(np.float32)
+    known = [0, 0.5, 1, 1.5] if name == "mxint8" else [0, 0.5, 1, 1.5, 2, 3, 4, 6]
+    values = rng.choice(known, (rows, k)).astype(np.float32)
     values *= rng.choice([-1, 1], (rows, k))
     elements = pack_elements(encode(values, FORMATS[name].element), FORMATS[name])
     scales = rng.integers(126, 129, (rows, k // 32), dtype=np.uint8)
@@ -188,7 +197,10 @@ def test_results_are_what_the_reference_says(case: Case, compiled: Any) -> None:
     words = (wide if staged else narrow)[FORMATS[case.out].element.bits]
     assert set(stores) == {f"buffer_store_{words}", "buffer_store_byte"}
     assert len(set(stores.values())) == 1
-    assert any(name.startswith("v_mfma_scale_") for name in names)
+    instruction = (
+        "v_mfma_f32_32x32x16_bf16" if "mxint8" in (case.lhs, case.rhs) else "v_mfma_scale_"
+    )
+    assert any(name.startswith(instruction) for name in names)
 
 
 def test_another_reader_keeps_the_product() -> None:
