@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -210,15 +211,16 @@ def _pairs() -> Iterator[Case]:
     for kind, block in (("f4", 16), ("e4m3", 16), ("f4", 64), ("f4", 128)):
         yield Case(name=f"pair {kind}x{kind} block {block}", group="pair", m=4096, n=4096, k=4096,
                    lhs=kind, rhs=kind, block=block)  # fmt: skip
-    for lhs in ("nvf4", "f4", "e4m3"):
+    # Those that no scaled instruction takes.
+    for lhs, rhs in product(("nvf4", "f4", "f6e2m3", "e4m3", "int8"), ("nvf4", "int8")):
         for where, m, n, k in (("", 4096, 4096, 4096), (" M16 K2880", 16, 2880, 2880)):
-            yield Case(name=f"pair {lhs}xnvf4{where}", group="pair", m=m, n=n, k=k, lhs=lhs,
-                       rhs="nvf4")  # fmt: skip
+            yield Case(name=f"pair {lhs}x{rhs}{where}", group="pair", m=m, n=n, k=k, lhs=lhs,
+                       rhs=rhs)  # fmt: skip
 
 
 def _weight_only() -> Iterator[Case]:
     for lhs in FLOATS:
-        for rhs in (*_ELEMENTS, "nvf4"):
+        for rhs in (*_ELEMENTS, "nvf4", "int8"):
             yield Case(name=f"weight-only {lhs}x{rhs}", group="weight-only", m=4096, n=4096,
                        k=4096, lhs=lhs, rhs=rhs)  # fmt: skip
         yield Case(name=f"weight-only {lhs}xf4 dequantized first", group="weight-only", m=4096,
