@@ -1,4 +1,7 @@
 // RUN: mxc opt %s --split-input-file --verify-diagnostics --passes mxc-lower-to-gpu-kernels
+// RUN: not mxc opt %s --split-input-file --passes 'mxc-lower-to-gpu-kernels{target=gfx942}' 2>&1 | filecheck %s --check-prefix=GFX942
+
+// GFX942: without conversions the transport of a ring is decoded; leave
 
 func.func @floats_in_a_ring(%x: tensor<4x16x32xf32>, %w: tensor<32x16x32xf4E2M1FN>, %s: tensor<32x16xf8E8M0FNU>) -> tensor<4x32xf32> {
   %zero = arith.constant 0.0 : f32
