@@ -13,14 +13,26 @@ from functools import partial
 from iree.compiler import ir
 from iree.compiler.dialects import arith, vector
 
-from mxc.dialects.amdgpu import BEYOND
+from mxc.dialects.amdgpu import BEYOND, pinned
 from mxc.dialects.generic import constant
 from mxc.passes.kernels.gpu.fragments import K_STEPS
 from mxc.passes.kernels.gpu.lanes import LANES, Lane, at_most
 from mxc.passes.kernels.gpu.parts import load_bytes
 from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, StageLayout
 from mxc.passes.kernels.gpu.sides import ScaledBlocks
-from mxc.passes.kernels.vectors import below, bitcast, f32, i8, i32, index, of, part_of, splat
+from mxc.passes.kernels.vectors import (
+    below,
+    bitcast,
+    elements,
+    f32,
+    i8,
+    i32,
+    index,
+    lanes_of,
+    of,
+    part_of,
+    splat,
+)
 
 #: Blocks of a span, and k-steps.
 SPAN = 16
@@ -113,7 +125,11 @@ class StagedScales:
             scales, shared = loaded[number], self._kind.shared
             size = self._size(left)
             if shared > 1:
-                # Not where they are loaded, which would wait for them there.
+                words, rest = divmod(lanes_of(scales), 4)
+                if words > 1 and not rest:
+                    # Else LLVM would take bytes out of them where they are loaded, and wait there.
+                    (scales,) = pinned([bitcast(scales, i32(), words)])
+                    scales = bitcast(scales, i8(), 4 * words)
                 scales = vector.shuffle(scales, scales, [at // shared for at in range(size)])
             skipped = 0 if left is None else size - left
             blocks = [self._layout.block(k_step + part, group) + skipped for part in range(k_steps)]
@@ -168,7 +184,8 @@ class DirectScales:
         byte of the load = byte of group 0 in the half + k-steps
         load             = from half - k-steps + g k-steps on
 
-    A load begins early rather than late, so as not to end past the last row.
+    A load begins early rather than late, so as not to end past the last row. Where several blocks
+    share a scale, the bytes of a half are as many times fewer, and so is what lies between groups.
     """
 
     def __init__(
@@ -176,43 +193,48 @@ class DirectScales:
     ) -> None:
         """At the insertion point: what is the same in all halves."""
         self._layout, self._buffer = layout, buffer
-        self._own = lane.group * layout.k_steps
-        self._starts = [row * (layout.kind.blocks // layout.scaled.shared) for row in rows]
+        self._own, self._shared = lane.group * layout.k_steps, layout.scaled.shared
+        #: Scales of a half, and those between the groups.
+        self._count, self._apart = max(1, HALF // self._shared), layout.k_steps // self._shared
+        self._later = lane.group * self._apart + -self._apart
+        self._starts = [row * (layout.kind.blocks // self._shared) for row in rows]
 
     def loads(
         self, half: ir.Value, into: list[ir.Value], *, left: int | None
     ) -> list[Callable[[], None]]:
         """Load a half that is not the first one of all; or, with `left`, the first blocks of it."""
-        if left is None and self._layout.scaled.shared == 1:
+        if left is None:
             return [partial(self._load, start, half, into) for start in self._starts]
-        some = HALF if left is None else left
-        return [partial(self._load_some, start, half, into, some) for start in self._starts]
+        return [partial(self._load_some, start, half, into, left) for start in self._starts]
 
     def _load(self, start: ir.Value, half: ir.Value, into: list[ir.Value]) -> None:
-        at = start + self._own + half * HALF + -self._layout.k_steps
-        into.append(vector.load(of(i8(), HALF), self._buffer, [at]))
+        at = start + self._later + half * HALF // self._shared
+        into.append(vector.load(of(i8(), self._count), self._buffer, [at]))
 
     def _load_some(self, start: ir.Value, half: ir.Value, into: list[ir.Value], left: int) -> None:
         """One by one, the least scale for blocks that are not there."""
-        scales = [constant(0, i8())] * HALF
+        scales = [constant(0, i8())] * self._count
         for k_step in range(K_STEPS):
             own = self._own + self._layout.block(k_step, 0)
             block = half * HALF + own
-            at = start + block // self._layout.scaled.shared
+            at = start + block // self._shared
             loaded = load_bytes(self._buffer, at, 1, below(own, left))
             scales[self._byte(k_step)] = vector.extract(loaded, [], [0])
-        into.append(vector.from_elements(of(i8(), HALF), scales))
+        into.append(vector.from_elements(of(i8(), self._count), scales))
 
     def _byte(self, k_step: int) -> int:
         """The byte of a half where a k-step finds its scale."""
-        return self._layout.block(k_step, 0) + self._layout.k_steps
+        return self._layout.block(k_step, 0) // self._shared + self._apart
 
     def word(self, scales: ir.Value, k_step: int) -> tuple[ir.Value, int]:
         """Four scales, and which of them a k-step of the half takes."""
         word, chosen = divmod(self._byte(k_step), K_STEPS)
-        return bitcast(
-            part_of(scales, K_STEPS * word, K_STEPS), ir.Float8E8M0FNUType.get(), K_STEPS
-        ), chosen
+        kind = ir.Float8E8M0FNUType.get()
+        if self._count < K_STEPS:
+            (scales,) = elements(bitcast(scales, ir.IntegerType.get_signless(8 * self._count), 1))
+            scales = vector.from_elements(of(i32(), 1), [arith.extui(i32(), scales)])
+            return bitcast(scales, kind, K_STEPS), chosen
+        return bitcast(part_of(scales, K_STEPS * word, K_STEPS), kind, K_STEPS), chosen
 
 
 class RowScales:

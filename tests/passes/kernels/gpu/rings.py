@@ -5,7 +5,7 @@ Elements and scales are decoded by `mxc.formats.packing`, which has oracles of i
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,8 @@ NOT_FINITE = {E4M3: (0x7F, 0x7F), E5M2: (0x7C, 0x7C)}
 class Case:
     """groups x [m, k] by [n, k]; tiles of a wave, stages of the ring, k-steps of a stage.
 
-    experts: how many rhs there are to choose from; share: rows that have the same row of lhs.
+    experts: how many rhs there are to choose from; share: rows that have the same row of lhs;
+    block: elements of a scale, 0 for the formats' own.
     """
 
     lhs: str
@@ -75,6 +76,7 @@ class Case:
     groups: int = 1
     experts: int = 0
     share: int = 1
+    block: int = 0
     target: str = "gfx950"
     transport: Transport = "ring"
 
@@ -92,13 +94,14 @@ class Case:
         blocks = self.k // 32
         lhs: FloatBlocks | ScaledBlocks
         if self.lhs in FORMATS:
-            lhs = scaled(self.lhs, blocks)
+            lhs = scaled(self.lhs, blocks, self.block)
         else:
             source = ("f32", True) if self.lhs == ROUNDED else (self.lhs, False)
             lhs = FloatBlocks(*source, blocks)
-        rhs, register = scaled(self.rhs, blocks), self.register
+        rhs, register = scaled(self.rhs, blocks, self.block), self.register
         rest = (rhs, self.groups, self.m, self.n, self.experts, schedule, self.share)
         if register is None:
+            assert isinstance(lhs, ScaledBlocks)
             return Ring(lhs, *rest)
         return (DecodedRing if self.transport == "decoded" else FloatRing)(
             lhs, *rest, decoded=register
@@ -114,8 +117,9 @@ class Case:
         return "f16" if {self.lhs, self.rhs} <= {"f16", NVFP4} else "bf16"
 
 
-def scaled(name: str, blocks: int) -> ScaledBlocks:
-    return ScaledBlocks(FORMATS[name], blocks)
+def scaled(name: str, blocks: int, block: int = 0) -> ScaledBlocks:
+    format = FORMATS[name]
+    return ScaledBlocks(replace(format, block=block or format.block), blocks)
 
 
 ACROSS, SQUARE = (1, 4, 1), (2, 2, 1)
@@ -209,13 +213,15 @@ def program(kernels: Sequence[StagedProduct | StreamKernel]) -> str:
         return str(module)
 
 
-def side(rng: np.random.Generator, format: str, rows: int, k: int) -> tuple[Bytes, Bytes, Doubles]:
+def side(
+    rng: np.random.Generator, format: str, rows: int, k: int, block: int = 0
+) -> tuple[Bytes, Bytes, Doubles]:
     """All finite codes, scales with both ends of their range, and what they mean, [rows, k]."""
     packed = rng.integers(0, 256, (rows, k * FORMATS[format].element.bits // 8), dtype=np.uint8)
     if format in NOT_FINITE:
         mask, bits = NOT_FINITE[format]
         packed[(packed & mask) == bits] = 0
-    block = FORMATS[format].block
+    block = block or FORMATS[format].block
     # Of nvfp4 no NaN, 0x7F.
     most = 127 if format == NVFP4 else 140
     scales = rng.integers(most - 25, most, (rows, k // block), dtype=np.uint8)
@@ -250,8 +256,8 @@ def simulate(
         a, left = floats(rng, case.lhs, rows // case.share, case.k)
         p = np.empty(0, np.uint8)
     else:
-        a, p, left = side(rng, case.lhs, rows // case.share, case.k)
-    b, q, right = side(rng, case.rhs, max(case.experts, 1) * case.n, case.k)
+        a, p, left = side(rng, case.lhs, rows // case.share, case.k, case.block)
+    b, q, right = side(rng, case.rhs, max(case.experts, 1) * case.n, case.k, case.block)
     left = np.repeat(left, case.share, axis=0).reshape(case.groups, case.m, case.k)
     right = right.reshape(-1, case.n, case.k)
     ids = np.arange(case.groups, dtype=np.int32)[::-1].copy()

@@ -57,6 +57,11 @@ CASES = [
     Case(E2M3, F4, 40, 36, 32),
     # Experts that are chosen, one of them none at all; rows that several share.
     Case(F4, F4, 68, 36, 512, groups=3, experts=2, share=4),
+    # Blocks that share a scale; spans in a loop, and cut ones.
+    Case(F4, F4, 70, 100, 2880, tiles=(1, 2), block=64),
+    Case(E4M3, E4M3, 64, 68, 2176, waves=ACROSS, block=128),
+    Case(E5M2, F4, 40, 36, 1792, stages=3, block=256),
+    Case(F4, E4M3, 40, 36, 1536, stages=3, waves=ACROSS, block=512),
 ]
 
 
@@ -187,6 +192,16 @@ def test_matrix_cores_have_work(
         "v_lshl_add_u32",
     }
     assert found >= share
+
+
+@pytest.mark.parametrize(("format", "block"), [(F4, 64), (F4, 128), (E4M3, 128), (F4, 256)])
+def test_scales_of_several_blocks_are_not_waited_for(
+    format: str, block: int, compiled: Callable[[Case], Compiled]
+) -> None:
+    """They are loaded as they are, and taken apart where they are used."""
+    case = Case(format, format, 256, 256, 2048, tiles=(2, 8), block=block)
+    _, found = loop_of(compiled(case))
+    assert found >= 0.97
 
 
 def test_a_lane_reads_what_was_put_for_it() -> None:
