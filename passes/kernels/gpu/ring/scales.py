@@ -212,7 +212,8 @@ class DirectScales:
         into.append(vector.load(of(i8(), self._count), self._buffer, [at]))
 
     def _load_some(self, start: ir.Value, half: ir.Value, into: list[ir.Value], left: int) -> None:
-        """One by one, the least scale for blocks that are not there."""
+        """One by one, the least scale for blocks that are not there. Blocks that share a scale are
+        there together: a row ends with a whole one."""
         scales = [constant(0, i8())] * self._count
         for k_step in range(K_STEPS):
             own = self._own + self._layout.block(k_step, 0)
