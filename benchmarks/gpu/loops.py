@@ -5,7 +5,8 @@
 
 The model runs with LDS at 128 and at 256 bytes per clock, and with memory latencies of 500 to 3000
 clocks; the first column has the report's figure. llvm-mca is used where it is installed (see
-mca.py): "cold" is over the first 20 iterations, "steady" over the next 20.
+mca.py): "cold" is over the first 20 iterations, "steady" over the next 20. Below it are the places
+where a wave waits longest, a twentieth of the iteration or more, other than for matrix cores.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ from typing import Any
 import mca
 
 from mxc.artifact.code_objects.metadata import resources
-from mxc.compiler.report.assembly import bodies_of, parse
-from mxc.compiler.report.issue_model import estimate
-from mxc.compiler.report.issue_steps import read_steps
-from mxc.compiler.report.loops import hot_loop
+from mxc.compiler.report.assembly import KernelCode, bodies_of, parse
+from mxc.compiler.report.issue_model import estimate, waits
+from mxc.compiler.report.issue_steps import IssueStep, read_steps
+from mxc.compiler.report.loops import LoopInstruction, hot_loop
 from mxc.simulator.assembly.metadata import metadata_of
 from mxc.targets.amd import gpu
+from mxc.targets.compute_unit import ComputeUnit
 from mxc.targets.gpu import Gpu
 
 #: (LDS bytes a clock, clocks of memory) that the model is run with.
@@ -66,10 +68,33 @@ def measure(text: str, target: Gpu, command: str | None) -> list[dict[str, Any]]
                 "shares": [round(each.matrix_share, 3) for each in found],
                 "bound_by": found[0].bound_by,
                 "bytes_in_flight": found[0].bytes_in_flight,
+                "waits": _waits(loop.lines, steps, kernel, unit),
                 "mca": None if told is None else [round(told.cold, 3), round(told.steady, 3)],
             }
         )
     return rows
+
+
+def _waits(
+    lines: Sequence[LoopInstruction],
+    steps: Sequence[IssueStep],
+    kernel: KernelCode,
+    unit: ComputeUnit,
+) -> list[dict[str, Any]]:
+    """The instructions after which a wave waits longest, and clocks; the longest is first."""
+    assert kernel.occupancy is not None
+    size = kernel.workgroup_size or unit.wave
+    clocks = waits(steps, unit, workgroup_size=size, workgroups=kernel.occupancy.workgroups)
+    least = max(1, sum(clocks) + len(clocks)) / 20
+    places = [at for at, step in enumerate(steps) if step.pipe != "matrix" and clocks[at] >= least]
+    return [
+        {
+            "number": at,
+            "instruction": f"{lines[at].mnemonic} {lines[at].operands}".strip(),
+            "clocks": round(clocks[at]),
+        }
+        for at in sorted(places, key=lambda at: -clocks[at])
+    ]
 
 
 def show(rows: Sequence[dict[str, Any]]) -> None:
@@ -90,6 +115,8 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
             + (f"{told[0]:9.3f}{told[1]:9.3f}" if told else "  not asked")
             + f"   bound by {row['bound_by']}, {row['bytes_in_flight']} B in flight"
         )
+        for each in row["waits"]:
+            print(f"  {each['clocks']} clocks after {each['instruction']} (#{each['number']})")
 
 
 def main() -> int:

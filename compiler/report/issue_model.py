@@ -20,8 +20,10 @@ unlike it, it includes LDS, memory and barriers. docs/gpu-quality.md compares th
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from mxc.compiler.report.issue_steps import IssueStep
 from mxc.targets.compute_unit import ComputeUnit, PipeRates
@@ -98,6 +100,21 @@ def estimate(
         shares={pipe: min(1.0, needed / clocks) for pipe, needed in busy.items()},
         bytes_in_flight=round(run.byte_clocks / iterations * count / clocks),
     )
+
+
+def waits(
+    steps: Sequence[IssueStep], unit: ComputeUnit, *, workgroup_size: int, workgroups: int = 1
+) -> list[float]:
+    """Return the clocks that one wave waits after each step, beside those of the issue, in one
+    iteration of the steady state. Raises as `estimate`.
+    """
+    if unit.rates is None or not steps:
+        raise ValueError("no rates of the compute unit are known, or the loop is empty")
+    count = max(1, -(-workgroup_size // unit.wave))
+    run = _Traced(steps, unit, unit.rates, count, workgroups, 1.0, restart=False)
+    run.time()
+    between = (later - now for now, later in itertools.pairwise(run.issued))
+    return [clocks - unit.rates.issue for clocks in between]
 
 
 #: Units of a SIMD and queues that must be free for a step of each pipe to issue. One queue for all
@@ -316,6 +333,24 @@ class _Run:
         if len(here) == self.size:
             for each in self.arrived.pop(wave.group):
                 heapq.heappush(self.queue, (now + self.rates.barrier, each, -1))
+
+
+class _Traced(_Run):
+    """A simulation that notes when the first wave issues each step of an iteration of the steady
+    state, and the first step of the next one."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.issued: list[float] = []
+
+    def _issue(self, now: float, since: float, number: int) -> _Event | None:
+        wave = self.waves[number]
+        at, iteration = wave.at, wave.iteration
+        event = super()._issue(now, since, number)
+        counted = (iteration, at) == (_FROM + 1, 0) or iteration == _FROM
+        if number == 0 and wave.at != at and counted:
+            self.issued.append(now)
+        return event
 
 
 def _arrives(pending: list[float], done: float) -> None:

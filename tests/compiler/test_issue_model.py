@@ -10,7 +10,7 @@ from iree.compiler import tools
 
 from mxc.compiler.report.assembly import bodies_of
 from mxc.compiler.report.hot_loop import describe
-from mxc.compiler.report.issue_model import Estimate, estimate
+from mxc.compiler.report.issue_model import Estimate, estimate, waits
 from mxc.compiler.report.issue_steps import IssueStep, lane_bytes, read_steps
 from mxc.compiler.report.loops import LoopInstruction, hot_loop
 from mxc.targets.amd import GFX950
@@ -51,6 +51,16 @@ Run = Callable[..., Estimate]
 def test_matrix_instructions_alone_fill_their_cores(run: Run) -> None:
     alone = run(*[MATRIX] * 10)
     assert (alone.clocks, alone.matrix_share, alone.bound_by) == (160, 1, "matrix")
+
+
+def test_waits_are_behind_what_is_waited_for(gfx950: ComputeUnit) -> None:
+    steps = [LOAD, VALU, wait(vm=0), VALU, VALU]
+    found = waits(steps, gfx950, workgroup_size=64)
+    assert [each for each in found if each] == [found[2]]
+    # The load takes 16 clocks and its latency; two instructions are issued meanwhile.
+    assert found[2] == 16 + 1000 - 8
+    whole = estimate(steps, gfx950, workgroup_size=64)
+    assert sum(found) + 4 * len(steps) == whole.clocks
 
 
 def test_what_a_wave_issues_besides_hides_behind_the_core(run: Run) -> None:
