@@ -24,8 +24,9 @@ from tests.passes.kernels.gpu.rings import (
     simulate,
 )
 
-_OTHER = Case(F4, F4, 64, 64, 64, waves=SQUARE, stages=2, k_steps=1)
-_OTHER = replace(_OTHER, target="gfx942", transport="decoded")
+_OTHER = Case(
+    F4, F4, 64, 64, 64, waves=SQUARE, stages=2, k_steps=1, target="gfx942", transport="decoded"
+)
 
 
 def case(lhs: str, rhs: str, m: int, n: int, k: int, tiles: tuple[int, int] = (1, 1)) -> Case:

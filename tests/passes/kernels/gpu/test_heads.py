@@ -109,10 +109,10 @@ def schedules(target: str, cases: list[Case]) -> Iterator[dict[str, Any]]:
             found[-1]["below"] = 50
             found.append(
                 {
-                    **ring,
                     "instruction": 32,
                     "tiles": [1, 2],
                     "waves": [2, 2, 1],
+                    "transport": "decoded",
                     "stages": 2,
                     "k_steps": 1,
                 }
