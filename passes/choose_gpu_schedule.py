@@ -91,7 +91,7 @@ def _chosen(call: GpuContractionCall, gpu: Gpu) -> Schedules:
     # tiles of half a block of the result, which cannot be quantized.
     if call.sums_blocks or (call.is_dense and results.blocks is not None):
         transports = ("stream",)
-    elif call.decoded and not (call.is_dense or FloatRing.takes(call.left, call.right)):
+    elif call.decodes and not FloatRing.takes(call.left, call.right):
         transports = ("stream", "decoded")
     problem = problem_of(call, results)
     if call.of.m is None:

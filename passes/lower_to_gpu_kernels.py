@@ -208,15 +208,14 @@ class _Kernels:
 
 def _kind(call: GpuContractionCall, schedule: GpuSchedule) -> type[GpuContraction]:
     """The class of kernel that computes a call by a schedule. ValueError where there is none."""
-    transport, decodes = schedule.transport, call.decoded is not None and not call.is_dense
-    if transport == "stream":
+    if schedule.transport == "stream":
         return DenseStream if call.is_dense else StreamKernel
     if call.sums_blocks:
         raise ValueError("there is no ring for f32 scales that differ along a row")
-    if transport == "decoded":
-        if not decodes:
+    if schedule.transport == "decoded":
+        if not call.decodes:
             raise ValueError("the kernel decodes nothing, so no schedule has the transport decoded")
         return DecodedRing
-    if decodes and not schedule.instruction.unit.converts:
+    if call.decodes and not schedule.instruction.unit.converts:
         raise ValueError("without conversions the transport of a ring is decoded")
-    return FloatRing if decodes else DenseRing if call.is_dense else Ring
+    return FloatRing if call.decodes else DenseRing if call.is_dense else Ring

@@ -25,7 +25,7 @@ from mxc.compiler.pipelines import pipeline
 from mxc.dialects.context import new_context
 from mxc.dialects.contraction import read_contraction
 from mxc.dialects.contractions import sums_elements
-from mxc.dialects.dispatches import walk
+from mxc.dialects.dispatches import KERNEL, walk
 from mxc.dialects.kernel_calls import read_reasons, reads_decoded
 from mxc.passes.base import Stage, run
 
@@ -93,7 +93,7 @@ def _lowered(module: ir.Operation, program: Program) -> Checked:
     """Whether each product of packed operands is a kernel of ours, or has a reason."""
     forms, calls, reasons, silent = set(), [], [], 0
     for view in module.regions[0].blocks[0].operations:
-        if view.operation.name == "stream.executable":
+        if view.operation.name == KERNEL:
             forms.add(_form(view.operation))
             continue
         for op in walk(view.operation):

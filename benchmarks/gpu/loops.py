@@ -68,7 +68,7 @@ def measure(text: str, target: Gpu, command: str | None) -> list[dict[str, Any]]
                 "shares": [round(each.matrix_share, 3) for each in found],
                 "bound_by": found[0].bound_by,
                 "bytes_in_flight": found[0].bytes_in_flight,
-                "waits": _waits(loop.lines, steps, kernel, unit),
+                "waits": _waits(loop.lines, steps, kernel, unit, found[0].clocks / 20),
                 "mca": None if told is None else [round(told.cold, 3), round(told.steady, 3)],
             }
         )
@@ -80,12 +80,12 @@ def _waits(
     steps: Sequence[IssueStep],
     kernel: KernelCode,
     unit: ComputeUnit,
+    least: float,
 ) -> list[dict[str, Any]]:
-    """The instructions after which a wave waits longest, and clocks; the longest is first."""
+    """The instructions after which a wave waits `least` clocks or more, the longest first."""
     assert kernel.occupancy is not None
     size = kernel.workgroup_size or unit.wave
     clocks = waits(steps, unit, workgroup_size=size, workgroups=kernel.occupancy.workgroups)
-    least = max(1, sum(clocks) + len(clocks)) / 20
     places = [at for at, step in enumerate(steps) if step.pipe != "matrix" and clocks[at] >= least]
     return [
         {
@@ -98,7 +98,7 @@ def _waits(
 
 
 def show(rows: Sequence[dict[str, Any]]) -> None:
-    """Three lines a kernel."""
+    """Three lines a kernel, and its longest waits."""
     headings = " ".join(f"{lds}/{latency}".rjust(9) for lds, latency in SETTINGS)
     for row in rows:
         census = ", ".join(f"{count} {kind}" for kind, count in row["census"].items())

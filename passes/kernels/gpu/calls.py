@@ -74,6 +74,11 @@ class GpuContractionCall:
         return self.left.bits, self.right.bits
 
     @property
+    def decodes(self) -> bool:
+        """Whether packed elements become floats in registers."""
+        return self.decoded is not None and not self.is_dense
+
+    @property
     def is_dense(self) -> bool:
         """Whether neither side has scales."""
         return isinstance(self.right, FloatBlocks)

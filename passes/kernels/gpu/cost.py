@@ -17,6 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT, K_STEPS
+from mxc.passes.kernels.gpu.ring.decoded_side import BLOCK_BYTES, PIECES
 from mxc.passes.kernels.gpu.schedule import GpuSchedule
 from mxc.targets.gpu import Gpu
 
@@ -29,10 +30,6 @@ _EXTEND = {4: 100, 6: 160, 8: 130}
 #: The same where conversions read elements and scales, and of integers there.
 _CONVERT = {4: 20, 6: 5, 8: 20}
 _INTEGERS = 90
-#: Bytes of a block in LDS, as bf16 or f16.
-_FLOATS = 2 * BLOCK
-#: Lanes that decode a block together, at most.
-_PARTS = 4
 #: Instructions beside these for a stage of which each block is decoded once: loads, stores, scales.
 _BESIDE = 30
 #: What waves get of LDS, and of the path to memory, when they all want it.
@@ -208,7 +205,7 @@ def _decoded_k_step(problem: Problem, schedule: GpuSchedule, device: Gpu) -> flo
     products = m * n * problem.parts * BLOCK // instruction.fragment
     # Lanes that are more than the rows of a side decode parts of its blocks.
     decoded = sum(
-        count / max(1, min(_PARTS, schedule.threads // rows))
+        count / max(1, min(PIECES, schedule.threads // rows))
         for count, rows in zip(
             _decoding(problem, device), (schedule.rows, schedule.columns), strict=True
         )
@@ -221,7 +218,7 @@ def _decoded_k_step(problem: Problem, schedule: GpuSchedule, device: Gpu) -> flo
     # Each wave reads the floats of its tiles; those of a workgroup are written once.
     rows = schedule.rows * problem.parts + schedule.columns
     rows += down * right * instruction.rows * (m * problem.parts + n)
-    lds = rows * _FLOATS * instruction.groups / rates.lds_bytes_per_clock
+    lds = rows * BLOCK_BYTES * instruction.groups / rates.lds_bytes_per_clock
     # What is asked for comes four blocks later.
     late = rates.memory_latency * instruction.groups / K_STEPS
     return max(matrix, issued * rates.issue, lds / _SHARED, path / _SHARED, late)

@@ -124,6 +124,8 @@ class FloatRing(_FloatProduct):
     @staticmethod
     def takes(lhs: FloatBlocks | ScaledBlocks, rhs: FloatBlocks | ScaledBlocks) -> bool:
         """Whether it computes products of such operands."""
+        if isinstance(rhs, FloatBlocks):
+            return False
         return all(_is_taken(side) for side in (lhs, rhs) if isinstance(side, ScaledBlocks))
 
     def _sums(
