@@ -46,9 +46,9 @@ class Lane:
     wave: ir.Value
 
 
-def lane_of(instruction: TileInstruction) -> Lane:
-    """The lane that runs, at the insertion point."""
-    own = thread()
+def lane_of(instruction: TileInstruction, start: ir.Value | None = None) -> Lane:
+    """The lane that runs, at the insertion point. `start`: added to its number, if not None."""
+    own = thread() if start is None else thread() + start
     lanes = instruction.unit.lanes
     lane = own % lanes
     row, group = lane % instruction.rows, lane // instruction.rows

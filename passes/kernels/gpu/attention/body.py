@@ -49,7 +49,6 @@ from mxc.passes.kernels.gpu.attention.careful import (
 from mxc.passes.kernels.gpu.attention.join import join_when_last
 from mxc.passes.kernels.gpu.attention.kept import Kept, unknown_zero
 from mxc.passes.kernels.gpu.attention.operands import (
-    LaneRow,
     PageReader,
     Parts,
     WaveOperands,
@@ -76,7 +75,7 @@ from mxc.passes.kernels.gpu.attention.softmax import (
     zero,
 )
 from mxc.passes.kernels.gpu.attention.sums import Sums, scaled
-from mxc.passes.kernels.gpu.attention.wave import Wave, votes, wave
+from mxc.passes.kernels.gpu.attention.wave import LaneRow, Wave, votes, wave
 from mxc.passes.kernels.gpu.floats import bf16_parts
 from mxc.passes.kernels.gpu.lanes import Lane, lane_of, long, short
 from mxc.passes.kernels.gpu.products import multiply_floats
@@ -149,38 +148,40 @@ class _Body:
         )
         self.result = AttentionResult(own, self.operands, head, count, sinks, parts, result)
 
-    def _rows(self) -> list[LaneRow]:
-        """The lane's row of each tile; past the last one, the last one.
+    def _rows(self, tiles: Sequence[int]) -> list[LaneRow]:
+        """The lane's row of each of these tiles.
 
-        Computed anew wherever they are needed: there are no registers to carry them.
+        Computed anew wherever they are needed: there are no registers to carry them, nor what
+        follows from them, such as the address of a query.
         """
-        own, group, found = self.wave, self.shape.group, []
         lane = short(self.operands.lane.row + unknown_zero())
-        for tile in range(self.tiles):
-            number = own.skipped + (lane + tile * TILE)
-            inside = arith.minui(number, own.rows + -1)
-            found.append(LaneRow(number, inside // group, long(inside % group)))
-        return found
+        return [self.wave.row(lane, tile, self.shape.group) for tile in tiles]
 
     def build(self) -> None:
         """The whole body."""
-        found = self._all_keys(self._rows(), careful=False)
+        tiles = range(self.tiles)
+        found = self._all_keys(tiles, careful=False)
         carried = [value for sums in found for value in sums.all]
 
         def again() -> list[ir.Value]:
-            each = [self._all_keys([row], careful=True)[0] for row in self._rows()]
+            each = [self._all_keys([tile], careful=True)[0] for tile in tiles]
             return [value for sums in each for value in sums.all]
 
         carried = choose(self._any_not_finite(found), again, carried)
-        rows = self._rows()
+        rows = self._rows(tiles)
         for row, sums in zip(rows, Sums.each(carried, len(rows)), strict=True):
             with when(below(row.number, self.wave.rows)):
                 self.result.write(row, sums)
 
-    def _all_keys(self, rows: Sequence[LaneRow], *, careful: bool) -> list[Sums]:
-        """Sums of tiles of rows after all keys."""
+    def _all_keys(self, rows: Sequence[int], *, careful: bool) -> list[Sums]:
+        """Sums of these tiles of rows after all keys; one tile if `careful`."""
         own, operands, tiles = self.wave, self.operands, len(rows)
-        queries = [] if careful else [self._query(tile, row) for tile, row in enumerate(rows)]
+        queries = []
+        if careful:
+            # Nothing that follows from the lane waits in registers until then.
+            operands = replace(operands, lane=lane_of(self.shape.instruction, unknown_zero()))
+        else:
+            queries = [self._query(tile, row) for tile, row in enumerate(self._rows(rows))]
         # Keys of the next block are on their way while those of this one are used.
         ahead = self.shape.ahead and not careful
         last = (own.behind + -1) // BLOCK_KEYS * BLOCK_KEYS
@@ -217,10 +218,11 @@ class _Body:
                 sums = Sums.each(carried[: len(none)], tiles)
                 if careful:
                     memory = operands.keys.block(block.page, block.start)
-                    scores = scores_of_any(operands, rows[0], memory, self._product)
+                    (row,) = self._rows(rows)
+                    scores = scores_of_any(operands, row, memory, self._product)
                 else:
                     scores = self._scores(block, queries)
-                sums = self._block(block, rows, scores, sums, careful)
+                sums = self._block(block, rows, scores, sums, operands, careful)
                 scf.YieldOp([*(v for each in sums for v in each.all), following, after, *loaded])
             news = Sums.each(list(op.results)[: len(none)], tiles)
             carried = []
@@ -241,16 +243,16 @@ class _Body:
     def _block(
         self,
         block: _Block,
-        rows: Sequence[LaneRow],
+        rows: Sequence[int],
         scores: list[ir.Value],
         before: Sequence[Sums],
+        operands: WaveOperands,
         careful: bool,
     ) -> list[Sums]:
         """Sums of a piece after one more block; totals are those of each lane."""
-        operands = self.operands
         if self.shape.cap is not None:
             scores = capped(scores, self.shape.scale, self.shape.cap)
-        scores = self._masked(rows if careful else None, scores, block.start)
+        scores = self._masked(rows, scores, block.start)
         found = []
         for tile, sums in enumerate(before):
             own, unit = scores[2 * tile : 2 * tile + 2], self.shape.unit
@@ -363,20 +365,17 @@ class _Body:
             yield [bitcast(part, kind.element_type, 2 * words) for part in made]
 
     def _masked(
-        self, rows: Sequence[LaneRow] | None, scores: list[ir.Value], start: ir.Value
+        self, rows: Sequence[int], scores: list[ir.Value], start: ir.Value
     ) -> list[ir.Value]:
-        """Scores of keys that a row does not see are MASKED; most blocks have none of them.
-
-        `rows`: None for those of all tiles.
-        """
+        """Scores of keys that a row does not see are MASKED; most blocks have none of them."""
         own = self.wave
         late = below(own.position, start + (BLOCK_KEYS - 1))
         early = below(start, first_seen(self.shape.reach, own.last))
         some = late if self.shape.reach is None else late | early
 
         def mask() -> list[ir.Value]:
-            own = self._rows() if rows is None else rows
-            each = [self._mask(row, scores[2 * n : 2 * n + 2], start) for n, row in enumerate(own)]
+            own = enumerate(self._rows(rows))
+            each = [self._mask(row, scores[2 * n : 2 * n + 2], start) for n, row in own]
             return [score for own in each for score in own]
 
         return choose(some, mask, scores)

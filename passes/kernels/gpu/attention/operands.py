@@ -33,6 +33,7 @@ from mxc.dialects.amdgpu_narrow import exchanged
 from mxc.dialects.quantize import BLOCK
 from mxc.passes.kernels.gpu.attention.packed import byte_of, decoded, first_scale, load_words
 from mxc.passes.kernels.gpu.attention.shape import BLOCK_KEYS, TILE, GpuAttention
+from mxc.passes.kernels.gpu.attention.wave import LaneRow
 from mxc.passes.kernels.gpu.floats import bf16_parts
 from mxc.passes.kernels.gpu.fragments import FRAGMENT
 from mxc.passes.kernels.gpu.lanes import Lane, long
@@ -62,19 +63,6 @@ def extended(values: ir.Value) -> ir.Value:
     vectors = isinstance(values.type, ir.VectorType)
     kind = of(f32(), lanes_of(values)) if vectors else f32()
     return values if values.type == kind else arith.extf(kind, values)
-
-
-@dataclass(frozen=True)
-class LaneRow:
-    """The row of a tile that this lane has.
-
-    `number`: counted from the first row of the wave's first token, i32; `token`, counted from that
-    one, i32, and query head `member` are those of the last row where the wave has fewer.
-    """
-
-    number: ir.Value
-    token: ir.Value
-    member: ir.Value
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from iree.compiler import ir
 from iree.compiler.dialects import memref, scf, vector
 
 from mxc.dialects.amdgpu import bounded
-from mxc.passes.kernels.gpu.attention.operands import LaneRow, WaveOperands, extended, part
+from mxc.passes.kernels.gpu.attention.operands import WaveOperands, extended, part
 from mxc.passes.kernels.gpu.attention.shape import TAIL
 from mxc.passes.kernels.gpu.attention.softmax import number, rounded
 from mxc.passes.kernels.gpu.attention.sums import Sums
-from mxc.passes.kernels.gpu.attention.wave import Wave
+from mxc.passes.kernels.gpu.attention.wave import LaneRow, Wave
 from mxc.passes.kernels.gpu.lanes import long
 from mxc.passes.kernels.vectors import elements, equal, f32, index, of, when
 

@@ -32,6 +32,19 @@ from mxc.passes.kernels.vectors import below, equal, i1, i32, loop, unequal
 
 
 @dataclass(frozen=True)
+class LaneRow:
+    """The row of a tile that this lane has.
+
+    `number`: counted from the first row of the wave's first token, i32; `token`, counted from that
+    one, i32, and query head `member` are those of the last row where the wave has fewer.
+    """
+
+    number: ir.Value
+    token: ir.Value
+    member: ir.Value
+
+
+@dataclass(frozen=True)
 class Wave:
     """Whether the wave has `some` rows; keys `start` .. `behind` - 1, from that of a block on.
 
@@ -51,6 +64,12 @@ class Wave:
     behind: ir.Value
     apart: ir.Value
     part: ir.Value
+
+    def row(self, lane: ir.Value, tile: int, group: int) -> LaneRow:
+        """That of a lane of a tile; past the last one, the last one."""
+        number = self.skipped + (lane + tile * TILE)
+        inside = arith.minui(number, self.rows + -1)
+        return LaneRow(number, inside // group, long(inside % group))
 
 
 def wave(shape: GpuAttention, runs: ir.Value, tiles: int, lane: ir.Value) -> Wave:
