@@ -35,6 +35,7 @@ from mxc.passes.kernels.vectors import (
     bitcast,
     f32,
     i8,
+    i32,
     index,
     lanes_of,
     of,
@@ -47,6 +48,8 @@ from mxc.passes.kernels.vectors import (
 Loaded = list[ir.Value]
 #: The E8M0 of 1.
 _ONE = 127
+#: Bytes of a word.
+_WORD = 4
 
 
 @dataclass(frozen=True)
@@ -284,7 +287,14 @@ class ScaledSide:
         """The bytes of a tile in a k-step of the step."""
         count = len(self._pieces)
         start = tile * self._loads + k_step * count
-        return joined(loaded[start : start + count])
+        pieces, sizes = loaded[start : start + count], [piece.bytes for piece in self._pieces]
+        if any(size % _WORD for size in sizes):
+            return joined(pieces)
+        # As words: else LLVM gives each byte that comes from an iteration before a register.
+        words = [
+            bitcast(piece, i32(), size // _WORD) for piece, size in zip(pieces, sizes, strict=True)
+        ]
+        return bitcast(joined(words), i8(), sum(sizes))
 
     def fragment(self, loaded: Loaded, tile: int, k_step: int) -> ir.Value:
         """The elements of a tile for one instruction of the step."""

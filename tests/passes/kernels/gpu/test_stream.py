@@ -5,7 +5,7 @@ are those of numpy in float64. Scales are random: with another block's scale a l
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from iree.compiler.dialects import flow, func
 from numpy.typing import NDArray
 
 import mxc
+from mxc.artifact.code_objects.metadata import Resources
 from mxc.dialects.context import new_context
 from mxc.dialects.scaled import scaled_contraction
 from mxc.errors import PassError
@@ -222,6 +223,19 @@ def test_products(target: str, number: int, products: dict[str, Compiled]) -> No
     wanted = left @ right.T
     assert np.abs(found - wanted).max() < 1e-6 * np.abs(wanted).max()
     assert [name.startswith("mxc_") for name in kernels] == [True]
+
+
+@pytest.mark.parametrize(
+    ("target", "lhs", "rhs"), [("gfx942", "f32", E4M3), ("gfx950", "bf16", "mxint8")]
+)
+def test_registers_are_enough(
+    target: str, lhs: str, rhs: str, resources: Callable[[str, str], dict[str, Resources]]
+) -> None:
+    """Of a step that is two loads, which an iteration leaves to the next one: no byte of it has a
+    register of its own."""
+    (found,) = resources(program(main=(16, 16, 16384, lhs, rhs)), target).values()
+    assert not found.scratch_bytes
+    assert found.vgpr < 256
 
 
 @pytest.mark.parametrize(
