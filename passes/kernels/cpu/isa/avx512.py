@@ -18,6 +18,9 @@ from mxc.passes.kernels.cpu.isa.registers import bfloat16_bits, pairs_of_halves
 from mxc.passes.kernels.cpu.isa.x86_bytes import X86, look_up
 from mxc.passes.kernels.vectors import bitcast, f32, i8, i16, signed_below, splat, table
 
+#: The bits of infinity as bf16; those of NaN are more.
+_INFINITY = 0x7F80
+
 
 @dataclass(frozen=True, kw_only=True)
 class Avx512(X86):
@@ -70,11 +73,12 @@ class Avx512(X86):
     def pairs_of_bytes(self, element: ElementFormat, codes: ir.Value) -> tuple[ir.Value, ir.Value]:
         """Look up the low and the high bytes by seven bits of the code: vpermi2b. The eighth bit is
         the sign, or selects one of two tables."""
-        bits = self.pair_bits(element).view(np.uint16)
+        bits, half = self.pair_bits(element).view(np.uint16), 128
+        # A NaN has no sign that matters: it gets that of its code, like the other values.
+        upper = bits[half:]
+        bits = np.append(bits[:half], np.where(upper & 0x7FFF > _INFINITY, upper | 0x8000, upper))
         low, high = (bits & 0xFF).astype(np.uint8), (bits >> 8).astype(np.uint8)
-        half = 128
         signed = np.array_equal(bits[:half] | 0x8000, bits[half:])
-        sign = signed_below(codes, splat(0, i8(), 4 * self.lanes))
 
         def of_both(part: NDArray[np.uint8]) -> ir.Value:
             first, second = (table(x.view(np.int8), i8()) for x in np.split(part, 2))
@@ -85,6 +89,7 @@ class Avx512(X86):
             top = codes & -128
             highs = highs | top
         else:
+            sign = signed_below(codes, splat(0, i8(), 4 * self.lanes))
             lows = arith.select(sign, of_both(low[half:]), lows)
             highs = arith.select(sign, of_both(high[half:]), highs)
         return pairs_of_halves(lows, highs, self.lanes)
