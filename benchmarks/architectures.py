@@ -10,11 +10,12 @@ kernel of mxc computes; the exit code is 1 if there is an error or such a produc
 of transformers' classes, with the sizes of the named model.
 
 With --decode, four layers of models with states, of which three have them, are compiled for this
-CPU with random weights, few experts and a small vocabulary, and `mxc bench` measures them,
-rounds alternating with readings of DRAM. A row of the table has the bytes of the report for a
-token and their rate in the fastest round, the same of the operations of attention in the fastest
-call that was profiled, the best rate of DRAM, the shares of it, and the most cores that others used
-in a round: they must be idle, and so must be the host of a virtual machine.
+CPU with random weights, few experts and a small vocabulary. Tokens and readings of DRAM take turns
+in one process. A row of the table has the bytes of the report for a token; time and rate of the
+fastest token and the best rate of DRAM; the same of the medians; both shares of DRAM; the
+operations of attention in the fastest call that was profiled, with their share of the best rate of
+DRAM; and the cores that others used: they must be idle, and so must be the host of a virtual
+machine.
 """
 
 from __future__ import annotations
@@ -35,9 +36,15 @@ import transformers
 from mxc.artifact.manifest import REPORT
 from mxc.compiler.checkpoints.synthetic.decoder import write_decoder
 from mxc.compiler.models.architectures import ARCHITECTURES
+from mxc.runtime.other_load import OtherLoad
+from mxc.runtime.session import load
 
 #: Tokens of a sequence.
 LENGTH = 4096
+#: Of which so many are a prompt, before tokens are decoded.
+_PROMPT = 16
+#: Runs of the profiler.
+_PROFILES = 3
 
 SLIDING = {"layer_types": ["sliding_attention", "full_attention"]}
 GEMMA4 = {
@@ -267,11 +274,12 @@ def config(row: str, name: str, more: dict[str, Any] | None = None) -> dict[str,
     return found
 
 
-def decode(row: str, name: str, *, plain: bool, threads: int, rounds: int) -> str:
+def decode(row: str, name: str, *, plain: bool, threads: int, seconds: float) -> str:
     """A row of the table of --decode. Raises CalledProcessError."""
     sys.path.append(str(Path(__file__).parent / "cpu"))
     from artifacts import run_mxc
-    from limits import read_limit
+    from limits import READ, Machine
+    from repetitions import interleave
 
     with tempfile.TemporaryDirectory() as folder:
         checkpoint, output = Path(folder) / "checkpoint", Path(folder) / "model.mxc"
@@ -280,24 +288,29 @@ def decode(row: str, name: str, *, plain: bool, threads: int, rounds: int) -> st
         run_mxc(["compile", str(checkpoint), "--output", str(output), "--no-cache",
                  "--max-sequence-length", str(LENGTH), "--strict", *words])  # fmt: skip
         report = json.loads((output / REPORT).read_text())
-        sizes = [each["samples"]["token"]["bytes_moved"] for each in report["operations"]]
-        seconds, reads, attention, others = [], [], [], []
-        for _ in range(rounds):
-            reads.append(read_limit(threads))
-            found = json.loads(
-                run_mxc(["bench", str(output), "--prompt", "16", "--generate", "64",
-                         "--threads", str(threads), "--json", "--profile"])
-            )  # fmt: skip
-            seconds.append(1 / found["generate_tokens_per_second"])
-            others.append(found["other_cores"])
-            attention.append(_attention(found["profiles"][-1]["operations"]))
-    best, token = max(reads), min(seconds)
-    rate = sum(sizes) / token / 1e9
-    cells = [f"{sum(sizes) / 1e6:.0f} MB", f"{1e3 * token:.2f}", f"{rate:.1f}"]
-    own, spent = min(attention, key=lambda each: each[1])
-    cells += [f"{own / 1e6:.1f} MB", f"{1e3 * spent:.3f}", f"{own / spent / 1e9:.1f}"]
-    cells += [f"{best:.1f}", f"{rate / best:.2f}, {own / spent / 1e9 / best:.2f}"]
-    cells.append(f"{max(others):.1f}")
+        size = sum(each["samples"]["token"]["bytes_moved"] for each in report["operations"])
+        bench = ["bench", str(output), "--prompt", str(_PROMPT), "--generate", "1",
+                 "--threads", str(threads), "--json", "--profile"]  # fmt: skip
+        profiles = [json.loads(run_mxc(bench))["profiles"][-1] for _ in range(_PROFILES)]
+        machine, model = Machine(threads), load(output, threads=threads)
+        sequence, batch = model.sequence(), model.batch()
+        sequence.feed([1] * _PROMPT)
+        calls = {"token": lambda: batch.feed([sequence], [1]), READ: machine.calls[READ]}
+        others = OtherLoad()
+        times = interleave(calls, seconds=seconds, settle=0)
+    token, read = times["token"], times[READ]
+    cells = [f"{size / 1e6:.0f} MB"]
+    shares = []
+    for own, limit in ((token.least, read.least), (token.median, read.median)):
+        rate, most = size / own / 1e9, machine.rate(READ, limit)
+        cells += [f"{1e3 * own:.2f}", f"{rate:.1f}", f"{most:.1f}"]
+        shares.append(rate / most)
+    each = [_attention(profile["operations"]) for profile in profiles]
+    moved, spent = min(each, key=lambda pair: pair[1])
+    rate = moved / spent / 1e9
+    cells += [", ".join(f"{share:.2f}" for share in shares)]
+    cells += [f"{moved / 1e6:.1f} MB", f"{1e3 * spent:.3f}", f"{rate:.1f}"]
+    cells += [f"{rate / machine.rate(READ, read.least):.2f}", f"{others.cores():.1f}"]
     return f"| {row} | {' | '.join(cells)} |"
 
 
@@ -352,14 +365,14 @@ def main() -> None:
     arguments.add_argument("--plain", action="store_true")
     arguments.add_argument("--decode", action="store_true")
     arguments.add_argument("--threads", type=int, default=2)
-    arguments.add_argument("--rounds", type=int, default=5)
+    arguments.add_argument("--seconds", type=float, default=15)
     given = arguments.parse_args()
     names = {each.model_type: each.name for each in ARCHITECTURES}
     if given.decode:
-        print("| architecture | a token | ms | GB/s | attention | ms | GB/s", end="")
-        print(" | DRAM | share | others |")
-        print("|---|---|---|---|---|---|---|---|---|---|", flush=True)
-        options = {"plain": given.plain, "threads": given.threads, "rounds": given.rounds}
+        columns = ["architecture", "a token", *2 * ["ms", "GB/s", "DRAM"], "shares"]
+        columns += ["attention", "ms", "GB/s", "share", "others"]
+        print(f"| {' | '.join(columns)} |", "|---" * len(columns) + "|", sep="\n", flush=True)
+        options = {"plain": given.plain, "threads": given.threads, "seconds": given.seconds}
         for row in given.only or DECODED:
             print(decode(row, names[_model_type(row)], **options), flush=True)
         return
