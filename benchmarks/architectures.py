@@ -41,7 +41,7 @@ from mxc.runtime.session import load
 
 #: Tokens of a sequence.
 LENGTH = 4096
-#: Of which so many are a prompt, before tokens are decoded.
+#: Tokens of the prompt, before tokens are decoded.
 _PROMPT = 16
 #: Runs of the profiler.
 _PROFILES = 3

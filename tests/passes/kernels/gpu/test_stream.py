@@ -231,8 +231,8 @@ def test_products(target: str, number: int, products: dict[str, Compiled]) -> No
 def test_registers_are_enough(
     target: str, lhs: str, rhs: str, resources: Callable[[str, str], dict[str, Resources]]
 ) -> None:
-    """Of a step that is two loads, which an iteration leaves to the next one: no byte of it has a
-    register of its own."""
+    """Where an iteration leaves a step of two loads to the next one, no byte of it has a register
+    of its own."""
     (found,) = resources(program(main=(16, 16, 16384, lhs, rhs)), target).values()
     assert not found.scratch_bytes
     assert found.vgpr < 256
