@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from iree.compiler import ir
 from iree.compiler.dialects import arith
 
+from mxc.dialects.amdgpu import pinned
 from mxc.passes.kernels.extents import Buffer, Size, product
 from mxc.passes.kernels.gpu.decode import Register
 from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT, K_STEPS, TileInstruction
@@ -35,6 +36,9 @@ from mxc.passes.kernels.vectors import (
     upper_halves,
 )
 
+#: Runs of 8 floats that are rounded at once by integers: whether one is a number takes two scalar
+#: registers.
+_AT_ONCE = 2
 #: Bytes of a load.
 _LOAD = 16
 #: Bits of a float that are those of a bf16.
@@ -133,7 +137,15 @@ class FloatSide:
         # All k-steps were loaded, or this one.
         steps = len(loaded) // (len(self.rows) * count)
         start = (tile * steps + k_step % steps) * count
-        return [self.split(each) for each in self._runs(loaded[start : start + count])]
+        runs = self._runs(loaded[start : start + count])
+        if not self.kind.rounded or self.instruction.unit.converts or len(self.rows) == 1:
+            return [self.split(each) for each in runs]
+        found = []
+        for first in range(0, len(runs), _AT_ONCE):
+            own = [self.split(run)[0] for run in pinned(runs[first : first + _AT_ONCE])]
+            words = pinned([bitcast(each, i32(), FRAGMENT // 2) for each in own])
+            found += [[bitcast(each, ir.BF16Type.get(), FRAGMENT)] for each in words]
+        return found
 
     def _runs(self, loaded: Sequence[ir.Value]) -> list[ir.Value]:
         """What was loaded as runs of 8."""

@@ -23,8 +23,7 @@ from mxc.dialects.sizes import size_of
 from mxc.passes.kernels.calls import Calls
 from mxc.passes.kernels.executables import Threads, workgroup
 from mxc.passes.kernels.extents import Buffer, Size, Sized, named, product, value_of
-from mxc.passes.kernels.gpu.attention.kept import unknown_zero
-from mxc.passes.kernels.gpu.lanes import at_most, long, short
+from mxc.passes.kernels.gpu.lanes import at_most, long, short, unknown_zero
 from mxc.passes.kernels.lowerings import Lowering
 from mxc.passes.kernels.vectors import below, equal, i32, index, load, loop, signed_below, when
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from iree.compiler import ir
 from iree.compiler.dialects import arith
 
-from mxc.dialects.amdgpu import thread, uniform
+from mxc.dialects.amdgpu import pinned, thread, uniform
 from mxc.dialects.generic import constant
 from mxc.passes.kernels.gpu.fragments import TileInstruction
-from mxc.passes.kernels.vectors import index
+from mxc.passes.kernels.vectors import i32, index
 
 #: Lanes of a wave, where matrix instructions take scales.
 LANES = 64
@@ -24,6 +24,12 @@ def short(value: ir.Value) -> ir.Value:
 def long(value: ir.Value) -> ir.Value:
     """An i32 that is not negative as an index."""
     return arith.index_castui(ir.IndexType.get(), value)
+
+
+def unknown_zero() -> ir.Value:
+    """An index that is zero, which LLVM does not know: what follows from it is computed where the
+    program says so. Neither does it wait in registers, nor what is in shared memory there."""
+    return long(pinned([constant(0, i32())])[0])
 
 
 def at_most(a: ir.Value, b: ir.Value | int) -> ir.Value:

@@ -47,7 +47,7 @@ from mxc.passes.kernels.gpu.attention.careful import (
     with_the_others,
 )
 from mxc.passes.kernels.gpu.attention.join import join_when_last
-from mxc.passes.kernels.gpu.attention.kept import Kept, unknown_zero
+from mxc.passes.kernels.gpu.attention.kept import Kept
 from mxc.passes.kernels.gpu.attention.operands import (
     PageReader,
     Parts,
@@ -77,7 +77,7 @@ from mxc.passes.kernels.gpu.attention.softmax import (
 from mxc.passes.kernels.gpu.attention.sums import Sums, scaled
 from mxc.passes.kernels.gpu.attention.wave import LaneRow, Wave, votes, wave
 from mxc.passes.kernels.gpu.floats import bf16_parts
-from mxc.passes.kernels.gpu.lanes import Lane, lane_of, long, short
+from mxc.passes.kernels.gpu.lanes import Lane, lane_of, long, short, unknown_zero
 from mxc.passes.kernels.gpu.products import multiply_floats
 from mxc.passes.kernels.runs import first_seen
 from mxc.passes.kernels.vectors import (

@@ -14,13 +14,12 @@ from iree.compiler.dialects import arith, math, scf, vector
 
 from mxc.dialects.amdgpu import no_reordering, pinned
 from mxc.dialects.amdgpu_narrow import of_lane
-from mxc.passes.kernels.gpu.attention.kept import unknown_zero
 from mxc.passes.kernels.gpu.attention.operands import KeyTile, WaveOperands, extended
 from mxc.passes.kernels.gpu.attention.shape import BLOCK_KEYS, TILE, GpuAttention
 from mxc.passes.kernels.gpu.attention.softmax import in_all, number, zero
 from mxc.passes.kernels.gpu.attention.wave import LaneRow
 from mxc.passes.kernels.gpu.fragments import FRAGMENT
-from mxc.passes.kernels.gpu.lanes import short
+from mxc.passes.kernels.gpu.lanes import short, unknown_zero
 from mxc.passes.kernels.vectors import bitcast, elements, f32, i32, index, lanes_of, loop, of, splat
 
 #: Adds the products of a key's elements and of a query's f32 [run] to scores.

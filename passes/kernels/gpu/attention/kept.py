@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from iree.compiler import ir
 from iree.compiler.dialects import vector
 
-from mxc.dialects.amdgpu import pinned, shared
-from mxc.dialects.generic import constant
-from mxc.passes.kernels.gpu.lanes import long
-from mxc.passes.kernels.vectors import f32, i32, index, joined, of, parts_of
+from mxc.dialects.amdgpu import shared
+from mxc.passes.kernels.gpu.lanes import unknown_zero
+from mxc.passes.kernels.vectors import f32, index, joined, of, parts_of
 
 #: Elements of a load or store: 16 bytes of each lane, one after the other.
 _FOUR = 4
@@ -51,9 +50,3 @@ class Kept:
 
     def _at(self, start: ir.Value, number: int, part: int) -> list[ir.Value]:
         return [start, index(number * (self.size // _FOUR) + part), self.lane, index(0)]
-
-
-def unknown_zero() -> ir.Value:
-    """An index that is zero, which LLVM does not know: what is in shared memory there is read and
-    written where the program says so, and not carried in registers."""
-    return long(pinned([constant(0, i32())])[0])

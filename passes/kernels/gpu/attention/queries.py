@@ -11,11 +11,10 @@ from iree.compiler import ir
 from iree.compiler.dialects import vector
 
 from mxc.dialects.amdgpu import no_reordering, shared
-from mxc.passes.kernels.gpu.attention.kept import unknown_zero
 from mxc.passes.kernels.gpu.attention.operands import Parts
 from mxc.passes.kernels.gpu.attention.shape import TILE, GpuAttention
 from mxc.passes.kernels.gpu.fragments import FRAGMENT
-from mxc.passes.kernels.gpu.lanes import Lane
+from mxc.passes.kernels.gpu.lanes import Lane, unknown_zero
 from mxc.passes.kernels.vectors import index, joined, of, part_of
 
 #: Gives the parts of a chunk along D.

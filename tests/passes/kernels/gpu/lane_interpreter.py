@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from iree.compiler import ir
 
+from mxc.dialects.dispatches import KERNEL
 from tests.passes.kernels.gpu.lane_addresses import LaneAddresses
 from tests.passes.kernels.gpu.lane_moves import LaneMoves
 from tests.passes.kernels.gpu.lane_program import Block, Operation, Value, read
@@ -80,7 +81,7 @@ def run(
     (executable,) = [
         op
         for op in module.body.operations
-        if op.operation.name == "stream.executable"
+        if op.operation.name == KERNEL
         and name in ("", ir.StringAttr(op.attributes["sym_name"]).value)
     ]
     export, inner = [op.operation for op in executable.regions[0].blocks[0].operations][:2]

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from mxc.compiler.pipelines import pipeline
 from mxc.dialects.attention import AttentionChunk
 from mxc.dialects.context import new_context
+from mxc.dialects.dispatches import KERNEL
 from mxc.passes import base
 from mxc.passes.kernels.gpu.attention.shape import PIECE_KEYS, TAIL
 from tests.passes.attention_cases import KEYS, PAGE, Case, Inputs, check, draw, program, seen
@@ -74,7 +75,7 @@ def attend(target: str, case: Case, given: Inputs, pieces: int) -> NDArray[np.fl
         names = [
             ir.StringAttr(op.attributes["sym_name"]).value
             for op in module.body.operations
-            if op.operation.name == "stream.executable"
+            if op.operation.name == KERNEL
         ]
         joined = next(name for name in names if name.endswith("_joined"))
         main = joined.removesuffix("_joined")

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 import mxc
 from mxc.compiler.pipelines import pipeline
 from mxc.dialects.context import new_context
+from mxc.dialects.dispatches import KERNEL
 from mxc.passes import base
 from mxc.passes.kernels.gpu.attention.shape import TAIL
 from mxc.simulator.host import hal
@@ -156,7 +157,7 @@ def interpreted(target: str, case: Case, given: Inputs, start: int, backwards: b
         (name,) = [
             name
             for op in module.body.operations
-            if op.operation.name == "stream.executable"
+            if op.operation.name == KERNEL
             and "attention" in (name := ir.StringAttr(op.attributes["sym_name"]).value)
         ]
         lane_interpreter.run(module, flat, scalars, name, backwards=backwards)
