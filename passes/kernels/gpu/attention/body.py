@@ -173,15 +173,15 @@ class _Body:
             with when(below(row.number, self.wave.rows)):
                 self.result.write(row, sums)
 
-    def _all_keys(self, rows: Sequence[int], *, careful: bool) -> list[Sums]:
+    def _all_keys(self, tiles: Sequence[int], *, careful: bool) -> list[Sums]:
         """Sums of these tiles of rows after all keys; one tile if `careful`."""
-        own, operands, tiles = self.wave, self.operands, len(rows)
+        own, operands, count = self.wave, self.operands, len(tiles)
         queries = []
         if careful:
             # Nothing that follows from the lane waits in registers until then.
             operands = replace(operands, lane=lane_of(self.shape.instruction, unknown_zero()))
         else:
-            queries = [self._query(tile, row) for tile, row in enumerate(self._rows(rows))]
+            queries = [self._query(tile, row) for tile, row in enumerate(self._rows(tiles))]
         # Keys of the next block are on their way while those of this one are used.
         ahead = self.shape.ahead and not careful
         last = (own.behind + -1) // BLOCK_KEYS * BLOCK_KEYS
@@ -194,11 +194,11 @@ class _Body:
         loaded = operands.load_keys(pages[0], own.start, every) if ahead else []
         slots = self.shape.slots
         zeros = [zero(self.shape.sums)] * slots
-        none = [value for _ in rows for value in Sums.none(zeros).all]
-        begun = [value for _ in rows for value in Sums.none([]).all]
+        none = [value for _ in tiles for value in Sums.none(zeros).all]
+        begun = [value for _ in tiles for value in Sums.none([]).all]
         size = len(begun)
         pieces = piece_of(own.start), piece_of(own.behind + -1) + 1
-        for tile in range(tiles):
+        for tile in range(count):
             self.kept.write(zeros, tile * slots)
         with loop(*pieces, constant(1, i32()), [*begun, *pages, *loaded]) as (piece, before, whole):
             first = piece * PIECE_KEYS
@@ -215,18 +215,18 @@ class _Body:
                     coming = arith.minui(at + BLOCK_KEYS, last)
                     loaded = operands.load_keys(following, coming, every)
                 block = _Block(at, current, keys, values)
-                sums = Sums.each(carried[: len(none)], tiles)
+                sums = Sums.each(carried[: len(none)], count)
                 if careful:
                     memory = operands.keys.block(block.page, block.start)
-                    (row,) = self._rows(rows)
+                    (row,) = self._rows(tiles)
                     scores = scores_of_any(operands, row, memory, self._product)
                 else:
                     scores = self._scores(block, queries)
-                sums = self._block(block, rows, scores, sums, operands, careful)
+                sums = self._block(block, tiles, scores, sums, operands, careful)
                 scf.YieldOp([*(v for each in sums for v in each.all), following, after, *loaded])
-            news = Sums.each(list(op.results)[: len(none)], tiles)
+            news = Sums.each(list(op.results)[: len(none)], count)
             carried = []
-            olds = Sums.each(before[:size], tiles)
+            olds = Sums.each(before[:size], count)
             for tile, (old, new) in enumerate(zip(olds, news, strict=True)):
                 old = replace(old, values=self.kept.read(tile * slots, slots))
                 new = replace(new, total=self._over_row(new.total, arith.addf))
@@ -234,7 +234,7 @@ class _Body:
                 self.kept.write(added.values, tile * slots)
                 carried += [added.maximum, added.total]
             scf.YieldOp([*carried, *list(op.results)[len(none) :]])
-        found = Sums.each(list(whole.results)[:size], tiles)
+        found = Sums.each(list(whole.results)[:size], count)
         return [
             replace(sums, values=self.kept.read(tile * slots, slots))
             for tile, sums in enumerate(found)
@@ -243,7 +243,7 @@ class _Body:
     def _block(
         self,
         block: _Block,
-        rows: Sequence[int],
+        tiles: Sequence[int],
         scores: list[ir.Value],
         before: Sequence[Sums],
         operands: WaveOperands,
@@ -252,7 +252,7 @@ class _Body:
         """Sums of a piece after one more block; totals are those of each lane."""
         if self.shape.cap is not None:
             scores = capped(scores, self.shape.scale, self.shape.cap)
-        scores = self._masked(rows, scores, block.start)
+        scores = self._masked(tiles, scores, block.start)
         found = []
         for tile, sums in enumerate(before):
             own, unit = scores[2 * tile : 2 * tile + 2], self.shape.unit
@@ -365,7 +365,7 @@ class _Body:
             yield [bitcast(part, kind.element_type, 2 * words) for part in made]
 
     def _masked(
-        self, rows: Sequence[int], scores: list[ir.Value], start: ir.Value
+        self, tiles: Sequence[int], scores: list[ir.Value], start: ir.Value
     ) -> list[ir.Value]:
         """Scores of keys that a row does not see are MASKED; most blocks have none of them."""
         own = self.wave
@@ -374,7 +374,7 @@ class _Body:
         some = late if self.shape.reach is None else late | early
 
         def mask() -> list[ir.Value]:
-            own = enumerate(self._rows(rows))
+            own = enumerate(self._rows(tiles))
             each = [self._mask(row, scores[2 * n : 2 * n + 2], start) for n, row in own]
             return [score for own in each for score in own]
 

@@ -87,7 +87,8 @@ def product(name: str, m: int, n: int, k: int, lhs: str, rhs: str) -> None:
     blocks = k // block
     kinds = [bytes_type(n, blocks, FORMATS[rhs].block_bytes), bytes_type(n, blocks)]
     if lhs in FLOATS:
-        kinds.insert(0, ir.RankedTensorType.get([m, blocks, block], ir.Type.parse(lhs[:4].strip())))
+        memory = ir.Type.parse("f32" if lhs == ROUNDED else lhs)
+        kinds.insert(0, ir.RankedTensorType.get([m, blocks, block], memory))
     else:
         kinds = [bytes_type(m, blocks, FORMATS[lhs].block_bytes), bytes_type(m, blocks), *kinds]
 
