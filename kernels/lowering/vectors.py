@@ -44,12 +44,10 @@ class Vectors(ABC):
         first column."""
 
     @abstractmethod
-    def ask(self, columns: Sequence[Any], k: Number, ahead: int) -> None:
-        """Prefetch weights `ahead` elements along K; past its end, those of the next columns."""
-
-    @abstractmethod
-    def decode(self, column: Any, k: Number) -> Iterator[ir.Value]:
-        """Yield the operands of each step of a block; each is built when it is requested."""
+    def decode(self, columns: Sequence[Any], k: Number, ahead: int) -> list[Iterator[ir.Value]]:
+        """For each register of columns, yield the operands of each step of a block; each is built
+        when it is requested, with its part of the prefetch of weights `ahead` elements along K, and
+        past its end of those of the next columns."""
 
     @abstractmethod
     def operand(self, dwords: ir.Value) -> ir.Value:
@@ -194,9 +192,7 @@ class Vectors(ABC):
             for (h, n), column in zip(self._cells(tile), columns, strict=True):
                 self._keep(do.out, tile, 0, self.factor(column, k), h=h, n=n)
             return
-        if do.ahead:
-            self.ask(columns, k, do.ahead)
-        made = [self.decode(column, k) for column in columns]
+        made = self.decode(columns, k, do.ahead)
         if array.space == "register":
             self._decoding[do.out] = made
             return

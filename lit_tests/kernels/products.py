@@ -111,7 +111,8 @@ def functions(text: str) -> dict[str, list[str]]:
     """The instructions and labels of each kernel."""
     found: dict[str, list[str]] = {}
     for part in re.split(r"(?=^mxc_\w.*:)", text, flags=re.MULTILINE)[1:]:
-        lines = [line.split("#")[0].strip() for line in part.splitlines()]
+        bare = (line.split("#")[0].strip() for line in part.splitlines())
+        lines = [line for line in bare if line]
         end = next(number for number, line in enumerate(lines) if ".Lfunc_end" in line)
         found[lines[0].rstrip(":")] = lines[:end]
     return found

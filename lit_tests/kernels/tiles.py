@@ -113,7 +113,8 @@ with tempfile.TemporaryDirectory() as folder:
     (text,) = iree.assembly(Path(folder))
     kernels = {}
     for part in re.split(r"(?=^mxc_\w.*:)", text, flags=re.MULTILINE)[1:]:
-        lines = [line.split("#")[0].strip() for line in part.splitlines()]
+        bare = (line.split("#")[0].strip() for line in part.splitlines())
+        lines = [line for line in bare if line]
         end = next(number for number, line in enumerate(lines) if ".Lfunc_end" in line)
         kernels[lines[0].rstrip(":")] = lines[:end]
     for weight, activation, rows in KERNELS:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 from iree.compiler import ir
-from iree.compiler.dialects import arith, memref, scf, vector
+from iree.compiler.dialects import arith, llvm, memref, scf, vector
 from numpy.typing import NDArray
 
 from mxc.dialects.generic import constant
@@ -72,9 +72,16 @@ def bitcast(value: ir.Value, element: ir.Type, lanes: int) -> ir.Value:
     return vector.bitcast(of(element, lanes), value)
 
 
-def prefetch(source: ir.Value, at: Sequence[ir.Value]) -> None:
-    """Prefetch the cache line of an element, which may lie past the end of the memref."""
-    memref.PrefetchOp(source, list(at), False, 3, True)
+def prefetch(source: ir.Value, at: Sequence[ir.Value], *, far: bool = False) -> None:
+    """Prefetch the cache line of an element, which may lie past the end of the memref: to the
+    first cache, or, if it is needed later, to the second."""
+    memref.PrefetchOp(source, list(at), False, 2 if far else 3, True)
+
+
+def in_order() -> None:
+    """Keep loads and prefetches in the order in which they are built: none moves across. This is a
+    fence for the compiler only, without an instruction."""
+    llvm.fence(llvm.AtomicOrdering.acq_rel, syncscope="singlethread")
 
 
 def scratch(sizes: Sequence[int], element: ir.Type) -> ir.Value:

@@ -160,7 +160,7 @@ class Mix:
         for at in columns[:: max(1, line // self.shape.lanes)]:
             prefetch(memory.pool, ahead.at(memory.keys, number, at))
             values = ahead.at(memory.values, number, at)
-            memref.PrefetchOp(memory.value_pool, values, False, 2, True)
+            prefetch(memory.value_pool, values, far=True)
 
 
 def _unless_zero(weight: ir.Value, value: ir.Value) -> ir.Value:

@@ -19,7 +19,12 @@ from mxc.kernels.lowering.index import of as number_of
 from mxc.kernels.lowering.places import At
 from mxc.passes.kernels.cpu.elements import CodeElements
 from mxc.passes.kernels.cpu.isa import Amx, Exponents, halves, pair
-from mxc.passes.kernels.cpu.weights import PANEL, Column, RegisterWeights
+from mxc.passes.kernels.cpu.weights import (
+    PANEL,
+    Column,
+    Later,
+    RegisterWeights,
+)
 from mxc.passes.kernels.vectors import (
     bitcast,
     equal,
@@ -41,6 +46,14 @@ _MANTISSA = 7
 
 
 @dataclass(frozen=True)
+class _Block:
+    """A block of weights: its number, and what to prefetch meanwhile."""
+
+    number: ir.Value
+    later: Later | None
+
+
+@dataclass(frozen=True)
 class DecodedTiles:
     """`elements` and `scales` are panels in memory; `panels`: number of panels per half of a
     gate."""
@@ -55,12 +68,7 @@ class DecodedTiles:
         weights = self.weights
         panel = value_of(at["n"] // PANEL + at.get("h", 0) * self.panels)
         column = weights.column(Amx(), [value_of(at["e"])] if "e" in at else [], panel)
-        blocks = [value_of(at["k"] // weights.elements.block + part) for part in self._parts]
-        if ahead:
-            # Past the end of K, this prefetches the next panel, which follows in memory.
-            for part in self._parts:
-                later = value_of((at["k"] + ahead) // weights.elements.block + part)
-                weights.prefetch(Amx(), self.elements, self.scales, column.place, later)
+        blocks = [self._block(at, column, part, ahead) for part in self._parts]
         if self.scales is None:
             self._put(Amx(), column, blocks, put)
             return
@@ -68,7 +76,7 @@ class DecodedTiles:
         if table is None:
             self._put(Amx(), column, blocks, self._multiplied(column, blocks, put))
             return
-        raw = weights.raw_scales(Amx(), self.scales, column, blocks[0])
+        raw = weights.raw_scales(Amx(), self.scales, column, blocks[0].number)
         wide = arith.extui(of(i32(), TILE), raw)
         exact = self._all_between(raw, table)
         op = scf.IfOp(exact, [], has_else=True)
@@ -87,6 +95,16 @@ class DecodedTiles:
             self._put_unit_by_unit(column, blocks[0], self._multiplied(column, blocks, put))
             scf.YieldOp([])
 
+    def _block(self, at: At, column: Column, part: int, ahead: int) -> _Block:
+        """A block of the step at coordinates."""
+        size = self.weights.elements.block
+        number = value_of(at["k"] // size + part)
+        if not ahead:
+            return _Block(number, None)
+        # Past the end of K, this prefetches the next panel, which follows in memory.
+        block = value_of((at["k"] + ahead) // size + part)
+        return _Block(number, Later(column.place, block, self.scales))
+
     @property
     def _parts(self) -> range:
         """The blocks of a step."""
@@ -102,13 +120,16 @@ class DecodedTiles:
             return None
         return ExponentTable.of(elements.element.values)
 
-    def _put(self, isa: Amx, column: Column, blocks: Sequence[ir.Value], put: Put) -> None:
+    def _put(self, isa: Amx, column: Column, blocks: Sequence[_Block], put: Put) -> None:
         """Decode every register of a step and pass it to `put`."""
-        steps = (self.weights.steps(isa, self.elements, column, block) for block in blocks)
+        steps = (
+            self.weights.steps(isa, self.elements, column, block.number, block.later)
+            for block in blocks
+        )
         for number, found in enumerate(chain.from_iterable(steps)):
             put(number, found)
 
-    def _put_unit_by_unit(self, column: Column, block: ir.Value, put: Put) -> None:
+    def _put_unit_by_unit(self, column: Column, block: _Block, put: Put) -> None:
         """The same for a block of a whole step, in a loop, whose code is short: for what is rare.
         Elements in planes, which are read from two units at once, are decoded without it."""
         elements = self.weights.elements
@@ -120,17 +141,17 @@ class DecodedTiles:
 
             def raw(_: int) -> ir.Value:
                 return load(
-                    self.elements, [*column.place, block, unit, column.lane], i8(), 4 * TILE
+                    self.elements, [*column.place, block.number, unit, column.lane], i8(), 4 * TILE
                 )
 
             first = number_of(unit) * (TILE // elements.units)
             for number, found in enumerate(part.decode(Amx(), "pairs", raw)):
                 put(first + number, found)
 
-    def _multiplied(self, column: Column, blocks: Sequence[ir.Value], put: Put) -> Put:
+    def _multiplied(self, column: Column, blocks: Sequence[_Block], put: Put) -> Put:
         """A `Put` that multiplies registers by the f32 scales of their blocks."""
         assert self.scales is not None
-        factors = [self.weights.scale(Amx(), self.scales, column, block) for block in blocks]
+        factors = [self.weights.scale(Amx(), self.scales, column, block.number) for block in blocks]
 
         def multiplied(number: Number, found: ir.Value) -> None:
             factor = factors[0]

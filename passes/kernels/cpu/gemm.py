@@ -21,7 +21,7 @@ from mxc.passes.kernels.cpu.isa import Isa
 from mxc.passes.kernels.cpu.product import CpuProduct, ProductBuffers, put
 from mxc.passes.kernels.cpu.quantize.output import BlockTile
 from mxc.passes.kernels.cpu.schedule import OPERANDS
-from mxc.passes.kernels.cpu.weights import PANEL, Column
+from mxc.passes.kernels.cpu.weights import PANEL, Column, Later
 from mxc.passes.kernels.finish import ResultColumns
 from mxc.passes.kernels.narrow_floats import rounded
 from mxc.passes.kernels.sources import BLOCK
@@ -160,32 +160,43 @@ class Registers(Vectors):
         expert = [] if e is None else [value_of(e)]
         return self.product.weights.column(self.product.isa, expert, register)
 
-    def ask(self, columns: Sequence[Column], k: Number, ahead: int) -> None:
-        """Prefetch weights some blocks ahead; past the end of K, those of the next columns."""
-        product, memory = self.product, self.memory
-        block = self._block(k) + ahead // product.weights.elements.block
-        limit = index(product.steps)
-        behind = arith.cmpi(arith.CmpIPredicate.uge, block, limit)
-        block = arith.select(behind, block - limit, block)
-        # Columns of one panel share cache lines.
-        narrow = PANEL // self.lanes
-        together = len(columns) // product.halves
-        step = arith.select(behind, index(max(1, together // narrow)), index(0))
-        for column in columns[::narrow]:
-            *expert, panel = column.place
-            place = [*expert, panel + step]
-            product.weights.prefetch(product.isa, memory.elements, memory.scales, place, block)
+    def decode(self, columns: Sequence[Column], k: Number, ahead: int) -> list[Iterator[ir.Value]]:
+        """For each register of columns, yield the register of each step of a block."""
+        return [self.steps(columns, number, k, ahead) for number in range(len(columns))]
 
-    def decode(self, column: Column, k: Number) -> Iterator[ir.Value]:
-        """Yield the register of each step of a block, scaled and rounded if the plan says so."""
-        weights, block = self.product.weights, self._block(k)
-        found = weights.steps(self.product.isa, self.memory.elements, column, block)
-        if not weights.rounded:
+    def steps(
+        self, columns: Sequence[Column], number: int, k: Number, ahead: int
+    ) -> Iterator[ir.Value]:
+        """Yield the steps of one of the registers, scaled and rounded if the plan says so."""
+        found = self.block_steps(columns, number, self._block(k), ahead)
+        if not self.product.weights.rounded:
             yield from found
             return
-        scale, kind = self.factor(column, k), ir.Type.parse(weights.rounded)
+        kind = ir.Type.parse(self.product.weights.rounded)
+        scale = self.factor(columns[number], k)
         for register in found:
             yield rounded(register * scale, kind)
+
+    def block_steps(
+        self, columns: Sequence[Column], number: int, block: ir.Value, ahead: int
+    ) -> Iterator[ir.Value]:
+        """Yield the steps of a block of one of the registers. The block `ahead` elements behind it
+        is prefetched; past the end of K, one of the next columns."""
+        product, memory, column = self.product, self.memory, columns[number]
+        weights, narrow, later = product.weights, PANEL // self.lanes, None
+        # Columns of one panel share cache lines.
+        if ahead and number % narrow == 0:
+            far, limit = block + ahead // weights.elements.block, index(product.steps)
+            behind = arith.cmpi(arith.CmpIPredicate.uge, far, limit)
+            together = len(columns) // product.halves
+            step = arith.select(behind, index(max(1, together // narrow)), index(0))
+            *expert, panel = column.place
+            later = Later(
+                [*expert, panel + step],
+                arith.select(behind, far - limit, far),
+                memory.scales,
+            )
+        return weights.steps(product.isa, memory.elements, column, block, later)
 
     def operand(self, dwords: ir.Value) -> ir.Value:
         """Bitcast dwords to the operand type of the dot product."""

@@ -17,7 +17,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, vector
 
 from mxc.passes.kernels.cpu.isa import Isa
-from mxc.passes.kernels.cpu.weights import Column, RegisterWeights
+from mxc.passes.kernels.cpu.weights import Column, Later, RegisterWeights
 from mxc.passes.kernels.extents import Buffer
 from mxc.passes.kernels.vectors import bitcast, i1, i8, i32, index, of, splat, table
 
@@ -61,9 +61,15 @@ class RowWeights(RegisterWeights):
         return RowNumbers((), index(0), numbers)
 
     def steps(
-        self, isa: Isa, elements: ir.Value, column: Column, block: ir.Value
+        self,
+        isa: Isa,
+        elements: ir.Value,
+        column: Column,
+        block: ir.Value,
+        later: Later | None = None,
     ) -> Iterator[ir.Value]:
-        """Yield the register of each step of a block; each is built when it is requested."""
+        """Yield the register of each step of a block; each is built when it is requested. Rows are
+        not prefetched."""
         units = self.elements.units
 
         def raw(unit: int) -> ir.Value:

@@ -6,7 +6,7 @@ and at its scales. If a number could leave the range of normal f32, tiles comput
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -187,14 +187,16 @@ class _RowRegisters(Registers):
         one = load(self.places.memory[name], [place], i8(), 4)
         return vector.broadcast(of(f32(), self.lanes), bitcast(one, f32(), 1))
 
-    def decode(self, column: Column, k: Number) -> Iterator[ir.Value]:
+    def steps(
+        self, columns: Sequence[Column], number: int, k: Number, ahead: int
+    ) -> Iterator[ir.Value]:
         """Yield the registers of a step; with scales that are no powers of two, multiplied."""
-        product, memory = self.product, self.memory
+        product, memory, column = self.product, self.memory, columns[number]
         weights, block = product.weights, self._block(k)
         early = weights.scaled and not scales_sums(product.shape)
         for part in range(max(1, STEP // weights.elements.block)):
             place = block + part
-            steps = weights.steps(product.isa, memory.elements, column, place)
+            steps = self.block_steps(columns, number, place, ahead)
             if not early:
                 yield from steps
                 continue

@@ -16,12 +16,15 @@ from mxc.passes.kernels.cpu.elements import Elements
 from mxc.passes.kernels.cpu.isa import Isa, Kind
 from mxc.passes.kernels.cpu.scales import Scales
 from mxc.passes.kernels.extents import Buffer
-from mxc.passes.kernels.vectors import i8, index, load, prefetch
+from mxc.passes.kernels.vectors import i8, in_order, index, load, prefetch
 
 #: Columns of a panel.
 PANEL = 16
 
 CACHE_LINE = 64
+
+#: Bytes ahead of a load at which its line is prefetched from the second cache to the first.
+_NEAR = 512
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,16 @@ class Column:
 
     place: tuple[ir.Value, ...]
     lane: ir.Value
+
+
+@dataclass(frozen=True)
+class Later:
+    """What to prefetch while a block is decoded: block `block` of a panel, and its scales if any.
+    `panel` is the place of the panel."""
+
+    panel: Sequence[ir.Value]
+    block: ir.Value
+    scales: ir.Value | None
 
 
 @dataclass(frozen=True)
@@ -100,12 +113,20 @@ class RegisterWeights:
         return Column((*expert, register // parts), lane)
 
     def steps(
-        self, isa: Isa, elements: ir.Value, column: Column, block: ir.Value
+        self,
+        isa: Isa,
+        elements: ir.Value,
+        column: Column,
+        block: ir.Value,
+        later: Later | None = None,
     ) -> Iterator[ir.Value]:
         """Yield the register of each step of a block; each is built when it is requested."""
-        at = column.lane * 4
+        at, seen = column.lane * 4, set[int]()
 
         def raw(unit: int) -> ir.Value:
+            if later is not None and unit not in seen:
+                self._prefetch(elements, column, block, unit, later)
+            seen.add(unit)
             return load(elements, [*column.place, block, index(unit), at], i8(), 4 * isa.lanes)
 
         return self.elements.decode(isa, self.kind, raw)
@@ -132,17 +153,22 @@ class RegisterWeights:
         steps = self.scales.steps
         return block if steps == 1 else block // steps
 
-    def prefetch(
-        self,
-        isa: Isa,
-        elements: ir.Value,
-        scales: ir.Value | None,
-        place: Sequence[ir.Value],
-        block: ir.Value,
+    def _prefetch(
+        self, elements: ir.Value, column: Column, block: ir.Value, unit: int, later: Later
     ) -> None:
-        """Prefetch a block of the panel at `place`, and its scales; a cache line of scales serves
-        several blocks."""
-        for unit in range(self.elements.units):
-            prefetch(elements, [*place, block, index(unit), index(0)])
-        if scales is not None:
-            prefetch(scales, [*place, self._scale_of(block), index(0)])
+        """Prefetch a unit of a later block to the second cache, and one of a block that is soon
+        decoded to the first; with the first unit also scales, of which a cache line serves several
+        blocks. Past the end of K, the next panel follows in memory.
+
+        Each load has its own prefetches, before it: if those of a block follow each other, the
+        loads behind them wait. One row of mxfp8 reads 18 of 30 GB/s of DRAM so, and 29 alternating
+        (two cores of a Xeon).
+        """
+        in_order()
+        prefetch(elements, [*later.panel, later.block, index(unit), index(0)], far=True)
+        if unit == 0 and later.scales is not None:
+            scale = self._scale_of(later.block)
+            prefetch(later.scales, [*later.panel, scale, index(0)], far=True)
+        soon = block + max(1, _NEAR // (self.elements.units * CACHE_LINE))
+        prefetch(elements, [*column.place, soon, index(unit), index(0)])
+        in_order()

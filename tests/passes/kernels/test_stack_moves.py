@@ -23,4 +23,6 @@ def test_few_instructions_move_registers(cases: Program) -> None:
     assert len(products) == len(cases.cases)
     found = [k["stack_moves"] for k in report["kernels"] if k["name"] in products]
     assert len(found) == len(products)
-    assert all(each["moves"] <= each["instructions"] / 10 for each in found), found
+    # The most is mxfp6 of sorted rows: 38 of 373. With 32 of 385, but its prefetches together, the
+    # kernel takes 1.02 to 1.10 times as long (5 and 64 rows of 2048).
+    assert all(each["moves"] <= each["instructions"] / 9 for each in found), found
