@@ -1,14 +1,15 @@
 """The errors that are made in sources, where they are put, and what is known of lines that run."""
 
 import builtins
+import time
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import pytest
 from mutation.change import chosen, mutated
 from mutation.reach import with_marks
-from mutation.trial import put
+from mutation.trial import Trials, put
 
 SOURCE = '''\
 """A module."""
@@ -67,3 +68,28 @@ def test_a_line_is_marked_when_its_statement_runs(monkeypatch: pytest.MonkeyPatc
     assert not any(reached)
     assert module["larger"](2) == 2
     assert [line for line in range(20) if reached[10 + line]] == [7, 8, 10]
+
+
+def test_what_tests_share_counts_for_none_and_is_reached_by_all_later() -> None:
+    trials = Trials.__new__(Trials)
+    trials.__dict__ |= {
+        "marks": SimpleNamespace(reached=bytearray(3)),
+        "_shared": b"",
+        "_begun": time.perf_counter(),
+    }
+
+    def shared(line: int) -> int:
+        time.sleep(0.2)
+        trials.marks.reached[line] = 1
+        return line
+
+    shared.__module__ = "tests.of_something"
+    once = trials._cache(shared)
+    with trials._sharing():
+        assert [once(0), once(0), once(1)] == [0, 0, 1]
+    own = time.perf_counter() - trials._begun
+    assert -0.1 < own < 0.1, "the seconds of what is shared within count once, and for no test"
+    # The next test sets its own marks, and has those of what it shares with the first.
+    trials.marks.reached[:] = bytes([0, 0, 1])
+    assert trials._reached() == bytes([1, 1, 1])
+    assert once(1) == 1
