@@ -180,7 +180,7 @@ class Registers(Vectors):
     def block_steps(
         self, columns: Sequence[Column], number: int, block: ir.Value, ahead: int
     ) -> Iterator[ir.Value]:
-        """Yield the steps of a block of one of the registers. The block `ahead` elements behind it
+        """Yield the steps of a block of one of the registers. The block `ahead` elements after it
         is prefetched; past the end of K, one of the next columns."""
         product, memory, column = self.product, self.memory, columns[number]
         weights, narrow, later = product.weights, PANEL // self.lanes, None

@@ -156,13 +156,13 @@ class RegisterWeights:
     def _prefetch(
         self, elements: ir.Value, column: Column, block: ir.Value, unit: int, later: Later
     ) -> None:
-        """Prefetch a unit of a later block to the second cache, and one of a block that is soon
-        decoded to the first; with the first unit also scales, of which a cache line serves several
-        blocks. Past the end of K, the next panel follows in memory.
+        """Prefetch a unit of a later block to the second cache, and the same unit of a block that
+        is decoded soon to the first. With the first unit, prefetch scales too; a cache line of them
+        serves several blocks. After the last block of a panel, the next panel follows in memory.
 
-        Each load has its own prefetches, before it: if those of a block follow each other, the
-        loads behind them wait. One row of mxfp8 reads 18 of 30 GB/s of DRAM so, and 29 alternating
-        (two cores of a Xeon).
+        Each load has its own prefetches, before it: behind several in a row, loads wait. With those
+        of a block together, one row of mxfp8 reads 18 of 30 GB/s of DRAM, and 24 to 29 if they
+        alternate (two cores of a Xeon).
         """
         in_order()
         prefetch(elements, [*later.panel, later.block, index(unit), index(0)], far=True)
