@@ -334,17 +334,8 @@ def measure(
     checkpoint: Path, target: str, output: Path, *, plain: bool
 ) -> tuple[float, float, str]:
     """Processor seconds, wall seconds, and what was refused or left to IREE; "" where nothing."""
-    command = [
-        sys.executable,
-        "-m",
-        "mxc",
-        "compile",
-        str(checkpoint),
-        "--no-cache",
-        "--target",
-        target,
-    ]
-    command += ["--output", str(output), "--weights", "none", "--strict"]
+    command = [sys.executable, "-m", "mxc", "compile", str(checkpoint), "--no-cache"]
+    command += ["--target", target, "--output", str(output), "--weights", "none", "--strict"]
     command += [] if plain else ["--quantize-dense", "mxfp8"]
     command += ["--max-sequence-length", str(LENGTH)]
     before, start = os.times(), time.monotonic()

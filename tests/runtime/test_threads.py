@@ -10,6 +10,7 @@ import pytest
 
 from mxc.errors import RequestError
 from mxc.runtime import load, machine
+from mxc.runtime.device import after_workers
 
 
 def test_threads_change_nothing_but_threads(plain_artifact: Path) -> None:
@@ -93,3 +94,30 @@ def test_workers_stay_on_their_cores(plain_artifact: Path) -> None:
 def test_threads_below_one(plain_artifact: Path, threads: int) -> None:
     with pytest.raises(RequestError, match="threads must be at least 1"):
         load(plain_artifact, threads=threads)
+
+
+def test_a_call_does_not_displace_the_workers_that_end_it(
+    plain_artifact: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, seen = load(plain_artifact, threads=2), []
+
+    class Context:
+        def invoke(self, *_: object) -> None:
+            seen.append(os.sched_getscheduler(0))
+            raise RuntimeError("the call fails")
+
+    monkeypatch.setattr(model, "_context", Context())
+    before = os.sched_getscheduler(0)
+    with pytest.raises(RuntimeError, match="the call fails"):
+        model.call("mixed", np.zeros(4096, np.float32))
+    assert seen == [os.SCHED_BATCH]
+    assert os.sched_getscheduler(0) == before == os.SCHED_OTHER
+
+
+def test_threads_keep_a_policy_that_cannot_be_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "sched_setscheduler", refused)
+    with after_workers():
+        assert os.sched_getscheduler(0) == os.SCHED_OTHER
