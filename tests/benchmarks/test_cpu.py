@@ -158,10 +158,12 @@ def test_rotations_are_colder_than_caches(shape: Shape, m: int) -> None:
 def test_repetitions_take_turns() -> None:
     seen: list[str] = []
     times = interleave(
-        {name: partial(seen.append, name) for name in "ab"}, seconds=0, rounds=4, settle=0
+        {name: partial(seen.append, name) for name in "ab"}, seconds=0, rounds=9, settle=0
     )
-    assert "".join(seen) == "ab" * 5
-    assert {name: time.repetitions for name, time in times.items()} == {"a": 4, "b": 4}
+    rounds = {"".join(seen[at : at + 2]) for at in range(0, 20, 2)}
+    assert len(seen) == 20
+    assert rounds == {"ab", "ba"}, "each round has both, and none always follows the other"
+    assert {name: time.repetitions for name, time in times.items()} == {"a": 9, "b": 9}
     assert all(0 <= time.least <= time.median for time in times.values())
 
 
