@@ -146,7 +146,7 @@ def topology(threads: int, bound: bool | None = None) -> list[str]:
 
 
 @contextmanager
-def after_workers() -> Iterator[None]:
+def without_preempting() -> Iterator[None]:
     """While the context lasts, this thread does not displace another one when it is woken.
 
     The worker that ends a call wakes the caller and then finishes; the caller waits for that in a
@@ -157,8 +157,8 @@ def after_workers() -> Iterator[None]:
     where a sandbox refuses it.
     """
     changed = False
-    if hasattr(os, "SCHED_BATCH") and os.sched_getscheduler(0) == os.SCHED_OTHER:
-        with suppress(OSError):
+    with suppress(OSError):
+        if hasattr(os, "SCHED_BATCH") and os.sched_getscheduler(0) == os.SCHED_OTHER:
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
             changed = True
     try:

@@ -22,7 +22,7 @@ from mxc.artifact.manifest import SCOPE, Function, Manifest, TensorType, read_ma
 from mxc.artifact.parameter_archive import read_archive
 from mxc.errors import ArtifactError, RequestError
 from mxc.runtime import arrays
-from mxc.runtime.device import after_workers, device_uris, driver_of, open_devices
+from mxc.runtime.device import device_uris, driver_of, open_devices, without_preempting
 from mxc.runtime.integrity import check_files, check_model, check_version
 from mxc.runtime.levels import CPU_DRIVERS, choose_level
 from mxc.runtime.machine import physical_cores
@@ -232,7 +232,7 @@ class Model:
             else:
                 inputs.push_ref(value)
         outputs = rt.VmVariantList(len(entry.output_is_tensor))
-        with self._lock, after_workers():
+        with self._lock, without_preempting():
             self._context.invoke(entry.code, inputs, outputs)
         results = [
             outputs.get_as_object(index, rt.HalBufferView) if tensor else outputs.get_variant(index)

@@ -10,7 +10,7 @@ import pytest
 
 from mxc.errors import RequestError
 from mxc.runtime import load, machine
-from mxc.runtime.device import after_workers
+from mxc.runtime.device import without_preempting
 
 
 def test_threads_change_nothing_but_threads(plain_artifact: Path) -> None:
@@ -119,5 +119,5 @@ def test_threads_keep_a_policy_that_cannot_be_changed(monkeypatch: pytest.Monkey
         raise PermissionError
 
     monkeypatch.setattr(os, "sched_setscheduler", refused)
-    with after_workers():
+    with without_preempting():
         assert os.sched_getscheduler(0) == os.SCHED_OTHER

@@ -19,12 +19,7 @@ from mxc.kernels.lowering.index import of as number_of
 from mxc.kernels.lowering.places import At
 from mxc.passes.kernels.cpu.elements import CodeElements
 from mxc.passes.kernels.cpu.isa import Amx, Exponents, halves, pair
-from mxc.passes.kernels.cpu.weights import (
-    PANEL,
-    Column,
-    Later,
-    RegisterWeights,
-)
+from mxc.passes.kernels.cpu.weights import PANEL, Column, Later, RegisterWeights
 from mxc.passes.kernels.vectors import (
     bitcast,
     equal,
@@ -130,7 +125,8 @@ class DecodedTiles:
             put(number, found)
 
     def _put_unit_by_unit(self, column: Column, block: _Block, put: Put) -> None:
-        """The same for a block of a whole step, in a loop, whose code is short: for what is rare.
+        """The same for a block of a whole step, in a loop without prefetches, whose code is short:
+        for what is rare.
         Elements in planes, which are read from two units at once, are decoded without it."""
         elements = self.weights.elements
         if elements.bits not in (4, 8):

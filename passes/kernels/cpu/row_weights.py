@@ -9,7 +9,7 @@ decoded weights.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +17,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, vector
 
 from mxc.passes.kernels.cpu.isa import Isa
-from mxc.passes.kernels.cpu.weights import Column, Later, RegisterWeights
+from mxc.passes.kernels.cpu.weights import Column, RegisterWeights
 from mxc.passes.kernels.extents import Buffer
 from mxc.passes.kernels.vectors import bitcast, i1, i8, i32, index, of, splat, table
 
@@ -60,24 +60,14 @@ class RowWeights(RegisterWeights):
             numbers = numbers + vector.broadcast(lanes.type, base)
         return RowNumbers((), index(0), numbers)
 
-    def steps(
-        self,
-        isa: Isa,
-        elements: ir.Value,
-        column: Column,
-        block: ir.Value,
-        later: Later | None = None,
-    ) -> Iterator[ir.Value]:
-        """Yield the register of each step of a block; each is built when it is requested. Rows are
-        not prefetched."""
+    def _unit(
+        self, isa: Isa, elements: ir.Value, column: Column, block: ir.Value, unit: int
+    ) -> ir.Value:
+        """Gather a unit of a block: i8 [4 * lanes]."""
         units = self.elements.units
-
-        def raw(unit: int) -> ir.Value:
-            at = block * units + unit
-            found = _gathered(elements, column, at, self.blocks * units, isa.lanes)
-            return bitcast(found, i8(), 4 * isa.lanes)
-
-        return self.elements.decode(isa, self.kind, raw)
+        at = block * units + unit
+        found = _gathered(elements, column, at, self.blocks * units, isa.lanes)
+        return bitcast(found, i8(), 4 * isa.lanes)
 
     def raw_scales(self, isa: Isa, scales: ir.Value, column: Column, block: ir.Value) -> ir.Value:
         """The scales of a block as stored."""

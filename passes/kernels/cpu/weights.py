@@ -118,18 +118,25 @@ class RegisterWeights:
         elements: ir.Value,
         column: Column,
         block: ir.Value,
-        later: Later | None = None,
+        later: Later | None,
     ) -> Iterator[ir.Value]:
         """Yield the register of each step of a block; each is built when it is requested."""
-        at, seen = column.lane * 4, set[int]()
+        seen = set[int]()
 
         def raw(unit: int) -> ir.Value:
             if later is not None and unit not in seen:
                 self._prefetch(elements, column, block, unit, later)
             seen.add(unit)
-            return load(elements, [*column.place, block, index(unit), at], i8(), 4 * isa.lanes)
+            return self._unit(isa, elements, column, block, unit)
 
         return self.elements.decode(isa, self.kind, raw)
+
+    def _unit(
+        self, isa: Isa, elements: ir.Value, column: Column, block: ir.Value, unit: int
+    ) -> ir.Value:
+        """Load a unit of a block: i8 [4 * lanes]."""
+        at = [*column.place, block, index(unit), column.lane * 4]
+        return load(elements, at, i8(), 4 * isa.lanes)
 
     def scale(self, isa: Isa, scales: ir.Value, column: Column, block: ir.Value) -> ir.Value:
         """The f32 scales of a block."""
