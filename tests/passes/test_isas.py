@@ -97,7 +97,7 @@ def decoding(isa: Isa, name: str, kind: Kind) -> Word:
             loop(index(0), index(registers), index(1)) as (register, _, _),
         ):
             column = weights.column(isa, [], register)
-            for step, found in enumerate(weights.steps(isa, panel, column, block)):
+            for step, found in enumerate(weights.steps(isa, panel, column, block, None)):
                 at = [block, register, index(step), index(0)]
                 vector.store(bitcast(found, i8(), 4 * isa.lanes), result, at)
 
