@@ -15,7 +15,7 @@ from mxc.kernels.contraction import ContractionShape
 from mxc.kernels.decode import BF16, STEP, decoder, panel_layout
 from mxc.kernels.language import Kernel
 from mxc.kernels.layout import Layout, layout
-from mxc.kernels.schedule import decode, decode_early, keep, over, place, stage, use
+from mxc.kernels.schedule import decode, decode_early, finish_early, keep, over, place, stage, use
 from mxc.kernels.tiles import TILE_C, tdpbf16ps, tile_a
 
 #: Rows and columns of a tile.
@@ -47,6 +47,13 @@ def steps(
     yield "a chunk of weights for all rows", kernel
     kernel = decode_early(kernel, "W=", ("k", _chunk(contraction)), "m")
     yield "the next chunk beside the products of the last rows", kernel
+    few = contraction.rows is not None and TILE < contraction.rows <= 2 * TILE
+    # Four sums stay in tiles while weights are decoded; with one row of tiles, this gains nothing.
+    two = _tiles_across(contraction) == 2
+    all_chunks = few and contraction.choice != "sorted" and two
+    if two and not all_chunks:
+        kernel = finish_early(kernel, "Y=", ("k", _chunk(contraction)), "m")
+        yield "results as soon as their sums are complete", kernel
     raw = panel_layout(contraction.weights.bits)
     weights = raw.paired()
     kernel = _places(contraction, kernel, raw, pitch)
@@ -54,9 +61,6 @@ def steps(
     kernel = stage(kernel, "A", "a", "T+=", "tile", tile_a(weights))
     kernel = stage(kernel, "W", "w", "T+=", "tile", weights)
     yield "operands in tile registers", kernel
-    few = contraction.rows is not None and TILE < contraction.rows <= 2 * TILE
-    # Four sums stay in tiles while weights are decoded; with one row of tiles, this gains nothing.
-    all_chunks = few and contraction.choice != "sorted" and _tiles_across(contraction) == 2
     by = _chunk(contraction) if all_chunks else STEP
     kernel = keep(kernel, "T", "t", ("k", by), "tile", TILE_C)
     yield "sums too, along " + ("K" if all_chunks else "a chunk"), kernel

@@ -157,7 +157,7 @@ class Atom:
 class Early:
     """When a statement runs for a later part of the kernel: on the tile `by` coordinates further
     along `axis`, if the axis reaches that far, and only in the last iteration of the innermost loop
-    over `last` around it."""
+    over `last` around it. `by` 0: on its own tile."""
 
     axis: str
     by: int

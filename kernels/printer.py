@@ -58,7 +58,10 @@ def statement(do: Do) -> str:
     """The text of one statement."""
     what = {"zero": "0", "copy": " ".join(do.ins)}.get(do.op, f"{do.op} {', '.join(do.ins)}")
     text = f"{do.out} {'+=' if do.adds else '='} {what}"
-    notes = [f"of {e.axis} + {e.by} in last {e.last}" for e in (do.early,) if e is not None]
+    notes = []
+    if do.early is not None:
+        later = f"of {do.early.axis} + {do.early.by} " if do.early.by else ""
+        notes.append(f"{later}in last {do.early.last}")
     notes += [f"asked for {do.ahead} k ahead"] if do.ahead else []
     text += f" ({', '.join(notes)})" if notes else ""
     return f"{text:<40} : {do.atom.name}" if do.atom else text

@@ -5,6 +5,7 @@ They raise `ScheduleRefused` otherwise.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -172,6 +173,49 @@ def decode_early(kernel: Kernel, label: str, chunk: tuple[str, int], last: str) 
     body = go(kernel.body)
     if not found:
         raise ScheduleRefused(f"no loop over {axis} by {by} around {label}")
+    return replace(kernel, body=body)
+
+
+def finish_early(kernel: Kernel, label: str, chunk: tuple[str, int], along: str) -> Kernel:
+    """Run the statement, which reads sums, in the last iteration of the loop `chunk` (axis, step)
+    that adds them, at the end of each iteration of the loop over `along` directly inside: part by
+    part, while later parts are still added. Its own loop over `along` stood after that loop."""
+    axis, _ = chunk
+    found = 0
+
+    def last(each: Do | For) -> Do | For:
+        if isinstance(each, Do):
+            return replace(each, early=Early(axis, 0, axis))
+        return replace(each, body=tuple(last(part) for part in each.body))
+
+    def within(loop: For, finished: For) -> For:
+        """The loop `chunk`, with `finished` inside."""
+        nonlocal found
+        rows: list[Do | For] = []
+        (do,) = statements((finished,))
+        for each in loop.body:
+            adds = any(one.adds and one.out in do.ins for one in statements((each,)))
+            if isinstance(each, For) and each.axis == along and adds:
+                if any(by % finished.by for by in (each.by, *each.rest)):
+                    raise ScheduleRefused(f"{label}: steps of {finished.by} in {each.by}")
+                found += 1
+                each = replace(each, body=(*each.body, last(finished)))
+            rows.append(each)
+        return replace(loop, body=tuple(rows))
+
+    def go(body: Body) -> Body:
+        for place, (loop, then) in enumerate(itertools.pairwise(body)):
+            if not isinstance(loop, For) or not isinstance(then, For):
+                continue
+            if (loop.axis, loop.by) == chunk and then.axis == along and labels((then,)) == {label}:
+                return (*body[:place], within(loop, then), *body[place + 2 :])
+        return tuple(
+            each if isinstance(each, Do) else replace(each, body=go(each.body)) for each in body
+        )
+
+    body = go(kernel.body)
+    if found != 1:
+        raise ScheduleRefused(f"no loop over {along} that adds what {label} reads, in {axis}")
     return replace(kernel, body=body)
 
 

@@ -100,7 +100,7 @@ class _Walk:
         axis, last = do.early.axis, do.early.last
         there = tile.at[axis] + do.early.by
         later = tile.cut(axis, there, tile.sizes[axis], axis in tile.full)
-        exists = self.places.end(axis, tile.at) - there
+        exists = self.places.end(axis, tile.at) - there if do.early.by else 1
         is_last = tile.at[last] + (tile.sizes[last] + 1) - tile.ends[last]
         whole = [known(positive) for positive in (exists, is_last)]
         if any(number is not None and number <= 0 for number in whole):

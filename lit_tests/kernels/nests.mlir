@@ -34,9 +34,9 @@
 // CHECK-NEXT:               for n by 16:
 // CHECK-NEXT:                 W = decode B, SB (of k + 256 in last m, asked for 512 k ahead) : look up, subtract from the exponent
 // CHECK-NEXT:             T = t
-// CHECK-NEXT:         for m by 16:
-// CHECK-NEXT:           for n by 16:
-// CHECK-NEXT:             Y = map T
+// CHECK-NEXT:             for m by 16:
+// CHECK-NEXT:               for n by 16:
+// CHECK-NEXT:                 Y = map T (in last k)
 // CHECK-NOT: kernel
 util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<40x9x16xi8>
 util.global private @s = #flow.parameter.named<"model"::"s"> : tensor<40x9xi8>

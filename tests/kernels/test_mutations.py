@@ -9,9 +9,9 @@ import pytest
 
 from mxc.kernels.amx import scheduled
 from mxc.kernels.decode import BF16, STEP
-from mxc.kernels.language import Body, Do, For, Kernel, statements
+from mxc.kernels.language import Body, Do, For, Kernel, labels, statements
 from mxc.kernels.layout import layout
-from mxc.kernels.schedule import ScheduleRefused, decode, keep, over, stage
+from mxc.kernels.schedule import ScheduleRefused, decode, finish_early, keep, over, stage
 from mxc.kernels.tiles import TILE_C
 from tests.kernels.conftest import Problem
 from tests.kernels.nest_edits import edited, without
@@ -44,14 +44,20 @@ def overwritten_early(kernel: Kernel) -> Kernel:
 
 def decodes(each: Do | For) -> bool:
     """Whether this loop decodes a later chunk."""
-    return isinstance(each, For) and any(do.early is not None for do in statements(each.body))
+    return isinstance(each, For) and any(later(do) for do in statements(each.body))
+
+
+def later(each: Do | For) -> bool:
+    """Whether this statement decodes a later chunk."""
+    return isinstance(each, Do) and each.op == "decode" and each.early is not None
 
 
 def overwritten_by_the_first_rows(kernel: Kernel) -> Kernel:
     """The next chunk is decoded as soon as the first rows are multiplied."""
 
     def change(each: Do | For) -> Body:
-        if isinstance(each, Do) and each.early is not None:
+        if isinstance(each, Do) and later(each):
+            assert each.early is not None
             return (replace(each, early=replace(each.early, last="g")),)
         return (each,)
 
@@ -60,9 +66,31 @@ def overwritten_by_the_first_rows(kernel: Kernel) -> Kernel:
 
 def not_decoded(kernel: Kernel) -> Kernel:
     """Only the first chunk is decoded."""
-    return edited(
-        kernel, lambda each: () if isinstance(each, Do) and each.early is not None else (each,)
-    )
+    return edited(kernel, lambda each: () if later(each) else (each,))
+
+
+def finished_before_the_last_chunk(kernel: Kernel) -> Kernel:
+    """Results are stored before the sums of the last chunk are."""
+
+    def change(each: Do | For) -> Body:
+        if isinstance(each, For) and len(each.body) > 1:
+            *added, stored, finished = each.body
+            if isinstance(finished, For) and "Y=" in labels((finished,)) and isinstance(stored, Do):
+                return (replace(each, body=(*added, finished, stored)),)
+        return (each,)
+
+    return edited(kernel, change)
+
+
+def finished_for_the_last_rows(kernel: Kernel) -> Kernel:
+    """Results are stored in the last iteration of another loop."""
+
+    def change(each: Do | For) -> Body:
+        if isinstance(each, Do) and each.label == "Y=" and each.early is not None:
+            return (replace(each, early=replace(each.early, last="n")),)
+        return (each,)
+
+    return edited(kernel, change)
 
 
 def not_stored(kernel: Kernel) -> Kernel:
@@ -98,6 +126,8 @@ MUTATIONS = [
     overwritten_early,
     overwritten_by_the_first_rows,
     not_decoded,
+    finished_before_the_last_chunk,
+    finished_for_the_last_rows,
     not_stored,
     not_begun,
     rows_too_many,
@@ -150,6 +180,11 @@ def test_steps_that_would_change_what_is_computed_are_refused(problem: Problem) 
         over(cut, "m", 32, "T+=")
     with pytest.raises(ScheduleRefused, match="no loop over k by 64"):
         keep(over(kernel, "k", 32, "T+="), "T", "t", ("k", 64), "tile", TILE_C)
+    chunks = over(over(kernel, "k", 64, "T+="), "m", 32, "T+=")
+    with pytest.raises(ScheduleRefused, match="no loop over m that adds what Y= reads, in k"):
+        finish_early(over(chunks, "n", 16, "Y="), "Y=", ("k", 64), "m")
+    with pytest.raises(ScheduleRefused, match="Y=: steps of 48 in 32"):
+        finish_early(over(chunks, "m", 48, "Y="), "Y=", ("k", 64), "m")
 
 
 def test_a_wrong_order_of_tiles_does_not_lower(problem: Problem) -> None:
