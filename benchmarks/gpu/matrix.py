@@ -33,6 +33,7 @@ from matrix_spellings import spelled, spelling_cases
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from mxc.artifact.schema import read_record
 from mxc.compiler.report import Report
 from mxc.compiler.steps import Compiled, CompileRequest
 from mxc.compiler.worker import compile_program
@@ -87,7 +88,7 @@ def measure(case: Case, record: Target) -> Row:
             failed=_reason(error),
         )
     found = row(case, record, compiled.report, time.perf_counter() - start)
-    return replace(found, disagreements=objects)
+    return replace(found, disagreements=tuple(objects))
 
 
 def _disagreements(case: Case, record: Target, compiled: Compiled, file: Path) -> list[str]:
@@ -167,7 +168,7 @@ def _scratch() -> Iterator[None]:
 
 def read(file: Path) -> list[Row]:
     """The rows that `--output` has written."""
-    return [Row(**json.loads(line)) for line in file.read_text().splitlines()]
+    return [read_record(Row, json.loads(line)) for line in file.read_text().splitlines()]
 
 
 def parse() -> argparse.Namespace:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from matrix_cases import SHORT, Case
 
 from mxc.compiler.report import Report
 from mxc.compiler.report.assembly import KernelCode
+from mxc.compiler.report.kernel_time import Time
 from mxc.compiler.report.lowering import best_kind
 from mxc.formats.formats import FORMATS
 from mxc.targets.target import KINDS, Target
@@ -36,8 +37,9 @@ class Row:
     through memory with more bits; copied: weights that are copied in another order; bytes_moved:
     of `bytes_minimum`, None where dynamic; load_bytes: a lane, of a load in the hot loop;
     bytes_in_flight: of a unit there, None where there is no loop and all is asked for at once;
-    matrix_share: of the issue model; disagreements: what the report says otherwise than the module
-    (matrix_objects.py).
+    matrix_share: of the issue model; time: of a call of the product's kernel, by the model that
+    chose its schedule, None where sizes are dynamic; disagreements: what the report says otherwise
+    than the module (matrix_objects.py).
     """
 
     name: str
@@ -63,7 +65,8 @@ class Row:
     matrix_share: float | None = None
     bound_by: str = ""
     fallback: str = ""
-    disagreements: list[str] = field(default_factory=list)
+    time: Time | None = None
+    disagreements: tuple[str, ...] = ()
 
     @property
     def moved(self) -> float | None:
@@ -75,7 +78,7 @@ class Row:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON; `Row(**row.to_dict())` is the row."""
+        """For JSON; `read_record(Row, ..)` reads it."""
         return asdict(self)
 
 
@@ -119,7 +122,13 @@ def row(case: Case, target: Target, report: Mapping[str, Any], seconds: float) -
         matrix_share=loop.matrix_share if loop else None,
         bound_by=(loop.bound_by or "") if loop else "",
         fallback=fallback,
+        time=_time(read, product.kernel) if product else None,
     )
+
+
+def _time(report: Report, kernel: str) -> Time | None:
+    """The time of the dispatch that computes the product."""
+    return next((each.time for each in report.operations if each.kernel == kernel), None)
 
 
 def _worst_kind(cases: Sequence[KernelCode], target: Target) -> str:
