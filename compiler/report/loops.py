@@ -15,6 +15,7 @@ from dataclasses import dataclass
 _LABEL = re.compile(r"^(\.?\w+):")
 _INSTRUCTION = re.compile(r"^\s+(?:\{\w+\}\s+)?([a-z][\w.]*)(?:\s+(.*))?$")
 _BRANCH = ("s_cbranch", "s_branch")
+_END = "s_endpgm"
 #: Branches of x86-64 and of AArch64; their target is the last operand.
 _CPU_BRANCH = re.compile(r"j[a-z]+|b|b\.[a-z]+|cbn?z|tbn?z")
 _CPU_COMMENT = re.compile(r"\s#\s.*|//.*")
@@ -116,8 +117,19 @@ def _ranges(lines: Sequence[LoopInstruction], labels: dict[str, int]) -> list[tu
     ends: dict[int, int] = {}
     for number, line in enumerate(lines):
         if line.mnemonic.startswith(_BRANCH):
-            _close(ends, labels.get(line.operands.strip()), number)
+            target = labels.get(line.operands.strip())
+            if target is not None and not _ends(lines, target):
+                _close(ends, target, number)
     return sorted(ends.items())
+
+
+def _ends(lines: Sequence[LoopInstruction], target: int) -> bool:
+    """Whether the program ends at an instruction or after it, before any branch: a branch back to
+    it leaves the kernel."""
+    for line in lines[target:]:
+        if line.mnemonic == _END or line.mnemonic.startswith(_BRANCH):
+            return line.mnemonic == _END
+    return False
 
 
 def _close(ends: dict[int, int], target: int | None, number: int) -> None:

@@ -48,6 +48,14 @@ def test_each_kind_of_instruction_is_counted() -> None:
     }  # fmt: skip
 
 
+def test_a_branch_back_to_the_end_of_the_kernel_is_no_loop() -> None:
+    """LLVM puts an early end before what follows, which branches back to it."""
+    early = "\ts_cbranch_scc0 .LBB0_2\n.LBB0_1:\n\ts_nop 0\n\ts_endpgm\n.LBB0_2:"
+    found = hot_loop(kernel(MFMA, early, LOAD, "\ts_cbranch_execz .LBB0_1"))
+    assert not found.is_loop
+    assert found.census["matrix"] == 1
+
+
 def test_the_loop_with_most_matrix_instructions_is_hot() -> None:
     body = kernel(loop("1", *[LOAD] * 9), loop("2", MFMA, MFMA), loop("3", MFMA))
     assert hot_loop(body).census == {"matrix": 2, "branch": 1}
