@@ -39,6 +39,9 @@ _SPLIT = {1: 0, 2: 160, 3: 240}
 #: Times that a k-step waits for a tile of floats that are split. By the issue model four k-steps of
 #: f32 by f4 take 18812 clocks.
 _WAITS = 4
+#: How much longer a k-step of a ring takes, of floats that are split, if no other workgroup fills
+#: its waits: by the issue model 1.3 to 1.8 of f32 by f4, in less than so many tiles a wave.
+_ALONE, _FULL = 1.4, 8
 #: Lanes of a wave that may be alone on its SIMD.
 _WIDE = 64
 #: Bytes of a result.
@@ -119,7 +122,11 @@ def cost(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float:
     k_steps = -(-problem.blocks // (schedule.instruction.groups * schedule.waves[2]))
     start = rates.memory_latency + rates.lds_latency
     result = schedule.rows * schedule.columns * _RESULT / rates.memory_bytes_per_clock
-    busy = rounds * (k_steps * _k_step(problem, schedule, device) + result) + start
+    k_step = _k_step(problem, schedule, device)
+    few = rounds == 1 and schedule.tiles[0] * schedule.tiles[1] < _FULL
+    if few and problem.is_float and problem.parts > 1 and schedule.transport != "stream":
+        k_step *= _ALONE
+    busy = rounds * (k_steps * k_step + result) + start
     busy = max(busy, -(-rounds // per_unit) * k_steps * _late(problem, schedule, device))
     in_flight = min(at_once * _asked(problem, schedule), _bytes(problem))
     bandwidth = min(device.bytes_a_clock, in_flight / device.latency_clocks)
