@@ -8,7 +8,7 @@ empty:
     slots      e0: [p1 . . .]  e1: [p3 . . .]  e2: [p0 p2 . .] ..     G groups of B slots
 
 The pairs of an expert keep their order. G is the most groups that a call may need; unused groups
-come last. Rows of the tokens may be copied to the slots of their pairs.
+come last. Rows of the tokens may be copied to the slots of their pairs. B may come with the call.
 """
 
 from __future__ import annotations
@@ -21,30 +21,48 @@ from iree.compiler.dialects import arith, tensor
 
 from mxc.dialects import named_operations
 from mxc.dialects.generic import constant, element_of, empty, generic, i32, loop_index, shape_of
-from mxc.dialects.sizes import size_of, value_of
+from mxc.dialects.samples import STATED
+from mxc.dialects.sizes import Size, size_of, value_of
 
 #: The name of the operation, and the names of its options.
-GROUP_BY_EXPERT, EXPERTS, ROWS = "group_by_expert", "experts", "rows"
+GROUP_BY_EXPERT, EXPERTS, MOST_ROWS = "group_by_expert", "experts", "most_rows"
+#: Rows of a group, of calls with few pairs and with many. With few, weights are read once, and one
+#: tile of a matrix instruction has the fewest rows without a pair. With many, each group reads the
+#: weights of its expert again.
+FEW_ROWS, MANY_ROWS = 16, 64
 #: Bytes of a row that is copied are a multiple of this number.
 COPIED = 16
 
 
 @dataclass(frozen=True)
 class GroupingCall:
-    """A call of the operation: the expert of each pair, i32 [P], the slots per group (`rows`), and
-    the rows to copy, [T, K], if any."""
+    """A call of the operation: the expert of each pair, i32 [P], the slots per group (`rows`, None
+    where they come with each call; `most_rows`), and the rows to copy, [T, K], if any."""
 
     op: ir.Operation
     chosen: ir.Value
     experts: int
-    rows: int
+    rows: int | None
+    most_rows: int
     copied: ir.Value | None
 
 
+def rows_of_groups(pairs: Size, experts: int) -> Size:
+    """The rows of a group for so many pairs: `MANY_ROWS` where the pairs of an expert are at least
+    half as many on average, else `FEW_ROWS`."""
+    many = experts * MANY_ROWS // 2
+    if isinstance(pairs, int):
+        return MANY_ROWS if pairs >= many else FEW_ROWS
+    index = ir.IndexType.get()
+    enough = arith.cmpi(arith.CmpIPredicate.uge, pairs, constant(many, index))
+    return arith.select(enough, constant(MANY_ROWS, index), constant(FEW_ROWS, index))
+
+
 def group_by_expert(
-    chosen: ir.Value, experts: int, rows: int, copied: ir.Value | None = None
+    chosen: ir.Value, experts: int, rows: Size, copied: ir.Value | None = None
 ) -> list[ir.Value]:
-    """Sort pairs into groups of `rows` slots. `chosen` i32 [P]: expert numbers, 0 .. experts - 1.
+    """Sort pairs into groups of `rows` slots, a number or what `rows_of_groups` gives. `chosen` i32
+    [P]: expert numbers, 0 .. experts - 1.
 
     Returns the expert of each group, i32 [G]; the pair of each slot, i32 [G * rows]; and the slot
     of each pair, i32 [P]. A slot without a pair has pair 0, a group without pairs the last expert.
@@ -54,15 +72,16 @@ def group_by_expert(
     index, kind = ir.IndexType.get(), i32()
     pairs = value_of(size_of(chosen, 0))
     used = arith.minsi(pairs, constant(experts, index))
-    most = pairs + used * (rows - 1)
-    groups = most // rows
-    slots = groups * rows
+    slots_of_group = value_of(rows)
+    most = pairs + used * (slots_of_group - 1)
+    groups = arith.divui(most, slots_of_group)
+    slots = groups * slots_of_group
     # Empty operands, which supply the sizes of the results.
-    operands = [chosen, empty([groups], kind), empty([slots], kind)]
+    operands = [chosen, empty([groups], kind), empty([slots], kind), slots_of_group]
     whole = ir.IntegerType.get_signless(64)
     options: dict[str, ir.Attribute] = {
         EXPERTS: ir.IntegerAttr.get(whole, experts),
-        ROWS: ir.IntegerAttr.get(whole, rows),
+        MOST_ROWS: ir.IntegerAttr.get(whole, rows if isinstance(rows, int) else MANY_ROWS),
     }
     dynamic = ir.ShapedType.get_dynamic_size()
     kinds = [*[ir.RankedTensorType.get([dynamic], kind)] * 2, chosen.type]
@@ -75,7 +94,7 @@ def group_by_expert(
         GROUP_BY_EXPERT,
         operands,
         kinds,
-        lambda *given: _reference(*given, count=experts, rows=rows),
+        lambda *given: _reference(*given, count=experts),
         options=options,
         sizes=sizes,
     )
@@ -84,20 +103,23 @@ def group_by_expert(
 def grouping_calls(module: ir.Operation) -> Iterator[GroupingCall]:
     """Yield the calls of the operation in a program; the caller may replace each call."""
     for found in named_operations.calls(module, GROUP_BY_EXPERT):
-        experts, rows = (ir.IntegerAttr(found.options[name]).value for name in (EXPERTS, ROWS))
-        chosen, _, _, *copied = found.op.operands
-        yield GroupingCall(found.op, chosen, experts, rows, copied[0] if copied else None)
+        experts, most = (ir.IntegerAttr(found.options[name]).value for name in (EXPERTS, MOST_ROWS))
+        chosen, _, _, rows, *copied = found.op.operands
+        rows = STATED.number(rows)
+        yield GroupingCall(found.op, chosen, experts, rows, most, copied[0] if copied else None)
 
 
 def _reference(
     chosen: ir.Value,
     groups: ir.Value,
     slots: ir.Value,
+    slots_of_group: ir.Value,
     copied: ir.Value | None = None,
     *,
     count: int,
-    rows: int,
 ) -> list[ir.Value]:
+    rows = arith.index_cast(i32(), slots_of_group)
+
     def number(value: int) -> ir.Value:
         return constant(value, i32())
 
@@ -129,7 +151,7 @@ def _reference(
         [(blocks, "e")],
         "e",
         i32(),
-        lambda n: (n + number(rows - 1)) // number(rows),
+        lambda n: arith.divui(n + rows - number(1), rows),
     )
 
     def add_earlier(n: ir.Value, acc: ir.Value) -> ir.Value:
@@ -142,7 +164,7 @@ def _reference(
 
     def place(expert: ir.Value, before: ir.Value) -> ir.Value:
         at = arith.index_cast(ir.IndexType.get(), expert)
-        return tensor.extract(first, [at]) * number(rows) + before
+        return tensor.extract(first, [at]) * rows + before
 
     places = generic([(chosen, "p"), (rank, "p")], "p", i32(), place)
 

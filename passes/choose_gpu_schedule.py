@@ -95,5 +95,10 @@ def _chosen(call: GpuContractionCall, gpu: Gpu) -> Schedules:
         transports = ("stream", "decoded")
     problem = problem_of(call, results)
     if call.of.m is None:
-        return choose_by_rows(problem, device=gpu, transports=transports)
+        return choose_by_rows(
+            problem,
+            chosen_experts=call.ids is not None,
+            device=gpu,
+            transports=transports,
+        )
     return Schedules([choose(problem, device=gpu, transports=transports)])

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Literal
 
+from mxc.dialects.expert_groups import rows_of_groups
+
 if TYPE_CHECKING:
     from fuzz.description import Program
 
@@ -138,13 +140,15 @@ class Case:
 
     @property
     def group_rows(self) -> tuple[int, int]:
-        """Groups and rows of a group, of experts: 16 rows of one expert, or each row by itself."""
+        """Groups and rows of a group, of experts: as models group them, or each row by itself."""
         if self.m < 0:
-            return -1, 1
+            return -1, -1
         pairs = self.m * self.choices
         if self.m == 1:
             return pairs, 1
-        return (pairs + min(self.experts, pairs) * 15) // 16, 16
+        rows = rows_of_groups(pairs, self.experts)
+        assert isinstance(rows, int)
+        return (pairs + min(self.experts, pairs) * (rows - 1)) // rows, rows
 
 
 #: (M, N, K): where a dimension is 1 to 8, ragged, a multiple of 32 alone, or very large.

@@ -39,6 +39,8 @@ _EXACT = re.compile(r"v_(s?mfma|dot|cvt_scale)|ds_|buffer_|global_|flat_|scratch
 _SHARE = 0.02
 #: Rows of a call whose program takes any number of them, as many as `few`, `some`, `many` are.
 ROWS = (1, 64, 4096)
+#: Groups of a call, where these have a number of rows that comes with it.
+_GROUPS = 3
 #: Bytes of a parameter: address space that is never touched.
 _PARAMETER = 1 << 34
 
@@ -76,14 +78,18 @@ class Module:
 
 
 def read(file: Path, function: Function, name: str, rows: int = 1) -> Module:
-    """The module of `file`, of which `name` is called once; `rows` for a dynamic size."""
+    """The module of `file`, of which `name` is called once; `rows` for a dynamic size, and where an
+    input has two of them, `_GROUPS` for the first one of each."""
     found = Module()
     machine = Machine(read_module(file), _Recorder(found).functions())
-    arguments = [
-        _argument(tuple(rows if size is None or size < 0 else size for size in kind.shape),
-                  kind.dtype)
-        for kind in function.inputs
-    ]  # fmt: skip
+    unknown = [[size is None or size < 0 for size in kind.shape] for kind in function.inputs]
+    grouped = any(sum(each) > 1 for each in unknown)
+    arguments = []
+    for kind, dynamic in zip(function.inputs, unknown, strict=True):
+        given = iter([_GROUPS, rows] if grouped else [rows])
+        shape = (next(given) if is_dynamic else size for size, is_dynamic in
+                 zip(kind.shape, dynamic, strict=True))  # fmt: skip
+        arguments.append(_argument(tuple(size or 0 for size in shape), kind.dtype))
     machine.call(name, *arguments)
     return found
 

@@ -203,7 +203,8 @@ def quantize(
         scalars = [_elements_of(counted, sizes, together)] if kernel.scalars else []
         made = calls.dispatch(name, kernel, tensors, scalars, threads)
         mark_quantizes(made, format.name)
-        _replace_blocks(results, made, sizes)
+        # What is counted may be the same elements in another shape.
+        _replace_blocks(results, made, dynamic_sizes(results[-1].results[0]))
 
 
 def blocks_of(value: ir.Value, sizes: Sequence[ir.Value]) -> ir.Value:

@@ -21,6 +21,7 @@ from typing import Literal
 
 from iree.compiler import ir
 
+from mxc.dialects.contraction import read_contraction
 from mxc.dialects.dequantize import is_elementwise
 from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.indexing import dim_of, dims, indexing_maps
@@ -55,14 +56,14 @@ class MapStage:
     """One elementwise generic over the totals; `gated`: over two columns half the width apart.
 
     `inputs`: one for each argument of its body except the last. `tables`: the tensors whose rows it
-    extracts. `together`: rows per group.
+    extracts. `together`: rows per group; None where they come with each call.
     """
 
     op: ir.Operation
     inputs: tuple[Input, ...]
     tables: tuple[ir.Value, ...]
     gated: bool
-    together: int = 1
+    together: int | None = 1
 
 
 @dataclass(frozen=True)
@@ -148,20 +149,21 @@ class Epilogue:
                 found["table", table] = None
         return tuple(found)
 
-    def buffers(self, rows: Size) -> list[Buffer]:
-        """The operands as buffers of a kernel whose result has `rows` rows."""
+    def buffers(self, rows: Size, groups: Size) -> list[Buffer]:
+        """The operands as buffers of a kernel whose result has `rows` rows, in `groups` groups."""
         return [
-            Buffer(self._flat(reach, value, rows), element_of(value))
+            Buffer(self._flat(reach, value, rows, groups), element_of(value))
             for reach, value in self.operands
         ]
 
-    def _flat(self, reach: Reach, value: ir.Value, rows: Size) -> list[Size]:
+    def _flat(self, reach: Reach, value: ir.Value, rows: Size, groups: Size) -> list[Size]:
         shape: list[Size] = list(shape_of(value)) or [1]
         if reach == "table":
             return shape
         if reach == "group":
             read = Input(reach, value)
-            return [quotient(rows, next(s.together for s in self.stages if read in s.inputs))]
+            together = next(s.together for s in self.stages if read in s.inputs)
+            return [groups if together is None else quotient(rows, together)]
         sizes: dict[str, list[Size]] = {"cell": [rows, shape[-1]], "row": [rows], "scalar": [1]}
         return sizes[reach] if reach in sizes else [shape[-1]]
 
@@ -186,6 +188,8 @@ def epilogue(op: ir.Operation, panel: int, *, keeps: bool = False) -> Epilogue:
         if isinstance(stage, End) and keeps and kept is None and not gated:
             beside, others = _beside(value, width)
             stage, kept = beside or stage, len(stages) if beside else None
+        if isinstance(stage, MapStage) and stage.together is None and not _has_groups(op, stage.op):
+            stage = Reason("groups of a number of rows that comes with the call share one weight")
         if not isinstance(stage, MapStage):
             return Epilogue(tuple(stages), stage if isinstance(stage, Reason) else None, kept)
         if not all(is_before(stage.op, other) for other in others):
@@ -195,6 +199,13 @@ def epilogue(op: ir.Operation, panel: int, *, keeps: bool = False) -> Epilogue:
         last = stage.op
         if stage.gated:
             width, gated = width // 2, True
+
+
+def _has_groups(op: ir.Operation, stage: ir.Operation) -> bool:
+    """Whether the groups of rows of a stage are those of the contraction, each with its weights."""
+    of = read_contraction(op)
+    same = shape_of(stage.results[0])[:-1] == shape_of(op.results[0])[:-1]
+    return of is not None and of.experts > 0 and same
 
 
 def _beside(value: ir.Value, width: int) -> tuple[MapStage | None, list[ir.Operation]]:
@@ -308,9 +319,11 @@ def _input(
     return Input(reach, value)
 
 
-def _together(inputs: Sequence[Input], shape: list[int]) -> int:
+def _together(inputs: Sequence[Input], shape: list[int]) -> int | None:
     """Rows per group, where an operand varies with groups; else 1."""
-    return next((shape[-2] for given in inputs if given.reach == "group"), 1)
+    if all(given.reach != "group" for given in inputs):
+        return 1
+    return shape[-2] if shape[-2] > 0 else None
 
 
 def _reach(value: ir.Value, read: ir.AffineMap, shape: list[int]) -> Reach | None:
@@ -334,7 +347,7 @@ def _reach(value: ir.Value, read: ir.AffineMap, shape: list[int]) -> Reach | Non
         return "row"
     # The last dimension before the columns is the rows of a group.
     others = [axis for axis in left_out if shape[axis] != 1]
-    return "group" if places == rows and others == [rank - 2] and shape[-2] > 1 else None
+    return "group" if places == rows and others == [rank - 2] and shape[-2] != 1 else None
 
 
 def _tables(op: ir.Operation, rank: int, rows: set[ir.Value]) -> tuple[ir.Value, ...] | Reason:

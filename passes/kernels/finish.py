@@ -33,12 +33,14 @@ class Finish:
     """An epilogue with the memrefs of its operands.
 
     `operations`: names of operations that replace those of the program, and take no attributes.
+    `rows`: rows of a group, where they come with each call.
     """
 
     epilogue: Epilogue
     memrefs: Mapping[tuple[Reach, ir.Value], ir.Value]
     lanes: int
     operations: Mapping[str, str] = field(default_factory=dict)
+    rows: ir.Value | None = None
 
     def apply(
         self,
@@ -110,10 +112,11 @@ class Finish:
         return known[value] if value in known else _constant(value)
 
     def _read(
-        self, reach: Reach, source: ir.Value, place: ResultColumns, together: int
+        self, reach: Reach, source: ir.Value, place: ResultColumns, together: int | None
     ) -> ir.Value:
         if reach == "group":
-            return memref.LoadOp(source, [place.row // together]).result
+            of_group = self.rows if together is None else together
+            return memref.LoadOp(source, [place.row // of_group]).result
         if reach in ("row", "scalar"):
             return memref.LoadOp(source, [place.row if reach == "row" else index(0)]).result
         at = [place.row, place.column] if reach == "cell" else [place.column]

@@ -21,14 +21,12 @@ from mxc.compiler.models.blocks.activations import BlockActivations
 from mxc.compiler.models.blocks.primitives import collapse, expand, f32, slice_of, to_f32
 from mxc.dialects import expert_groups
 from mxc.dialects.boundary import pack, unpack
-from mxc.dialects.expert_groups import COPIED
+from mxc.dialects.expert_groups import COPIED, rows_of_groups
 from mxc.dialects.generic import constant, element_of, generic, i32, loop_index, shape_of
 from mxc.dialects.linalg_ext import gather
 from mxc.dialects.row_norms import sum_experts
 from mxc.dialects.scaled import scaled_contraction
-
-#: Rows of a group: the M of a matrix instruction, and of a register tile on CPUs.
-GROUP_ROWS = 16
+from mxc.dialects.sizes import Size, size_of, split
 
 
 def as_index(value: ir.Value) -> ir.Value:
@@ -40,14 +38,14 @@ def as_index(value: ir.Value) -> ir.Value:
 class Groups:
     """Assignment of pairs to the slots of groups; all pairs of group g chose `experts[g]`.
 
-    `experts` i32 [G], `pair_of_slot` i32 [G * B], `slot_of_pair` i32 [T, J]. `rows`: B.
-    `in_order`: slot p is pair p.
+    `experts` i32 [G], `pair_of_slot` i32 [G * B], `slot_of_pair` i32 [T, J]. `rows`: B, a
+    number or an index value. `in_order`: slot p is pair p.
     """
 
     experts: ir.Value
     pair_of_slot: ir.Value
     slot_of_pair: ir.Value
-    rows: int
+    rows: Size
     in_order: bool = False
 
 
@@ -66,9 +64,9 @@ def one_group_a_pair(experts: ir.Value) -> Groups:
 
 
 def group_by_expert(
-    experts: ir.Value, expert_count: int, x: BlockActivations, rows: int = GROUP_ROWS
+    experts: ir.Value, expert_count: int, x: BlockActivations
 ) -> tuple[Groups, BlockActivations]:
-    """Sort the pairs of experts i32 [T, J] into groups of `rows` rows with one expert each.
+    """Sort the pairs of experts i32 [T, J] into groups of rows with one expert each.
 
     Returns the groups, and the rows of x [T, KO, KB] in their order, [G, B, KO, KB], with scales.
     """
@@ -76,6 +74,7 @@ def group_by_expert(
     flat = _flat(x.elements)
     # The kernel copies pieces of COPIED bytes; rows of another size are copied after it.
     whole = shape_of(flat)[1] * element_of(flat).width % (8 * COPIED) == 0
+    rows = rows_of_groups(size_of(chosen, 0), expert_count)
     owner, pair_of_slot, slots, *copied = expert_groups.group_by_expert(
         chosen, expert_count, rows, flat if whole else None
     )
@@ -139,9 +138,10 @@ def _in_groups(rows: ir.Value, like: ir.Value, groups: Groups) -> ir.Value:
     """Reshape rows [S, K] of `_flat` to [G, B, ..], with the elements of `like` [T, ..]."""
     kind, packed = element_of(like), _is_packed(like)
     _, *rest = shape_of(pack(like) if packed else like)
-    slots = shape_of(rows)[0]
     grouped = [[0, 1], *([list(range(2, len(rest) + 2))] if rest else [])]
-    rows = expand(rows, grouped, [slots, groups.rows, *rest])
+    shape, dynamic = split([size_of(groups.experts, 0), groups.rows, *rest])
+    kind_of_rows = ir.RankedTensorType.get(shape, element_of(rows))
+    rows = tensor.expand_shape(kind_of_rows, rows, grouped, dynamic, shape)
     return unpack(rows, kind) if packed else rows
 
 

@@ -149,7 +149,7 @@ class CpuProduct(ABC):
             self._activations,
             *self.rows.buffers,
             *self.weights.buffers(self.rows.experts, -(-self.columns // PANEL), blocks),
-            *self.epilogue.buffers(self.rows.results),
+            *self.epilogue.buffers(self.rows.results, self.rows.groups),
             *self._results,
         ]
 
@@ -172,7 +172,13 @@ class CpuProduct(ABC):
         elements = rest.pop(0)
         scales = rest.pop(0) if self.weights.scaled else None
         keys = self.epilogue.operands
-        finish = Finish(self.epilogue, dict(zip(keys, rest, strict=True)), self.lanes)
+        rows = self.rows.rows
+        finish = Finish(
+            self.epilogue,
+            dict(zip(keys, rest, strict=True)),
+            self.lanes,
+            rows=None if isinstance(rows, int) else rows,
+        )
         return ProductBuffers(arrays, elements, scales, finish, results)
 
     def rows_of_group(self, given: ProductBuffers) -> ir.Value:

@@ -125,9 +125,7 @@ def match(op: ir.Operation, unit: MatrixUnit = GFX950.matrix) -> GpuContractionC
         return Reason(
             "a side is dequantized to a type that does not hold every value of the format"
         )
-    lhs = operand(
-        found.lhs, found.lhs_scale, of.k, _ACTIVATIONS, _FLOATS, block=of.lhs.block or BLOCK
-    )
+    lhs = _activations(found)
     if isinstance(lhs, Reason):
         return lhs
     right = _side(of.rhs, of.k, unit)
@@ -173,10 +171,7 @@ def _dense(found: Described) -> GpuContractionCall | Reason:
         return Reason("weights have no scale, and activations do")
     if of.k % BLOCK:
         return Reason(f"K = {of.k} is no multiple of {BLOCK}")
-    lhs = operand(found.lhs, None, of.k, {}, _FLOATS)
-    if isinstance(lhs, ScaledOperand) and lhs.source.rounded and _is_fused(lhs.tensors[0]):
-        # What makes f32 stores bf16 as well, and these are half of the bytes.
-        lhs = operand(found.lhs, None, of.k, {}, _FLOATS, rounds=False)
+    lhs = _activations(found)
     if isinstance(lhs, Reason):
         return lhs
     left = FloatBlocks.of(lhs.source, of.k // BLOCK)
@@ -197,6 +192,21 @@ def _dense(found: Described) -> GpuContractionCall | Reason:
         right=right,
         decoded=register,
     )
+
+
+def _activations(found: Described) -> ScaledOperand | Reason:
+    """The activations of a product: in blocks, or floats."""
+    of, known = found.of, _ACTIVATIONS if found.of.rhs.scale else {}
+
+    def read(*, rounds: bool) -> ScaledOperand | Reason:
+        block = of.lhs.block or BLOCK
+        return operand(found.lhs, found.lhs_scale, of.k, known, _FLOATS, block=block, rounds=rounds)
+
+    lhs = read(rounds=True)
+    if isinstance(lhs, ScaledOperand) and lhs.source.rounded and _is_fused(lhs.tensors[0]):
+        # What makes f32 stores bf16 as well, and these are half of the bytes.
+        return read(rounds=False)
+    return lhs
 
 
 def _too_far(op: ir.Operation, size: int) -> bool:

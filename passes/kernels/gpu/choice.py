@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import product
 from typing import get_args
 
+from mxc.dialects.expert_groups import FEW_ROWS, MANY_ROWS
 from mxc.passes.kernels.gpu.cost import Problem, cost, padding
 from mxc.passes.kernels.gpu.dense.spans import ROWS, STAGE, Spans
 from mxc.passes.kernels.gpu.float_scales import factors_of_step, sums_of
@@ -44,6 +45,8 @@ _PART = 72
 #: three cost up to twice as much as the best one for any number of rows; one schedule for all costs
 #: up to five times as much at one end.
 _ROWS = (16, 256, 2048)
+#: Groups with few rows that schedules are chosen for: mostly, a call decodes a few tokens.
+_GROUPS = 8
 #: Rows of a tile: between its multiples nothing changes.
 _TILE = 16
 #: Tiles of a wave, at most.
@@ -95,30 +98,37 @@ def choose(
 def choose_by_rows(
     problem: Problem,
     *,
+    chosen_experts: bool = False,
     device: Gpu = GFX950,
     transports: tuple[Transport, ...] = TRANSPORTS,
 ) -> Schedules:
     """Schedules for any number of rows, whatever those of the problem.
 
-    Those for `_ROWS`; each goes up to the number of rows for which the next is cheaper.
+    Those for a few numbers of rows; each goes up to the number for which the next one is cheaper,
+    but not less far than to its own. `chosen_experts`: the rows are those of groups that choose an
+    expert each, as `rows_of_groups` has them.
     """
+    typical = [replace(problem, rows=rows) for rows in _ROWS]
+    if chosen_experts:
+        # Calls with many rows in a group have about one and a half groups for each expert.
+        groups = ((FEW_ROWS, _GROUPS), (MANY_ROWS, 2 * problem.experts))
+        typical = [replace(problem, rows=rows, groups=count) for rows, count in groups]
     chosen: list[GpuSchedule] = []
     bounds: list[int] = []
-    rows = iter(range(_TILE, _ROWS[-1] + 1, _TILE))
-    for typical in _ROWS:
-        found = choose(replace(problem, rows=typical), device=device, transports=transports)
+    last = 0
+    for own in typical:
+        found = choose(own, device=device, transports=transports)
         if chosen and found != chosen[-1]:
-            bounds.append(
-                next(
-                    count
-                    for count in rows
-                    if count >= typical or _is_cheaper(problem, count, found, chosen[-1], device)
-                )
-                - _TILE
-                + 1
+            before = next(
+                count
+                for count in range(last, own.rows, _TILE)
+                if count + _TILE >= own.rows
+                or _is_cheaper(problem, count + _TILE, found, chosen[-1], device)
             )
+            bounds.append(before + 1)
         if found not in chosen[-1:]:
             chosen.append(found)
+        last = own.rows
     return Schedules(chosen, bounds)
 
 

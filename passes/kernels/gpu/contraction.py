@@ -170,7 +170,7 @@ class GpuContraction(Sized, ABC):
             found.append(Buffer([self.groups], i32()))
         found += self.rhs.buffers(max(self.experts, 1) * self.columns)
         beside = [] if self.rotary is None else self.rotary.beside
-        return [*found, *self.after.buffers(rows), *beside, *self.results]
+        return [*found, *self.after.buffers(rows, self.groups), *beside, *self.results]
 
     @abstractmethod
     def body(self, *buffers: ir.Value) -> None:
@@ -215,7 +215,9 @@ class ContractionBuffers:
         reads = contraction.after.operands
         memrefs = dict(zip(reads, after, strict=False))
         self._beside = after[len(reads) :]
-        self.finish = Finish(contraction.after, memrefs, QUAD, KEEPS_NAN)
+        rows = contraction.rows
+        given = None if isinstance(rows, int) else rows
+        self.finish = Finish(contraction.after, memrefs, QUAD, KEEPS_NAN, given)
 
     def lhs(self, first: ir.Value) -> list[ir.Value]:
         """Elements, and scales if any, for a workgroup that begins at the row `first`: bounded.

@@ -39,12 +39,14 @@ _EXPERTS = 16
 class Grouping(Sized):
     """`pairs` pairs of `experts` experts, in `groups` groups of `rows` slots.
 
-    `width` elements of type `element` are copied for each slot, from `tokens` rows. Where `pairs`,
-    `groups` and `tokens` are None, they are index scalars of each call. `wave`: lanes of one.
+    `width` elements of type `element` are copied for each slot, from `tokens` rows. Where `rows`,
+    `pairs`, `groups` and `tokens` are None, they are index scalars of each call, and `most_rows` is
+    the most there may be of `rows`. `wave`: lanes of one.
     """
 
     experts: int
-    rows: int
+    rows: Size
+    most_rows: int
     wave: int
     width: int = 0
     element: str = "i8"
@@ -55,12 +57,12 @@ class Grouping(Sized):
     @staticmethod
     def of(call: GroupingCall, wave: int) -> Grouping | Reason:
         """The kernel, or why there is none."""
-        if call.experts > _MOST or call.rows > _LEAST:
+        if call.experts > _MOST or call.most_rows > _LEAST:
             return Reason(
-                f"there are {call.experts} experts, of groups of {call.rows}; kernels take up to "
-                f"{_MOST}, of up to {_LEAST}"
+                f"there are {call.experts} experts, of groups of {call.most_rows}; kernels take up "
+                f"to {_MOST}, of up to {_LEAST}"
             )
-        kernel = Grouping(call.experts, call.rows, wave)
+        kernel = Grouping(call.experts, call.rows, call.most_rows, wave)
         if call.copied is None:
             return replace(kernel, tokens=0)
         width, element = shape_of(call.copied)[1], element_of(call.copied)
@@ -72,7 +74,8 @@ class Grouping(Sized):
     def name(self) -> str:
         """The symbol of the kernel: the same for the same work."""
         copied = f"_with_{self.width}_{self.element}" if self.width else ""
-        return f"mxc_groups_of_{self.rows}_{named(self.pairs)}_of_{self.experts}{copied}"
+        sizes = f"{named(self.rows)}_{named(self.pairs)}_of_{self.experts}"
+        return f"mxc_groups_of_{sizes}{copied}"
 
     @property
     def threads(self) -> Threads:
@@ -108,15 +111,16 @@ class Grouping(Sized):
         else:
             chosen, owners, pairs, slots = buffers
         own, group, zero = thread(), workgroup(0), constant(0, i32())
-        memory, listed = shared([self.threads.count], i32()), shared([self.rows], i32())
-        with when(below(own, self.rows)):
+        rows = value_of(self.rows)
+        memory, listed = shared([self.threads.count], i32()), shared([self.most_rows], i32())
+        with when(below(own, rows)):
             memref.StoreOp(zero, listed, [own])
 
         def counted(here: ir.Value, _: ir.Value, before: ir.Value) -> ir.Value:
             return before + arith.extui(i32(), here)
 
         count = self._over_pairs(chosen, memory, counted)
-        filled = (count + (self.rows - 1)) // self.rows
+        filled = short((long(count) + (rows - 1)) // rows)
         memref.StoreOp(filled, memory, [own])
         barrier()
         # LLVM would load those of all experts first, where it knew how many there are.
@@ -130,10 +134,10 @@ class Grouping(Sized):
             scf.YieldOp([before, every])
         first, needed = (long(found) for found in op.results)
         barrier()
-        begin = group * self.rows
+        begin = group * rows
         # The slots of this group before those of the pairs of the lane's expert; negative: behind.
-        place = first * self.rows - begin
-        has = signed_below(place, 1) & signed_below(begin, (first + long(filled)) * self.rows)
+        place = first * rows - begin
+        has = signed_below(place, 1) & signed_below(begin, (first + long(filled)) * rows)
         has = has & below(own, self.experts)
         with when(has):
             memref.StoreOp(short(own), owners, [group])
@@ -145,14 +149,14 @@ class Grouping(Sized):
 
         def placed(here: ir.Value, pair: ir.Value, before: ir.Value) -> ir.Value:
             slot = place + long(before)
-            inside = here & has & below(slot, self.rows)
+            inside = here & has & below(slot, rows)
             with when(inside):
                 memref.StoreOp(short(begin + slot), slots, [pair])
                 memref.StoreOp(short(pair), listed, [slot])
             return counted(here, pair, before)
 
         self._over_pairs(chosen, memory, placed)
-        with when(below(own, self.rows)):
+        with when(below(own, rows)):
             memref.StoreOp(memref.LoadOp(listed, [own]).result, pairs, [begin + own])
         if self.width:
             self._copy(source, copies, listed, begin)
@@ -162,9 +166,9 @@ class Grouping(Sized):
         kind = ir.Type.parse(self.element)
         run = 8 * COPIED // kind.width
         pieces, lanes = self.width // run, self.threads.count
-        end = self.rows * pieces
+        end = value_of(self.rows) * pieces
         choices = short(value_of(self.pairs) // value_of(self.tokens))
-        with loop(index(0), index(end), index(lanes * _AHEAD)) as (base, _, _):
+        with loop(index(0), end, index(lanes * _AHEAD)) as (base, _, _):
             found = []
             for step in range(_AHEAD):
                 piece = base + thread() + step * lanes
@@ -212,7 +216,8 @@ def grouping_lowering(wave: int) -> Lowering[GroupingCall, Grouping]:
 
 
 def _dispatch(calls: Calls, call: GroupingCall, kernel: Grouping) -> Sequence[ir.Value]:
-    chosen, groups, _, *copied = call.op.operands
-    scalars = [value_of(size_of(each, 0)) for each in (chosen, groups, *copied)]
+    chosen, groups, _, rows, *copied = call.op.operands
+    scalars = [rows] if kernel.rows is None else []
+    scalars += [value_of(size_of(each, 0)) for each in (chosen, groups, *copied)]
     made = calls.dispatch(kernel.name, kernel, [chosen, *copied], scalars, kernel.threads)
     return list(made.results)

@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 
 from mxc.dialects.boundary import pack, unpack
 from mxc.dialects.context import new_context
-from mxc.dialects.generic import constant, element_of, generic, shape_of
+from mxc.dialects.generic import element_of, generic, loop_index, shape_of
 from mxc.dialects.linalg_ext import gather
 from mxc.dialects.quantize import quantize_mx
 from mxc.dialects.scaled import scaled_contraction
+from mxc.dialects.sizes import dynamic_sizes
 from mxc.formats.formats import FORMATS
 from mxc.formats.packing import decode_elements, decode_scales
 from mxc.formats.reference import dequantize, quantize
@@ -34,7 +35,8 @@ ROWS = (0, 1, 7, 16, 100, 300)
 
 @dataclass(frozen=True)
 class Case:
-    """[?, k] of `lhs` by [n, k] of `rhs`; `after`: what follows; `experts`: chosen row by row.
+    """[?, k] of `lhs` by [n, k] of `rhs`; `after`: what follows; `experts`: chosen row by row, or
+    by each group of [?, ?, k] where these are `grouped`.
 
     `source`: of floats, lhs is quantized in the program.
     """
@@ -47,6 +49,7 @@ class Case:
     after: str = ""
     experts: int = 0
     source: str = ""
+    grouped: bool = False
 
 
 CASES = [
@@ -58,11 +61,12 @@ CASES = [
     Case("added", "bf16", E2M3, 24, 64, after="residual"),
     Case("blocks", F4, F4, 64, 544, after="quantize"),
     Case("experts", E4M3, F4, 40, 160, experts=3),
+    Case("groups", "bf16", F4, 64, 544, after="bias of experts", experts=3, grouped=True),
     Case("quantized", E4M3, F4, 36, 160, source="bf16"),
     Case("quantized_sixes", E2M3, E2M3, 40, 96, source="f32"),
 ]
-#: Two cases below 5 rows, below 50, and through a ring; the first of the others as the compiler
-#: chooses; all else by one schedule, which is soon compiled.
+#: Two cases below 5 rows, below 50, and through a ring; groups below 17 rows, and through a ring;
+#: the first of the others as the compiler chooses; all else by one schedule, soon compiled.
 SCHEDULES = [
     {"n": n, "k": k, "lhs": lhs, "schedule": [
         {"below": 5, "instruction": 16, "tiles": [1, halves], "waves": [1, 1, 4]},
@@ -72,9 +76,15 @@ SCHEDULES = [
     ]}
     for n, k, lhs, halves, waves in ((64, 512, F4, 1, [4, 1, 1]), (64, 544, E4M3, 2, [1, 4, 1]))
 ] + [
+    {"n": 64, "k": 544, "lhs": "bf16", "schedule": [
+        {"below": 17, "instruction": 16, "tiles": [1, 2], "waves": [1, 1, 2]},
+        {"instruction": 32, "tiles": [1, 2], "waves": [2, 2, 1], "transport": "ring", "stages": 3,
+         "k_steps": 1},
+    ]}
+] + [
     {"n": case.n, "k": case.k, "lhs": case.lhs,
      "schedule": {"instruction": 16, "tiles": [1, 2], "waves": [1, 1, 2]}}
-    for case in CASES if case.name not in ("small", "gated", "mixed")
+    for case in CASES if case.name not in ("small", "gated", "mixed", "groups")
 ]  # fmt: skip
 
 
@@ -82,7 +92,7 @@ def build(case: Case) -> None:
     dynamic = ir.ShapedType.get_dynamic_size()
     byte, f32 = ir.IntegerType.get_signless(8), ir.F32Type.get()
     block = FORMATS[case.rhs].block
-    lead = [dynamic, 1] if case.experts else [dynamic]
+    lead = [dynamic, dynamic if case.grouped else 1] if case.experts else [dynamic]
 
     def packed(rows: list[int], name: str) -> list[ir.Type]:
         blocks = [*rows, case.k // 32]
@@ -109,6 +119,8 @@ def build(case: Case) -> None:
     kinds += [ir.RankedTensorType.get(shape, f32) for shape in more]
     if case.experts:
         kinds.append(ir.RankedTensorType.get([dynamic], ir.IntegerType.get_signless(32)))
+    if case.grouped:
+        kinds.append(ir.RankedTensorType.get([case.experts, case.n], f32))
 
     def body(*given: ir.Value) -> Any:
         left, (w, t, *more) = given[:operands], given[operands:]
@@ -124,6 +136,8 @@ def build(case: Case) -> None:
         )
         if case.after == "quantize":
             return [v if element_of(v) == byte else pack(v) for v in quantize_mx(y, F4, "even")]
+        if case.grouped:
+            return gate(add_bias(y, *more))
         if case.after == "gate":
             return gate(generic([(y, "m n"), (more[0], "n")], "m n", f32, arith.addf))
         if case.after == "residual":
@@ -134,17 +148,30 @@ def build(case: Case) -> None:
     func.FuncOp.from_py_func(*kinds, name=case.name)(body)
 
 
+def add_bias(y: ir.Value, ids: ir.Value, bias: ir.Value) -> ir.Value:
+    """Plus the bias of the expert of each group."""
+
+    def add(value: ir.Value, expert: ir.Value) -> ir.Value:
+        row = arith.index_cast(ir.IndexType.get(), expert)
+        return arith.addf(value, tensor.extract(bias, [row, loop_index("g m n", "n")]))
+
+    return generic([(y, "g m n"), (ids, "g")], "g m n", ir.F32Type.get(), add)
+
+
 def gate(y: ir.Value) -> ir.Value:
     """Its left half times its right half."""
     f32 = ir.F32Type.get()
-    dynamic, n = shape_of(y)
-    rows = tensor.dim(y, constant(0, ir.IndexType.get()))
-    kind = ir.RankedTensorType.get([dynamic, n // 2], f32)
+    *lead, n = shape_of(y)
+    kind = ir.RankedTensorType.get([*lead, n // 2], f32)
+    steps, first = [1] * (len(lead) + 1), [0] * len(lead)
     halves = [
-        tensor.extract_slice(kind, y, [], [rows], [], [0, at], [dynamic, n // 2], [1, 1])
+        tensor.extract_slice(
+            kind, y, [], dynamic_sizes(y), [], [*first, at], [*lead, n // 2], steps
+        )
         for at in (0, n // 2)
     ]
-    return generic([(half, "m n") for half in halves], "m n", f32, arith.mulf)
+    loops = "m n" if len(lead) == 1 else "g m n"
+    return generic([(half, loops) for half in halves], loops, f32, arith.mulf)
 
 
 @pytest.fixture(scope="module")
@@ -186,8 +213,28 @@ def test_rows_choose_the_kernel(compiled: Any) -> None:
     assert len({kernel.descriptor.lds_bytes for kernel in found.values()}) == 3
 
 
+@pytest.mark.parametrize(("groups", "rows"), [(1, 16), (3, 16), (5, 7), (2, 64), (3, 65), (0, 16)])
+def test_groups_of_rows_with_an_expert_each(groups: int, rows: int, compiled: Any) -> None:
+    """Both numbers come with the call; the rows of a group choose the kernel."""
+    case, rng = next(case for case in CASES if case.grouped), np.random.default_rng(rows)
+    x, left = operand(rng, [groups, rows, case.k], case.lhs)
+    w, right = operand(rng, [case.experts, case.n, case.k], case.rhs)
+    ids = rng.integers(0, case.experts, groups, dtype=np.int32)
+    wanted = left @ right[ids].swapaxes(1, 2)
+    bias = rng.normal(size=(case.experts, case.n)).astype(np.float32)
+    bias *= np.abs(wanted).max(initial=0)
+    wanted += bias[ids][:, None]
+    wanted = wanted[..., : case.n // 2] * wanted[..., case.n // 2 :]
+    found = compiled.call(case.name, *x, *w, ids, bias)[0].view(np.float32).reshape(wanted.shape)
+    assert np.abs(found - wanted).max(initial=0) <= 2e-6 * np.abs(wanted).max(initial=0)
+    if groups:
+        assert ("_from_" in compiled.kernel.name) == (rows >= 64)
+
+
 @pytest.mark.parametrize("rows", ROWS)
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if not case.grouped], ids=lambda case: case.name
+)
 def test_products(case: Case, rows: int, compiled: Any) -> None:
     rng = np.random.default_rng(rows)
     if case.source:

@@ -16,7 +16,8 @@ from iree.compiler.dialects import func
 
 from mxc.compiler.pipelines import pipeline
 from mxc.dialects.context import new_context
-from mxc.dialects.expert_groups import group_by_expert
+from mxc.dialects.expert_groups import group_by_expert, rows_of_groups
+from mxc.dialects.sizes import size_of
 from mxc.passes import base
 from tests.passes.kernels.gpu import lane_interpreter
 
@@ -207,6 +208,41 @@ def test_rows_are_copied_to_slots(
     *integers, rows = copy(target, case, chosen, x)
     check(chosen, case.experts, case.rows, integers)
     np.testing.assert_array_equal(rows.reshape(-1, case.width), x[integers[1] // 4])
+
+
+@pytest.mark.parametrize("target", SIMULATED)
+@pytest.mark.parametrize(("pairs", "rows"), [(1, 16), (158, 16), (160, 64), (300, 64)])
+def test_rows_of_groups_that_come_with_the_call(
+    target: str, pairs: int, rows: int, watched: Callable[..., Any]
+) -> None:
+    """More of them where an expert has many pairs."""
+    chosen = np.random.default_rng(pairs).integers(0, 5, pairs, dtype=np.int32)
+    x = np.random.default_rng(1).integers(-99, 99, (pairs // 2, 8)).astype(np.float32)
+    made = watched(program_of_any_rows(5), target=target)
+    found = made.call("copies", chosen, x) if x.size else made.call("groups", chosen)
+    integers = [each.view(np.int32).reshape(-1) for each in found[:3]]
+    check(chosen, 5, rows, integers)
+    assert made.kernel.name.startswith("mxc_groups_of_D_D_of_5")
+    for copies in found[3:]:
+        np.testing.assert_array_equal(copies.view(np.float32).reshape(-1, 8), x[integers[1] // 2])
+
+
+def program_of_any_rows(experts: int) -> str:
+    """Groups alone, and with copies of rows, of which each has two pairs."""
+    with new_context(), ir.Location.unknown():
+        module = ir.Module.create()
+        size = ir.ShapedType.get_dynamic_size()
+        kind = ir.RankedTensorType.get([size], ir.IntegerType.get_signless(32))
+        rows = ir.RankedTensorType.get([size, 8], ir.F32Type.get())
+
+        def body(chosen: ir.Value, x: ir.Value | None = None) -> list[ir.Value]:
+            count = rows_of_groups(size_of(chosen, 0), experts)
+            return group_by_expert(chosen, experts, count, x)
+
+        with ir.InsertionPoint(module.body):
+            func.FuncOp.from_py_func(kind, name="groups")(lambda chosen: body(chosen))
+            func.FuncOp.from_py_func(kind, rows, name="copies")(lambda chosen, x: body(chosen, x))
+        return str(module)
 
 
 def test_more_experts_than_lanes_are_sorted_by_the_reference(watched: Callable[..., Any]) -> None:
