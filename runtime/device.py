@@ -146,8 +146,9 @@ def topology(threads: int, bound: bool | None = None) -> list[str]:
 
 
 @contextmanager
-def without_preempting() -> Iterator[None]:
-    """While the context lasts, this thread does not displace another one when it is woken.
+def without_preempting() -> Iterator[bool]:
+    """While the context lasts, this thread does not displace another one when it is woken; yields
+    whether this could be had.
 
     The worker that ends a call wakes the caller and then finishes; the caller waits for that in a
     loop (IREE, iree_hal_semaphore_multi_wait). If it is woken on the core of this worker, Linux
@@ -162,7 +163,7 @@ def without_preempting() -> Iterator[None]:
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
             changed = True
     try:
-        yield
+        yield changed
     finally:
         if changed:
             os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))

@@ -66,7 +66,8 @@ def command(
 def examine() -> Iterator[DoctorFinding]:
     """Yield all findings in the order in which mxc needs them. A failed check is a finding too."""
     checks: tuple[Callable[[], Iterator[DoctorFinding]], ...] = (
-        _python, _packages, _processor, _tiles, _memory, _folders, _compile_cache, _gpus, _extras,
+        _python, _packages, _processor, _tiles, _scheduling, _memory, _folders, _compile_cache,
+        _gpus, _extras,
     )  # fmt: skip
     for check in checks:
         try:
@@ -135,6 +136,20 @@ def _tiles() -> Iterator[DoctorFinding]:
         yield DoctorFinding("AMX tiles", "permission is given")
     else:
         yield DoctorFinding("AMX tiles", refused, "note", "AVX-512 runs instead")
+
+
+def _scheduling() -> Iterator[DoctorFinding]:
+    from mxc.runtime.device import without_preempting
+
+    if not hasattr(os, "SCHED_BATCH"):
+        return
+    with without_preempting() as granted:
+        pass
+    if granted:
+        yield DoctorFinding("scheduling", "calls wait with the policy SCHED_BATCH")
+    else:
+        found = "threads cannot have the policy SCHED_BATCH"
+        yield DoctorFinding("scheduling", found, "note", "some tokens take 4 ms longer")
 
 
 def _memory() -> Iterator[DoctorFinding]:

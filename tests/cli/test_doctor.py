@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -66,3 +67,14 @@ def test_refused_tiles_are_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tiles == doctor.DoctorFinding(
         "AMX tiles", "Linux refuses them (no)", "note", "AVX-512 runs instead"
     )
+
+
+def test_a_refused_scheduling_policy_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    (found,) = doctor._scheduling()
+    assert found.state == "ok"
+    monkeypatch.setattr(os, "sched_setscheduler", refuse)
+    (found,) = doctor._scheduling()
+    assert (found.state, found.advice) == ("note", "some tokens take 4 ms longer")
