@@ -26,19 +26,14 @@ from mxc.dialects.dequantize import is_elementwise
 from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.indexing import dim_of, dims, indexing_maps
 from mxc.dialects.reasons import Reason
+from mxc.passes.kernels.epilogue_bodies import FLOATS, OPERANDS, tables_of
 from mxc.passes.kernels.extents import Buffer, Size, quotient
-from mxc.passes.kernels.values import RESHAPES, is_argument, is_before, is_constant, readers
+from mxc.passes.kernels.values import RESHAPES, is_before, readers
 
 #: How an operand varies: with rows and columns, with one of them, with groups of rows, or as a
 #: table of rows.
 Reach = Literal["total", "second", "cell", "column", "row", "group", "scalar", "table"]
 
-#: Dialects whose operations have the same meaning on vectors.
-_ELEMENTWISE = ("arith.", "math.")
-
-#: Element types of operands, and float types that a body may compute with.
-_TYPES = ("f32", "bf16", "f16", "i32")
-_FLOATS = ("f32", "bf16", "f16")
 #: Operands that have the same element for all columns of a row.
 _OF_ROWS = ("row", "group")
 
@@ -281,7 +276,7 @@ def _stage(
     read = [places for v, places in zip(op.operands, maps, strict=True) if v in totals]
     if shape_of(op.results[0]) != shape or any(list(each) != whole for each in [*read, maps[-1]]):
         return End()
-    if str(element_of(op.results[0])) not in _FLOATS:
+    if str(element_of(op.results[0])) not in FLOATS:
         return Reason(f"its result is {element_of(op.results[0])}; kernels store f32, bf16 and f16")
     inputs = []
     for value, at in zip(list(op.operands)[:-1], affine, strict=False):
@@ -293,7 +288,7 @@ def _stage(
     if list(body.arguments[len(inputs)].uses):
         return Reason("it reads the tensor that it overwrites")
     rows = {body.arguments[i] for i, given in enumerate(inputs) if given.reach in _OF_ROWS}
-    tables = _tables(op, rank, rows)
+    tables = tables_of(op, rank, rows)
     if isinstance(tables, Reason):
         return tables
     return MapStage(op, tuple(inputs), tables, second is not None, _together(inputs, shape))
@@ -314,8 +309,8 @@ def _input(
         )
     if reach is None:
         return Reason(f"it reads {value.type} along neither columns nor rows of the result")
-    if str(element_of(value)) not in _TYPES:
-        return Reason(f"it reads {element_of(value)}; kernels read {', '.join(_TYPES)}")
+    if str(element_of(value)) not in OPERANDS:
+        return Reason(f"it reads {element_of(value)}; kernels read {', '.join(OPERANDS)}")
     return Input(reach, value)
 
 
@@ -348,64 +343,3 @@ def _reach(value: ir.Value, read: ir.AffineMap, shape: list[int]) -> Reach | Non
     # The last dimension before the columns is the rows of a group.
     others = [axis for axis in left_out if shape[axis] != 1]
     return "group" if places == rows and others == [rank - 2] and shape[-2] != 1 else None
-
-
-def _tables(op: ir.Operation, rank: int, rows: set[ir.Value]) -> tuple[ir.Value, ...] | Reason:
-    """The tensors whose rows a body extracts, or why the body cannot be computed on vectors.
-
-    `rows`: arguments of the body that depend on the row only. Indices of columns, and row numbers,
-    may only be used to extract from tables.
-    """
-    body = op.regions[0].blocks[0]
-    found: dict[ir.Value, None] = {}
-    own = set(body.arguments) | {result for view in body.operations for result in view.results}
-    for view in body.operations:
-        inner = view.operation
-        for value in inner.operands:
-            outside = value not in own
-            tables = inner.name == "tensor.extract" and value == inner.operands[0]
-            if outside and not tables and (is_argument(value) or not is_constant(value)):
-                return Reason(f"{inner.name} in it reads a value from outside")
-        if inner.name == "linalg.index":
-            if ir.IntegerAttr(inner.attributes["dim"]).value != rank - 1:
-                return Reason("it reads the number of a row")
-            if any(use.owner.operation.name != "tensor.extract" for use in inner.results[0].uses):
-                return Reason("it computes with the number of a column")
-        elif inner.name == "tensor.extract":
-            if not _is_row_of_table(inner, rows):
-                return Reason(f"it looks up elements of {inner.operands[0].type} one by one")
-            found[inner.operands[0]] = None
-        elif inner.name != "linalg.yield" and not _is_known(inner):
-            kinds = ", ".join(dict.fromkeys(str(v.type) for v in [*inner.operands, *inner.results]))
-            return Reason(f"{inner.name} in it is not known on vectors of {kinds}")
-    return tuple(found)
-
-
-def _is_row_of_table(extract: ir.Operation, rows: set[ir.Value]) -> bool:
-    """Whether an extract reads the column's element of a table row chosen by the row only."""
-    table, *at = extract.operands
-    if len(at) != 2 or str(element_of(table)) not in _TYPES or min(shape_of(table)) < 0:
-        return False
-    if any(map(is_argument, at)):
-        return False
-    number, column = (value.owner for value in at)
-    if column.name != "linalg.index" or number.name != "arith.index_cast":
-        return False
-    return number.operands[0] in rows
-
-
-def _is_known(op: ir.Operation) -> bool:
-    """Whether a scalar operation can run on vectors, with floats as f32 and plain integers."""
-    if not op.name.startswith(_ELEMENTWISE) or len(op.results) != 1 or len(op.regions):
-        return False
-    kinds = [value.type for value in (*op.operands, *op.results)]
-    floats = [str(kind) for kind in kinds if isinstance(kind, ir.FloatType)]
-    if not set(floats) <= set(_FLOATS) or len(floats) < len(
-        [kind for kind in kinds if not isinstance(kind, (ir.IntegerType, ir.IndexType))]
-    ):
-        return False
-    # As f32, narrow floats have other bits, and integers are rounded differently.
-    return op.name not in _BITS or set(floats) <= {"f32"}
-
-
-_BITS = ("arith.bitcast", "arith.sitofp", "arith.uitofp")
