@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 
+import ml_dtypes
 import numpy as np
 from iree.compiler import ir
 from iree.compiler.dialects import arith, func, math, scf, vector
@@ -68,6 +69,8 @@ class Limits:
 
     A multiplication and an addition are two operations. None: the CPU has no such instruction.
     `vpmaddubsw`: with vpmaddwd and vpaddd, which AVX2 has for vpdpbusd; where there is no other.
+    `tdpbf16ps`: of tiles that stay the same; `loaded_tiles`: of random tiles that are loaded from
+    the nearest cache. Operands that change take more power, and the clock of the core falls.
     `dram_sustained`: the median of the readings, which is what many calls in a row may have; 0
     where only the best is known.
     """
@@ -78,6 +81,7 @@ class Limits:
     vdpbf16ps: float | None
     fma: float | None
     tdpbf16ps: float | None
+    loaded_tiles: float | None
     dram_read: float
     dram_sustained: float = 0.0
 
@@ -137,6 +141,10 @@ INSTRUCTIONS = (
 TILES = "tdpbf16ps"
 _TILE_OPERATIONS = 2 * 16 * 16 * 32
 _TILE_CHAINS = 6
+#: The same of 2 x 2 tiles, with two loads of each side before every four products, and the tiles of
+#: a side that take turns.
+LOADED = "tdpbf16ps, loaded"
+_LOADED_CHAINS, _LOADED_TILES = 4, 16
 
 
 class Machine:
@@ -162,6 +170,9 @@ class Machine:
         self.calls = {each.name: loaded.prepare(each.name, seed) for each in present}
         if tiles:
             self.calls[TILES] = loaded.prepare(TILES, seed)
+            drawn = np.random.default_rng(0).normal(size=2 * _LOADED_TILES * 512)
+            halves = drawn.astype(ml_dtypes.bfloat16).view(np.float32)
+            self.calls[LOADED] = loaded.prepare(LOADED, loaded.put(halves))
         # Pages that are all alike could be one page.
         words = np.arange(self._memory // 4, dtype=np.int32).reshape(-1, PIECE // 64, 16)
         self.calls[READ] = loaded.prepare(READ, loaded.put(words))
@@ -169,8 +180,9 @@ class Machine:
     def rate(self, name: str, seconds: float) -> float:
         """1e9 operations, or bytes, a second of a call that took so long."""
         done = self._memory
-        if name == TILES:
-            done = WORKGROUPS * ITERATIONS // 16 * _TILE_CHAINS * _TILE_OPERATIONS
+        if name in (TILES, LOADED):
+            chains = _TILE_CHAINS if name == TILES else _LOADED_CHAINS
+            done = WORKGROUPS * ITERATIONS // 16 * chains * _TILE_OPERATIONS
         elif name != READ:
             done = WORKGROUPS * ITERATIONS * self._operations[name]
         return done / seconds / 1e9
@@ -190,6 +202,7 @@ class Machine:
             vdpbf16ps=rates.get("vdpbf16ps"),
             fma=rates.get("fma"),
             tdpbf16ps=rates.get(TILES),
+            loaded_tiles=rates.get(LOADED),
             dram_read=rates[READ],
         )
 
@@ -213,6 +226,10 @@ def _build(present: tuple[Instruction, ...], pieces: int, tiles: bool) -> None:
     if tiles:
         kinds = [memref([32], f32), memref([WORKGROUPS, _TILE_CHAINS, 16], f32)]
         _function(TILES, kinds, WORKGROUPS, _tiles)
+        kinds = [
+            memref([2 * _LOADED_TILES * 256], f32), memref([WORKGROUPS, _LOADED_CHAINS, 256], f32)
+        ]  # fmt: skip
+        _function(LOADED, kinds, WORKGROUPS, _loaded_tiles)
     for each in present:
         kinds = [memref([32], f32), memref([WORKGROUPS, 16], f32)]
         _function(each.name, kinds, WORKGROUPS, _chains(each))
@@ -261,6 +278,24 @@ def _tiles(seed: ir.Value, result: ir.Value) -> None:
         store_tile(total, pointer(result), of(own) + 64 * number, 0)
 
 
+def _loaded_tiles(source: ir.Value, result: ir.Value) -> None:
+    """Pairs of tiles of both sides, one after the other."""
+    start, size = pointer(source), 1024
+    zeros = [x86.tile_zero() for _ in range(_LOADED_CHAINS)]
+    with loop(index(0), index(ITERATIONS // 16), index(1), zeros) as (at, sums, op):
+        place = of(at % (_LOADED_TILES // 2)) * (2 * size)
+        a0, a1, b0, b1 = (
+            load_tile(start, place + side * _LOADED_TILES * size + tile * size, 64, streamed=False)
+            for side in range(2)
+            for tile in range(2)
+        )
+        pairs = ((a0, b0), (a0, b1), (a1, b0), (a1, b1))
+        scf.YieldOp([x86.tile_dot_bf16(t, *pair) for t, pair in zip(sums, pairs, strict=True)])
+    own = of(workgroup(0)) * (_LOADED_CHAINS * size)
+    for number, total in enumerate(op.results):
+        store_tile(total, pointer(result), own + number * size, 64)
+
+
 def _read(lines: int) -> Callable[[ir.Value, ir.Value], None]:
     def body(memory: ir.Value, result: ir.Value) -> None:
         piece, zero = workgroup(0), splat(0, i32(), 16)
@@ -299,6 +334,7 @@ def show(limits: list[Limits]) -> None:
         "vdpbf16ps, GFLOP/s": [each.vdpbf16ps for each in limits],
         "f32 fma, GFLOP/s": [each.fma for each in limits],
         "tdpbf16ps, GFLOP/s": [each.tdpbf16ps for each in limits],
+        "  of random tiles from L1": [each.loaded_tiles for each in limits],
         "DRAM read, GB/s": [each.dram_read for each in limits],
         "median of the readings": [each.dram_sustained or None for each in limits],
     }
