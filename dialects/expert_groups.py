@@ -26,9 +26,8 @@ from mxc.dialects.sizes import Size, size_of, value_of
 
 #: The name of the operation, and the names of its options.
 GROUP_BY_EXPERT, EXPERTS, MOST_ROWS = "group_by_expert", "experts", "most_rows"
-#: Rows of a group, of calls with few pairs and with many. With few, weights are read once, and one
-#: tile of a matrix instruction has the fewest rows without a pair. With many, each group reads the
-#: weights of its expert again.
+#: Rows of a group: one tile of a matrix instruction where an expert has few pairs; more where it
+#: has many, because each group reads the weights of its expert.
 FEW_ROWS, MANY_ROWS = 16, 64
 #: Bytes of a row that is copied are a multiple of this number.
 COPIED = 16

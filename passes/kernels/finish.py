@@ -33,14 +33,15 @@ class Finish:
     """An epilogue with the memrefs of its operands.
 
     `operations`: names of operations that replace those of the program, and take no attributes.
-    `rows`: rows of a group, where they come with each call.
+    `group`: the number of the group of all rows, where groups have a number of rows that comes with
+    each call.
     """
 
     epilogue: Epilogue
     memrefs: Mapping[tuple[Reach, ir.Value], ir.Value]
     lanes: int
     operations: Mapping[str, str] = field(default_factory=dict)
-    rows: ir.Value | None = None
+    group: ir.Value | None = None
 
     def apply(
         self,
@@ -115,8 +116,8 @@ class Finish:
         self, reach: Reach, source: ir.Value, place: ResultColumns, together: int | None
     ) -> ir.Value:
         if reach == "group":
-            of_group = self.rows if together is None else together
-            return memref.LoadOp(source, [place.row // of_group]).result
+            group = self.group if together is None else place.row // together
+            return memref.LoadOp(source, [group]).result
         if reach in ("row", "scalar"):
             return memref.LoadOp(source, [place.row if reach == "row" else index(0)]).result
         at = [place.row, place.column] if reach == "cell" else [place.column]

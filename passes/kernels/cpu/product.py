@@ -172,13 +172,8 @@ class CpuProduct(ABC):
         elements = rest.pop(0)
         scales = rest.pop(0) if self.weights.scaled else None
         keys = self.epilogue.operands
-        rows = self.rows.rows
-        finish = Finish(
-            self.epilogue,
-            dict(zip(keys, rest, strict=True)),
-            self.lanes,
-            rows=None if isinstance(rows, int) else rows,
-        )
+        operands = dict(zip(keys, rest, strict=True))
+        finish = Finish(self.epilogue, operands, self.lanes, group=workgroup(GRID["g"]))
         return ProductBuffers(arrays, elements, scales, finish, results)
 
     def rows_of_group(self, given: ProductBuffers) -> ir.Value:

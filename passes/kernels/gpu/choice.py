@@ -110,7 +110,7 @@ def choose_by_rows(
     """
     typical = [replace(problem, rows=rows) for rows in _ROWS]
     if chosen_experts:
-        # Calls with many rows in a group have about one and a half groups for each expert.
+        # Calls with many rows in a group have one and a half groups for each expert, or more.
         groups = ((FEW_ROWS, _GROUPS), (MANY_ROWS, 2 * problem.experts))
         typical = [replace(problem, rows=rows, groups=count) for rows, count in groups]
     chosen: list[GpuSchedule] = []

@@ -215,9 +215,7 @@ class ContractionBuffers:
         reads = contraction.after.operands
         memrefs = dict(zip(reads, after, strict=False))
         self._beside = after[len(reads) :]
-        rows = contraction.rows
-        given = None if isinstance(rows, int) else rows
-        self.finish = Finish(contraction.after, memrefs, QUAD, KEEPS_NAN, given)
+        self.finish = Finish(contraction.after, memrefs, QUAD, KEEPS_NAN, self.group)
 
     def lhs(self, first: ir.Value) -> list[ir.Value]:
         """Elements, and scales if any, for a workgroup that begins at the row `first`: bounded.

@@ -120,7 +120,7 @@ class Grouping(Sized):
             return before + arith.extui(i32(), here)
 
         count = self._over_pairs(chosen, memory, counted)
-        filled = short((long(count) + (rows - 1)) // rows)
+        filled = (count + short(rows - 1)) // short(rows)
         memref.StoreOp(filled, memory, [own])
         barrier()
         # LLVM would load those of all experts first, where it knew how many there are.

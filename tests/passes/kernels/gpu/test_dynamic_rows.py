@@ -4,6 +4,7 @@ One program has a function a case, and each is called with several numbers of ro
 decoded by `mxc.formats.packing`, which has oracles of its own; products are those of numpy.
 """
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, func, tensor
 from numpy.typing import NDArray
 
+import mxc
 from mxc.dialects.boundary import pack, unpack
 from mxc.dialects.context import new_context
 from mxc.dialects.generic import element_of, generic, loop_index, shape_of
@@ -25,6 +27,7 @@ from mxc.dialects.sizes import dynamic_sizes
 from mxc.formats.formats import FORMATS
 from mxc.formats.packing import decode_elements, decode_scales
 from mxc.formats.reference import dequantize, quantize
+from mxc.runtime.session import Model
 
 Array = NDArray[Any]
 F4, E2M3, E4M3, E5M2 = "mxfp4", "mxfp6e2m3", "mxfp8e4m3", "mxfp8e5m2"
@@ -213,10 +216,48 @@ def test_rows_choose_the_kernel(compiled: Any) -> None:
     assert len({kernel.descriptor.lds_bytes for kernel in found.values()}) == 3
 
 
-@pytest.mark.parametrize(("groups", "rows"), [(1, 16), (3, 16), (5, 7), (2, 64), (3, 65), (0, 16)])
+GROUPED = next(case for case in CASES if case.grouped)
+each_group = pytest.mark.parametrize(
+    ("groups", "rows"), [(1, 16), (3, 16), (5, 7), (2, 64), (3, 65), (0, 16)]
+)
+
+
+@each_group
 def test_groups_of_rows_with_an_expert_each(groups: int, rows: int, compiled: Any) -> None:
     """Both numbers come with the call; the rows of a group choose the kernel."""
-    case, rng = next(case for case in CASES if case.grouped), np.random.default_rng(rows)
+    given, wanted = groups_of_rows(groups, rows)
+    found = compiled.call(GROUPED.name, *given)[0].view(np.float32).reshape(wanted.shape)
+    assert np.abs(found - wanted).max(initial=0) <= 2e-6 * np.abs(wanted).max(initial=0)
+    if groups:
+        assert ("_from_" in compiled.kernel.name) == (rows >= 64)
+
+
+@each_group
+def test_groups_of_rows_on_a_cpu(groups: int, rows: int, on_a_cpu: Model) -> None:
+    given, wanted = groups_of_rows(groups, rows)
+    found = np.asarray(on_a_cpu.call(GROUPED.name, *given)).reshape(wanted.shape)
+    assert np.abs(found - wanted).max(initial=0) <= 2e-6 * np.abs(wanted).max(initial=0)
+
+
+@pytest.fixture(scope="module")
+def on_a_cpu(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    folder = tmp_path_factory.mktemp("groups")
+    with new_context(), ir.Location.unknown():
+        module = ir.Module.create()
+        with ir.InsertionPoint(module.body):
+            build(GROUPED)
+        (folder / "program.mlir").write_text(str(module))
+    mxc.compile(folder / "program.mlir", target="cpu", output=folder / "program.mxc")
+    report = json.loads((folder / "program.mxc" / "report.json").read_text())
+    (product,) = report["matmuls"]
+    assert product["kernel"].startswith("mxc_mxfp4_bf16_DxDx64x544_of_3")
+    assert product["unfused"] is None
+    return mxc.load(folder / "program.mxc")
+
+
+def groups_of_rows(groups: int, rows: int) -> tuple[list[Array], Array]:
+    """The arguments of the case with groups, and its result."""
+    case, rng = GROUPED, np.random.default_rng(rows)
     x, left = operand(rng, [groups, rows, case.k], case.lhs)
     w, right = operand(rng, [case.experts, case.n, case.k], case.rhs)
     ids = rng.integers(0, case.experts, groups, dtype=np.int32)
@@ -224,11 +265,7 @@ def test_groups_of_rows_with_an_expert_each(groups: int, rows: int, compiled: An
     bias = rng.normal(size=(case.experts, case.n)).astype(np.float32)
     bias *= np.abs(wanted).max(initial=0)
     wanted += bias[ids][:, None]
-    wanted = wanted[..., : case.n // 2] * wanted[..., case.n // 2 :]
-    found = compiled.call(case.name, *x, *w, ids, bias)[0].view(np.float32).reshape(wanted.shape)
-    assert np.abs(found - wanted).max(initial=0) <= 2e-6 * np.abs(wanted).max(initial=0)
-    if groups:
-        assert ("_from_" in compiled.kernel.name) == (rows >= 64)
+    return [*x, *w, ids, bias], wanted[..., : case.n // 2] * wanted[..., case.n // 2 :]
 
 
 @pytest.mark.parametrize("rows", ROWS)
