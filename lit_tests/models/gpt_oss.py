@@ -29,9 +29,9 @@ from mxc.formats.formats import FORMATS
 # CHECK: util.call @mxc.row_norm(
 # CHECK: util.call @mxc.route({{.*}}) : (tensor<?x64xbf16>, tensor<4x64xbf16>, tensor<4xbf16>) -> (tensor<?x2xf32>, tensor<?x2xi32>)
 # CHECK: util.call @mxc.group_by_expert(
-# Experts: pairs in groups of 16 rows, as many as there may be.
+# Experts: pairs in groups of 16 rows or of 64, as many as there may be.
 # CHECK: iree_linalg_ext.gather {{.*}} : tensor<4x128x2x32xf4E2M1FN>, tensor<?xi32>)
-# CHECK: linalg.generic {{.*}} : tensor<?x16x2x32xbf16>, tensor<?x128x2x32xf4E2M1FN>, tensor<?x128x2xf8E8M0FNU>)
+# CHECK: linalg.generic {{.*}} : tensor<?x?x2x32xbf16>, tensor<?x128x2x32xf4E2M1FN>, tensor<?x128x2xf8E8M0FNU>)
 # CHECK: util.call @mxc.sum_experts(
 # CHECK: util.call @mxc.attention.1(
 # The head is computed of the rows that are wanted.
