@@ -47,9 +47,9 @@ class GroupingCall:
 
 
 def rows_of_groups(pairs: Size, experts: int) -> Size:
-    """The rows of a group for so many pairs: `MANY_ROWS` where the pairs of an expert are at least
-    half as many on average, else `FEW_ROWS`."""
-    many = experts * MANY_ROWS // 2
+    """The rows of a group for so many pairs: `MANY_ROWS` where an expert has at least `FEW_ROWS` of
+    the pairs on average, else `FEW_ROWS`."""
+    many = experts * FEW_ROWS
     if isinstance(pairs, int):
         return MANY_ROWS if pairs >= many else FEW_ROWS
     index = ir.IndexType.get()

@@ -110,7 +110,8 @@ def choose_by_rows(
     """
     typical = [replace(problem, rows=rows) for rows in _ROWS]
     if chosen_experts:
-        # Calls with many rows in a group have one and a half groups for each expert, or more.
+        # Calls with many rows in a group have one group for each expert, and up to one for every
+        # 64 pairs more.
         groups = ((FEW_ROWS, _GROUPS), (MANY_ROWS, 2 * problem.experts))
         typical = [replace(problem, rows=rows, groups=count) for rows, count in groups]
     chosen: list[GpuSchedule] = []

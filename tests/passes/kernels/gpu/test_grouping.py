@@ -211,7 +211,7 @@ def test_rows_are_copied_to_slots(
 
 
 @pytest.mark.parametrize("target", SIMULATED)
-@pytest.mark.parametrize(("pairs", "rows"), [(1, 16), (158, 16), (160, 64), (300, 64)])
+@pytest.mark.parametrize(("pairs", "rows"), [(1, 16), (78, 16), (80, 64), (300, 64)])
 def test_rows_of_groups_that_come_with_the_call(
     target: str, pairs: int, rows: int, watched: Callable[..., Any]
 ) -> None:
