@@ -47,7 +47,7 @@ def test_limits(run: Run) -> None:
     assert result.returncode == 0, result.stderr
     (limits,) = json.loads(result.stdout)
     assert limits.pop("threads") == 1
-    instructions = {"vpdpbusd", "vpmaddubsw", "vdpbf16ps", "fma", "tdpbf16ps"}
+    instructions = {"vpdpbusd", "vpmaddubsw", "vdpbf16ps", "fma", "tdpbf16ps", "loaded_tiles"}
     assert set(limits) == instructions | {"dram_read", "dram_sustained"}
     assert limits["dram_read"] > 0
     # A multiply-add of 8 or 16 lanes, as often as a slow CPU can and no CPU does.
