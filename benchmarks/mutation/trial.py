@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, wraps
 from importlib import import_module
@@ -56,6 +56,15 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
         if isinstance(each, CodeType):
             yield each
             yield from _codes(each)
+
+
+def by_file(objects: Iterable[object]) -> dict[str, list[FunctionType]]:
+    """The functions among objects by their files, links followed: packages are links in mxc/."""
+    real, found = cache(os.path.realpath), dict[str, list[FunctionType]]()
+    for each in objects:
+        if isinstance(each, FunctionType):
+            found.setdefault(real(each.__code__.co_filename), []).append(each)
+    return found
 
 
 def put(module: ast.Module, functions: Sequence[FunctionType]) -> None:
@@ -111,10 +120,7 @@ class Trials:
             import_module(name)
         #: Lines that have run before any test.
         self.imported = self.marks.reached[:]
-        self.functions: dict[str, list[FunctionType]] = {}
-        for each in gc.get_objects():
-            if isinstance(each, FunctionType):
-                self.functions.setdefault(each.__code__.co_filename, []).append(each)
+        self.functions = by_file(gc.get_objects())
         gc.freeze()
         self.run(self)
         return True

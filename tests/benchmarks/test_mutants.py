@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from mutation.change import chosen, mutated
 from mutation.reach import with_marks
-from mutation.trial import Trials, put
+from mutation.trial import Trials, by_file, put
 
 SOURCE = '''\
 """A module."""
@@ -58,6 +58,19 @@ def test_functions_that_are_imported_do_what_the_mutant_says(tmp_path: Path) -> 
     assert [*map(module["larger"], (2, 9)), module["Two"]().add()] == [2, 1, 7]
     put(mutated("it.py", SOURCE, number["8"])[1], functions)
     assert [*map(module["larger"], (2, 9)), module["Two"]().add()] == [2, 2, 8]
+
+
+def test_functions_are_known_by_their_files_behind_links(tmp_path: Path) -> None:
+    """As the packages of mxc are imported."""
+    (tmp_path / "packages").mkdir()
+    (tmp_path / "packages" / "it.py").write_text(SOURCE)
+    (tmp_path / "links").symlink_to(tmp_path / "packages")
+    module: dict[str, Any] = {}
+    exec(compile(SOURCE, tmp_path / "links" / "it.py", "exec"), module)
+    found = by_file([module["larger"], "larger", module["Two"].add])
+    assert found == {
+        str(tmp_path.resolve() / "packages" / "it.py"): [module["larger"], module["Two"].add]
+    }
 
 
 def test_a_line_is_marked_when_its_statement_runs(monkeypatch: pytest.MonkeyPatch) -> None:
