@@ -120,6 +120,7 @@ class Trials:
             import_module(name)
         #: Lines that have run before any test.
         self.imported = self.marks.reached[:]
+        gc.unfreeze()  # gc does not list what is frozen
         self.functions = by_file(gc.get_objects())
         gc.freeze()
         self.run(self)
