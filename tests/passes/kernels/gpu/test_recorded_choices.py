@@ -1,0 +1,108 @@
+"""The schedules that the cost model chooses, and their estimated clocks, as they are recorded.
+
+    python -m tests.passes.kernels.gpu.test_recorded_choices      records them again
+
+No choice is right or wrong, but a change of one that nobody meant makes a kernel slower, and no
+test of numbers sees it. After a change that is meant, record them again and look at the difference;
+benchmarks/gpu/matrix.py says what the kernels become.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from mxc.passes.kernels.gpu.choice import choose, choose_by_rows
+from mxc.passes.kernels.gpu.cost import Problem, cost
+from mxc.passes.kernels.gpu.schedule import GpuSchedule
+from mxc.targets.amd import GFX950, GPUS
+from mxc.targets.gpu import Gpu
+
+RECORD = Path(__file__).with_name("recorded_choices.json")
+ROWS = (1, 16, 100, 512, 4096)
+#: Columns and blocks of 32 along K.
+SHAPES = ((512, 90), (5760, 90), (8192, 256))
+
+
+class Pair(NamedTuple):
+    """Bits of an element of both sides, and the floats that one of lhs is multiplied as."""
+
+    name: str
+    bits: tuple[int, int]
+    parts: int
+    integers: tuple[bool, bool] = (False, False)
+
+
+FLOATS = (
+    Pair("bf16 x f4", (16, 4), 1),
+    Pair("f32 x f8", (32, 8), 3),
+    Pair("bf16 x int8", (16, 8), 1, (False, True)),
+    Pair("bf16 x bf16", (16, 16), 1),
+)
+#: Pairs that a scaled instruction takes, and that are decoded.
+SCALED = (Pair("f4 x f4", (4, 4), 0), Pair("f6 x f8", (6, 8), 0))
+DECODED = (Pair("f4 x f4", (4, 4), 1), Pair("f6 x f8", (6, 8), 1))
+
+
+def choices() -> dict[str, str]:
+    """What is chosen for each problem, and its clocks."""
+    found = {}
+    for gpu in GPUS:
+        pairs = (*FLOATS, *DECODED, *(SCALED if gpu.matrix.takes(4, 4) else ()))
+        for pair, (columns, blocks), m in product(pairs, SHAPES, ROWS):
+            problem = Problem(
+                rows=m, columns=columns, blocks=blocks, bits=pair.bits, parts=pair.parts,
+                integers=pair.integers,
+            )  # fmt: skip
+            how = "decoded" if pair in DECODED else "as they are"
+            name = f"{gpu.name}: {pair.name} {how}, {m} x {columns} x {32 * blocks}"
+            found[name] = described(problem, choose(problem, device=gpu), gpu)
+    return found | dict(by_rows())
+
+
+def by_rows() -> Iterator[tuple[str, str]]:
+    """The same where rows come with the call, of experts too, and where a gate joins two halves."""
+    for pair, experts, halves in product((*FLOATS[:1], *SCALED), (0, 32), (1, 2)):
+        problem = Problem(
+            rows=1, columns=5760, blocks=90, bits=pair.bits, parts=pair.parts, halves=halves,
+            groups=32 if experts else 1, experts=experts, width=5760 // halves,
+        )  # fmt: skip
+        found = choose_by_rows(problem, chosen_experts=experts > 0)
+        parts = [described(replace(problem, rows=64), each, GFX950) for each in found.schedules]
+        pairs = zip(found.bounds, parts[1:], strict=True)
+        later = [f"from {bound} rows on {part}" for bound, part in pairs]
+        name = f"{GFX950.name}: {pair.name}, any rows, {experts} experts, {halves} halves"
+        yield name, "; ".join([parts[0], *later])
+
+
+def described(problem: Problem, schedule: GpuSchedule, gpu: Gpu) -> str:
+    """A schedule, and its estimated clocks."""
+    tiles, waves = ("x".join(map(str, each)) for each in (schedule.tiles, schedule.waves))
+    text = f"{schedule.transport} of {schedule.instruction.rows}, tiles {tiles}, waves {waves}"
+    if schedule.transport != "stream":
+        text += f", {schedule.stages} stages of {schedule.k_steps}"
+    return f"{text}: {cost(problem, schedule, gpu):.0f} clocks"
+
+
+def test_choices_are_those_that_are_recorded() -> None:
+    recorded, found = json.loads(RECORD.read_text()), choices()
+    changed = {
+        name: (recorded.get(name), found.get(name))
+        for name in {**recorded, **found}
+        if recorded.get(name) != found.get(name)
+    }
+    if changed:
+        name, (before, after) = next(iter(changed.items()))
+        pytest.fail(
+            f"{len(changed)} choices are not those of {RECORD.name}; the first is {name}:\n"
+            f"  recorded {before}\n  chosen   {after}\n"
+            f"If this is meant: python -m {__spec__.name}"
+        )
+
+
+if __name__ == "__main__":
+    RECORD.write_text(json.dumps(choices(), indent=0) + "\n")
