@@ -103,8 +103,8 @@ def grouping_calls(module: ir.Operation) -> Iterator[GroupingCall]:
     """Yield the calls of the operation in a program; the caller may replace each call."""
     for found in named_operations.calls(module, GROUP_BY_EXPERT):
         experts, most = (ir.IntegerAttr(found.options[name]).value for name in (EXPERTS, MOST_ROWS))
-        chosen, _, _, rows, *copied = found.op.operands
-        rows = STATED.number(rows)
+        chosen, _, _, slots_of_group, *copied = found.op.operands
+        rows = STATED.number(slots_of_group)
         yield GroupingCall(found.op, chosen, experts, rows, most, copied[0] if copied else None)
 
 

@@ -179,7 +179,8 @@ def decode_early(kernel: Kernel, label: str, chunk: tuple[str, int], last: str) 
 def finish_early(kernel: Kernel, label: str, chunk: tuple[str, int], along: str) -> Kernel:
     """Run the statement, which reads sums, in the last iteration of the loop `chunk` (axis, step)
     that adds them, at the end of each iteration of the loop over `along` directly inside: part by
-    part, while later parts are still added. Its own loop over `along` stood after that loop."""
+    part, while later parts are still added. Before, it is in a loop over `along` of its own, after
+    the loop `chunk`."""
     axis, _ = chunk
     found = 0
 

@@ -82,14 +82,14 @@ def read(file: Path, function: Function, name: str, rows: int = 1) -> Module:
     input has two of them, `_GROUPS` for the first one of each."""
     found = Module()
     machine = Machine(read_module(file), _Recorder(found).functions())
-    unknown = [[size is None or size < 0 for size in kind.shape] for kind in function.inputs]
-    grouped = any(sum(each) > 1 for each in unknown)
+    grouped = any(
+        sum(size is None or size < 0 for size in kind.shape) > 1 for kind in function.inputs
+    )
     arguments = []
-    for kind, dynamic in zip(function.inputs, unknown, strict=True):
+    for kind in function.inputs:
         given = iter([_GROUPS, rows] if grouped else [rows])
-        shape = (next(given) if is_dynamic else size for size, is_dynamic in
-                 zip(kind.shape, dynamic, strict=True))  # fmt: skip
-        arguments.append(_argument(tuple(size or 0 for size in shape), kind.dtype))
+        shape = tuple(next(given) if size is None or size < 0 else size for size in kind.shape)
+        arguments.append(_argument(shape, kind.dtype))
     machine.call(name, *arguments)
     return found
 
