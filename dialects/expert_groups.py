@@ -8,7 +8,11 @@ empty:
     slots      e0: [p1 . . .]  e1: [p3 . . .]  e2: [p0 p2 . .] ..     G groups of B slots
 
 The pairs of an expert keep their order. G is the most groups that a call may need; unused groups
-come last. Rows of the tokens may be copied to the slots of their pairs. B may come with the call.
+come last, and have expert E, which is none. Rows of the tokens may be copied to the slots of their
+pairs. B may come with the call.
+
+Nothing reads rows of an unused group. `clamped` gives them the last expert, so that operations that
+know nothing of this read weights that exist; kernels know, and do not compute them (`unclamped`).
 """
 
 from __future__ import annotations
@@ -64,7 +68,7 @@ def group_by_expert(
     [P]: expert numbers, 0 .. experts - 1.
 
     Returns the expert of each group, i32 [G]; the pair of each slot, i32 [G * rows]; and the slot
-    of each pair, i32 [P]. A slot without a pair has pair 0, a group without pairs the last expert.
+    of each pair, i32 [P]. A slot without a pair has pair 0, a group without pairs `experts`.
     With `copied` [T, K], where P is a multiple of T, also returns row p / (P / T) of it for the
     pair p of each slot, [G * rows, K].
     """
@@ -97,6 +101,29 @@ def group_by_expert(
         options=options,
         sizes=sizes,
     )
+
+
+def clamped(experts_of_groups: ir.Value, experts: int) -> ir.Value:
+    """The experts of groups, i32 [G], as `group_by_expert` gives them, without numbers of none."""
+    last = experts - 1
+    return generic(
+        [(experts_of_groups, "g")], "g", i32(), lambda e: arith.minsi(e, constant(last, i32()))
+    )
+
+
+def unclamped(value: ir.Value) -> ir.Value | None:
+    """The experts of groups of which `value` is what `clamped` makes; None if it is not."""
+    if isinstance(value, ir.BlockArgument) or value.owner.name != "linalg.generic":
+        return None
+    given = value.owner.operands[0]
+    *_, end = value.owner.regions[0].blocks[0].operations
+    clamps = _made_by(end.operands[0], "arith.minsi") and not isinstance(given, ir.BlockArgument)
+    sorts = clamps and named_operations.is_call(given.owner, GROUP_BY_EXPERT)
+    return given if sorts and given == given.owner.results[0] else None
+
+
+def _made_by(value: ir.Value, name: str) -> bool:
+    return not isinstance(value, ir.BlockArgument) and value.owner.name == name
 
 
 def grouping_calls(module: ir.Operation) -> Iterator[GroupingCall]:
@@ -173,7 +200,6 @@ def _reference(
 
     many = {"g": size_of(groups, 0)}
     owner = generic([(first, "e"), (blocks, "e")], "g", i32(), ended, sizes=many)
-    owner = generic([(owner, "g")], "g", i32(), lambda e: arith.minsi(e, number(count - 1)))
 
     def pair_here(slot: ir.Value, acc: ir.Value) -> ir.Value:
         here = equal(slot, position("s p", "s"))

@@ -26,6 +26,9 @@ after:
     stream.executable private @mxc_mxfp4_mxfp4_1x16x96x64 { .. amdgpu.scaled_mfma .. }
     %y = flow.dispatch @mxc_mxfp4_mxfp4_1x16x96x64(%x, %p, %w, %s) {mxc.contraction = {..}}
 
+Where groups choose an expert as dialects/expert_groups.py sorts them, workgroups of a group without
+pairs end at once.
+
 The number of rows, and of groups that choose their experts, may be dynamic: it is then the workload
 of the dispatch and a scalar of the kernel. With several schedules the kernel is a switch on the
 rows, from which mxc-split-kernels makes a kernel for each case.
@@ -47,6 +50,7 @@ from dataclasses import dataclass
 from iree.compiler import ir
 
 from mxc.dialects.contraction import OperandFormat
+from mxc.dialects.expert_groups import unclamped
 from mxc.dialects.reasons import Reason
 from mxc.dialects.samples import Sample, Sizes, read_samples, write_estimates
 from mxc.errors import PassError
@@ -124,7 +128,10 @@ class _Kernels:
         kernel = ByRows(kernels, chosen.bounds)
         with ir.InsertionPoint(last), call.op.location:
             ids = [] if call.ids is None else [call.ids]
-            given = [*call.lhs.tensors, *ids, *call.rhs, *(v for _, v in after.operands)]
+            beside = [value for _, value in after.operands]
+            # What was clamped for readers that are no kernels.
+            ids, beside = ([unclamped(v) or v for v in each] for each in (ids, beside))
+            given = [*call.lhs.tensors, *ids, *call.rhs, *beside]
             scalars, updated, tables = call.scalars(), None, len(given)
             if results.write is not None:
                 given += results.write.beside
@@ -188,6 +195,7 @@ class _Kernels:
             out=out,
             rotary=results.rotary,
             chosen=call.ids is not None,
+            unused=_has_unused(call),
             decoded=call.decoded,
         )
 
@@ -200,10 +208,16 @@ class _Kernels:
             name += f"_{call.right.format.name}" + ("_in_f16" if call.decoded == "f16" else "")
         name += f"_{call.of.symbol}"
         name += f"_share_{call.lhs.share}" if call.lhs.share > 1 else ""
+        name += "_sorted" if _has_unused(call) else ""
         if not after.stages:
             return name
         number = self._epilogues.setdefault(after.signature, len(self._epilogues))
         return f"{name}_then_{number}"
+
+
+def _has_unused(call: GpuContractionCall) -> bool:
+    """Whether ids are those of groups, of which some may have no pairs."""
+    return call.ids is not None and unclamped(call.ids) is not None
 
 
 def _kind(call: GpuContractionCall, schedule: GpuSchedule) -> type[GpuContraction]:

@@ -78,6 +78,7 @@ def group_by_expert(
     owner, pair_of_slot, slots, *copied = expert_groups.group_by_expert(
         chosen, expert_count, rows, flat if whole else None
     )
+    owner = expert_groups.clamped(owner, expert_count)
     groups = Groups(owner, pair_of_slot, expand(slots, [[0, 1]], shape_of(experts)), rows)
     elements = _in_groups(copied[0], x.elements, groups) if copied else _rows(x.elements, groups)
     scales = None if x.scales is None else _rows(x.scales, groups)

@@ -10,7 +10,7 @@ from typing import Self
 from iree.compiler import ir
 from iree.compiler.dialects import arith, memref, vector
 
-from mxc.dialects.amdgpu import BEYOND, KEEPS_NAN, bounded
+from mxc.dialects.amdgpu import BEYOND, KEEPS_NAN, bounded, uniform
 from mxc.passes.kernels.epilogues import NOTHING, Epilogue
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.extents import Buffer, Size, Sized, product, quotient, quotient_up, value_of
@@ -21,7 +21,7 @@ from mxc.passes.kernels.gpu.float_scales import sums_of
 from mxc.passes.kernels.gpu.floats import FloatBlocks
 from mxc.passes.kernels.gpu.fragments import QUAD
 from mxc.passes.kernels.gpu.heads import HeadQuads
-from mxc.passes.kernels.gpu.lanes import Lane
+from mxc.passes.kernels.gpu.lanes import Lane, long
 from mxc.passes.kernels.gpu.output import BlockOutput, tiles_of
 from mxc.passes.kernels.gpu.parts import rows_of
 from mxc.passes.kernels.gpu.schedule import GpuSchedule
@@ -41,6 +41,7 @@ class GpuContraction(Sized, ABC):
     until they are given.
 
     `chosen`: ids say which expert a group has; else there are as many as groups, each has its own.
+    `unused`: a group whose id is no expert has no result.
 
     `share`: so many consecutive rows of the result have the same row of lhs.
 
@@ -68,6 +69,7 @@ class GpuContraction(Sized, ABC):
     out: BlockConversion | None = None
     rotary: RotaryKernel | None = None
     chosen: bool = True
+    unused: bool = False
     decoded: Register | None = None
 
     def __post_init__(self) -> None:
@@ -172,9 +174,19 @@ class GpuContraction(Sized, ABC):
         beside = [] if self.rotary is None else self.rotary.beside
         return [*found, *self.after.buffers(rows, self.groups), *beside, *self.results]
 
-    @abstractmethod
     def body(self, *buffers: ir.Value) -> None:
         """Build the body at the insertion point."""
+        if not self.unused:
+            self.compute(*buffers)
+            return
+        ids = buffers[len(self.lhs.row_sizes)]
+        expert = uniform(long(memref.LoadOp(ids, [workgroup(2)]).result))
+        with when(below(expert, self.experts)):
+            self.compute(*buffers)
+
+    @abstractmethod
+    def compute(self, *buffers: ir.Value) -> None:
+        """Build what a workgroup does for a group."""
 
     @property
     def attributes(self) -> Mapping[str, str]:

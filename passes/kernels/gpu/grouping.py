@@ -141,11 +141,11 @@ class Grouping(Sized):
         has = has & below(own, self.experts)
         with when(has):
             memref.StoreOp(short(own), owners, [group])
-        # A group that no pair needs has the last expert.
+        # A group that no pair needs has none.
         spare = arith.cmpi(arith.CmpIPredicate.ule, needed, group)
         only = spare & equal(own, 0)
         with when(only):
-            memref.StoreOp(constant(self.experts - 1, i32()), owners, [group])
+            memref.StoreOp(constant(self.experts, i32()), owners, [group])
 
         def placed(here: ir.Value, pair: ir.Value, before: ir.Value) -> ir.Value:
             slot = place + long(before)

@@ -56,8 +56,8 @@ class StreamKernel(GpuContraction):
             left = decodes and not unit.converts and rows > 1
         return left, self.in_blocks and decodes and unit.lanes == 32
 
-    def body(self, *given: ir.Value) -> None:
-        """Build the body at the insertion point."""
+    def compute(self, *given: ir.Value) -> None:
+        """Build what a workgroup does for a group."""
         Body(self, given).build()
 
 

@@ -93,8 +93,8 @@ class DenseStream(StreamKernel):
             step for step in range(1, size + 1) if size % step == 0 and step <= max(1, room // 2)
         )
 
-    def body(self, *given: ir.Value) -> None:
-        """Build the body at the insertion point."""
+    def compute(self, *given: ir.Value) -> None:
+        """Build what a workgroup does for a group."""
         _Body(self, given).build()
 
 

@@ -57,8 +57,8 @@ class DecodedRing(StagedProduct):
         """Bytes of LDS that a workgroup takes."""
         return SLOTS * self.slot_bytes
 
-    def body(self, *given: ir.Value) -> None:
-        """Build the body at the insertion point."""
+    def compute(self, *given: ir.Value) -> None:
+        """Build what a workgroup does for a group."""
         assert self.decoded is not None
         instruction, schedule = self.schedule.instruction, self.schedule
         lane = lane_of(instruction)

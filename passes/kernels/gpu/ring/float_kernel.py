@@ -75,8 +75,8 @@ class _FloatProduct(StagedProduct):
         if other or along != 1 or down * right > GFX950.unit.simds:
             raise ValueError(f"{schedule}: a ring has tiles of {rows}, up to 4 waves, none along K")
 
-    def body(self, *given: ir.Value) -> None:
-        """Build the body at the insertion point."""
+    def compute(self, *given: ir.Value) -> None:
+        """Build what a workgroup does for a group."""
         lane = lane_of(self.instruction)
         buffers = ContractionBuffers(self, given)
         tile = WorkgroupTile(self, lane, buffers)

@@ -142,8 +142,8 @@ class Ring(StagedProduct):
         staged = self.pipeline.staged
         return super().lds_bytes + scale_bytes(staged.rows, staged.waves)
 
-    def body(self, *buffers: ir.Value) -> None:
-        """Build the body at the insertion point."""
+    def compute(self, *buffers: ir.Value) -> None:
+        """Build what a workgroup does for a group."""
         lane = lane_of(INSTRUCTION)
         given = ContractionBuffers(self, buffers)
         tile = WorkgroupTile(self, lane, given)

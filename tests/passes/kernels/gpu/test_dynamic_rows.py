@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 import mxc
 from mxc.dialects.boundary import pack, unpack
 from mxc.dialects.context import new_context
+from mxc.dialects.expert_groups import clamped, group_by_expert
 from mxc.dialects.generic import element_of, generic, loop_index, shape_of
 from mxc.dialects.linalg_ext import gather
 from mxc.dialects.quantize import quantize_mx
@@ -28,10 +29,14 @@ from mxc.formats.formats import FORMATS
 from mxc.formats.packing import decode_elements, decode_scales
 from mxc.formats.reference import dequantize, quantize
 from mxc.runtime.session import Model
+from mxc.runtime.simulated import load
+from mxc.simulator.watch.count import Counter
 
 Array = NDArray[Any]
 F4, E2M3, E4M3, E5M2 = "mxfp4", "mxfp6e2m3", "mxfp8e4m3", "mxfp8e5m2"
 FLOATS = {"f32": np.float32, "bf16": ml_dtypes.bfloat16, "f16": np.float16}
+#: Rows of a group of pairs that are sorted.
+SLOTS = 16
 #: One row, less than a tile, a tile, tiles of a few workgroups, of many.
 ROWS = (0, 1, 7, 16, 100, 300)
 
@@ -39,7 +44,7 @@ ROWS = (0, 1, 7, 16, 100, 300)
 @dataclass(frozen=True)
 class Case:
     """[?, k] of `lhs` by [n, k] of `rhs`; `after`: what follows; `experts`: chosen row by row, or
-    by each group of [?, ?, k] where these are `grouped`.
+    by each group of [?, ?, k] where these are `grouped`, or of [?, 16, k] where they are `sorted`.
 
     `source`: of floats, lhs is quantized in the program.
     """
@@ -53,6 +58,7 @@ class Case:
     experts: int = 0
     source: str = ""
     grouped: bool = False
+    sorted: bool = False
 
 
 CASES = [
@@ -65,6 +71,7 @@ CASES = [
     Case("blocks", F4, F4, 64, 544, after="quantize"),
     Case("experts", E4M3, F4, 40, 160, experts=3),
     Case("groups", "bf16", F4, 64, 544, after="bias of experts", experts=3, grouped=True),
+    Case("sorted", F4, F4, 40, 160, after="bias of experts", experts=3, grouped=True, sorted=True),
     Case("quantized", E4M3, F4, 36, 160, source="bf16"),
     Case("quantized_sixes", E2M3, E2M3, 40, 96, source="f32"),
 ]
@@ -95,7 +102,9 @@ def build(case: Case) -> None:
     dynamic = ir.ShapedType.get_dynamic_size()
     byte, f32 = ir.IntegerType.get_signless(8), ir.F32Type.get()
     block = FORMATS[case.rhs].block
-    lead = [dynamic, dynamic if case.grouped else 1] if case.experts else [dynamic]
+    lead = [dynamic]
+    if case.experts:
+        lead.append(SLOTS if case.sorted else dynamic if case.grouped else 1)
 
     def packed(rows: list[int], name: str) -> list[ir.Type]:
         blocks = [*rows, case.k // 32]
@@ -132,6 +141,9 @@ def build(case: Case) -> None:
             x, s = quantize_mx(left[0], case.lhs, "even")
         else:
             x, s = (left[0], None) if case.lhs in FLOATS else elements(left[0], left[1], case.lhs)
+        if case.sorted:
+            owners, *_ = group_by_expert(more[0], case.experts, SLOTS)
+            more = [clamped(owners, case.experts), *more[1:]]
         if case.experts:
             right, factors = gather(right, more[0]), gather(factors, more[0])
         y = scaled_contraction(
@@ -140,7 +152,8 @@ def build(case: Case) -> None:
         if case.after == "quantize":
             return [v if element_of(v) == byte else pack(v) for v in quantize_mx(y, F4, "even")]
         if case.grouped:
-            return gate(add_bias(y, *more))
+            y = add_bias(y, *more)
+            return y if case.sorted else gate(y)
         if case.after == "gate":
             return gate(generic([(y, "m n"), (more[0], "n")], "m n", f32, arith.addf))
         if case.after == "residual":
@@ -217,6 +230,7 @@ def test_rows_choose_the_kernel(compiled: Any) -> None:
 
 
 GROUPED = next(case for case in CASES if case.grouped)
+SORTED = next(case for case in CASES if case.sorted)
 each_group = pytest.mark.parametrize(
     ("groups", "rows"), [(1, 16), (3, 16), (5, 7), (2, 64), (3, 65), (0, 16)]
 )
@@ -237,6 +251,28 @@ def test_groups_of_rows_on_a_cpu(groups: int, rows: int, on_a_cpu: Model) -> Non
     given, wanted = groups_of_rows(groups, rows)
     found = np.asarray(on_a_cpu.call(GROUPED.name, *given)).reshape(wanted.shape)
     assert np.abs(found - wanted).max(initial=0) <= 2e-6 * np.abs(wanted).max(initial=0)
+
+
+def test_a_group_without_pairs_ends_at_once(compiled: Any) -> None:
+    """Two of four groups have pairs, then all."""
+    matrix: list[int] = []
+    for counts in ([0, 20, 0], [17, 2, 1]):
+        chosen = np.repeat(np.arange(3, dtype=np.int32), counts)
+        used = np.repeat(np.arange(3), [-(-count // SLOTS) for count in counts])
+        rng = np.random.default_rng(3)
+        x, left = operand(rng, [4, SLOTS, SORTED.k], SORTED.lhs)
+        w, right = operand(rng, [3, SORTED.n, SORTED.k], SORTED.rhs)
+        bias = rng.normal(size=(3, SORTED.n)).astype(np.float32)
+        made = compiled.call(SORTED.name, *x, *w, chosen, bias, kernels=2)
+        found = made[0].view(np.float32).reshape(4, SLOTS, -1)[: len(used)]
+        wanted = left[: len(used)] @ right[used].swapaxes(1, 2) + bias[used][:, None]
+        assert np.abs(found - wanted).max() <= 2e-6 * np.abs(wanted).max()
+        counter = Counter()
+        load(compiled.artifact, observe=lambda _, counter=counter: counter).call(
+            SORTED.name, *x, *w, chosen, bias
+        )
+        matrix.append(counter.counts.instructions["matrix"])
+    assert matrix[0] * 2 == matrix[1]
 
 
 @pytest.fixture(scope="module")

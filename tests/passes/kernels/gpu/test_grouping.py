@@ -157,7 +157,7 @@ def check(chosen: Integers, experts: int, rows: int, found: list[Integers]) -> N
     last."""
     owners, pairs, slots = found
     groups = count_of_groups(len(chosen), experts, rows)
-    wanted_owners = np.full(groups, experts - 1)
+    wanted_owners = np.full(groups, experts)
     wanted_pairs, wanted_slots = np.zeros(groups * rows), np.zeros(len(chosen))
     group = 0
     for expert in range(experts):
