@@ -20,6 +20,7 @@ from mxc.dialects.locations import records, with_record
 from mxc.dialects.pool_reads import read_pool
 from mxc.dialects.reasons import Reason
 from mxc.dialects.samples import STATED, Sizes
+from mxc.dialects.split_sums import read_split_sums
 
 QUANTIZES = "mxc.quantizes"
 _CHOICE = "mxc.choice"
@@ -82,14 +83,21 @@ def moved_bytes(dispatch: Dispatch, call: Contraction, sizes: Sizes = STATED) ->
     op, given, pool = dispatch.op, dispatch.operands, read_pool(dispatch.op)
     places = [at for at, v in enumerate(given) if isinstance(v.type, ir.RankedTensorType)]
     results = [(v.type, sizes.result(op, at)) for at, v in enumerate(op.results)]
-    total = 0
+    total, split = 0, read_split_sums(op)
+    if split is not None:
+        moved = split.moved(op, sizes)
+        if moved is None:
+            return None
+        places.remove(split.counters)
+        results = [each for at, each in enumerate(results) if at not in split.results]
+        total = moved
     if pool is not None:
         part = pool.bytes(op, sizes)
         if part is None:
             return None
         places.remove(pool.operand)
         results.pop()
-        total = 2 * part
+        total += 2 * part
     tensors = [(given[at].type, sizes.operand(op, at)) for at in places]
     chosen, experts = False, max(call.experts, 1)
     for place, (value, shape) in enumerate([*tensors, *results]):

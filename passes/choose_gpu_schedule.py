@@ -7,6 +7,8 @@ schedules of the user, which take precedence (passes/kernels/given_schedules.py)
     [{"m": 16, "rhs": "mxfp4",
       "schedule": {"instruction": 16, "tiles": [1, 1], "waves": [1, 1, 4]}}]
 
+Rings may have `splits`: workgroups along K for a tile of the result.
+
 Where the number of rows is known only at the call, there are several schedules. `schedule` in the
 file may also be a list, in which all but the last have `below`: the number of rows from which on
 the next one is used.

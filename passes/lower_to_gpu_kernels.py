@@ -53,6 +53,7 @@ from mxc.dialects.contraction import OperandFormat
 from mxc.dialects.expert_groups import unclamped
 from mxc.dialects.reasons import Reason
 from mxc.dialects.samples import Sample, Sizes, read_samples, write_estimates
+from mxc.dialects.split_sums import SplitSums
 from mxc.errors import PassError
 from mxc.passes.base import Pass
 from mxc.passes.kernels.calls import Calls, take_over
@@ -62,6 +63,7 @@ from mxc.passes.kernels.gpu.calls import GpuContractionCall, match
 from mxc.passes.kernels.gpu.contraction import GpuContraction
 from mxc.passes.kernels.gpu.conversions import BlockConversion
 from mxc.passes.kernels.gpu.cost import cost, workgroups
+from mxc.passes.kernels.gpu.counters import Counters
 from mxc.passes.kernels.gpu.dense.stream import DenseStream
 from mxc.passes.kernels.gpu.floats import FloatBlocks
 from mxc.passes.kernels.gpu.problem import problem_of
@@ -69,6 +71,7 @@ from mxc.passes.kernels.gpu.results import Results
 from mxc.passes.kernels.gpu.ring.decoded_kernel import DecodedRing
 from mxc.passes.kernels.gpu.ring.float_kernel import DenseRing, FloatRing
 from mxc.passes.kernels.gpu.ring.kernel import Ring
+from mxc.passes.kernels.gpu.ring.split import split_side
 from mxc.passes.kernels.gpu.schedule import GpuSchedule, Schedules, read_schedules
 from mxc.passes.kernels.gpu.stream import StreamKernel
 from mxc.passes.kernels.rotary_writes import entry_and_pages, pool_after, results_of
@@ -102,6 +105,7 @@ class LowerToGpuKernels(Pass):
             if isinstance(call, Reason):
                 raise PassError(f"{op.location}: no kernel computes it: {call.text}; {_CURE}")
             kernels.lower(call, schedules)
+        kernels.counters.hand_on()
         sweep(module)
 
 
@@ -109,6 +113,7 @@ class _Kernels:
     def __init__(self, module: ir.Operation, gpu: Gpu) -> None:
         self._calls, self._gpu, self._samples = Calls(module), gpu, read_samples(module)
         self._epilogues: dict[str, int] = {}
+        self.counters = Counters()
 
     def lower(self, call: GpuContractionCall, chosen: Schedules) -> None:
         """Replace the contraction by a dispatch. PassError for a schedule that does not fit."""
@@ -120,26 +125,35 @@ class _Kernels:
         out = None if blocks is None else BlockConversion.of(blocks, unit.converts)
         try:
             kernels = [self._kernel(call, each, results, out) for each in chosen.schedules]
+            kernel = ByRows(kernels, chosen.bounds)
         except ValueError as error:
             raise PassError(f"{call.op.location}: {error}; {_CURE}") from error
         name = self._name(call, after) + (f"_as_{out.name}" if out is not None else "")
         name += f"_as_{after.stores}" if blocks is None and after.stores != "f32" else ""
         name += f"_to_{rotary.heads_name}" if rotary is not None else ""
-        kernel = ByRows(kernels, chosen.bounds)
         with ir.InsertionPoint(last), call.op.location:
             ids = [] if call.ids is None else [call.ids]
             beside = [value for _, value in after.operands]
             # What was clamped for readers that are no kernels.
             ids, beside = ([unclamped(v) or v for v in each] for each in (ids, beside))
             given = [*call.lhs.tensors, *ids, *call.rhs, *beside]
-            scalars, updated, tables = call.scalars(), None, len(given)
+            scalars, tables = call.scalars(), len(given)
+            updated: list[int] = []
             if results.write is not None:
                 given += results.write.beside
                 scalars = [*entry_and_pages(results.write), *scalars]
-                updated = pool_after(tables)
+                updated.append(pool_after(tables))
+            if kernel.counts:
+                updated.insert(0, len(given))
+                given.append(self.counters.of(last.block))
             made = self._calls.dispatch(
                 name, kernel, given, scalars, kernel.threads, kernel.cases, updated
             )
+            found = list(made.results)
+            if kernel.counts:
+                split = SplitSums(len(kernel.kernels[0].results), len(given) - 1)
+                split.write(made)
+                found = [each for at, each in enumerate(found) if at not in split.results]
             kind: Kind = "scaled matrix" if call.decoded is None else "matrix"
             clocks, count = self._estimate(call, chosen, results)
             of = dataclasses.replace(call.of, clocks=clocks, workgroups=count)
@@ -147,10 +161,10 @@ class _Kernels:
             if call.scalars() and sampled:
                 write_estimates(made, sampled)
             if rotary is None:
-                take_over(made, of, call.op, after, blocks, kind=kind)
+                take_over(made, of, call.op, after, blocks, kind=kind, results=found)
                 return
             dataclasses.replace(of, out=OperandFormat(after.stores), kind=kind).write(made)
-            replace_op(last, results_of(made, rotary, tables))
+            replace_op(last, results_of(made, rotary, tables, found))
 
     def _at(
         self, sample: Sample, call: GpuContractionCall, chosen: Schedules, results: Results
@@ -183,8 +197,8 @@ class _Kernels:
         out: BlockConversion | None,
     ) -> GpuContraction:
         return _kind(call, schedule)(
-            call.left,
-            call.right,
+            split_side(call.left, schedule.splits),
+            split_side(call.right, schedule.splits),
             groups=call.of.batch,
             rows=call.of.m,
             columns=call.of.n,

@@ -27,6 +27,7 @@ from mxc.dialects.dispatches import (
 )
 from mxc.dialects.pool_reads import read_pool
 from mxc.dialects.samples import Sizes, read_estimates
+from mxc.dialects.split_sums import read_split_sums
 from mxc.targets.target import Target
 
 #: Factor on the flops of attention on GPUs: queries and weights are each split into three bf16
@@ -57,7 +58,10 @@ def operation_cost(
     attention = pool.flops(dispatch.op, sizes) if pool is not None else 0
     flops = summed([*products, attention])
     issued = summed([*products, *[attention] * _PARTS])
-    return OperationCost(bytes_moved=moved, flops=flops, time=_time(call, moved, issued, target))
+    # No product has to move the sums of its splits: they are no part of the lower bound.
+    split = read_split_sums(dispatch.op)
+    needed = moved if split is None else _difference(moved, split.moved(dispatch.op, sizes))
+    return OperationCost(bytes_moved=moved, flops=flops, time=_time(call, needed, issued, target))
 
 
 def estimated(dispatch: Dispatch, call: Contraction | None, sample: int) -> Contraction | None:
@@ -158,8 +162,16 @@ def _at_most_whole(
 
 
 def _results(dispatch: Dispatch, sizes: Sizes) -> int | None:
-    """Return the bytes of all results of a dispatch."""
-    return summed([result_bytes(dispatch, n, sizes) for n in range(len(dispatch.op.results))])
+    """Return the bytes of all results of a dispatch that the program reads."""
+    split = read_split_sums(dispatch.op)
+    left_out = () if split is None else split.results
+    places = [n for n in range(len(dispatch.op.results)) if n not in left_out]
+    return summed([result_bytes(dispatch, n, sizes) for n in places])
+
+
+def _difference(first: int | None, second: int | None) -> int | None:
+    """Return first - second, or None if one is not known."""
+    return None if first is None or second is None else first - second
 
 
 def _time(

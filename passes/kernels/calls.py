@@ -80,13 +80,13 @@ class Calls:
         scalars: Sequence[ir.Value],
         threads: Threads | None = None,
         cases: Cases | None = None,
-        updated: int | None = None,
+        updated: Sequence[int] = (),
     ) -> ir.Operation:
         """Call @name on `tensors`, in any shape with the same number of elements, at the insertion
         point.
 
-        `threads`, `cases`: of a GPU kernel. `updated`: number of the tensor that the kernel updates
-        in place; this tensor is the last result.
+        `threads`, `cases`: of a GPU kernel. `updated`: numbers of the tensors that the kernel
+        updates in place; these tensors are the last results.
         """
         self.once(name, lambda: build(name, kernel, threads, cases))
         given = kernel.given(scalars)
@@ -94,8 +94,7 @@ class Calls:
         made = buffers[len(tensors) :]
         operands = [as_buffer(value, each) for value, each in zip(tensors, buffers, strict=False)]
         tied = [-1] * len(made)
-        if updated is not None:
-            made, tied = [*made, buffers[updated]], [*tied, updated]
+        made, tied = [*made, *(buffers[number] for number in updated)], [*tied, *updated]
         return dispatch(
             name,
             operands,
@@ -147,10 +146,13 @@ def take_over(
     *,
     kind: Kind,
     choice: str = "",
+    results: Sequence[ir.Value] | None = None,
 ) -> None:
     """Let the call `made` replace the contraction `of` of `op`, its epilogue, and the quantization
     `blocks` of the result, if any. The call gets the description of the contraction. Where a total
-    is kept, it is the first result of the call."""
+    is kept, it is the first result of the call. `results`: those of the call that are read, by
+    default all."""
+    results = list(made.results) if results is None else results
     last = after.last(op)
     replace(
         of,
@@ -161,22 +163,22 @@ def take_over(
     ).write(made)
     sizes = dynamic_sizes(last.results[0])
     if blocks is not None:
-        _replace_blocks((blocks.codes, blocks.scales), made, sizes)
+        _replace_blocks((blocks.codes, blocks.scales), results, sizes)
         return
     keeper = after.keeper(op)
     if keeper is not None:
         wanted = keeper.results[0]
         wanted.replace_all_uses_except(
-            reshape(made.results[0], shape_of(wanted), sizes), [stage.op for stage in after.stages]
+            reshape(results[0], shape_of(wanted), sizes), [stage.op for stage in after.stages]
         )
-    rebuild.replace(last, reshape(made.results[-1], shape_of(last.results[0]), sizes))
+    rebuild.replace(last, reshape(results[-1], shape_of(last.results[0]), sizes))
 
 
 def _replace_blocks(
-    ops: Sequence[ir.Operation], made: ir.Operation, sizes: Sequence[ir.Value]
+    ops: Sequence[ir.Operation], results: Sequence[ir.Value], sizes: Sequence[ir.Value]
 ) -> None:
     """The results of a call take the place of those of `ops`, of a quantization."""
-    for op, result in zip(ops, made.results, strict=True):
+    for op, result in zip(ops, results, strict=True):
         wanted = op.results[0]
         wanted.replace_all_uses_with(packed_as(result, wanted.type, sizes))
 
@@ -204,7 +206,7 @@ def quantize(
         made = calls.dispatch(name, kernel, tensors, scalars, threads)
         mark_quantizes(made, format.name)
         # What is counted may be the same elements in another shape.
-        _replace_blocks(results, made, dynamic_sizes(results[-1].results[0]))
+        _replace_blocks(results, list(made.results), dynamic_sizes(results[-1].results[0]))
 
 
 def blocks_of(value: ir.Value, sizes: Sequence[ir.Value]) -> ir.Value:

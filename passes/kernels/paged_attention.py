@@ -357,7 +357,7 @@ def call_kernel(
         tensor.CastOp(as_tensor(buffer.memref), value).result
         for buffer, value in zip(kernel.buffers, operands, strict=False)
     ]
-    updated = len(tensors) - 1 if kernel.counts else None
+    updated = [len(tensors) - 1] if kernel.counts else []
     made = calls.dispatch(name, kernel, tensors, scalars, kernel.threads, kernel.cases, updated)
     entries = {
         ir.IntegerAttr(each.owner.attributes["value"]).value for each in (call.keys, call.values)
@@ -381,4 +381,4 @@ def call_kernel(
         return whole
     given = [left, *tensors[2:4], whole]
     name, threads = f"{name}_joined", kernel.join_threads
-    return calls.dispatch(name, _Joined(kernel), given, scalars, threads, updated=3).results[0]
+    return calls.dispatch(name, _Joined(kernel), given, scalars, threads, updated=[3]).results[0]

@@ -68,8 +68,8 @@ def _dispatch(calls: Calls, call: RotaryWrite, kernel: RotaryKernel) -> Sequence
     assert kernel.columns == tuple((shape_of(each)[1], first) for each, first in sources)
     operands[: len(sources)] = [each for each, _ in sources]
     updated = pool_after(_PARTS)
-    made = calls.dispatch(kernel.name, kernel, operands, scalars, kernel.threads, updated=updated)
-    return results_of(made, kernel, _PARTS)
+    made = calls.dispatch(kernel.name, kernel, operands, scalars, kernel.threads, updated=[updated])
+    return results_of(made, kernel, _PARTS, list(made.results))
 
 
 def entry_and_pages(call: RotaryWrite) -> list[ir.Value]:
@@ -82,15 +82,18 @@ def pool_after(tables: int) -> int:
     return tables + _POOL
 
 
-def results_of(made: ir.Operation, kernel: RotaryKernel, tables: int) -> list[ir.Value]:
+def results_of(
+    made: ir.Operation, kernel: RotaryKernel, tables: int, results: Sequence[ir.Value]
+) -> list[ir.Value]:
     """The results of the operation, of a dispatch that does what `kernel` does; the dispatch gets
-    the description of it. `tables`: the number of the operand with cosines."""
+    the description of it. `tables`: the number of the operand with cosines; `results`: those of
+    the dispatch, the pool last."""
     entries, positions = kernel.pool
     read = {"operand": pool_after(tables), "runs": tables + _SLOTS}
     PoolRead(**read, part=2, of=entries * positions).write(made)
     if kernel.wave is not None:
         made.attributes[_ZEROS] = ir.IntegerAttr.get(ir.IndexType.get(), 1)
-    return [made.results[0], made.results[len(made.results) - 1]]
+    return [results[0], results[-1]]
 
 
 def zeros_beside(pool: ir.Value) -> ir.Value | None:

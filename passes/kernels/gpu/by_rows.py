@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith
@@ -19,7 +20,8 @@ from iree.compiler.dialects import arith
 from mxc.passes.kernels.executables import Cases, Threads, switch_below
 from mxc.passes.kernels.extents import Buffer, Size, value_of
 from mxc.passes.kernels.gpu.contraction import GpuContraction
-from mxc.passes.kernels.vectors import below
+from mxc.passes.kernels.gpu.ring.split import COUNTERS
+from mxc.passes.kernels.vectors import below, f32, i32
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,16 @@ class ByRows:
 
     kernels: Sequence[GpuContraction]
     bounds: Sequence[int]
+
+    def __post_init__(self) -> None:
+        """Raise ValueError where a kernel may have more tiles than there are counters."""
+        for kernel, bound in zip_longest(self.kernels, self.bounds):
+            rows = kernel.rows if isinstance(kernel.rows, int) else bound
+            most = None if rows is None else replace(kernel, rows=rows).split_tiles.counters
+            if kernel.splits > 1 and (most is None or most > COUNTERS):
+                raise ValueError(
+                    f"{kernel.schedule}: some rows have more than {COUNTERS} tiles of waves"
+                )
 
     @property
     def scalars(self) -> int:
@@ -57,20 +69,37 @@ class ByRows:
         return replace(self, kernels=[kernel.given(scalars) for kernel in self.kernels])
 
     @property
+    def counts(self) -> bool:
+        """Whether a kernel has workgroups that share K: then counters come before the results, and
+        parts after them."""
+        return any(kernel.splits > 1 for kernel in self.kernels)
+
+    @property
     def buffers(self) -> list[Buffer]:
         """What is read and written."""
-        return self.kernels[0].buffers
+        first, *_ = self.kernels
+        if not self.counts:
+            return first.buffers
+        # A tensor of no elements would be no buffer.
+        each = [k.split_tiles.elements if k.splits > 1 else 1 for k in self.kernels]
+        parts = self._by_rows(each)
+        counters = Buffer([COUNTERS], i32())
+        return [*first.operands, counters, *first.results, Buffer([parts], f32())]
 
     @property
     def workgroups(self) -> list[Size]:
         """Along columns, rows and groups."""
-        *others, found = [kernel.workgroups for kernel in self.kernels]
-        for counts, bound in reversed(list(zip(others, self.bounds, strict=True))):
+        counts = [kernel.workgroups for kernel in self.kernels]
+        return [self._by_rows(each) for each in zip(*counts, strict=True)]
+
+    def _by_rows(self, sizes: Sequence[Size]) -> Size:
+        """The size of the kernel that the rows choose, of those of each."""
+        *others, found = sizes
+        if any(size is None for size in sizes):
+            return None
+        for size, bound in reversed(list(zip(others, self.bounds, strict=True))):
             few = below(value_of(self.kernels[0].rows), bound)
-            found = [
-                arith.select(few, value_of(count), value_of(more))
-                for count, more in zip(counts, found, strict=True)
-            ]
+            found = arith.select(few, value_of(size), value_of(found))
         return found
 
     def body(self, *buffers: ir.Value) -> None:
@@ -78,8 +107,18 @@ class ByRows:
         if not self.bounds:
             self.kernels[0].body(*buffers)
             return
-        parts = [functools.partial(kernel.body, *buffers) for kernel in self.kernels]
+        parts = [
+            functools.partial(kernel.body, *self._of_kernel(kernel, buffers))
+            for kernel in self.kernels
+        ]
         switch_below(value_of(self.kernels[0].rows), self.bounds, parts)
+
+    def _of_kernel(self, kernel: GpuContraction, buffers: Sequence[ir.Value]) -> Sequence[ir.Value]:
+        """Those of all buffers that a kernel has."""
+        if not self.counts or kernel.splits > 1:
+            return buffers
+        operands = len(kernel.operands)
+        return [*buffers[:operands], *buffers[operands + 1 : -1]]
 
 
 def _threads(kernel: GpuContraction) -> Threads:

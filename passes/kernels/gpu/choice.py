@@ -9,7 +9,7 @@ from itertools import product
 from typing import get_args
 
 from mxc.dialects.expert_groups import FEW_ROWS, MANY_ROWS
-from mxc.passes.kernels.gpu.cost import Problem, cost, padding
+from mxc.passes.kernels.gpu.cost import Problem, cost, padding, result_tiles
 from mxc.passes.kernels.gpu.dense.spans import ROWS, STAGE, Spans
 from mxc.passes.kernels.gpu.float_scales import factors_of_step, sums_of
 from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT, K_STEPS, TileInstruction
@@ -49,6 +49,10 @@ _ROWS = (16, 256, 2048)
 _GROUPS = 8
 #: Rows of a tile: between its multiples nothing changes.
 _TILE = 16
+#: How many times as fast a schedule has to be that leaves parts of sums in memory.
+_GAIN = 1.05
+#: Workgroups that share K, for each unit.
+_SHARED_UNITS = 2
 #: Tiles of a wave, at most.
 _TILES = 16
 #: Bits of an element of both sides, where both are decoded, of which 16 tiles have registers.
@@ -80,7 +84,7 @@ def choose(
     """
 
     def rank(schedule: GpuSchedule) -> tuple[float, bool, float]:
-        clocks = cost(problem, schedule, device)
+        clocks = cost(problem, schedule, device) * (_GAIN if schedule.splits > 1 else 1)
         return clocks, schedule.transport != "stream", padding(problem, schedule)
 
     unit = device.matrix
@@ -109,6 +113,8 @@ def choose_by_rows(
     expert each, as `rows_of_groups` has them.
     """
     typical = [replace(problem, rows=rows) for rows in _ROWS]
+    # Any number of rows has more tiles than there are counters.
+    typical[-1] = replace(typical[-1], splits=())
     if chosen_experts:
         # Calls with many rows in a group have one group for each expert, and up to one for every
         # 64 pairs more.
@@ -148,6 +154,26 @@ def candidates(problem: Problem, device: Gpu = GFX950) -> Iterator[GpuSchedule]:
             yield from _dense_rings(problem, device)
         return
     yield from _streams(problem, device)
+    for ring in _scaled_rings(problem, device):
+        yield ring
+        yield from _split(problem, ring, device)
+
+
+def _split(problem: Problem, ring: GpuSchedule, device: Gpu) -> Iterator[GpuSchedule]:
+    """A ring whose workgroups share K; also one of floats with half of the LDS, so that a unit has
+    two of them."""
+    tiles, stages = result_tiles(problem, ring), {ring.stages}
+    if problem.parts and ring.transport == "ring":
+        half = device.unit.lds_bytes // 2 // _slot_bytes(problem, ring)
+        stages |= {min(ring.stages, half)} if half >= min(_STAGES) else set()
+    # Rows of one tile read little but weights, and parts would be as many bytes again.
+    for splits in problem.splits if problem.rows > _TILE else ():
+        if tiles * splits <= _SHARED_UNITS * device.units:
+            for count in sorted(stages):
+                yield replace(ring, splits=splits, stages=count)
+
+
+def _scaled_rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
     if problem.parts and not any(problem.shared):
         # Where both cost the same, the matrix cores are busier in the first by the issue model: of
         # gfx950 0.86 and 0.96 for bf16 x f4, 0.96 and 0.88 for nvfp4 x nvfp4.

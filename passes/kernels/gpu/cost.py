@@ -42,6 +42,14 @@ _WAITS = 4
 #: How much longer a k-step of a ring takes, of floats that are split, if no other workgroup fills
 #: its waits: by the issue model 1.3 to 1.8 of f32 by f4, in less than so many tiles a wave.
 _ALONE, _FULL = 1.4, 8
+#: The same of other decoded sides, where K is split: clocks of a k-step, and the part of its
+#: products that comes on top. By the issue model, of bf16 by f4, 466 clocks with one tile a wave,
+#: 720 with four, 1100 with eight.
+_ALONE_K_STEP, _ALONE_PRODUCTS = 375, 0.7
+#: Latencies of memory between the last product of a split and the sum of all.
+_JOINED = 3
+#: Tiles of a wave of a ring at most, if its SIMD is to have registers for another one.
+_TWICE = 4
 #: Lanes of a wave that may be alone on its SIMD.
 _WIDE = 64
 #: Bytes of a result.
@@ -61,6 +69,7 @@ class Problem:
     lhs and of rhs the blocks that share an f32 scale, which multiplies sums; 0 without such scales.
     `in_blocks`: all columns of a block of the result are stored together. `integers`: whether the
     elements of lhs and of rhs are integers, which no conversion of scaled elements decodes.
+    `splits`: numbers of parts that K may be cut into, of workgroups that share a tile.
     """
 
     rows: int
@@ -75,6 +84,7 @@ class Problem:
     shared: tuple[int, int] = (0, 0)
     in_blocks: bool = False
     integers: tuple[bool, bool] = (False, False)
+    splits: tuple[int, ...] = ()
 
     @property
     def is_float(self) -> bool:
@@ -98,13 +108,18 @@ class Problem:
 
 def workgroups(problem: Problem, schedule: GpuSchedule) -> int:
     """In all."""
+    return result_tiles(problem, schedule) * schedule.splits
+
+
+def result_tiles(problem: Problem, schedule: GpuSchedule) -> int:
+    """Tiles of the result, of all groups: one workgroup each, or one for each split."""
     down = -(-problem.rows // schedule.rows)
     return down * -(-problem.columns // schedule.columns) * problem.groups
 
 
 def padding(problem: Problem, schedule: GpuSchedule) -> float:
     """The part of the products that is computed for nothing: beyond rows, columns and K."""
-    computed = workgroups(problem, schedule) * schedule.rows * schedule.columns
+    computed = result_tiles(problem, schedule) * schedule.rows * schedule.columns
     groups, waves = schedule.instruction.groups, schedule.waves[2]
     blocks = groups * (schedule.k_steps or K_STEPS) * waves
     along = -(-problem.blocks // blocks) * blocks
@@ -119,18 +134,45 @@ def cost(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float:
     at_once = min(count, device.units * per_unit)
     # What shares a unit shares its pipes.
     rounds = -(-count // device.units)
-    k_steps = -(-problem.blocks // (schedule.instruction.groups * schedule.waves[2]))
-    start = rates.memory_latency + rates.lds_latency
+    blocks = problem.blocks // schedule.splits
+    k_steps = -(-blocks // (schedule.instruction.groups * schedule.waves[2]))
+    start: float = rates.memory_latency + rates.lds_latency
     result = schedule.rows * schedule.columns * _RESULT / rates.memory_bytes_per_clock
+    if schedule.splits > 1:
+        # The last workgroup waits for its part to be stored, for its count, and for all parts.
+        start += _JOINED * rates.memory_latency + (schedule.splits + 1) * result
     k_step = _k_step(problem, schedule, device)
-    few = rounds == 1 and schedule.tiles[0] * schedule.tiles[1] < _FULL
-    if few and problem.is_float and problem.parts > 1 and schedule.transport != "stream":
-        k_step *= _ALONE
+    tiles = schedule.tiles[0] * schedule.tiles[1]
+    alone = rounds == 1 or (schedule.splits > 1 and not _fits_twice(problem, schedule, device))
+    if alone and problem.is_float and problem.parts > 1 and schedule.transport != "stream":
+        k_step *= _ALONE if tiles < _FULL else 1
+    elif alone and schedule.splits > 1 and problem.parts:
+        products = tiles * schedule.instruction.decoded_clocks
+        k_step = max(k_step, _ALONE_K_STEP + _ALONE_PRODUCTS * products)
     busy = rounds * (k_steps * k_step + result) + start
     busy = max(busy, -(-rounds // per_unit) * k_steps * _late(problem, schedule, device))
-    in_flight = min(at_once * _asked(problem, schedule), _bytes(problem))
+    moved = _bytes(problem) + _bytes_of_parts(problem, schedule)
+    in_flight = min(at_once * _asked(problem, schedule), moved)
     bandwidth = min(device.bytes_a_clock, in_flight / device.latency_clocks)
-    return max(busy, _bytes(problem) / bandwidth + start)
+    return max(busy, moved / bandwidth + start)
+
+
+def _bytes_of_parts(problem: Problem, schedule: GpuSchedule) -> int:
+    """Bytes of the sums that workgroups of a tile leave, and that the last of them reads."""
+    if schedule.splits == 1:
+        return 0
+    tile = schedule.rows * schedule.columns * _RESULT
+    return 2 * schedule.splits * result_tiles(problem, schedule) * tile
+
+
+def _fits_twice(problem: Problem, schedule: GpuSchedule, device: Gpu) -> bool:
+    """Whether a unit has LDS and registers for two workgroups of a ring."""
+    m, n = schedule.tiles
+    side = schedule.rows * problem.bits[0] + schedule.columns * problem.bits[1]
+    stage = side * BLOCK * schedule.instruction.groups // 8 * schedule.k_steps
+    if schedule.transport == "decoded":
+        stage = (schedule.rows * problem.parts + schedule.columns) * BLOCK_BYTES
+    return 2 * stage * schedule.stages <= device.unit.lds_bytes and m * n <= _TWICE
 
 
 def _late(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float:

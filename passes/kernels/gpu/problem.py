@@ -7,8 +7,11 @@ from mxc.passes.kernels.gpu.cost import Problem
 from mxc.passes.kernels.gpu.floats import FloatBlocks
 from mxc.passes.kernels.gpu.fragments import BLOCK
 from mxc.passes.kernels.gpu.results import Results
+from mxc.passes.kernels.gpu.ring.split import is_split
 from mxc.passes.kernels.gpu.sides import ScaledBlocks
 
+#: Parts that K is cut into, at most.
+_MOST_SPLITS = 16
 #: Groups that a product is taken to have where they come with each call.
 _GROUPS = 32
 
@@ -28,6 +31,18 @@ def problem_of(call: GpuContractionCall, results: Results) -> Problem:
         shared=(_shared(call.left), _shared(call.right)),
         in_blocks=results.in_blocks,
         integers=(_is_integer(call.left), _is_integer(call.right)),
+        splits=_splits(call),
+    )
+
+
+def _splits(call: GpuContractionCall) -> tuple[int, ...]:
+    """Numbers of parts that K may be cut into."""
+    if call.is_dense or call.of.experts or call.of.batch != 1:
+        return ()
+    return tuple(
+        splits
+        for splits in range(2, _MOST_SPLITS + 1)
+        if is_split(call.left, splits) and is_split(call.right, splits)
     )
 
 

@@ -26,6 +26,8 @@ class GpuSchedule:
     ring of `stages` stages in shared memory, each of `k_steps` instructions along K (ring/); or
     through such a ring as floats, which lanes decode once for a workgroup
     (ring/decoded_kernel.py).
+
+    `splits`: workgroups of a tile of the result, each for a part of K (ring/split.py).
     """
 
     instruction: TileInstruction
@@ -34,6 +36,7 @@ class GpuSchedule:
     transport: Transport = "stream"
     stages: int = 0
     k_steps: int = 0
+    splits: int = 1
 
     @property
     def rows(self) -> int:
@@ -92,6 +95,8 @@ def _fields(schedule: GpuSchedule) -> dict[str, ir.Attribute]:
     if schedule.transport != "stream":
         found["stages"] = ir.IntegerAttr.get(i64, schedule.stages)
         found["k_steps"] = ir.IntegerAttr.get(i64, schedule.k_steps)
+    if schedule.splits > 1:
+        found["splits"] = ir.IntegerAttr.get(i64, schedule.splits)
     return found
 
 
@@ -141,7 +146,7 @@ def schedule_of(
 
     PassError, with the place, where it is none, or the unit has no such instruction.
     """
-    known = ("instruction", "tiles", "waves", "transport", "stages", "k_steps")
+    known = ("instruction", "tiles", "waves", "transport", "stages", "k_steps", "splits")
     unknown = [name for name in fields if name not in known]
     if unknown:
         raise PassError(
@@ -149,21 +154,23 @@ def schedule_of(
         )
     rows, transport = fields.get("instruction"), fields.get("transport", "stream")
     tiles, waves = (tuple(fields.get(name, ())) for name in ("tiles", "waves"))
-    counts = [*tiles, *waves, fields.get("stages", 0), fields.get("k_steps", 0)]
+    splits = fields.get("splits", 1)
+    counts = [*tiles, *waves, fields.get("stages", 0), fields.get("k_steps", 0), splits]
     shapes = [form.m for form in unit.forms]
     if (
         rows not in shapes
         or transport not in get_args(Transport)
         or (len(tiles), len(waves)) != (2, 3)
         or not all(isinstance(n, int) for n in counts)
-        or min(*tiles, *waves) < 1
+        or min(*tiles, *waves, splits) < 1
+        or (splits > 1 and transport == "stream")
         or math.prod(waves) > 16
     ):
         raise PassError(
             f"{place}: a schedule wants instruction {' or '.join(map(str, shapes))}, tiles [rows, "
             "columns], waves [rows, columns, K] of at most 16 in all, transport "
             f"{', '.join(get_args(Transport)[:-1])} or {get_args(Transport)[-1]}, and of the last "
-            f"two stages and k-steps; found {dict(fields)}"
+            f"two stages, k-steps and splits of K; found {dict(fields)}"
         )
     return GpuSchedule(
         instruction=TileInstruction(rows, unit),
@@ -172,4 +179,5 @@ def schedule_of(
         transport=transport,
         stages=fields.get("stages", 0),
         k_steps=fields.get("k_steps", 0),
+        splits=splits,
     )

@@ -29,7 +29,8 @@ from iree.compiler.dialects import scf, vector
 from mxc.dialects.amdgpu import barrier, no_reordering, shared, zeros
 from mxc.passes.kernels.carried import values_of, with_values
 from mxc.passes.kernels.executables import workgroup
-from mxc.passes.kernels.gpu.contraction import ContractionBuffers, GpuContraction, Quad
+from mxc.passes.kernels.gpu.contraction import GpuContraction
+from mxc.passes.kernels.gpu.contraction_buffers import ContractionBuffers, Quad
 from mxc.passes.kernels.gpu.floats import DenseSide, FloatBlocks, FloatSide
 from mxc.passes.kernels.gpu.fragments import QUAD
 from mxc.passes.kernels.gpu.lanes import LANES, Lane, lane_of

@@ -48,7 +48,7 @@ def _dispatch(calls: Calls, call: Call, kernel: Recurrence) -> Sequence[ir.Value
     *given, pool, layer, runs, places = op.operands
     scalars = [layer, *(value_of(size_of(each, 0)) for each in (given[0], runs, pool))]
     tensors, updated = [*given, pool, runs, places], len(given)
-    made = calls.dispatch(kernel.name, kernel, tensors, scalars, kernel.threads, updated=updated)
+    made = calls.dispatch(kernel.name, kernel, tensors, scalars, kernel.threads, updated=[updated])
     layers = shape_of(states.pool)[1]
     PoolRead(operand=updated, part=1, of=layers, runs=updated + 1).write(made)
     return [

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from iree.compiler import ir
 
 from mxc.dialects.amdgpu import pinned, shared, uniform
-from mxc.passes.kernels.gpu.contraction import ContractionBuffers
+from mxc.passes.kernels.gpu.contraction_buffers import ContractionBuffers
 from mxc.passes.kernels.gpu.lanes import LANES, lane_of, long, short
 from mxc.passes.kernels.gpu.ring.decoded_mainloop import SLOTS, DecodedMainloop
 from mxc.passes.kernels.gpu.ring.decoded_side import BLOCK_BYTES, WAVES, DecodedSide, parts_of_side

@@ -35,7 +35,7 @@ from iree.compiler import ir
 
 from mxc.dialects.amdgpu import shared
 from mxc.formats.formats import E4M3, E8M0
-from mxc.passes.kernels.gpu.contraction import ContractionBuffers
+from mxc.passes.kernels.gpu.contraction_buffers import ContractionBuffers
 from mxc.passes.kernels.gpu.dense.spans import ROWS, STAGE, Spans
 from mxc.passes.kernels.gpu.floats import FloatBlocks
 from mxc.passes.kernels.gpu.fragments import BLOCK, TileInstruction

@@ -32,7 +32,8 @@ from typing import ClassVar
 from iree.compiler import ir
 
 from mxc.dialects.amdgpu import shared
-from mxc.passes.kernels.gpu.contraction import ContractionBuffers, GpuContraction
+from mxc.passes.kernels.gpu.contraction import GpuContraction
+from mxc.passes.kernels.gpu.contraction_buffers import ContractionBuffers
 from mxc.passes.kernels.gpu.lanes import lane_of
 from mxc.passes.kernels.gpu.ring.mainloop import Copies, sums
 from mxc.passes.kernels.gpu.ring.pipeline import ACCUMULATORS, RingPipeline

@@ -12,10 +12,12 @@ from iree.compiler import ir
 from mxc.dialects.amdgpu import zeros
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.extents import product, quotient_up, value_of
-from mxc.passes.kernels.gpu.contraction import ContractionBuffers, GpuContraction, Quad
+from mxc.passes.kernels.gpu.contraction import GpuContraction
+from mxc.passes.kernels.gpu.contraction_buffers import ContractionBuffers, Quad
 from mxc.passes.kernels.gpu.fragments import QUAD
 from mxc.passes.kernels.gpu.lanes import Lane, at_most
 from mxc.passes.kernels.gpu.output import BlockOutput
+from mxc.passes.kernels.gpu.ring.split import TileSums
 from mxc.passes.kernels.vectors import below, choose, f32, index, of, when
 
 #: Dies of a device, each with a cache: one workgroup after the other goes to the next of them.
@@ -101,7 +103,12 @@ class WorkgroupTile:
         return first * (self._across * self._size)
 
     def store(self, totals: list[ir.Value]) -> None:
-        """Finish and store all tiles of this wave; `totals` row after row of tiles."""
+        """Finish and store all tiles of this wave, if it has all splits of K; `totals` row after
+        row of tiles."""
+        tile = workgroup(1) * self._contraction.right + workgroup(0)
+        self._given.join(tile, self._lane, totals, self._store_all)
+
+    def _store_all(self, totals: Sequence[TileSums]) -> None:
         local = self.first_row + self._lane.row
         row = self.start + local
         column = self._wave_column(self._wave_n)
@@ -125,7 +132,7 @@ class WorkgroupTile:
                     self._store(row + m * self._size, at, pairs[0])
 
     def _store_block(
-        self, blocks: BlockOutput, local: ir.Value, column: ir.Value, pair: list[ir.Value]
+        self, blocks: BlockOutput, local: ir.Value, column: ir.Value, pair: Sequence[TileSums]
     ) -> None:
         """Quantize and store a tile: a block of each row. `local`: a row of the workgroup's.
 
@@ -144,7 +151,7 @@ class WorkgroupTile:
         blocks.store(choose(inside, finished, none), local, column, inside)
 
     def _store_heads(
-        self, row: ir.Value, column: ir.Value, pairs: Sequence[list[ir.Value]]
+        self, row: ir.Value, column: ir.Value, pairs: Sequence[Sequence[TileSums]]
     ) -> None:
         """Finish and store tiles of heads that hold a block, for pages of blocks."""
         quads = [
@@ -158,7 +165,7 @@ class WorkgroupTile:
         """The first column of a quad of the tile that begins at `column`."""
         return column + (self._lane.group * QUAD + self._schedule.instruction.row(quad))
 
-    def _store(self, row: ir.Value, column: ir.Value, pair: list[ir.Value]) -> None:
+    def _store(self, row: ir.Value, column: ir.Value, pair: Sequence[TileSums]) -> None:
         contraction, schedule = self._contraction, self._schedule
         for quad in range(schedule.instruction.totals // QUAD):
             own = Quad(self._column(column, quad), pair, quad)

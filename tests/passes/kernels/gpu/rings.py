@@ -31,6 +31,7 @@ from mxc.passes.kernels.gpu.fragments import TileInstruction
 from mxc.passes.kernels.gpu.ring.decoded_kernel import DecodedRing
 from mxc.passes.kernels.gpu.ring.float_kernel import FloatRing
 from mxc.passes.kernels.gpu.ring.kernel import Ring, StagedProduct
+from mxc.passes.kernels.gpu.ring.split import COUNTERS
 from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION
 from mxc.passes.kernels.gpu.schedule import GpuSchedule, Transport
 from mxc.passes.kernels.gpu.sides import ScaledBlocks
@@ -61,7 +62,7 @@ class Case:
     """groups x [m, k] by [n, k]; tiles of a wave, stages of the ring, k-steps of a stage.
 
     experts: how many rhs there are to choose from; share: rows that have the same row of lhs;
-    block: elements of a scale, 0 for the formats' own.
+    block: elements of a scale, 0 for the formats' own; splits: workgroups along K.
     """
 
     lhs: str
@@ -79,6 +80,7 @@ class Case:
     block: int = 0
     target: str = "gfx950"
     transport: Transport = "ring"
+    splits: int = 1
 
     @property
     def kernel(self) -> Ring | FloatRing | DecodedRing:
@@ -90,8 +92,9 @@ class Case:
             transport=self.transport,
             stages=self.stages,
             k_steps=self.k_steps,
+            splits=self.splits,
         )
-        blocks = self.k // 32
+        blocks = self.k // 32 // self.splits
         lhs: FloatBlocks | ScaledBlocks
         if self.lhs in FORMATS:
             lhs = scaled(self.lhs, blocks, self.block)
@@ -193,10 +196,13 @@ def program(kernels: Sequence[StagedProduct | StreamKernel]) -> str:
         module = ir.Module.create()
         for number, kernel in enumerate(kernels):
             types = [as_tensor(each.memref) for each in kernel.buffers]
-            arguments = ", ".join(f"%a{n}: {kind}" for n, kind in enumerate(types[:-1]))
+            # The result, and parts of splits, are written; counters are updated.
+            made = 1 + (kernel.splits > 1)
+            result, updated = types[-made], [len(types) - made - 1][: made - 1]
+            arguments = ", ".join(f"%a{n}: {kind}" for n, kind in enumerate(types[:-made]))
             text = ir.Module.parse(
-                f"func.func @main{number}({arguments}) -> {types[-1]} {{\n"
-                f"  %e = tensor.empty() : {types[-1]}\n  return %e : {types[-1]}\n}}"
+                f"func.func @main{number}({arguments}) -> {result} {{\n"
+                f"  %e = tensor.empty() : {result}\n  return %e : {result}\n}}"
             )
             (read,) = text.body.operations
             name = f"k{number}"
@@ -207,7 +213,9 @@ def program(kernels: Sequence[StagedProduct | StreamKernel]) -> str:
             block = function.regions[0].blocks[0]
             (*_, done) = block.operations
             with ir.InsertionPoint(done):
-                called = dispatch(name, list(block.arguments), types[-1:])
+                results = [*types[-made:], *(types[each] for each in updated)]
+                tied = [*[-1] * made, *updated]
+                called = dispatch(name, list(block.arguments), results, tied=tied)
                 done.operation.operands[0] = called.results[0]
         module.operation.verify()
         return str(module)
@@ -266,12 +274,20 @@ def simulate(
         change(a if case.lhs in FLOATS else p, q, wanted)
     out = np.full((rows, case.n), np.nan, np.float32)
     lhs = [a.view(np.uint8)] if case.lhs in FLOATS else [a, p]
-    given = [*lhs, *([ids] if case.experts else []), b, q, out]
+    # Counters, which are zero before and after; parts are what memory has.
+    counters, parts = [], []
+    if case.splits > 1:
+        elements = case.kernel.split_tiles.elements
+        assert isinstance(elements, int)
+        counters.append(np.zeros(COUNTERS, np.int32))
+        parts.append(np.full(elements, np.nan, np.float32))
+    given = [*lhs, *([ids] if case.experts else []), b, q, *counters, out, *parts]
     observed = TranslatedKernel(kernel, observed=True)
     assert not observed.unmodelled
     sanitizer, counter = Sanitizer(), Counter()
     workgroups: Any = tuple(case.kernel.workgroups)
     launch(observed, workgroups, given, observer=ObserverGroup([sanitizer, counter]))
+    assert not any(each.any() for each in counters)
     return Run(out, wanted.reshape(rows, case.n), sanitizer, counter)
 
 

@@ -75,16 +75,21 @@ CASES = [
     Case("quantized", E4M3, F4, 36, 160, source="bf16"),
     Case("quantized_sixes", E2M3, E2M3, 40, 96, source="f32"),
 ]
-#: Two cases below 5 rows, below 50, and through a ring; groups below 17 rows, and through a ring;
-#: the first of the others as the compiler chooses; all else by one schedule, soon compiled.
+#: Two cases below 5 rows, below 50, where one has splits of K, and through a ring; groups below 17
+#: rows, and through a ring; the first of the others as the compiler chooses; all else by one
+#: schedule, soon compiled.
 SCHEDULES = [
     {"n": n, "k": k, "lhs": lhs, "schedule": [
         {"below": 5, "instruction": 16, "tiles": [1, halves], "waves": [1, 1, 4]},
-        {"below": 50, "instruction": 32, "tiles": [1, 2], "waves": [2, 2, 1]},
+        {"below": 50, "instruction": 32, **middle},
         {"instruction": 32, "tiles": [1, halves], "waves": waves, "transport": "ring",
          "stages": 3, "k_steps": 2},
     ]}
-    for n, k, lhs, halves, waves in ((64, 512, F4, 1, [4, 1, 1]), (64, 544, E4M3, 2, [1, 4, 1]))
+    for n, k, lhs, halves, waves, middle in (
+        (64, 512, F4, 1, [4, 1, 1], {"tiles": [1, 1], "waves": [1, 4, 1], "transport": "ring",
+                                     "stages": 2, "k_steps": 2, "splits": 2}),
+        (64, 544, E4M3, 2, [1, 4, 1], {"tiles": [1, 2], "waves": [2, 2, 1]}),
+    )
 ] + [
     {"n": 64, "k": 544, "lhs": "bf16", "schedule": [
         {"below": 17, "instruction": 16, "tiles": [1, 2], "waves": [1, 1, 2]},

@@ -72,11 +72,11 @@ CASES = [
     Case("dense", "bf16", "bf16", 3, 1, 64, 288),
     Case("wide", "f32", "bf16", 1, 2, 128, 96, pages="f16"),
     Case("blocks", F4, F4, 2, 1, 64, 544, pages="f32"),
-    Case("floats", "bf16", E4M3, 4, 2, 64, 256),
+    Case("floats", "bf16", E4M3, 4, 2, 64, 512),
     Case("dense_mxint8", "bf16", "bf16", 3, 1, 64, 288, pages="mxint8"),
     Case("wide_mxfp8", "f32", "bf16", 1, 2, 128, 96, pages="mxfp8e4m3"),
     Case("blocks_mxint8", F4, F4, 2, 1, 64, 544, pages="mxint8"),
-    Case("floats_mxfp8", "bf16", E4M3, 4, 2, 64, 256, pages="mxfp8e4m3"),
+    Case("floats_mxfp8", "bf16", E4M3, 4, 2, 64, 512, pages="mxfp8e4m3"),
     Case("dense_fp8", "bf16", "bf16", 3, 1, 64, 288, pages="fp8e4m3"),
 ]
 #: What a kernel of rows rotates: a part of a head, heads that fill no tiles.
@@ -87,7 +87,8 @@ LEFT = [
 
 
 def schedules(target: str, cases: list[Case]) -> Iterator[dict[str, Any]]:
-    """By waves along K, by one wave, and where there is one through a ring."""
+    """By waves along K, by one wave, and where there is one through a ring, in splits of K where
+    it has two."""
     small, ring = {"instruction": 16}, {"transport": "ring", "stages": 3}
     for case in cases:
         dense, least = case.rhs in FLOATS, 4 if case.in_blocks else 2
@@ -117,6 +118,9 @@ def schedules(target: str, cases: list[Case]) -> Iterator[dict[str, Any]]:
                     "k_steps": 1,
                 }
             )
+        if case.k == 512 and "below" in found[-2]:
+            found[-1] |= {"below": 1000, "splits": 2}
+            found.append({**small, "tiles": [1, 4], "waves": [1, 2, 1]})
         yield {"n": sum(case.columns), "k": case.k, "schedule": found}
 
 

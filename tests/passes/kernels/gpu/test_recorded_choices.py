@@ -56,12 +56,17 @@ def choices() -> dict[str, str]:
         for pair, (columns, blocks), m in product(pairs, SHAPES, ROWS):
             problem = Problem(
                 rows=m, columns=columns, blocks=blocks, bits=pair.bits, parts=pair.parts,
-                integers=pair.integers,
+                integers=pair.integers, splits=() if pair.bits[1] > 8 else splits(blocks),
             )  # fmt: skip
             how = "decoded" if pair in DECODED else "as they are"
             name = f"{gpu.name}: {pair.name} {how}, {m} x {columns} x {32 * blocks}"
             found[name] = described(problem, choose(problem, device=gpu), gpu)
     return found | dict(by_rows())
+
+
+def splits(blocks: int) -> tuple[int, ...]:
+    """Numbers of parts that K may be cut into."""
+    return tuple(n for n in range(2, 17) if blocks % n == 0 and blocks // n >= 8)
 
 
 def by_rows() -> Iterator[tuple[str, str]]:
@@ -70,6 +75,7 @@ def by_rows() -> Iterator[tuple[str, str]]:
         problem = Problem(
             rows=1, columns=5760, blocks=90, bits=pair.bits, parts=pair.parts, halves=halves,
             groups=32 if experts else 1, experts=experts, width=5760 // halves,
+            splits=() if experts else splits(90),
         )  # fmt: skip
         found = choose_by_rows(problem, chosen_experts=experts > 0)
         parts = [described(replace(problem, rows=64), each, GFX950) for each in found.schedules]
@@ -85,6 +91,8 @@ def described(problem: Problem, schedule: GpuSchedule, gpu: Gpu) -> str:
     text = f"{schedule.transport} of {schedule.instruction.rows}, tiles {tiles}, waves {waves}"
     if schedule.transport != "stream":
         text += f", {schedule.stages} stages of {schedule.k_steps}"
+    if schedule.splits > 1:
+        text += f", {schedule.splits} splits"
     return f"{text}: {cost(problem, schedule, gpu):.0f} clocks"
 
 

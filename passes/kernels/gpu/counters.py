@@ -1,0 +1,42 @@
+"""The counters of products whose workgroups share K: zeros that each product leaves as it found.
+
+%zeros = flow.tensor.splat(0) : tensor<Nxi32>            once in a function
+%parts, %y, %after = flow.dispatch @product(.., %zeros)  %after in place of %zeros
+flow.dispatch @next(.., %after)                          so two never count at a time
+"""
+
+from __future__ import annotations
+
+from iree.compiler import ir
+
+from mxc.dialects.generic import constant
+from mxc.passes.kernels.gpu.ring.split import COUNTERS
+from mxc.passes.kernels.vectors import i32
+
+
+class Counters:
+    """The counters of each block of operations."""
+
+    def __init__(self) -> None:
+        """Start without counters."""
+        self._zeros: dict[ir.Block, ir.Value] = {}
+
+    def of(self, block: ir.Block) -> ir.Value:
+        """Zeros for a product of a block: i32 [N]. `hand_on` must follow the last product."""
+        if block not in self._zeros:
+            with ir.InsertionPoint.at_block_begin(block), ir.Location.unknown():
+                kind = ir.RankedTensorType.get([COUNTERS], i32())
+                zero = constant(0, i32())
+                made = ir.Operation.create("flow.tensor.splat", results=[kind], operands=[zero])
+            self._zeros[block] = made.result
+        return self._zeros[block]
+
+    def hand_on(self) -> None:
+        """Give each product what the one before it left: its only result of this type."""
+        for block, zeros in self._zeros.items():
+            last = zeros
+            for op in block.operations:
+                for place, operand in enumerate(op.operands):
+                    if operand == zeros:
+                        op.operation.operands[place] = last
+                        (last,) = (each for each in op.results if each.type == zeros.type)

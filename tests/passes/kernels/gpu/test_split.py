@@ -1,0 +1,91 @@
+"""Kernels whose workgroups share K, on the simulator with its sanitizer, against numpy."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from mxc.passes.kernels.gpu.ring.split import split_side
+from tests.passes.kernels.gpu.rings import (
+    ACROSS,
+    E2M3,
+    E4M3,
+    F4,
+    NVFP4,
+    SQUARE,
+    Case,
+    Compiled,
+    compiler,
+    scaled,
+    simulate,
+)
+
+_FLOATS = Case("bf16", F4, 70, 100, 1088, waves=SQUARE, k_steps=1, stages=3, splits=2)
+_DECODED = Case(
+    NVFP4, NVFP4, 70, 100, 768, waves=SQUARE, k_steps=1, stages=2, transport="decoded", splits=3
+)
+#: Each ring; ends of rows and columns; rows of lhs that several share, blocks that share a scale;
+#: splits with a cut stage, splits of less than a span.
+CASES = [
+    Case(F4, F4, 260, 100, 2048, tiles=(1, 2), splits=4),
+    Case(E4M3, E2M3, 40, 132, 1728, waves=ACROSS, splits=3),
+    Case(F4, F4, 68, 36, 640, share=4, splits=2),
+    Case(E4M3, E4M3, 64, 68, 2048, block=128, splits=8),
+    _FLOATS,
+    replace(_FLOATS, lhs="f32", rhs=E4M3, tiles=(2, 1), k=1536, stages=2, splits=6),
+    _DECODED,
+]
+OF_GFX942 = [
+    replace(_DECODED, lhs="bf16", rhs=F4, target="gfx942"),
+    replace(_DECODED, lhs=E4M3, rhs=F4, n=68, tiles=(2, 1), target="gfx942", splits=2),
+]
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], Compiled]:
+    """The kernel of a case, compiled once."""
+    first = compiler(tmp_path_factory, CASES, texts=True)
+    other = compiler(tmp_path_factory, OF_GFX942, "gfx942", texts=True)
+    return lambda case: (first if case in CASES else other)(case)
+
+
+@pytest.mark.parametrize("case", CASES + OF_GFX942, ids=str)
+def test_as_numpy_and_clean(case: Case, compiled: Callable[[Case], Compiled]) -> None:
+    run = simulate(case, compiled(case).kernel)
+    error = np.abs(run.found - run.wanted).max() / np.abs(run.wanted).max()
+    assert error < 1e-6
+    assert not run.sanitizer.findings
+
+
+@pytest.mark.parametrize("case", [CASES[0], CASES[4], OF_GFX942[0]], ids=str)
+def test_what_waves_leave_goes_past_the_caches_of_a_die(
+    case: Case, compiled: Callable[[Case], Compiled]
+) -> None:
+    """L2 is written back before a wave counts, and what the caches have is dropped after it."""
+    text = compiled(case).assembly
+    order = [
+        text.index(name) for name in ("buffer_wbl2 sc1", "global_atomic_add", "buffer_inv sc1")
+    ]
+    assert order == sorted(order)
+    assert "vmcnt(0)" in text[order[0] : order[1]]
+
+
+def test_bits_are_those_of_any_order(compiled: Callable[[Case], Compiled]) -> None:
+    case = CASES[0]
+    first, second = (simulate(case, compiled(case).kernel).found for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize(
+    ("format", "k", "block", "splits"), [(F4, 96, 0, 2), (F4, 512, 128, 8), (E2M3, 96, 0, 3)]
+)
+def test_k_that_is_not_cut(format: str, k: int, block: int, splits: int) -> None:
+    """Parts of a block, or of a scale, or a part that begins in the middle of a load."""
+    with pytest.raises(ValueError, match=f"have no {splits} splits"):
+        split_side(scaled(format, k // 32, block), splits)
+
+
+def test_experts_do_not_share_k() -> None:
+    with pytest.raises(ValueError, match="of experts"):
+        _ = replace(CASES[0], experts=2).kernel
