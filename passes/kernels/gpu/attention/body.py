@@ -272,9 +272,8 @@ class _Body:
                 # No registers for what comes later.
                 no_reordering()
                 values = operands.load_values(block.page, block.start, step)
-            values = operands.values_of(values)
-            if careful:
-                values = [finite_only(each, decoded=self.shape.decodes) for each in values]
+            rows = operands.values_of(values)
+            values = [finite_only(row) if careful else row for row in rows]
             slots = [operands.parts(slot) for slot in operands.transposed(values)]
             for own, totals in zip(weights, mixed, strict=True):
                 for at, slot in enumerate(slots):
@@ -358,7 +357,7 @@ class _Body:
     def _query_parts(self, row: LaneRow) -> Iterator[Parts]:
         """The bf16 of each chunk of a row, one after the other: whether an element is finite takes
         two scalar registers."""
-        for each in list(self.operands.query(row)):
+        for each in self.operands.query(row):
             parts = bf16_parts(pinned([each])[0], _F32_PARTS)
             kind, words = parts[0].type, self.shape.run // 2
             made = pinned([bitcast(part, i32(), words) for part in parts])

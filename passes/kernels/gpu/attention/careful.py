@@ -20,7 +20,18 @@ from mxc.passes.kernels.gpu.attention.softmax import in_all, number, zero
 from mxc.passes.kernels.gpu.attention.wave import LaneRow
 from mxc.passes.kernels.gpu.fragments import FRAGMENT
 from mxc.passes.kernels.gpu.lanes import short, unknown_zero
-from mxc.passes.kernels.vectors import bitcast, elements, f32, i32, index, lanes_of, loop, of, splat
+from mxc.passes.kernels.vectors import (
+    bitcast,
+    elements,
+    f32,
+    i32,
+    index,
+    lanes_of,
+    loop,
+    of,
+    part_of,
+    splat,
+)
 
 #: Adds the products of a key's elements and of a query's f32 [run] to scores.
 Product = Callable[[ir.Value, ir.Value, ir.Value], ir.Value]
@@ -39,8 +50,12 @@ def scores_of_any(
     with loop(index(0), index(shape.chunks), index(1), begun) as (chunk, given, op):
         query = operands.query_chunk(row, chunk)
         keys = [operands.key_chunk(block, tile, chunk) for tile in range(tiles)]
-        pairs = zip(keys, given, strict=True)
-        scf.YieldOp([product(key, query, total) for key, total in pairs])
+        found = []
+        for key, total in zip(keys, given, strict=True):
+            found.append(product(key, query, total))
+            # Whether a part of a float is infinite takes a mask for each element.
+            no_reordering()
+        scf.YieldOp(found)
     scores = list(op.results)
     exact = _exact_scores(operands, row, block)
     return [
@@ -75,17 +90,32 @@ def _keys(shape: GpuAttention, group: ir.Value) -> Iterator[ir.Value]:
             yield group * shape.sums + (tile + place)
 
 
-def finite_only(values: ir.Value, *, decoded: bool) -> ir.Value:
-    """A vector whose elements are zero where they are not finite. `decoded`: an even number of
-    bf16 that have just been decoded."""
+def finite_only(values: ir.Value) -> ir.Value:
+    """A vector of floats whose elements are zero where they are not finite.
+
+    Of 16 bits each: those that are built later come later, as a mask for each element of a block
+    would take more scalar registers than there are. f32 would fill the vector registers if all of
+    a block were looked at first.
+    """
     kind = ir.VectorType(values.type)
-    if decoded:
-        # Else LLVM would compare what is decoded, and hold a mask for each element.
-        words = pinned(elements(bitcast(values, i32(), kind.shape[0] // 2)))
-        whole = vector.from_elements(of(i32(), len(words)), words)
-        values = bitcast(whole, kind.element_type, kind.shape[0])
     nothing = splat(0.0, kind.element_type, kind.shape[0])
-    return arith.select(_finite(extended(values)), values, nothing)
+    if kind.element_type == f32():
+        return arith.select(_finite(values), values, nothing)
+    # Else LLVM would compare what is decoded, and hold half a register for each element.
+    values = _pinned(values)
+    values = _pinned(arith.select(_finite(extended(values)), values, nothing))
+    no_reordering()
+    return values
+
+
+def _pinned(values: ir.Value) -> ir.Value:
+    """A vector of 16 bits an element, pinned in whole registers."""
+    kind, count = ir.VectorType(values.type).element_type, lanes_of(values)
+    if count % 2:
+        values = vector.shuffle(values, values, [*range(count), count - 1])
+    words = pinned(elements(bitcast(values, i32(), lanes_of(values) // 2)))
+    whole = vector.from_elements(of(i32(), len(words)), words)
+    return part_of(bitcast(whole, kind, 2 * len(words)), 0, count)
 
 
 def with_the_others(
@@ -118,13 +148,16 @@ def _with_key(
     shape, columns = operands.shape, []
     nothing = arith.cmpf(arith.CmpFPredicate.OEQ, weight, number(0.0))
     none = zero(shape.slots)
-    for place in range(shape.sums):
-        row = operands.lane.group * shape.sums + place
-        at = operands.first + row * shape.slots
-        values = extended(operands.elements(block, key, at, shape.slots))
+    rows = [operands.lane.group * shape.sums + place for place in range(shape.sums)]
+    places = [operands.first + row * shape.slots for row in rows]
+    loaded = [operands.load(block, key, at, shape.slots) for at in places]
+    for each in loaded:
+        values = extended(operands.decoded(each, shape.slots))
         # Of finite values nothing is added: a weight that is infinite or NaN is in the sums.
         values = arith.select(_finite(values), none, values)
         columns.append(elements(arith.select(nothing, none, values)))
+        # A mask for each element: not of all of these keys at once.
+        no_reordering()
     return [
         math.fma(in_all(weight, before), vector.from_elements(before.type, list(own)), before)
         for own, before in zip(zip(*columns, strict=True), sums, strict=True)

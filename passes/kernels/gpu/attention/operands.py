@@ -122,9 +122,10 @@ class WaveOperands:
     lane: Lane
 
     def query(self, row: LaneRow) -> Iterator[ir.Value]:
-        """f32 [run] of the row, chunk by chunk along D."""
-        for chunk in range(self.shape.chunks):
-            yield self._query(self.bounded_queries, row, index(chunk))
+        """f32 [run] of the row, chunk by chunk along D; so many are loaded before the first."""
+        chunks, count = range(self.shape.chunks), self.shape.queries_at_once
+        for group in (chunks[first : first + count] for first in chunks[::count]):
+            yield from [self._query(self.bounded_queries, row, index(chunk)) for chunk in group]
 
     def query_chunk(self, row: LaneRow, chunk: ir.Value) -> ir.Value:
         """f32 [run] of the row.
@@ -210,30 +211,33 @@ class WaveOperands:
                 found.append(load_words(block.scales, [self._scale(first, at)], _QUAD))
         return found
 
-    def values_of(self, loaded: Sequence[ir.Value]) -> list[ir.Value]:
-        """What was loaded: [slots] of each key."""
-        if self.shape.packed is None:
-            return list(loaded)
-        if not self.shape.scaled:
-            return [self._decoded(key, self.shape.slots, None) for key in loaded]
-        found = []
-        for quad in range(0, len(loaded), _QUAD + 1):
-            *keys, scales = loaded[quad : quad + _QUAD + 1]
-            word = vector.extract(scales, [], [0])
+    def values_of(self, loaded: Sequence[ir.Value]) -> Iterator[ir.Value]:
+        """What was loaded: [slots] of each key, decoded where it is taken."""
+        size = _QUAD + self.shape.scaled
+        for quad in range(0, len(loaded), size):
+            keys, scales = loaded[quad : quad + _QUAD], loaded[quad + _QUAD : quad + size]
+            word = vector.extract(scales[0], [], [0]) if scales else None
             for place, key in enumerate(keys):
-                scale = byte_of(word, place)
-                found.append(self._decoded(key, self.shape.slots, scale))
-        return found
+                scale = None if word is None else byte_of(word, place)
+                yield self.decoded((key, scale), self.shape.slots)
 
-    def elements(self, block: KeyTile, key: ir.Value, at: ir.Value, count: int) -> ir.Value:
-        """So many elements from `at` on of a key of a block, or of its value; of one scale."""
-        loaded = self._load_elements(block, [key, at], count)
-        if self.shape.packed is None:
-            return loaded
+    def load(
+        self, block: KeyTile, key: ir.Value, at: ir.Value, count: int
+    ) -> tuple[ir.Value, ir.Value | None]:
+        """So many elements from `at` on of a key of a block, or of its value, and their scale."""
         scale = None
         if block.scales is not None:
             scale = memref.LoadOp(block.scales, [self._scale(key, at)]).result
-        return self._decoded(loaded, count, scale)
+        return self._load_elements(block, [key, at], count), scale
+
+    def decoded(self, loaded: tuple[ir.Value, ir.Value | None], count: int) -> ir.Value:
+        """What `load` gave."""
+        elements, scale = loaded
+        return elements if self.shape.packed is None else self._decoded(elements, count, scale)
+
+    def elements(self, block: KeyTile, key: ir.Value, at: ir.Value, count: int) -> ir.Value:
+        """So many elements from `at` on of a key of a block, of one scale."""
+        return self.decoded(self.load(block, key, at, count), count)
 
     def _decoded(self, words: ir.Value, count: int, scale: ir.Value | None) -> ir.Value:
         format, unit = self.shape.packed, self.shape.instruction.unit

@@ -121,6 +121,11 @@ class GpuAttention(PagedAttention):
         return min(self.chunks, max(1, self.chunks * self._most // 8 // registers))
 
     @property
+    def queries_at_once(self) -> int:
+        """Chunks of the f32 of a row of queries that are loaded at once, in half of registers."""
+        return self._most // (2 * self.run)
+
+    @property
     def ahead(self) -> bool:
         """Whether registers have room for keys of a block while those of another are used."""
         return self.at_once == self.chunks

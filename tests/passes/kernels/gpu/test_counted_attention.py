@@ -117,11 +117,20 @@ def test_zeros_are_used_once(watched: Callable[..., Any]) -> None:
     np.testing.assert_array_equal(np.asarray(first), np.asarray(second))
 
 
-@pytest.mark.parametrize(("target", "group"), [("gfx950", 3), ("gfx942", 8)])
-def test_registers_are_enough(target: str, group: int, tmp_path: Path) -> None:
-    """Heads of Granite 3.1 3B-A800M and gpt-oss: strict refuses kernels that keep registers in
-    memory."""
-    (tmp_path / "counted.mlir").write_text(counted_attention.program(Case(8, group, 64)))
+@pytest.mark.parametrize(
+    ("target", "case"),
+    [
+        ("gfx950", Case(8, 3, 64)),
+        ("gfx942", Case(8, 8, 64)),
+        ("gfx1250", Case(8, 8, 64)),
+        ("gfx1250", Case(8, 2, 256, cap=50.0, reach=4096)),
+    ],
+    ids=str,
+)
+def test_registers_are_enough(target: str, case: Case, tmp_path: Path) -> None:
+    """Heads of Granite 3.1 3B-A800M, gpt-oss and Gemma 2: strict refuses kernels that keep
+    registers in memory."""
+    (tmp_path / "counted.mlir").write_text(counted_attention.program(case))
     output = tmp_path / "counted.mxc"
     mxc.compile(tmp_path / "counted.mlir", target=target, output=output, strict=True)
 
