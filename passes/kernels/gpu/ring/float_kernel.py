@@ -171,6 +171,8 @@ class DenseRing(_FloatProduct):
         schedule, (m, n) = self.schedule, self.schedule.tiles
         if m * n > _TILES:
             raise ValueError(f"{schedule}: a wave has registers for {_TILES} tiles")
+        if self.splits > 1:
+            raise ValueError(f"{schedule}: the bits of dense rows do not depend on a schedule")
         if self.out is not None:
             raise ValueError(f"{schedule}: a tile of {ROWS} columns has no whole block")
         if self.decoded is None or self.lhs.parts(self.decoded) > 1:

@@ -6,6 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from mxc.passes.kernels.gpu.dense.spans import STAGE
+from mxc.passes.kernels.gpu.floats import FloatBlocks
+from mxc.passes.kernels.gpu.fragments import TileInstruction
+from mxc.passes.kernels.gpu.ring.float_kernel import DenseRing
 from mxc.passes.kernels.gpu.ring.split import split_side
 from tests.passes.kernels.gpu.rings import (
     ACROSS,
@@ -84,6 +88,13 @@ def test_k_that_is_not_cut(format: str, k: int, block: int, splits: int) -> None
     """Parts of a block, or of a scale, or a part that begins in the middle of a load."""
     with pytest.raises(ValueError, match=f"have no {splits} splits"):
         split_side(scaled(format, k // 32, block), splits)
+
+
+def test_dense_products_do_not_share_k() -> None:
+    blocks, schedule = FloatBlocks("bf16", False, 8), _FLOATS.kernel.schedule
+    dense = replace(schedule, instruction=TileInstruction(16), k_steps=STAGE)
+    with pytest.raises(ValueError, match="bits of dense rows"):
+        DenseRing(blocks, blocks, 1, 64, 64, 0, dense, decoded="bf16")
 
 
 def test_experts_do_not_share_k() -> None:
