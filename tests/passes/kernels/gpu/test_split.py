@@ -2,10 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
+from iree.compiler import ir
+from iree.compiler.dialects import func
 
+from mxc.dialects.boundary import unpack
+from mxc.dialects.context import new_context
+from mxc.dialects.scaled import scaled_contraction
 from mxc.passes.kernels.gpu.dense.spans import STAGE
 from mxc.passes.kernels.gpu.floats import FloatBlocks
 from mxc.passes.kernels.gpu.fragments import TileInstruction
@@ -21,7 +27,9 @@ from tests.passes.kernels.gpu.rings import (
     Case,
     Compiled,
     compiler,
+    floats,
     scaled,
+    side,
     simulate,
 )
 
@@ -88,6 +96,44 @@ def test_k_that_is_not_cut(format: str, k: int, block: int, splits: int) -> None
     """Parts of a block, or of a scale, or a part that begins in the middle of a load."""
     with pytest.raises(ValueError, match=f"have no {splits} splits"):
         split_side(scaled(format, k // 32, block), splits)
+
+
+def program() -> str:
+    """Two products of the same rows, [70, 512] by [96, 512]: one counts after the other."""
+    with new_context(), ir.Location.unknown():
+        module = ir.Module.create()
+        byte, bf16 = ir.IntegerType.get_signless(8), ir.BF16Type.get()
+        weights = [
+            ir.RankedTensorType.get([96, 16, 16], byte),
+            ir.RankedTensorType.get([96, 16], byte),
+        ]
+
+        def body(x: ir.Value, *given: ir.Value) -> list[ir.Value]:
+            f4, e8 = ir.Type.parse("f4E2M1FN"), ir.Type.parse("f8E8M0FNU")
+            pairs = zip(given[::2], given[1::2], strict=True)
+            return [scaled_contraction(x, unpack(w, f4), rhs_scale=unpack(s, e8)) for w, s in pairs]
+
+        with ir.InsertionPoint(module.body):
+            kinds = [ir.RankedTensorType.get([70, 16, 32], bf16), *weights, *weights]
+            func.FuncOp.from_py_func(*kinds, name="both")(body)
+        return str(module)
+
+
+def test_products_count_one_after_the_other(watched: Callable[..., Any]) -> None:
+    fields = {"instruction": 32, "tiles": [1, 1], "waves": [2, 2, 1], "transport": "ring"}
+    schedule = {"n": 96, "k": 512, "schedule": fields | {"stages": 3, "k_steps": 1, "splits": 2}}
+    made = watched(program(), [schedule])
+    rng = np.random.default_rng(5)
+    x, left = floats(rng, "bf16", 70, 512)
+    sides = [side(rng, F4, 96, 512) for _ in range(2)]
+    codes = [each.view(np.int8) for w, s, _ in sides for each in (w.reshape(96, 16, 16), s)]
+    found = made.call("both", x.reshape(70, 16, 32), *codes, kernels=2)
+    for result, (_, _, right) in zip(found, sides, strict=True):
+        wanted = left @ right.T
+        error = np.abs(result.view(np.float32).reshape(wanted.shape) - wanted).max()
+        assert error < 1e-6 * np.abs(wanted).max()
+    first, second = (each[0].name for each in made.seen)
+    assert first == second
 
 
 def test_dense_products_do_not_share_k() -> None:
