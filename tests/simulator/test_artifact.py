@@ -133,6 +133,13 @@ def test_logits_are_those_of_the_cpu(tiny: dict[str, Path]) -> None:
     assert (logits["simulator"].argmax(axis=1) == logits["cpu"].argmax(axis=1)).all()
 
 
+def test_attention_stores_what_the_product_after_it_reads(tiny: dict[str, Path]) -> None:
+    """The output projection multiplies bf16, and reads no f32."""
+    report = json.loads((tiny["simulator"] / "report.json").read_text())
+    (product,) = (each for each in report["matmuls"] if each["name"].endswith("o_proj"))
+    assert product["kernel"].startswith("mxc_bf16_bf16_")
+
+
 @pytest.mark.parametrize(
     ("target", "activations", "steps"), [("gfx950", "bf16", 2**-7), ("gfx942", "mxfp4", 2**-4)]
 )

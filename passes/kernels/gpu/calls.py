@@ -8,6 +8,7 @@ from typing import get_args
 from iree.compiler import ir
 
 from mxc.dialects.amdgpu import BEYOND
+from mxc.dialects.attention import ATTENTION
 from mxc.dialects.contraction import Contraction, OperandFormat
 from mxc.dialects.named_operations import is_call
 from mxc.dialects.reasons import Reason
@@ -32,6 +33,7 @@ from mxc.passes.kernels.gpu.fragments import BLOCK, TileInstruction
 from mxc.passes.kernels.gpu.sides import ScaledBlocks
 from mxc.passes.kernels.operands import ScaledOperand, operand
 from mxc.passes.kernels.reshapes import scalars_of
+from mxc.passes.kernels.roundings import rounding_of
 from mxc.passes.kernels.sources import Format
 from mxc.passes.kernels.values import producer
 from mxc.targets.amd import GFX950
@@ -217,10 +219,13 @@ def _too_far(op: ir.Operation, size: int) -> bool:
 def _is_fused(value: ir.Value) -> bool:
     """Whether a rounding of this becomes a part of the dispatch that computes it.
 
-    It does not of what a kernel for a named operation computes, but for a norm, or of an argument.
+    It does not of an argument, or of what a kernel for a named operation computes, but for a norm,
+    and attention that nothing else reads.
     """
     op = producer(value)
-    return op is not None and (op.name != "util.call" or is_call(op, ROW_NORM))
+    if op is None or op.name != "util.call":
+        return op is not None
+    return is_call(op, ROW_NORM) or (is_call(op, ATTENTION) and rounding_of(op) is not None)
 
 
 def _side(side: OperandFormat, k: int, unit: MatrixUnit) -> ScaledBlocks | Reason:
