@@ -209,6 +209,8 @@ class Body:
             if ahead is None:
                 for k_step in range(count):
                     totals = self.product.add(totals, lhs, rhs, k_step)
+                    if in_turn:
+                        no_reordering()
                 return totals
             # Those of a k-step are asked for one before, in this order: LLVM would wait for each.
             at = step(iteration)
@@ -224,6 +226,7 @@ class Body:
             return totals
 
         late = self.kernel.late
+        in_turn = self._in_turn and iterations > 2
         # Waves of 32 have no registers for floats of two k-steps, nor have those that hold sums.
         ahead: FloatSide | None = None
         if isinstance(self.lhs, FloatSide) and late[0] and not self.lhs.sums:
@@ -251,6 +254,16 @@ class Body:
                 no_reordering()
         last = index(iterations - 1)
         return multiply(totals, last, own(last, lhs, rhs, masked=ragged), masked=ragged)
+
+    @property
+    def _in_turn(self) -> bool:
+        """Whether a k-step ends before the next one begins: of two sides that integers decode, one
+        of 8 bits, LLVM would decode all of a step at once, for which there are no registers where
+        the next step is loaded meanwhile."""
+        sides, unit = (self.kernel.lhs, self.kernel.rhs), self.instruction.unit
+        packed = [side.bits for side in sides if isinstance(side, ScaledBlocks)]
+        integers = self.kernel.decoded is not None and not unit.converts
+        return integers and len(packed) == 2 and max(packed) == 8 and unit.lanes == LANES
 
     def _add_up(self, totals: list[ir.Value]) -> None:
         """Sum over the waves along K through shared memory; tiles are shared out among them."""
