@@ -192,7 +192,7 @@ def pinned(values: Sequence[ir.Value], registers: Literal["v", "a"] = "v") -> li
 
     Until instruction selection, operations without memory access are ordered by their operands
     only, so `no_reordering` alone does not hold them. `registers`: vector ("v") or accumulation
-    ("a") registers.
+    ("a") registers; where a lane may have 1024, LLVM gives such statements the first 256.
 
     ValueError for a vector of one element, which LLVM passes wrongly: its element can be given.
     """

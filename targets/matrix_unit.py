@@ -95,22 +95,26 @@ def scaled(
 class MatrixUnit:
     """The matrix instructions of one GPU.
 
-    `family`: the operation of MLIR's dialect amdgpu. `scaled_bits`: element widths for which the
-    place of the scales in a square instruction is known; other widths are decoded. `converts`: the
-    GPU has v_cvt_scalef32_*, which convert scaled elements to bf16. `extends_fnuz`: it has
-    v_cvt_pk_f32_fp8 and v_cvt_pk_f32_bf8, which read FNUZ numbers. `swaps`: it has
-    v_permlane16_swap and v_permlane32_swap, which exchange groups of lanes. `dma`: bytes per lane
-    of a load straight to LDS, 0 where such loads are not used.
+    `family`: the operation of MLIR's dialect amdgpu. `registers`: vector registers that a lane may
+    have, accumulation registers included. `scaled_bits`: element widths for which the place of the
+    scales in a square instruction is known; other widths are decoded. `converts`: the
+    GPU has v_cvt_scalef32_*, which convert scaled elements to bf16. `rounds`: it has
+    v_cvt_pk_bf16_f32, which rounds f32. `extends_fnuz`: it has v_cvt_pk_f32_fp8 and
+    v_cvt_pk_f32_bf8, which read FNUZ numbers. `swaps`: it has v_permlane16_swap and
+    v_permlane32_swap, which exchange groups of lanes. `dma`: bytes per lane of a load straight to
+    LDS, 0 where such loads are not used.
     """
 
     family: Literal["mfma", "wmma"]
     lanes: int
+    registers: int
     run: int
     instructions: tuple[MatrixInstruction, ...]
     source: str
     replicated: bool = False
     scaled_bits: tuple[int, ...] = ()
     converts: bool = False
+    rounds: bool = False
     extends_fnuz: bool = False
     swaps: bool = False
     dma: int = 0

@@ -33,6 +33,7 @@ GFX1151 = Gpu(
     matrix=MatrixUnit(
         family="wmma",
         lanes=32,
+        registers=256,
         run=1,
         replicated=True,
         instructions=(MatrixInstruction("v_wmma_f32_16x16x16_bf16", 32),),

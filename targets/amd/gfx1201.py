@@ -31,6 +31,7 @@ GFX1201 = Gpu(
     matrix=MatrixUnit(
         family="wmma",
         lanes=32,
+        registers=256,
         run=8,
         instructions=(MatrixInstruction("v_wmma_f32_16x16x16_bf16", 16),),
         source="AMD RDNA4 ISA guide, 7.9",

@@ -6,7 +6,7 @@ VOP3PInstructions.td ("scale" has blocks of 32, "scale16" of 16); clocks: LLVM S
 GFX1250SpeedModel (XDL of two passes). Layouts of elements and scales: Triton's
 LinearLayoutConversions.cpp, wmmaDotOperandToLinearLayout and AMDWmmaEncodingAttr (version 3), and
 its tests. These have no 6-bit layouts, and no other source of them was found: 6-bit elements are
-decoded.
+decoded. Registers of a lane: LLVM GCNSubtarget.h, has1024AddressableVGPRs.
 """
 
 from mxc.targets.compute_unit import ComputeUnit
@@ -36,6 +36,7 @@ GFX1250 = Gpu(
     matrix=MatrixUnit(
         family="wmma",
         lanes=32,
+        registers=1024,
         run=8,
         instructions=(
             MatrixInstruction("v_wmma_f32_16x16x32_bf16", 8),
@@ -45,6 +46,7 @@ GFX1250 = Gpu(
             scaled("v_wmma_scale16_f32_32x16x128_f4", block=16, elements=_F4),
         ),
         scaled_bits=(4, 8),
+        rounds=True,
         source="Triton, LinearLayoutConversions.cpp; LLVM VOP3PInstructions.td",
     ),
     source="LLVM AMDGPU VOP3PInstructions.td, AMDGPUBaseInfo.cpp; IREE KnownTargets.cpp (gfx1250)",

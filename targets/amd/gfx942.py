@@ -32,6 +32,7 @@ GFX942 = Gpu(
     matrix=MatrixUnit(
         family="mfma",
         lanes=64,
+        registers=512,
         run=4,
         instructions=(
             MatrixInstruction("v_mfma_f32_16x16x16_bf16", 16),

@@ -35,6 +35,7 @@ GFX950 = Gpu(
     matrix=MatrixUnit(
         family="mfma",
         lanes=64,
+        registers=512,
         run=4,
         instructions=(
             MatrixInstruction("v_mfma_f32_16x16x32_bf16", 16),
@@ -44,6 +45,7 @@ GFX950 = Gpu(
         ),
         scaled_bits=(4, 6, 8),
         converts=True,
+        rounds=True,
         swaps=True,
         dma=16,
         source="AMD CDNA4 ISA guide, 7.1",

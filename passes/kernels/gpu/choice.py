@@ -12,8 +12,8 @@ from mxc.dialects.expert_groups import FEW_ROWS, MANY_ROWS
 from mxc.passes.kernels.gpu.cost import Problem, cost, padding, result_tiles
 from mxc.passes.kernels.gpu.dense.spans import ROWS, STAGE, Spans
 from mxc.passes.kernels.gpu.float_scales import factors_of_step, sums_of
+from mxc.passes.kernels.gpu.floats import loaded_ahead
 from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT, K_STEPS, TileInstruction
-from mxc.passes.kernels.gpu.lanes import LANES
 from mxc.passes.kernels.gpu.output import tiles_of
 from mxc.passes.kernels.gpu.ring.decoded_mainloop import SLOTS
 from mxc.passes.kernels.gpu.ring.decoded_side import BLOCK_BYTES
@@ -30,9 +30,10 @@ TRANSPORTS: tuple[Transport, ...] = get_args(Transport)
 _ALONG_K = (8, 4, 4, 4)
 #: Registers that a streaming kernel may be estimated to take: with more LLVM 24 was seen to spill.
 _REGISTERS = 400
-#: The same where sides are decoded by integers, by the lanes of a wave.
-_DECODING = {64: 345, 32: 180}
-#: The same of a dense product.
+#: The same where sides are decoded by integers, by the registers that a lane may have. With more
+#: than half of 1024 a wave would be alone on its SIMD.
+_DECODING = {256: 180, 512: 345, 1024: 345}
+#: The same of a dense product, by the lanes of a wave.
 _DENSE = {64: 345, 32: 130}
 #: Tiles of a wave that has a span of a dense product, and of one that has them all, in a ring.
 _FEW = 4
@@ -89,7 +90,7 @@ def choose(
 
     unit = device.matrix
     decodes = problem.parts and not unit.converts
-    most = _DECODING[unit.lanes] if decodes else _REGISTERS
+    most = _DECODING[unit.registers] if decodes else _REGISTERS
     if problem.is_dense:
         most = _DENSE[unit.lanes]
     known = [s for s in candidates(problem, device) if s.transport in transports]
@@ -202,8 +203,8 @@ def registers(problem: Problem, schedule: GpuSchedule) -> int:
     if problem.parts and not schedule.instruction.unit.converts:
         left = m * (lhs + 2)
         if problem.is_float:
-            # Those of a k-step, and in waves of 64 of the next one.
-            ahead = schedule.instruction.unit.lanes == LANES
+            # Those of a k-step, and of the next one.
+            ahead = loaded_ahead(schedule.instruction.unit)
             left = (1 + ahead) * m * lhs // K_STEPS
         right = n * (2 * rhs + 2 + _DECODED)
         return totals + left + right + _DECODED + (problem.parts - 1) * _PART

@@ -35,10 +35,13 @@ from mxc.passes.kernels.vectors import (
     splat,
     upper_halves,
 )
+from mxc.targets.matrix_unit import MatrixUnit
 
 #: Runs of 8 floats that are rounded at once by integers: whether one is a number takes two scalar
 #: registers.
 _AT_ONCE = 2
+#: Registers of a lane that has none for floats of two k-steps.
+_FEW = 256
 #: Bytes of a load.
 _LOAD = 16
 #: Bits of a float that are those of a bf16.
@@ -138,7 +141,7 @@ class FloatSide:
         steps = len(loaded) // (len(self.rows) * count)
         start = (tile * steps + k_step % steps) * count
         runs = self._runs(loaded[start : start + count])
-        if not self.kind.rounded or self.instruction.unit.converts or len(self.rows) == 1:
+        if not self.kind.rounded or self.instruction.unit.rounds or len(self.rows) == 1:
             return [self.split(each) for each in runs]
         found = []
         for first in range(0, len(runs), _AT_ONCE):
@@ -199,6 +202,11 @@ class DenseSide(FloatSide):
         count = self._part // _LOAD
         start = k_step * self.loads + tile * count
         return self._runs(loaded[start : start + count])
+
+
+def loaded_ahead(unit: MatrixUnit) -> bool:
+    """Whether floats of a k-step are loaded while those of the one before are multiplied."""
+    return unit.registers > _FEW
 
 
 def split_floats(kind: FloatBlocks, floats: ir.Value, register: Register) -> list[ir.Value]:

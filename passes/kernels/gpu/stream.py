@@ -31,9 +31,9 @@ from mxc.passes.kernels.carried import values_of, with_values
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.gpu.contraction import GpuContraction
 from mxc.passes.kernels.gpu.contraction_buffers import ContractionBuffers, Quad
-from mxc.passes.kernels.gpu.floats import DenseSide, FloatBlocks, FloatSide
+from mxc.passes.kernels.gpu.floats import DenseSide, FloatBlocks, FloatSide, loaded_ahead
 from mxc.passes.kernels.gpu.fragments import QUAD
-from mxc.passes.kernels.gpu.lanes import LANES, Lane, lane_of
+from mxc.passes.kernels.gpu.lanes import Lane, lane_of
 from mxc.passes.kernels.gpu.output import BlockOutput
 from mxc.passes.kernels.gpu.products import DecodedProduct, ScaledProduct, SummedProduct
 from mxc.passes.kernels.gpu.sides import Loaded, ScaledBlocks, ScaledSide, clamped
@@ -227,10 +227,10 @@ class Body:
 
         late = self.kernel.late
         in_turn = self._in_turn and iterations > 2
-        # Waves of 32 have no registers for floats of two k-steps, nor have those that hold sums.
+        # Waves that hold sums have no registers for floats of two k-steps.
         ahead: FloatSide | None = None
         if isinstance(self.lhs, FloatSide) and late[0] and not self.lhs.sums:
-            ahead = self.lhs if self.instruction.unit.lanes == LANES else None
+            ahead = self.lhs if loaded_ahead(self.instruction.unit) else None
         lhs, rhs = load(index(0), masked=ragged and iterations == 1)
         if iterations > 2:
             held = totals, lhs, rhs

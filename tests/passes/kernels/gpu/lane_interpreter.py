@@ -390,6 +390,11 @@ class _Workgroups(LaneMoves, LaneAddresses):
             return found[0] or found[1]
         return [np.where(taken[:, None], a, b) for a, b in zip(*found, strict=True)]
 
+    def scf_index_switch(self, op: Operation, chosen: Array) -> list[Any]:
+        """All lanes choose alike; the first region is for other numbers than those of the rest."""
+        numbers, own = list(op.attributes["cases"]), int(chosen[0, 0])
+        return self.run(op.regions[1 + numbers.index(own) if own in numbers else 0][0])
+
 
 def _strides(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(int(n) for n in np.cumprod([1, *reversed(shape[1:])])[::-1])

@@ -241,6 +241,7 @@ def test_products(target: str, number: int, products: dict[str, Compiled]) -> No
         ("gfx950", (16, 16, 16384, "bf16", "mxint8"), 256),
         ("gfx942", (144, 1536, 7168, ROUNDED, E4M3), 512),
         ("gfx942", (1, 64, 16384, E4M3, E4M3), 256),
+        ("gfx1250", (144, 2880, 4096, ROUNDED, E4M3), 512),
     ],
 )
 def test_registers_are_enough(
@@ -250,8 +251,9 @@ def test_registers_are_enough(
     resources: Callable[[str, str], dict[str, Resources]],
 ) -> None:
     """Where an iteration leaves a step of two loads to the next one, no byte of it has a register
-    of its own; where rows are rounded by integers, few elements have a condition at once; and where
-    both sides are decoded by integers, one k-step ends before the next one begins."""
+    of its own; where rows are rounded by integers, few elements have a condition at once; where an
+    instruction rounds them, they are not held in the few that inline assembly has; and where both
+    sides are decoded by integers, one k-step ends before the next one begins."""
     (found,) = resources(program(main=case), target).values()
     assert found.spills == found.scratch_bytes == 0
     assert found.vgpr < most

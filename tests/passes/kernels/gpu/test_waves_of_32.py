@@ -26,6 +26,7 @@ from tests.passes.kernels.gpu.test_stream import (
     F4,
     FLOATS,
     NVFP4,
+    ROUNDED,
     Array,
     operand,
     program,
@@ -48,6 +49,9 @@ CASES = [
     ("gfx1250", 3, 12, 288, E5M2, E4M3),
     ("gfx1250", 4, 16, 96, E2M3, F4),
     ("gfx1250", 4, 16, 288, "bf16", "mxint8"),
+    # Two tiles of rows, whose floats are loaded a k-step ahead.
+    ("gfx1250", 40, 36, 544, "bf16", E4M3),
+    ("gfx1250", 40, 20, 2080, ROUNDED, E4M3),
 ]
 
 
@@ -75,7 +79,8 @@ def test_products(target: str, m: int, n: int, k: int, lhs: str, rhs: str) -> No
     given: list[Array] = [w, t]
     if lhs in FLOATS:
         x = rng.normal(size=(m, k // block, block)).astype(FLOATS[lhs])
-        left = x.reshape(m, k).astype(np.float64)
+        own = x.astype(FLOATS["bf16"]) if lhs == ROUNDED else x
+        left = own.reshape(m, k).astype(np.float64)
         given.insert(0, x)
     else:
         x, s, left = operand(rng, (m, k), lhs, (117, 137))
