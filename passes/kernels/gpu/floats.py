@@ -113,6 +113,11 @@ class FloatSide:
         """Elements of a load."""
         return 8 * _LOAD // self.kind.bits
 
+    @property
+    def pins(self) -> bool:
+        """Whether few floats are rounded at once, by integers."""
+        return self.kind.rounded and not self.instruction.unit.rounds and len(self.rows) > 1
+
     def load(self, step: ir.Value, *, masked: bool, k_steps: range = range(K_STEPS)) -> Loaded:
         """One step, or some k-steps of it. `masked`: blocks that the row does not have are zero."""
         kind, group, groups = self.kind, self.lane.block, self.instruction.groups
@@ -141,7 +146,7 @@ class FloatSide:
         steps = len(loaded) // (len(self.rows) * count)
         start = (tile * steps + k_step % steps) * count
         runs = self._runs(loaded[start : start + count])
-        if not self.kind.rounded or self.instruction.unit.rounds or len(self.rows) == 1:
+        if not self.pins:
             return [self.split(each) for each in runs]
         found = []
         for first in range(0, len(runs), _AT_ONCE):

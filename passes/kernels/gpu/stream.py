@@ -190,7 +190,7 @@ class Body:
             iteration: ir.Value, lhs: Loaded, rhs: Loaded, *, masked: bool
         ) -> tuple[Loaded, Loaded]:
             at = step(iteration)
-            if late[0] and ahead is None:
+            if late[0] and in_turn is None:
                 lhs = self.lhs.load(at, masked=masked)
             rhs = rhs_side.load(at, masked=masked) if late[1] else rhs
             if isinstance(self.lhs, ScaledSide):
@@ -206,20 +206,25 @@ class Body:
         ) -> list[ir.Value]:
             lhs, rhs = held
             count = self.product.k_steps
-            if ahead is None:
+            if in_turn is None:
                 for k_step in range(count):
                     totals = self.product.add(totals, lhs, rhs, k_step)
                     if in_turn:
                         no_reordering()
                 return totals
             # Those of a k-step are asked for one before, in this order: LLVM would wait for each.
-            at = step(iteration)
-            following = ahead.load(at, masked=masked, k_steps=range(1))
+            # With few registers they are asked for when they are needed.
+            at, following = step(iteration), []
+            early = loaded_ahead(self.instruction.unit)
+            if early:
+                following = in_turn.load(at, masked=masked, k_steps=range(1))
             for k_step in range(count):
                 lhs = following
-                if k_step + 1 < count:
+                if not early:
+                    lhs = in_turn.load(at, masked=masked, k_steps=range(k_step, k_step + 1))
+                elif k_step + 1 < count:
                     more = range(k_step + 1, k_step + 2)
-                    following = ahead.load(at, masked=masked, k_steps=more)
+                    following = in_turn.load(at, masked=masked, k_steps=more)
                 no_reordering()
                 totals = self.product.add(totals, lhs, rhs, k_step)
                 no_reordering()
@@ -228,9 +233,10 @@ class Body:
         late = self.kernel.late
         in_turn = self._in_turn and iterations > 2
         # Waves that hold sums have no registers for floats of two k-steps.
-        ahead: FloatSide | None = None
+        in_turn: FloatSide | None = None
         if isinstance(self.lhs, FloatSide) and late[0] and not self.lhs.sums:
-            ahead = self.lhs if loaded_ahead(self.instruction.unit) else None
+            few = not loaded_ahead(self.instruction.unit)
+            in_turn = None if few and not self.lhs.pins else self.lhs
         lhs, rhs = load(index(0), masked=ragged and iterations == 1)
         if iterations > 2:
             held = totals, lhs, rhs

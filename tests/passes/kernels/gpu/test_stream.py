@@ -242,6 +242,7 @@ def test_products(target: str, number: int, products: dict[str, Compiled]) -> No
         ("gfx942", (144, 1536, 7168, ROUNDED, E4M3), 512),
         ("gfx942", (1, 64, 16384, E4M3, E4M3), 256),
         ("gfx1250", (144, 2880, 4096, ROUNDED, E4M3), 512),
+        ("gfx1151", (144, 2880, 4096, ROUNDED, E4M3), 256),
     ],
 )
 def test_registers_are_enough(

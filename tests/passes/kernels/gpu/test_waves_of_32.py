@@ -49,9 +49,11 @@ CASES = [
     ("gfx1250", 3, 12, 288, E5M2, E4M3),
     ("gfx1250", 4, 16, 96, E2M3, F4),
     ("gfx1250", 4, 16, 288, "bf16", "mxint8"),
-    # Two tiles of rows, whose floats are loaded a k-step ahead.
+    # Two tiles of rows, whose floats are loaded a k-step ahead; where few registers are, in turn.
     ("gfx1250", 40, 36, 544, "bf16", E4M3),
     ("gfx1250", 40, 20, 2080, ROUNDED, E4M3),
+    ("gfx1201", 40, 20, 2080, ROUNDED, E4M3),
+    ("gfx1151", 40, 20, 544, ROUNDED, F4),
 ]
 
 
