@@ -33,7 +33,7 @@ from mxc.passes.kernels.gpu.contraction import GpuContraction
 from mxc.passes.kernels.gpu.contraction_buffers import ContractionBuffers, Quad
 from mxc.passes.kernels.gpu.floats import DenseSide, FloatBlocks, FloatSide, loaded_ahead
 from mxc.passes.kernels.gpu.fragments import QUAD
-from mxc.passes.kernels.gpu.lanes import Lane, lane_of
+from mxc.passes.kernels.gpu.lanes import LANES, Lane, lane_of
 from mxc.passes.kernels.gpu.output import BlockOutput
 from mxc.passes.kernels.gpu.products import DecodedProduct, ScaledProduct, SummedProduct
 from mxc.passes.kernels.gpu.sides import Loaded, ScaledBlocks, ScaledSide, clamped
@@ -209,7 +209,7 @@ class Body:
             if in_turn is None:
                 for k_step in range(count):
                     totals = self.product.add(totals, lhs, rhs, k_step)
-                    if in_turn:
+                    if apart:
                         no_reordering()
                 return totals
             # Those of a k-step are asked for one before, in this order: LLVM would wait for each.
@@ -231,7 +231,7 @@ class Body:
             return totals
 
         late = self.kernel.late
-        in_turn = self._in_turn and iterations > 2
+        apart = self._decodes_apart and iterations > 2
         # Waves that hold sums have no registers for floats of two k-steps.
         in_turn: FloatSide | None = None
         if isinstance(self.lhs, FloatSide) and late[0] and not self.lhs.sums:
@@ -262,7 +262,7 @@ class Body:
         return multiply(totals, last, own(last, lhs, rhs, masked=ragged), masked=ragged)
 
     @property
-    def _in_turn(self) -> bool:
+    def _decodes_apart(self) -> bool:
         """Whether a k-step ends before the next one begins: of two sides that integers decode, one
         of 8 bits, LLVM would decode all of a step at once, for which there are no registers where
         the next step is loaded meanwhile."""

@@ -251,10 +251,7 @@ def test_registers_are_enough(
     most: int,
     resources: Callable[[str, str], dict[str, Resources]],
 ) -> None:
-    """Where an iteration leaves a step of two loads to the next one, no byte of it has a register
-    of its own; where rows are rounded by integers, few elements have a condition at once; where an
-    instruction rounds them, they are not held in the few that inline assembly has; and where both
-    sides are decoded by integers, one k-step ends before the next one begins."""
+    """What is loaded, decoded or rounded at once is no more than a wave has registers for."""
     (found,) = resources(program(main=case), target).values()
     assert found.spills == found.scratch_bytes == 0
     assert found.vgpr < most
