@@ -85,7 +85,7 @@ def moved_bytes(dispatch: Dispatch, call: Contraction, sizes: Sizes = STATED) ->
     results = [(v.type, sizes.result(op, at)) for at, v in enumerate(op.results)]
     total, split = 0, read_split_sums(op)
     if split is not None:
-        moved = split.moved(op, sizes)
+        moved = split.bytes(op, sizes)
         if moved is None:
             return None
         places.remove(split.counters)

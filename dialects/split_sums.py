@@ -36,11 +36,16 @@ class SplitSums:
         )
 
     @property
+    def after(self) -> int:
+        """The number of the result that are the counters."""
+        return self.parts + 1
+
+    @property
     def results(self) -> tuple[int, int]:
         """The results that the program does not read."""
-        return self.parts, self.parts + 1
+        return self.parts, self.after
 
-    def moved(self, op: ir.Operation, sizes: Sizes) -> int | None:
+    def bytes(self, op: ir.Operation, sizes: Sizes) -> int | None:
         """Bytes of the sums, once though they are written and read; None where sizes are not
         known."""
         shape = sizes.result(op, self.parts)

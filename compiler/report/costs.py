@@ -60,7 +60,7 @@ def operation_cost(
     issued = summed([*products, *[attention] * _PARTS])
     # No product has to move the sums of its splits: they are no part of the lower bound.
     split = read_split_sums(dispatch.op)
-    needed = moved if split is None else _difference(moved, split.moved(dispatch.op, sizes))
+    needed = moved if split is None else _difference(moved, split.bytes(dispatch.op, sizes))
     return OperationCost(bytes_moved=moved, flops=flops, time=_time(call, needed, issued, target))
 
 

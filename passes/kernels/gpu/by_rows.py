@@ -20,8 +20,8 @@ from iree.compiler.dialects import arith
 from mxc.passes.kernels.executables import Cases, Threads, switch_below
 from mxc.passes.kernels.extents import Buffer, Size, value_of
 from mxc.passes.kernels.gpu.contraction import GpuContraction
-from mxc.passes.kernels.gpu.ring.split import COUNTERS
-from mxc.passes.kernels.vectors import below, f32, i32
+from mxc.passes.kernels.gpu.ring.split import COUNTERS, split_buffers
+from mxc.passes.kernels.vectors import below
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,11 @@ class ByRows:
     def __post_init__(self) -> None:
         """Raise ValueError where a kernel may have more tiles than there are counters."""
         for kernel, bound in zip_longest(self.kernels, self.bounds):
+            if kernel.splits == 1:
+                continue
             rows = kernel.rows if isinstance(kernel.rows, int) else bound
-            most = None if rows is None else replace(kernel, rows=rows).split_tiles.counters
-            if kernel.splits > 1 and (most is None or most > COUNTERS):
+            most = replace(kernel, rows=rows).split_tiles.counters
+            if most is None or most > COUNTERS:
                 raise ValueError(
                     f"{kernel.schedule}: some rows have more than {COUNTERS} tiles of waves"
                 )
@@ -82,9 +84,7 @@ class ByRows:
             return first.buffers
         # A tensor of no elements would be no buffer.
         each = [k.split_tiles.elements if k.splits > 1 else 1 for k in self.kernels]
-        parts = self._by_rows(each)
-        counters = Buffer([COUNTERS], i32())
-        return [*first.operands, counters, *first.results, Buffer([parts], f32())]
+        return split_buffers(first.operands, first.results, self._by_rows(each))
 
     @property
     def workgroups(self) -> list[Size]:

@@ -175,6 +175,7 @@ def _split(problem: Problem, ring: GpuSchedule, device: Gpu) -> Iterator[GpuSche
 
 
 def _scaled_rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
+    """The rings of scaled sides, each with all of K."""
     if problem.parts and not any(problem.shared):
         # Where both cost the same, the matrix cores are busier in the first by the issue model: of
         # gfx950 0.86 and 0.96 for bf16 x f4, 0.96 and 0.88 for nvfp4 x nvfp4.

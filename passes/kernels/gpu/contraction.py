@@ -20,11 +20,11 @@ from mxc.passes.kernels.gpu.float_scales import sums_of
 from mxc.passes.kernels.gpu.floats import FloatBlocks
 from mxc.passes.kernels.gpu.lanes import long
 from mxc.passes.kernels.gpu.output import BlockOutput, tiles_of
-from mxc.passes.kernels.gpu.ring.split import COUNTERS, SplitTiles
+from mxc.passes.kernels.gpu.ring.split import SplitTiles, split_buffers
 from mxc.passes.kernels.gpu.schedule import GpuSchedule
 from mxc.passes.kernels.gpu.sides import ScaledBlocks
 from mxc.passes.kernels.rotary_writes import RotaryKernel
-from mxc.passes.kernels.vectors import below, f32, i32, when
+from mxc.passes.kernels.vectors import below, i32, when
 
 #: Index values of a call that a rotary embedding needs: the entry of keys, and pages.
 _OF_ROTARY = 2
@@ -193,8 +193,7 @@ class GpuContraction(Sized, ABC):
         """What is read and written."""
         if self.splits == 1:
             return [*self.operands, *self.results]
-        counters, parts = Buffer([COUNTERS], i32()), Buffer([self.split_tiles.elements], f32())
-        return [*self.operands, counters, *self.results, parts]
+        return split_buffers(self.operands, self.results, self.split_tiles.elements)
 
     def body(self, *buffers: ir.Value) -> None:
         """Build the body at the insertion point."""

@@ -1,8 +1,10 @@
 """The counters of products whose workgroups share K: zeros that each product leaves as it found.
 
-%zeros = flow.tensor.splat(0) : tensor<Nxi32>            once in a function
-%parts, %y, %after = flow.dispatch @product(.., %zeros)  %after in place of %zeros
-flow.dispatch @next(.., %after)                          so two never count at a time
+    %zeros = flow.tensor.splat %zero : tensor<Nxi32>
+    %y, %parts, %after = flow.dispatch @product(.., %zeros)     %after in place of %zeros
+    flow.dispatch @next(.., %after)
+
+So there is one fill in a block of operations, and two products never count at the same time.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 from iree.compiler import ir
 
 from mxc.dialects.generic import constant
+from mxc.dialects.split_sums import read_split_sums
 from mxc.passes.kernels.gpu.ring.split import COUNTERS
 from mxc.passes.kernels.vectors import i32
 
@@ -32,11 +35,13 @@ class Counters:
         return self._zeros[block]
 
     def hand_on(self) -> None:
-        """Give each product what the one before it left: its only result of this type."""
+        """Give each product what the one before it left."""
         for block, zeros in self._zeros.items():
             last = zeros
             for op in block.operations:
                 for place, operand in enumerate(op.operands):
                     if operand == zeros:
                         op.operation.operands[place] = last
-                        (last,) = (each for each in op.results if each.type == zeros.type)
+                        split = read_split_sums(op.operation)
+                        assert split is not None
+                        last = op.results[split.after]

@@ -4,23 +4,8 @@ Each wave leaves, for its piece and each row, the sums of its weights and values
 maximum and their total (sums.py). A lane has four elements of a row, and adds the pieces that its
 token sees, in their order, a few of them loaded at once. So bits do not depend on who does it when.
 
-Where there are counters, the wave of a tile of rows that is done last does it:
-
-    release; count = counter of the tile, which becomes one more
-    if all others have counted: acquire; add up
-
-Else a second kernel does (`join_pieces`).
-
-Waves of a tile are on several XCDs of gfx942 and gfx950, each of which has an L2 of its own. What
-a wave stored is in the L2 of its XCD; a load may find older bytes in its own L1 and L2. LLVM's
-memory model (User Guide for AMDGPU Backend) has these instructions for scope "agent":
-
-    fence release      buffer_wbl2 sc1, s_waitcnt vmcnt(0)      L2 written back, and waited for
-    atomicrmw          global_atomic_add .. sc0                 past L1; sc1 is for the system alone
-    fence acquire      buffer_inv sc1                           L1, and what is not coherent in L2
-
-A wave waits for the stores of all of its lanes, so that one lane counts. The fences are no part of
-the atomic: only the last wave acquires, and each releases once.
+Where there are counters, the wave of a tile of rows that is done last does it (gpu/last_wave.py),
+else a second kernel (`join_pieces`).
 """
 
 from __future__ import annotations
@@ -29,10 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, memref, rocdl, scf, vector
+from iree.compiler.dialects import arith, memref, scf, vector
 
-from mxc.dialects.amdgpu import added, bounded, fence, thread
-from mxc.dialects.generic import constant
+from mxc.dialects.amdgpu import bounded, thread
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.extents import value_of
 from mxc.passes.kernels.gpu.attention.operands import extended, part
@@ -41,8 +25,9 @@ from mxc.passes.kernels.gpu.attention.softmax import FLOOR, number, rounded, zer
 from mxc.passes.kernels.gpu.attention.sums import Sums
 from mxc.passes.kernels.gpu.attention.wave import Wave
 from mxc.passes.kernels.gpu.lanes import at_most, long
+from mxc.passes.kernels.gpu.last_wave import last_wave
 from mxc.passes.kernels.runs import first_seen, read_run
-from mxc.passes.kernels.vectors import below, choose, equal, f32, i32, index, loop, of, when
+from mxc.passes.kernels.vectors import below, equal, f32, index, loop, of, when
 
 #: Pieces that are loaded at once.
 _PIECES = 8
@@ -75,19 +60,10 @@ def join_when_last(
     with when(own.apart):
         head = workgroup(0) // shape.slices
         count = pieces_between(first_seen(shape.reach, own.position), own.position)
-        fence("release")
-
-        def count_this() -> list[ir.Value]:
-            row = head * shape.group + long(own.skipped)
-            place = long(own.token) * (shape.heads * shape.group) + row
-            flat = memref.collapse_shape(_flat(counters), counters, [[0, 1]])
-            return [added(flat, place, constant(1, i32()))]
-
-        (before,) = choose(equal(lane, 0), count_this, [constant(0, i32())])
-        before = rocdl.readfirstlane(i32(), before)
-        others = count * shape.slices + -1
-        with when(equal(before, others)):
-            fence("acquire")
+        row = head * shape.group + long(own.skipped)
+        place = long(own.token) * (shape.heads * shape.group) + row
+        flat = memref.collapse_shape(_flat(counters), counters, [[0, 1]])
+        with last_wave(flat, place, lane, count * shape.slices + -1):
             pieces = _Pieces(
                 shape, parts, sinks, result, long(own.run), long(own.token), long(count)
             )

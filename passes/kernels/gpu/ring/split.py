@@ -9,9 +9,9 @@ s multiplies every row S r + s. At its end each wave leaves its sums in memory:
     release; count = counter[tile, wave], which becomes one more
     if all others have counted: acquire; counter = 0; sums = part 0 + part 1 + ..; epilogue
 
-The last wave adds the parts in their order, so that bits do not depend on who is last. It adds what
-the same lane of the other workgroups left, and no other wave has to be there. The fences are those
-of attention/join.py. Counters are zero before and after each call.
+The last wave (gpu/last_wave.py) adds the parts in their order, so that bits do not depend on who
+is last. It adds what the same lane of the other workgroups left, and no other wave has to be there.
+Counters are zero before and after each call.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ from functools import reduce
 from typing import TypeAlias
 
 from iree.compiler import ir
-from iree.compiler.dialects import memref, rocdl, vector
+from iree.compiler.dialects import memref, vector
 
-from mxc.dialects.amdgpu import added, fence, pinned
+from mxc.dialects.amdgpu import pinned
 from mxc.dialects.generic import constant
-from mxc.passes.kernels.extents import Size, product
+from mxc.passes.kernels.extents import Buffer, Size, product
 from mxc.passes.kernels.gpu.floats import FloatBlocks
 from mxc.passes.kernels.gpu.fragments import QUAD
 from mxc.passes.kernels.gpu.lanes import LANES, Lane
+from mxc.passes.kernels.gpu.last_wave import last_wave
 from mxc.passes.kernels.gpu.parts import rows_of
 from mxc.passes.kernels.gpu.schedule import GpuSchedule
 from mxc.passes.kernels.gpu.sides import ScaledBlocks
-from mxc.passes.kernels.vectors import choose, equal, f32, i32, of, part_of, when
+from mxc.passes.kernels.vectors import equal, f32, i32, of, part_of, when
 
 #: The sums of a tile that a lane has: a vector, or vectors of four.
 TileSums: TypeAlias = ir.Value | list[ir.Value]
@@ -64,6 +65,14 @@ def is_split(side: ScaledBlocks | FloatBlocks, splits: int) -> bool:
     return rest == 0 and blocks >= _LEAST and blocks % shared == 0 and aligned
 
 
+def split_buffers(
+    operands: Sequence[Buffer], results: Sequence[Buffer], elements: Size
+) -> list[Buffer]:
+    """All buffers of a product with splits, whose parts have so many elements."""
+    counters, parts = Buffer([COUNTERS], i32()), Buffer([elements], f32())
+    return [*operands, counters, *results, parts]
+
+
 @dataclass(frozen=True)
 class SplitTiles:
     """The `tiles` of a result whose sums `schedule.splits` workgroups each have parts of."""
@@ -90,10 +99,11 @@ class SplitTiles:
     @property
     def elements(self) -> Size:
         """Elements of all parts."""
-        return product(self.tiles, self.schedule.splits * self.waves * self._of_wave)
+        return product(self.tiles, self.schedule.splits * self.waves * self.wave_floats)
 
     @property
-    def _of_wave(self) -> int:
+    def wave_floats(self) -> int:
+        """Sums of a wave."""
         return self.floats * LANES
 
 
@@ -114,20 +124,12 @@ class WavePart:
         """Leave `totals`, and `finish` the sums of all splits in the wave that is last."""
         of, lane = self.of, self.lane
         splits, counter = of.schedule.splits, self.tile * of.waves + lane.wave
-        size = splits * of.floats * LANES
+        size = splits * of.wave_floats
         parts = rows_of(self.parts, size, counter, 1, product(of.tiles, of.waves))
-        own = self.split * (of.floats * LANES)
+        own = self.split * of.wave_floats
         for place, quad in zip(self._places, _quads(totals), strict=True):
             vector.store(quad, parts, [own + place])
-        fence("release")
-
-        def count_this() -> list[ir.Value]:
-            return [added(self.counters, counter, constant(1, i32()))]
-
-        (before,) = choose(equal(lane.lane, 0), count_this, [constant(0, i32())])
-        before = rocdl.readfirstlane(i32(), before)
-        with when(equal(before, constant(splits - 1, i32()))):
-            fence("acquire")
+        with last_wave(self.counters, counter, lane.lane, constant(splits - 1, i32())):
             with when(equal(lane.lane, 0)):
                 memref.StoreOp(constant(0, i32()), self.counters, [counter])
             finish(self._added(parts))
@@ -136,7 +138,7 @@ class WavePart:
         """The sums of all splits, of each tile of a wave in fours: LLVM would look for registers
         side by side for a vector of sixteen."""
         splits, totals = self.of.schedule.splits, self.of.schedule.instruction.totals
-        each = [number * self.of.floats * LANES for number in range(splits)]
+        each = [number * self.of.wave_floats for number in range(splits)]
         step = max(1, _AHEAD // splits // totals) * (totals // QUAD)
         found: list[ir.Value] = []
         for first in range(0, len(self._places), step):
