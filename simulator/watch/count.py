@@ -31,6 +31,11 @@ WIDE_CYCLES = {(16, 1, "f32"): 32, (32, 1, "f32"): 64, (16, 1, "f64"): 64, (4, 4
 VECTOR_CYCLES = 4
 #: Bytes that LDS delivers to a compute unit in a cycle. Source: CDNA3 white paper.
 LDS_BYTES = 128
+#: Bytes of a line of the L1 of vector loads. Source: CDNA3 white paper.
+LINE = 128
+#: Adjacent lanes whose loads from one line are one request. Source: ROCm Compute Profiler, "vL1D":
+#: a load of a wave is 16 requests if it is coalesced, and up to 64.
+_TOGETHER = 4
 _SIMDS = 4
 _SLOW = ("v_exp_", "v_log_", "v_rcp_", "v_rsq_", "v_sqrt_", "v_sin_", "v_cos_")
 _SCALAR = ("SOP1", "SOP2", "SOPC", "SOPK")
@@ -41,7 +46,8 @@ class Counts:
     """Counts of a run, over all waves.
 
     instructions: numbers of executed instructions, by class. memory_read, memory_written: bytes
-    that lanes access in buffers. lds_read, lds_written: bytes in LDS. bank_conflicts: extra passes
+    that lanes access in buffers. requests: of vector loads, for each four adjacent lanes the lines
+    that they read from. lds_read, lds_written: bytes in LDS. bank_conflicts: extra passes
     over the banks. matrix_cycles, vector_cycles, lds_cycles: see above; the first two are cycles of
     one SIMD if waves are spread evenly.
     """
@@ -49,6 +55,7 @@ class Counts:
     waves: int = 0
     instructions: dict[str, int] = field(default_factory=dict)
     memory_read: int = 0
+    requests: int = 0
     memory_written: int = 0
     lds_read: int = 0
     lds_written: int = 0
@@ -143,6 +150,7 @@ class Counter(Observer):
             self.counts.memory_written += number * size
         else:
             self.counts.memory_read += number * size
+            self.counts.requests += _requests(np.broadcast_to(address, w.shape), lanes)
 
     def local(
         self, w: Waves, i: Instruction, place: Array, size: int, stored: Array | None
@@ -172,6 +180,14 @@ class Counter(Observer):
         """Count an LDS atomic, which reads and writes in one pass over the banks."""
         self._local(w, place, size, store=True)
         self.counts.lds_read += int(np.count_nonzero(w.lanes)) * size
+
+
+def _requests(address: Array, lanes: Array | None) -> int:
+    """The lines that each four adjacent lanes load from."""
+    lines = address // LINE if lanes is None else np.where(lanes, address // LINE, -1)
+    ordered = np.sort(lines.reshape(-1, _TOGETHER), axis=1)
+    new = ordered[:, 1:] > ordered[:, :-1]
+    return int(np.count_nonzero(ordered[:, 0] >= 0) + np.count_nonzero(new))
 
 
 def _passes(dwords: Array) -> Array:

@@ -75,6 +75,28 @@ def test_bank_conflicts(shift: int, conflicts: int, assemble: Assemble) -> None:
     assert counts.lds_cycles == 2 * (conflicts + 1)
 
 
+@pytest.mark.parametrize(
+    ("shift", "lanes", "requests"),
+    # Words that follow each other; pieces of 16 bytes; a line each, which no other lane reads.
+    [(2, 64, 16), (4, 64, 16), (7, 64, 64), (5, 64, 16), (6, 64, 32), (2, 5, 2), (7, 5, 5)],
+)
+def test_requests_of_a_load(shift: int, lanes: int, requests: int, assemble: Assemble) -> None:
+    code = f"""
+    s_load_dwordx2 s[4:5], s[0:1], 0x0
+    v_lshlrev_b32 v1, {shift}, v0
+    s_mov_b64 exec, {(1 << lanes) - 1 if lanes < 64 else -1}
+    s_waitcnt lgkmcnt(0)
+    global_load_dword v2, v1, s[4:5]
+    s_waitcnt vmcnt(0)
+    s_endpgm
+    """
+    counter = Counter()
+    program = TranslatedKernel(assemble(code, 1, 64))
+    launch(program, (1, 1, 1), [np.zeros(2048, np.uint32)], observer=counter)
+    assert counter.counts.requests == requests
+    assert counter.counts.memory_read == 4 * lanes + 8
+
+
 def test_classes_of_instructions() -> None:
     code = """
     s_mov_b32 s6, 5 // scalar
