@@ -67,7 +67,6 @@ from mxc.passes.kernels.cpu.gemm import Gemm
 from mxc.passes.kernels.cpu.isa import ISAS, Amx, Isa, Kind
 from mxc.passes.kernels.cpu.matches import ContractionMatch, match
 from mxc.passes.kernels.cpu.panel_lookups import look_up_in_panels
-from mxc.passes.kernels.cpu.parameters import load, parameters_of, relay
 from mxc.passes.kernels.cpu.quantize.blocks import quantizer
 from mxc.passes.kernels.cpu.quantize.rounding import Rounding
 from mxc.passes.kernels.cpu.routes import Routes
@@ -81,6 +80,7 @@ from mxc.passes.kernels.cpu.weights import PANEL, RegisterWeights
 from mxc.passes.kernels.epilogues import Epilogue, epilogue
 from mxc.passes.kernels.extents import Size, value_of
 from mxc.passes.kernels.given_schedules import KEYS, GivenSchedules
+from mxc.passes.kernels.parameters import load, parameters_of, relay
 from mxc.passes.kernels.quantized import quantized_result
 from mxc.passes.kernels.reshapes import as_tensor, scalars_of
 from mxc.passes.kernels.sources import BLOCK

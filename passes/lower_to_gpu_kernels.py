@@ -3,12 +3,15 @@
 With scales on both sides, the kernel uses scaled MFMA directly on elements and scales
 (passes/kernels/gpu/stream.py), for every pair of elements. It first decodes elements to bf16 or f16
 in registers where activations are floats, a scale is for 16 elements, the program rounds
-dequantized values, or the `target` has no scaled instruction. Nothing is packed beforehand, and no
-tensor holds a dequantized or a gathered weight. An elementwise epilogue (bias, gate, residual, row
-weights) is computed on the totals, and a result that is rounded to bf16 or f16 is stored so. Totals
-with other readers are returned as a second result. Where the result is only read by a rotary
-embedding whose pairs are halves of heads, into pages of floats, the kernel rotates queries and keys
-and writes keys and values (passes/kernels/gpu/heads.py).
+dequantized values, or the `target` has no scaled instruction. No tensor holds a dequantized or a
+gathered weight. Elements of weights that are parameters get the layout that kernels read
+(passes/kernels/gpu/packed_weights.py), in which the compiler packs them.
+
+An elementwise epilogue (bias, gate, residual, row weights) is computed on the totals, and a result
+that is rounded to bf16 or f16 is stored so. Totals with other readers are returned as a second
+result. Where the result is only read by a rotary embedding whose pairs are halves of heads, into
+pages of floats, the kernel rotates queries and keys and writes keys and values
+(passes/kernels/gpu/heads.py).
 
 8-bit floats, and integers of 8 or 4 bits, with f32 scales for 32 elements or a multiple are
 multiplied without scales; each sum under one scale of both sides is multiplied by these scales
@@ -21,10 +24,12 @@ or through a ring of stages in shared memory (passes/kernels/gpu/ring/kernel.py)
 wave computes.
 
 before:
+    util.global private @w = .. : tensor<96x2x16xi8>
     %y = linalg.generic {mxc.schedule = {..}} ins(%x, %w, %p, %s) outs(%zero) { scaling_extf, .. }
 after:
-    stream.executable private @mxc_mxfp4_mxfp4_1x16x96x64 { .. amdgpu.scaled_mfma .. }
-    %y = flow.dispatch @mxc_mxfp4_mxfp4_1x16x96x64(%x, %p, %w, %s) {mxc.contraction = {..}}
+    util.global private @w {mxc.layout = "panel16x16"} = .. : tensor<3072xi8>
+    stream.executable private @mxc_mxfp4_mxfp4_1x16x96x64_panels { .. amdgpu.scaled_mfma .. }
+    %y = flow.dispatch @mxc_mxfp4_mxfp4_1x16x96x64_panels(%x, %p, %w, %s) {mxc.contraction = {..}}
 
 Where groups choose an expert as dialects/expert_groups.py sorts them, workgroups of a group without
 pairs end at once.
@@ -66,6 +71,7 @@ from mxc.passes.kernels.gpu.cost import cost, workgroups
 from mxc.passes.kernels.gpu.counters import Counters
 from mxc.passes.kernels.gpu.dense.stream import DenseStream
 from mxc.passes.kernels.gpu.floats import FloatBlocks
+from mxc.passes.kernels.gpu.packed_weights import PackedWeights
 from mxc.passes.kernels.gpu.problem import problem_of
 from mxc.passes.kernels.gpu.results import Results
 from mxc.passes.kernels.gpu.ring.decoded_kernel import DecodedRing
@@ -79,6 +85,7 @@ from mxc.passes.rewriting.rebuild import linalg_operations, sweep
 from mxc.passes.rewriting.worklist import replace_op
 from mxc.targets.amd import known_gpu
 from mxc.targets.gpu import Gpu
+from mxc.targets.matrix_unit import MatrixUnit
 from mxc.targets.target import Kind
 
 #: Advice for a schedule that does not fit.
@@ -96,21 +103,33 @@ class LowerToGpuKernels(Pass):
         """Lower every contraction that has a schedule. PassError for a target without kernels."""
         gpu = known_gpu(self.target)
         unit = gpu.matrix
-        kernels = _Kernels(module, gpu)
-        for op in linalg_operations(module):
-            schedules = read_schedules(op, unit)
-            if schedules is None:
-                continue
-            call = match(op, unit)
-            if isinstance(call, Reason):
-                raise PassError(f"{op.location}: no kernel computes it: {call.text}; {_CURE}")
-            kernels.lower(call, schedules)
+        chosen = [
+            (op, schedules)
+            for op in linalg_operations(module)
+            if (schedules := read_schedules(op, unit)) is not None
+        ]
+        kernels = _Kernels(
+            module, gpu, PackedWeights(module, [_call(op, unit) for op, _ in chosen])
+        )
+        for op, schedules in chosen:
+            # Matched again: a kernel before may have replaced what it reads.
+            kernels.lower(_call(op, unit), schedules)
         kernels.counters.hand_on()
+        kernels.packed.relay()
         sweep(module)
 
 
+def _call(op: ir.Operation, unit: MatrixUnit) -> GpuContractionCall:
+    """The call that computes a contraction with a schedule. Raises PassError where none does."""
+    call = match(op, unit)
+    if isinstance(call, Reason):
+        raise PassError(f"{op.location}: no kernel computes it: {call.text}; {_CURE}")
+    return call
+
+
 class _Kernels:
-    def __init__(self, module: ir.Operation, gpu: Gpu) -> None:
+    def __init__(self, module: ir.Operation, gpu: Gpu, packed: PackedWeights) -> None:
+        self.packed = packed
         self._calls, self._gpu, self._samples = Calls(module), gpu, read_samples(module)
         self._epilogues: dict[str, int] = {}
         self.counters = Counters()
@@ -122,6 +141,8 @@ class _Kernels:
         results = Results.of(call, unit)
         after, blocks, rotary = results.after, results.blocks, results.rotary
         last = results.last(call.op)
+        with ir.InsertionPoint(last), call.op.location:
+            call = self.packed.read_by(call)
         out = None if blocks is None else BlockConversion.of(blocks, unit.converts)
         try:
             kernels = [self._kernel(call, each, results, out) for each in chosen.schedules]
@@ -222,6 +243,7 @@ class _Kernels:
             name += f"_{call.right.format.name}" + ("_in_f16" if call.decoded == "f16" else "")
         name += f"_{call.of.symbol}"
         name += f"_share_{call.lhs.share}" if call.lhs.share > 1 else ""
+        name += "_panels" if call.right.panels else ""
         name += "_sorted" if _has_unused(call) else ""
         if not after.stages:
             return name

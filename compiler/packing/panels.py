@@ -1,11 +1,12 @@
-"""The panel layout: 16 rows interleaved unit by unit, as CPU kernels read weights.
+"""The panel layout: 16 rows interleaved unit by unit, as kernels read weights.
 
   rows of a tensor [N, row]      interleaved rows         in memory
   n0: a0 a1 a2 ..                a0 b0 c0 .. p0           unit 0 of 16 rows, then
   n1: b0 b1 b2 ..        ->      a1 b1 c1 .. p1           unit 1 of 16 rows, ..
   ..                             ..
 
-"panel16xU" has units of U bytes. The last panel of an expert is padded with rows of zeros.
+"panel16xU" has units of U bytes: of 1 and 4 for CPUs, of 16 for GPUs. The last panel of an expert
+is padded with rows of zeros.
 
 "panel16x4of6" is for 6-bit elements. Each block of 24 bytes (a little-endian bit stream) is first
 split into two planes: 16 bytes of low nibbles (byte i has elements 2i and 2i + 1), then 8 bytes of
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 PANEL = 16
 
 #: Bytes per unit, by the name of the layout.
-UNITS = {"panel16x1": 1, "panel16x4": 4, "panel16x4of6": 4}
+UNITS = {"panel16x1": 1, "panel16x4": 4, "panel16x4of6": 4, "panel16x16": 16}
 
 #: Name of the layout whose blocks are split into planes.
 PLANES = "panel16x4of6"
@@ -46,7 +47,7 @@ def to_panels(data: NDArray[np.uint8], rows: int, row_bytes: int, layout: str) -
     if missing := -rows % PANEL:
         matrices = data.reshape(-1, rows, row_bytes)
         data = np.pad(matrices, ((0, 0), (0, missing), (0, 0))).reshape(-1)
-    units = data.view(f"u{unit}").reshape(-1, PANEL, row_bytes // unit)
+    units = data.view(f"V{unit}").reshape(-1, PANEL, row_bytes // unit)
     return np.ascontiguousarray(units.transpose(0, 2, 1)).view(np.uint8).reshape(-1)
 
 

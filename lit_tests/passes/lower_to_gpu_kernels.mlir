@@ -513,13 +513,13 @@ func.func @float_scales(%x: tensor<4x2x128xf8E4M3FN>, %xs: tensor<4x2xf32>, %w: 
 
 // Plain weights, a parameter: no scales. What rounds the activations becomes a part of what computes
 // them, and the bias is added to the sums.
-// CHECK-LABEL: stream.executable private @mxc_bf16_bf16_1xDx48x544_then_0
+// CHECK-LABEL: stream.executable private @mxc_bf16_bf16_1xDx48x544_panels_then_0
 // CHECK-COUNT-2: amdgpu.mfma 16x16x32 {{.*}} : vector<8xbf16>, vector<8xbf16>, vector<4xf32>
 // CHECK-LABEL: func.func @dense(
 // CHECK: arith.truncf
 // CHECK-NEXT: linalg.yield
 // CHECK-NOT: linalg
-// CHECK: flow.dispatch @mxc_bf16_bf16_1xDx48x544_then_0::@mxc_bf16_bf16_1xDx48x544_then_0[%[[ROWS:[a-z0-9_]*]]]({{.*}}, %[[ROWS]]) {mxc.contraction = {batch = 1 : i64, k = 544 : i64, kind = "matrix", lhs = {element = bf16}, m = -1 : i64, n = 48 : i64, out = {element = f32}, rhs = {element = bf16}}}
+// CHECK: flow.dispatch @mxc_bf16_bf16_1xDx48x544_panels_then_0::@mxc_bf16_bf16_1xDx48x544_panels_then_0[%[[ROWS:[a-z0-9_]*]]]({{.*}}, %[[ROWS]]) {mxc.contraction = {batch = 1 : i64, k = 544 : i64, kind = "matrix", lhs = {element = bf16}, m = -1 : i64, n = 48 : i64, out = {element = f32}, rhs = {element = bf16}}}
 util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<48x544xbf16>
 func.func @dense(%x: tensor<?x544xf32>, %b: tensor<48xf32>) -> tensor<?x48xf32> {
   %c0 = arith.constant 0 : index
@@ -615,4 +615,62 @@ func.func @sum_of_products(%x: tensor<16x64xbf16>, %u: tensor<16x64xbf16>, %resi
     linalg.yield %q : f32
   } -> tensor<16x64xf32>
   func.return %r : tensor<16x64xf32>
+}
+
+// -----
+
+// Weights of experts, a parameter, are packed: panels of 16 of the 20 rows of each expert, in pieces of 16 bytes. A
+// parameter that something else reads, and scales, stay in rows.
+// CHECK: stream.executable private @mxc_mxfp4_mxfp4_3x1x20x64_of_5_panels {
+// CHECK: memref.subview %{{.*}}[%{{.*}}] [1024] [1] : memref<5120xi8
+// CHECK: amdgpu.scaled_mfma
+// CHECK: stream.executable private @mxc_bf16_bf16_1x4x64x64 {
+// CHECK: util.global private @w {mxc.layout = "panel16x16"} = #flow.parameter.named<"model"::"w"> : tensor<5120xi8>
+// CHECK: util.global private @s = #flow.parameter.named<"model"::"s"> : tensor<5x20x2xi8>
+// CHECK: util.global private @v = #flow.parameter.named<"model"::"v"> : tensor<64x64xbf16>
+// CHECK-LABEL: func.func @parameters(
+// CHECK-NOT: iree_linalg_ext.gather
+// CHECK: %[[W:.*]] = util.global.load immutable @w : tensor<5120xi8>
+// CHECK: flow.dispatch @mxc_mxfp4_mxfp4_3x1x20x64_of_5_panels::@mxc_mxfp4_mxfp4_3x1x20x64_of_5_panels(%{{.*}}, %{{.*}}, %{{.*}}, %[[W]], %{{.*}})
+util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<5x20x2x16xi8>
+util.global private @s = #flow.parameter.named<"model"::"s"> : tensor<5x20x2xi8>
+util.global private @v = #flow.parameter.named<"model"::"v"> : tensor<64x64xbf16>
+func.func @parameters(%x: tensor<3x1x2x32xf4E2M1FN>, %xs: tensor<3x1x2xf8E8M0FNU>, %ids: tensor<3xi32>, %u: tensor<4x64xbf16>) -> (tensor<3x1x20xf32>, tensor<4x64xf32>, tensor<64x64xbf16>) {
+  %w = util.global.load immutable @w : tensor<5x20x2x16xi8>
+  %s = util.global.load immutable @s : tensor<5x20x2xi8>
+  %v = util.global.load immutable @v : tensor<64x64xbf16>
+  %zero = arith.constant 0.0 : f32
+  %empty = tensor.empty() : tensor<3x1x20xf32>
+  %acc = linalg.fill ins(%zero : f32) outs(%empty : tensor<3x1x20xf32>) -> tensor<3x1x20xf32>
+  %we = flow.tensor.bitcast %w : tensor<5x20x2x16xi8> -> tensor<5x20x2x32xf4E2M1FN>
+  %se = flow.tensor.bitcast %s : tensor<5x20x2xi8> -> tensor<5x20x2xf8E8M0FNU>
+  %e0 = tensor.empty() : tensor<3x20x2x32xf4E2M1FN>
+  %g0 = iree_linalg_ext.gather dimension_map = [0] ins(%we, %ids : tensor<5x20x2x32xf4E2M1FN>, tensor<3xi32>) outs(%e0 : tensor<3x20x2x32xf4E2M1FN>) -> tensor<3x20x2x32xf4E2M1FN>
+  %e1 = tensor.empty() : tensor<3x20x2xf8E8M0FNU>
+  %g1 = iree_linalg_ext.gather dimension_map = [0] ins(%se, %ids : tensor<5x20x2xf8E8M0FNU>, tensor<3xi32>) outs(%e1 : tensor<3x20x2xf8E8M0FNU>) -> tensor<3x20x2xf8E8M0FNU>
+  %y = linalg.generic {
+      indexing_maps = [affine_map<(e, m, n, k, b) -> (e, m, k, b)>, affine_map<(e, m, n, k, b) -> (e, n, k, b)>, affine_map<(e, m, n, k, b) -> (e, m, k)>, affine_map<(e, m, n, k, b) -> (e, n, k)>, affine_map<(e, m, n, k, b) -> (e, m, n)>],
+      iterator_types = ["parallel", "parallel", "parallel", "reduction", "reduction"]}
+      ins(%x, %g0, %xs, %g1 : tensor<3x1x2x32xf4E2M1FN>, tensor<3x20x2x32xf4E2M1FN>, tensor<3x1x2xf8E8M0FNU>, tensor<3x20x2xf8E8M0FNU>) outs(%acc : tensor<3x1x20xf32>) {
+  ^bb0(%a: f4E2M1FN, %b: f4E2M1FN, %as: f8E8M0FNU, %c: f8E8M0FNU, %o: f32):
+    %l = arith.scaling_extf %a, %as : f4E2M1FN, f8E8M0FNU to f32
+    %r = arith.scaling_extf %b, %c : f4E2M1FN, f8E8M0FNU to f32
+    %p = arith.mulf %l, %r : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<3x1x20xf32>
+  %empty2 = tensor.empty() : tensor<4x64xf32>
+  %acc2 = linalg.fill ins(%zero : f32) outs(%empty2 : tensor<4x64xf32>) -> tensor<4x64xf32>
+  %z = linalg.generic {
+      indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>],
+      iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%u, %v : tensor<4x64xbf16>, tensor<64x64xbf16>) outs(%acc2 : tensor<4x64xf32>) {
+  ^bb0(%a: bf16, %b: bf16, %o: f32):
+    %l = arith.extf %a : bf16 to f32
+    %r = arith.extf %b : bf16 to f32
+    %p = arith.mulf %l, %r : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<4x64xf32>
+  func.return %y, %z, %v : tensor<3x1x20xf32>, tensor<4x64xf32>, tensor<64x64xbf16>
 }

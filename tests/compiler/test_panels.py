@@ -45,7 +45,7 @@ def bytes_of(*shape: int) -> Bytes:
     experts=st.integers(1, 3),
     rows=st.integers(1, 50),
     units=st.integers(1, 5),
-    layout=st.sampled_from(["panel16x1", "panel16x4"]),
+    layout=st.sampled_from(["panel16x1", "panel16x4", "panel16x16"]),
     at=st.sets(st.integers(0, 12), max_size=5),
 )
 @example(experts=3, rows=16, units=1, layout="panel16x1", at=set())

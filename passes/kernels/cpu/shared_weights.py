@@ -15,7 +15,7 @@ from mxc.dialects.kernel_calls import write_reason
 from mxc.dialects.reasons import Reason
 from mxc.passes.kernels.cpu.matches import ContractionMatch
 from mxc.passes.kernels.cpu.panel_lookups import is_lookup
-from mxc.passes.kernels.cpu.parameters import loads
+from mxc.passes.kernels.parameters import loads, read_only_by
 
 
 def with_weights_of_their_own(
@@ -35,7 +35,8 @@ def with_weights_of_their_own(
     shared |= {name for call in calls if not call.reads_panels for name in call.parameters}
     in_panels = {name for call in calls if call.is_looked_up for name in call.parameters}
     for name, load in loads(module):
-        if name in layouts and not _read_only_by(load, lowered, lookups=name in in_panels):
+        spared = is_lookup if name in in_panels else None
+        if name in layouts and not read_only_by(load, lowered, spared):
             shared.add(name)
     # Elements are read in rows if their scales are, and then by all calls.
     while any(shared & set(c.parameters) and not shared >= set(c.parameters) for c in calls):
@@ -56,21 +57,3 @@ def with_weights_of_their_own(
 def in_rows(call: ContractionMatch, shared: set[str]) -> ContractionMatch:
     """The call, reading its weights in rows if they are shared."""
     return dataclasses.replace(call, parameters=()) if shared & set(call.parameters) else call
-
-
-def _read_only_by(load: ir.Operation, lowered: set[ir.Operation], *, lookups: bool) -> bool:
-    """Whether a parameter is read only by operations of `lowered` and, if `lookups`, by lookups."""
-    pending = [load]
-    while pending:
-        op = pending.pop()
-        for use in op.results[0].uses:
-            user = use.owner.operation
-            if lookups and op is load and is_lookup(use):
-                continue
-            if user not in lowered:
-                return False
-            if user.name != "linalg.generic":
-                pending.append(user)
-            elif use.operand_number == 0:
-                return False  # as the activations of a contraction
-    return True

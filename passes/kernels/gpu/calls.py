@@ -24,7 +24,7 @@ from mxc.formats.formats import (
     ElementFormat,
     with_block,
 )
-from mxc.passes.kernels.described import Described, described, gathered
+from mxc.passes.kernels.described import Described, Gathered, described, gathered, stored
 from mxc.passes.kernels.epilogues import epilogue
 from mxc.passes.kernels.gpu.decode import Register
 from mxc.passes.kernels.gpu.float_scales import blocks_of_scale, sums_of
@@ -46,7 +46,8 @@ class GpuContractionCall:
 
     `rhs`: elements, and scales if any, of all experts if `ids` chooses one a group, else if each
     group has its own. `left`, `right`: what the sides are in memory. `decoded`: what both are in
-    registers; None where they stay as they are.
+    registers; None where they stay as they are. `parameter`: the name of the elements of rhs, if
+    they are one; `chain`: the operations between it and `op`.
     """
 
     op: ir.Operation
@@ -57,6 +58,8 @@ class GpuContractionCall:
     left: ScaledBlocks | FloatBlocks
     right: ScaledBlocks | FloatBlocks
     decoded: Register | None
+    parameter: str | None = None
+    chain: tuple[ir.Operation, ...] = ()
 
     def scalars(self) -> list[ir.Value]:
         """Groups and rows, of those that come with the call, at the insertion point."""
@@ -151,6 +154,7 @@ def match(op: ir.Operation, unit: MatrixUnit = GFX950.matrix) -> GpuContractionC
     if _too_far(op, size):
         return Reason(_FAR.format(size=size))
     elements, scales = gathered(found.rhs), gathered(found.rhs_scale)
+    source = _source(found)
     return GpuContractionCall(
         op=op,
         of=of,
@@ -160,6 +164,8 @@ def match(op: ir.Operation, unit: MatrixUnit = GFX950.matrix) -> GpuContractionC
         left=left,
         right=right,
         decoded=_decoded(left, right, rounded, unit),
+        parameter=source.parameter,
+        chain=source.chain,
     )
 
 
@@ -183,7 +189,7 @@ def _dense(found: Described) -> GpuContractionCall | Reason:
     size = of.n * of.k * right.bits // 8
     if _too_far(found.op, size):
         return Reason(_FAR.format(size=size))
-    read = gathered(found.rhs)
+    read, source = gathered(found.rhs), _source(found)
     return GpuContractionCall(
         op=found.op,
         of=of,
@@ -193,7 +199,15 @@ def _dense(found: Described) -> GpuContractionCall | Reason:
         left=left,
         right=right,
         decoded=register,
+        parameter=source.parameter,
+        chain=source.chain,
     )
+
+
+def _source(found: Described) -> Gathered:
+    """Where the elements of the weights come from: a parameter, if they are one."""
+    source = stored(found.rhs)
+    return gathered(found.rhs) if isinstance(source, Reason) else source
 
 
 def _activations(found: Described) -> ScaledOperand | Reason:

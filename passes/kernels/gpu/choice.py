@@ -52,6 +52,10 @@ _GROUPS = 8
 _TILE = 16
 #: How many times as fast a schedule has to be that leaves parts of sums in memory.
 _GAIN = 1.05
+#: How many times as fast a ring has to be whose lanes read rows of lhs straight to registers, where
+#: panels of rhs could be read so, in a quarter of the requests (docs/gpu-quality.md). The cost
+#: model does not count requests: how long one takes is not known.
+_ROWS_APART = 1.1
 #: Workgroups that share K, for each unit.
 _SHARED_UNITS = 2
 #: Tiles of a wave, at most.
@@ -86,6 +90,7 @@ def choose(
 
     def rank(schedule: GpuSchedule) -> tuple[float, bool, float]:
         clocks = cost(problem, schedule, device) * (_GAIN if schedule.splits > 1 else 1)
+        clocks *= _ROWS_APART if problem.panels and _reads_rows(problem, schedule) else 1
         return clocks, schedule.transport != "stream", padding(problem, schedule)
 
     unit = device.matrix
@@ -98,6 +103,12 @@ def choose(
     if decodes and not found:
         found = [min(known, key=lambda schedule: registers(problem, schedule))]
     return min(found, key=rank)
+
+
+def _reads_rows(problem: Problem, schedule: GpuSchedule) -> bool:
+    """Whether rows of lhs go straight to registers, and rhs to LDS."""
+    direct = schedule.transport == "ring" and not problem.parts
+    return direct and schedule.waves[1] == 1
 
 
 def choose_by_rows(

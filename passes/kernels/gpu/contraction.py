@@ -20,11 +20,12 @@ from mxc.passes.kernels.gpu.float_scales import sums_of
 from mxc.passes.kernels.gpu.floats import FloatBlocks
 from mxc.passes.kernels.gpu.lanes import long
 from mxc.passes.kernels.gpu.output import BlockOutput, tiles_of
+from mxc.passes.kernels.gpu.panels import padded
 from mxc.passes.kernels.gpu.ring.split import SplitTiles, split_buffers
 from mxc.passes.kernels.gpu.schedule import GpuSchedule
 from mxc.passes.kernels.gpu.sides import ScaledBlocks
 from mxc.passes.kernels.rotary_writes import RotaryKernel
-from mxc.passes.kernels.vectors import below, i32, when
+from mxc.passes.kernels.vectors import below, i8, i32, when
 
 #: Index values of a call that a rotary embedding needs: the entry of keys, and pages.
 _OF_ROTARY = 2
@@ -150,6 +151,13 @@ class GpuContraction(Sized, ABC):
         return self.splits * self.columns * max(self.rhs.row_sizes) >= BEYOND
 
     @property
+    def rhs_rows(self) -> tuple[int, ...]:
+        """Rows of the elements and of the scales, if any, of an expert's rhs, of all splits."""
+        elements = padded(self.columns) if self.rhs.panels else self.columns
+        both = (elements * self.splits, self.columns * self.splits)
+        return both[: len(self.rhs.row_sizes)]
+
+    @property
     def height(self) -> Size:
         """Rows of the result of all groups."""
         return product(self.groups, self.rows)
@@ -184,7 +192,10 @@ class GpuContraction(Sized, ABC):
         found = self.lhs.buffers(product(quotient(rows, self.share), self.splits))
         if self.experts and self.chosen:
             found.append(Buffer([self.groups], i32()))
-        found += self.rhs.buffers(max(self.experts, 1) * self.columns * self.splits)
+        found += [
+            Buffer([max(self.experts, 1) * rows * size], i8())
+            for rows, size in zip(self.rhs_rows, self.rhs.row_sizes, strict=True)
+        ]
         beside = [] if self.rotary is None else self.rotary.beside
         return [*found, *self.after.buffers(rows, self.groups), *beside]
 

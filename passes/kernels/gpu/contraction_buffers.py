@@ -67,10 +67,10 @@ class ContractionBuffers:
         the last one are zero.
         """
         contraction, start = self.contraction, self._source(first)
-        total = quotient(contraction.height, contraction.share)
-        return self._rows(
-            self._lhs, contraction.lhs.row_sizes, start, contraction.schedule.rows, total
-        )
+        total = product(quotient(contraction.height, contraction.share), contraction.splits)
+        sizes = contraction.lhs.row_sizes
+        totals = [total] * len(sizes)
+        return self._rows(self._lhs, sizes, start, contraction.schedule.rows, totals)
 
     def rhs(self, first: ir.Value) -> list[ir.Value]:
         """Elements, and scales if any, of the group's expert alone: bounded.
@@ -80,8 +80,8 @@ class ContractionBuffers:
         contraction = self.contraction
         if not contraction.cut:
             return [bounded(buffer) for buffer in self._rhs]
-        most, total = contraction.schedule.columns, contraction.columns
-        return self._rows(self._rhs, contraction.rhs.row_sizes, first, most, total)
+        most, sizes = contraction.schedule.columns, contraction.rhs.row_sizes
+        return self._rows(self._rhs, sizes, first, most, contraction.rhs_rows)
 
     def _rows(
         self,
@@ -89,14 +89,13 @@ class ContractionBuffers:
         sizes: Sequence[int],
         start: ir.Value,
         most: int,
-        total: Size,
+        totals: Sequence[Size],
     ) -> list[ir.Value]:
         """Rows of buffers from `start` on, of all splits: see `rows_of`."""
         splits = self.contraction.splits
-        total = product(total, splits)
         return [
             rows_of(buffer, size, start * splits, most * splits, total)
-            for buffer, size in zip(buffers, sizes, strict=True)
+            for buffer, size, total in zip(buffers, sizes, totals, strict=True)
         ]
 
     def _of_split(self, row: ir.Value) -> ir.Value:

@@ -69,7 +69,8 @@ class Problem:
     lhs and of rhs the blocks that share an f32 scale, which multiplies sums; 0 without such scales.
     `in_blocks`: all columns of a block of the result are stored together. `integers`: whether the
     elements of lhs and of rhs are integers, which no conversion of scaled elements decodes.
-    `splits`: numbers of parts that K may be cut into, of workgroups that share a tile.
+    `splits`: numbers of parts that K may be cut into, of workgroups that share a tile. `panels`:
+    whether rhs is packed in panels.
     """
 
     rows: int
@@ -85,6 +86,7 @@ class Problem:
     in_blocks: bool = False
     integers: tuple[bool, bool] = (False, False)
     splits: tuple[int, ...] = ()
+    panels: bool = False
 
     @property
     def is_float(self) -> bool:

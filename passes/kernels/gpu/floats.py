@@ -20,6 +20,7 @@ from mxc.passes.kernels.extents import Buffer, Size, product
 from mxc.passes.kernels.gpu.decode import Register
 from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT, K_STEPS, TileInstruction
 from mxc.passes.kernels.gpu.lanes import Lane
+from mxc.passes.kernels.gpu.panels import along, spread, start_of
 from mxc.passes.kernels.gpu.parts import load_bytes
 from mxc.passes.kernels.gpu.sides import Loaded
 from mxc.passes.kernels.sources import ActivationSource
@@ -50,11 +51,13 @@ _HIGH = -0x10000
 
 @dataclass(frozen=True)
 class FloatBlocks:
-    """`blocks` of 32 floats a row. `rounded`: they are f32, of which bf16 are multiplied."""
+    """`blocks` of 32 floats a row. `rounded`: they are f32, of which bf16 are multiplied. `panels`:
+    as in panels.py."""
 
     memory: str
     rounded: bool
     blocks: int
+    panels: int = 0
 
     def parts(self, register: Register) -> int:
         """The floats in registers whose sum is one float."""
@@ -190,9 +193,9 @@ class DenseSide(FloatSide):
         kind, found = self.kind, []
         own = self.lane.block * self._part
         for row in self.rows:
-            start = (row * kind.blocks + first) * kind.block_bytes + own
+            start = start_of(kind, row) + along(kind, first * kind.block_bytes + own)
             for byte in range(0, self._part, _LOAD):
-                at = start + (number * kind.block_bytes + byte)
+                at = start + (number * kind.block_bytes + byte) * spread(kind)
                 inside = below(first + number, kind.blocks) if self.ragged else None
                 loaded = load_bytes(self.buffer, at, _LOAD, inside)
                 found.append(bitcast(loaded, kind.element, self._lanes))

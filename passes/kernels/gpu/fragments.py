@@ -18,7 +18,7 @@ instructions, a *step*, go over 16 (8) blocks, and instruction x takes
     block b of the instruction = block 4 b + x of the step
 
 so that the scales which lane group g gives to the four instructions are four bytes in a row, one
-dword of the scales as they lie in memory; `op_sel` chooses x. Nothing is packed beforehand.
+dword of the scales as they lie in memory; `op_sel` chooses x.
 """
 
 from __future__ import annotations

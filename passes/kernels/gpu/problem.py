@@ -6,6 +6,7 @@ from mxc.passes.kernels.gpu.calls import GpuContractionCall
 from mxc.passes.kernels.gpu.cost import Problem
 from mxc.passes.kernels.gpu.floats import FloatBlocks
 from mxc.passes.kernels.gpu.fragments import BLOCK
+from mxc.passes.kernels.gpu.packed_weights import reads_panels
 from mxc.passes.kernels.gpu.results import Results
 from mxc.passes.kernels.gpu.ring.split import is_split
 from mxc.passes.kernels.gpu.sides import ScaledBlocks
@@ -32,6 +33,7 @@ def problem_of(call: GpuContractionCall, results: Results) -> Problem:
         in_blocks=results.in_blocks,
         integers=(_is_integer(call.left), _is_integer(call.right)),
         splits=_splits(call),
+        panels=reads_panels(call),
     )
 
 

@@ -1,7 +1,8 @@
 """One side of a product in memory, and how a lane takes its part of it: bytes, then fragments.
 
-Elements lie row after row, as the program has them: nothing is packed beforehand. `Side.load` reads
-what a lane needs for one step along K, `Side.fragments` makes registers of the instructions of it.
+Elements lie row after row, as the program has them, or in panels (panels.py); scales lie in rows.
+`Side.load` reads what a lane needs for one step along K, `Side.fragments` makes registers of the
+instructions of it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from mxc.passes.kernels.gpu.fragments import (
     whole,
 )
 from mxc.passes.kernels.gpu.lanes import Lane, at_most
+from mxc.passes.kernels.gpu.panels import along, spread, start_of
 from mxc.passes.kernels.gpu.parts import load_bytes
 from mxc.passes.kernels.vectors import (
     below,
@@ -54,10 +56,12 @@ _WORD = 4
 
 @dataclass(frozen=True)
 class ScaledBlocks:
-    """`blocks` of 32 elements a row, whatever number of them a scale of `format` is for."""
+    """`blocks` of 32 elements a row, whatever number of them a scale of `format` is for. `panels`:
+    of the elements, as in panels.py."""
 
     format: BlockFormat
     blocks: int
+    panels: int = 0
 
     @staticmethod
     def takes(block: int) -> bool:
@@ -176,11 +180,11 @@ class ScaledSide:
         ]
         own = first + group * K_STEPS
         for tile, row in enumerate(self.rows):
-            start = (row * kind.blocks + first) * kind.block_bytes
+            start = start_of(kind, row) + along(kind, first * kind.block_bytes)
             for k_step in range(self.k_steps):
                 blocks = k_step * self._stride
                 for piece, offset in zip(self._pieces, offsets, strict=True):
-                    at = start + offset + blocks * kind.block_bytes
+                    at = start + along(kind, offset) + blocks * kind.block_bytes * spread(kind)
                     inside = None
                     if masked:
                         inside = below(first + self._block(piece) + blocks, kind.blocks)

@@ -23,6 +23,7 @@ from mxc.passes.kernels.gpu.decode import Register
 from mxc.passes.kernels.gpu.floats import FloatBlocks, split_floats
 from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT, K_STEPS, TileInstruction
 from mxc.passes.kernels.gpu.lanes import LANES, Lane, short
+from mxc.passes.kernels.gpu.panels import along, start_of, within
 from mxc.passes.kernels.gpu.parts import load_bytes
 from mxc.passes.kernels.gpu.sides import ScaledBlocks, ScaledSide
 from mxc.passes.kernels.vectors import (
@@ -77,7 +78,7 @@ class DecodedSide:
         self._own = sixteen % self._share
         own = (sixteen // self._share * _TOGETHER + thread() % _TOGETHER) % rows
         self._row = row_of(own)
-        self._start = self._row * (kind.blocks * kind.block_bytes) + self._own * self._size
+        self._start = start_of(kind, self._row) + within(kind, self._own * self._size)
         self._part_bytes = rows * BLOCK_BYTES
         first_piece, pieces = self._own * (PIECES // self._share), range(PIECES // self._share)
         self._into = [_place(own, first_piece + piece) + start for piece in pieces]
@@ -99,7 +100,7 @@ class DecodedSide:
     def load(self, block: ir.Value) -> list[ir.Value]:
         """The bytes of this lane's part of a block of its row, as i32; zero past the end."""
         inside = below(block, self.kind.blocks)
-        start = self._start + block * self.kind.block_bytes
+        start = self._start + along(self.kind, block * self.kind.block_bytes)
         # Blocks of 24 bytes lie on multiples of 8.
         size = next(size for size in (PIECE, 8, 12, 4) if self._size % size == 0)
         found = [

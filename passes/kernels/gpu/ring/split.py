@@ -53,7 +53,7 @@ def split_side(side: ScaledBlocks | FloatBlocks, splits: int) -> ScaledBlocks | 
     """A side with the blocks of one split. ValueError where it is not cut so."""
     if splits > 1 and not is_split(side, splits):
         raise ValueError(f"{side.blocks} blocks have no {splits} splits")
-    return replace(side, blocks=side.blocks // splits)
+    return replace(side, blocks=side.blocks // splits, panels=side.panels * splits)
 
 
 def is_split(side: ScaledBlocks | FloatBlocks, splits: int) -> bool:

@@ -8,6 +8,9 @@ together (16 rows, the same piece) meet no bank twice:
 
     16 bytes:   place = pieces * r + (p ^ f(r)),   f(r) = r / (16 / d) mod d,   d = gcd(pieces, 16)
 
+Where memory has panels (panels.py), so has a stage: adjacent lanes take the same piece of adjacent
+rows, and the 16 lanes that read together read 256 bytes that lie together.
+
 Lane group g has these blocks of a stage, in its k-step x:
 
     two k-steps   block 2 g + x: what a group reads of a row in both k-steps lies together
@@ -31,6 +34,7 @@ from mxc.dialects.amdgpu import BEYOND, joined, load_to_shared
 from mxc.passes.kernels.gpu.floats import FloatBlocks
 from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT, TileInstruction, pieces, whole
 from mxc.passes.kernels.gpu.lanes import LANES, Lane
+from mxc.passes.kernels.gpu.panels import PANEL, along, start_of
 from mxc.passes.kernels.gpu.parts import load_bytes
 from mxc.passes.kernels.gpu.sides import ScaledBlocks
 from mxc.passes.kernels.vectors import below, bitcast, equal, i8, i32, index, of, part_of
@@ -137,6 +141,21 @@ class StageLayout:
             return piece
         return piece ^ row // (_TOGETHER // self._swizzle) % self._swizzle
 
+    def row_and_piece(self, place: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """The row, and the piece of it, at a place of 16 bytes of a stage."""
+        if self.kind.panels:
+            panel, rest = place // (PANEL * self.pieces), place % (PANEL * self.pieces)
+            return panel * PANEL + rest % PANEL, rest // PANEL
+        row = place // self.pieces
+        return row, self.place(row, place % self.pieces)
+
+    def at(self, first: ir.Value, row: ir.Value, piece: ir.Value) -> ir.Value:
+        """The byte of a stage where a piece of row `first + row` is; `first`: of a tile."""
+        if self.kind.panels:
+            panel = (first + row) // PANEL
+            return ((panel * self.pieces + piece) * PANEL + row % PANEL) * PIECE
+        return (first + row) * self.row_bytes + self.place(row, piece) * PIECE
+
     @cached_property
     def slices(self) -> tuple[tuple[Slice, ...], ...]:
         """For each k-step what a lane's fragment is made of, in order."""
@@ -217,11 +236,8 @@ class StagedSide:
         self._offsets = [self._offset(row, piece, row_of) for row, piece in self._rows]
         loaded = lane.wave * (layout.loads * LANES * PIECE)
         self._into = loaded + start
-        row = lane.row
         self._reads = {
-            piece: (first + row) * layout.row_bytes
-            + layout.place(row, self._piece(piece)) * PIECE
-            + start
+            piece: layout.at(first, lane.row, self._piece(piece)) + start
             for k_step in range(layout.k_steps)
             for piece in layout.new_pieces(k_step)
         }
@@ -234,15 +250,13 @@ class StagedSide:
         """The row of the workgroup's tile, and the piece of it, that this lane's load is of."""
         layout = self.layout
         own = (self.lane.wave * layout.loads + number) * LANES + self.lane.lane
-        row = own // layout.pieces
-        return row, layout.place(row, own % layout.pieces)
+        return layout.row_and_piece(own)
 
     def _offset(
         self, row: ir.Value, piece: ir.Value, row_of: Callable[[ir.Value], ir.Value]
     ) -> ir.Value:
         layout = self.layout
-        whole = layout.kind.blocks * layout.kind.block_bytes
-        offset = row_of(row) * whole + piece * PIECE
+        offset = start_of(layout.kind, row_of(row)) + along(layout.kind, piece * PIECE)
         if layout.bytes > layout.rows * layout.row_bytes:
             offset = arith.select(below(row, layout.rows), offset, index(BEYOND))
         return offset
@@ -252,7 +266,7 @@ class StagedSide:
     ) -> None:
         """Issue one direct load of a stage. `left`: blocks that its rows have, if not all."""
         layout = self.layout
-        offset = self._offsets[number] + stage * layout.row_bytes
+        offset = self._offsets[number] + along(layout.kind, stage * layout.row_bytes)
         if left is not None:
             _, piece = self._rows[number]
             size = layout.kind.block_bytes
@@ -295,8 +309,7 @@ class DirectSide:
     ) -> None:
         """At the insertion point: what is the same in all stages."""
         self.layout, self._lane, self._buffer = layout, lane, buffer
-        whole = layout.kind.blocks * layout.kind.block_bytes
-        self._starts = [row * whole for row in rows]
+        self._starts = [start_of(layout.kind, row) for row in rows]
 
     def load(
         self, tile: int, piece: tuple[int, int], stage: ir.Value, *, left: int | None
@@ -304,7 +317,8 @@ class DirectSide:
         """A piece of this lane's row of a tile. `left`: blocks that rows have, if not all."""
         first, across = piece
         inside = self._lane.group * (across * PIECE) + first * PIECE
-        offset = self._starts[tile] + inside + stage * self.layout.row_bytes
+        further = inside + stage * self.layout.row_bytes
+        offset = self._starts[tile] + along(self.layout.kind, further)
         there = None if left is None else below(inside, left * self.layout.kind.block_bytes)
         return load_bytes(self._buffer, offset, PIECE, there)
 

@@ -1,4 +1,4 @@
-"""Kernels that stage operands in LDS, alone: cases, and runs on the simulator against numpy.
+"""Kernels of scaled products, alone: cases, and runs on the simulator against numpy.
 
 Elements and scales are decoded by `mxc.formats.packing`, which has oracles of its own.
 """
@@ -17,6 +17,7 @@ import pytest
 from iree.compiler import ir, tools
 
 from mxc.compiler.iree import LLVM_FLAGS
+from mxc.compiler.packing.panels import to_panels
 from mxc.compiler.report.issue_model import estimate
 from mxc.compiler.report.issue_steps import read_steps
 from mxc.compiler.report.loops import Loop, hot_loop
@@ -28,6 +29,7 @@ from mxc.passes.kernels.executables import Threads, dispatch
 from mxc.passes.kernels.gpu.decode import Register
 from mxc.passes.kernels.gpu.floats import FloatBlocks
 from mxc.passes.kernels.gpu.fragments import TileInstruction
+from mxc.passes.kernels.gpu.panels import LAYOUT
 from mxc.passes.kernels.gpu.ring.decoded_kernel import DecodedRing
 from mxc.passes.kernels.gpu.ring.float_kernel import FloatRing
 from mxc.passes.kernels.gpu.ring.kernel import Ring, StagedProduct
@@ -62,7 +64,8 @@ class Case:
     """groups x [m, k] by [n, k]; tiles of a wave, stages of the ring, k-steps of a stage.
 
     experts: how many rhs there are to choose from; share: rows that have the same row of lhs;
-    block: elements of a scale, 0 for the formats' own; splits: workgroups along K.
+    block: elements of a scale, 0 for the formats' own; splits: workgroups along K; panels: whether
+    rhs lies in them.
     """
 
     lhs: str
@@ -81,17 +84,19 @@ class Case:
     target: str = "gfx950"
     transport: Transport = "ring"
     splits: int = 1
+    panels: bool = False
 
     @property
-    def kernel(self) -> Ring | FloatRing | DecodedRing:
+    def kernel(self) -> Ring | FloatRing | DecodedRing | StreamKernel:
         unit = known_gpu(self.target).matrix
+        streams = self.transport == "stream"
         schedule = GpuSchedule(
-            instruction=TileInstruction(INSTRUCTION.rows, unit),
+            instruction=TileInstruction(16 if streams else INSTRUCTION.rows, unit),
             tiles=self.tiles,
             waves=self.waves,
             transport=self.transport,
-            stages=self.stages,
-            k_steps=self.k_steps,
+            stages=0 if streams else self.stages,
+            k_steps=0 if streams else self.k_steps,
             splits=self.splits,
         )
         blocks = self.k // 32 // self.splits
@@ -102,7 +107,10 @@ class Case:
             source = ("f32", True) if self.lhs == ROUNDED else (self.lhs, False)
             lhs = FloatBlocks(*source, blocks)
         rhs, register = scaled(self.rhs, blocks, self.block), self.register
+        rhs = replace(rhs, panels=self.splits if self.panels else 0)
         rest = (rhs, self.groups, self.m, self.n, self.experts, schedule, self.share)
+        if streams:
+            return StreamKernel(lhs, *rest, decoded=register)
         if register is None:
             assert isinstance(lhs, ScaledBlocks)
             return Ring(lhs, *rest)
@@ -281,6 +289,8 @@ def simulate(
         assert isinstance(elements, int)
         counters.append(np.zeros(COUNTERS, np.int32))
         parts.append(np.full(elements, np.nan, np.float32))
+    if case.panels:
+        b = to_panels(b.reshape(-1), case.n, b.shape[1], LAYOUT)
     given = [*lhs, *([ids] if case.experts else []), b, q, *counters, out, *parts]
     observed = TranslatedKernel(kernel, observed=True)
     assert not observed.unmodelled

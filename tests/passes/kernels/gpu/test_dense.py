@@ -13,10 +13,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from mxc.compiler.packing.panels import to_panels
 from mxc.passes.kernels.gpu.dense.spans import Spans
 from mxc.passes.kernels.gpu.dense.stream import DenseStream
 from mxc.passes.kernels.gpu.floats import FloatBlocks
 from mxc.passes.kernels.gpu.fragments import TileInstruction
+from mxc.passes.kernels.gpu.panels import LAYOUT
 from mxc.passes.kernels.gpu.ring.float_kernel import DenseRing
 from mxc.passes.kernels.gpu.schedule import GpuSchedule
 from mxc.simulator.run.launch import launch
@@ -39,7 +41,8 @@ SPANS = 0
 class Case:
     """groups x [m, k] by [n, k], tiles and waves of a stream, or with `stages` of a ring.
 
-    experts: how many rhs there are to choose from; share: rows that have the same row of lhs.
+    experts: how many rhs there are to choose from; share: rows that have the same row of lhs;
+    panels: whether rhs lies in them.
     """
 
     lhs: str
@@ -53,6 +56,7 @@ class Case:
     groups: int = 1
     experts: int = 0
     share: int = 1
+    panels: bool = False
 
     @property
     def kernel(self) -> DenseStream | DenseRing:
@@ -69,7 +73,7 @@ class Case:
         source = ("f32", True) if self.lhs == ROUNDED else (self.lhs, False)
         return (DenseRing if self.stages else DenseStream)(
             FloatBlocks(*source, blocks),
-            FloatBlocks(self.rhs, False, blocks),
+            FloatBlocks(self.rhs, False, blocks, panels=int(self.panels)),
             self.groups,
             self.m,
             self.n,
@@ -99,6 +103,11 @@ CASES = [
     Case(ROUNDED, "bf16", 64, 72, 352, tiles=(4, 2), waves=SQUARE, stages=2),
     Case("bf16", "bf16", 12, 36, 96, groups=3, experts=2, share=4, waves=SQUARE, stages=4),
     Case("bf16", "bf16", 4, 36, 256, groups=3, experts=2, share=4),
+    # Weights in panels.
+    Case("bf16", "bf16", 3, 20, 512, panels=True),
+    Case("f32", "bf16", 40, 36, 480, tiles=(1, 2), waves=SQUARE, panels=True),
+    Case("bf16", "bf16", 70, 100, 544, tiles=(2, 2), waves=SQUARE, stages=3, panels=True),
+    Case("f16", "f16", 4, 36, 256, groups=3, experts=2, share=4, panels=True),
 ]
 
 
@@ -132,7 +141,10 @@ def simulate(compiled: Any, x: Array, w: Array) -> Run:
     with np.errstate(invalid="ignore"):
         wanted = [a @ right[min(e, len(right) - 1)].T for a, e in zip(left, ids, strict=True)]
     out = np.full((case.groups * case.m, case.n), np.nan, np.float32)
-    given = [x.view(np.uint8), *([ids] if case.experts else []), w.view(np.uint8), out]
+    weights = w.view(np.uint8).reshape(-1)
+    if case.panels:
+        weights = to_panels(weights, case.n, 2 * case.k, LAYOUT)
+    given = [x.view(np.uint8), *([ids] if case.experts else []), weights, out]
     observed = TranslatedKernel(compiled.kernel, observed=True)
     assert not observed.unmodelled
     run = Run(out, np.concatenate(wanted))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from iree.compiler import ir
 
 from mxc.dialects.dispatches import walk_outside_kernels
@@ -53,3 +55,26 @@ def loads(module: ir.Operation) -> list[tuple[str, ir.Operation]]:
         for op in walk_outside_kernels(module)
         if op.name == _LOAD
     ]
+
+
+def read_only_by(
+    load: ir.Operation,
+    lowered: set[ir.Operation],
+    spared: Callable[[ir.OpOperand], bool] | None = None,
+) -> bool:
+    """Whether a parameter is read only by operations of `lowered`, as weights, and by those uses of
+    the loaded parameter itself that are `spared`."""
+    pending = [load]
+    while pending:
+        op = pending.pop()
+        for use in op.results[0].uses:
+            user = use.owner.operation
+            if spared is not None and op is load and spared(use):
+                continue
+            if user not in lowered:
+                return False
+            if user.name != "linalg.generic":
+                pending.append(user)
+            elif use.operand_number == 0:
+                return False  # as the activations of a contraction
+    return True

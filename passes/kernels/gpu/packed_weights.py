@@ -1,0 +1,66 @@
+"""Which weights are packed in panels when a model is compiled, and the calls that read them so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from iree.compiler import ir
+
+from mxc.passes.kernels.gpu.calls import GpuContractionCall
+from mxc.passes.kernels.gpu.float_scales import sums_of
+from mxc.passes.kernels.gpu.panels import LAYOUT, PIECE, padded
+from mxc.passes.kernels.gpu.sides import ScaledBlocks
+from mxc.passes.kernels.parameters import load, loads, parameters_of, read_only_by, relay
+from mxc.passes.kernels.vectors import i8
+
+#: Lane groups with different blocks along K, at most.
+_GROUPS = 4
+
+
+class PackedWeights:
+    """The parameters of a module that kernels read in panels: those whose elements nothing else
+    reads, if all kernels read as many rows of as many experts."""
+
+    def __init__(self, module: ir.Operation, calls: Sequence[GpuContractionCall]) -> None:
+        """Find them, before any of `calls` is lowered."""
+        self._module = module
+        fitting = [call for call in calls if reads_panels(call)]
+        lowered = {op for call in fitting for op in (call.op, *call.chain)}
+        sizes: dict[str, set[int]] = {}
+        for call in fitting:
+            sizes.setdefault(call.parameter or "", set()).add(_bytes(call))
+        known = parameters_of(module, {name for name, found in sizes.items() if len(found) == 1})
+        known -= {name for name, op in loads(module) if not read_only_by(op, lowered)}
+        self._bytes = {name: size for name in known for size in sizes[name]}
+
+    def read_by(self, call: GpuContractionCall) -> GpuContractionCall:
+        """The call, reading panels if its weights are packed; loads them at the insertion point."""
+        name = call.parameter
+        if name is None or name not in self._bytes:
+            return call
+        packed = load(name, self._type(name))
+        return replace(call, right=replace(call.right, panels=1), rhs=(packed, *call.rhs[1:]))
+
+    def relay(self) -> None:
+        """Give the parameters their layout, after all calls are lowered."""
+        for name in self._bytes:
+            relay(self._module, name, self._type(name), LAYOUT)
+
+    def _type(self, name: str) -> ir.Type:
+        return ir.RankedTensorType.get([self._bytes[name]], i8())
+
+
+def reads_panels(call: GpuContractionCall) -> bool:
+    """Whether the kernels of a call read panels, if nothing else reads its weights: lanes read
+    whole pieces of blocks, which they do not where several sums share a block."""
+    sides = [each for each in (call.left, call.right) if isinstance(each, ScaledBlocks)]
+    shared = [each.shared for each in sides if each.multiplies_sums]
+    parts = sums_of(_GROUPS, *shared) if shared else 1
+    return call.parameter is not None and parts == 1 and call.right.block_bytes % PIECE == 0
+
+
+def _bytes(call: GpuContractionCall) -> int:
+    """Bytes of all experts in panels."""
+    rows = max(call.of.experts, 1) * padded(call.of.n)
+    return rows * call.right.blocks * call.right.block_bytes
