@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 from iree.compiler import ir
 
+from mxc.compiler.packing.panels import to_panels
 from mxc.compiler.pipelines import pipeline
 from mxc.dialects.context import new_context
+from mxc.dialects.parameters import take_layouts
 from mxc.formats.formats import FORMATS
 from mxc.passes import base
 from mxc.passes.kernels.gpu.dense.spans import Spans
@@ -60,7 +62,9 @@ CASES = [
 def run(
     target: str, text: str, given: list[Array], m: int, n: int, schedules: str | Path = ""
 ) -> Array:
-    """f32 [m, n] of @main, which must become one kernel. `schedules`: a file of them."""
+    """f32 [m, n] of @main, which must become one kernel. `schedules`: a file of them. The only
+    parameter, if there is one, is the first of `given` with n rows, and is packed as the kernel
+    wants it."""
     result = np.full(m * n * 4, 0xFF, np.uint8)
     with new_context():
         module = ir.Module.parse(text)
@@ -69,12 +73,41 @@ def run(
             if stage.name == "kernels":
                 break
         buffers = [np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in given]
+        layouts = take_layouts(module)
+        assert bool(layouts) == ("util.global" in text)
+        for layout in layouts.values():
+            at = next(at for at, each in enumerate(given) if len(each) == n)
+            buffers[at] = to_panels(buffers[at], n, len(buffers[at]) // n, layout)
         lane_interpreter.run(module, [*buffers, result])
     return result.view(np.float32).reshape(m, n)
 
 
 @pytest.mark.parametrize(("target", "m", "n", "k", "lhs", "rhs"), CASES)
 def test_products(target: str, m: int, n: int, k: int, lhs: str, rhs: str) -> None:
+    multiply(target, (m, n, k, lhs, rhs), program(main=(m, n, k, lhs, rhs)))
+
+
+@pytest.mark.parametrize(
+    ("target", "m", "n", "k", "lhs", "rhs"), [case for case in CASES if case[5] not in (E2M3, E3M2)]
+)
+def test_products_with_panels(target: str, m: int, n: int, k: int, lhs: str, rhs: str) -> None:
+    text = with_a_parameter(program(main=(m, n, k, lhs, rhs)))
+    multiply(target, (m, n, k, lhs, rhs), text)
+
+
+def with_a_parameter(text: str) -> str:
+    """A program of `program`, whose last argument but one, the elements of rhs, is a parameter."""
+    *_, (name, kind), _ = re.findall(r"(%arg\d+): (tensor<\S+>)[,)]", text)
+    changed = text.replace(f"{name}: {kind}, ", "", 1)
+    first = f"{{\n    {name} = util.global.load immutable @w : {kind}\n"
+    changed = re.sub(r"(func\.func @main.*) \{\n", lambda found: f"{found[1]} {first}", changed)
+    parameter = f'util.global private @w = #flow.parameter.named<"model"::"w"> : {kind}'
+    return changed.replace("  func.func @main", f"  {parameter}\n  func.func @main")
+
+
+def multiply(target: str, shape: tuple[int, int, int, str, str], text: str) -> None:
+    """A product of scaled weights, compared with numpy."""
+    m, n, k, lhs, rhs = shape
     rng = np.random.default_rng(m + n + k)
     block = FORMATS[rhs].block
     w, t, right = operand(rng, (n, k), rhs, (40, 120) if rhs == NVFP4 else (117, 137))
@@ -87,7 +120,7 @@ def test_products(target: str, m: int, n: int, k: int, lhs: str, rhs: str) -> No
     else:
         x, s, left = operand(rng, (m, k), lhs, (117, 137))
         given = [x, s, *given]
-    found = run(target, program(main=(m, n, k, lhs, rhs)), given, m, n)
+    found = run(target, text, given, m, n)
     wanted = left @ right.T
     assert np.abs(found - wanted).max() < 1e-6 * np.abs(wanted).max()
 
