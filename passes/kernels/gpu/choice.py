@@ -55,7 +55,7 @@ _GAIN = 1.05
 #: How many times as fast a ring has to be whose lanes read rows of lhs straight to registers, where
 #: panels of rhs could be read so, in a quarter of the requests (docs/gpu-quality.md). The cost
 #: model does not count requests: how long one takes is not known.
-_ROWS_APART = 1.1
+_ROWS_APART = 1.05
 #: Workgroups that share K, for each unit.
 _SHARED_UNITS = 2
 #: Tiles of a wave, at most.
