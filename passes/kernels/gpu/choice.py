@@ -9,7 +9,7 @@ from itertools import product
 from typing import get_args
 
 from mxc.dialects.expert_groups import FEW_ROWS, MANY_ROWS
-from mxc.passes.kernels.gpu.cost import Problem, cost, padding, result_tiles
+from mxc.passes.kernels.gpu.cost import Problem, cost, padding, requests, result_tiles
 from mxc.passes.kernels.gpu.dense.spans import ROWS, STAGE, Spans
 from mxc.passes.kernels.gpu.float_scales import factors_of_step, sums_of
 from mxc.passes.kernels.gpu.floats import loaded_ahead
@@ -52,10 +52,6 @@ _GROUPS = 8
 _TILE = 16
 #: How many times as fast a schedule has to be that leaves parts of sums in memory.
 _GAIN = 1.05
-#: How many times as fast a ring has to be whose lanes read rows of lhs straight to registers, where
-#: panels of rhs could be read so, in a quarter of the requests (docs/gpu-quality.md). The cost
-#: model does not count requests: how long one takes is not known.
-_ROWS_APART = 1.05
 #: Workgroups that share K, for each unit.
 _SHARED_UNITS = 2
 #: Tiles of a wave, at most.
@@ -83,15 +79,19 @@ def choose(
     device: Gpu = GFX950,
     transports: tuple[Transport, ...] = TRANSPORTS,
 ) -> GpuSchedule:
-    """The cheapest schedule; of equals a stream, the one with the least padding, the first.
+    """The cheapest schedule; of equals a stream, the one whose loads are the fewest requests, that
+    with the least padding, the first.
 
     Raises ValueError where there is none.
     """
 
-    def rank(schedule: GpuSchedule) -> tuple[float, bool, float]:
+    def rank(schedule: GpuSchedule) -> tuple[float, bool, float, float]:
         clocks = cost(problem, schedule, device) * (_GAIN if schedule.splits > 1 else 1)
-        clocks *= _ROWS_APART if problem.panels and _reads_rows(problem, schedule) else 1
-        return clocks, schedule.transport != "stream", padding(problem, schedule)
+        streams = schedule.transport == "stream"
+        # How long a request takes is not known (docs/gpu-quality.md).
+        counts = problem.panels and (problem.is_float if streams else not problem.parts)
+        asked = requests(problem, schedule, device) if counts and not problem.is_dense else 0
+        return round(clocks), not streams, asked, padding(problem, schedule)
 
     unit = device.matrix
     decodes = problem.parts and not unit.converts
@@ -103,12 +103,6 @@ def choose(
     if decodes and not found:
         found = [min(known, key=lambda schedule: registers(problem, schedule))]
     return min(found, key=rank)
-
-
-def _reads_rows(problem: Problem, schedule: GpuSchedule) -> bool:
-    """Whether rows of lhs go straight to registers, and rhs to LDS."""
-    direct = schedule.transport == "ring" and not problem.parts
-    return direct and schedule.waves[1] == 1
 
 
 def choose_by_rows(
@@ -256,6 +250,11 @@ def _streams(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
     for tiles, most in enumerate(_ALONG_K, start=1):
         along = _along(steps, min(most, steps))
         yield GpuSchedule(instruction=small, tiles=(tiles, least), waves=(1, 1, along))
+    if problem.is_float and problem.parts == 1 and device.matrix.converts:
+        # Floats are most of the bytes of a stream: these read them for more columns at once.
+        for across, most in ((2, _ALONG_K[0]), (4, _ALONG_K[1])):
+            along = _along(steps, min(most, steps))
+            yield GpuSchedule(instruction=small, tiles=(1, across * least), waves=(1, 1, along))
     for tiles_m, tiles_n in product((4, 2, 1), repeat=2):
         if tiles_n % least == 0:
             yield GpuSchedule(instruction=small, tiles=(tiles_m, tiles_n), waves=(2, 2, 1))

@@ -52,6 +52,8 @@ _JOINED = 3
 _TWICE = 4
 #: Lanes of a wave that may be alone on its SIMD.
 _WIDE = 64
+#: Bytes of a load of a lane.
+_LOAD = 16
 #: Bytes of a result.
 _RESULT = 4
 #: Bits of an element with a scale, at most.
@@ -157,6 +159,38 @@ def cost(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float:
     in_flight = min(at_once * _asked(problem, schedule), moved)
     bandwidth = min(device.bytes_a_clock, in_flight / device.latency_clocks)
     return max(busy, moved / bandwidth + start)
+
+
+def requests(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float:
+    """Requests of the loads of a unit. A load of a wave is one for four lanes that read bytes
+    which lie together, and one for each row where they have rows (docs/gpu-quality.md)."""
+    instruction, lanes = schedule.instruction, schedule.instruction.unit.lanes
+    waves, (m, n), (down, right, along) = schedule.threads // lanes, schedule.tiles, schedule.waves
+    rows = instruction.lane_groups * min(problem.rows, instruction.rows)
+    scales = [rows / K_STEPS, lanes / K_STEPS]
+    each = [
+        _loads(problem, 0) * rows,
+        _loads(problem, 1) * (lanes / 4 if problem.panels else lanes),
+    ]
+    for side in range(2):
+        each[side] += 0 if problem.is_dense or (side == 0 and problem.is_float) else scales[side]
+    counts = [waves * m * each[0], waves * n * each[1]]
+    if schedule.transport == "ring":
+        # What waves share goes through LDS, whose lanes read rows of a stage as they follow.
+        whole = [down * m * _loads(problem, 0), right * n * _loads(problem, 1)]
+        shared = [right > 1 or problem.parts > 0, down > 1 or problem.parts > 0]
+        counts = [
+            lanes / 4 * all_of if through else direct
+            for all_of, direct, through in zip(whole, counts, shared, strict=True)
+        ]
+    rounds = -(-workgroups(problem, schedule) // device.units)
+    blocks = problem.blocks // schedule.splits
+    return rounds * -(-blocks // (instruction.groups * along)) * sum(counts)
+
+
+def _loads(problem: Problem, side: int) -> float:
+    """Loads of 16 bytes that a lane needs for a block."""
+    return BLOCK * problem.bits[side] / 8 / _LOAD
 
 
 def _bytes_of_parts(problem: Problem, schedule: GpuSchedule) -> int:

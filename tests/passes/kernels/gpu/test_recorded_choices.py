@@ -61,7 +61,7 @@ def choices() -> dict[str, str]:
             how = "decoded" if pair in DECODED else "as they are"
             name = f"{gpu.name}: {pair.name} {how}, {m} x {columns} x {32 * blocks}"
             found[name] = described(problem, choose(problem, device=gpu), gpu)
-            if pair in SCALED:
+            if pair in (*SCALED, FLOATS[0]):
                 packed = replace(problem, panels=True)
                 found[f"{name}, in panels"] = described(packed, choose(packed, device=gpu), gpu)
     return found | dict(by_rows())
