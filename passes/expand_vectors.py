@@ -76,7 +76,8 @@ def _expand(op: ir.Operation) -> None:
     if any(group[0] == row and sizes[group[1]] is None for groups in digits for group in groups):
         return  # an expansion cannot put a static row before a dynamic dimension
     kinds = [*iterators(op), ir.Attribute.parse("#linalg.iterator_type<parallel>")]
-    plan = LoopSplit(kinds, sizes, digits)
+    loops: list[ir.AffineExpr] = [ir.AffineDimExpr.get(loop) for loop in range(row)]
+    plan = LoopSplit(kinds, sizes, digits, loops)
     with ir.InsertionPoint(op), op.location:
         values = [reshape(v, d, sizes) for v, d in zip(op.operands, digits, strict=True)]
         new = linalg.GenericOp(

@@ -15,8 +15,9 @@ after:
                          (m, n, k) -> (m, n)]} ins(%x, %w2) outs(%acc2)
     tensor.expand_shape %r [[0], [1, 2]]
 
-Leaves alone: operations that sum no elements of 8 bits or fewer, loops of dynamic size, and loops
-that some operand has in another order, or of which it has only one.
+Leaves alone: operations that sum no elements of 8 bits or fewer or whose body reads the number of
+an iteration, loops of dynamic size, and loops that some operand has in another order, or of which
+it has only one.
 """
 
 from __future__ import annotations
@@ -31,7 +32,13 @@ from mxc.dialects.dequantize import iterators
 from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.indexing import dims, indexing_maps, loop_ranges
 from mxc.passes.base import Pass
-from mxc.passes.rewriting.rebuild import discardable, replace, sums_of_elements, sweep
+from mxc.passes.rewriting.rebuild import (
+    discardable,
+    reads_index,
+    replace,
+    sums_of_elements,
+    sweep,
+)
 from mxc.passes.rewriting.split_loops import is_plain, reassociation, reshape
 
 
@@ -45,7 +52,7 @@ class MergeLoops(Pass):
         """Rewrite every contraction of elements with such loops."""
         for op in sums_of_elements(module):
             plain = all(is_plain(affine) for affine in indexing_maps(op))
-            if op.name == "linalg.generic" and plain:
+            if op.name == "linalg.generic" and plain and not reads_index(op):
                 groups = _groups(op)
                 if any(len(group) > 1 for group in groups):
                     _merge(op, groups)

@@ -85,3 +85,32 @@ func.func @two_block_sizes(%x: tensor<4x64xf8E4M3FN>, %xs: tensor<4x4xf8E8M0FNU>
   } -> tensor<4x8xf32>
   func.return %r : tensor<4x8xf32>
 }
+
+// -----
+
+// The number of an iteration of the loop that is split is one of the whole loop.
+// CHECK-DAG: #[[WHOLE:.*]] = affine_map<(d0, d1, d2, d3) -> (d2 * 32 + d3)>
+// CHECK-LABEL: @masked
+// CHECK: linalg.generic {{.*}} iterator_types = ["parallel", "parallel", "reduction", "reduction"]
+// CHECK: %[[KO:.*]] = linalg.index 2 : index
+// CHECK: %[[KB:.*]] = linalg.index 3 : index
+// CHECK: %[[K:.*]] = affine.apply #[[WHOLE]](%{{.*}}, %{{.*}}, %[[KO]], %[[KB]])
+// CHECK: arith.cmpi slt, %[[K]], %
+func.func @masked(%x: tensor<4x64xf32>, %w: tensor<8x64xf4E2M1FN>, %s: tensor<8x2xf8E8M0FNU>, %acc: tensor<4x8xf32>) -> tensor<4x8xf32> {
+  %r = linalg.generic {
+      indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (n, k floordiv 32)>, affine_map<(m, n, k) -> (m, n)>],
+      iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%x, %w, %s : tensor<4x64xf32>, tensor<8x64xf4E2M1FN>, tensor<8x2xf8E8M0FNU>) outs(%acc : tensor<4x8xf32>) {
+  ^bb0(%a: f32, %b: f4E2M1FN, %c: f8E8M0FNU, %o: f32):
+    %y = arith.scaling_extf %b, %c : f4E2M1FN, f8E8M0FNU to f32
+    %k = linalg.index 2 : index
+    %most = arith.constant 40 : index
+    %kept = arith.cmpi slt, %k, %most : index
+    %p = arith.mulf %a, %y : f32
+    %zero = arith.constant 0.0 : f32
+    %t = arith.select %kept, %p, %zero : f32
+    %q = arith.addf %o, %t : f32
+    linalg.yield %q : f32
+  } -> tensor<4x8xf32>
+  func.return %r : tensor<4x8xf32>
+}

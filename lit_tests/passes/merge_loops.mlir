@@ -63,3 +63,30 @@ func.func @vector(%x: tensor<1x2x32xf4E2M1FN>, %xs: tensor<1x2xf8E8M0FNU>, %w: t
   } -> tensor<8xf32>
   return %y : tensor<8xf32>
 }
+
+// -----
+
+// The body reads the number of an iteration, which would be another one.
+// CHECK-LABEL: @indexed
+// CHECK-NOT: tensor.collapse_shape
+// CHECK: linalg.generic {{.*}} iterator_types = ["parallel", "reduction", "reduction", "reduction"]
+// CHECK: linalg.index 3
+func.func @indexed(%x: tensor<1x2x32xf4E2M1FN>, %xs: tensor<1x2xf8E8M0FNU>, %w: tensor<8x1x2x32xf4E2M1FN>, %s: tensor<8x1x2xf8E8M0FNU>, %acc: tensor<8xf32>) -> tensor<8xf32> {
+  %y = linalg.generic {
+      indexing_maps = [affine_map<(n, r, o, b) -> (r, o, b)>, affine_map<(n, r, o, b) -> (r, o)>, affine_map<(n, r, o, b) -> (n, r, o, b)>, affine_map<(n, r, o, b) -> (n, r, o)>, affine_map<(n, r, o, b) -> (n)>],
+      iterator_types = ["parallel", "reduction", "reduction", "reduction"]}
+      ins(%x, %xs, %w, %s : tensor<1x2x32xf4E2M1FN>, tensor<1x2xf8E8M0FNU>, tensor<8x1x2x32xf4E2M1FN>, tensor<8x1x2xf8E8M0FNU>) outs(%acc : tensor<8xf32>) {
+  ^bb0(%a: f4E2M1FN, %as: f8E8M0FNU, %b: f4E2M1FN, %bs: f8E8M0FNU, %c: f32):
+    %0 = arith.scaling_extf %a, %as : f4E2M1FN, f8E8M0FNU to f32
+    %1 = arith.scaling_extf %b, %bs : f4E2M1FN, f8E8M0FNU to f32
+    %2 = arith.mulf %0, %1 : f32
+    %i = linalg.index 3 : index
+    %most = arith.constant 7 : index
+    %kept = arith.cmpi slt, %i, %most : index
+    %zero = arith.constant 0.0 : f32
+    %t = arith.select %kept, %2, %zero : f32
+    %3 = arith.addf %c, %t : f32
+    linalg.yield %3 : f32
+  } -> tensor<8xf32>
+  return %y : tensor<8xf32>
+}

@@ -14,9 +14,17 @@ from mxc.dialects.dispatches import KERNEL
 from mxc.dialects.generic import constant
 from mxc.dialects.indexing import indexing_maps, loop_ranges
 from mxc.dialects.linalg_ext import GATHER
-from mxc.passes.rewriting.split_loops import can_reshape, plan_split, reassociation, reshape
+from mxc.passes.rewriting.split_loops import (
+    LoopSplit,
+    can_reshape,
+    plan_split,
+    reassociation,
+    reshape,
+)
 from mxc.passes.rewriting.worklist import Worklist, erase
 
+#: The operation that reads the number of an iteration in a body.
+INDEX = "linalg.index"
 #: Prefixes of operations without side effects.
 _PURE = ("linalg.", "tensor.", "flow.tensor.bitcast", "util.global.load", GATHER)
 
@@ -89,6 +97,11 @@ def has_reduction(op: ir.Operation) -> bool:
     return any("reduction" in str(kind) for kind in iterators(op))
 
 
+def reads_index(op: ir.Operation) -> bool:
+    """Whether the body of a linalg operation reads the number of an iteration."""
+    return any(view.operation.name == INDEX for view in op.regions[0].blocks[0].operations)
+
+
 def sums_floats(op: ir.Operation) -> bool:
     """Whether `op` sums floats over a loop; maxima of the bits of a block are integers."""
     return has_reduction(op) and isinstance(op.results[0].type.element_type, ir.FloatType)
@@ -143,7 +156,7 @@ def rebuild(op: ir.Operation, inputs: Sequence[Scalar], *, split: bool = False) 
         arguments = iter(block.arguments)
         scalars = [_emit(item, arguments) for item in inputs]
         scalars.append(next(arguments))
-        linalg.YieldOp([_clone_body(op.regions[0].blocks[0], scalars)])
+        linalg.YieldOp([_clone_body(op.regions[0].blocks[0], scalars, plan)])
     replace(op, result)
     return result
 
@@ -214,10 +227,17 @@ def clone_over(op: ir.Operation, at: dict[ir.Value, ir.Value]) -> None:
     at |= dict(zip(op.results, copy.results, strict=True))
 
 
-def _clone_body(source: ir.Block, scalars: Sequence[ir.Value]) -> ir.Value:
-    """Clone a body at the insertion point over `scalars` and return the value that it yields."""
+def _clone_body(
+    source: ir.Block, scalars: Sequence[ir.Value], plan: LoopSplit | None = None
+) -> ir.Value:
+    """Clone a body at the insertion point over `scalars` and return the value that it yields.
+    `plan`: how its loops were split."""
     at = dict(zip(source.arguments, scalars, strict=False))
     *body, end = source.operations
     for inner in body:
-        clone_over(inner.operation, at)
+        if inner.operation.name == INDEX and plan is not None:
+            loop = ir.IntegerAttr(inner.operation.attributes["dim"]).value
+            at[inner.operation.results[0]] = plan.index_before(loop)
+        else:
+            clone_over(inner.operation, at)
     return at.get(end.operands[0], end.operands[0])

@@ -19,7 +19,7 @@ from iree.compiler.dialects import linalg, tensor
 
 from mxc.dialects.dequantize import iterators
 from mxc.dialects.indexing import dims, indexing_maps, loop_ranges
-from mxc.passes.rewriting.rebuild import discardable, replace
+from mxc.passes.rewriting.rebuild import discardable, reads_index, replace
 
 ATTRIBUTE = "compilation_info"
 #: Most rows of weights per workgroup, as in IREE's schedule.
@@ -88,6 +88,8 @@ def _loops(op: ir.Operation) -> tuple[int, int] | None:
     """The loops n and k of f32 or narrow [.. k] times narrow [.. n, k], if all others have one
     iteration; else None."""
     if op.name != "linalg.generic" or ATTRIBUTE in op.attributes or len(op.operands) != 3:
+        return None
+    if reads_index(op):
         return None
     ranges, maps = loop_ranges(op), [dims(affine) for affine in indexing_maps(op)]
     if any(loop is None for read in maps for loop in read):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from iree.compiler import ir
-from iree.compiler.dialects import tensor
+from iree.compiler.dialects import affine, linalg, tensor
 
 from mxc.dialects.indexing import dim_of, plus, resolve, times
 from mxc.dialects.sizes import size_of, value_of
@@ -21,11 +21,13 @@ from mxc.errors import PassError
 
 @dataclass(frozen=True)
 class LoopSplit:
-    """The loops after the split, and for each operand and dimension the loops that index it."""
+    """The loops after the split, and for each operand and dimension the loops that index it.
+    `before`: each loop before the split as an expression of those after it."""
 
     kinds: list[ir.Attribute]
     sizes: list[int | None]
     digits: list[list[list[int]]]
+    before: list[ir.AffineExpr]
 
     def maps(self) -> list[ir.AffineMap]:
         """Indexing maps of the reshaped operands."""
@@ -36,10 +38,16 @@ class LoopSplit:
             for groups in self.digits
         ]
 
+    def index_before(self, loop: int) -> ir.Value:
+        """The index of a loop before the split, at the insertion point in the new body."""
+        indices = [linalg.IndexOp(number).result for number in range(len(self.sizes))]
+        whole = ir.AffineMap.get(len(indices), 0, [self.before[loop]])
+        return affine.apply(whole, indices)
 
-def is_plain(affine: ir.AffineMap) -> bool:
+
+def is_plain(map: ir.AffineMap) -> bool:
     """Whether each index is a single loop."""
-    return all(dim_of(expression) is not None for expression in affine.results)
+    return all(dim_of(expression) is not None for expression in map.results)
 
 
 def plan_split(
@@ -75,15 +83,15 @@ def plan_split(
         loops.append(whole)
         split_kinds += [kind] * (len(inside) + 1)
     digits: list[list[list[int]]] = []
-    for affine in maps:
+    for map in maps:
         groups: list[list[int]] = []
-        for expression in affine.results:
+        for expression in map.results:
             group = _digits(resolve(expression, loops, sizes), sizes)
             if group is None:
                 return None
             groups.append(group)
         digits.append(groups)
-    return LoopSplit(split_kinds, sizes, digits)
+    return LoopSplit(split_kinds, sizes, digits, loops)
 
 
 def _divisors(
@@ -91,8 +99,8 @@ def _divisors(
 ) -> dict[int, set[int]]:
     """Block sizes of each loop that is divided."""
     found: dict[int, set[int]] = {}
-    for affine in maps:
-        for expression in affine.results:
+    for map in maps:
+        for expression in map.results:
             for loop, size in _divisions(expression):
                 others = found.setdefault(loop, set())
                 if any(max(size, other) % min(size, other) for other in others):
