@@ -135,7 +135,8 @@ def _lower(target: Target) -> Stage:
             matrix_rows=matrix_rows,
             f8=target.gpu.extends_f8,
         )
-        passes = (PropagateNan(), schedule, ExpandFnuz())
+        rounding = RoundToElements(gpu=True, scales=target.gpu.matrix.converts)
+        passes = (PropagateNan(), rounding, schedule, ExpandFnuz())
     return Stage(
         name="lower",
         invariant="Each scaled contraction carries the schedule that its code generator needs, and "

@@ -1,4 +1,4 @@
-"""mxc-round-to-elements: fix rounding to the smallest normal number of 4-bit to 8-bit elements.
+"""mxc-round-to-elements: round to elements of 4 to 8 bits where the code generator does it wrong.
 
 On CPUs IREE computes `arith.truncf` to elements of 4 and 8 bits in integers, and loses a carry: a
 value between the largest subnormal number and the smallest normal one, nearer to the latter,
@@ -15,11 +15,25 @@ after:
     %s = arith.select %b, %n, %x
     %e = arith.truncf %s : f32 to f8E4M3FN
 
+With `gpu` it is about f4E2M1FN alone, which IREE also truncates to in integers on GPUs: numbers
+between -0.5 and 0 lose their sign, and ties of f16 and bf16 are not rounded to even. The code is
+the number of bounds between elements that the magnitude has passed. `arith.scaling_truncf` is
+rewritten where no instruction computes it (not `scales`).
+
+before:
+    %e = arith.truncf %x : f32 to f4E2M1FN
+after:
+    %m = math.absf %x
+    %c = (%m > 0.25) + (%m >= 0.75) + (%m > 1.25) + .. + (%m > 5.0)
+    %s = arith.select (%x is negative), %c + 8, %c : i4
+    %e = arith.bitcast %s : i4 to f4E2M1FN
+
 Leaves alone: kernels of mxc, which do their own rounding; scales, which have no subnormal numbers.
 """
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 from iree.compiler import ir
@@ -31,30 +45,44 @@ from mxc.formats.formats import E2M1, E2M3, E3M2, E4M3, E4M3FNUZ, E5M2, E5M2FNUZ
 from mxc.passes.base import Pass
 from mxc.passes.rewriting.worklist import Worklist, erase
 
-_TRUNCATIONS = ("arith.truncf", "arith.scaling_truncf")
+_SCALED = "arith.scaling_truncf"
+_TRUNCATIONS = ("arith.truncf", _SCALED)
 _ELEMENTS = {each.mlir: each for each in (E2M1, E2M3, E3M2, E4M3, E5M2, E4M3FNUZ, E5M2FNUZ)}
 
 
 @dataclass(frozen=True)
 class RoundToElements(Pass):
-    """Truncate floats to elements with the carry that the code generator for CPUs loses."""
+    """Truncate floats to elements with the carry that the code generator for CPUs loses, or with
+    `gpu` to f4E2M1FN by comparisons. `scales`: an instruction of the GPU divides by scales."""
 
     name = "mxc-round-to-elements"
+    gpu: bool = False
+    scales: bool = False
 
     def run(self, module: ir.Operation) -> None:
         """Rewrite every truncation of a scalar outside of kernels."""
         found = [
             op
             for op in walk_outside_kernels(module)
-            if op.name in _TRUNCATIONS and str(op.results[0].type) in _ELEMENTS
+            if op.name in _TRUNCATIONS and self._rounds(op)
         ]
         for op in Worklist(found):
             kind = op.results[0].type
             with ir.InsertionPoint(op), op.location:
                 value = _quotient(*op.operands)
-                value = _carried(value, _ELEMENTS[str(kind)])
-                op.results[0].replace_all_uses_with(arith.truncf(kind, value))
+                if self.gpu:
+                    found = arith.bitcast(kind, _code(value))
+                else:
+                    found = arith.truncf(kind, _carried(value, _ELEMENTS[str(kind)]))
+                op.results[0].replace_all_uses_with(found)
             erase(op)
+
+    def _rounds(self, op: ir.Operation) -> bool:
+        """Whether a truncation is rewritten."""
+        kind = str(op.results[0].type)
+        if not self.gpu:
+            return kind in _ELEMENTS
+        return kind == E2M1.mlir and not (self.scales and op.name == _SCALED)
 
 
 def _quotient(value: ir.Value, scale: ir.Value | None = None) -> ir.Value:
@@ -63,6 +91,22 @@ def _quotient(value: ir.Value, scale: ir.Value | None = None) -> ir.Value:
     if value.type != f32 and (scale is not None or isinstance(value.type, ir.F16Type)):
         value = arith.extf(f32, value)
     return value if scale is None else value / arith.extf(f32, scale)
+
+
+def _code(value: ir.Value) -> ir.Value:
+    """The bits of the f4E2M1FN next to a scalar, of two the even one, as an i4."""
+    i4 = ir.IntegerType.get_signless(4)
+    value = value if value.type == ir.F32Type.get() else arith.extf(ir.F32Type.get(), value)
+    size, codes = math.absf(value), E2M1.values[: 1 << 3]
+    code = constant(0, i4)
+    for number, (below, above) in enumerate(itertools.pairwise(codes)):
+        # A tie goes to the even code: up from an odd one.
+        tie = arith.CmpFPredicate.OGE if number % 2 else arith.CmpFPredicate.OGT
+        passed = arith.cmpf(tie, size, constant(float(below + above) / 2, value.type))
+        code = code + arith.extui(i4, passed)
+    bits = arith.bitcast(ir.IntegerType.get_signless(32), value)
+    negative = arith.cmpi(arith.CmpIPredicate.slt, bits, constant(0, bits.type))
+    return arith.select(negative, code + constant(8, i4), code)
 
 
 def _carried(value: ir.Value, element: ElementFormat) -> ir.Value:

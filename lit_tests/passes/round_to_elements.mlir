@@ -1,5 +1,10 @@
 // RUN: mxc opt %s --split-input-file --passes mxc-round-to-elements | filecheck %s
+// RUN: mxc opt %s --split-input-file --passes mxc-round-to-elements{gpu=true} | filecheck %s --check-prefix GPU
+// RUN: mxc opt %s --split-input-file --passes 'mxc-round-to-elements{gpu=true scales=true}' | filecheck %s --check-prefix SCALES
 
+// GPU-LABEL: func.func @truncate(
+// GPU-NOT: math.absf
+// GPU: arith.truncf %{{.*}} : f32 to f8E4M3FN
 // From 15/16 of the least normal number on, what is below is that number.
 // CHECK-LABEL: func.func @truncate(
 // CHECK: ^bb0(%[[X:.*]]: f32, %{{.*}}: f8E4M3FN):
@@ -25,6 +30,18 @@ func.func @truncate(%x: tensor<8xf32>) -> tensor<8xf8E4M3FN> {
 
 // -----
 
+// On a GPU the code is the number of bounds that the magnitude has reached, and the sign.
+// GPU-LABEL: func.func @under_a_scale(
+// GPU: %[[Q:.*]] = arith.divf
+// GPU: %[[M:.*]] = math.absf %[[Q]]
+// GPU: arith.cmpf ogt, %[[M]], %{{.*}} : f32
+// GPU: arith.cmpf oge, %[[M]], %{{.*}} : f32
+// GPU: %[[BITS:.*]] = arith.bitcast %[[Q]] : f32 to i32
+// GPU: arith.cmpi slt, %[[BITS]], %
+// GPU: %[[CODE:.*]] = arith.select
+// GPU: arith.bitcast %[[CODE]] : i4 to f4E2M1FN
+// SCALES-LABEL: func.func @under_a_scale(
+// SCALES: arith.scaling_truncf
 // CHECK-LABEL: func.func @under_a_scale(
 // CHECK: ^bb0(%[[X:.*]]: f16, %[[S:.*]]: f8E8M0FNU, %{{.*}}: f4E2M1FN):
 // CHECK: %[[W:.*]] = arith.extf %[[X]] : f16 to f32
