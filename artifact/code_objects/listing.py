@@ -2,7 +2,8 @@
 
 A function with the feature "dumpcode" has its instructions as text in the section `.AMDGPU.disasm`:
 one line for each, with its machine code after a semicolon. The targets of branches are not in the
-text, which is written before they are known; they are read from the code. Source: LLVM,
+text, which is written before they are known; they are read from the code. Nor is a move between
+registers of which an index register chooses one, which follows `s_set_gpr_idx_on`. Source: LLVM,
 AMDGPUAsmPrinter.cpp.
 """
 
@@ -18,6 +19,12 @@ _SECTION = ".AMDGPU.disasm"
 _BRANCH = ("s_branch", "s_cbranch")
 #: s_nop 0, with which blocks are aligned; the text does not have it.
 _PADDING = 0xBF800000
+_INDEXED = "s_set_gpr_idx_on"
+#: v_mov_b32_e32, with zeros for the destination in bits 17 to 24 and the source in bits 0 to 8, of
+#: which 256 is the first vector register. Source: CDNA3 ISA, VOP1.
+_MOVE, _MOVE_BITS, _VECTOR = 0x7E000200, 0xFE01FE00, 256
+#: The last scalar register.
+_SCALARS = 101
 
 
 def read_listings(data: bytes) -> dict[str, str]:
@@ -70,8 +77,18 @@ def _listing(name: str, code: bytes, lines: Iterator[tuple[str, str, tuple[int, 
             operands = f".L{4 * (at + 1 + offset)}"
         placed[at] = f"\t{mnemonic} {operands}".rstrip()
         at += len(expected)
+        if mnemonic == _INDEXED and at < end and words[at] & _MOVE_BITS == _MOVE:
+            placed[at] = f"\t{_move(words[at])}"
+            at += 1
     labelled = ((f".L{4 * at}:\n" if at in targets else "") + line for at, line in placed.items())
     return "".join(f"{line}\n" for line in labelled)
+
+
+def _move(word: int) -> str:
+    """The text of v_mov_b32 from a register, or from what else its source names by number."""
+    source = word & 0x1FF
+    kind = "v" if source >= _VECTOR else "s" if source <= _SCALARS else "source "
+    return f"v_mov_b32_e32 v{word >> 17 & 0xFF}, {kind}{source % _VECTOR}"
 
 
 def without_listing(data: bytes) -> bytes:
