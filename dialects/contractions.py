@@ -20,8 +20,13 @@ from mxc.dialects.dequantize import is_element
 from mxc.dialects.dispatches import owner, walk
 
 _PRODUCTS = ("arith.mulf", "arith.muli")
-_SUMS = ("arith.addf", "arith.addi")
+_SUMS = ("arith.addf", "arith.addi", "arith.subf")
+#: What adds floats to a sum, or subtracts them.
+_FLOAT_SUMS = ("arith.addf", "arith.subf", "math.fma")
+_FUSED = "math.fma"
 _CONSTANT = "arith.constant"
+#: What may be between a product and the sum.
+_AROUND = ("arith.extf", "arith.truncf", "arith.negf", "arith.select")
 
 # A factor that is looked up by an index is not an element of the operand that holds the index.
 _NO_FACTOR = ("tensor.extract", "linalg.index")
@@ -130,11 +135,11 @@ def sums_elements(op: ir.Operation) -> bool:
 
 
 def sums(op: ir.Operation) -> bool:
-    """Whether `op` is a linalg.generic that adds floats over a loop."""
+    """Whether `op` is a linalg.generic that adds floats over a loop, or subtracts them."""
     if not op.name.startswith("linalg.") or "iterator_types" not in op.attributes:
         return False
     total = owner(list(op.regions[0].blocks[0].operations)[-1].operation.operands[0])
-    adds = total is not None and total.name == "arith.addf"
+    adds = total is not None and total.name in _FLOAT_SUMS
     return adds and "reduction" in str(op.attributes["iterator_types"])
 
 
@@ -151,19 +156,18 @@ def _factors(block: ir.Block) -> list[int] | None:
     if not operations or not operations[-1].operation.operands:
         return None
     total = owner(operations[-1].operation.operands[0])
-    if total is None or total.name not in _SUMS:
+    if total is None or total.name not in (*_SUMS, _FUSED):
         return None
     accumulator = block.arguments[len(block.arguments) - 1]
     terms = [value for value in total.operands if value != accumulator]
-    product = owner(terms[0]) if len(terms) == 1 else None
-    while product is not None and product.name in ("arith.extf", "arith.truncf", "arith.select"):
-        # A masked product counts as a product: the other value of the selection is a constant.
-        chosen = list(product.operands)[product.name == "arith.select" :]
-        product = next((op for op in map(owner, chosen) if op and op.name != _CONSTANT), None)
-    if product is None or product.name not in _PRODUCTS:
+    if total.name == _FUSED:
+        factors = terms if len(terms) == 2 else None  # besides the sum
+    else:
+        factors = _multiplied(terms[0]) if len(terms) == 1 else None
+    if factors is None:
         return None
     found: list[int] = []
-    pending = list(product.operands)
+    pending = list(factors)
     while pending:
         value = pending.pop(0)
         definition = owner(value)
@@ -176,6 +180,17 @@ def _factors(block: ir.Block) -> list[int] | None:
         elif value.owner == block:
             found.append(ir.BlockArgument(value).arg_number)
     return found
+
+
+def _multiplied(value: ir.Value) -> list[ir.Value] | None:
+    """What a product multiplies that is rounded, negated or masked; None for another value."""
+    product = owner(value)
+    while product is not None and product.name in _AROUND:
+        # A masked product counts as a product: the other value of the selection is a constant.
+        chosen = list(product.operands)[product.name == "arith.select" :]
+        product = next((op for op in map(owner, chosen) if op and op.name != _CONSTANT), None)
+    known = product is not None and product.name in _PRODUCTS
+    return list(product.operands) if known and product is not None else None
 
 
 def _sides(

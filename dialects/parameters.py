@@ -15,6 +15,9 @@ from mxc.dialects.devices import GLOBAL_AFFINITY
 
 #: On a `util.global`: the layout that the bytes of its parameter must have, a StringAttr.
 LAYOUT = "mxc.layout"
+#: On a `util.global`: matrices and rows of each that the packer takes its parameter for, a
+#: DenseI64ArrayAttr; without it those of the products that read it.
+MATRICES = "mxc.matrices"
 
 #: On an argument or a result of a function: its name for callers, and the type of the elements that
 #: its bytes hold. StringAttrs.
@@ -22,10 +25,12 @@ NAME, ELEMENT = "mxc.name", "mxc.element"
 
 
 def take_layouts(module: ir.Module) -> dict[str, str]:
-    """Remove the layout attributes that passes have set, and return them: parameter -> layout."""
+    """Remove the attributes about packing, and return the layouts: parameter -> layout."""
     found: dict[str, str] = {}
     for view in module.body.operations:
         op = view.operation
+        if op.name == "util.global" and MATRICES in op.attributes:
+            del op.attributes[MATRICES]
         if op.name == "util.global" and LAYOUT in op.attributes:
             name = ir.StringAttr(op.attributes["sym_name"]).value
             found[name] = ir.StringAttr(op.attributes[LAYOUT]).value
@@ -47,14 +52,21 @@ class Parameters:
         self._affinity = affinity
         self._declared: dict[str, ir.Type] = {}
 
-    def load(self, name: str, shape: Sequence[int], element: ir.Type) -> ir.Value:
+    def load(
+        self,
+        name: str,
+        shape: Sequence[int],
+        element: ir.Type,
+        matrices: tuple[int, int] | None = None,
+    ) -> ir.Value:
         """Load the parameter `name` at the insertion point; the first load declares it.
+        `matrices`: see MATRICES.
 
         Raises ValueError where `name` was declared with another type: one name is one tensor.
         """
         kind = ir.RankedTensorType.get(list(shape), element)
         if name not in self._declared:
-            self._declare(name, kind)
+            self._declare(name, kind, matrices)
         elif self._declared[name] != kind:
             raise ValueError(f"parameter {name} is {self._declared[name]}, asked as {kind}")
         load = ir.Operation.create(
@@ -67,8 +79,9 @@ class Parameters:
         )
         return load.result
 
-    def _declare(self, name: str, kind: ir.Type) -> None:
+    def _declare(self, name: str, kind: ir.Type, matrices: tuple[int, int] | None) -> None:
         value = initial_value(name, kind)
+        packed = {} if matrices is None else {MATRICES: ir.DenseI64ArrayAttr.get(list(matrices))}
         with ir.InsertionPoint.at_block_begin(self._body):
             ir.Operation.create(
                 "util.global",
@@ -78,6 +91,7 @@ class Parameters:
                     "type": ir.TypeAttr.get(kind),
                     "initial_value": value,
                     **({} if self._affinity is None else {GLOBAL_AFFINITY: self._affinity}),
+                    **packed,
                 },
             )
         self._declared[name] = kind

@@ -145,15 +145,18 @@ def _calls(module: ir.Operation, isa: Isa) -> list[ContractionMatch]:
             found.append(call)
         elif isinstance(fits, Reason) and is_contraction(op):
             write_reason(op, fits)
-    wanted = {name for call in found for name in call.parameters}
+    wanted: dict[str, set[tuple[int, int]]] = {}
+    for call in found:
+        for name in call.parameters:
+            wanted.setdefault(name, set()).add((max(call.of.experts, 1), call.of.n))
     named = parameters_of(module, wanted)
     kept = []
     for call in found:
         others = [name for name in call.parameters if name not in named]
         if others:
-            write_reason(
-                call.op, Reason(f"its weights @{others[0]} are a global that is no parameter")
-            )
+            shape = f"{max(call.of.experts, 1)} matrices of {call.of.n} rows"
+            reason = f"its weights @{others[0]} are no parameter that is packed as {shape}"
+            write_reason(call.op, Reason(reason))
         else:
             kept.append(call)
     return kept

@@ -215,10 +215,10 @@ class ConstantParameters:
     def _load(self, name: str, kind: ir.RankedTensorType, parameters: Parameters) -> ir.Value:
         """The parameter as a tensor of type `kind`, at the insertion point."""
         element = kind.element_type
-        shape = self.found[name].shape
+        shape, matrices = self.found[name].shape, self.found[name].matrices
         if not _is_packed(element):
-            return parameters.load(name, shape, element)
-        stored = parameters.load(name, shape, ir.IntegerType.get_signless(_BYTE))
+            return parameters.load(name, shape, element, matrices)
+        stored = parameters.load(name, shape, ir.IntegerType.get_signless(_BYTE), matrices)
         return unpack(stored, element)
 
     def _unique(self, name: str) -> str:

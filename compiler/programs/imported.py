@@ -33,6 +33,12 @@ class ConstantParameter:
     element: str
     experts: bool = False
 
+    @property
+    def matrices(self) -> tuple[int, int]:
+        """Matrices and rows of each, as they are packed."""
+        lead, rest = (self.shape[0], self.shape[1:]) if self.experts else (1, self.shape)
+        return lead, rest[0] if rest else 1
+
     def read(self) -> NDArray[Any]:
         """The array, mapped from the file."""
         return np.memmap(self.file, DTYPES[self.dtype], "r", shape=self.shape)

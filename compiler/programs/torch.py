@@ -279,10 +279,12 @@ def _load(value: Any, name: str, parameters: Parameters, constants: ConstantPara
             f"{name} is a tensor of {value.dtype}; those of {', '.join(_ELEMENTS)} can be compiled"
         )
     array = _array(value.detach().contiguous(), element)
-    plain = array.dtype.kind in "fi" and array.dtype.itemsize <= 8 and element != "bf16"
+    plain = element == "bf16" or (array.dtype.kind in "fi" and array.dtype.itemsize <= 8)
     if (array.ndim == 0 or (array.ndim == 1 and array.size <= LIST)) and plain:
         kind = ir.RankedTensorType.get(array.shape, ir.Type.parse(element))
-        attribute = ir.DenseElementsAttr.get(np.ascontiguousarray(array), type=kind)
+        # Of bf16 the attribute takes the bits.
+        numbers = array.view(np.uint16) if element == "bf16" else array
+        attribute = ir.DenseElementsAttr.get(np.ascontiguousarray(numbers), type=kind)
         return ir.Operation.create(
             "arith.constant", results=[kind], attributes={"value": attribute}
         ).result

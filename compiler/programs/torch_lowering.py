@@ -3,6 +3,7 @@
     uint8         arithmetic and comparisons: in int32. The importer ends its process at a product
                   or a difference of bytes, and compares bytes from 128 on as negative numbers.
     index_put     of one number under a mask: a choice
+    index         by numbers of 32 bits: by numbers of 64
     _scaled_mm    of blocks, rows or a whole tensor: elements times scales, then a product
     scaled_dot_product_attention    a product, a softmax and a product, with the scale of the scores
 
@@ -46,10 +47,21 @@ def _decompositions(table: dict[Any, Any]) -> dict[Any, Any]:
     table[aten.squeeze.dims] = _squeeze
     table[aten.split_with_sizes.default] = _split_with_sizes
     table[aten.index_put.default] = _index_put
+    table[aten.index.Tensor] = _index
     table[aten._scaled_mm.default] = _scaled_mm
     table[aten._scaled_mm_v2.default] = _scaled_mm_v2
     table[aten.scaled_dot_product_attention.default] = _attention
     return table
+
+
+def _index(x: Any, indices: Sequence[Any]) -> Any:
+    import torch
+
+    if not any(getattr(each, "dtype", None) == torch.int32 for each in indices):
+        return NotImplemented
+    wide = [each.to(torch.int64) if each is not None and each.dtype == torch.int32 else each
+            for each in indices]  # fmt: skip
+    return torch.ops.aten.index.Tensor(x, wide)
 
 
 def _of_bytes(operation: Any) -> Callable[..., Any]:

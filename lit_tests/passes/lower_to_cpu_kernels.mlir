@@ -499,7 +499,7 @@ func.func @argument(%x: tensor<2x64xbf16>, %0: tensor<20x64xbf16>) -> tensor<2x2
 // A weight that is in the program.
 // CHECK-LABEL: func.func @constant(
 // CHECK-NOT: flow.dispatch
-// CHECK: linalg.generic{{.*}}mxc.contraction = {{.*}}reason = "its weights @w are a global that is no parameter"
+// CHECK: linalg.generic{{.*}}mxc.contraction = {{.*}}reason = "its weights @w are no parameter that is packed as {{[0-9]+}} matrices of {{[0-9]+}} rows"
 // CHECK-NOT: mxc.layout
 // BASE-LABEL: func.func @constant(
 // BASE-NOT: flow.dispatch
@@ -528,7 +528,7 @@ func.func @constant(%x: tensor<2x64xbf16>) -> tensor<2x20xf32> {
 // A global that the program may write.
 // CHECK-LABEL: func.func @variable(
 // CHECK-NOT: flow.dispatch
-// CHECK: linalg.generic{{.*}}mxc.contraction = {{.*}}reason = "its weights @w are a global that is no parameter"
+// CHECK: linalg.generic{{.*}}mxc.contraction = {{.*}}reason = "its weights @w are no parameter that is packed as {{[0-9]+}} matrices of {{[0-9]+}} rows"
 // CHECK-NOT: mxc.layout
 // BASE-LABEL: func.func @variable(
 // BASE-NOT: flow.dispatch
@@ -557,7 +557,7 @@ func.func @variable(%x: tensor<2x64xbf16>) -> tensor<2x20xf32> {
 // A global that nothing has set yet.
 // CHECK-LABEL: func.func @unset(
 // CHECK-NOT: flow.dispatch
-// CHECK: linalg.generic{{.*}}mxc.contraction = {{.*}}reason = "its weights @w are a global that is no parameter"
+// CHECK: linalg.generic{{.*}}mxc.contraction = {{.*}}reason = "its weights @w are no parameter that is packed as {{[0-9]+}} matrices of {{[0-9]+}} rows"
 // CHECK-NOT: mxc.layout
 // BASE-LABEL: func.func @unset(
 // BASE-NOT: flow.dispatch

@@ -2,27 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from iree.compiler import ir
 
 from mxc.dialects.dispatches import walk_outside_kernels
-from mxc.dialects.parameters import LAYOUT
+from mxc.dialects.parameters import LAYOUT, MATRICES
 
 _LOAD = "util.global.load"
 
 
-def parameters_of(module: ir.Operation, names: set[str]) -> set[str]:
-    """Those globals of `names` that are immutable parameters: only these are packed by mxc."""
+#: Rows of a panel of any layout.
+_PANEL = 16
+
+
+def parameters_of(module: ir.Operation, wanted: Mapping[str, set[tuple[int, int]]]) -> set[str]:
+    """Those of the globals `wanted` that mxc packs: immutable parameters, which the packer takes
+    for as many matrices of as many rows as their readers do, which `wanted` has."""
     return {
         name
         for op in (view.operation for view in module.regions[0].blocks[0].operations)
         if op.name == "util.global"
-        and (name := ir.StringAttr(op.attributes["sym_name"]).value) in names
+        and (name := ir.StringAttr(op.attributes["sym_name"]).value) in wanted
         and "is_mutable" not in op.attributes
         and "initial_value" in op.attributes
         and str(op.attributes["initial_value"]).startswith("#flow.parameter.named")
+        and all(_are_packed(op, *each) for each in wanted[name])
     }
+
+
+def _are_packed(op: ir.Operation, count: int, rows: int) -> bool:
+    """Whether a parameter is packed as `count` matrices of so many rows."""
+    if MATRICES not in op.attributes:
+        return True
+    packed = tuple(ir.DenseI64ArrayAttr(op.attributes[MATRICES]))
+    # Whole panels follow each other, whatever matrix they are of.
+    whole = packed[1] % _PANEL == rows % _PANEL == 0
+    return packed == (count, rows) or (whole and packed[0] * packed[1] == count * rows)
 
 
 def relay(module: ir.Operation, name: str, kind: ir.Type, layout: str) -> None:

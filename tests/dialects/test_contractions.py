@@ -1,7 +1,10 @@
 """Contractions in forms that no builder of scaled contractions gives."""
 
+from collections.abc import Callable
+
+import pytest
 from iree.compiler import ir
-from iree.compiler.dialects import arith, func
+from iree.compiler.dialects import arith, func, math
 
 from mxc.dialects.context import new_context
 from mxc.dialects.contractions import contractions
@@ -9,18 +12,28 @@ from mxc.dialects.generic import constant, generic
 from mxc.dialects.scaled import scaled_contraction
 
 
-def test_a_masked_product_is_a_product() -> None:
-    """What a query does not see is selected away; the report must list that product too."""
-    kind = ir.RankedTensorType.get
+def _masked(a: ir.Value, b: ir.Value, acc: ir.Value) -> ir.Value:
+    """What a query does not see is selected away."""
+    zero = constant(0.0, ir.F32Type.get())
+    unseen = arith.cmpf(arith.CmpFPredicate.OEQ, a, zero)
+    return arith.addf(acc, arith.select(unseen, zero, arith.mulf(a, b)))
+
+
+BODIES: dict[str, Callable[[ir.Value, ir.Value, ir.Value], ir.Value]] = {
+    "masked": _masked,
+    "fused": math.fma,
+    "subtracted": lambda a, b, acc: arith.subf(acc, arith.mulf(a, b)),
+    "negated": lambda a, b, acc: arith.addf(acc, arith.negf(arith.mulf(a, b))),
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_forms_of_a_product(name: str) -> None:
+    """The report must list them all."""
+    kind, body = ir.RankedTensorType.get, BODIES[name]
     with new_context(), ir.Location.unknown():
         f32 = ir.F32Type.get()
         module = ir.Module.create()
-
-        def body(a: ir.Value, b: ir.Value, acc: ir.Value) -> ir.Value:
-            zero = constant(0.0, f32)
-            unseen = arith.cmpf(arith.CmpFPredicate.OEQ, a, zero)
-            return arith.addf(acc, arith.select(unseen, zero, arith.mulf(a, b)))
-
         with ir.InsertionPoint(module.body):
 
             @func.FuncOp.from_py_func(kind([4, 8], f32), kind([6, 8], f32))

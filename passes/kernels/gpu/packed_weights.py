@@ -28,9 +28,13 @@ class PackedWeights:
         fitting = [call for call in calls if reads_panels(call)]
         lowered = {op for call in fitting for op in (call.op, *call.chain)}
         sizes: dict[str, set[int]] = {}
+        rows: dict[str, set[tuple[int, int]]] = {}
         for call in fitting:
-            sizes.setdefault(call.parameter or "", set()).add(_bytes(call))
-        known = parameters_of(module, {name for name, found in sizes.items() if len(found) == 1})
+            name = call.parameter or ""
+            sizes.setdefault(name, set()).add(_bytes(call))
+            rows.setdefault(name, set()).add((max(call.of.experts, 1), call.of.n))
+        one = {name: rows[name] for name, found in sizes.items() if len(found) == 1}
+        known = parameters_of(module, one)
         known -= {name for name, op in loads(module) if not read_only_by(op, lowered)}
         self._bytes = {name: size for name in known for size in sizes[name]}
 
