@@ -99,9 +99,7 @@ def _named(decoder: Decoder, source: CheckpointSource) -> CheckpointSource:
     """Rename the tensors to the model's names. Raises CheckpointError for duplicates."""
     tensors: dict[str, CanonicalTensor] = {}
     for name, tensor in source.tensors.items():
-        ours = name
-        for theirs, known in decoder.aliases:
-            ours = ours.replace(theirs, known)
+        ours = decoder.named(name)
         if ours in tensors:
             raise CheckpointError(
                 f"{tensor.place} is tensor {tensors[ours].name} a second time, under another name; "
