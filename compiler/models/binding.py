@@ -178,9 +178,9 @@ def _read_as(
             )
         return BoundParameter(parameter=parameter, tensors=tensors, format=read.name, blocks=read)
     if first.format not in ELEMENTS:
+        known = (*ELEMENTS, *FORMATS) if parameter.matrix else ELEMENTS
         raise CheckpointError(
-            f"{first.place} is {first.format}: wanted one of {', '.join((*ELEMENTS, *FORMATS))} "
-            f"for {parameter.key}"
+            f"{first.place} is {first.format}: wanted one of {', '.join(known)} for {parameter.key}"
         )
     if dense is not None and parameter.quantizable:
         _require_whole_blocks(parameter, first, dense)
