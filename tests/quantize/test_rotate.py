@@ -17,6 +17,7 @@ from mxc.compiler.quantize.checkpoint import quantize_checkpoint
 from mxc.compiler.quantize.hadamard import Hadamard
 from mxc.compiler.quantize.rotate import write_rotated
 from mxc.errors import CheckpointError
+from tests.models.architectures import kimi_k3
 from tests.models.architectures.built import random_model
 from tests.models.architectures.cases import CASES
 
@@ -151,6 +152,12 @@ def test_what_is_not_exact_is_refused(tmp_path: Path, case: dict[str, Any], said
     with pytest.raises(CheckpointError, match=said):
         quantize_checkpoint(tmp_path / "plain", tmp_path / "out", "mxfp4", rotate=True)
     assert not (tmp_path / "out").exists()
+
+
+def test_attention_residuals_are_refused(tmp_path: Path) -> None:
+    kimi_k3.write(tmp_path / "plain")
+    with pytest.raises(CheckpointError, match="kimi_k3 cannot be rotated exactly: its layers read"):
+        write_rotated(tmp_path / "plain", tmp_path / "out")
 
 
 def test_tensors_beside_the_model_are_refused(tmp_path: Path) -> None:
