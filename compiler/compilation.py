@@ -360,6 +360,6 @@ def _notes(
 
 def _describe(nan: NanScale) -> str:
     return (
-        f"{nan.tensor}: expert {nan.expert}, row {nan.row} has {nan.count} NaN scales; every "
+        f"{nan.tensor}: {nan.place(', ')} has {nan.count} NaN scales; every "
         "product with those blocks is NaN (--allow-nan-scales)"
     )

@@ -151,8 +151,8 @@ def chosen_recipe(format: BlockFormat, recipe: ScaleRecipe | str | None) -> Scal
         return ScaleRecipe.FLOOR if recipe is None else scale_recipe(recipe)
     if recipe is not None:
         raise FormatError(
-            f"{format} has {format.scale} scales, which no recipe makes, found recipe {recipe!r}; "
-            "leave the recipe out"
+            f"{format} has {format.scale} scales, which no recipe makes, found recipe "
+            f"{str(recipe)!r}; leave the recipe out"
         )
     return None
 

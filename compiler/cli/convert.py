@@ -27,7 +27,9 @@ def command(
         Path, typer.Option("--output", "-o", help="Folder, or .gguf file, to write.")
     ],
     revision: Revision = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace a checkpoint that mxc wrote.")
+    ] = False,
     workers: Processes = 1,
     threads: Threads = None,
     dask: Dask = None,

@@ -246,5 +246,7 @@ def _require_place(picture: Path) -> None:
     """Raise CheckpointError if the picture cannot be written, before hours of work."""
     if picture.is_dir():
         raise CheckpointError(f"{picture}: is a folder; give the --plot a name ending in .png")
+    if picture.suffix.lower() != ".png":
+        raise CheckpointError(f"{picture}: a PNG is drawn; give the --plot a name ending in .png")
     if not picture.parent.is_dir() or not os.access(picture.parent, os.W_OK):
         raise CheckpointError(f"{picture}: cannot be written; choose another --plot")

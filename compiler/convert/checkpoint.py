@@ -19,6 +19,7 @@ from pathlib import Path
 from mxc.artifact.manifest import CHAT_TEMPLATE, TOKENIZER, TOKENIZER_CONFIG
 from mxc.compiler.checkpoints.dialects.gguf import NAME as GGUF
 from mxc.compiler.checkpoints.files.safetensors import CONFIG, INDEX
+from mxc.compiler.convert.replaceable import require_replaceable
 from mxc.compiler.convert.request import ConversionRequest, PreparedConversion
 from mxc.compiler.convert.writing import GGUF_FILE, Progress
 from mxc.compiler.leftovers import JOURNAL, resumable_folder
@@ -63,17 +64,17 @@ def convert(
     threads of this process. An interrupted run of the same request is resumed (pieces/run.py).
     `made_of`: the digest of the request that wrote `path`; by default names, sizes and times of its
     files tell whether it is the same. Raises RequestError for an unknown dialect; ArtifactError or
-    RequestError if the output exists (unless `force`) or cannot be written; CheckpointError if the
-    source cannot be read, and for the first tensor, by name, that the dialect cannot hold exactly.
-    Nothing is left behind then. Raises WorkerError if a worker is lost; finished pieces are kept.
+    RequestError if the output cannot be written or exists, unless `force` is set and mxc wrote it;
+    CheckpointError if the source cannot be read, and for the first tensor, by name, that the
+    dialect cannot hold exactly. Nothing is left behind then. Raises WorkerError if a worker is
+    lost; finished pieces are kept.
     """
     workers = workers or Workers()
     request = ConversionRequest(source=path.absolute(), to=to)
     planned = request.planned()
-    if output.exists() and not force:
-        raise RequestError(f"{output}: exists; choose another output, or pass --force")
     if output.resolve() in (path.resolve(), *path.resolve().parents):
         raise RequestError(f"{output}: holds the source; choose another output")
+    require_replaceable(output, gguf=to == GGUF, force=force)
     writing, plan = planned.writing, planned.plan
     digest = digest_of(request, made_of or files_of(path))
     report = progress or (lambda done, total, tensor: None)
@@ -82,6 +83,8 @@ def convert(
             writing.write(runner, report)
         if to != GGUF:
             _write_others(planned, path, folder)
+        # Another process may have created something else meanwhile.
+        require_replaceable(output, gguf=to == GGUF, force=force)
         with _taking_place(output):
             (folder / JOURNAL).unlink()
             (folder / GGUF_FILE if to == GGUF else folder).rename(output)

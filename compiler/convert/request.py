@@ -72,9 +72,7 @@ class ConversionRequest:
         elif source.dialect == GGUF:
             raise RequestError(f"{self.source}: is GGUF already; copy it")
         plan = PLANS[self.to](source)
-        return PreparedConversion(
-            plan=plan, texts=texts, writing=ConvertedFiles(plan, gguf=self.to == GGUF)
-        )
+        return PreparedConversion(plan=plan, texts=texts, writing=ConvertedFiles(plan, self.to))
 
 
 def _with_config(source: CheckpointSource) -> CheckpointSource:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from mxc.compiler.checkpoints.dialects.gguf import NAME as GGUF
 from mxc.compiler.checkpoints.files.safetensors import SINGLE
 from mxc.compiler.convert.gguf_header import header
 from mxc.compiler.convert.plan import ConversionPlan, ConvertedTensor
@@ -15,6 +16,9 @@ from mxc.compiler.quantize.write import layout
 #: Name of the file of a GGUF conversion until it is complete.
 GGUF_FILE = "model.gguf"
 
+#: Key of the safetensors metadata that says the dialect, and that `mxc convert` wrote the file.
+CONVERTED = "mxc.convert"
+
 #: Largest number of tensor bytes in one safetensors file, unless one tensor is larger.
 _SHARD = 4 << 30
 
@@ -25,7 +29,7 @@ Progress = Callable[[int, int, str], None]
 class ConvertedFiles:
     """The files of a plan, in GGUF or safetensors, and the computation of their pieces of rows."""
 
-    def __init__(self, plan: ConversionPlan, *, gguf: bool) -> None:
+    def __init__(self, plan: ConversionPlan, dialect: str) -> None:
         """Lay out the files; no tensor is read."""
         self._tensors = plan.tensors
         #: Header and size of each file.
@@ -33,17 +37,18 @@ class ConvertedFiles:
         #: File of each tensor.
         self.weight_map: dict[str, str] = {}
         self._offsets: dict[str, int] = {}
-        if gguf:
+        if dialect == GGUF:
             head, starts, size = header(plan)
             names = [tensor.name for tensor in plan.tensors]
             self._add(GGUF_FILE, head, dict(zip(names, starts, strict=True)), size)
             return
+        metadata = {"format": "pt", CONVERTED: dialect, **plan.metadata}
         shards = list(_shards(plan.tensors))
         for index, shard in enumerate(shards, 1):
             one = len(shards) == 1
             name = SINGLE if one else f"model-{index:05}-of-{len(shards):05}.safetensors"
             described = [QuantizedTensor(t.name, t.dtype, t.shape) for t in shard]
-            self._add(name, *layout(described, {"format": "pt", **plan.metadata}))
+            self._add(name, *layout(described, metadata))
 
     @property
     def total(self) -> int:

@@ -99,9 +99,7 @@ def _named(decoder: Decoder, source: CheckpointSource) -> CheckpointSource:
     """Rename the tensors to the model's names. Raises CheckpointError for duplicates."""
     tensors: dict[str, CanonicalTensor] = {}
     for name, tensor in source.tensors.items():
-        ours = name
-        for theirs, known in decoder.aliases:
-            ours = ours.replace(theirs, known)
+        ours = decoder.named(name)
         if ours in tensors:
             raise CheckpointError(
                 f"{tensor.place} is tensor {tensors[ours].name} a second time, under another name; "
@@ -180,9 +178,9 @@ def _read_as(
             )
         return BoundParameter(parameter=parameter, tensors=tensors, format=read.name, blocks=read)
     if first.format not in ELEMENTS:
+        known = (*ELEMENTS, *FORMATS) if parameter.matrix else ELEMENTS
         raise CheckpointError(
-            f"{first.place} is {first.format}: wanted one of {', '.join((*ELEMENTS, *FORMATS))} "
-            f"for {parameter.key}"
+            f"{first.place} is {first.format}: wanted one of {', '.join(known)} for {parameter.key}"
         )
     if dense is not None and parameter.quantizable:
         _require_whole_blocks(parameter, first, dense)

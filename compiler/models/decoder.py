@@ -138,6 +138,12 @@ class Decoder:
     inputs: LayerInputs | None = None
     residuals: AttentionResiduals | None = None
 
+    def named(self, stored: str) -> str:
+        """Return the name used here of a tensor that checkpoints store as `stored`."""
+        for theirs, known in self.aliases:
+            stored = stored.replace(theirs, known)
+        return stored
+
     @property
     def heads(self) -> Cached:
         """The attention of the first layer with a cache."""

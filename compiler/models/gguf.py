@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from mxc.compiler.models.architectures import read_decoder
 from mxc.compiler.models.blocks.rope import Divisors, LinearScaling
 from mxc.compiler.models.configs.gguf import stores_norms, transformers_config
-from mxc.compiler.models.configs.gguf_rope import DIVISORS, FACTORS, longrope_scaling
+from mxc.compiler.models.configs.gguf_rope import DIVISORS, FACTORS, longrope_fields
 from mxc.compiler.models.decoder import Decoder
 from mxc.errors import CheckpointError
 
@@ -31,7 +31,7 @@ def read_gguf_decoder(
     """
     config = transformers_config(metadata, {*tensors, *rotary}, place)
     if factors := {name: rotary[name] for name in FACTORS if name in rotary}:
-        config["rope_scaling"] = longrope_scaling(factors, metadata, place)
+        config |= longrope_fields(factors, metadata, place)
     decoder = read_decoder(config, place)
     if stores_norms(metadata):
         decoder = replace(decoder, norm=replace(decoder.norm, offset=0.0))

@@ -18,12 +18,18 @@ _NAN_SCALE = 0xFF
 
 @dataclass(frozen=True, kw_only=True)
 class NanScale:
-    """`count` NaN scales in one row of one expert; `row` is the number in the checkpoint."""
+    """`count` NaN scales in one row; `row` is the number in the checkpoint, `expert` None where the
+    weight is that of no expert."""
 
     tensor: str
-    expert: int
+    expert: int | None
     row: int
     count: int
+
+    def place(self, joined: str) -> str:
+        """Return the expert, if there is one, and the row, with `joined` between them."""
+        row = f"row {self.row}"
+        return row if self.expert is None else f"expert {self.expert}{joined}{row}"
 
 
 @dataclass
@@ -55,14 +61,19 @@ class NanCount:
         return [(expert, row, count) for (expert, row), count in sorted(self.found.items())]
 
 
-def nan_scales(key: str, file: str, found: NanCount, *, allowed: bool) -> list[NanScale]:
-    """Return the NaN scales of tensor `key`. Raises CheckpointError for any unless `allowed`."""
+def nan_scales(
+    key: str, file: str, found: NanCount, *, experts: bool, allowed: bool
+) -> list[NanScale]:
+    """Return the NaN scales of tensor `key`. Raises CheckpointError for any unless `allowed`.
+
+    experts: the tensor has several experts, else it is one matrix.
+    """
     result = [
-        NanScale(tensor=key, expert=expert, row=row, count=count)
+        NanScale(tensor=key, expert=expert if experts else None, row=row, count=count)
         for expert, row, count in found.listed()
     ]
     if result and not allowed:
-        first = "; ".join(f"expert {n.expert} row {n.row} ({n.count})" for n in result[:4])
+        first = "; ".join(f"{n.place(' ')} ({n.count})" for n in result[:4])
         more = f"; and {len(result) - 4} more rows" if len(result) > 4 else ""
         raise CheckpointError(
             f"{file}: tensor {key} has {sum(n.count for n in result)} NaN scales (byte "

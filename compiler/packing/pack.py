@@ -233,7 +233,8 @@ class _Totals:
     def nan_scales(self, item: PackItem, *, allowed: bool) -> list[NanScale]:
         """Return NaN scales of a complete item. Raises CheckpointError for any unless `allowed`."""
         file = str(item.records[0].file) if item.records else "generated"
-        return nan_scales(item.key, file, self._nan.get(item.key, NanCount()), allowed=allowed)
+        nan = self._nan.get(item.key, NanCount())
+        return nan_scales(item.key, file, nan, experts=item.experts, allowed=allowed)
 
 
 class _Digest:

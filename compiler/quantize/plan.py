@@ -32,6 +32,9 @@ EXCLUDED = (
     "*audio_*",
 )
 
+#: The last parts of names of tables whose rows are looked up, which `mxc compile` reads plain.
+_TABLES = ("embed_tokens", "embed_tokens_per_layer", "wte", "wpe")
+
 #: Dtypes of unquantized weights.
 _FLOATS = ("BF16", "F16", "F32")
 
@@ -74,8 +77,9 @@ def plan(
     without, all that the dialect can hold except `EXCLUDED`. `exclude` removes tensors in either
     case.
 
-    Raises CheckpointError if a pattern matches nothing, an included tensor cannot be quantized, the
-    checkpoint is already quantized, or nothing would be quantized; FormatError for a bad pattern.
+    Raises CheckpointError if a pattern matches nothing, an included tensor cannot be quantized or
+    is a table of embeddings, which no program reads in blocks, the checkpoint is already quantized,
+    or nothing would be quantized; FormatError for a bad pattern.
     """
     if isinstance(checkpoint.config.get("quantization_config"), dict):
         raise CheckpointError(
@@ -98,6 +102,8 @@ def plan(
     # Biases of experts are written with their weights.
     written: set[str] = set()
     for record in checkpoint.tensors.values():
+        if record.name in wanted - unwanted:
+            _require_matrix(record)
         if record.name in unwanted:
             items.append(Item(source=record, kept="excluded"))
         elif include and record.name not in wanted:
@@ -119,6 +125,14 @@ def plan(
         )
     _require_distinct(items, checkpoint)
     return items
+
+
+def _require_matrix(record: TensorRecord) -> None:
+    if record.name.removesuffix(".weight").rpartition(".")[2] in _TABLES:
+        raise CheckpointError(
+            f"{record.file}: tensor {record.name} {list(record.shape)} is a table of embeddings, "
+            "which `mxc compile` reads as plain numbers alone; leave it out with --exclude"
+        )
 
 
 def _experts(

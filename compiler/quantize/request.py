@@ -92,7 +92,7 @@ class QuantizationRequest:
             if not self.source.is_dir():
                 raise CheckpointError(
                     f"{self.source}: --rotate: wanted a checkpoint folder, found "
-                    f"{found_instead(self.source)}; a .gguf becomes one with `mxc convert`"
+                    f"{found_instead(self.source)}"
                 )
             checkpoint, reads, rotation = rotated(self.source)
         items = plan(checkpoint, spoken, block, include=self.include, exclude=self.exclude)
@@ -135,7 +135,12 @@ class QuantizationRequest:
 
 
 def _searching(recipe: str | None, calibration: Calibration | None) -> str | None:
-    """Return the recipe to use. Raises FormatError if it does not fit the calibration."""
+    """Return the recipe to use. Raises FormatError if it is unknown or does not fit the
+    calibration.
+    """
+    known = (*ScaleRecipe, SEARCH, FEEDBACK)
+    if recipe not in (None, *known):
+        raise FormatError(f"unknown scale recipe {recipe!r}; mxc quantizes by {', '.join(known)}")
     if calibration is None:
         if recipe == FEEDBACK:
             raise FormatError(

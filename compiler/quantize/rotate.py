@@ -43,6 +43,8 @@ Floats = NDArray[np.float32]
 
 #: Key of the width of hidden states in config.json.
 _HIDDEN = "hidden_size"
+#: Fields that say that the head is the embedding; the second one is that of LFM2.
+_TIED = ("tie_word_embeddings", "tie_embedding")
 #: Suffixes of files beside the weights that are copied.
 _TEXTS = (".json", ".jinja")
 
@@ -85,20 +87,19 @@ def rotated(place: Path) -> tuple[Checkpoint, Mapping[str, Decoded], str]:
     decoder = open_model(place).decoder
     _require_exact(decoder, place)
     hidden = Hadamard.of(decoder.hidden_size)
-    rotations = dict(_rotations(decoder, checkpoint, hidden))
+    # By the names of the model; those of the files may be others.
+    known = {decoder.named(name): record for name, record in checkpoint.tensors.items()}
+    rotations = dict(_rotations(decoder, replace(checkpoint, tensors=known), hidden))
     tensors, config = dict(checkpoint.tensors), dict(checkpoint.config)
-    sources = {name: name for name in rotations}
     if decoder.tied:
-        tensors[HEAD] = replace(tensors[EMBEDDING], name=HEAD)
-        sources[HEAD] = EMBEDDING
-        config["tie_word_embeddings"] = False
+        known[HEAD] = tensors[HEAD] = replace(known[EMBEDDING], name=HEAD)
+        config |= {name: False for name in _TIED if name == _TIED[0] or name in config}
     reads = {
-        name: _reader(checkpoint.tensors[sources[name]], rotation)
-        for name, rotation in rotations.items()
+        known[name].name: _reader(known[name], rotation) for name, rotation in rotations.items()
     }
     for norm in _layer_norms(decoder):
-        name = f"{norm}.weight"
-        reads[name] = _constant(checkpoint.tensors[name], 1 - decoder.norm.offset)
+        record = known[f"{norm}.weight"]
+        reads[record.name] = _constant(record, 1 - decoder.norm.offset)
     said = f"hadamard {hidden.size}"
     return replace(checkpoint, tensors=tensors, config=config), reads, said
 
@@ -110,6 +111,8 @@ def _require_exact(decoder: Decoder, place: Path) -> None:
         why = "its norms subtract the mean or add a bias, which do not rotate"
     elif any(layer.norms.after_attention or layer.norms.after_mlp for layer in decoder.layers):
         why = "it has norms behind attention or MLP, whose weights cannot be folded into others"
+    elif decoder.residuals is not None:
+        why = "its layers read mixtures of earlier hidden states, which have norms of their own"
     elif decoder.next_tokens:
         why = "it has layers that predict later tokens, which read hidden states too"
     elif Hadamard.of(decoder.hidden_size).size < 2:

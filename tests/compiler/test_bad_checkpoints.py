@@ -271,7 +271,7 @@ def reshape(name: str, change: Callable[..., Any]) -> Callable[[dict[str, Any]],
         ),
         (
             reshape("model.norm.weight", lambda t: t.astype(np.float64)),
-            ("model.norm.weight is f64: wanted one of bf16, f16, f32",),
+            ("model.norm.weight is f64: wanted one of bf16, f16, f32 for model.norm.weight",),
         ),
         (lambda t: t.pop(SCALES), (f"{BLOCKS} are blocks without their scales", SCALES, "fetch")),
         (lambda t: t.pop("lm_head.weight"), ("lm_head.weight is missing", "vocab_size")),

@@ -18,6 +18,7 @@ from torchao.prototype.safetensors.safetensors_support import (
 from mxc.compiler.checkpoints.dialects import open_checkpoint
 from mxc.compiler.checkpoints.dialects.torchao import ELEMENTS
 from mxc.compiler.convert.checkpoint import convert
+from mxc.compiler.convert.writing import CONVERTED
 from mxc.compiler.inspect.compare import compare
 from mxc.compiler.quantize.checkpoint import quantize_checkpoint
 from mxc.errors import CheckpointError
@@ -51,7 +52,9 @@ def loaded(folder: Path) -> dict[str, torch.Tensor]:
     assert again.keys() == tensors.keys()
     assert [name for name in tensors if raw(again[name]) != raw(tensors[name])] == []
     assert {name: json.loads(text) for name, text in said.items()} == {
-        name: json.loads(text) for name, text in metadata.items() if name != "format"
+        name: json.loads(text)
+        for name, text in metadata.items()
+        if name not in ("format", CONVERTED)
     }
     return found
 

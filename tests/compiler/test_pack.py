@@ -22,6 +22,7 @@ from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 from mxc.artifact.parameter_archive import ALIGNMENT, read_archive
 from mxc.compiler.checkpoints.files.safetensors import read_checkpoint
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
+from mxc.compiler.compilation import _describe
 from mxc.compiler.models.model import BoundModel, open_model
 from mxc.compiler.packing.float_scales import FloatRowScales
 from mxc.compiler.packing.items import PackItem
@@ -253,6 +254,20 @@ def test_nan_scales_are_noted_where_allowed(
         NanScale(tensor=tensor, expert=1, row=5, count=2),
         NanScale(tensor=tensor, expert=2, row=127, count=1),
     )
+
+
+def test_the_row_of_a_matrix_is_that_of_no_expert(tmp_path: Path) -> None:
+    scales = np.zeros((3, 4), np.uint8)
+    scales[1, 2] = 0xFF
+    items = [PackItem(key="a_scales", source=scales, scales=True)]
+    with pytest.raises(
+        CheckpointError, match=r"has 1 NaN scales \(byte 0xFF\): row 1 \(1\); every"
+    ):
+        packed_file(items, tmp_path / "w.irpa")
+    packed = packed_file(items, tmp_path / "w.irpa", allow_nan_scales=True)
+    (found,) = packed.nan_scales
+    assert found == NanScale(tensor="a_scales", expert=None, row=1, count=1)
+    assert _describe(found).startswith("a_scales: row 1 has 1 NaN scales; ")
 
 
 # ---- failures leave nothing behind ----

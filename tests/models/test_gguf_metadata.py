@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mxc.compiler.models.configs.gguf import transformers_config
-from mxc.compiler.models.configs.gguf_rope import longrope_scaling
+from mxc.compiler.models.configs.gguf_rope import longrope_fields
 from mxc.errors import CheckpointError
 
 LLAMA: dict[str, Any] = {
@@ -112,7 +112,7 @@ def test_longrope_that_is_incomplete(
 ) -> None:
     factors = {f"rope_factors_{name}.weight": FACTORS[name] for name in names}
     with pytest.raises(CheckpointError, match=said):
-        longrope_scaling(factors, of("phi3", **own), "m.gguf")
+        longrope_fields(factors, of("phi3", **own), "m.gguf")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """`--calibrate`: the inputs of layers are those of transformers, and outputs lose less."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from safetensors import safe_open
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
@@ -296,13 +297,19 @@ def test_refusals(mixtral: Path, calibration: Calibration, tmp_path: Path) -> No
 
 
 def test_command(mixtral: Path, tmp_path: Path) -> None:
-    words = ["quantize", str(mixtral), "-o", str(tmp_path / "out"), "--format", "mxfp4"]
+    source = tmp_path / "source"
+    shutil.copytree(mixtral, source)
+    (file,) = source.glob("*.safetensors")
+    # A router that prefers no expert chooses the first two.
+    stem, tensors = "model.layers.0.block_sparse_moe", load_file(file)
+    save_file(tensors | {f"{stem}.gate.weight": torch.zeros(4, 64)}, file)
+    words = ["quantize", str(source), "-o", str(tmp_path / "out"), "--format", "mxfp4"]
     words += ["--calibrate", str(mixtral.parent / "text.txt"), "--calibrate-tokens", "64"]
-    words += ["--include", "*.o_proj.weight", "--include", "*embed*"]
+    words += ["--include", "*.o_proj.weight", "--include", "*.experts.3.w1.weight"]
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, result.output
     assert "outputs dB" in result.stdout
     assert "recipe search, calibrated with 64 tokens of text.txt" in result.stdout
-    said = "quantized without inputs, of which the text has none: model.embed_tokens.weight"
+    said = f"quantized without inputs, of which the text has none: {stem}.experts.3.w1.weight"
     assert said in result.stdout
-    assert [each.name for each in tmp_path.iterdir()] == ["out"]
+    assert {each.name for each in tmp_path.iterdir()} == {"source", "out"}

@@ -133,7 +133,16 @@ def test_points_are_where_their_numbers_are() -> None:
     ("words", "message"),
     [
         (["--format", "mxfp5"], "unknown format 'mxfp5'; mxc knows mxfp4"),
-        (["--format", "mxfp4", "--recipe", "best"], "unknown scale recipe 'best'"),
+        (
+            ["--format", "mxfp4", "--recipe", "best"],
+            "unknown scale recipe 'best'; mxc quantizes by floor, even, rceil, ceil, search, gptq",
+        ),
+        (["--format", "nvfp4", "--recipe", "even"], "found recipe 'even'; leave the recipe out"),
+        (["--format", "mxfp4", "--plot", "x.jpg"], "x.jpg: a PNG is drawn; give the --plot a name"),
+        (
+            ["--format", "mxfp4", "--include", "*embed*"],
+            "tensor model.embed_tokens.weight [50, 64] is a table of embeddings",
+        ),
         (["--format", "mxfp4", "--include", "nothing*"], "no tensor is named by"),
         (["--format", "mxfp4", "--plot", "no/such/folder.png"], "choose another --plot"),
         (["--format", "mxfp4", "--plot", "."], ".: is a folder; give the --plot a name"),
@@ -160,6 +169,22 @@ def test_a_pattern_that_backtracks_for_ever(
     assert f"error: the patterns {pattern} take more than 1 s" in result.output
     assert len(result.output.splitlines()) == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_a_table_may_be_excluded_from_what_is_included(checkpoint: Write, tmp_path: Path) -> None:
+    words = ["--include", "model.*tokens*", "--include", "*.q_proj.weight", "--exclude", "*embed*"]
+    result = run(checkpoint(), "-o", tmp_path / "out", "--format", "mxfp4", *words)
+    assert result.exit_code == 0, result.output
+
+
+def test_rotation_is_of_a_folder(checkpoint: Write, tmp_path: Path) -> None:
+    file = checkpoint() / "model-00001-of-00002.safetensors"
+    result = run(file, "-o", tmp_path / "out", "--format", "mxfp4", "--rotate")
+    assert result.exit_code == 1
+    assert result.output == (
+        f"error: {file}: --rotate: wanted a checkpoint folder, found one file of weights; give the "
+        "folder with its config.json\n"
+    )
 
 
 def test_no_source(tmp_path: Path) -> None:

@@ -17,6 +17,9 @@ from mxc.compiler.quantize.checkpoint import quantize_checkpoint
 from mxc.compiler.quantize.hadamard import Hadamard
 from mxc.compiler.quantize.rotate import write_rotated
 from mxc.errors import CheckpointError
+from tests.models.architectures import kimi_k3
+from tests.models.architectures.built import random_model
+from tests.models.architectures.cases import CASES
 
 SIZES = {
     "hidden_size": 96,
@@ -63,6 +66,33 @@ def test_it_is_the_same_model(tmp_path: Path, name: str) -> None:
     for part in ("q_proj", "v_proj", "o_proj"):
         weight = f"{stem}.self_attn.{part}.weight"
         assert not torch.allclose(before[weight], after[weight], atol=0.02)
+
+
+@pytest.mark.parametrize("name", ["lfm2", "lfm2_moe", "kimi_linear"])
+def test_names_of_files_may_be_others_than_those_of_the_model(tmp_path: Path, name: str) -> None:
+    model = random_model(CASES[name].config, torch.float32)
+    model.save_pretrained(tmp_path / "plain")
+    write_rotated(tmp_path / "plain", tmp_path / "rotated")
+    one, other = logits(tmp_path / "plain"), logits(tmp_path / "rotated")
+    assert np.abs(one - other).max() < 1e-5 * np.abs(one).max()
+    before, after = (load_file(tmp_path / n / "model.safetensors") for n in ("plain", "rotated"))
+    assert before.keys() - after.keys() == set()
+    ends = (".self_attn.o_proj.weight", ".self_attn.out_proj.weight")
+    key = next(key for key in before if key.endswith(ends))
+    assert (before[key] - after[key]).abs().max() > 0.1 * before[key].abs().max()
+
+
+def test_a_head_of_lfm2_that_is_the_embedding(tmp_path: Path) -> None:
+    random_model(CASES["lfm2"].config, torch.float32).save_pretrained(tmp_path / "plain")
+    place = tmp_path / "plain" / "config.json"
+    raw = json.loads(place.read_text())
+    assert raw["tie_word_embeddings"]
+    place.write_text(json.dumps(raw | {"tie_embedding": True}))
+    include = ["re:.*feed_forward.*"]
+    quantize_checkpoint(
+        tmp_path / "plain", tmp_path / "out", "mxfp8e4m3", include=include, rotate=True
+    )
+    assert not open_model(tmp_path / "out").decoder.tied
 
 
 @pytest.mark.parametrize("width", [32, 96, 4096])
@@ -122,6 +152,12 @@ def test_what_is_not_exact_is_refused(tmp_path: Path, case: dict[str, Any], said
     with pytest.raises(CheckpointError, match=said):
         quantize_checkpoint(tmp_path / "plain", tmp_path / "out", "mxfp4", rotate=True)
     assert not (tmp_path / "out").exists()
+
+
+def test_attention_residuals_are_refused(tmp_path: Path) -> None:
+    kimi_k3.write(tmp_path / "plain")
+    with pytest.raises(CheckpointError, match="kimi_k3 cannot be rotated exactly: its layers read"):
+        write_rotated(tmp_path / "plain", tmp_path / "out")
 
 
 def test_tensors_beside_the_model_are_refused(tmp_path: Path) -> None:

@@ -56,6 +56,10 @@ def found_instead(path: Path) -> str:
             f"a folder without {CONFIG}; fetch it from where the weights are from, or give one of "
             "the files in the folder"
         )
+    if path.suffix == ".safetensors":
+        return f"one file of weights; give the folder with its {CONFIG}"
+    if path.suffix == ".gguf":
+        return "a .gguf file; `mxc convert` makes a checkpoint folder of it"
     return "another kind of file; convert it to safetensors"
 
 

@@ -23,7 +23,11 @@ def cwm(c: ConfigFields) -> Decoder:
     """The model of a config; the first of four layers is full."""
     count = c.size("num_hidden_layers")
     kinds = [FULL if number % 4 == 0 else SLIDING for number in range(count)]
-    defaults: dict[str, object] = {"layer_types": kinds, "sliding_window": 8192}
+    defaults: dict[str, object] = {
+        "eos_token_id": [128001, 128008, 128009],
+        "layer_types": kinds,
+        "sliding_window": 8192,
+    }
     if c.raw("rope_scaling") is None:
         defaults["rope_parameters"] = _ROPE
     c = c.completed(defaults)

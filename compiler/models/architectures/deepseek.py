@@ -33,28 +33,34 @@ def deepseek_v2(c: ConfigFields) -> Decoder:
     )
     c.known("scoring_func", ("softmax",), "softmax")
     c.known("mlp_bias", (False,), False)
-    return _latent(c, "deepseek_v2", replace(sigmoid_experts(c), routing=routing), 0)
+    return _latent(
+        c, "deepseek_v2", replace(sigmoid_experts(c, shared=2), routing=routing), 0, 1536
+    )
 
 
 def deepseek_v3(c: ConfigFields) -> Decoder:
     """The model of a config. Layers past the last one (MTP) are not part of it."""
     c.known("topk_method", ("noaux_tc",), "noaux_tc")
     c.known("scoring_func", ("sigmoid",), "sigmoid")
-    return _latent(c, "deepseek_v3", sigmoid_experts(c), 3)
+    experts = sigmoid_experts(c, groups=8, kept=4, factor=2.5)
+    return _latent(c, "deepseek_v3", experts, 3, 1536)
 
 
 def glm4_moe_lite(c: ConfigFields) -> Decoder:
     """The model of a config, with the routing of V3."""
     c.known("topk_method", ("noaux_tc",), "noaux_tc")
-    return _latent(c, "glm4_moe_lite", sigmoid_experts(c), 1)
+    return _latent(c, "glm4_moe_lite", sigmoid_experts(c, factor=1.8), 1, 768)
 
 
-def _latent(c: ConfigFields, name: str, experts: Mixture, first: int) -> Decoder:
-    """Return the model; `first`: the architecture's default number of leading dense layers."""
+def _latent(c: ConfigFields, name: str, experts: Mixture, first: int, rank: int) -> Decoder:
+    """Return the model.
+
+    first, rank: the architecture's defaults of first_k_dense_replace and q_lora_rank.
+    """
     # Fields of training and of expert parallelism, and sums of other fields.
     c.inert("ep_size", "seq_aux", "aux_loss_alpha", "head_dim", "qk_head_dim")
     c.known("moe_layer_freq", (1,), 1)
-    attention = latent_attention(c)
+    attention = latent_attention(c, rank=rank)
     layers = [Layer(attention=attention, mlp=each) for each in mlps(c, experts, first)]
     return decoder(c, name, layers)
 
@@ -77,19 +83,24 @@ def mlps(c: ConfigFields, experts: Mixture, first: int) -> list[Mlp | Mixture]:
 
 
 def latent_attention(
-    c: ConfigFields, *, rope: Rope | Literal["config"] | None = "config"
+    c: ConfigFields,
+    *,
+    rank: int | None = None,
+    rope: Rope | Literal["config"] | None = "config",
 ) -> LatentAttention:
     """Read latent attention.
 
     With YaRN's `mscale_all_dim`, the square of its attention factor multiplies the scores too.
-    rope: "config" reads the rotary embedding from the config; None for no rotation.
+    rank: the architecture's default of q_lora_rank; null is none in any case. rope: "config" reads
+    the rotary embedding from the config; None for no rotation.
     """
-    heads = c.size("num_attention_heads")
+    heads, name = c.size("num_attention_heads"), "q_lora_rank"
+    rank = None if c.is_null(name) or (rank is None and c.raw(name) is None) else c.size(name, rank)
     c.known("num_key_value_heads", (heads,), heads)
     plain, rotated = c.size("qk_nope_head_dim"), c.size("qk_rope_head_dim")
     scale = (plain + rotated) ** -0.5
     if rope == "config":
-        rope = read_rope(c, interleaved=c.flag("rope_interleave", True))
+        rope = read_rope(c, interleaved=c.switch("rope_interleave", True))
     scaling = (c.inner("rope_parameters") or c.inner("rope_scaling")) if rope else None
     if scaling is not None and scaling.raw("mscale_all_dim"):
         weight = scaling.number("mscale_all_dim")
@@ -101,7 +112,7 @@ def latent_attention(
         plain=plain,
         rotated=rotated,
         value=c.size("v_head_dim"),
-        query_rank=None if c.raw("q_lora_rank") is None else c.size("q_lora_rank"),
+        query_rank=rank,
         rope=rope,
         scale=scale,
         bias=c.flag("attention_bias", False),

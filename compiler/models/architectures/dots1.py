@@ -22,7 +22,7 @@ def dots1(c: ConfigFields) -> Decoder:
         Layer(
             attention=self_attention(
                 c,
-                shared=c.size("num_attention_heads"),
+                shared=c.size("num_attention_heads") if c.is_null("num_key_value_heads") else 32,
                 input_bias=bias,
                 output_bias=bias,
                 qk_norm="head",

@@ -21,8 +21,8 @@ def ernie4_5(c: ConfigFields) -> Decoder:
 def ernie4_5_moe(c: ConfigFields) -> Decoder:
     """The model of a config: a range of layers, or every n-th layer in it, has experts."""
     bias, count = c.flag("use_bias", False), c.size("num_hidden_layers")
-    shared = c.raw("moe_num_shared_experts")
-    width = "moe_intermediate_size"
+    name, width = "moe_num_shared_experts", "moe_intermediate_size"
+    shared = 0 if c.raw(name) == 0 or c.is_null(name) else c.size(name, 2)
     experts = Mixture(
         hidden=c.size("hidden_size"),
         width=c.size(width),

@@ -38,14 +38,16 @@ def self_attention(
 ) -> SelfAttention:
     """Read attention with grouped queries.
 
-    shared, depth: the architecture's defaults of num_key_value_heads and head_dim; depth None means
-    hidden_size / num_attention_heads. rope: "config" reads the rotary embedding from the config,
-    with `theta` as the architecture's default of rope_theta. Other arguments: see SelfAttention.
+    shared, depth: the architecture's defaults of num_key_value_heads and head_dim; depth None, or
+    null in the config, means hidden_size / num_attention_heads. rope: "config" reads the rotary
+    embedding from the config, with `theta` as the architecture's default of rope_theta. Other
+    arguments: see SelfAttention.
     """
     hidden, heads = c.size("hidden_size"), c.size("num_attention_heads")
     count = c.size("num_key_value_heads", shared)
     if heads % count:
         raise c.refuse("num_attention_heads", f"a multiple of num_key_value_heads = {count}", heads)
+    depth = None if c.is_null("head_dim") else depth
     if depth is None and c.raw("head_dim") is None and hidden % heads:
         raise c.refuse("hidden_size", f"a multiple of num_attention_heads = {heads}", hidden)
     size = c.size("head_dim", hidden // heads if depth is None else depth)

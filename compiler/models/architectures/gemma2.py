@@ -19,6 +19,8 @@ _GEMMA3 = {
     "num_key_value_heads": 4,
     "vocab_size": 262208,
 }
+#: The soft caps of attention and logits in Gemma 2; null is none.
+_CAPS = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
 #: Norms before and after both parts of a layer.
 NORMS = LayerNorms(
     after_attention="post_attention_layernorm",
@@ -53,8 +55,8 @@ def _gemma(
         c.known("sliding_window_size", (c.raw("sliding_window"),))
     c.known("hidden_act", ("gelu", "gelu_pytorch_tanh"), "gelu_pytorch_tanh")
     caps = [
-        c.number(key) if c.raw(key) is not None else None
-        for key in ("attn_logit_softcapping", "final_logit_softcapping")
+        None if c.raw(key) is None and (qk_norm or c.is_null(key)) else c.number(key, default)
+        for key, default in _CAPS.items()
     ]
     layers = [
         Layer(

@@ -34,7 +34,8 @@ def gemma4(
     """
     if c.raw("use_bidirectional_attention") is not None:
         c.known("use_bidirectional_attention", ("vision",))  # concerns only tokens of images
-    kinds, same = family.layer_kinds(c, period=6), c.flag("attention_k_eq_v", False)
+    # The last layer is full, whatever period or layer_types say.
+    kinds, same = (*family.layer_kinds(c, period=6)[:-1], FULL), c.flag("attention_k_eq_v", False)
     if c.inner("rope_parameters") is None:
         raise c.refuse("rope_parameters", f"an object with {FULL} and {SLIDING}", None)
     ropes = read_ropes(c, sorted({*kinds}), theta={FULL: 1e6, SLIDING: 1e4})

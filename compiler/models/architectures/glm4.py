@@ -13,6 +13,7 @@ NORMS = LayerNorms(after_attention="post_self_attn_layernorm", after_mlp="post_m
 
 def glm4(c: ConfigFields) -> Decoder:
     """The model of a config."""
+    c = c.completed({"eos_token_id": [151329, 151336, 151338]})
     attention = self_attention(
         c,
         depth=128,

@@ -46,9 +46,16 @@ def dense_layers(c: ConfigFields, default: int) -> int:
     return 0 if first == 0 else c.size("first_k_dense_replace", default or None)
 
 
-def sigmoid_experts(c: ConfigFields) -> Mixture:
-    """Read experts with the routing of DeepSeek-V3 and a shared expert."""
-    shared = mlp(c, width_field="moe_intermediate_size", count=c.size("n_shared_experts", 1))
+def sigmoid_experts(
+    c: ConfigFields, *, groups: int = 1, kept: int = 1, factor: float = 1.0, shared: int = 1
+) -> Mixture:
+    """Read experts with the routing of DeepSeek-V3 and a shared expert.
+
+    groups, kept, factor, shared: the architecture's defaults of n_group, topk_group,
+    routed_scaling_factor and n_shared_experts.
+    """
+    count = c.size("n_shared_experts", shared)
+    both = mlp(c, width_field="moe_intermediate_size", count=count)
     return Mixture(
         hidden=c.size("hidden_size"),
         width=c.size("moe_intermediate_size"),
@@ -57,13 +64,13 @@ def sigmoid_experts(c: ConfigFields) -> Mixture:
         routing=Routing(
             scores="sigmoid",
             correction="gate.e_score_correction_bias",
-            groups=c.size("n_group", 1),
-            kept=c.size("topk_group", 1),
-            normalized=c.flag("norm_topk_prob", True),
-            factor=c.number("routed_scaling_factor", 1.0),
+            groups=c.size("n_group", groups),
+            kept=c.size("topk_group", kept),
+            normalized=c.switch("norm_topk_prob", True),
+            factor=c.number("routed_scaling_factor", factor),
         ),
-        shared=SharedExpert(mlp=shared, name="shared_experts"),
-        activation=shared.activation,
+        shared=SharedExpert(mlp=both, name="shared_experts"),
+        activation=both.activation,
         count_field="n_routed_experts",
         width_field="moe_intermediate_size",
     )

@@ -25,8 +25,8 @@ def llama4(c: ConfigFields) -> Decoder:
     tuned, floor = c.flag("attn_temperature_tuning", True), c.size("floor_scale", 8192)
     temperature = Temperature(step=floor, factor=c.number("attn_scale", 0.1))
     c.inert("for_llm_compressor")  # how transformers 4.51 made the experts
-    size, turns = c.raw("attention_chunk_size"), rotated(c, count)
-    chunk = None if size is None else AttentionChunk(c.size("attention_chunk_size"))
+    turns, name = rotated(c, count), "attention_chunk_size"
+    chunk = None if c.is_null(name) else AttentionChunk(c.size(name, 8192))
     types = ["chunked_attention" if each else "full_attention" for each in turns]
     if c.raw("layer_types") not in (None, types):
         raise c.refuse("layer_types", f"{types}, as no_rope_layers says", c.raw("layer_types"))

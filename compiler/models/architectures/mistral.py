@@ -26,7 +26,7 @@ def ministral3(c: ConfigFields) -> Decoder:
     attention = self_attention(
         c,
         depth=128,
-        rope=read_rope(c, theta=1e6, beside=BESIDE),
+        rope=read_rope(c, beside=BESIDE),
         window=c.raw("sliding_window") and c.size("sliding_window"),
         temperature=temperature(c),
     )

@@ -20,13 +20,13 @@ def mistral4(c: ConfigFields) -> Decoder:
     c.inert("head_dim", "qk_head_dim")  # sums of other fields
     rotated = c.size("qk_rope_head_dim")
     share = rotated / (rotated + c.size("qk_nope_head_dim"))
-    interleaved = c.flag("rope_interleave", True)
+    interleaved = c.switch("rope_interleave", True)
     rope = read_rope(c, fraction=share, interleaved=interleaved, beside=BESIDE)
     if rope.fraction != share:
         wanted = f"{share}, the part qk_rope_head_dim of a head"
         raise c.refuse("partial_rotary_factor", wanted, rope.fraction)
     # The latent attention block rotates the whole rotary part.
-    attention = latent_attention(c, rope=replace(rope, fraction=1.0))
+    attention = latent_attention(c, rank=1024, rope=replace(rope, fraction=1.0))
     attention = replace(attention, temperature=temperature(c))
     experts = sigmoid_experts(c)
     routing = replace(experts.routing, scores="softmax", correction=None)

@@ -141,8 +141,10 @@ def read_ropes(
         if inner is None:
             found[kind] = Rope(theta=theta[kind])
             continue
-        base, part = inner.number("rope_theta", theta[kind]), 1.0
-        if proportional := inner.raw("rope_type") == "proportional":
+        proportional = inner.raw("rope_type") == "proportional"
+        # transformers has no default of the base here.
+        base, part = inner.number("rope_theta", None if proportional else theta[kind]), 1.0
+        if proportional:
             part = inner.number("partial_rotary_factor", 1.0)
         if part > 1:
             raise inner.refuse("partial_rotary_factor", "at most 1", part)

@@ -67,6 +67,12 @@ class ConfigFields:
         """Return the same object with these names of fields; what was read stays read."""
         return self._with(self._raw, names)
 
+    def is_null(self, key: str) -> bool:
+        """Return whether the field is there and null, which may mean another thing than its
+        absence.
+        """
+        return self._own(key) in self._raw and self.raw(key) is None
+
     def completed(self, defaults: Mapping[str, Any]) -> ConfigFields:
         """Return the same object with these values of fields that it lacks; what was read stays
         read.
@@ -117,6 +123,10 @@ class ConfigFields:
         if type(value) is not bool:
             raise self.refuse(key, "true or false", value)
         return value
+
+    def switch(self, key: str, default: bool) -> bool:
+        """Read a Boolean; null is false, as transformers takes it, and `default` if absent."""
+        return self.flag(key, False if self.is_null(key) else default)
 
     def token(self, key: str) -> int | None:
         """Read a token id, or None."""

@@ -17,7 +17,7 @@ from mxc.compiler.models.configs.gguf_rope import (
     DIVISORS,
     FACTORS,
     llama3_scaling,
-    longrope_scaling,
+    longrope_fields,
     rope_scaling,
 )
 from mxc.compiler.tokenizers.splits import MORE_ENDS, NORMALIZED, NORMALIZER_KEY
@@ -152,7 +152,7 @@ def published_config(
     config = transformers_config(metadata, tensors, place)
     left = {name: t for name, t in tensors.items() if name not in (DIVISORS, *FACTORS)}
     if factors := {n: t.values().reshape(-1) for n, t in tensors.items() if n in FACTORS}:
-        config["rope_scaling"] = longrope_scaling(factors, metadata, place)
+        config |= longrope_fields(factors, metadata, place)
     if (divisors := tensors.get(DIVISORS)) is not None:
         config["rope_scaling"] = llama3_scaling(divisors.values().reshape(-1), config, place)
     return config, left

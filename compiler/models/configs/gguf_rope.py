@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mxc.compiler.models.configs.longrope import ORIGINAL
 from mxc.compiler.models.configs.yarn import yarn_attention
 from mxc.errors import CheckpointError
 
@@ -103,10 +104,10 @@ def _attention_factor(own: Mapping[str, Any], factor: float, place: str) -> floa
     return whole if whole is not None else beside
 
 
-def longrope_scaling(
+def longrope_fields(
     factors: Mapping[str, NDArray[np.float32]], metadata: Mapping[str, Any], place: str
 ) -> dict[str, Any]:
-    """Return `rope_scaling` of config.json for LongRoPE.
+    """Return the fields of config.json for LongRoPE: rope_scaling, and the original context.
 
     factors: the divisors [pairs] of frequencies, by the names in FACTORS. Raises CheckpointError
     where one of the two lists or the original context is missing.
@@ -120,13 +121,14 @@ def longrope_scaling(
     own = {k.removeprefix(f"{kind}."): v for k, v in metadata.items()}
     long, short = (factors[name].tolist() for name in FACTORS)
     times = _number(own, "rope.scaling.attn_factor", place)
-    return {
+    scaling = {
         "rope_type": "longrope",
         "long_factor": long,
         "short_factor": short,
-        "original_max_position_embeddings": metadata[key],
+        ORIGINAL: metadata[key],
         "attention_factor": 1.0 if times is None else times,
     }
+    return {"rope_scaling": scaling, ORIGINAL: metadata[key]}
 
 
 def llama3_scaling(

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from mxc.compiler.models.configs.fields import ConfigFields
 from mxc.errors import CheckpointError
 
+#: The field of the context that a model was trained with before its extension.
+ORIGINAL = "original_max_position_embeddings"
+
 
 @dataclass(frozen=True, kw_only=True)
 class LongropeScaling:
@@ -32,10 +35,9 @@ def read_longrope(rope: ConfigFields, outer: ConfigFields) -> LongropeScaling:
 
     outer: the config around it, which states the maximum context and may state the original one.
     """
-    key = "original_max_position_embeddings"
-    original = rope.size(key) if rope.raw(key) is not None else outer.size(key)
-    if outer.raw(key) not in (None, original):
-        raise outer.refuse(key, f"the {original} of the scaling", outer.raw(key))
+    original = rope.size(ORIGINAL) if rope.raw(ORIGINAL) is not None else outer.size(ORIGINAL)
+    if outer.raw(ORIGINAL) not in (None, original):
+        raise outer.refuse(ORIGINAL, f"the {original} of the scaling", outer.raw(ORIGINAL))
     longest = outer.size("max_position_embeddings")
     factor = rope.number("factor", longest / original)
     default = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
