@@ -12,14 +12,14 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from mxc.runtime.completions.stream import AnswerStream
+from mxc.runtime.completions.stream import AnswerStream, Completion
 from mxc.runtime.completions.text_model import Prompt
-from mxc.runtime.engine.request import SampledToken
 from mxc.server.answers import DONE, EventStream, event, merged, whole
 from mxc.server.bodies import read_fields
 from mxc.server.chat import read_stream
 from mxc.server.errors import bad
 from mxc.server.fields import HARMLESS
+from mxc.server.logprobs import CompletionLogprobs
 from mxc.server.options import read_format, read_sampling
 from mxc.server.prompts import AnswerOptions, start
 from mxc.server.served import Served, ServedModel
@@ -86,7 +86,7 @@ async def answer(request: Request, shared: Served) -> Response:
         {
             "index": index,
             "text": shape.echoes[index] + each.text,
-            "logprobs": _logprobs(each.drawn, served, 0) if shape.logprobs else None,
+            "logprobs": _logprobs(each, served) if shape.logprobs else None,
             "finish_reason": each.finish_reason,
         }
         for index, each in enumerate(answers)
@@ -122,32 +122,15 @@ def _text(prompt: Prompt, served: ServedModel) -> str:
     return text
 
 
-def _logprobs(drawn: Sequence[SampledToken], served: ServedModel, offset: int) -> dict[str, Any]:
-    tokens, offsets = [], []
-    top = []
-    for each in drawn:
-        text = served.token_bytes(each.token).decode(errors="replace")
-        tokens.append(text)
-        offsets.append(offset)
-        offset += len(text)
-        top.append(
-            {
-                served.token_bytes(token).decode(errors="replace"): max(value, -9999.0)
-                for token, value in (*each.top, (each.token, each.logprob or 0.0))
-            }
-        )
-    return {
-        "tokens": tokens,
-        "token_logprobs": [max(each.logprob or 0.0, -9999.0) for each in drawn],
-        "top_logprobs": top,
-        "text_offset": offsets,
-    }
+def _logprobs(completion: Completion, served: ServedModel) -> dict[str, Any]:
+    return CompletionLogprobs(served).take(completion.drawn, len(completion.text))
 
 
 async def _events(
     streams: Sequence[AnswerStream], served: ServedModel, shape: _Shape
 ) -> AsyncGenerator[bytes]:
-    offsets = [0] * len(streams)
+    listed = [CompletionLogprobs(served) for _ in streams]
+    said = [0] * len(streams)
 
     def chunk(index: int, text: str, **more: Any) -> bytes:
         choice = {"index": index, "text": text, "logprobs": None, "finish_reason": None, **more}
@@ -161,8 +144,8 @@ async def _events(
         if piece is None:
             yield chunk(index, "", finish_reason=streams[index].completion.finish_reason)
         elif shape.logprobs and piece.drawn is not None:
-            logprobs = _logprobs([piece.drawn], served, offsets[index])
-            offsets[index] += len(logprobs["tokens"][0])
+            said[index] += len(piece.text)
+            logprobs = listed[index].take([piece.drawn], said[index])
             yield chunk(index, piece.text, logprobs=logprobs)
         elif piece.text:
             yield chunk(index, piece.text)

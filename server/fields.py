@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,7 +33,8 @@ class RequestFields:
     def __init__(self, value: Any, place: str = "") -> None:
         """`place` names the object in errors: "" or "tools[0]."."""
         if not isinstance(value, dict):
-            raise bad(f"{place.rstrip('.') or 'the body'} must be an object", place or None)
+            name = place.rstrip(".")
+            raise bad(f"{name or 'the body'} must be an object", name or None)
         self._value: dict[str, Any] = {k: v for k, v in value.items() if v is not None}
         self._place = place
 
@@ -74,7 +74,7 @@ class RequestFields:
             return None
         if isinstance(found, bool) or not isinstance(found, int | float):
             raise self._wrong(key, "a number", found)
-        if not (math.isfinite(found) and low <= found <= high):
+        if not low <= found <= high:  # NaN is in no range
             raise self._wrong(key, f"from {low:g} to {high:g}", found)
         return float(found)
 

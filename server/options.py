@@ -57,12 +57,14 @@ def _logit_bias(fields: RequestFields) -> dict[int, float]:
 class Tools:
     """The tools of a request.
 
-    `given`: functions for the chat template. `wanted`: tools of which one must be called; empty
-    where no call is required.
+    `listed`: all functions. `given`: functions for the chat template. `wanted`: tools of which one
+    must be called; empty where no call is required. `choice`: tool_choice as the request has it.
     """
 
+    listed: tuple[dict[str, Any], ...] = ()
     given: tuple[dict[str, Any], ...] = ()
     wanted: tuple[Tool, ...] = field(default_factory=tuple)
+    choice: Any = "auto"
 
 
 def read_tools(fields: RequestFields, *, flat: bool) -> Tools:
@@ -94,7 +96,10 @@ def read_tools(fields: RequestFields, *, flat: bool) -> Tools:
             raise bad("tool_choice is required, and there are no tools", "tool_choice")
         # With "none", the template gets no functions.
         return Tools(
-            () if choice == "none" else tuple(given), tuple(known) if choice == "required" else ()
+            listed=tuple(given),
+            given=() if choice == "none" else tuple(given),
+            wanted=tuple(known) if choice == "required" else (),
+            choice=choice,
         )
     chosen = RequestFields(choice, "tool_choice.")
     kind = chosen.required("type")
@@ -105,7 +110,7 @@ def read_tools(fields: RequestFields, *, flat: bool) -> Tools:
     wanted = tuple(tool for tool in known if tool.name == name)
     if not wanted:
         raise bad("tool_choice names a function that tools does not have", "tool_choice")
-    return Tools(tuple(given), wanted)
+    return Tools(tuple(given), tuple(given), wanted, choice)
 
 
 def read_format(given: RequestFields | None, *, flat: bool) -> Constraint | None:

@@ -11,7 +11,14 @@ from mxc.runtime.completions.stream import AnswerStream
 from mxc.server.answers import event
 from mxc.server.chat import call_id
 from mxc.server.errors import as_api_error
-from mxc.server.response_items import call_item, completed, message_item, reasoning_item, text_part
+from mxc.server.response_items import (
+    call_item,
+    completed,
+    last_status,
+    message_item,
+    reasoning_item,
+    text_part,
+)
 
 
 class ResponseEvents:
@@ -48,9 +55,9 @@ class ResponseEvents:
         if self._kind is None and not self._done:
             for each in self._open(CONTENT):  # an answer without text is a message without text
                 yield each
-        for each in self._close():
-            yield each
         found = stream.completion
+        for each in self._close(last_status(found)):
+            yield each
         body = completed(self._body, self._done, found, self._prompt_tokens)
         yield self._event(f"response.{body['status']}", response=body)
 
@@ -102,7 +109,7 @@ class ResponseEvents:
             return {**reasoning_item(self._text, self._id), "status": status}
         return message_item(self._text, self._id, status)
 
-    def _close(self) -> Iterator[bytes]:
+    def _close(self, status: str = "completed") -> Iterator[bytes]:
         if self._kind is None:
             return
         place = self._place(self._kind)
@@ -120,7 +127,7 @@ class ResponseEvents:
                 name=self._name,
                 **place,
             )
-        item = self._item("completed")
+        item = self._item(status)
         yield self._event("response.output_item.done", output_index=len(self._done), item=item)
         self._done.append(item)
         self._kind = None

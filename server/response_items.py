@@ -55,23 +55,31 @@ def call_item(
 
 
 def output_items(found: Completion) -> list[dict[str, Any]]:
-    """Return all items of an answer."""
+    """Return all items of an answer; the last one is incomplete where the answer is cut off."""
     items = [reasoning_item(found.reasoning)] if found.reasoning else []
-    if found.text or not found.tool_calls:
+    in_thought = bool(items) and last_status(found) == "incomplete"
+    if found.text or not (found.tool_calls or in_thought):
         items.append(message_item(found.text))
-    return items + [call_item(call.name, call.arguments) for call in found.tool_calls]
+    items += [call_item(call.name, call.arguments) for call in found.tool_calls]
+    items[-1]["status"] = last_status(found)
+    return items
+
+
+def last_status(found: Completion) -> str:
+    """Return the status of an answer's last item, and of the answer."""
+    return "incomplete" if found.finish_reason == "length" else "completed"
 
 
 def completed(
     body: dict[str, Any], output: list[dict[str, Any]], found: Completion, prompt_tokens: int
 ) -> dict[str, Any]:
     """Return the response `body` completed with its output, status and usage."""
-    whole_answer = found.finish_reason != "length"
+    status = last_status(found)
     counts = usage(prompt_tokens, [found])
     return {
         **body,
-        "status": "completed" if whole_answer else "incomplete",
-        "incomplete_details": None if whole_answer else {"reason": "max_output_tokens"},
+        "status": status,
+        "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
         "output": output,
         "usage": {
             "input_tokens": counts["prompt_tokens"],

@@ -22,13 +22,26 @@ from mxc.server.response_events import ResponseEvents
 from mxc.server.response_items import completed, output_items
 from mxc.server.served import Served
 
+#: What `include` may name: reasoning, which is always there in plain text, and details of items
+#: that no answer has.
+_INCLUDED = (
+    "reasoning.encrypted_content",
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "message.input_image.image_url",
+)
+
 
 async def answer(request: Request, shared: Served) -> Response:
     """Answer one request."""
     fields = await read_fields(request, shared.settings)
     served = shared.read_model(fields)
     developer = "developer" in (served.model.text.template or "")
-    messages = _messages(fields, knows_developer=developer)
+    echoed = _echoed(fields)
+    messages = _messages(fields, echoed["instructions"], knows_developer=developer)
     tools = read_tools(fields, flat=True)
     variables = read_variables(fields)
     reasoning = fields.object("reasoning")
@@ -45,6 +58,8 @@ async def answer(request: Request, shared: Served) -> Response:
         constraint = read_format(text.object("format"), flat=True)
         text.done(("verbosity",))
     if tools.wanted:
+        if constraint is not None:
+            raise bad("text.format cannot be combined with a tool that is required", "text.format")
         constraint = require_calls(served, tools.wanted)
     asked = AnswerOptions(
         sampling=replace(read_sampling(fields)),
@@ -59,7 +74,11 @@ async def answer(request: Request, shared: Served) -> Response:
     fields.only("previous_response_id", None, "nothing is stored; give the whole conversation")
     fields.only("conversation", None, "nothing is stored; give the whole conversation")
     fields.only("background", False, "nothing is stored")
-    fields.done((*HARMLESS, "truncation", "include", "max_tool_calls"))
+    fields.only("truncation", "disabled", "no part of a conversation is dropped")
+    for index, each in enumerate(fields.items("include")):
+        if each not in _INCLUDED:
+            raise bad(f"include[{index}] is not supported", "include", "unsupported")
+    fields.done((*HARMLESS, "max_tool_calls"))
     prompt = await chat_prompt(served, messages, variables)
     streams = await start(shared, served, [prompt], asked)
     body = {
@@ -69,17 +88,16 @@ async def answer(request: Request, shared: Served) -> Response:
         "status": "in_progress",
         "error": None,
         "incomplete_details": None,
-        "instructions": None,
         "max_output_tokens": asked.max_tokens,
         "model": served.name,
         "output": [],
-        "parallel_tool_calls": True,
         "temperature": asked.sampling.temperature,
-        "tool_choice": "auto",
-        "tools": [{"type": "function", "strict": None, **each["function"]} for each in tools.given],
+        "tool_choice": tools.choice,
+        "tools": [{"type": "function", "strict": None, **e["function"]} for e in tools.listed],
         "top_p": asked.sampling.top_p,
-        "metadata": {},
+        "truncation": "disabled",
         "usage": None,
+        **echoed,
     }
     count, seconds = len(prompt.tokens), shared.settings.request_seconds
     if streaming:
@@ -89,10 +107,23 @@ async def answer(request: Request, shared: Served) -> Response:
     return JSONResponse(completed(body, output_items(found), found, count))
 
 
-def _messages(fields: RequestFields, *, knows_developer: bool) -> list[dict[str, Any]]:
-    """Return `instructions` and `input` as messages of a chat."""
+def _echoed(fields: RequestFields) -> dict[str, Any]:
+    """Read the fields that the response repeats as they are."""
+    metadata = fields.any("metadata", {})
+    if not isinstance(metadata, dict):
+        raise bad("metadata must be an object", "metadata")
+    return {
+        "instructions": fields.text("instructions"),
+        "metadata": metadata,
+        "parallel_tool_calls": fields.flag("parallel_tool_calls", True),
+    }
+
+
+def _messages(
+    fields: RequestFields, instructions: str | None, *, knows_developer: bool
+) -> list[dict[str, Any]]:
+    """Return the instructions and `input` as messages of a chat."""
     messages: list[dict[str, Any]] = []
-    instructions = fields.text("instructions")
     if instructions is not None:
         messages.append({"role": "system", "content": instructions})
     given = fields.required("input")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mxc.errors import RequestError
+
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
@@ -23,3 +25,8 @@ class Settings:
     request_seconds: float = 600.0
     choices: int = 16
     drain_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        """Raise RequestError for a key that a request cannot have."""
+        if any(key != key.strip() or not key for key in self.api_keys):
+            raise RequestError("an API key must not be empty, or begin or end with whitespace")

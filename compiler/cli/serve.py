@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +13,7 @@ from mxc.compiler.cli.loading import load_model
 from mxc.compiler.cli.placement import Device, Level, Threads
 from mxc.errors import RequestError
 
+_KEY = "MXC_API_KEY"
 #: Packages that only `mxc serve` needs.
 _EXTRA = ("starlette", "uvicorn", "prometheus_client")
 
@@ -32,9 +34,9 @@ def command(
     api_key: Annotated[
         list[str] | None,
         typer.Option(
-            envvar="MXC_API_KEY",
+            envvar=_KEY,
             help="Wanted in each request; may be given several times. In the environment it is "
-            "not seen by other users of the machine.",
+            "not seen by other users of the machine; an empty variable is no key.",
             show_default="nobody is asked",
         ),
     ] = None,
@@ -77,6 +79,10 @@ def command(
             f"{len(artifacts)} artifacts are called {', '.join(names)}; "
             "give each a name of its own with --name"
         )
+    if not all(called.strip() for called in names):
+        raise RequestError("the name of a model must not be empty; give another --name")
+    if not api_key and os.environ.get(_KEY):
+        raise RequestError(f"{_KEY} has whitespace alone; set it to a key, or to nothing")
     settings = Settings(
         api_keys=tuple(api_key or ()),
         body_bytes=int(max_body * (1 << 20)),

@@ -7,7 +7,8 @@ the channels of gpt-oss, the reasoning before the answer, the tags around a call
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +18,18 @@ from numpy.typing import NDArray
 from mxc.errors import RequestError
 from mxc.runtime.completions import harmony, tagged
 from mxc.runtime.completions.dialect import HARMONY, TAGGED, AnswerDialect
+from mxc.runtime.completions.grammar_tokens import GrammarTokens
 from mxc.runtime.text import Text
 
 #: Longest grammar that is compiled, in characters.
 LONGEST = 1 << 16
+#: How llguidance's matcher ends where the text is complete; every other end is a failure.
+_COMPLETE = ("NoExtension", "NoExtensionBias", "EndOfSentence")
+_TOO_COMPLEX = ("ParserTooComplex", "LexerTooComplex")
+_TEXT = r"TEXT: /(.|\n)*/"
+#: What an expression between slashes must have escaped, as given and as written.
+_WRITTEN = {"/": r"\/", "\n": r"\n", "\\\n": r"\n"}
+_UNWRITTEN = re.compile(r"\\.|[/\n]", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -49,18 +58,10 @@ class Constraints:
     def __init__(
         self, text: Text, dialect: AnswerDialect, vocabulary: int, ends: Sequence[int]
     ) -> None:
-        """Raises RequestError where llguidance is not installed."""
-        try:
-            import llguidance
-        except ImportError:
-            raise RequestError(
-                "grammars for answers need llguidance; pip install 'mxc[serve]'"
-            ) from None
+        """Raises RequestError where llguidance is missing or cannot use the tokenizer."""
         self._dialect = dialect
-        stops = list(ends) or None
-        self._tokenizer = llguidance.LLTokenizer(
-            text.tokenizer.to_str(), n_vocab=vocabulary, eos_token=stops
-        )
+        self._tokens = GrammarTokens(text.tokenizer)
+        self._tokenizer = self._tokens.compiler_tokenizer(vocabulary, ends)
 
     def compile(self, constraint: Constraint, chat: str | None) -> LlguidanceGrammar:
         """Compile the grammar of an answer.
@@ -70,15 +71,14 @@ class Constraints:
         """
         import llguidance
 
-        grammar = _wrapped(self._dialect, constraint, chat)
+        grammar = _wrapped(self._dialect, self._tokens, constraint, chat)
         if len(grammar) > LONGEST:
             raise RequestError(
                 f"the grammar has {len(grammar)} characters; at most {LONGEST} are compiled"
             )
         matcher = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0)
         if matcher.is_error():
-            said = " ".join(matcher.get_error().split())[:300]
-            raise RequestError(f"the schema or expression is not supported: {said}")
+            raise RequestError(f"the schema or expression is not supported: {_said(matcher)}")
         return LlguidanceGrammar(matcher, self._tokenizer.vocab_size)
 
 
@@ -94,72 +94,117 @@ class LlguidanceGrammar:
         self._mask = llguidance.numpy.allocate_token_bitmask(1, vocabulary)
 
     def allowed(self) -> NDArray[np.bool_]:
-        """Return which tokens may come next, bool [vocabulary]."""
+        """Return which tokens may come next, bool [vocabulary].
+
+        Raises RequestError where the grammar exceeds a limit, RuntimeError where the matcher fails.
+        """
         import llguidance.numpy
 
         llguidance.numpy.fill_next_token_bitmask(self._matcher, self._mask, 0)
         if self._matcher.is_error():
-            raise RequestError("the grammar became too complex for the answer to go on")
+            if self._matcher.stop_reason() in _TOO_COMPLEX:
+                raise _too_complex()
+            raise RuntimeError(f"the grammar failed: {_said(self._matcher)}")
         bits = np.unpackbits(self._mask.view(np.uint8), bitorder="little")
         allowed: NDArray[np.bool_] = bits[: self._vocabulary].astype(np.bool_)
         return allowed
 
     def advance(self, token: int) -> bool:
-        """Advance the grammar past `token`; return False where `token` completes the text."""
-        self._matcher.consume_token(token)
-        return not self._matcher.is_stopped()
+        """Advance the grammar past `token`; return False where `token` completes the text.
+
+        Raises RequestError where the grammar exceeds a limit, RuntimeError where the matcher fails
+        or refuses a token that it has allowed.
+        """
+        taken = self._matcher.consume_token(token)
+        stopped = self._matcher.is_stopped()
+        reason = self._matcher.stop_reason() if stopped else None
+        if reason in _TOO_COMPLEX:
+            raise _too_complex()
+        if not taken or self._matcher.is_error() or (stopped and reason not in _COMPLETE):
+            raise RuntimeError(f"the grammar failed at token {token}: {_said(self._matcher)}")
+        return not stopped
 
 
-def _wrapped(dialect: AnswerDialect, constraint: Constraint, chat: str | None) -> str:
+def _too_complex() -> RequestError:
+    return RequestError("the grammar became too complex for the answer to go on")
+
+
+def _said(matcher: Any) -> str:
+    """Return the beginning of the matcher's error, on one line."""
+    return " ".join(matcher.get_error().split())[:300]
+
+
+def _wrapped(
+    dialect: AnswerDialect, tokens: GrammarTokens, constraint: Constraint, chat: str | None
+) -> str:
     """Return the grammar of a whole answer, in llguidance's language (Lark)."""
     if chat is not None and dialect.name == HARMONY:
+        channel, message = tokens.write(harmony.CHANNEL), tokens.write(harmony.MESSAGE)
         lines = [
             "start: reasoning? answer",
-            f'reasoning: {harmony.CHANNEL} "analysis" {harmony.MESSAGE} TEXT {harmony.END} '
-            f'{harmony.START} "assistant"',
-            r"TEXT: /(.|\n)*/",
+            f'reasoning: {channel} "analysis" {message} TEXT {tokens.write(harmony.END)} '
+            f'{tokens.write(harmony.START)} "assistant"',
+            _TEXT,
         ]
         if constraint.tools:
-            return "\n".join(lines + _choice(constraint.tools, _harmony_call))
-        head = f'{harmony.CHANNEL} "final" {harmony.MESSAGE}'
-        return "\n".join([*lines, f"answer: {head} body {harmony.RETURN}", _body(constraint)])
+            return "\n".join(lines + _choice(constraint.tools, tokens, _harmony_call))
+        answer = f'{channel} "final" {message} body {tokens.write(harmony.RETURN)}'
+        return "\n".join([*lines, f"answer: {answer}", _body(constraint)])
     lines = ["start: answer"]
     if chat is not None and dialect.name == TAGGED and dialect.thinks:
-        thought = r"THOUGHT[lazy]: /(.|\n)*<\/think>\s*/"
-        if chat.rstrip().endswith(tagged.THINK):
-            lines = ["start: THOUGHT answer", thought]
-        else:
-            lines = ['start: ("<think>" THOUGHT)? answer', thought]
+        lines = _thought(tokens, opened=chat.rstrip().endswith(tagged.THINK))
     if constraint.tools:
-        return "\n".join(lines + _choice(constraint.tools, _tagged_call))
+        return "\n".join(lines + _choice(constraint.tools, tokens, _tagged_call))
     return "\n".join([*lines, "answer: body", _body(constraint)])
 
 
-def _choice(tools: Sequence[Tool], call: Any) -> list[str]:
+def _thought(tokens: GrammarTokens, *, opened: bool) -> list[str]:
+    """Return the rules of an answer that may think first; `opened`: the prompt ends in a thought.
+
+    A thought in text ends with the first end tag. Only rules in lower case can be lazy.
+    """
+    if opened:
+        start = "start: thought GAP? answer"
+    else:
+        start = f"start: ({tokens.write(tagged.THINK)} thought GAP?)? answer"
+    if tokens.has(tagged.THOUGHT):
+        thought = [f"thought: TEXT {tokens.write(tagged.THOUGHT)}", _TEXT]
+    else:
+        thought = [r"thought[lazy]: /(.|\n)*<\/think>/"]
+    return [start, *thought, r"GAP: /\s{1,8}/"]
+
+
+def _choice(
+    tools: Sequence[Tool], tokens: GrammarTokens, call: Callable[[GrammarTokens, str, Tool], str]
+) -> list[str]:
     names = [f"tool_{number}" for number in range(len(tools))]
-    rules = [call(name, tool) for name, tool in zip(names, tools, strict=True)]
+    rules = [call(tokens, name, tool) for name, tool in zip(names, tools, strict=True)]
     return ["answer: " + " | ".join(names), *rules]
 
 
-def _harmony_call(rule: str, tool: Tool) -> str:
+def _harmony_call(tokens: GrammarTokens, rule: str, tool: Tool) -> str:
+    channel, message = tokens.write(harmony.CHANNEL), tokens.write(harmony.MESSAGE)
     head = json.dumps(f"commentary to=functions.{tool.name} ")
     schema = json.dumps(tool.parameters)
     return (
-        f'{rule}: {harmony.CHANNEL} {head} {harmony.CONSTRAIN} "json" {harmony.MESSAGE} '
-        f"{rule}_arguments {harmony.CALLED}\n{rule}_arguments: %json {schema}"
+        f'{rule}: {channel} {head} {tokens.write(harmony.CONSTRAIN)} "json" {message} '
+        f"{rule}_arguments {tokens.write(harmony.CALLED)}\n{rule}_arguments: %json {schema}"
     )
 
 
-def _tagged_call(rule: str, tool: Tool) -> str:
-    head = json.dumps(tagged.TOOL_CALL + '\n{"name": ' + json.dumps(tool.name) + ', "arguments": ')
-    tail = json.dumps("}\n" + tagged.CALLED)
-    return f"{rule}: {head} {rule}_arguments {tail}\n{rule}_arguments: %json " + json.dumps(
-        tool.parameters
+def _tagged_call(tokens: GrammarTokens, rule: str, tool: Tool) -> str:
+    head = json.dumps('\n{"name": ' + json.dumps(tool.name) + ', "arguments": ')
+    tail = json.dumps("}\n")
+    return (
+        f"{rule}: {tokens.write(tagged.TOOL_CALL)} {head} {rule}_arguments {tail} "
+        f"{tokens.write(tagged.CALLED)}\n{rule}_arguments: %json " + json.dumps(tool.parameters)
     )
 
 
 def _body(constraint: Constraint) -> str:
     if constraint.regex is not None:
-        expression = constraint.regex.replace("/", r"\/").replace("\n", r"\n")
+        expression = _UNWRITTEN.sub(
+            lambda found: _WRITTEN.get(found[0], found[0]), constraint.regex
+        )
         return f"body: EXPRESSION\nEXPRESSION: /{expression}/"
     return "body: %json " + json.dumps(constraint.json_schema)

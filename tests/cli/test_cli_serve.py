@@ -68,5 +68,17 @@ def test_refusals(toy_artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "a name of its own" in refused(str(toy_artifact), str(toy_artifact))
     assert "cannot listen on 203.0.113.7" in refused(str(toy_artifact), "--host", "203.0.113.7")
     assert "no such artifact" in refused(str(toy_artifact.with_name("nothing")), "--port", "0")
+    nothing = str(toy_artifact.with_name("nothing"))  # not loaded before the options are checked
+    monkeypatch.delenv("MXC_API_KEY", raising=False)
+    for key in ("", " ", "key "):
+        said = refused(nothing, "--port", "0", "--api-key", "good", "--api-key", key)
+        assert "an API key must not be empty" in said
+        assert len(said.splitlines()) == 1
+    monkeypatch.setenv("MXC_API_KEY", "  ")
+    assert "MXC_API_KEY has whitespace alone" in refused(nothing, "--port", "0")
+    monkeypatch.setenv("MXC_API_KEY", "")  # as if it were not set: the name is what is wrong
+    for name in ("", " "):
+        said = refused(nothing, "--port", "0", "--name", name)
+        assert "the name of a model must not be empty" in said
     monkeypatch.setattr("mxc.compiler.cli.serve.find_spec", lambda name: None)
     assert "pip install 'mxc[serve]'" in refused(str(toy_artifact))

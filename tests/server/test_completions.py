@@ -2,6 +2,9 @@
 
 import pytest
 
+from mxc.runtime.engine.request import SampledToken
+from mxc.server.logprobs import CompletionLogprobs
+from mxc.server.served import ServedModel
 from tests.server.running import Running
 
 
@@ -42,7 +45,7 @@ def test_streams_and_logprobs(random: Running) -> None:
     found = create(**request)
     listed = found.choices[0].logprobs
     assert len(listed.tokens) == len(listed.token_logprobs) == len(listed.text_offset) == 8
-    assert all(len(top) in (1, 2, 3) for top in listed.top_logprobs)
+    assert all(len(top) in (2, 3) for top in listed.top_logprobs)
     chunks = list(create(**request, stream=True, stream_options={"include_usage": True}))
     pieces = [choice for chunk in chunks for choice in chunk.choices]
     assert "".join(choice.text for choice in pieces) == found.choices[0].text
@@ -53,6 +56,49 @@ def test_streams_and_logprobs(random: Running) -> None:
     assert chunks[-1].usage == found.usage.model_copy(
         update={"prompt_tokens_details": chunks[-1].usage.prompt_tokens_details}
     )
+
+
+def test_names_and_places_of_tokens(scripted: Running) -> None:
+    said = "aé – 😀b"
+    scripted.says(said)
+    create = scripted.client().completions.create
+    request = {"model": "tiny", "prompt": "x", "logprobs": 20}
+    found = create(**request).choices[0]
+    listed = found.logprobs
+    assert found.text == said
+    assert [len(top) for top in listed.top_logprobs] == [20] * len(listed.tokens)
+    assert listed.tokens[0] == "a"
+    assert "bytes:\\xf0" in listed.tokens
+    assert all(name in top for name, top in zip(listed.tokens, listed.top_logprobs, strict=True))
+    data = scripted.model.text.encode(said)
+    assert len(listed.text_offset) == len(data) + 1
+    places = dict(zip(listed.tokens, listed.text_offset, strict=True))
+    assert places["bytes:\\xf0"] == said.index("😀")
+    assert places["b"] == said.index("b")
+    assert places["<|return|>"] == len(said)
+    streamed = [c.choices[0].logprobs for c in create(**request, stream=True)]
+    assert [each.text_offset[0] for each in streamed if each] == listed.text_offset
+
+
+def test_places_end_with_the_text_before_a_stop_string(scripted: Running) -> None:
+    scripted.says("abcxyz")
+    create = scripted.client().completions.create
+    request = {"model": "tiny", "prompt": "x", "logprobs": 1, "stop": ["bcxy"]}
+    found = create(**request).choices[0]
+    assert found.text == "a"
+    assert max(found.logprobs.text_offset) == 1
+    streamed = [c.choices[0].logprobs for c in create(**request, stream=True)]
+    assert max(each.text_offset[0] for each in streamed if each) == 1
+
+
+def test_tokens_of_one_text_are_all_listed(
+    scripted: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = ServedModel("tiny", scripted.model)
+    monkeypatch.setattr(ServedModel, "token_bytes", lambda served, token: b"same")
+    drawn = SampledToken(70, -3.0, ((71, -1.0), (72, -2.0)))
+    (top,) = CompletionLogprobs(served).take([drawn], 0)["top_logprobs"]
+    assert top == {"token_id:71": -1.0, "token_id:72": -2.0, "same": -3.0}
 
 
 def test_greedy_is_repeatable_and_seeds_differ(random: Running) -> None:

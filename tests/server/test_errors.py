@@ -11,6 +11,7 @@ import httpx2
 import openai
 import pytest
 
+from mxc.errors import RequestError
 from mxc.server.settings import Settings
 from tests.runtime.engine.paged_model import PagedModel
 from tests.runtime.engine.scripted_model import ScriptedModel
@@ -42,7 +43,7 @@ BAD = [
     (CHAT, {"model": 3}, "must be a string", "model"),
     (CHAT, {"model": "tiny"}, "at least one message", "messages"),
     (CHAT, chat(messages="hello"), "must be a list", "messages"),
-    (CHAT, chat(messages=["x"]), "must be an object", "messages[0]."),
+    (CHAT, chat(messages=["x"]), "must be an object", "messages[0]"),
     (CHAT, chat(messages=[{"role": "user"}]), "content", "messages[0].content"),
     (CHAT, chat(messages=[{"content": "x"}]), "role", "messages[0].role"),
     (CHAT, chat(messages=[{"role": "boss", "content": "x"}]), "one of", "messages[0].role"),
@@ -55,6 +56,8 @@ BAD = [
     ),
     (CHAT, chat(temperature="hot"), "must be a number", "temperature"),
     (CHAT, chat(temperature=3), "from 0 to 2", "temperature"),
+    (CHAT, chat(temperature=int("9" * 400)), "from 0 to 2", "temperature"),
+    (CHAT, chat(top_p=-int("9" * 400)), "from 0 to 1", "top_p"),
     (CHAT, chat(temperature=True), "must be a number", "temperature"),
     (CHAT, chat(top_p=-0.1), "from 0 to 1", "top_p"),
     (CHAT, chat(presence_penalty=9), "from -2 to 2", "presence_penalty"),
@@ -174,6 +177,20 @@ def test_keys(start: Callable[..., Running]) -> None:
     assert httpx2.get(made.url + "/v1/models").status_code == 401
     assert httpx2.get(made.url + "/health").status_code == 200
     assert httpx2.get(made.url + "/").status_code == 200
+
+
+@pytest.mark.parametrize("key", ["", " ", "key\n"])
+def test_a_key_that_no_request_can_have_is_refused(key: str) -> None:
+    with pytest.raises(RequestError, match="an API key must not be empty"):
+        Settings(api_keys=("one", key))
+
+
+@pytest.mark.parametrize("field", ["top_k", "max_tokens", "seed", "n", "top_logprobs"])
+def test_huge_integers_are_no_failures(scripted: Running, field: str) -> None:
+    scripted.says(FINAL + "yes")
+    for sign in (1, -1):
+        found = post(scripted, CHAT, chat(logprobs=True, **{field: sign * int("9" * 400)}))
+        assert found.status_code == (200 if (field, sign) == ("top_k", 1) else 400), found.text
 
 
 def test_limits_of_bodies(start: Callable[..., Running]) -> None:
