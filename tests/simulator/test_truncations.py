@@ -39,8 +39,8 @@ def model(
 @pytest.mark.parametrize("name", FLOATS)
 def test_rounded_to_the_nearest_and_ties_to_even(name: str, model: SimulatedModel) -> None:
     rng = np.random.default_rng(0)
-    ties = [0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, 0.0, 6.0, 7.0, 100.0, np.inf]
-    numbers = [rng.normal(size=2048) * 0.4, np.linspace(-7, 7, 2024), ties, np.negative(ties)]
+    ties = np.array([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, 0.0, 6.0, 7.0, 100.0, np.inf])
+    numbers = [rng.normal(size=2048) * 0.4, np.linspace(-7, 7, 2024), ties, -ties]
     x = np.concatenate(numbers).astype(np.float32).reshape(64, 64).astype(FLOATS[name])
     (found,) = model.call(name, x)
     values = decode_elements(np.asarray(found).view(np.uint8), "mxfp4")
