@@ -208,7 +208,9 @@ def _show(result: QuantizationResult, *, full: bool) -> None:
         first, *others = result.uncalibrated
         more = f" and {len(others)} more" if others else ""
         console.print(
-            f"quantized without inputs, of which the text has none: {first}{more}", highlight=False
+            f"quantized without inputs, of which the text has none: {first}{more}",
+            highlight=False,
+            soft_wrap=True,
         )
     kept: dict[str, int] = {}
     for item in result.items:

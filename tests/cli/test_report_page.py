@@ -43,7 +43,7 @@ def scaled(m: int, n: int, k: int) -> str:
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of a product for gfx950, whose kernel has a loop; with assembly and IR."""
     folder = tmp_path_factory.mktemp("page")
-    (folder / "p.mlir").write_text(scaled(128, 4096, 4096))
+    (folder / "p.mlir").write_text(scaled(512, 4096, 4096))
     arguments = ["compile", folder / "p.mlir", "--target", "gfx950", "--output", folder / "p.mxc"]
     arguments += ["--dump-ir", folder / "ir", "--html", folder / "report.html"]
     result = CliRunner().invoke(app, [str(each) for each in arguments], catch_exceptions=False)
@@ -85,8 +85,8 @@ def test_from_a_contraction_to_its_assembly(page: Path) -> None:
     )
     tabs, row, kernel, marked = map(str, found)
     assert tabs == "Overview,Contractions,Kernels,Weights,IR"
-    assert "128 x 4096 x 4096" in row
-    assert "mxc_bf16_mxfp4_1x128x4096x4096" in kernel
+    assert "512 x 4096 x 4096" in row
+    assert "mxc_bf16_mxfp4_1x512x4096x4096" in kernel
     assert marked == "True"
 
 
