@@ -95,7 +95,7 @@ def _chosen(call: GpuContractionCall, gpu: Gpu) -> Schedules:
         transports = ("stream",)
     elif call.decodes and not FloatRing.takes(call.left, call.right):
         transports = ("stream", "decoded")
-    problem = problem_of(call, results)
+    problem = problem_of(call, results, gpu.matrix)
     if call.of.m is None:
         return choose_by_rows(
             problem,

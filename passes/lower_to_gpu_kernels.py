@@ -108,9 +108,8 @@ class LowerToGpuKernels(Pass):
             for op in linalg_operations(module)
             if (schedules := read_schedules(op, unit)) is not None
         ]
-        kernels = _Kernels(
-            module, gpu, PackedWeights(module, [_call(op, unit) for op, _ in chosen])
-        )
+        packed = PackedWeights(module, [_call(op, unit) for op, _ in chosen], unit)
+        kernels = _Kernels(module, gpu, packed)
         for op, schedules in chosen:
             # Matched again: a kernel before may have replaced what it reads.
             kernels.lower(_call(op, unit), schedules)
@@ -206,7 +205,7 @@ class _Kernels:
         if call.of.m is None or call.of.batch is None:
             return 0, 0
         (schedule,) = chosen.schedules
-        problem = problem_of(call, results)
+        problem = problem_of(call, results, self._gpu.matrix)
         clocks = math.ceil(cost(problem, schedule, self._gpu))
         return clocks, workgroups(problem, schedule)
 

@@ -193,7 +193,7 @@ class DenseSide(FloatSide):
         kind, found = self.kind, []
         own = self.lane.block * self._part
         for row in self.rows:
-            start = start_of(kind, row) + along(kind, first * kind.block_bytes + own)
+            start = start_of(kind, row, first) + along(kind, own)
             for byte in range(0, self._part, _LOAD):
                 at = start + (number * kind.block_bytes + byte) * spread(kind)
                 inside = below(first + number, kind.blocks) if self.ragged else None

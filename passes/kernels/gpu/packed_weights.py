@@ -9,10 +9,13 @@ from iree.compiler import ir
 
 from mxc.passes.kernels.gpu.calls import GpuContractionCall
 from mxc.passes.kernels.gpu.float_scales import sums_of
+from mxc.passes.kernels.gpu.floats import loaded_ahead
 from mxc.passes.kernels.gpu.panels import LAYOUT, PIECE, padded
+from mxc.passes.kernels.gpu.results import Results
 from mxc.passes.kernels.gpu.sides import ScaledBlocks
 from mxc.passes.kernels.parameters import load, loads, parameters_of, read_only_by, relay
 from mxc.passes.kernels.vectors import i8
+from mxc.targets.matrix_unit import MatrixUnit
 
 #: Lane groups with different blocks along K, at most.
 _GROUPS = 4
@@ -22,10 +25,12 @@ class PackedWeights:
     """The parameters of a module that kernels read in panels: those whose elements nothing else
     reads, if all kernels read as many rows of as many experts."""
 
-    def __init__(self, module: ir.Operation, calls: Sequence[GpuContractionCall]) -> None:
-        """Find them, before any of `calls` is lowered."""
+    def __init__(
+        self, module: ir.Operation, calls: Sequence[GpuContractionCall], unit: MatrixUnit
+    ) -> None:
+        """Find them, before any of `calls` is lowered for `unit`."""
         self._module = module
-        fitting = [call for call in calls if reads_panels(call)]
+        fitting = [call for call in calls if reads_panels(call, Results.of(call, unit), unit)]
         lowered = {op for call in fitting for op in (call.op, *call.chain)}
         sizes: dict[str, set[int]] = {}
         rows: dict[str, set[tuple[int, int]]] = {}
@@ -55,9 +60,15 @@ class PackedWeights:
         return ir.RankedTensorType.get([self._bytes[name]], i8())
 
 
-def reads_panels(call: GpuContractionCall) -> bool:
-    """Whether the kernels of a call read panels, if nothing else reads its weights: lanes read
-    whole pieces of blocks, which they do not where several sums share a block."""
+def reads_panels(call: GpuContractionCall, results: Results, unit: MatrixUnit) -> bool:
+    """Whether the kernels of a call read panels, if nothing else reads its weights.
+
+    Lanes must read whole pieces of blocks, which they do not where several sums share a block.
+    Kernels that pack keys and values have no registers left for the addresses of panels, where
+    lanes have few.
+    """
+    if results.in_blocks and results.rotary is not None and not loaded_ahead(unit):
+        return False
     sides = [each for each in (call.left, call.right) if isinstance(each, ScaledBlocks)]
     shared = [each.shared for each in sides if each.multiplies_sums]
     parts = sums_of(_GROUPS, *shared) if shared else 1

@@ -10,6 +10,7 @@ from mxc.passes.kernels.gpu.packed_weights import reads_panels
 from mxc.passes.kernels.gpu.results import Results
 from mxc.passes.kernels.gpu.ring.split import is_split
 from mxc.passes.kernels.gpu.sides import ScaledBlocks
+from mxc.targets.matrix_unit import MatrixUnit
 
 #: Parts that K is cut into, at most.
 _MOST_SPLITS = 16
@@ -17,8 +18,8 @@ _MOST_SPLITS = 16
 _GROUPS = 32
 
 
-def problem_of(call: GpuContractionCall, results: Results) -> Problem:
-    """The shapes and widths of a call, and of what is computed after it."""
+def problem_of(call: GpuContractionCall, results: Results, unit: MatrixUnit) -> Problem:
+    """The shapes and widths of a call for `unit`, and of what is computed after it."""
     return Problem(
         rows=1 if call.of.m is None else call.of.m,
         columns=call.of.n,
@@ -33,7 +34,7 @@ def problem_of(call: GpuContractionCall, results: Results) -> Problem:
         in_blocks=results.in_blocks,
         integers=(_is_integer(call.left), _is_integer(call.right)),
         splits=_splits(call),
-        panels=reads_panels(call),
+        panels=reads_panels(call, results, unit),
     )
 
 

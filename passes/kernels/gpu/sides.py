@@ -180,7 +180,7 @@ class ScaledSide:
         ]
         own = first + group * K_STEPS
         for tile, row in enumerate(self.rows):
-            start = start_of(kind, row) + along(kind, first * kind.block_bytes)
+            start = start_of(kind, row, first)
             for k_step in range(self.k_steps):
                 blocks = k_step * self._stride
                 for piece, offset in zip(self._pieces, offsets, strict=True):

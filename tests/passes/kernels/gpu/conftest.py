@@ -14,6 +14,8 @@ import pytest
 import mxc
 from mxc.artifact.code_objects.metadata import Resources, read_resources
 from mxc.artifact.manifest import MODULE
+from mxc.compiler.steps import CompileRequest
+from mxc.compiler.worker import compile_program
 from mxc.runtime.simulated import SimulatedModel, load
 from mxc.simulator.code.code_object import CodeObjectKernel
 from mxc.simulator.watch.sanitizer import Sanitizer
@@ -60,7 +62,7 @@ class Watched:
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Watched]:
     """Compile a program from its text, with schedules of one's own if they are given."""
 
-    def compile_program(
+    def watch(
         text: str, schedules: Sequence[Mapping[str, Any]] = (), target: str = "gfx950"
     ) -> Watched:
         folder: Path = tmp_path_factory.mktemp("watched")
@@ -82,17 +84,21 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Watched]:
         artifact = folder / "program.mxc"
         return Watched(load(artifact, observe=observe), artifact, seen)
 
-    return compile_program
+    return watch
 
 
 @pytest.fixture
 def resources(tmp_path: Path) -> Callable[[str, str], dict[str, Resources]]:
-    """Registers and memory of the kernels of a program on a target, by name."""
+    """Registers and memory of the kernels of a program on a target, by name. The program may have
+    parameters."""
 
-    def compile_program(text: str, target: str) -> dict[str, Resources]:
-        (tmp_path / "program.mlir").write_text(text)
-        output = tmp_path / "program.mxc"
-        mxc.compile(tmp_path / "program.mlir", target=target, output=output, listing=False)
-        return resources_of(output)
+    def of(text: str, target: str) -> dict[str, Resources]:
+        module = tmp_path / MODULE
+        request = CompileRequest(
+            program=text.encode(), place="program", target=target, module=module, parameters=True,
+            listed=False,
+        )  # fmt: skip
+        compile_program(request)
+        return resources_of(tmp_path)
 
-    return compile_program
+    return of

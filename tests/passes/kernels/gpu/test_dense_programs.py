@@ -17,6 +17,7 @@ from iree.compiler.dialects import arith, func
 from iree.runtime import HalElementType
 from numpy.typing import NDArray
 
+from mxc.compiler.packing.panels import to_panels
 from mxc.compiler.steps import CompileRequest
 from mxc.compiler.worker import compile_program
 from mxc.dialects.context import new_context
@@ -158,6 +159,10 @@ class Program:
         self.matmuls = compiled.report["matmuls"]
         module_file = read_module(folder / "module.vmfb")
         held = {f"{case.name}.w": weights(case).reshape(-1).view(np.uint8) for case in CASES}
+        for case in CASES:
+            name = f"{case.name}.w"
+            if layout := compiled.panels.get(name):
+                held[name] = to_panels(held[name], case.n, 2 * case.k, layout)
         self.watched: dict[str, Sanitizer] = {}
         self._device = HalDevice(
             held, lambda kernel: self.watched.setdefault(kernel.name, Sanitizer())

@@ -43,7 +43,7 @@ class Case:
     """[?, k] of `lhs` by weights of type `rhs` of `queries` + 2 `heads` heads of `depth` elements.
 
     `pages`: what keys and values are stored as. `pairs`: of a head that are rotated; 0: all.
-    `apart`: the product has another reader.
+    `apart`: the product has another reader. `loaded`: scaled weights are a parameter, in panels.
     """
 
     name: str
@@ -56,6 +56,7 @@ class Case:
     pages: str = "bf16"
     pairs: int = 0
     apart: bool = False
+    loaded: bool = False
 
     @property
     def in_blocks(self) -> bool:
@@ -141,7 +142,7 @@ def build(case: Case, parameters: Parameters) -> None:
     else:
         kinds = packed(size, case.lhs)
     operands = len(kinds)
-    kinds += [] if case.rhs in FLOATS else packed(whole, case.rhs)
+    kinds += [] if case.rhs in FLOATS else packed(whole, case.rhs)[case.loaded :]
     kinds += [ir.RankedTensorType.get(shape, f32) for shape in ([whole], *[[size, pairs]] * 2)]
     kinds.append(ir.RankedTensorType.get([size], i32))
     kinds.append(ir.RankedTensorType.get([size, *pool_of(case)], ir.Type.parse(stored(case)[0])))
@@ -163,6 +164,9 @@ def build(case: Case, parameters: Parameters) -> None:
             y = generic([(left[0], "m k"), (w, "n k")], "m n", f32, multiply)
         else:
             x, s = (left[0], None) if case.lhs in FLOATS else elements(left[0], left[1], case.lhs)
+            if case.loaded:
+                shape = ir.RankedTensorType(packed(whole, case.rhs)[0]).shape
+                right.insert(0, parameters.load(weight_name(case), shape, i8))
             w, t = elements(right[0], right[1], case.rhs)
             y = scaled_contraction(x, w, lhs_scale=s, rhs_scale=t)
         y = generic([(y, "m n"), (bias, "n")], "m n", f32, arith.addf)
@@ -198,8 +202,8 @@ def weights(case: Case) -> Array:
 
 
 def program(*cases: Case, run: bool = True) -> str:
-    """A program with a function for each case. Weights of a dense product are a global, of ones if
-    the program is not run: weights of models would be 336 MB of its text."""
+    """A program with a function for each case. Weights of a dense product are constants, or if the
+    program is not run, parameters: they would be 336 MB of its text."""
     drawn = {weight_name(case): weights(case) for case in cases if run and case.rhs in FLOATS}
     with new_context(), ir.Location.unknown():
         module = ir.Module.create()
@@ -208,13 +212,10 @@ def program(*cases: Case, run: bool = True) -> str:
             for case in cases:
                 build(case, parameters)
         for view in module.body.operations:
-            if view.operation.name == "util.global":
+            if run and view.operation.name == "util.global":
                 name = ir.StringAttr(view.operation.attributes["sym_name"]).value
                 kind = ir.TypeAttr(view.operation.attributes["type"]).value
-                one = ir.FloatAttr.get(ir.BF16Type.get(), 1.0)
-                value = ir.DenseElementsAttr.get_splat(kind, one)
-                if run:
-                    value = ir.DenseElementsAttr.get(drawn[name].view(np.uint16), type=kind)
+                value = ir.DenseElementsAttr.get(drawn[name].view(np.uint16), type=kind)
                 view.operation.attributes["initial_value"] = value
         return str(module)
 
@@ -333,12 +334,14 @@ def test_heads_are_rotated_by_the_kernel_of_the_product(
 @pytest.mark.parametrize(
     ("target", "case"),
     [
-        ("gfx942", Case("gpt_oss", "bf16", F4, 64, 8, 64, 2880, pages="mxint8")),
-        ("gfx942", Case("llama_f4", F4, F4, 64, 8, 128, 4096, pages="mxfp8e4m3")),
+        ("gfx942", Case("gpt_oss", "bf16", F4, 64, 8, 64, 2880, pages="mxint8", loaded=True)),
+        ("gfx942", Case("llama_f4", F4, F4, 64, 8, 128, 4096, pages="mxfp8e4m3", loaded=True)),
         ("gfx1201", Case("gpt_oss", "bf16", "bf16", 64, 8, 64, 2880)),
         ("gfx1151", Case("llama", "bf16", "bf16", 64, 8, 128, 8192, pages="mxint8")),
         ("gfx1151", Case("llama_f4", F4, F4, 64, 8, 128, 8192, pages="mxint8")),
-        ("gfx1250", Case("llama_f4", F4, F4, 64, 8, 128, 8192, pages="mxint8")),
+        ("gfx1151", Case("llama_f4", F4, F4, 64, 8, 128, 8192, pages="mxint8", loaded=True)),
+        ("gfx1250", Case("llama_f4", F4, F4, 64, 8, 128, 8192, pages="mxint8", loaded=True)),
+        ("gfx1201", Case("llama", "bf16", F4, 64, 8, 128, 8192, pages="mxint8", loaded=True)),
     ],
 )
 def test_heads_of_models_fit_in_registers(
