@@ -189,8 +189,7 @@ def _multiplied(value: ir.Value) -> list[ir.Value] | None:
         # A masked product counts as a product: the other value of the selection is a constant.
         chosen = list(product.operands)[product.name == "arith.select" :]
         product = next((op for op in map(owner, chosen) if op and op.name != _CONSTANT), None)
-    known = product is not None and product.name in _PRODUCTS
-    return list(product.operands) if known and product is not None else None
+    return None if product is None or product.name not in _PRODUCTS else list(product.operands)
 
 
 def _sides(

@@ -36,14 +36,14 @@ class SplitSums:
         )
 
     @property
-    def after(self) -> int:
+    def counted(self) -> int:
         """The number of the result that are the counters."""
         return self.parts + 1
 
     @property
     def results(self) -> tuple[int, int]:
         """The results that the program does not read."""
-        return self.parts, self.after
+        return self.parts, self.counted
 
     def bytes(self, op: ir.Operation, sizes: Sizes) -> int | None:
         """Bytes of the sums, once though they are written and read; None where sizes are not

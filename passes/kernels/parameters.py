@@ -10,8 +10,6 @@ from mxc.dialects.dispatches import walk_outside_kernels
 from mxc.dialects.parameters import LAYOUT, MATRICES
 
 _LOAD = "util.global.load"
-
-
 #: Rows of a panel of any layout.
 _PANEL = 16
 

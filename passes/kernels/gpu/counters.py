@@ -44,4 +44,4 @@ class Counters:
                         op.operation.operands[place] = last
                         split = read_split_sums(op.operation)
                         assert split is not None
-                        last = op.results[split.after]
+                        last = op.results[split.counted]
