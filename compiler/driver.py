@@ -115,7 +115,7 @@ def compile_here(
     snapshots: dict[str, ir.Operation] = {}
     chip, features = record.chip, record.features
     work.run_stages(None)
-    panels = take_layouts(compiler.module)
+    panels, matrices = take_layouts(compiler.module)
     said = notes(compiler.module.operation)
     bodies = KernelBodies()
     bodies.take(compiler.module.operation)
@@ -146,6 +146,7 @@ def compile_here(
         chip=chip,
         features=features,
         panels=panels,
+        matrices=matrices,
         assembly=texts if request.assembly else (),
         notes=said,
     )

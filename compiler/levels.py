@@ -114,7 +114,10 @@ def pack_shared(
 
     `output` is the path that `folder` will be renamed to.
     """
-    plans = {level: model.pack_items(each.compiled.panels) for level, each in programs.items()}
+    plans = {
+        level: model.pack_items(each.compiled.panels, each.compiled.matrices)
+        for level, each in programs.items()
+    }
     found = share(plans)
     shared = {archive_name(levels, tuple(programs)): levels for levels in found}
     with recorder.step("packing"):

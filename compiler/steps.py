@@ -127,8 +127,9 @@ class Compiled:
     """The result of a compilation beside the module file. `report` is the content of report.json.
 
     `chip` and `features` are those that the code was generated for. `panels` has the layout of each
-    parameter that kernels read in panels, by name. `assembly` is the text of each assembly file, if
-    requested. `notes` are those of our passes for the user of the artifact.
+    parameter that kernels read in panels, by name; `matrices` how many matrices it is for them, and
+    the rows of each. `assembly` is the text of each assembly file, if requested. `notes` are those
+    of our passes for the user of the artifact.
     """
 
     functions: dict[str, Function]
@@ -136,6 +137,7 @@ class Compiled:
     chip: str
     features: tuple[str, ...]
     panels: dict[str, str] = field(default_factory=dict)
+    matrices: dict[str, tuple[int, int]] = field(default_factory=dict)
     assembly: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 

@@ -15,8 +15,8 @@ from mxc.dialects.devices import GLOBAL_AFFINITY
 
 #: On a `util.global`: the layout that the bytes of its parameter must have, a StringAttr.
 LAYOUT = "mxc.layout"
-#: On a `util.global`: matrices and rows of each that the packer takes its parameter for, a
-#: DenseI64ArrayAttr; without it those of the products that read it.
+#: On a `util.global` with a layout: the number of matrices of its parameter and the rows of each, a
+#: DenseI64ArrayAttr.
 MATRICES = "mxc.matrices"
 
 #: On an argument or a result of a function: its name for callers, and the type of the elements that
@@ -24,18 +24,20 @@ MATRICES = "mxc.matrices"
 NAME, ELEMENT = "mxc.name", "mxc.element"
 
 
-def take_layouts(module: ir.Module) -> dict[str, str]:
-    """Remove the attributes about packing, and return the layouts: parameter -> layout."""
-    found: dict[str, str] = {}
+def take_layouts(module: ir.Module) -> tuple[dict[str, str], dict[str, tuple[int, int]]]:
+    """Remove the attributes LAYOUT and MATRICES; returns their values by the name of the
+    parameter."""
+    layouts: dict[str, str] = {}
+    matrices: dict[str, tuple[int, int]] = {}
     for view in module.body.operations:
         op = view.operation
-        if op.name == "util.global" and MATRICES in op.attributes:
-            del op.attributes[MATRICES]
         if op.name == "util.global" and LAYOUT in op.attributes:
             name = ir.StringAttr(op.attributes["sym_name"]).value
-            found[name] = ir.StringAttr(op.attributes[LAYOUT]).value
-            del op.attributes[LAYOUT]
-    return found
+            layouts[name] = ir.StringAttr(op.attributes[LAYOUT]).value
+            count, rows = ir.DenseI64ArrayAttr(op.attributes[MATRICES])
+            matrices[name] = count, rows
+            del op.attributes[LAYOUT], op.attributes[MATRICES]
+    return layouts, matrices
 
 
 def initial_value(name: str, kind: ir.Type) -> ir.Attribute:
@@ -57,16 +59,14 @@ class Parameters:
         name: str,
         shape: Sequence[int],
         element: ir.Type,
-        matrices: tuple[int, int] | None = None,
     ) -> ir.Value:
         """Load the parameter `name` at the insertion point; the first load declares it.
-        `matrices`: see MATRICES.
 
         Raises ValueError where `name` was declared with another type: one name is one tensor.
         """
         kind = ir.RankedTensorType.get(list(shape), element)
         if name not in self._declared:
-            self._declare(name, kind, matrices)
+            self._declare(name, kind)
         elif self._declared[name] != kind:
             raise ValueError(f"parameter {name} is {self._declared[name]}, asked as {kind}")
         load = ir.Operation.create(
@@ -79,9 +79,8 @@ class Parameters:
         )
         return load.result
 
-    def _declare(self, name: str, kind: ir.Type, matrices: tuple[int, int] | None) -> None:
+    def _declare(self, name: str, kind: ir.Type) -> None:
         value = initial_value(name, kind)
-        packed = {} if matrices is None else {MATRICES: ir.DenseI64ArrayAttr.get(list(matrices))}
         with ir.InsertionPoint.at_block_begin(self._body):
             ir.Operation.create(
                 "util.global",
@@ -91,7 +90,6 @@ class Parameters:
                     "type": ir.TypeAttr.get(kind),
                     "initial_value": value,
                     **({} if self._affinity is None else {GLOBAL_AFFINITY: self._affinity}),
-                    **packed,
                 },
             )
         self._declared[name] = kind

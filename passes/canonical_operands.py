@@ -14,8 +14,9 @@ after:
 
 An operand whose dimensions are in another order than the loops, weights [K, N] or scales [K / 32,
 N], is transposed before the contraction, because kernels read rows. The attribute mxc.notes of the
-module says so, except for a constant, which is transposed at compile time. A result in another
-order, such as [N, M] for weights as the first operand, is transposed after the contraction.
+module says so, except for a constant, which is transposed at compile time, and for dimensions of
+size 1, which a reshape moves. A result in another order, such as [N, M] for weights as the first
+operand, is transposed after the contraction.
 
 Where the program rounds what it dequantizes, or the blocks of the two sides differ in size, the
 body is not changed.
@@ -47,7 +48,7 @@ from mxc.passes.rewriting.rebuild import (
     replace,
     sweep,
 )
-from mxc.passes.rewriting.transposes import is_movable, transposed
+from mxc.passes.rewriting.transposes import is_movable, is_reshape, transposed
 
 _NOTE = "an operand of a product that is not stored by rows of the sum is transposed with each call"
 
@@ -67,7 +68,7 @@ class CanonicalOperands(Pass):
             *operands, result = _orders(found)
             moves = any(order != sorted(order) for order in operands)
             if any(
-                order != sorted(order) and not is_constant(value)
+                order != sorted(order) and not (is_constant(value) or is_reshape(value, order))
                 for value, order in zip(_operands(found), operands, strict=True)
             ):
                 add_note(module, _NOTE)

@@ -14,6 +14,8 @@ after:
     %st = iree_linalg_ext.gather dimension_map = [0] ins(%s, %ids)
     linalg.generic ins(%wt, %st) { scaling_extf } -> tensor<TxNxKOx32xf32>
 
+Numbers of rows become i32, which kernels read.
+
 Leaves alone: gathers of tensors that are not dequantized, along other dimensions than the first,
 and by index tensors of rank other than 1; lookups with several dynamic dimensions.
 """
@@ -24,9 +26,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from iree.compiler import ir
-from iree.compiler.dialects import linalg, tensor
+from iree.compiler.dialects import arith, linalg, tensor
 
 from mxc.dialects.dequantize import iterators
+from mxc.dialects.generic import element_of, generic, shape_of
 from mxc.dialects.indexing import dim_of, indexing_maps, trace
 from mxc.dialects.linalg_ext import GATHER
 from mxc.dialects.scalar_nodes import loops_of
@@ -56,8 +59,10 @@ class GatherPacked(Pass):
             if found is not None and _is_decoded(found.table):
                 with ir.InsertionPoint(op), op.location:
                     replace(op, found.gathered())
+        narrowed: dict[ir.Value, ir.Value] = {}
         for op in operations_named(module, GATHER):
             if chooses_rows(op):
+                _narrow(op, narrowed)
                 with ir.InsertionPoint(op), op.location:
                     moved = _gather(op.operands[0], op.operands[1])
                 if moved is not None:
@@ -71,6 +76,26 @@ def chooses_rows(op: ir.Operation) -> bool:
         return False
     along = list(ir.DenseI64ArrayAttr(op.attributes["dimension_map"]))
     return along == [0] and op.operands[1].type.rank == 1
+
+
+def _narrow(op: ir.Operation, narrowed: dict[ir.Value, ir.Value]) -> None:
+    """Let `op` gather by numbers of i32, which is enough for a tensor of known size. Gathers by the
+    same numbers share them: `narrowed` has those that were made."""
+    table, ids = op.operands[0], op.operands[1]
+    rows, i32 = shape_of(table)[0], ir.IntegerType.get_signless(32)
+    if str(element_of(ids)) != "i64" or not 0 < rows <= 1 << 31:
+        return
+    if ids not in narrowed:
+        with _after(ids), op.location:
+            narrowed[ids] = generic([(ids, "t")], "t", i32, lambda id: arith.trunci(i32, id))
+    op.operands[1] = narrowed[ids]
+
+
+def _after(value: ir.Value) -> ir.InsertionPoint:
+    """Right after the operation that makes a value."""
+    if isinstance(value, ir.BlockArgument):
+        return ir.InsertionPoint.at_block_begin(value.owner)
+    return ir.InsertionPoint.after(value.owner)
 
 
 def _gather(value: ir.Value, ids: ir.Value) -> ir.Value | None:
@@ -91,6 +116,12 @@ def _is_decoded(value: ir.Value) -> bool:
 def _move(value: ir.Value, ids: ir.Value, decoded: ir.Value) -> ir.Value | None:
     """Rebuild the operations between `decoded` and `value`, over the chosen rows."""
     op = value.owner.operation
+    before = op.operands[0] if op.name == "tensor.expand_shape" else value
+    if before != value and not isinstance(before, ir.BlockArgument):
+        # Shapes that are merged and split again.
+        merged = before.owner.operation
+        again = merged.name == "tensor.collapse_shape" and merged.operands[0].type == value.type
+        return _move(merged.operands[0], ids, decoded) if again else None
     if op.name == "tensor.collapse_shape":
         inner = _move(op.operands[0], ids, decoded) if _keeps_rows(op) else None
         if inner is None:

@@ -59,6 +59,7 @@ from mxc.dialects.kernel_calls import mark_quantizes, write_reason
 from mxc.dialects.quantizations import Quantization
 from mxc.dialects.reasons import Reason
 from mxc.errors import PassError
+from mxc.formats.panels import PANEL
 from mxc.kernels.vectors import VectorPlan
 from mxc.passes.base import Pass
 from mxc.passes.kernels.calls import Calls, KernelExport, take_over
@@ -76,11 +77,11 @@ from mxc.passes.kernels.cpu.schedule import Cuts
 from mxc.passes.kernels.cpu.shared_weights import in_rows, with_weights_of_their_own
 from mxc.passes.kernels.cpu.sorted_rows import SortedRows
 from mxc.passes.kernels.cpu.tiles import TileKernel, padded, prepared_for_tiles
-from mxc.passes.kernels.cpu.weights import PANEL, RegisterWeights
+from mxc.passes.kernels.cpu.weights import RegisterWeights
 from mxc.passes.kernels.epilogues import Epilogue, epilogue
 from mxc.passes.kernels.extents import Size, value_of
 from mxc.passes.kernels.given_schedules import KEYS, GivenSchedules
-from mxc.passes.kernels.parameters import load, parameters_of, relay
+from mxc.passes.kernels.parameters import load, not_packed, parameters_of, relay
 from mxc.passes.kernels.quantized import quantized_result
 from mxc.passes.kernels.reshapes import as_tensor, scalars_of
 from mxc.passes.kernels.sources import BLOCK
@@ -128,9 +129,9 @@ class LowerToCpuKernels(Pass):
             again = match(op)
             assert not isinstance(again, Reason)
             kernels.lower(in_rows(again, shared))
-        for name, (kind, layout) in kernels.relaid.items():
-            relay(module, name, kind, layout)
-        look_up_in_panels(module, {name: kind for name, (kind, _) in kernels.relaid.items()})
+        for name, (kind, layout, matrices) in kernels.relaid.items():
+            relay(module, name, kind, layout, matrices)
+        look_up_in_panels(module, {name: kind for name, (kind, *_) in kernels.relaid.items()})
         given.require_taken()
         sweep(module)
 
@@ -148,15 +149,13 @@ def _calls(module: ir.Operation, isa: Isa) -> list[ContractionMatch]:
     wanted: dict[str, set[tuple[int, int]]] = {}
     for call in found:
         for name in call.parameters:
-            wanted.setdefault(name, set()).add((max(call.of.experts, 1), call.of.n))
+            wanted.setdefault(name, set()).add(call.matrices)
     named = parameters_of(module, wanted)
     kept = []
     for call in found:
         others = [name for name in call.parameters if name not in named]
         if others:
-            shape = f"{max(call.of.experts, 1)} matrices of {call.of.n} rows"
-            reason = f"its weights @{others[0]} are no parameter that is packed as {shape}"
-            write_reason(call.op, Reason(reason))
+            write_reason(call.op, not_packed(others[0], wanted[others[0]]))
         else:
             kept.append(call)
     return kept
@@ -185,7 +184,7 @@ class _Kernels:
 
     def __init__(self, module: ir.Operation, isa: Isa, given: GivenSchedules) -> None:
         self._given = given
-        self.relaid: dict[str, tuple[ir.Type, str]] = {}
+        self.relaid: dict[str, tuple[ir.Type, str, tuple[int, int]]] = {}
         self._calls, self._isa = Calls(module), isa
         self._made: dict[tuple[str, tuple[ir.Value, ...]], ir.Operation] = {}
         self._epilogues: dict[str, int] = {}
@@ -319,7 +318,7 @@ class _Kernels:
                 call.parameters, kernel.weights.layouts, tensors, strict=False
             ):
                 kind_ = as_tensor(buffer.memref)
-                self.relaid[parameter] = (kind_, layout)
+                self.relaid[parameter] = (kind_, layout, call.matrices)
                 operands.append(load(parameter, kind_))
             operands += [] if call.parameters else call.tensors
             operands += [*(value for _, value in after.operands)]

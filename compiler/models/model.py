@@ -65,6 +65,7 @@ from mxc.compiler.report import DeviceWeights
 from mxc.compiler.tokenizers.from_gguf import text_files
 from mxc.errors import CheckpointError
 from mxc.formats.formats import FORMATS
+from mxc.formats.panels import are_one_order
 from mxc.formats.recipes import scale_recipe
 from mxc.targets.matrix_unit import MatrixUnit
 
@@ -119,10 +120,13 @@ class BoundModel:
         module.operation.write_bytecode(buffer)
         return buffer.getvalue()
 
-    def pack_items(self, panels: Mapping[str, str]) -> tuple[PackItem, ...]:
+    def pack_items(
+        self, panels: Mapping[str, str], matrices: Mapping[str, tuple[int, int]] | None = None
+    ) -> tuple[PackItem, ...]:
         """Return every tensor of the archive, including computed ones.
 
-        panels: the panel layouts of the tensors that kernels read in panels, by name.
+        panels: the panel layouts of the tensors that kernels read in panels, by name. matrices: the
+        number of matrices that these have for the kernels, and the rows of each.
         """
         items = [
             item
@@ -130,6 +134,13 @@ class BoundModel:
             for device in self.devices
             for item in pack_items(each, panels, device)
         ]
+        for item in items:
+            wanted = (matrices or {}).get(item.key, item.matrix[:2])
+            if not are_one_order({wanted, item.matrix[:2]}):
+                raise AssertionError(
+                    f"{item.place}: kernels read {wanted[0]} matrices of {wanted[1]} rows, and "
+                    f"{item.matrix[0]} of {item.matrix[1]} are packed"
+                )
         return (*items, *array_items(self._generated()))
 
     def device_weights(self, panels: Mapping[str, str]) -> list[DeviceWeights]:

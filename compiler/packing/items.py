@@ -26,9 +26,10 @@ from mxc.compiler.checkpoints.files.tensors import (
 )
 from mxc.compiler.packing.device_share import DeviceShare
 from mxc.compiler.packing.nan_scales import NanCount
-from mxc.compiler.packing.panels import PANEL, panel_bytes, to_panels
+from mxc.compiler.packing.panels import panel_bytes, to_panels
 from mxc.compiler.packing.quantized import Loss, QuantizedRows, quantized_rows
 from mxc.compiler.packing.stacked import Stacked
+from mxc.formats.panels import PANEL
 
 #: Function that reads the source, given offset and size in bytes.
 Read = Callable[[int, int], NDArray[np.uint8]]

@@ -20,10 +20,11 @@ def share(plans: Mapping[str, Sequence[PackItem]]) -> dict[Levels, list[PackItem
 
     Each level finds every key of its plan, in its layout, in exactly one of its archives.
     """
-    readers: dict[tuple[str, str], tuple[PackItem, list[str]]] = {}
+    readers: dict[tuple[object, ...], tuple[PackItem, list[str]]] = {}
     for level, items in plans.items():
         for item in items:
-            readers.setdefault((item.key, item.full_layout), (item, []))[1].append(level)
+            layout = item.key, item.full_layout, item.panels and item.matrix
+            readers.setdefault(layout, (item, []))[1].append(level)
     archives: dict[Levels, list[PackItem]] = {}
     for item, levels in readers.values():
         archives.setdefault(tuple(levels), []).append(item)

@@ -19,8 +19,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-#: Rows per panel: the f32 lanes of a 512-bit register.
-PANEL = 16
+from mxc.formats.panels import PANEL
 
 #: Bytes per unit, by the name of the layout.
 UNITS = {"panel16x1": 1, "panel16x4": 4, "panel16x4of6": 4, "panel16x16": 16}

@@ -111,7 +111,7 @@ class ConstantParameters:
         elif name in self.found or name in self._functions:
             name = self._unique(name)
         self._arrays[name] = array
-        self._write(name, array, element, experts=False)
+        self._write(name, array, element)
         return name
 
     def load(self, name: str, parameters: Parameters) -> ir.Value:
@@ -192,15 +192,14 @@ class ConstantParameters:
             else:
                 size = array.dtype.itemsize
                 view = as_strided(array, shape, [move * size for move in moves], writeable=False)
-            parallel = sum("parallel" in str(iterators(op)[i]) for i, _ in loops)
-            self._write(made, view, str(element), experts=parallel > 1)
+            self._write(made, view, str(element))
         with ir.InsertionPoint(op), op.location:
             kind = ir.RankedTensorType.get(shape, element)
             found = self._load(self._arranged[key], kind, self._parameters)
         reads = [ir.AffineDimExpr.get(i) for i, _ in loops]
         return OperandRead(found, ir.AffineMap.get(affine.n_dims, 0, reads))
 
-    def _write(self, name: str, array: NDArray[Any], element: str, *, experts: bool) -> None:
+    def _write(self, name: str, array: NDArray[Any], element: str) -> None:
         file = self._folder / f"{len(list(self._folder.iterdir()))}.bin"
         stored = _stored(array, element)
         stored.tofile(file)
@@ -209,16 +208,15 @@ class ConstantParameters:
             dtype=dtype_name(stored.dtype),
             shape=stored.shape,
             element=element,
-            experts=experts,
         )
 
     def _load(self, name: str, kind: ir.RankedTensorType, parameters: Parameters) -> ir.Value:
         """The parameter as a tensor of type `kind`, at the insertion point."""
         element = kind.element_type
-        shape, matrices = self.found[name].shape, self.found[name].matrices
+        shape = self.found[name].shape
         if not _is_packed(element):
-            return parameters.load(name, shape, element, matrices)
-        stored = parameters.load(name, shape, ir.IntegerType.get_signless(_BYTE), matrices)
+            return parameters.load(name, shape, element)
+        stored = parameters.load(name, shape, ir.IntegerType.get_signless(_BYTE))
         return unpack(stored, element)
 
     def _unique(self, name: str) -> str:

@@ -24,20 +24,13 @@ class ConstantParameter:
     """A parameter whose bytes, row major, are the file `file`.
 
     `dtype` is a key of DTYPES and `shape` counts its elements: 4-bit floats are U8, two in a byte.
-    `element` is the MLIR type of what they mean. With `experts` the first dimension counts groups.
+    `element` is the MLIR type of what they mean.
     """
 
     file: Path
     dtype: str
     shape: tuple[int, ...]
     element: str
-    experts: bool = False
-
-    @property
-    def matrices(self) -> tuple[int, int]:
-        """Matrices and rows of each, as they are packed."""
-        lead, rest = (self.shape[0], self.shape[1:]) if self.experts else (1, self.shape)
-        return lead, rest[0] if rest else 1
 
     def read(self) -> NDArray[Any]:
         """The array, mapped from the file."""
@@ -51,12 +44,19 @@ class ImportedProgram:
     program: bytes
     parameters: Mapping[str, ConstantParameter]
 
-    def pack_items(self, panels: Mapping[str, str]) -> tuple[PackItem, ...]:
-        """One item for each parameter; `panels`: the layout of those that kernels read so."""
-        return tuple(
-            PackItem(key=name, source=each.read(), panels=panels.get(name), experts=each.experts)
-            for name, each in self.parameters.items()
-        )
+    def pack_items(
+        self, panels: Mapping[str, str], matrices: Mapping[str, tuple[int, int]]
+    ) -> tuple[PackItem, ...]:
+        """One item for each parameter. `panels`, `matrices`: see Compiled."""
+        items = []
+        for name, each in self.parameters.items():
+            array = each.read()
+            if name in panels:
+                array = array.reshape(*matrices[name], -1)
+            items.append(
+                PackItem(key=name, source=array, panels=panels.get(name), experts=name in panels)
+            )
+        return tuple(items)
 
     def weights(
         self, panels: Mapping[str, str], losses: Mapping[str, Loss] | None = None

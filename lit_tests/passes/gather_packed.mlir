@@ -47,6 +47,31 @@ func.func @through_a_transpose(%w: tensor<5x8x32xf4E2M1FN>, %s: tensor<5x8xf8E8M
 
 // -----
 
+// Experts by numbers of i64, through shapes that are merged and split again.
+// CHECK-LABEL: @experts_of_i64
+// CHECK: %[[N:.*]] = linalg.generic {{.*}} ins(%arg2 : tensor<2xi64>) outs(%{{.*}} : tensor<2xi32>)
+// CHECK: %[[W:.*]] = iree_linalg_ext.gather dimension_map = [0] ins(%arg0, %[[N]] : tensor<5x8x32xf4E2M1FN>, tensor<2xi32>)
+// CHECK: %[[S:.*]] = iree_linalg_ext.gather dimension_map = [0] ins(%arg1, %[[N]] : tensor<5x8xf8E8M0FNU>, tensor<2xi32>)
+// CHECK: %[[D:.*]] = linalg.generic {{.*}} ins(%[[W]], %[[S]] :
+// CHECK: return %[[D]] : tensor<2x8x32xf32>
+func.func @experts_of_i64(%w: tensor<5x8x32xf4E2M1FN>, %s: tensor<5x8xf8E8M0FNU>, %ids: tensor<2xi64>, %out: tensor<2x8x32xf32>) -> tensor<2x8x32xf32> {
+  %e = tensor.empty() : tensor<5x8x32xf32>
+  %d = linalg.generic {
+      indexing_maps = [affine_map<(e, n, k) -> (e, n, k)>, affine_map<(e, n, k) -> (e, n)>, affine_map<(e, n, k) -> (e, n, k)>],
+      iterator_types = ["parallel", "parallel", "parallel"]}
+      ins(%w, %s : tensor<5x8x32xf4E2M1FN>, tensor<5x8xf8E8M0FNU>) outs(%e : tensor<5x8x32xf32>) {
+  ^bb0(%a: f4E2M1FN, %b: f8E8M0FNU, %c: f32):
+    %y = arith.scaling_extf %a, %b : f4E2M1FN, f8E8M0FNU to f32
+    linalg.yield %y : f32
+  } -> tensor<5x8x32xf32>
+  %merged = tensor.collapse_shape %d [[0, 1], [2]] : tensor<5x8x32xf32> into tensor<40x32xf32>
+  %split = tensor.expand_shape %merged [[0, 1], [2]] output_shape [5, 8, 32] : tensor<40x32xf32> into tensor<5x8x32xf32>
+  %g = iree_linalg_ext.gather dimension_map = [0] ins(%split, %ids : tensor<5x8x32xf32>, tensor<2xi64>) outs(%out : tensor<2x8x32xf32>) -> tensor<2x8x32xf32>
+  func.return %g : tensor<2x8x32xf32>
+}
+
+// -----
+
 // An embedding of plain floats.
 // CHECK-LABEL: @leaves_floats_alone
 // CHECK: iree_linalg_ext.gather dimension_map = [0] ins(%arg0, %arg1 : tensor<5x8xf32>, tensor<2xi32>)
@@ -63,8 +88,10 @@ func.func @leaves_floats_alone(%x: tensor<5x8xf32>, %ids: tensor<2xi32>, %out: t
 // CHECK: %[[I:.*]] = linalg.generic {{.*}} ins(%arg2 : tensor<2x3xi64>) outs(%{{.*}} : tensor<2x3xi64>)
 // CHECK: arith.maxsi
 // CHECK: %[[F:.*]] = tensor.collapse_shape %[[I]] {{.*}} into tensor<6xi64>
-// CHECK: %[[W:.*]] = iree_linalg_ext.gather dimension_map = [0] ins(%arg0, %[[F]] : tensor<16x64xf4E2M1FN>, tensor<6xi64>)
-// CHECK: %[[S:.*]] = iree_linalg_ext.gather dimension_map = [0] ins(%arg1, %[[F]] : tensor<16x2xf8E8M0FNU>, tensor<6xi64>)
+// CHECK: %[[N:.*]] = linalg.generic {{.*}} ins(%[[F]] : tensor<6xi64>) outs(%{{.*}} : tensor<6xi32>)
+// CHECK: arith.trunci
+// CHECK: %[[W:.*]] = iree_linalg_ext.gather dimension_map = [0] ins(%arg0, %[[N]] : tensor<16x64xf4E2M1FN>, tensor<6xi32>)
+// CHECK: %[[S:.*]] = iree_linalg_ext.gather dimension_map = [0] ins(%arg1, %[[N]] : tensor<16x2xf8E8M0FNU>, tensor<6xi32>)
 // CHECK: %[[D:.*]] = linalg.generic {{.*}} ins(%[[W]], %[[S]] :
 // CHECK-NEXT: ^bb0
 // CHECK-NEXT: arith.scaling_extf

@@ -13,8 +13,8 @@
 // CHECK: "llvm.x86.avx512.permvar.sf.512"
 // CHECK: math.fma
 // CHECK: vector.maskedstore
-// CHECK: util.global private @w {mxc.layout = "panel16x4"} = #flow.parameter.named<"model"::"w"> : tensor<5x3x2x4x64xi8>
-// CHECK: util.global private @s {mxc.layout = "panel16x1"} = #flow.parameter.named<"model"::"s"> : tensor<5x3x2x16xi8>
+// CHECK: util.global private @w {mxc.layout = "panel16x4", mxc.matrices = array<i64: 5, 40>} = #flow.parameter.named<"model"::"w"> : tensor<5x3x2x4x64xi8>
+// CHECK: util.global private @s {mxc.layout = "panel16x1", mxc.matrices = array<i64: 5, 40>} = #flow.parameter.named<"model"::"s"> : tensor<5x3x2x16xi8>
 // CHECK-LABEL: func.func @gathered_f32(
 // CHECK-NOT: iree_linalg_ext.gather
 // CHECK-NOT: linalg
@@ -100,7 +100,7 @@ func.func @gathered_bf16(%x: tensor<3x4x2x32xbf16>, %ids: tensor<3xi32>) -> tens
 // -----
 
 // One weight, no experts.
-// CHECK: util.global private @w {mxc.layout = "panel16x4"} = #flow.parameter.named<"model"::"w"> : tensor<2x2x4x64xi8>
+// CHECK: util.global private @w {mxc.layout = "panel16x4", mxc.matrices = array<i64: {{.*}}>} = #flow.parameter.named<"model"::"w"> : tensor<2x2x4x64xi8>
 // CHECK-LABEL: func.func @one_weight(
 // CHECK: %[[P:.*]] = flow.dispatch @mxc_prepare_f32_floats0_{{.*}}(%arg0)
 // CHECK: %[[Y:.*]] = flow.dispatch @mxc_mxfp4_f32_1x9x20x64::@mxc_mxfp4_f32_1x9x20x64(%[[P]], {{.*}}) {{.*}} -> tensor<9x20xf32>
@@ -131,12 +131,12 @@ func.func @one_weight(%x: tensor<9x2x32xf32>) -> tensor<9x20xf32> {
 // -----
 
 // bf16 weights in pairs: two elements a dword, 64 bytes a unit.
-// CHECK: util.global private @w {mxc.layout = "panel16x4"} = #flow.parameter.named<"model"::"w"> : tensor<2x2x16x64xi8>
+// CHECK: util.global private @w {mxc.layout = "panel16x4", mxc.matrices = array<i64: {{.*}}>} = #flow.parameter.named<"model"::"w"> : tensor<2x2x16x64xi8>
 // CHECK-LABEL: func.func @dense_pairs(
 // CHECK-NOT: linalg
 // CHECK: flow.dispatch @mxc_prepare_bf16_pairs0_
 // CHECK: flow.dispatch @mxc_bf16_bf16_1x2x20x64
-// BASE: util.global private @w {mxc.layout = "panel16x4"} = #flow.parameter.named<"model"::"w"> : tensor<2x2x16x64xi8>
+// BASE: util.global private @w {mxc.layout = "panel16x4", mxc.matrices = array<i64: {{.*}}>} = #flow.parameter.named<"model"::"w"> : tensor<2x2x16x64xi8>
 // BASE-LABEL: func.func @dense_pairs(
 // BASE: flow.dispatch @mxc_prepare_bf16_floats0_
 // BASE: flow.dispatch @mxc_bf16_bf16_1x2x20x64
@@ -161,7 +161,7 @@ func.func @dense_pairs(%x: tensor<2x64xbf16>) -> tensor<2x20xf32> {
 // -----
 
 // Experts of plain numbers, by ids: read where they lie, as those in blocks are.
-// CHECK: util.global private @w {mxc.layout = "panel16x4"} = #flow.parameter.named<"model"::"w"> : tensor<5x2x2x16x64xi8>
+// CHECK: util.global private @w {mxc.layout = "panel16x4", mxc.matrices = array<i64: {{.*}}>} = #flow.parameter.named<"model"::"w"> : tensor<5x2x2x16x64xi8>
 // CHECK-LABEL: func.func @gathered_plain(
 // CHECK-NOT: iree_linalg_ext.gather
 // CHECK-NOT: linalg
@@ -193,7 +193,7 @@ func.func @gathered_plain(%x: tensor<3x4x64xbf16>, %ids: tensor<3xi32>) -> tenso
 // -----
 
 // bf16 weights for f32 activations: the same layout.
-// CHECK: util.global private @w {mxc.layout = "panel16x4"} = #flow.parameter.named<"model"::"w"> : tensor<2x2x16x64xi8>
+// CHECK: util.global private @w {mxc.layout = "panel16x4", mxc.matrices = array<i64: {{.*}}>} = #flow.parameter.named<"model"::"w"> : tensor<2x2x16x64xi8>
 // CHECK-LABEL: func.func @dense_f32(
 // CHECK-NOT: linalg
 // CHECK: flow.dispatch @mxc_bf16_f32_1x2x20x64
@@ -223,7 +223,7 @@ func.func @dense_f32(%x: tensor<2x64xf32>) -> tensor<2x20xf32> {
 // and two of a product.
 // CHECK-COUNT-4: stream.executable private
 // CHECK-NOT: stream.executable private
-// CHECK: util.global private @w {mxc.layout = "panel16x4"}
+// CHECK: util.global private @w {mxc.layout = "panel16x4", mxc.matrices = array<i64: {{.*}}>}
 // CHECK-LABEL: func.func @shared(
 // CHECK: flow.dispatch @mxc_prepare_f32_floats0_[[ORDER:[0-9a-f.]+]]1x64::
 // CHECK: flow.dispatch @mxc_bf16_f32_1x1x16x64
@@ -277,7 +277,7 @@ func.func @shared(%x: tensor<1x64xf32>, %x2: tensor<1x64xf32>, %x8: tensor<8x64x
 // -----
 
 // One weight for bf16 and for f32 activations: two kernels, one layout.
-// CHECK: util.global private @w {mxc.layout = "panel16x4"}
+// CHECK: util.global private @w {mxc.layout = "panel16x4", mxc.matrices = array<i64: {{.*}}>}
 // CHECK-LABEL: func.func @two_activations(
 // CHECK-NOT: linalg
 // CHECK: flow.dispatch @mxc_bf16_bf16_1x2x20x64
@@ -320,12 +320,12 @@ func.func @two_activations(%x: tensor<2x64xbf16>, %x2: tensor<2x64xf32>) -> (ten
 // CHECK: stream.executable private @mxc_mxfp8e4m3_f32_1x2x20x64 attributes
 // CHECK: "llvm.x86.avx512.vpermi2var.qi.512"
 // CHECK-NOT: arith.cmpi slt{{.*}}vector<64xi8>
-// CHECK: util.global private @w {mxc.layout = "panel16x4"} = #flow.parameter.named<"model"::"w"> : tensor<2x2x8x64xi8>
+// CHECK: util.global private @w {mxc.layout = "panel16x4", mxc.matrices = array<i64: {{.*}}>} = #flow.parameter.named<"model"::"w"> : tensor<2x2x8x64xi8>
 // CHECK-LABEL: func.func @eight_bits(
 // CHECK: flow.dispatch @mxc_mxfp8e4m3_f32_1x2x20x64
 // BASE: stream.executable private @mxc_mxfp8e4m3_f32_1x2x20x64 attributes
 // BASE-NOT: vpermi2var.qi
-// BASE: util.global private @w {mxc.layout = "panel16x4"} = #flow.parameter.named<"model"::"w"> : tensor<2x2x8x64xi8>
+// BASE: util.global private @w {mxc.layout = "panel16x4", mxc.matrices = array<i64: {{.*}}>} = #flow.parameter.named<"model"::"w"> : tensor<2x2x8x64xi8>
 // BASE-LABEL: func.func @eight_bits(
 util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<20x2x32xi8>
 util.global private @s = #flow.parameter.named<"model"::"s"> : tensor<20x2xi8>
@@ -499,7 +499,7 @@ func.func @argument(%x: tensor<2x64xbf16>, %0: tensor<20x64xbf16>) -> tensor<2x2
 // A weight that is in the program.
 // CHECK-LABEL: func.func @constant(
 // CHECK-NOT: flow.dispatch
-// CHECK: linalg.generic{{.*}}mxc.contraction = {{.*}}reason = "its weights @w are no parameter that is packed as {{[0-9]+}} matrices of {{[0-9]+}} rows"
+// CHECK: linalg.generic{{.*}}mxc.contraction = {{.*}}reason = "its weights @w are no parameter that is read only"
 // CHECK-NOT: mxc.layout
 // BASE-LABEL: func.func @constant(
 // BASE-NOT: flow.dispatch
@@ -528,7 +528,7 @@ func.func @constant(%x: tensor<2x64xbf16>) -> tensor<2x20xf32> {
 // A global that the program may write.
 // CHECK-LABEL: func.func @variable(
 // CHECK-NOT: flow.dispatch
-// CHECK: linalg.generic{{.*}}mxc.contraction = {{.*}}reason = "its weights @w are no parameter that is packed as {{[0-9]+}} matrices of {{[0-9]+}} rows"
+// CHECK: linalg.generic{{.*}}mxc.contraction = {{.*}}reason = "its weights @w are no parameter that is read only"
 // CHECK-NOT: mxc.layout
 // BASE-LABEL: func.func @variable(
 // BASE-NOT: flow.dispatch
@@ -557,7 +557,7 @@ func.func @variable(%x: tensor<2x64xbf16>) -> tensor<2x20xf32> {
 // A global that nothing has set yet.
 // CHECK-LABEL: func.func @unset(
 // CHECK-NOT: flow.dispatch
-// CHECK: linalg.generic{{.*}}mxc.contraction = {{.*}}reason = "its weights @w are no parameter that is packed as {{[0-9]+}} matrices of {{[0-9]+}} rows"
+// CHECK: linalg.generic{{.*}}mxc.contraction = {{.*}}reason = "its weights @w are no parameter that is read only"
 // CHECK-NOT: mxc.layout
 // BASE-LABEL: func.func @unset(
 // BASE-NOT: flow.dispatch
@@ -585,7 +585,7 @@ func.func @unset(%x: tensor<2x64xbf16>) -> tensor<2x20xf32> {
 
 // A table that is the embedding too: lookups read the panels, an element and rows.
 // CHECK: stream.executable private @mxc_bf16_bf16_1x2x20x64
-// CHECK: util.global private @w {mxc.layout = "panel16x4"} = #flow.parameter.named<"model"::"w"> : tensor<2x2x16x64xi8>
+// CHECK: util.global private @w {mxc.layout = "panel16x4", mxc.matrices = array<i64: {{.*}}>} = #flow.parameter.named<"model"::"w"> : tensor<2x2x16x64xi8>
 // CHECK-LABEL: func.func @tied(
 // CHECK: %[[OWN:.*]] = util.global.load immutable @w : tensor<2x2x16x64xi8>
 // CHECK: %[[WIDE:.*]] = flow.tensor.bitcast %[[OWN]] : tensor<2x2x16x64xi8> -> tensor<2x2x16x32xbf16>
@@ -605,7 +605,7 @@ func.func @unset(%x: tensor<2x64xbf16>) -> tensor<2x20xf32> {
 // CHECK-NOT: tensor<20x64xbf16>
 // CHECK: return
 // BASE: stream.executable private @mxc_bf16_bf16_1x2x20x64
-// BASE: util.global private @w {mxc.layout = "panel16x4"}
+// BASE: util.global private @w {mxc.layout = "panel16x4", mxc.matrices = array<i64: {{.*}}>}
 // BASE-LABEL: func.func @tied(
 // BASE: flow.dispatch @mxc_bf16_bf16_1x2x20x64
 util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<20x64xbf16>
@@ -702,7 +702,7 @@ func.func @scales_elsewhere(%x: tensor<2x2x32xf32>) -> (tensor<2x20xf32>, tensor
 // CHECK: stream.executable private @mxc_bf16_f32_1xDx20x64 attributes
 // CHECK: stream.binding.subspan {{.*}} : !stream.binding -> memref<?x3x32xi32>{%[[M:.*]]}
 // CHECK: stream.binding.subspan {{.*}} : !stream.binding -> memref<?x20xf32>{%[[M]]}
-// CHECK: util.global private @w {mxc.layout = "panel16x4"} = #flow.parameter.named<"model"::"w"> : tensor<2x2x16x64xi8>
+// CHECK: util.global private @w {mxc.layout = "panel16x4", mxc.matrices = array<i64: {{.*}}>} = #flow.parameter.named<"model"::"w"> : tensor<2x2x16x64xi8>
 // CHECK-LABEL: func.func @dynamic_rows(
 // CHECK: %[[ROWS:.*]] = tensor.dim %arg1
 // CHECK: flow.dispatch @mxc_bf16_f32_1x2x20x64
@@ -711,7 +711,7 @@ func.func @scales_elsewhere(%x: tensor<2x2x32xf32>) -> (tensor<2x20xf32>, tensor
 // CHECK-NOT: linalg.generic
 // CHECK: return
 // BASE: stream.executable private @mxc_bf16_f32_1xDx20x64 attributes
-// BASE: util.global private @w {mxc.layout = "panel16x4"}
+// BASE: util.global private @w {mxc.layout = "panel16x4", mxc.matrices = array<i64: {{.*}}>}
 // BASE-LABEL: func.func @dynamic_rows(
 // BASE: flow.dispatch @mxc_bf16_f32_1xDx20x64
 util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<20x64xbf16>
@@ -1030,8 +1030,8 @@ func.func @more_than_a_product(%x: tensor<2x64xf32>) -> tensor<2x20xf32> {
 // CHECK: stream.executable private @mxc_prepare_bf16_pairs0_by16_
 // CHECK: stream.executable private @mxc_nvfp4_bf16_1x2x20x48 attributes
 // CHECK-COUNT-16: "llvm.x86.avx512bf16.dpbf16ps.512"
-// CHECK: util.global private @w {mxc.layout = "panel16x4"} = #flow.parameter.named<"model"::"w"> : tensor<2x3x2x64xi8>
-// CHECK: util.global private @s {mxc.layout = "panel16x1"} = #flow.parameter.named<"model"::"s"> : tensor<2x3x16xi8>
+// CHECK: util.global private @w {mxc.layout = "panel16x4", mxc.matrices = array<i64: {{.*}}>} = #flow.parameter.named<"model"::"w"> : tensor<2x3x2x64xi8>
+// CHECK: util.global private @s {mxc.layout = "panel16x1", mxc.matrices = array<i64: {{.*}}>} = #flow.parameter.named<"model"::"s"> : tensor<2x3x16xi8>
 // CHECK-LABEL: func.func @nvfp4(
 // CHECK-NOT: linalg
 // CHECK: flow.dispatch @mxc_prepare_bf16_pairs0_by16_{{.*}} : (tensor<2x3x16xbf16>) -> tensor<2x3x8xi32>
@@ -1039,8 +1039,8 @@ func.func @more_than_a_product(%x: tensor<2x64xf32>) -> tensor<2x20xf32> {
 // CHECK-NOT: linalg
 // CHECK: return
 // BASE: stream.executable private @mxc_nvfp4_bf16_1x2x20x48 attributes
-// BASE: util.global private @w {mxc.layout = "panel16x4"}
-// BASE: util.global private @s {mxc.layout = "panel16x1"}
+// BASE: util.global private @w {mxc.layout = "panel16x4", mxc.matrices = array<i64: {{.*}}>}
+// BASE: util.global private @s {mxc.layout = "panel16x1", mxc.matrices = array<i64: {{.*}}>}
 // BASE-LABEL: func.func @nvfp4(
 // BASE: flow.dispatch @mxc_nvfp4_bf16_1x2x20x48
 util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<20x3x8xi8>

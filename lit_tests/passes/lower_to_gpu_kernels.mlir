@@ -625,7 +625,7 @@ func.func @sum_of_products(%x: tensor<16x64xbf16>, %u: tensor<16x64xbf16>, %resi
 // CHECK: memref.subview %{{.*}}[%{{.*}}] [1024] [1] : memref<5120xi8
 // CHECK: amdgpu.scaled_mfma
 // CHECK: stream.executable private @mxc_bf16_bf16_1x4x64x64 {
-// CHECK: util.global private @w {mxc.layout = "panel16x16"} = #flow.parameter.named<"model"::"w"> : tensor<5120xi8>
+// CHECK: util.global private @w {mxc.layout = "panel16x16", mxc.matrices = array<i64: {{.*}}>} = #flow.parameter.named<"model"::"w"> : tensor<5120xi8>
 // CHECK: util.global private @s = #flow.parameter.named<"model"::"s"> : tensor<5x20x2xi8>
 // CHECK: util.global private @v = #flow.parameter.named<"model"::"v"> : tensor<64x64xbf16>
 // CHECK-LABEL: func.func @parameters(

@@ -11,8 +11,8 @@
 // the first; a CPU without vdpbf16ps takes both as f32, from the same panels; one without AVX2 by
 // operations that every CPU has. One with tiles takes both as bf16, an f32 as three of them.
 // KERNELS: "llvm.x86.avx512bf16.dpbf16ps.512"
-// KERNELS: util.global private @head.bf16 {mxc.layout = "panel16x4"}
-// KERNELS: util.global private @head.f32 {mxc.layout = "panel16x4"}
+// KERNELS: util.global private @head.bf16 {mxc.layout = "panel16x4", mxc.matrices = array<i64: {{.*}}>}
+// KERNELS: util.global private @head.f32 {mxc.layout = "panel16x4", mxc.matrices = array<i64: {{.*}}>}
 // KERNELS: flow.dispatch @mxc_prepare_bf16_pairs0_
 // KERNELS: flow.dispatch @mxc_bf16_bf16_1x4x8x64
 // KERNELS: flow.dispatch @mxc_prepare_f32_floats0_
@@ -20,22 +20,22 @@
 // KERNELS-LABEL: @experts
 // KERNELS-NOT: flow.dispatch
 // V4-NOT: dpbf16ps
-// V4: util.global private @head.bf16 {mxc.layout = "panel16x4"}
-// V4: util.global private @head.f32 {mxc.layout = "panel16x4"}
+// V4: util.global private @head.bf16 {mxc.layout = "panel16x4", mxc.matrices = array<i64: {{.*}}>}
+// V4: util.global private @head.f32 {mxc.layout = "panel16x4", mxc.matrices = array<i64: {{.*}}>}
 // V4: flow.dispatch @mxc_prepare_bf16_floats0_
 // V4: flow.dispatch @mxc_bf16_bf16_1x4x8x64
 // V4: flow.dispatch @mxc_prepare_f32_floats0_
 // V4: flow.dispatch @mxc_bf16_f32_1x4x8x64
 // AMX-NOT: avx512bf16
 // AMX: "llvm.x86.tdpbf16ps.internal"
-// AMX: util.global private @head.bf16 {mxc.layout = "panel16x4"}
-// AMX: util.global private @head.f32 {mxc.layout = "panel16x4"}
+// AMX: util.global private @head.bf16 {mxc.layout = "panel16x4", mxc.matrices = array<i64: {{.*}}>}
+// AMX: util.global private @head.f32 {mxc.layout = "panel16x4", mxc.matrices = array<i64: {{.*}}>}
 // AMX: flow.dispatch @mxc_prepare_bf16_pairs0_and31_
 // AMX: flow.dispatch @mxc_bf16_bf16_1x4x8x64_tiles
 // AMX: flow.dispatch @mxc_prepare_f32_pairs0_3planes_and31_
 // AMX: flow.dispatch @mxc_bf16_f32_1x4x8x64_tiles
 // V2-NOT: llvm.x86
-// V2: util.global private @head.bf16 {mxc.layout = "panel16x4"}
+// V2: util.global private @head.bf16 {mxc.layout = "panel16x4", mxc.matrices = array<i64: {{.*}}>}
 // V2: flow.dispatch @mxc_prepare_bf16_floats0_
 // V2: flow.dispatch @mxc_bf16_bf16_1x4x8x64
 util.global private @"head.bf16" = #flow.parameter.named<"model"::"head.bf16"> : tensor<8x64xbf16>

@@ -194,8 +194,8 @@ def gathered(value: ir.Value) -> Gathered:
 
 
 def stored(value: ir.Value) -> Gathered | Reason:
-    """Follow reshapes of blocks, a gather and a bitcast back to the tensor or parameter that
-    `value` is read from."""
+    """Follow reshapes, a gather and bitcasts back to the tensor or parameter that `value` is read
+    from, which may have another shape."""
     read = gathered(value)
     chain, value = read.chain, read.tensor
     op = producer(value)
@@ -206,7 +206,7 @@ def stored(value: ir.Value) -> Gathered | Reason:
             f"weights are gathered along dimensions {along} by {kind}; kernels take the first, by "
             "a list of i32"
         )
-    if op is not None and op.name == "flow.tensor.bitcast":
+    while op is not None and _renames(op, gathered=read.ids is not None):
         chain, value = (*chain, op), op.operands[0]
         op = producer(value)
     name = None
@@ -215,3 +215,14 @@ def stored(value: ir.Value) -> Gathered | Reason:
     elif min(shape_of(value), default=0) < 0:
         return Reason(f"the size of {value.type}, which has weights, comes with the call")
     return replace(read, tensor=value, chain=chain, parameter=name)
+
+
+def _renames(op: ir.Operation, *, gathered: bool) -> bool:
+    """Whether the result of `op` is its operand, with other dimensions or elements of the same
+    bytes; `gathered`: and the first dimension, that of experts, stays."""
+    if op.name == "flow.tensor.bitcast":
+        return True
+    if op.name not in ("tensor.expand_shape", "tensor.collapse_shape"):
+        return False
+    before, after = shape_of(op.operands[0]), shape_of(op.results[0])
+    return min(*before, *after) > 0 and not (gathered and before[0] != after[0])

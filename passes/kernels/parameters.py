@@ -8,15 +8,15 @@ from iree.compiler import ir
 
 from mxc.dialects.dispatches import walk_outside_kernels
 from mxc.dialects.parameters import LAYOUT, MATRICES
+from mxc.dialects.reasons import Reason
+from mxc.formats.panels import are_one_order
 
 _LOAD = "util.global.load"
-#: Rows of a panel of any layout.
-_PANEL = 16
 
 
 def parameters_of(module: ir.Operation, wanted: Mapping[str, set[tuple[int, int]]]) -> set[str]:
-    """Those of the globals `wanted` that mxc packs: immutable parameters, which the packer takes
-    for as many matrices of as many rows as their readers do, which `wanted` has."""
+    """Those of the globals `wanted` that mxc may pack: immutable parameters. `wanted` has the
+    (number of matrices, rows of each) that their readers want, and must be of one order."""
     return {
         name
         for op in (view.operation for view in module.regions[0].blocks[0].operations)
@@ -25,22 +25,22 @@ def parameters_of(module: ir.Operation, wanted: Mapping[str, set[tuple[int, int]
         and "is_mutable" not in op.attributes
         and "initial_value" in op.attributes
         and str(op.attributes["initial_value"]).startswith("#flow.parameter.named")
-        and all(_are_packed(op, *each) for each in wanted[name])
+        and are_one_order(wanted[name])
     }
 
 
-def _are_packed(op: ir.Operation, count: int, rows: int) -> bool:
-    """Whether a parameter is packed as `count` matrices of so many rows."""
-    if MATRICES not in op.attributes:
-        return True
-    packed = tuple(ir.DenseI64ArrayAttr(op.attributes[MATRICES]))
-    # Whole panels follow each other, whatever matrix they are of.
-    whole = packed[1] % _PANEL == rows % _PANEL == 0
-    return packed == (count, rows) or (whole and packed[0] * packed[1] == count * rows)
+def not_packed(name: str, wanted: set[tuple[int, int]]) -> Reason:
+    """The reason why `parameters_of` does not have the weights `name`, read as `wanted`."""
+    if are_one_order(wanted):
+        return Reason(f"its weights @{name} are no parameter that is read only")
+    shapes = " and as ".join(f"{count} matrices of {rows} rows" for count, rows in sorted(wanted))
+    return Reason(f"products read its weights @{name} as {shapes}")
 
 
-def relay(module: ir.Operation, name: str, kind: ir.Type, layout: str) -> None:
-    """Set the type and the layout in which a kernel reads a parameter."""
+def relay(
+    module: ir.Operation, name: str, kind: ir.Type, layout: str, matrices: tuple[int, int]
+) -> None:
+    """Set the type and the layout in which a kernel reads a parameter. `matrices`: see MATRICES."""
     for view in module.regions[0].blocks[0].operations:
         op = view.operation
         if op.name == "util.global" and ir.StringAttr(op.attributes["sym_name"]).value == name:
@@ -48,6 +48,7 @@ def relay(module: ir.Operation, name: str, kind: ir.Type, layout: str) -> None:
             op.attributes["type"] = ir.TypeAttr.get(kind)
             op.attributes["initial_value"] = ir.Attribute.parse(f"{source} : {kind}")
             op.attributes[LAYOUT] = ir.StringAttr.get(layout)
+            op.attributes[MATRICES] = ir.DenseI64ArrayAttr.get(list(matrices))
 
 
 def load(name: str, kind: ir.Type) -> ir.Value:

@@ -18,13 +18,20 @@ _BYTE = 8
 _NIBBLE = 4
 
 
+def is_reshape(value: ir.Value, order: Sequence[int]) -> bool:
+    """Whether this order of known dimensions moves nothing but dimensions of size 1."""
+    shape = shape_of(value)
+    others = [axis for axis in order if shape[axis] != 1]
+    return min(shape) > 0 and others != [] and others == sorted(others)
+
+
 def is_movable(value: ir.Value, order: Sequence[int]) -> bool:
     """Whether `transposed` can transpose a tensor to this order of dimensions.
 
     Elements that share bytes must stay together, or be nibbles that again fill whole bytes.
     """
     bits = bits_of(element_of(value))
-    if bits >= _BYTE:
+    if bits >= _BYTE or is_reshape(value, order):
         return True
     shape = shape_of(value)
     rows = shape[-1], shape[order[-1]]
@@ -40,6 +47,8 @@ def transposed(value: ir.Value, order: Sequence[int]) -> ir.Value:
     """
     if is_constant(value):
         return constant_tensor(codes_of(value).transpose(order), element_of(value))
+    if is_reshape(value, order):
+        return _reshaped(value, order)
     element, last = element_of(value), len(shape_of(value)) - 1
     if bits_of(element) < _BYTE and order[-1] != last:
         return _of_nibbles(value, order)
@@ -48,6 +57,20 @@ def transposed(value: ir.Value, order: Sequence[int]) -> ir.Value:
     init = empty([size_of(source, axis) for axis in order], element_of(source))
     found = linalg.transpose(source, outs=[init], permutation=list(order)).results[0]
     return unpack(found, element) if packed else found
+
+
+def _reshaped(value: ir.Value, order: Sequence[int]) -> ir.Value:
+    """Move dimensions of size 1 without a copy: the others are reshaped to the new order."""
+    shape = shape_of(value)
+    sizes: list[int | None] = [*shape]
+    kept = [axis for axis in range(len(shape)) if shape[axis] != 1]
+    dense = reshape(value, [[axis] if axis in kept else [] for axis in range(len(shape))], sizes)
+    groups: list[list[int]] = [[]]
+    for axis in order:
+        if axis in kept and any(other in kept for other in groups[-1]):
+            groups.append([])
+        groups[-1].append(axis)
+    return reshape(dense, groups, sizes)
 
 
 def _of_nibbles(value: ir.Value, order: Sequence[int]) -> ir.Value:

@@ -19,9 +19,10 @@ from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_
 from mxc.compiler.models.model import open_model
 from mxc.compiler.packing.items import PackingFindings, PackItem, archive_bytes
 from mxc.compiler.packing.nan_scales import NanScale
-from mxc.compiler.packing.panels import PANEL, UNITS, panel_bytes, to_panels
+from mxc.compiler.packing.panels import UNITS, panel_bytes, to_panels
 from mxc.compiler.pieces import piece
 from mxc.errors import CheckpointError
+from mxc.formats.panels import PANEL
 from tests.packed_file import packed_file, with_one_qkv
 
 Bytes = NDArray[np.uint8]

@@ -9,7 +9,7 @@ from mxc.dialects.context import new_context
 from mxc.dialects.contraction import ATTRIBUTE, Contraction, OperandFormat, read_contraction
 from mxc.dialects.dispatches import Dispatch, walk
 from mxc.dialects.kernel_calls import moved_bytes
-from mxc.dialects.parameters import LAYOUT, Parameters, take_layouts
+from mxc.dialects.parameters import LAYOUT, MATRICES, Parameters, take_layouts
 
 CALL = Contraction(
     batch=3,
@@ -130,6 +130,10 @@ def test_layouts_are_taken_once() -> None:
             name = op.attributes["sym_name"].value if op.name == "util.global" else "b"
             if name != "b":
                 op.attributes[LAYOUT] = ir.StringAttr.get("panel16x4")
-        assert take_layouts(module) == {"a": "panel16x4", "layers.0.c": "panel16x4"}
+                op.attributes[MATRICES] = ir.DenseI64ArrayAttr.get([2, 8])
+        layouts, matrices = take_layouts(module)
+        assert layouts == {"a": "panel16x4", "layers.0.c": "panel16x4"}
+        assert matrices == {"a": (2, 8), "layers.0.c": (2, 8)}
         assert LAYOUT not in str(module)
-        assert take_layouts(module) == {}
+        assert MATRICES not in str(module)
+        assert take_layouts(module) == ({}, {})

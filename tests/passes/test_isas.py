@@ -23,9 +23,10 @@ from mxc.compiler.packing.panels import to_panels
 from mxc.dialects.context import new_context
 from mxc.formats.formats import BlockFormat
 from mxc.formats.packing import pack_elements
+from mxc.formats.panels import PANEL
 from mxc.passes.kernels.cpu.elements import ELEMENTS, CodeElements, Elements
 from mxc.passes.kernels.cpu.isa import ISAS, Isa, Kind, best_isa
-from mxc.passes.kernels.cpu.weights import PANEL, RegisterWeights
+from mxc.passes.kernels.cpu.weights import RegisterWeights
 from mxc.passes.kernels.executables import dispatch, executable
 from mxc.passes.kernels.sources import BLOCK
 from mxc.passes.kernels.vectors import bitcast, f32, i8, i32, index, load, loop

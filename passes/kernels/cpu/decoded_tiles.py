@@ -12,6 +12,7 @@ from itertools import chain
 from iree.compiler import ir
 from iree.compiler.dialects import arith, scf, vector
 
+from mxc.formats.panels import PANEL
 from mxc.kernels.amx import TILE
 from mxc.kernels.decode import STEP, ExponentTable, takes_exponents
 from mxc.kernels.lowering.index import Number, value_of
@@ -19,7 +20,7 @@ from mxc.kernels.lowering.index import of as number_of
 from mxc.kernels.lowering.places import At
 from mxc.passes.kernels.cpu.elements import CodeElements
 from mxc.passes.kernels.cpu.isa import Amx, Exponents, halves, pair
-from mxc.passes.kernels.cpu.weights import PANEL, Column, Later, RegisterWeights
+from mxc.passes.kernels.cpu.weights import Column, Later, RegisterWeights
 from mxc.passes.kernels.vectors import (
     bitcast,
     equal,

@@ -11,6 +11,7 @@ from typing import Self
 from iree.compiler import ir
 from iree.compiler.dialects import arith, memref, scf
 
+from mxc.formats.panels import PANEL
 from mxc.kernels.language import Kernel
 from mxc.kernels.lowering.index import Number, value_of
 from mxc.kernels.lowering.nest import lower
@@ -21,7 +22,7 @@ from mxc.passes.kernels.cpu.isa import Isa
 from mxc.passes.kernels.cpu.product import CpuProduct, ProductBuffers, put
 from mxc.passes.kernels.cpu.quantize.output import BlockTile
 from mxc.passes.kernels.cpu.schedule import OPERANDS
-from mxc.passes.kernels.cpu.weights import PANEL, Column, Later
+from mxc.passes.kernels.cpu.weights import Column, Later
 from mxc.passes.kernels.finish import ResultColumns
 from mxc.passes.kernels.narrow_floats import rounded
 from mxc.passes.kernels.sources import BLOCK

@@ -43,6 +43,11 @@ class ContractionMatch:
         return self.of.experts, self.of.n, self.of.k, self.elements.block, scale
 
     @property
+    def matrices(self) -> tuple[int, int]:
+        """Number of matrices of the weights, and rows of each."""
+        return max(self.of.experts, 1), self.of.n
+
+    @property
     def reads_panels(self) -> bool:
         """Whether the weights may be packed: elements in planes need blocks of 32."""
         return self.elements.bits != _PLANES or self.elements.block == BLOCK

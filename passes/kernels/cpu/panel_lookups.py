@@ -18,8 +18,8 @@ from iree.compiler.dialects import arith, flow, tensor
 
 from mxc.dialects.generic import element_of, generic, loop_index, shape_of
 from mxc.dialects.linalg_ext import GATHER
+from mxc.formats.panels import PANEL
 from mxc.passes.gather_packed import chooses_rows
-from mxc.passes.kernels.cpu.weights import PANEL
 from mxc.passes.kernels.parameters import load, loads
 from mxc.passes.kernels.vectors import index
 from mxc.passes.rewriting.rebuild import replace

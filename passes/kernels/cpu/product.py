@@ -13,6 +13,7 @@ from typing import Self
 from iree.compiler import ir
 from iree.compiler.dialects import arith, memref, vector
 
+from mxc.formats.panels import PANEL
 from mxc.kernels.contraction import Choice, ContractionShape
 from mxc.kernels.decode import BF16, F32, element_of, scale_element
 from mxc.kernels.language import Element, Kernel
@@ -22,7 +23,7 @@ from mxc.passes.kernels.cpu.elements import CodeElements
 from mxc.passes.kernels.cpu.quantize.output import buffers as block_buffers
 from mxc.passes.kernels.cpu.quantize.rounding import Rounding
 from mxc.passes.kernels.cpu.rows import GroupedRows
-from mxc.passes.kernels.cpu.weights import PANEL, RegisterWeights
+from mxc.passes.kernels.cpu.weights import RegisterWeights
 from mxc.passes.kernels.epilogues import NOTHING, Epilogue
 from mxc.passes.kernels.extents import Buffer, Size, quotient_up, value_of
 from mxc.passes.kernels.finish import Finish, ResultColumns

@@ -26,6 +26,7 @@ from itertools import product
 
 import numpy as np
 
+from mxc.formats.panels import PANEL
 from mxc.kernels.decode import BF16, F32
 from mxc.kernels.language import Chains, Element
 from mxc.kernels.layout import Kind
@@ -33,7 +34,7 @@ from mxc.kernels.vectors import VectorPlan
 from mxc.passes.kernels.cpu.activations import Prepared
 from mxc.passes.kernels.cpu.isa import Isa
 from mxc.passes.kernels.cpu.rows import GroupedRows
-from mxc.passes.kernels.cpu.weights import PANEL, RegisterWeights
+from mxc.passes.kernels.cpu.weights import RegisterWeights
 from mxc.passes.kernels.sources import BLOCK
 
 #: Types of activations, by the kind of product.

@@ -14,6 +14,7 @@ from math import prod
 from iree.compiler import ir
 from iree.compiler.dialects import arith, memref, scf, vector
 
+from mxc.formats.panels import PANEL
 from mxc.kernels.amx import COLUMNS, TILE
 from mxc.kernels.contraction import ContractionShape
 from mxc.kernels.decode import STEP
@@ -25,7 +26,7 @@ from mxc.kernels.tile_rows import ScaleRange, scales_sums, scheduled
 from mxc.passes.kernels.cpu.gemm import Registers, VectorProduct
 from mxc.passes.kernels.cpu.isa import halves
 from mxc.passes.kernels.cpu.product import ProductBuffers
-from mxc.passes.kernels.cpu.weights import CACHE_LINE, PANEL, Column
+from mxc.passes.kernels.cpu.weights import CACHE_LINE, Column
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.vectors import (
     bitcast,

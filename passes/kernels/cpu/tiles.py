@@ -15,6 +15,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import scf
 
 from mxc.dialects.reasons import Reason
+from mxc.formats.panels import PANEL
 from mxc.kernels.amx import TILE, most_rows, scheduled
 from mxc.kernels.contraction import PLANES
 from mxc.kernels.decode import STEP
@@ -30,7 +31,6 @@ from mxc.passes.kernels.cpu.matches import ContractionMatch
 from mxc.passes.kernels.cpu.product import CpuProduct, ProductBuffers, put
 from mxc.passes.kernels.cpu.quantize.output import BlockTile
 from mxc.passes.kernels.cpu.tile_rows import TileRow
-from mxc.passes.kernels.cpu.weights import PANEL
 from mxc.passes.kernels.extents import Buffer
 from mxc.passes.kernels.sources import BLOCK
 from mxc.passes.kernels.vectors import index

@@ -12,14 +12,12 @@ from dataclasses import dataclass
 
 from iree.compiler import ir
 
+from mxc.formats.panels import PANEL
 from mxc.passes.kernels.cpu.elements import Elements
 from mxc.passes.kernels.cpu.isa import Isa, Kind
 from mxc.passes.kernels.cpu.scales import Scales
 from mxc.passes.kernels.extents import Buffer
 from mxc.passes.kernels.vectors import i8, in_order, index, load, prefetch
-
-#: Columns of a panel.
-PANEL = 16
 
 CACHE_LINE = 64
 

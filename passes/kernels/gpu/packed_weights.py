@@ -39,6 +39,7 @@ class PackedWeights:
             sizes.setdefault(name, set()).add(_bytes(call))
             rows.setdefault(name, set()).add((max(call.of.experts, 1), call.of.n))
         one = {name: rows[name] for name, found in sizes.items() if len(found) == 1}
+        self._matrices = {name: min(found) for name, found in one.items()}
         known = parameters_of(module, one)
         known -= {name for name, op in loads(module) if not read_only_by(op, lowered)}
         self._bytes = {name: size for name in known for size in sizes[name]}
@@ -54,7 +55,7 @@ class PackedWeights:
     def relay(self) -> None:
         """Give the parameters their layout, after all calls are lowered."""
         for name in self._bytes:
-            relay(self._module, name, self._type(name), LAYOUT)
+            relay(self._module, name, self._type(name), LAYOUT, self._matrices[name])
 
     def _type(self, name: str) -> ir.Type:
         return ir.RankedTensorType.get([self._bytes[name]], i8())

@@ -17,10 +17,12 @@ from typing import Protocol
 
 from iree.compiler import ir
 
+from mxc.formats.panels import PANEL
+
 #: The layout of a parameter in panels, a name in compiler/packing/panels.py.
 LAYOUT = "panel16x16"
-#: Rows of a panel, and bytes of each that lie together.
-PANEL, PIECE = 16, 16
+#: Bytes of a row that lie together.
+PIECE = 16
 
 
 class SideMemory(Protocol):

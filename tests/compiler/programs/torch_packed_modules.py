@@ -55,6 +55,38 @@ class Batched(torch.nn.Module):
         return torch.bmm(x.expand(2, -1, -1), weight.transpose(1, 2))
 
 
+class Einsum(Lookup):
+    """The same by blocks, as an einsum, which torch computes with a dimension of size 1."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        parts = [self.table[(self.blocks & 15).long()], self.table[(self.blocks >> 4).long()]]
+        exponents = self.scales.to(torch.int32).unsqueeze(-1) - 127
+        weight = torch.ldexp(torch.stack(parts, -1).flatten(-2), exponents)
+        return torch.einsum("bgk,ngk->bn", x.unflatten(1, (-1, 32)), weight)
+
+
+class Experts(Batched):
+    """The experts of gpt-oss as transformers decodes them, each with all rows."""
+
+    def decoded(self) -> torch.Tensor:
+        from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+        found: torch.Tensor = convert_moe_packed_tensors(
+            self.blocks, self.scales, dtype=torch.float32
+        )
+        return found  # [experts, K, N]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.bmm(x.expand(2, -1, -1), self.decoded())
+
+
+class Chosen(Experts):
+    """One expert for each row, by a number of 64 bits."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.einsum("bk,bkn->bn", x, self.decoded()[(x[:, 0] > 0).long()])
+
+
 class Slices(Lookup):
     """mxfp4 as AMD Quark dequantizes it: slices that are assigned, and shifts into the bits of a
     float, which are a subnormal number for 0.5."""
@@ -88,6 +120,9 @@ OWN: dict[str, Callable[[], torch.nn.Module]] = {
     "lookup": Lookup,
     "narrow": Narrow,
     "batched": Batched,
+    "einsum": Einsum,
+    "experts": Experts,
+    "chosen": Chosen,
     "slices": Slices,
     "float8": Float8,
 }

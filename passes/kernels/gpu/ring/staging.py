@@ -31,10 +31,11 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, vector
 
 from mxc.dialects.amdgpu import BEYOND, joined, load_to_shared
+from mxc.formats.panels import PANEL
 from mxc.passes.kernels.gpu.floats import FloatBlocks
 from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT, TileInstruction, pieces, whole
 from mxc.passes.kernels.gpu.lanes import LANES, Lane
-from mxc.passes.kernels.gpu.panels import PANEL, along, start_of
+from mxc.passes.kernels.gpu.panels import along, start_of
 from mxc.passes.kernels.gpu.parts import load_bytes
 from mxc.passes.kernels.gpu.sides import ScaledBlocks
 from mxc.passes.kernels.vectors import below, bitcast, equal, i8, i32, index, of, part_of
