@@ -32,6 +32,7 @@ from mxc.compiler.cli import (
 )
 from mxc.compiler.cli.limits import PhaseTimeout
 from mxc.compiler.cli.repository import Revision
+from mxc.compiler.cli.signals import interrupts_outside_imports
 from mxc.compiler.cli.workers import Dask, Processes, note
 from mxc.errors import MxcError
 
@@ -48,7 +49,8 @@ class _Refusals(typer.core.TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the subcommand."""
         try:
-            result = super().invoke(ctx)
+            with interrupts_outside_imports():
+                result = super().invoke(ctx)
             if sys.stdout is not None:
                 sys.stdout.flush()  # an error at Python's exit could not be reported
             return result

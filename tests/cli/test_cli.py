@@ -117,6 +117,35 @@ def test_interrupt_ends_with_one_line(toy_artifact: Path) -> None:
     assert errors == "\ninterrupted\n"
 
 
+def test_an_interrupt_in_the_middle_of_an_import_waits_for_its_end(tmp_path: Path) -> None:
+    """C++ that initializes a module, which an exception would end, stands for IREE's."""
+    (tmp_path / "slow_module.py").write_text(
+        "import sys, time\n"
+        "print('importing', flush=True)\n"
+        "deadline = time.monotonic() + 0.3\n"
+        "try:\n"
+        "    while time.monotonic() < deadline: time.sleep(0.01)\n"
+        "except BaseException as error:\n"
+        "    print('ended by', type(error).__name__, flush=True)\n"
+        "print('imported', flush=True)\n"
+    )
+    program = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from mxc.compiler import cli\n"
+        "@cli.app.command('wait')\n"
+        "def wait():\n"
+        "    import slow_module, time\n"
+        "    time.sleep(60)\n"
+        "cli.main()\n"
+    )
+    process = start(program, "wait")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "importing\n"
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=60)
+    assert (process.returncode, output, errors) == (130, "imported\n", "\ninterrupted\n")
+
+
 def test_generating_never_imports_the_compiler(toy_artifact: Path) -> None:
     program = (
         "import sys\n"
