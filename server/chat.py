@@ -68,6 +68,7 @@ async def answer(request: Request, shared: Served) -> Response:
         stop=fields.strings("stop", 4),
         choices=fields.whole("n", 1, shared.settings.choices, 1) or 1,
         tools=bool(tools.given),
+        one_call=not fields.flag("parallel_tool_calls", True),
         constraint=constraint,
     )
     streaming, with_usage = read_stream(fields)

@@ -11,7 +11,6 @@ from mxc.server.errors import bad
 #: Fields of OpenAI's requests that this server accepts and ignores.
 HARMLESS = (
     "metadata",
-    "parallel_tool_calls",
     "prompt_cache_key",
     "prompt_cache_retention",
     "safety_identifier",

@@ -19,13 +19,15 @@ from mxc.server.served import Served, ServedModel
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerOptions:
-    """Options of the answers to one prompt; `choices`: number of answers per prompt."""
+    """Options of the answers to one prompt; `choices`: number of answers per prompt. `one_call`: an
+    answer ends after its first call."""
 
     sampling: Sampling
     max_tokens: int | None
     stop: tuple[str, ...] = ()
     choices: int = 1
     tools: bool = False
+    one_call: bool = False
     constraint: Constraint | None = None
     past_end: bool = False
 
@@ -82,6 +84,7 @@ def _start(
                     sampling=of_choice(asked.sampling, choice),
                     stop=asked.stop,
                     tools=asked.tools,
+                    one_call=asked.one_call,
                     constraint=asked.constraint,
                     past_end=asked.past_end,
                     on_end=lambda outcome: metrics.answered(served.name, outcome),

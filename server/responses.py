@@ -65,6 +65,7 @@ async def answer(request: Request, shared: Served) -> Response:
         sampling=replace(read_sampling(fields)),
         max_tokens=fields.whole("max_output_tokens", 1, None, None),
         tools=bool(tools.given),
+        one_call=not echoed["parallel_tool_calls"],
         constraint=constraint,
     )
     streaming = fields.flag("stream")

@@ -55,6 +55,7 @@ class TextModel:
         sampling: Sampling | None = None,
         stop: Sequence[str] = (),
         tools: bool = False,
+        one_call: bool = False,
         constraint: Constraint | None = None,
         special: bool = False,
         past_end: bool = False,
@@ -63,6 +64,7 @@ class TextModel:
         """Queue a prompt and return the stream of its answer.
 
         max_tokens: None for as many as fit. tools: whether calls are recognized in a chat's answer.
+        one_call: the answer ends after its first call.
         special: special tokens are text, and answers are not parsed. past_end: an answer continues
         after an end-of-sequence token. on_end: called with the outcome, on the engine's thread.
         Raises the errors of Engine.submit, and RequestError for an invalid constraint or stop
@@ -90,6 +92,7 @@ class TextModel:
             ends=frozenset() if special else self.ends,
             stop=stop,
             special=special,
+            one_call=one_call,
             on_end=on_end,
         )
         request = Request(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from mxc.runtime.completions.deltas import CONTENT, AnswerParser, Delta
+from mxc.runtime.completions.deltas import CALL, CONTENT, AnswerParser, Delta
 from mxc.runtime.completions.stream import AnswerPiece, AnswerStream
 from mxc.runtime.engine.request import STOP, Outcome, SampledToken
 from mxc.runtime.text import StopStrings, Text
@@ -23,15 +23,18 @@ class Writer:
         ends: frozenset[int],
         stop: Sequence[str] = (),
         special: bool = False,
+        one_call: bool = False,
         on_end: Callable[[Outcome], None] | None = None,
     ) -> None:
         """Create the listener; RequestError for an empty stop string.
 
         markers: special tokens for the parser, by id. ends: end-of-sequence tokens, which are not
-        text. special: other special tokens are text.
+        text. special: other special tokens are text. one_call: the answer ends with its first call.
         """
         self._text = text
         self._special = special
+        self._one_call = one_call
+        self._called = False
         self._on_end = on_end
         self._decoder = text.decoder(skip_special_tokens=not special)
         self._parser = parser
@@ -41,7 +44,8 @@ class Writer:
         self._stop = StopStrings(stop)
 
     def drawn(self, drawn: SampledToken) -> str | None:
-        """Decode and parse a token; return STOP where the answer contains a stop string."""
+        """Decode and parse a token; return STOP where the answer contains a stop string, or has the
+        only call that it may have."""
         token = drawn.token
         if token in self._markers:
             kind = None
@@ -53,7 +57,9 @@ class Writer:
             deltas = self._parser.text(self._decoder.push(token))
             kind = self._parser.kind
         self._stream.put(AnswerPiece(self._stopped(deltas), drawn, kind))
-        return STOP if self._stop.found is not None else None
+        self._called |= any(delta.kind == CALL for delta in deltas)
+        done = self._one_call and self._called and self._parser.kind != CALL
+        return STOP if done or self._stop.found is not None else None
 
     def ended(self, outcome: Outcome) -> None:
         """Release the text that was held back, keep the outcome, and end the stream."""

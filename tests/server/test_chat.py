@@ -56,6 +56,22 @@ def test_a_stream_is_the_answer_in_pieces(scripted: Running) -> None:
     assert all(chunk.usage is None for chunk in chunks[:-1])
 
 
+def test_calls_in_parallel(scripted: Running) -> None:
+    scripted.says(f"{CALL}<|end|><|start|>assistant{CALL}<|end|>")
+    client, flat = scripted.client(), {"type": "function", "name": "weather"}
+    for parallel, count in ((True, 2), (False, 1)):
+        found = client.chat.completions.create(
+            model="tiny", messages=USER, tools=[WEATHER], parallel_tool_calls=parallel
+        )
+        (choice,) = found.choices
+        assert len(choice.message.tool_calls) == count
+        assert choice.finish_reason == "tool_calls"
+        answer = client.responses.create(
+            model="tiny", input="x", tools=[flat], parallel_tool_calls=parallel
+        )
+        assert [each.type for each in answer.output] == ["function_call"] * count
+
+
 def test_calls(scripted: Running) -> None:
     scripted.says(CALL)
     client = scripted.client()

@@ -63,6 +63,22 @@ def said(
     return model, model.start(prompt, constraint=constraint, tools=True).result()
 
 
+@pytest.mark.parametrize("one_call", [False, True])
+def test_an_answer_may_end_after_its_first_call(
+    text_model: Make, tags: Path, one_call: bool
+) -> None:
+    size = Tokenizer.from_file(str(tags / TOKENIZER)).get_vocab_size()
+    model = text_model(tags, ScriptedModel(vocabulary=size))
+    call = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
+    answer = script_of(model).answer = model.text.encode(f"Well:{call}\n{call}")
+    found = model.start(
+        model.chat(USER), max_tokens=len(answer), tools=True, one_call=one_call
+    ).result()
+    assert [each.name for each in found.tool_calls] == ["f"] * (1 if one_call else 2)
+    assert found.text.strip() == "Well:"
+    assert found.finish_reason == ("stop" if one_call else "length")
+
+
 @pytest.mark.parametrize("opened", [False, True])
 @pytest.mark.parametrize("gap", ["", "\n\n"])
 def test_a_schema_after_a_thought(text_model: Make, tags: Path, opened: bool, gap: str) -> None:
