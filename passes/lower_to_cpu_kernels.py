@@ -85,6 +85,7 @@ from mxc.passes.kernels.parameters import load, not_packed, parameters_of, relay
 from mxc.passes.kernels.quantized import quantized_result
 from mxc.passes.kernels.reshapes import as_tensor, scalars_of
 from mxc.passes.kernels.sources import BLOCK
+from mxc.passes.kernels.values import blocks_around
 from mxc.passes.rewriting.rebuild import linalg_operations, sweep
 from mxc.passes.rewriting.worklist import Worklist
 from mxc.targets.target import Kind as InstructionKind
@@ -344,9 +345,9 @@ class _Kernels:
         self, name: str, kernel: KernelExport, tensors: Sequence[ir.Value], size: Size
     ) -> ir.Operation:
         """The call of a kernel with at most one scalar, which is a size; an earlier call with the
-        same operands is reused."""
+        same operands is reused, but for one in another branch."""
         key = (name, tuple(tensors))
-        if key not in self._made:
+        if key not in self._made or self._made[key].block not in blocks_around():
             scalars = [value_of(size)] if kernel.scalars else []
             self._made[key] = self._calls.dispatch(name, kernel, tensors, scalars)
         return self._made[key]

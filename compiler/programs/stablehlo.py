@@ -22,6 +22,12 @@ _LOWER = (
 )
 #: On an argument: the number of the result that may take its memory; JAX's name and IREE's.
 _DONATED, _IN_PLACE = "tf.aliasing_output", "iree.abi.output"
+#: What IREE multiplies in the types that it finds before a conversion, and what may be in between.
+_PRODUCTS = ("stablehlo.dot", "stablehlo.dot_general", "stablehlo.convolution")
+_MOVES = frozenset(
+    f"stablehlo.{name}" for name in ("broadcast_in_dim", "reshape", "slice", "transpose")
+)
+_CONVERT, _BARRIER = "stablehlo.convert", "stablehlo.optimization_barrier"
 #: The custom call by which JAX checks sizes that come with the call.
 _ASSERTION = "shape_assertion"
 
@@ -37,6 +43,7 @@ def lower_stablehlo(module: ir.Module) -> None:
         elif op.name == "func.func" and ir.StringAttr(op.attributes["sym_name"]).value != "main":
             # JAX leaves some of those that only @main reads public.
             op.attributes["sym_visibility"] = ir.StringAttr.get("private")
+    _keep_signs(module)
     try:
         run(_LOWER, module)
     except PassError as error:
@@ -47,6 +54,52 @@ def lower_stablehlo(module: ir.Module) -> None:
                     op.location,
                 ) from error
         raise
+    for op in list(walk(module.operation)):
+        if op.name == "util.optimization_barrier":
+            for result, value in zip(op.results, op.operands, strict=True):
+                result.replace_all_uses_with(value)
+            op.erase()
+
+
+def _keep_signs(module: ir.Module) -> None:
+    """Convert unsigned numbers and truth values before products, behind a barrier.
+
+    IREE multiplies what it finds before a conversion, and takes it for signed.
+    """
+    kept: set[ir.Operation] = set()
+    for op in list(walk(module.operation)):
+        if op.name not in _PRODUCTS:
+            continue
+        for number, value in enumerate(op.operands):
+            whole = ir.RankedTensorType(op.results[0].type).element_type
+            if _has_no_sign(value) and whole != value.type.element_type:
+                kind = ir.RankedTensorType.get(value.type.shape, whole)
+                with ir.InsertionPoint(op), op.location:
+                    found = ir.Operation.create(_CONVERT, results=[kind], operands=[value])
+                op.operands[number] = found.result
+            _put_barrier(op.operands[number], kept)
+
+
+def _put_barrier(value: ir.Value, kept: set[ir.Operation]) -> None:
+    """Put a barrier behind the conversion of unsigned numbers from which `value` is moved, if
+    any. `kept`: the conversions that have one."""
+    while not isinstance(value, ir.BlockArgument) and value.owner.operation.name in _MOVES:
+        value = value.owner.operands[0]
+    if isinstance(value, ir.BlockArgument) or value.owner.operation.name != _CONVERT:
+        return
+    op = value.owner.operation
+    if op in kept or not _has_no_sign(op.operands[0]):
+        return
+    kept.add(op)
+    with ir.InsertionPoint.after(op), op.location:
+        barrier = ir.Operation.create(_BARRIER, results=[value.type], operands=[value])
+    value.replace_all_uses_except(barrier.result, barrier)
+
+
+def _has_no_sign(value: ir.Value) -> bool:
+    """Whether a tensor has unsigned numbers or truth values."""
+    kind = ir.RankedTensorType(value.type).element_type
+    return isinstance(kind, ir.IntegerType) and (kind.is_unsigned or kind.width == 1)
 
 
 def names_of(module: ir.Module) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from iree.compiler import ir
 
+from mxc.dialects.contraction import read_contraction
 from mxc.dialects.dispatches import walk_outside_kernels
 from mxc.dialects.parameters import LAYOUT, MATRICES
 from mxc.dialects.reasons import Reason
@@ -90,6 +91,12 @@ def read_only_by(
                 return False
             if user.name != "linalg.generic":
                 pending.append(user)
-            elif use.operand_number == 0:
-                return False  # as the activations of a contraction
+            elif use.operand_number not in _weights(user):
+                return False  # as activations, or as their scales
     return True
+
+
+def _weights(op: ir.Operation) -> tuple[int, int]:
+    """The operands of a contraction that are weights and their scales, if these have scales."""
+    of = read_contraction(op)
+    return 1, len(op.operands) - 2 if of is not None and of.rhs.scale else 1
