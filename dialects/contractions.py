@@ -195,8 +195,10 @@ def _multiplied(value: ir.Value) -> list[ir.Value] | None:
 def _sides(
     op: ir.Operation, leaves: list[int], dims: list[tuple[int, ...]], reduced: set[int]
 ) -> tuple[Side, Side] | None:
-    """Distinguish elements from scales: elements are read at every step along k."""
-    unique = list(dict.fromkeys(leaves))
+    """Distinguish elements from scales: elements are read at every step along k. Numbers, such as
+    the zero points of a quantized product, are neither."""
+    tensors = [i for i in leaves if isinstance(op.operands[i].type, ir.RankedTensorType)]
+    unique = list(dict.fromkeys(tensors))
     types = {i: ir.RankedTensorType(op.operands[i].type).element_type for i in unique}
     depth = max((len(reduced & set(dims[i])) for i in unique), default=0)
     elements = [

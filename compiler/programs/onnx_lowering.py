@@ -11,7 +11,7 @@ from typing import Any
 from iree.compiler import ir
 from iree.compiler.dialects import arith, linalg, math, tensor
 
-from mxc.compiler.programs.onnx_quantized import LIMITS
+from mxc.compiler.programs.onnx_codes import LIMITS
 from mxc.compiler.programs.onnx_types import DEQUANTIZE, QUANTIZE, QUANTIZE_BLOCKS, ROUND_BLOCKS
 from mxc.dialects.dispatches import walk
 from mxc.dialects.generic import constant, element_of, generic, shape_of

@@ -19,6 +19,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mxc.compiler.programs.onnx_codes import (
+    BFLOAT16,
+    E4M3,
+    E5M2,
+    E8M0,
+    FLOAT4,
+    HALF,
+    INT8,
+    LIMITS,
+    UINT8,
+    quantized,
+)
 from mxc.compiler.programs.onnx_types import (
     DEQUANTIZE,
     DOMAIN,
@@ -29,7 +41,6 @@ from mxc.compiler.programs.onnx_types import (
     types_of,
 )
 from mxc.errors import CompileError
-from mxc.formats import formats
 from mxc.formats.formats import FORMATS
 from mxc.formats.packing import unpack_elements
 from mxc.formats.recipes import ScaleRecipe
@@ -50,16 +61,6 @@ _KINDS = {
 }
 _DOMAINS = ("", "ai.onnx", "trt", "trt.plugins", "com.microsoft", "com.amd.quark")
 
-#: Data types of ONNX.
-UINT8, INT8, HALF, BFLOAT16 = 2, 3, 10, 16
-E4M3, E5M2, FLOAT4, E8M0 = 17, 19, 23, 24
-#: Data types of ONNX that are quantized to: the least and the largest number.
-LIMITS: dict[int, tuple[float, float]] = {
-    2: (0, 255), 3: (-128, 127), 4: (0, 65535), 5: (-32768, 32767), 21: (0, 15), 22: (-8, 7),
-} | {
-    kind: (-float(each.max), float(each.max))
-    for kind, each in ((E4M3, formats.E4M3), (E5M2, formats.E5M2), (FLOAT4, formats.E2M1))
-}  # fmt: skip
 _EIGHT_BITS = {"TRT_FP8QuantizeLinear": E4M3}
 #: The block formats that Quark names, with the data type of their elements where ONNX has it.
 _QUARK = {
@@ -114,6 +115,10 @@ class _Graph:
         self.types = {
             each.name: each.type.tensor_type.elem_type for each in (*graph.input, *graph.output)
         }
+        self.dims = {
+            each.name: [one.dim_value for one in each.type.tensor_type.shape.dim]
+            for each in graph.input
+        }
         for node in graph.node:
             if node.op_type == "Constant" and node.attribute[0].name == "value":
                 self.known[node.output[0]] = node.attribute[0].t
@@ -130,6 +135,8 @@ class _Graph:
             self._quantize_blocks(node)
         elif kind == ROUND_BLOCKS:
             self._round_blocks(node)
+        elif node.op_type == "QLinearMatMul" and node.domain in ("", "ai.onnx"):
+            self._quantized_product(node)
         elif node.op_type in ("MatMul", "Gemm") and not node.domain:
             self._product(node)
         else:
@@ -249,6 +256,35 @@ class _Graph:
         self._emit(DEQUANTIZE, read, [made], node.name, axis=axis, block_size=block)
         self.exact[made] = made
 
+    def _quantized_product(self, node: Any) -> None:
+        """A QLinearMatMul as MatMulInteger, scaled, and quantized again.
+
+        The importer forgets zero points where there is a batch.
+        """
+        a, a_scale, a_zero, b, b_scale, b_zero, scale, zero = node.input
+        name, made = node.name or node.output[0], node.output[0]
+        if self._size(a_scale) > 1:
+            raise CompileError(f"{name}: a scale for each row of {a} has no lowering", "import")
+        if zero not in self.types:
+            raise CompileError(f"{name}: its zero point is computed", phase="import")
+        to = self.types[zero]
+        least, most = (f"{name}/{bound}" for bound in LIMITS[to])
+        for bound, number in zip((least, most), LIMITS[to], strict=True):
+            self._give(bound, np.array(number, np.float32))
+        cast = {each: f"{name}/{each}/f32" for each in (a_scale, b_scale, scale, zero)}
+        for each, wide in cast.items():
+            self._cast(each, wide, FLOAT)
+        self._step("MatMulInteger", [a, b, a_zero, b_zero], f"{name}/sum")
+        found = self._cast(f"{name}/sum", f"{name}/sum/f32", FLOAT)
+        found = self._step("Mul", [found, cast[a_scale]], f"{name}/by_a")
+        found = self._step("Mul", [found, cast[b_scale]], f"{name}/by_b")
+        found = self._step("Div", [found, cast[scale]], f"{name}/quotient")
+        found = self._step("Round", [found], f"{name}/rounded")
+        found = self._step("Add", [found, cast[zero]], f"{name}/moved")
+        found = self._step("Clip", [found, least, most], f"{name}/limited")
+        self._cast(found, made, to)
+        self.types[made] = to
+
     def _product(self, node: Any) -> None:
         sides = list(node.input[:2])
         if all(self.exact.get(side, side) == side for side in sides):
@@ -309,6 +345,16 @@ class _Graph:
             self.onnx.helper.make_node(kind, read, made, name=name, domain=DOMAIN, **more)
         )
 
+    def _step(self, kind: str, read: list[str], made: str) -> str:
+        """An operation of ONNX itself."""
+        self.nodes.append(self.onnx.helper.make_node(kind, read, [made], made))
+        return made
+
+    def _size(self, name: str) -> int:
+        """Elements of a tensor as far as they are known, else 1."""
+        dims = self.known[name].dims if name in self.known else self.dims.get(name, ())
+        return int(np.prod([size for size in dims if size > 0]))
+
     def _cast(self, source: str, made: str, kind: int) -> str:
         self.nodes.append(self.onnx.helper.make_node("Cast", [source], [made], made, to=kind))
         return made
@@ -332,30 +378,6 @@ class _Graph:
             return name
         self._give(f"{name}/f32", array.astype(np.float32).reshape(array.shape * (array.size > 1)))
         return f"{name}/f32"
-
-
-def quantized(
-    x: NDArray[Any],
-    scale: NDArray[Any],
-    zero: NDArray[Any] | None = None,
-    *,
-    axis: int,
-    block: int,
-    to: int,
-    dtype: Any,
-) -> NDArray[Any]:
-    """Codes of floats, as QuantizeLinear defines them: to nearest, ties to even, saturated."""
-    scales = [np.asarray(each, np.float32) for each in (scale, *([] if zero is None else [zero]))]
-    for i, each in enumerate(scales):
-        if each.ndim == 1 and each.size > 1:
-            scales[i] = each.reshape([-1 if n == axis % x.ndim else 1 for n in range(x.ndim)])
-        elif each.ndim == x.ndim and block:
-            scales[i] = np.repeat(each, block, axis=axis)
-    value = x.astype(np.float32) / scales[0]
-    least, most = LIMITS[to]
-    if to not in (E4M3, E5M2, FLOAT4):
-        value = np.rint(value) + (scales[1] if len(scales) > 1 else 0)
-    return np.asarray(np.clip(value, least, most).astype(dtype))
 
 
 def _attribute(node: Any, name: str, usual: Any) -> Any:

@@ -114,14 +114,16 @@ class Epilogue:
     @property
     def signature(self) -> str:
         """Text that is equal for epilogues with the same code over operands of the same shapes."""
-        places = {value: number for number, (_, value) in enumerate(self.operands)}
+        places = {operand: number for number, operand in enumerate(self.operands)}
         lines = [f"{reach} {value.type}" for reach, value in self.operands]
         lines += [] if self.kept is None else [f"kept {self.kept}"]
         for stage in self.stages:
             body = stage.op.regions[0].blocks[0]
             names = {v: f"%{i}" for i, v in enumerate(body.arguments)}
-            names |= {table: f"table {places[table]}" for table in stage.tables}
-            inputs = (None if i.tensor is None else places[i.tensor] for i in stage.inputs)
+            names |= {table: f"table {places['table', table]}" for table in stage.tables}
+            inputs = (
+                i.reach if i.tensor is None else places[i.reach, i.tensor] for i in stage.inputs
+            )
             lines.append(str([*inputs, stage.gated, stage.together]))
             for number, view in enumerate(body.operations):
                 inner = view.operation

@@ -19,7 +19,7 @@ from mxc.dialects.dequantize import iterators
 from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.indexing import indexing_maps
 from mxc.passes.rewriting.generics import yielded
-from mxc.passes.rewriting.rebuild import clone_scalar, discardable, replace
+from mxc.passes.rewriting.rebuild import clone_over, clone_scalar, discardable, replace
 
 _COMPUTED = ("arith.", "math.")
 
@@ -86,10 +86,9 @@ def _compute(value: ir.Value, at: dict[ir.Value, ir.Value]) -> ir.Value:
     """Emit a scalar, computed from the leaves in `at`."""
     if value in at or _is_constant(value):
         return at.get(value, value)
-    copy = value.owner.clone()
-    for number, operand in enumerate(value.owner.operands):
-        copy.operands[number] = _compute(operand, at)
-    at[value] = copy.results[0]
+    for operand in value.owner.operands:
+        _compute(operand, at)
+    clone_over(value.owner, at)
     return at[value]
 
 

@@ -19,6 +19,8 @@ BACKEND = {
     "gemm": "node/test_gemm_default_matrix_bias",
     "blocked": "node/test_dequantizelinear_blocked",
     "layer_norm": "node/test_layer_normalization_4d_axis1",
+    "quantized": "node/test_qlinearmatmul_2D_uint8_float32",
+    "quantized_signed": "node/test_qlinearmatmul_3D_int8_float32",
 }
 K, N = 128, 64
 

@@ -51,7 +51,8 @@ def _same(found: Any, wanted: Any) -> None:
 def test_numbers_are_those_that_onnx_ships(model: Any, name: str) -> None:
     _, values, wanted = given(name)
     for found, one in zip(model.call(name, *values), wanted, strict=True):
-        _same(found, one)
+        # Bytes have no sign at the boundary of a program.
+        _same(found.view(one.dtype) if one.dtype == np.uint8 else found, one)
 
 
 @pytest.mark.parametrize("name", LAYERS)
