@@ -32,6 +32,7 @@ from mxc.compiler.cli import (
 )
 from mxc.compiler.cli.limits import PhaseTimeout
 from mxc.compiler.cli.repository import Revision
+from mxc.compiler.cli.terminal import Wide
 from mxc.compiler.cli.workers import Dask, Processes, note
 from mxc.errors import MxcError
 
@@ -233,6 +234,7 @@ def _compile(
             show_default=False,
         ),
     ] = None,
+    wide: Wide = False,
     json: Annotated[bool, typer.Option("--json", help="Print the report for programs.")] = False,
 ) -> None:
     """Compile a checkpoint into an artifact.
@@ -267,6 +269,7 @@ def _compile(
         cache=cache,
         workers=Workers(processes=workers, dask=dask, say=note),
         emit=emit,
+        wide=wide,
         json=json,
     )
 
@@ -303,6 +306,7 @@ def _inspect(
         typer.Option(help="Compare with this checkpoint, of whatever dialect.", show_default=False),
     ] = None,
     revision: Revision = None,
+    wide: Wide = False,
     json: Annotated[bool, typer.Option("--json", help="Print it for programs.")] = False,
 ) -> None:
     """Show what a checkpoint of any dialect, a tensor file or an artifact holds.
@@ -315,7 +319,8 @@ def _inspect(
 
     if against is not None:
         against = located(against)
-    raise typer.Exit(command(located(path, revision), tensor, json, level, against))
+    status = command(located(path, revision), tensor, level, against, json=json, wide=wide)
+    raise typer.Exit(status)
 
 
 app.command("convert")(convert.command)
@@ -378,8 +383,9 @@ def _demo(
     directory: Annotated[
         Path | None, typer.Option(help="Keep checkpoint and artifact here.", show_default=False)
     ] = None,
+    wide: Wide = False,
 ) -> None:
     """Write a small checkpoint, compile it for this CPU, generate, and show the report."""
     from mxc.compiler.cli.demo import command
 
-    command(directory)
+    command(directory, wide=wide)

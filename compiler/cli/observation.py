@@ -163,11 +163,11 @@ class Observation:
             ]
         return found
 
-    def show(self) -> None:
+    def show(self, *, wide: bool) -> None:
         """Print tables of counts and findings."""
         from mxc.compiler.cli.terminal import table_console
 
-        console = table_console()
+        console = table_console(wide=wide)
         if self._count:
             console.print(self._instructions())
             console.print(self._memory())
@@ -210,7 +210,7 @@ class Observation:
 
         table = Table(title="the sanitizer found", title_justify="left", box=SIMPLE_HEAD)
         for head in ("kind", "place", "what"):
-            table.add_column(head, overflow="fold")
+            table.add_column(head)
         table.add_column("times", justify="right")
         for finding, times in self._findings():
             table.add_row(finding.kind, finding.place, finding.detail, f"{times:,}")
@@ -226,11 +226,13 @@ def _table(title: str, heads: Sequence[str]) -> Table:
     from rich.table import Table
 
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("kernel", overflow="fold")
+    table.add_column("kernel")
     for head in heads:
-        table.add_column(head, justify="right")
+        table.add_column(head, justify="right", no_wrap=True)
     return table
 
 
 def _row(table: Table, name: str, numbers: Sequence[int]) -> None:
-    table.add_row(name, *(f"{number:,}" for number in numbers))
+    from mxc.compiler.cli.terminal import Name
+
+    table.add_row(Name(name), *(f"{number:,}" for number in numbers))

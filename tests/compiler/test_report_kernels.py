@@ -197,7 +197,7 @@ def test_what_the_cpu_has_and_is_not_used(report: Report, tmp_path: Path) -> Non
     assert all(_one(report, function).choice is None for function in ("decode", "quantized"))
     require_no_fallback(found)
     text = Console(width=200, record=True, file=io.StringIO())
-    text.print(render(found))
+    text.print(render(found, text))
     assert f"decode:layers.0.up: {one.choice}" in text.export_text()
 
 
