@@ -19,6 +19,7 @@ from mxc.compiler.cache import entries_of
 from mxc.compiler.check_program import check_program
 from mxc.compiler.kernel_bodies import KernelBodies
 from mxc.compiler.kernel_code import KernelObjects
+from mxc.compiler.nests import nests
 from mxc.compiler.pipelines import pipeline
 from mxc.compiler.report import build_report
 from mxc.compiler.report.assembly import parse_all
@@ -115,6 +116,7 @@ def compile_here(
     snapshots: dict[str, ir.Operation] = {}
     chip, features = record.chip, record.features
     work.run_stages(None)
+    written = nests(compiler.module.operation) if request.assembly else {}
     panels = take_layouts(compiler.module)
     said = notes(compiler.module.operation)
     bodies = KernelBodies()
@@ -147,5 +149,6 @@ def compile_here(
         features=features,
         panels=panels,
         assembly=texts if request.assembly else (),
+        nests=written,
         notes=said,
     )

@@ -183,7 +183,11 @@ def _compile(
     ] = "packed",
     revision: Revision = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Fail where a contraction falls back.")
+        bool,
+        typer.Option(
+            "--strict",
+            help="Fail where a contraction falls back or a kernel spills, as docs/report.md says.",
+        ),
     ] = False,
     allow_nan_scales: Annotated[
         bool, typer.Option("--allow-nan-scales", help="Accept blocks whose scale is NaN.")

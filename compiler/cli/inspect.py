@@ -11,7 +11,7 @@ from rich.console import Console, Group
 from rich.table import Table
 
 from mxc.artifact.manifest import MANIFEST, read_manifest
-from mxc.compiler.cli.terminal import Line, Name, fits, table_console, titled
+from mxc.compiler.cli.terminal import Name, Prose, fits, table_console, titled
 from mxc.compiler.inspect.compare import DIFFERENT, SAME_BYTES
 from mxc.compiler.inspect.contents import inspect, inspect_against
 from mxc.runtime.levels import choose_level, obstacles
@@ -69,7 +69,7 @@ def _print_tensors(console: Console, found: dict[str, Any]) -> None:
         table = _tensors(found["tensors"], wide=False)
     console.print(titled(title, table))
     for line in _declarations(found.get("quantization", {})):
-        console.print(Line(line))
+        console.print(Prose(line))
 
 
 def _tensors(rows: list[dict[str, Any]], *, wide: bool) -> Table:
@@ -124,7 +124,7 @@ def _print_comparison(console: Console, found: dict[str, Any]) -> None:
             more = f" and {len(names) - 8} more" if len(names) > 8 else ""
             lines.append(f"only in {path}: {', '.join(names[:8])}{more}")
     for line in lines:
-        console.print(Line(line))
+        console.print(Prose(line))
 
 
 def _difference(row: dict[str, Any]) -> list[str]:

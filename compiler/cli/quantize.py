@@ -17,7 +17,7 @@ from mxc.compiler.cli.progress import counting
 from mxc.compiler.cli.report_table import bytes_text
 from mxc.compiler.cli.repository import Revision
 from mxc.compiler.cli.signals import ending_cleanly
-from mxc.compiler.cli.terminal import Line, Name, Wide, table_console
+from mxc.compiler.cli.terminal import Name, Prose, Wide, table_console
 from mxc.compiler.cli.workers import Dask, Processes, Threads, note
 from mxc.errors import CheckpointError
 
@@ -186,14 +186,14 @@ def _show(result: QuantizationResult, *, full: bool, wide: bool) -> None:
         first, *others = result.uncalibrated
         more = f" and {len(others)} more" if others else ""
         told = f"quantized without inputs, of which the text has none: {first}{more}"
-        console.print(Line(told))
+        console.print(Prose(told))
     kept: dict[str, int] = {}
     for item in result.items:
         if item.parts is None:
             kept[item.kept] = kept.get(item.kept, 0) + 1
     if kept:
         reasons = ", ".join(f"{count} {reason}" for reason, count in kept.items())
-        console.print(Line(f"as they were: {reasons}"))
+        console.print(Prose(f"as they were: {reasons}"))
     rate = bytes_text(round(result.bytes_read / max(result.seconds, 1e-9)))
     # Not folded to the width, so that the path can be copied.
     print(

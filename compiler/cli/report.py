@@ -28,7 +28,11 @@ def command(
     json: Annotated[bool, typer.Option("--json", help="Print report.json as it is.")] = False,
     strict: Annotated[
         bool,
-        typer.Option("--strict", help="Exit with 1 where something fell back or spills."),
+        typer.Option(
+            "--strict",
+            help="Exit with 1 where a contraction fell back or a kernel spills, as docs/report.md "
+            "says.",
+        ),
     ] = False,
     kernels: Annotated[
         bool, typer.Option("--kernels", help="Of a GPU, list the kernels without contraction too.")

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mxc.compiler.cli.report_table import bytes_text
-from mxc.compiler.cli.terminal import Line, Name, fits
+from mxc.compiler.cli.terminal import Name, Prose, fits
 from mxc.compiler.report import Matmul, Report, Reports
 from mxc.compiler.report.assembly import KernelCode
 
@@ -71,8 +71,8 @@ def render_kernels(report: Report, console: Console, *, every: bool = False) -> 
         return None
     grouped = _grouped(chosen)
     left = len(gpu) - len(chosen)
-    lines = [Line(line, "dim") for line in _LEGEND]
-    lines += [Line(f"{left} kernels without a contraction: --kernels shows them")] if left else []
+    lines = [Prose(line, "dim") for line in _LEGEND]
+    lines += [Prose(f"{left} kernels without a contraction: --kernels shows them")] if left else []
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.title, table.title_justify = f"hot loops of kernels for {report.target}", "left"
     table.add_column("operation")
@@ -94,7 +94,7 @@ def render_kernels(report: Report, console: Console, *, every: bool = False) -> 
         table.add_row(*_cells(row))
     if fits(console, table):
         return Group(table, *lines)
-    return Group(*(Line(_sentence(row)) for row in grouped), *lines)
+    return Group(*(Prose(_sentence(row)) for row in grouped), *lines)
 
 
 def _rows(report: Report) -> list[_Row]:

@@ -10,7 +10,7 @@ from rich.console import Console, Group
 from rich.table import Table
 
 from mxc.compiler.cli.report_table import bytes_text
-from mxc.compiler.cli.terminal import Line, Name
+from mxc.compiler.cli.terminal import Name, Prose
 from mxc.compiler.report import Report, ReportOperation, Reports, ReportSample
 
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
@@ -47,7 +47,7 @@ def render_samples(report: Report) -> Group | None:
         f"of a sequence of {each.positions}"
         for each in report.samples
     )
-    return Group(table, Line(said, "dim"))
+    return Group(table, Prose(said, "dim"))
 
 
 def _bytes(group: Sequence[ReportOperation], samples: Sequence[ReportSample]) -> list[str]:

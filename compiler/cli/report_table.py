@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mxc.artifact.manifest import ModelRecord
-from mxc.compiler.cli.terminal import Line, Name, fits
+from mxc.compiler.cli.terminal import Name, Prose, fits
 from mxc.compiler.report import (
     Matmul,
     MatmulCost,
@@ -63,10 +63,10 @@ def show_report(console: Console, reports: Reports) -> None:
         console.print(render(each, console))
     for archive in reports.archives:
         readers = " and ".join(archive.levels)
-        console.print(Line(f"{archive.name}: {bytes_text(archive.bytes)}, read by {readers}"))
+        console.print(Prose(f"{archive.name}: {bytes_text(archive.bytes)}, read by {readers}"))
     for number, device in enumerate(reports.devices):
         console.print(
-            Line(
+            Prose(
                 f"device {number}: {bytes_text(device.bytes)} of weights, "
                 f"{bytes_text(device.on_every_device)} of these on every device"
             )
@@ -90,19 +90,19 @@ def render(report: Report, console: Console) -> Group:
     whole = _wide(rows, notes)
     table = whole if fits(console, whole) else _narrow(rows, notes)
     table.title, table.title_justify = f"contractions for {report.target}", "left"
-    lines = [Line(f"[{number}] {reason}") for reason, number in reasons.items()]
-    lines += [Line(f"IREE's code generator: {line}") for line in _where(rows, _stock)]
-    lines += [Line(line) for line in _where(rows, lambda one: one.choice)]
-    lines += [Line(line) for line in _places(_choices(report.operations))]
-    lines += [Line(f"schedule: {line}") for line in _where(rows, lambda one: one.schedule)]
-    lines += [Line(f"what follows is another kernel: {line}") for line in _where(rows, _unfused)]
-    lines += [Line(f"note: {finding}") for finding in report.findings]
+    lines = [Prose(f"[{number}] {reason}") for reason, number in reasons.items()]
+    lines += [Prose(f"IREE's code generator: {line}") for line in _where(rows, _stock)]
+    lines += [Prose(line) for line in _where(rows, lambda one: one.choice)]
+    lines += [Prose(line) for line in _places(_choices(report.operations))]
+    lines += [Prose(f"schedule: {line}") for line in _where(rows, lambda one: one.schedule)]
+    lines += [Prose(f"what follows is another kernel: {line}") for line in _where(rows, _unfused)]
+    lines += [Prose(f"note: {finding}") for finding in report.findings]
     record = TARGETS.get(report.target)
     if record is not None and record.gpu is not None and record.gpu.unverified:
-        lines.append(Line(f"note: {record.gpu.unverified}"))
-    lines += [Line(line, "bold red") for line in _troubles(report.spilling)]
-    lines += [Line(_between(each)) for each in report.transfers]
-    return Group(table, *lines, Line(_totals(report)))
+        lines.append(Prose(f"note: {record.gpu.unverified}"))
+    lines += [Prose(line, "bold red") for line in _troubles(report.spilling)]
+    lines += [Prose(_between(each)) for each in report.transfers]
+    return Group(table, *lines, Prose(_totals(report)))
 
 
 def _wide(rows: Sequence[ReportRow], notes: Sequence[str]) -> Table:
@@ -164,7 +164,7 @@ def print_memory(console: Console, model: ModelRecord | None) -> None:
     if model.states:
         names = ", ".join(model.states)
         text += f", and {bytes_text(model.bytes_per_sequence)} whatever its length ({names})"
-    console.print(Line(text))
+    console.print(Prose(text))
 
 
 def bytes_text(size: int | None) -> str:

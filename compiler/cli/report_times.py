@@ -12,7 +12,7 @@ from rich.console import Console, Group
 from rich.table import Table
 
 from mxc.compiler.cli.report_table import bytes_text
-from mxc.compiler.cli.terminal import Line, Name
+from mxc.compiler.cli.terminal import Name, Prose
 from mxc.compiler.report import Report, ReportOperation, Reports
 from mxc.compiler.report.kernel_time import Time
 
@@ -82,11 +82,11 @@ def render_times(report: Report, sample: str = "", *, every: bool = False) -> Gr
         tail = "" if row.time.tail is None else f"{row.time.tail:.2f}"
         cells = (str(row.calls), f"{1e6 * row.time.seconds:.3g}", f"{row.time.share:.2f}")
         table.add_row(Name(row.name), *cells, row.time.bound_by, tail, row.time.model)
-    lines = [Line(_LEGEND, "dim")]
+    lines = [Prose(_LEGEND, "dim")]
     if len(chosen) < len(rows):
-        lines.append(Line(f"{len(rows) - len(chosen)} shorter ones: --kernels shows them"))
+        lines.append(Prose(f"{len(rows) - len(chosen)} shorter ones: --kernels shows them"))
     names = dict.fromkeys(operation.function for operation in report.operations)
-    lines += [Line(_function(report, name)) for name in names]
+    lines += [Prose(_function(report, name)) for name in names]
     return Group(table, *lines)
 
 

@@ -78,7 +78,7 @@ class Name:
         yield Text(shortened(self._text, options.max_width), style=self._style, no_wrap=True)
 
 
-class Line:
+class Prose:
     """A line of prose, wrapped at words; what does not fit the first line is indented."""
 
     def __init__(self, text: str, style: str = "") -> None:
@@ -98,13 +98,13 @@ class Line:
 
 def titled(title: str, table: RenderableType) -> Group:
     """Return a table under a title that may be wider than the table."""
-    return Group(Line(title, "italic"), table)
+    return Group(Prose(title, "italic"), table)
 
 
 def print_notes(console: Console, notes: list[str] | tuple[str, ...]) -> None:
     """Print a line for each note to the user."""
     for note in notes:
-        console.print(Line(f"note: {note}", "yellow"))
+        console.print(Prose(f"note: {note}", "yellow"))
 
 
 def visible(text: str) -> str:

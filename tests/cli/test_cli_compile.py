@@ -1,6 +1,5 @@
 """mxc compile: its options, what it shows, and how it ends. Options of inspect, opt and demo."""
 
-import io
 import json as json_text
 import os
 import re
@@ -13,16 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner
 
 import mxc
 from mxc.compiler.checkpoints.files.safetensors import read_checkpoint
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
 from mxc.compiler.cli import app
-from mxc.compiler.cli.report_table import render
 from mxc.compiler.pieces.workers import Workers
-from mxc.compiler.report import Matmul, Report
 
 
 @pytest.fixture
@@ -380,23 +376,3 @@ def test_weights_none_cannot_generate(place: Place, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["generate", str(place.artifact), "--prompt", "x"])
     assert result.exit_code == 1
     assert "compile it again with its weights" in result.stderr
-
-
-@pytest.mark.parametrize("width", [72, 80, 120, 160, 200])
-def test_the_table_keeps_to_the_width(width: int) -> None:
-    matmul = Matmul(
-        name="model.layers.0.mlp.experts.gate_up_proj", function="prefill", batch=23, m=16,
-        n=5760, k=2880, lhs="bf16", rhs="mxfp4", out="f32", kernel="k", kernels=2,
-        lowering="v_cvt_scalef32_pk_f32_fp4 + v_fmac_f32_e32", bytes_moved=1 << 30,
-        bytes_minimum=1 << 29, fallback="a reason",
-    )  # fmt: skip
-    report = Report(target="gfx950", matmuls=(matmul,) * 2, kernels=(), functions=())
-    written = io.StringIO()
-    console = Console(width=width, file=written)
-    console.print(render(report, console))
-    text = written.getvalue()
-    assert max(len(line.rstrip()) for line in text.splitlines()) <= width
-    whole = "model.layers.*.mlp.experts.gate_up_proj"
-    assert whole in text or (width < 100 and re.search(r"model\.l\S*…\S*up_proj ", text))
-    for wanted in ("bf16 x mxfp4 -> f32", "2.00", "[1]", "[1] a reason", "prefill", "16x5760x2880"):
-        assert wanted in text

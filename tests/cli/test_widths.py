@@ -10,7 +10,9 @@ from typer.testing import CliRunner
 
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
 from mxc.compiler.cli import app
+from mxc.compiler.cli.report_table import render
 from mxc.compiler.cli.terminal import print_notes, shortened
+from mxc.compiler.report import Matmul, Report
 
 #: Commands that print tables, and words of their output that must be there whole.
 LISTS = {
@@ -110,3 +112,23 @@ def test_notes_are_wrapped_at_words() -> None:
         "note: a default was taken,",
         "  because none was given",
     ]
+
+
+@pytest.mark.parametrize("width", [72, 80, 120, 160, 200])
+def test_the_table_keeps_to_the_width(width: int) -> None:
+    matmul = Matmul(
+        name="model.layers.0.mlp.experts.gate_up_proj", function="prefill", batch=23, m=16,
+        n=5760, k=2880, lhs="bf16", rhs="mxfp4", out="f32", kernel="k", kernels=2,
+        lowering="v_cvt_scalef32_pk_f32_fp4 + v_fmac_f32_e32", bytes_moved=1 << 30,
+        bytes_minimum=1 << 29, fallback="a reason",
+    )  # fmt: skip
+    report = Report(target="gfx950", matmuls=(matmul,) * 2, kernels=(), functions=())
+    written = io.StringIO()
+    console = Console(width=width, file=written)
+    console.print(render(report, console))
+    text = written.getvalue()
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= width
+    whole = "model.layers.*.mlp.experts.gate_up_proj"
+    assert whole in text or (width < 100 and re.search(r"model\.l\S*…\S*up_proj ", text))
+    for wanted in ("bf16 x mxfp4 -> f32", "2.00", "[1]", "[1] a reason", "prefill", "16x5760x2880"):
+        assert wanted in text
