@@ -98,8 +98,8 @@ def _run(
             )
             if not kernels:
                 return str(module), nothing
-            found = nests(module.operation)
-            return "\n".join(f"// @{name}\n{text}" for name, text in found.items()), nothing
+            texts = nests(module.operation)
+            return "\n".join(f"// @{name}\n{text}" for name, text in texts.items()), nothing
     except ir.MLIRError as error:
         found = "; ".join(f"{plain(d.location)}: {d.message}" for d in error.error_diagnostics)
         raise PassError(f"cannot parse the program: {found or error}") from error

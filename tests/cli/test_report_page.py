@@ -77,8 +77,13 @@ def test_a_page_stands_alone(page: Path) -> None:
 def told(page: Path, script: str, width: int = 1280) -> list[object]:
     """What a script on the page tells; the browser has nothing against the page."""
     with Browser() as browser:
-        size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
-        browser.call("Emulation.setDeviceMetricsOverride", **size)
+        browser.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=800,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
         browser.open(page.as_uri())
         found = browser.told(script)
         assert not browser.complaints()
