@@ -61,6 +61,12 @@ def fits(console: Console, table: RenderableType) -> bool:
     return Measurement.get(console, free, table).maximum <= console.width
 
 
+def has_room(console: Console, table: RenderableType) -> bool:
+    """Whether a table fits the console where names are shortened as far as they may be."""
+    free = console.options.update(width=_UNLIMITED)
+    return Measurement.get(console, free, table).minimum <= console.width
+
+
 class Name:
     """A name in a table, shortened from the middle if its column is too narrow."""
 

@@ -156,6 +156,7 @@ def test_instructions(report: Report) -> None:
     ):
         one = _one(report, function)
         assert one.lowering == lowering
+        assert str(one.plan).startswith("tiles of ")
         found = kernels[one.kernel].instructions
         # A tile of several rows has two registers of columns.
         columns = 1 if rows == 1 else 2
