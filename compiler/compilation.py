@@ -38,7 +38,7 @@ from mxc.compiler.levels import (
 from mxc.compiler.models.model import BoundModel, open_model
 from mxc.compiler.packing.nan_scales import NanScale
 from mxc.compiler.packing.quantized import describe_loss, loss_rows
-from mxc.compiler.page import write_page
+from mxc.compiler.page import KernelTexts, write_page
 from mxc.compiler.pieces.workers import Workers
 from mxc.compiler.programs.imported import ImportedProgram
 from mxc.compiler.programs.opening import ForeignProgram, foreign_program, imported
@@ -224,11 +224,13 @@ def compile(
         manifest = _manifest(folder, model, weighted, programs, archives, sources, options, said)
         (folder / MANIFEST).write_text(manifest.to_json())
         if html is not None:
-            texts = {
-                level if len(programs) > 1 else "": program.compiled.assembly
+            code_of = {
+                level if len(programs) > 1 else "": KernelTexts(
+                    program.compiled.assembly, program.compiled.nests
+                )
                 for level, program in programs.items()
             }
-            write_page(Path(html), folder, assembly=texts, dump=request.dump_dir, name=place.name)
+            write_page(Path(html), folder, code=code_of, dump=request.dump_dir, name=place.name)
     return Artifact(place.absolute(), manifest)
 
 

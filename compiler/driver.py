@@ -19,6 +19,7 @@ from mxc.compiler.cache import entries_of
 from mxc.compiler.check_program import check_program
 from mxc.compiler.kernel_bodies import KernelBodies
 from mxc.compiler.kernel_code import KernelObjects
+from mxc.compiler.nests import nests
 from mxc.compiler.pipelines import pipeline
 from mxc.compiler.report import build_report
 from mxc.compiler.report.assembly import parse_all
@@ -116,6 +117,7 @@ def compile_here(
     chip, features = record.chip, record.features
     work.run_stages(None)
     panels, matrices = take_layouts(compiler.module)
+    written = nests(compiler.module.operation) if request.assembly else {}
     said = notes(compiler.module.operation)
     bodies = KernelBodies()
     bodies.take(compiler.module.operation)
@@ -148,5 +150,6 @@ def compile_here(
         panels=panels,
         matrices=matrices,
         assembly=texts if request.assembly else (),
+        nests=written,
         notes=said,
     )

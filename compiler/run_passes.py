@@ -7,13 +7,13 @@ from pathlib import Path
 
 from iree.compiler import ir
 
+from mxc.compiler.nests import nests
 from mxc.compiler.pipelines import pipeline
 from mxc.compiler.steps import CompileStep, OptRequest, StepRefused
 from mxc.compiler.worker import placed
 from mxc.dialects.context import new_context
 from mxc.dialects.locations import plain
 from mxc.errors import PassError
-from mxc.kernels.printer import NEST
 from mxc.passes.base import Pass, run
 from mxc.passes.spec import parse
 
@@ -96,20 +96,10 @@ def _run(
                 dump_dir=dump,
                 before_pass=lambda spec: tell(CompileStep(kind="stage", name=spec)),
             )
-            return _nests(module) if kernels else str(module), nothing
+            if not kernels:
+                return str(module), nothing
+            texts = nests(module.operation)
+            return "\n".join(f"// @{name}\n{text}" for name, text in texts.items()), nothing
     except ir.MLIRError as error:
         found = "; ".join(f"{plain(d.location)}: {d.message}" for d in error.error_diagnostics)
         raise PassError(f"cannot parse the program: {found or error}") from error
-
-
-def _nests(module: ir.Module) -> str:
-    """Return the loop nests of the kernels written in the kernel language, each with the name of
-    its executable.
-    """
-    found = []
-    for op in module.body.operations:
-        attributes = op.operation.attributes
-        if NEST in attributes:
-            name = ir.StringAttr(attributes["sym_name"]).value
-            found.append(f"// @{name}\n{ir.StringAttr(attributes[NEST]).value}")
-    return "\n".join(found)

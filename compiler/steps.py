@@ -39,7 +39,7 @@ class CompileRequest:
     - `place`: name of the program in messages.
     - `parameters`: weights are packed for the program, so that it may name them.
     - `dump_dir`: folder for the IR after each pass and each phase.
-    - `assembly`: return the assembly of the kernels.
+    - `assembly`: return the assembly of the kernels, and their nests.
     - `listed`: report the instructions and registers of kernels; otherwise LLVM generates their
       code once, not twice.
     - `schedules`: path of a schedule file.
@@ -128,8 +128,9 @@ class Compiled:
 
     `chip` and `features` are those that the code was generated for. `panels` has the layout of each
     parameter that kernels read in panels, by name; `matrices` how many matrices it is for them, and
-    the rows of each. `assembly` is the text of each assembly file, if requested. `notes` are those
-    of our passes for the user of the artifact.
+    the rows of each. `assembly` is the text of each assembly file, if requested, and `nests` that
+    of each kernel of the kernel language, by name. `notes` are those of our passes for the user of
+    the artifact.
     """
 
     functions: dict[str, Function]
@@ -139,6 +140,7 @@ class Compiled:
     panels: dict[str, str] = field(default_factory=dict)
     matrices: dict[str, tuple[int, int]] = field(default_factory=dict)
     assembly: tuple[str, ...] = ()
+    nests: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 

@@ -81,9 +81,10 @@ class Contraction:
     each group; otherwise group i uses expert i. The other fields describe the kernel of mxc that
     computes it, and are empty or 0 without one: `out`: the result. `kind`: the kind of the
     instruction that multiplies. `choice`: why a better kind that the machine has is not used.
-    `schedule`: the schedule that the user gave. `unfused`: why the elementwise operation that
-    follows, which the text names, is left to another kernel. `clocks`: of a GPU, by the time model
-    that chose the schedule. `workgroups`: their number.
+    `schedule`: the schedule that the user gave. `plan`: the schedule of the kernel, whoever chose
+    it, as a file of schedules says it. `unfused`: why the elementwise operation that follows, which
+    the text names, is left to another kernel. `clocks`: of a GPU, by the time model that chose the
+    schedule. `workgroups`: their number.
     """
 
     batch: int | None
@@ -98,6 +99,7 @@ class Contraction:
     kind: Kind | None = None
     choice: str = ""
     schedule: str = ""
+    plan: str = ""
     unfused: str = ""
     clocks: int = 0
     workgroups: int = 0

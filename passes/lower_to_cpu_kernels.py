@@ -252,7 +252,7 @@ class _Kernels:
             if call.ids is not None:
                 operands.append(self._route(call, given) if routed else call.ids)
         name = self._name(call, routed, after, out)
-        self._dispatch(call, gemm, scalars, operands, name, made, choice, schedule)
+        self._dispatch(call, gemm, scalars, operands, name, made, choice, schedule, str(cut))
 
     def _plan(self, call: ContractionMatch, plans: Sequence[VectorPlan]) -> tuple[VectorPlan, str]:
         """First plan, or the one that is given, and the text of the report about a given plan."""
@@ -308,6 +308,7 @@ class _Kernels:
         made: Quantization | None = None,
         choice: str = "",
         schedule: str = "",
+        plan: str = "",
     ) -> None:
         """Replace the contraction and its epilogue by a call of a kernel. `operands`: its first
         operands, to which weights and operands of the epilogue are added. `made`: the call returns
@@ -325,7 +326,7 @@ class _Kernels:
             operands += [*(value for _, value in after.operands)]
             found = self._calls.dispatch(name, kernel, operands, scalars)
             kind = _KINDS[kernel.weights.kind] if isinstance(kernel, Gemm) else "matrix"
-            of = dataclasses.replace(call.of, schedule=schedule)
+            of = dataclasses.replace(call.of, schedule=schedule, plan=plan)
             take_over(found, of, call.op, after, made, kind=kind, choice=choice)
 
     def _prepare(self, call: ContractionMatch, kernel: Prepare, rows: GroupedRows) -> ir.Value:

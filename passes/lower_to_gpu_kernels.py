@@ -78,7 +78,7 @@ from mxc.passes.kernels.gpu.ring.decoded_kernel import DecodedRing
 from mxc.passes.kernels.gpu.ring.float_kernel import DenseRing, FloatRing
 from mxc.passes.kernels.gpu.ring.kernel import Ring
 from mxc.passes.kernels.gpu.ring.split import split_side
-from mxc.passes.kernels.gpu.schedule import GpuSchedule, Schedules, read_schedules
+from mxc.passes.kernels.gpu.schedule import GpuSchedule, Schedules, read_schedules, text_of
 from mxc.passes.kernels.gpu.stream import StreamKernel
 from mxc.passes.kernels.rotary_writes import entry_and_pages, pool_after, results_of
 from mxc.passes.rewriting.rebuild import linalg_operations, sweep
@@ -176,7 +176,7 @@ class _Kernels:
                 found = [each for at, each in enumerate(found) if at not in split.results]
             kind: Kind = "scaled matrix" if call.decoded is None else "matrix"
             clocks, count = self._estimate(call, chosen, results)
-            of = dataclasses.replace(call.of, clocks=clocks, workgroups=count)
+            of = dataclasses.replace(call.of, clocks=clocks, workgroups=count, plan=text_of(chosen))
             sampled = [self._at(sample, call, chosen, results) for sample in self._samples]
             if call.scalars() and sampled:
                 write_estimates(made, sampled)

@@ -33,6 +33,7 @@ from mxc.compiler.cli import (
 from mxc.compiler.cli.limits import PhaseTimeout
 from mxc.compiler.cli.repository import Revision
 from mxc.compiler.cli.signals import interrupts_outside_imports
+from mxc.compiler.cli.terminal import Wide
 from mxc.compiler.cli.workers import Dask, Processes, note
 from mxc.errors import MxcError
 
@@ -184,7 +185,11 @@ def _compile(
     ] = "packed",
     revision: Revision = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Fail where a contraction falls back.")
+        bool,
+        typer.Option(
+            "--strict",
+            help="Fail where a contraction falls back or a kernel spills, as docs/report.md says.",
+        ),
     ] = False,
     allow_nan_scales: Annotated[
         bool, typer.Option("--allow-nan-scales", help="Accept blocks whose scale is NaN.")
@@ -235,6 +240,7 @@ def _compile(
             show_default=False,
         ),
     ] = None,
+    wide: Wide = False,
     json: Annotated[bool, typer.Option("--json", help="Print the report for programs.")] = False,
 ) -> None:
     """Compile a checkpoint into an artifact.
@@ -269,6 +275,7 @@ def _compile(
         cache=cache,
         workers=Workers(processes=workers, dask=dask, say=note),
         emit=emit,
+        wide=wide,
         json=json,
     )
 
@@ -305,6 +312,7 @@ def _inspect(
         typer.Option(help="Compare with this checkpoint, of whatever dialect.", show_default=False),
     ] = None,
     revision: Revision = None,
+    wide: Wide = False,
     json: Annotated[bool, typer.Option("--json", help="Print it for programs.")] = False,
 ) -> None:
     """Show what a checkpoint of any dialect, a tensor file or an artifact holds.
@@ -317,7 +325,8 @@ def _inspect(
 
     if against is not None:
         against = located(against)
-    raise typer.Exit(command(located(path, revision), tensor, json, level, against))
+    status = command(located(path, revision), tensor, level, against, json=json, wide=wide)
+    raise typer.Exit(status)
 
 
 app.command("convert")(convert.command)
@@ -380,8 +389,9 @@ def _demo(
     directory: Annotated[
         Path | None, typer.Option(help="Keep checkpoint and artifact here.", show_default=False)
     ] = None,
+    wide: Wide = False,
 ) -> None:
     """Write a small checkpoint, compile it for this CPU, generate, and show the report."""
     from mxc.compiler.cli.demo import command
 
-    command(directory)
+    command(directory, wide=wide)

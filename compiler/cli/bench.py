@@ -11,10 +11,11 @@ import typer
 
 from mxc.compiler.cli.loading import load_model
 from mxc.compiler.cli.placement import Device, Level, Threads
+from mxc.compiler.cli.terminal import Wide
 from mxc.errors import RequestError
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import Group
 
     from mxc.runtime.profile import Profile, ProfileRow
 
@@ -35,6 +36,7 @@ def command(
     profile: Annotated[
         bool, typer.Option("--profile", help="Show where the time goes, by operation.")
     ] = False,
+    wide: Wide = False,
     json: Annotated[bool, typer.Option("--json", help="Print one object for programs.")] = False,
 ) -> None:
     """Measure load, prompt and generation.
@@ -54,10 +56,10 @@ def command(
         return
     from rich.table import Table
 
-    from mxc.compiler.cli.terminal import table_console
+    from mxc.compiler.cli.terminal import table_console, titled
     from mxc.runtime.other_load import described
 
-    table = Table(title=str(artifact), title_justify="left", show_header=False)
+    table = Table(show_header=False)
     table.add_row("load", f"{1e3 * result['load_seconds']:.1f} ms")
     table.add_row(f"prompt of {prompt}", f"{result['prompt_tokens_per_second']:.2f} tokens/s")
     table.add_row(f"generate {generate}", f"{result['generate_tokens_per_second']:.2f} tokens/s")
@@ -71,16 +73,18 @@ def command(
     table.add_row("others used", described(result["other_cores"], result["stolen_cores"]))
     if len(result["levels"]) > 1:
         table.add_row("level", f"{result['level']} of {', '.join(result['levels'])}")
-    console = table_console()
-    console.print(table)
+    console = table_console(wide=wide)
+    console.print(titled(str(artifact), table))
     for each in profiles:
         console.print(profile_table(each))
 
 
-def profile_table(profile: Profile) -> Table:
+def profile_table(profile: Profile) -> Group:
     """Return a table of operations, with their kernels that take 1 % of the call or more."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
+
+    from mxc.compiler.cli.terminal import Name, titled
 
     where = "" if profile.device is None else f"device {profile.device}: "
     rows = "row" if profile.tokens == 1 else "rows"
@@ -89,15 +93,15 @@ def profile_table(profile: Profile) -> Table:
         f"{profile.position}: {profile.milliseconds:.2f} ms with the profiler, "
         f"{profile.undisturbed:.2f} ms without ({profile.threads} threads)"
     )
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("operation", overflow="fold")
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("operation")
     for head in ("calls", "ms", "%", "busy %", "GB/s", "GFLOP/s"):
-        table.add_column(head, justify="right")
+        table.add_column(head, justify="right", no_wrap=True)
 
     def add(row: ProfileRow, indent: str = "") -> None:
         rates = (row.gigabytes_per_second, row.gflop_per_second)
         table.add_row(
-            indent + row.name,
+            Name(indent + row.name),
             str(row.calls),
             f"{row.milliseconds:.3f}",
             f"{100 * row.share:.1f}",
@@ -115,7 +119,7 @@ def profile_table(profile: Profile) -> Table:
         ("around them", profile.around_operations),
     ):
         table.add_row(name, "", f"{rest:.3f}", f"{100 * rest / profile.milliseconds:.1f}")
-    return table
+    return titled(title, table)
 
 
 def measured_profiles(

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from mxc.errors import CheckpointError, RequestError
 
@@ -33,7 +32,7 @@ def calibrate(
     whole model, RequestError for a text that cannot be read or is too short.
     """
     from mxc.compiler import compilation
-    from mxc.compiler.cli.progress import showing
+    from mxc.compiler.cli.progress import counting, showing
     from mxc.compiler.models.model import open_model
     from mxc.compiler.quantize.calibration import Calibration
     from mxc.runtime.observed import observe
@@ -53,8 +52,7 @@ def calibrate(
         raise RequestError(f"{text}: cannot be read ({why}); give a file of text") from error
     opened = open_model(source)
     window = min(_WINDOW, opened.decoder.max_position_embeddings)
-    console = Console(stderr=True)
-    with showing(console) as progress:
+    with showing(Console(stderr=True)) as progress:
         made = compilation.compile(
             source,
             "cpu",
@@ -72,23 +70,12 @@ def calibrate(
         folder = scratch / "inputs"
         folder.mkdir()
     found = Calibration(opened, len(ids), folder, said)
-    live = Progress(
-        TextColumn("calibrate"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("tokens"),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
-    with live:
-        task = live.add_task("calibrate", total=None)
+    with counting("calibrate", tokens=True) as advance:
         found.said["tokens"] = observe(
             model,
             ids,
             found.add,
-            lambda done, total: live.update(task, completed=done, total=total),
+            lambda done, total: advance(done, total, ""),
             rows=_rows(opened),
         )
     return found

@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from mxc.compiler.cli.terminal import Wide
+
 #: Largest magnitudes of an mxfp4 block for which the recipes choose different scales.
 _AMAX = (4.0, 5.0, 6.0, 6.5, 7.0, 8.0)
 
@@ -28,12 +30,13 @@ def command(
     full: Annotated[
         bool, typer.Option("--full", help="All that each pass says of itself (for `passes`).")
     ] = False,
+    wide: Wide = False,
     json: Annotated[bool, typer.Option("--json", help="Print it for programs.")] = False,
 ) -> None:
     """List the formats, recipes, targets or passes of mxc, or the pipeline of a target."""
     from mxc.compiler.cli.terminal import table_console
 
-    console = table_console()
+    console = table_console(wide=wide)
     if kind in (CatalogueKind.PASSES, CatalogueKind.PIPELINE):
         from mxc.compiler.cli.list_passes import command as list_compiled
 
@@ -52,13 +55,9 @@ def command(
 
     if kind is CatalogueKind.TARGETS:
         rows = [_short(row) for row in rows]
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     for heading in rows[0]:
-        table.add_column(
-            heading.replace("_", " "),
-            overflow="fold",
-            no_wrap=heading in ("name", "smallest", "mlir"),
-        )
+        table.add_column(heading.replace("_", "\n"), no_wrap=heading not in ("scale", "has"))
     for row in rows:
         table.add_row(*(_cell(value) for value in row.values()))
     console.print(table)

@@ -8,7 +8,6 @@ from json import dumps, loads
 from pathlib import Path
 from typing import Any
 
-import typer
 from rich.console import Console
 
 from mxc.artifact.manifest import REPORT, SCHEDULES
@@ -17,9 +16,9 @@ from mxc.compiler.artifact import Artifact, require_free
 from mxc.compiler.checkpoints.hub import located
 from mxc.compiler.cli.progress import showing
 from mxc.compiler.cli.report_samples import show_samples
-from mxc.compiler.cli.report_table import bytes_text, print_notes, show_report
+from mxc.compiler.cli.report_table import bytes_text, show_report
 from mxc.compiler.cli.signals import ending_cleanly
-from mxc.compiler.cli.terminal import table_console
+from mxc.compiler.cli.terminal import print_notes, table_console
 from mxc.compiler.emit import emit_assembly, require_kind, write
 from mxc.compiler.leftovers import partial_folder
 from mxc.compiler.pieces.workers import Workers
@@ -54,6 +53,7 @@ def command(
     cache: bool,
     workers: Workers,
     emit: str | None,
+    wide: bool,
     json: bool,
 ) -> None:
     """Compile `source` and print the report: a table, or report.json with `json`.
@@ -105,12 +105,10 @@ def command(
         )
         make = partial(_tuned, compile, force=force) if tune else compile
         artifact = make(output=output, dump_ir=dump_ir, html=html, schedule=schedule)
-    show_artifact(artifact, json=json)
+    show_artifact(artifact, json=json, wide=wide)
     if tune and not (artifact.path / SCHEDULES).exists():
-        typer.echo(
-            "note: --tune had nothing to choose: each product has one schedule, as on AMX tiles",
-            err=True,
-        )
+        told = "--tune had nothing to choose: each product has one schedule, as on AMX tiles"
+        print_notes(table_console(stderr=True), [told])
 
 
 def _require_tunable(
@@ -177,13 +175,13 @@ def _emit(
     print(f"wrote {len(found)} kernels to {written[0] if len(written) == 1 else output}")
 
 
-def show_artifact(artifact: Artifact, *, json: bool = False) -> None:
+def show_artifact(artifact: Artifact, *, json: bool = False, wide: bool = False) -> None:
     """Print the report of a finished artifact, and its notes."""
     text = (artifact.path / REPORT).read_text()
     if json:
         print(text, end="")
         return
-    console = table_console()
+    console = table_console(wide=wide)
     reports = Reports.from_dict(loads(text), REPORT)
     show_report(console, reports)
     show_samples(console, reports)

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from mxc.compiler.cli.repository import Revision
+from mxc.compiler.cli.terminal import print_notes, table_console
 from mxc.compiler.cli.workers import Dask, Processes, Threads, note
 
 
@@ -39,33 +38,18 @@ def command(
     Example: mxc convert gpt-oss-20b --to gguf --output gpt-oss-20b.gguf
     """
     from mxc.compiler.checkpoints.hub import located
+    from mxc.compiler.cli.progress import counting
     from mxc.compiler.cli.report_table import bytes_text
     from mxc.compiler.cli.signals import ending_cleanly
     from mxc.compiler.convert.checkpoint import convert
     from mxc.compiler.pieces.workers import Workers
 
     source = located(source, revision)
-    console = Console(stderr=True)
-    live = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
-    with ending_cleanly(), live:
-        task = live.add_task("convert", total=None)
-
-        def advance(done: int, total: int, tensor: str) -> None:
-            live.update(task, completed=done, total=total, description=tensor[-48:])
-
+    with ending_cleanly(), counting("convert") as advance:
         chosen = Workers(processes=workers, threads=threads, dask=dask, say=note)
         found = convert(source, to, output, force=force, workers=chosen, progress=advance)
     typer.echo(
         f"{output}: {found.tensors} tensors, {bytes_text(found.bytes)} in the dialect "
         f"{found.dialect}"
     )
-    for line in found.notes:
-        typer.echo(f"note: {line}")
+    print_notes(table_console(), found.notes)

@@ -33,23 +33,23 @@ OPTIONS = GptOssOptions(
 )
 
 
-def command(directory: Path | None) -> None:
+def command(directory: Path | None, *, wide: bool = False) -> None:
     """Write a checkpoint, compile it for this CPU, generate, and show the report.
 
     Files are written to `directory`, or to a temporary folder that is removed at the end.
     """
     with ending_cleanly():
         if directory is not None:
-            _show(directory)
+            _show(directory, wide=wide)
             return
         folder = Path(tempfile.mkdtemp(prefix="mxc-demo-"))
         try:
-            _show(folder)
+            _show(folder, wide=wide)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _show(folder: Path) -> None:
+def _show(folder: Path, *, wide: bool) -> None:
     checkpoint, output = folder / "gpt-oss-tiny", folder / "gpt-oss-tiny.mxc"
     print(f"writing a small random gpt-oss checkpoint to {checkpoint}", flush=True)
     write_gpt_oss(checkpoint, OPTIONS)
@@ -63,4 +63,4 @@ def _show(folder: Path) -> None:
     generate(output, prompt=PROMPT, max_new_tokens=32)
     print("(the weights are random, and so is the answer)")
     print(f"$ mxc report {output}", flush=True)
-    show_artifact(artifact)
+    show_artifact(artifact, wide=wide)

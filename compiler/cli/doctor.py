@@ -16,6 +16,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from mxc.compiler.cli.terminal import Wide
 from mxc.errors import MxcError
 
 #: "ok"; "note": something limits what runs, or its speed; "wrong": mxc does not work without it.
@@ -37,6 +38,7 @@ class DoctorFinding:
 
 
 def command(
+    wide: Wide = False,
     json: Annotated[bool, typer.Option("--json", help="Print it for programs.")] = False,
 ) -> None:
     """Look at this machine and environment: versions, CPU, memory, GPUs, and what will run.
@@ -48,17 +50,19 @@ def command(
         print(json_text.dumps([asdict(each) for each in found], indent=1))
     else:
         from rich.box import SIMPLE_HEAD
-        from rich.console import Console
         from rich.table import Table
         from rich.text import Text
 
+        from mxc.compiler.cli.terminal import table_console
+
         table = Table(box=SIMPLE_HEAD, pad_edge=False)
-        for heading in ("", "", "found"):
-            table.add_column(heading, overflow="fold")
+        for heading in ("", ""):
+            table.add_column(heading, no_wrap=True)
+        table.add_column("found")
         for each in found:
             told = f"{each.found}; {each.advice}" if each.advice else each.found
             table.add_row(each.subject, Text(each.state, style=_STYLES[each.state]), Text(told))
-        Console().print(table)
+        table_console(wide=wide).print(table)
     if any(each.state == "wrong" for each in found):
         raise typer.Exit(1)
 

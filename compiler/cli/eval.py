@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json as json_text
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +13,7 @@ import typer
 from mxc.artifact.manifest import MANIFEST
 from mxc.compiler.cli.placement import Device, Threads
 from mxc.compiler.cli.repository import Revision
+from mxc.compiler.cli.terminal import Wide
 from mxc.errors import RequestError
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ def command(
     threads: Threads = None,
     device: Device = None,
     revision: Revision = None,
+    wide: Wide = False,
     json: Annotated[bool, typer.Option("--json", help="Print one object for programs.")] = False,
 ) -> None:
     """Measure how well a model predicts a text: its perplexity.
@@ -60,6 +61,7 @@ def command(
 
     Example: mxc eval gpt-oss-20b.mxc --perplexity book.txt --against gpt-oss-20b
     """
+    from mxc.compiler.cli.progress import counting
     from mxc.runtime.evaluation import evaluate
     from mxc.runtime.session import load
     from mxc.runtime.text import Text
@@ -76,18 +78,18 @@ def command(
         if against is not None:
             other = _other(stack, against, model, revision, device, threads)
         holds = min(_length(each) for each in (model, other) if each is not None)
-        advance = stack.enter_context(_progress())
+        advance = stack.enter_context(counting("evaluate", tokens=True))
         found = evaluate(
             model,
             ids,
             window=min(DEFAULT_WINDOW, holds) if window is None else window,
             against=other,
-            progress=advance,
+            progress=lambda done, total: advance(done, total, ""),
         )
     if json:
         print(json_text.dumps(found.to_dict()))
         return
-    _show(found, artifact, against)
+    _show(found, artifact, against, wide=wide)
 
 
 def _length(model: Model) -> int:
@@ -133,43 +135,18 @@ def _other(
     return load(made.path, threads=threads)
 
 
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int], None]]:
-    """Yield a function that shows (tokens done, total) at a terminal."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    console = Console(stderr=True)
-    live = Progress(
-        TextColumn("tokens"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
-    with live:
-        task = live.add_task("tokens", total=None)
-        yield lambda done, total: live.update(task, completed=done, total=total)
-
-
-def _show(found: Evaluation, artifact: Path, against: Path | None) -> None:
+def _show(found: Evaluation, artifact: Path, against: Path | None, *, wide: bool) -> None:
     from rich.table import Table
 
-    from mxc.compiler.cli.terminal import table_console
+    from mxc.compiler.cli.terminal import Name, table_console, titled
 
     title = f"{found.predicted:,} tokens predicted, windows of {found.window:,}"
-    table = Table(title=title, title_justify="left", show_header=False)
+    table = Table(show_header=False)
     for name, each in ((artifact, found.model), (against, found.against)):
         if each is not None:
-            table.add_row(f"perplexity of {name}", f"{each.perplexity:.4f} +- {each.error:.4f}")
+            table.add_row(
+                Name(f"perplexity of {name}"), f"{each.perplexity:.4f} +- {each.error:.4f}"
+            )
     if (difference := found.difference) is not None:
         table.add_row("KL divergence, mean", f"{difference.mean_kl:.3e} nats per token")
         table.add_row("median, 99 %, largest", ", ".join(
@@ -179,4 +156,4 @@ def _show(found: Evaluation, artifact: Path, against: Path | None) -> None:
         table.add_row("same most likely token", f"{difference.agreement:.2%}")
         if difference.not_finite:
             table.add_row("NaN or infinite, left out", f"{difference.not_finite:.2%}")
-    table_console().print(table)
+    table_console(wide=wide).print(titled(title, table))

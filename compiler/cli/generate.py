@@ -14,7 +14,7 @@ import typer
 from mxc.artifact.manifest import TOKENIZER
 from mxc.compiler.cli.observation import Count, Observation, Sanitize, TraceFile, Wave
 from mxc.compiler.cli.placement import DeviceOrSimulator, Level, Threads
-from mxc.compiler.cli.terminal import visible
+from mxc.compiler.cli.terminal import Wide, visible
 from mxc.errors import RequestError
 
 if TYPE_CHECKING:
@@ -98,6 +98,7 @@ def command(
     wave: Wave = None,
     count: Count = False,
     sanitize: Sanitize = False,
+    wide: Wide = False,
 ) -> None:
     """Generate text. Tokens are printed as they come.
 
@@ -155,7 +156,7 @@ def command(
         seen = {"simulator": watched.to_dict()} if watched.wanted else {}
         print(json_text.dumps({**vars(outcome), **seen}))
     else:
-        watched.show()
+        watched.show(wide=wide)
     watched.refuse_findings()
 
 

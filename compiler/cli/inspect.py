@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, Group
 from rich.table import Table
-from rich.text import Text
 
 from mxc.artifact.manifest import MANIFEST, read_manifest
-from mxc.compiler.cli.terminal import table_console
+from mxc.compiler.cli.terminal import Name, Prose, fits, table_console, titled
 from mxc.compiler.inspect.compare import DIFFERENT, SAME_BYTES
 from mxc.compiler.inspect.contents import inspect, inspect_against
 from mxc.runtime.levels import choose_level, obstacles
@@ -20,16 +19,15 @@ from mxc.runtime.levels import choose_level, obstacles
 #: State of the level that is inspected by default.
 _TAKEN = "runs here"
 
-#: Least width of the terminal for separate columns of layout and recipe.
-_WIDE = 120
-
 
 def command(
     path: Path,
     tensor: str | None = None,
-    json: bool = False,
     level: str | None = None,
     against: Path | None = None,
+    *,
+    json: bool = False,
+    wide: bool = False,
 ) -> int:
     """Print the contents of a checkpoint, tensor file, archive or artifact, or one tensor's
     statistics.
@@ -42,7 +40,7 @@ def command(
         if json:
             print(json_text.dumps(compared, indent=1))
         else:
-            _print_comparison(table_console(), compared)
+            _print_comparison(table_console(wide=wide), compared)
         return int(compared["result"] == DIFFERENT)
     levels = _levels(path)
     taken = next((name for name, state in levels.items() if state == _TAKEN), None)
@@ -52,7 +50,7 @@ def command(
     if json:
         print(json_text.dumps(found, indent=1))
         return 0
-    console = table_console()
+    console = table_console(wide=wide)
     if tensor is not None:
         _print_tensor(console, found["tensor"])
     else:
@@ -63,30 +61,33 @@ def command(
 
 
 def _print_tensors(console: Console, found: dict[str, Any]) -> None:
-    """Print a row per tensor; on a narrow terminal, layout and recipe are below the name.
-
-    Names are folded if needed, never truncated, so that they can be copied.
-    """
+    """Print a row per tensor; if that does not fit, layout and recipe are below the name."""
     kind = f"{found['kind']}, {found['dialect']}" if "dialect" in found else found["kind"]
     title = f"{found['path']} ({kind}): {len(found['tensors'])} tensors, {_size(found['bytes'])}"
-    wide = console.width >= _WIDE
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("tensor", overflow="fold")
+    table = _tensors(found["tensors"], wide=True)
+    if not fits(console, table):
+        table = _tensors(found["tensors"], wide=False)
+    console.print(titled(title, table))
+    for line in _declarations(found.get("quantization", {})):
+        console.print(Prose(line))
+
+
+def _tensors(rows: list[dict[str, Any]], *, wide: bool) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("tensor")
     for column in ("format", "shape", "layout", "recipe") if wide else ("format", "shape"):
         table.add_column(column, no_wrap=True)
     table.add_column("bytes", justify="right", no_wrap=True)
-    for row in found["tensors"]:
+    for row in rows:
         shape = "x".join(map(str, row["shape"])) or "scalar"
-        name, layout, recipe = row["name"], row["layout"], _recipe(row)
+        layout, recipe = row["layout"], _recipe(row)
+        words = [layout] if layout != "identity" else []
+        words += [f"recipe {recipe}"] if recipe else []
+        said = [] if wide or not words else [Name(f"  {', '.join(words)}")]
         stored = [layout, recipe] if wide else []
-        if not wide:
-            words = [layout] if layout != "identity" else []
-            words += [f"recipe {recipe}"] if recipe else []
-            name += f"\n  {', '.join(words)}" if words else ""
-        table.add_row(Text(name), row["format"], shape, *stored, f"{row['bytes']:,}")
-    console.print(table)
-    for line in _declarations(found.get("quantization", {})):
-        console.print(line, highlight=False, markup=False)
+        name = Group(Name(row["name"]), *said)
+        table.add_row(name, row["format"], shape, *stored, f"{row['bytes']:,}")
+    return table
 
 
 def _recipe(row: dict[str, Any]) -> str:
@@ -123,7 +124,7 @@ def _print_comparison(console: Console, found: dict[str, Any]) -> None:
             more = f" and {len(names) - 8} more" if len(names) > 8 else ""
             lines.append(f"only in {path}: {', '.join(names[:8])}{more}")
     for line in lines:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        console.print(Prose(line))
 
 
 def _difference(row: dict[str, Any]) -> list[str]:
@@ -143,13 +144,13 @@ def _difference(row: dict[str, Any]) -> list[str]:
 
 
 def _print_tensor(console: Console, row: dict[str, Any]) -> None:
-    table = Table(title=row["name"], title_justify="left", show_header=False)
+    table = Table(show_header=False)
     for key, value in row.items():
         if key not in ("name", "first", "scale_exponents") and value not in (None, ""):
             table.add_row(key.replace("_", " "), f"{value:,}" if type(value) is int else str(value))
     numbers = [x if isinstance(x, str) else f"{x:g}" for x in row["first"]]
     table.add_row(f"first {len(numbers)}", " ".join(numbers))
-    console.print(table)
+    console.print(titled(row["name"], table))
     if "scale_exponents" in row:
         _print_scales(console, row["scale_exponents"])
 

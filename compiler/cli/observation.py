@@ -12,6 +12,7 @@ from mxc.compiler.cli.loading import load_model
 from mxc.errors import RequestError
 
 if TYPE_CHECKING:
+    from rich.console import Console, Group
     from rich.table import Table
 
     from mxc.runtime.session import Model
@@ -163,14 +164,14 @@ class Observation:
             ]
         return found
 
-    def show(self) -> None:
+    def show(self, *, wide: bool) -> None:
         """Print tables of counts and findings."""
         from mxc.compiler.cli.terminal import table_console
 
-        console = table_console()
+        console = table_console(wide=wide)
         if self._count:
-            console.print(self._instructions())
-            console.print(self._memory())
+            console.print(self._instructions(console))
+            console.print(self._memory(console))
         if self._sanitize and not self._findings():
             print("the sanitizer found nothing")
         elif self._sanitize:
@@ -188,21 +189,21 @@ class Observation:
         counts = self._sanitizer.counts
         return [(each, counts[each.kind, each.place]) for each in self._sanitizer.findings]
 
-    def _instructions(self) -> Table:
+    def _instructions(self, console: Console) -> Group:
         classes = sorted({c for k in self._counters.values() for c in k.counts.instructions})
-        table = _table("instructions, of all waves", ("runs", "waves", *classes))
+        rows = []
         for name, counter in self._counters.items():
             counts = counter.counts
             numbers = [counts.instructions.get(each, 0) for each in classes]
-            _row(table, name, [self._runs[name], counts.waves, *numbers])
-        return table
+            rows.append((name, [self._runs[name], counts.waves, *numbers]))
+        heads = ["runs", "waves", *(each.replace(" ", "\n") for each in classes)]
+        return counted(console, "instructions, of all waves", heads, rows)
 
-    def _memory(self) -> Table:
-        table = _table("bytes, and the least cycles", [head for head, _ in _MEMORY])
-        for name, counter in self._counters.items():
-            counts = counter.counts.to_dict()
-            _row(table, name, [counts[field] for _, field in _MEMORY])
-        return table
+    def _memory(self, console: Console) -> Group:
+        every = {name: each.counts.to_dict() for name, each in self._counters.items()}
+        rows = [(name, [of[field] for _, field in _MEMORY]) for name, of in every.items()]
+        heads = [head for head, _ in _MEMORY]
+        return counted(console, "bytes, and the least cycles", heads, rows)
 
     def _found(self) -> Table:
         from rich.box import SIMPLE_HEAD
@@ -210,7 +211,7 @@ class Observation:
 
         table = Table(title="the sanitizer found", title_justify="left", box=SIMPLE_HEAD)
         for head in ("kind", "place", "what"):
-            table.add_column(head, overflow="fold")
+            table.add_column(head)
         table.add_column("times", justify="right")
         for finding, times in self._findings():
             table.add_row(finding.kind, finding.place, finding.detail, f"{times:,}")
@@ -221,16 +222,28 @@ def _longest(traces: Sequence[Trace]) -> list[Trace]:
     return [max(traces, key=lambda trace: trace.waves)] if traces else []
 
 
-def _table(title: str, heads: Sequence[str]) -> Table:
+def counted(
+    console: Console, title: str, heads: Sequence[str], rows: Sequence[tuple[str, Sequence[int]]]
+) -> Group:
+    """Return a table of the numbers of kernels; lines if it has more columns than there is room."""
     from rich.box import SIMPLE_HEAD
+    from rich.console import Group
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("kernel", overflow="fold")
+    from mxc.compiler.cli.terminal import Name, Prose, has_room, titled
+
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("kernel")
     for head in heads:
-        table.add_column(head, justify="right")
-    return table
-
-
-def _row(table: Table, name: str, numbers: Sequence[int]) -> None:
-    table.add_row(name, *(f"{number:,}" for number in numbers))
+        table.add_column(head, justify="right", no_wrap=True)
+    for name, numbers in rows:
+        table.add_row(Name(name), *(f"{number:,}" for number in numbers))
+    if has_room(console, table):
+        return titled(title, table)
+    words = [head.replace("\n", " ") for head in heads]
+    lines = []
+    for name, numbers in rows:
+        pairs = zip(words, numbers, strict=True)
+        said = ", ".join(f"{word} {number:,}" for word, number in pairs if number)
+        lines.append(Prose(f"{name}: {said}"))
+    return titled(title, Group(*lines))

@@ -10,22 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
 from rich.table import Table
 
 from mxc.compiler.cli.calibrate import DEFAULT_TOKENS, calibrate
+from mxc.compiler.cli.progress import counting
 from mxc.compiler.cli.report_table import bytes_text
 from mxc.compiler.cli.repository import Revision
 from mxc.compiler.cli.signals import ending_cleanly
-from mxc.compiler.cli.terminal import table_console
+from mxc.compiler.cli.terminal import Name, Prose, Wide, table_console
 from mxc.compiler.cli.workers import Dask, Processes, Threads, note
 from mxc.errors import CheckpointError
 
@@ -115,6 +107,7 @@ def command(
         Path | None, typer.Option(help="Draw the error of each layer to this .png file.")
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="Show all tensors, not the worst.")] = False,
+    wide: Wide = False,
     json: Annotated[bool, typer.Option("--json", help="Print it for programs.")] = False,
 ) -> None:
     """Quantize the weights of a checkpoint and say what is lost.
@@ -132,16 +125,6 @@ def command(
     if plot is not None:
         _require_place(plot)
     source = located(source, revision)
-    live = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
-        disable=not Console(stderr=True).is_terminal,
-    )
     with ending_cleanly(), ExitStack() as stack:
         calibration = None
         if text is not None:
@@ -152,12 +135,7 @@ def command(
                 place = scratch / "rotated"
                 write_rotated(source, place)
             calibration = calibrate(place, text, tokens, scratch, feedback=feedback)
-        stack.enter_context(live)
-        task = live.add_task("quantize", total=None)
-
-        def advance(done: int, total: int, tensor: str) -> None:
-            live.update(task, completed=done, total=total, description=tensor[-48:])
-
+        advance = stack.enter_context(counting("quantize"))
         result = quantize_checkpoint(
             source,
             output,
@@ -182,23 +160,23 @@ def command(
     if json:
         print(json_text.dumps(result.to_json(), indent=1))
         return
-    _show(result, full=full)
+    _show(result, full=full, wide=wide)
 
 
-def _show(result: QuantizationResult, *, full: bool) -> None:
-    console = table_console()
+def _show(result: QuantizationResult, *, full: bool, wide: bool) -> None:
+    console = table_console(wide=wide)
     known = [(name, loss) for name, loss in result.losses.items()]
     shown = known
     if not full and len(known) > _WORST:
         shown = sorted(known, key=lambda each: each[1].sqnr or float("inf"))[:_WORST]
     table = Table(box=SIMPLE_HEAD)
-    table.add_column("tensor", overflow="fold")
+    table.add_column("tensor")
     calibrated = result.calibration is not None
     outputs = ("outputs dB",) if calibrated else ()
     for heading in ("elements", "SQNR dB", *outputs, "saturated"):
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", no_wrap=True)
     for name, loss in shown:
-        table.add_row(name, *_cells(loss, calibrated))
+        table.add_row(Name(name), *_cells(loss, calibrated))
     table.add_section()
     table.add_row(f"all {len(known)}", *_cells(result.total, calibrated))
     console.print(table)
@@ -207,18 +185,15 @@ def _show(result: QuantizationResult, *, full: bool) -> None:
     if result.uncalibrated:
         first, *others = result.uncalibrated
         more = f" and {len(others)} more" if others else ""
-        console.print(
-            f"quantized without inputs, of which the text has none: {first}{more}",
-            highlight=False,
-            soft_wrap=True,
-        )
+        told = f"quantized without inputs, of which the text has none: {first}{more}"
+        console.print(Prose(told))
     kept: dict[str, int] = {}
     for item in result.items:
         if item.parts is None:
             kept[item.kept] = kept.get(item.kept, 0) + 1
     if kept:
         reasons = ", ".join(f"{count} {reason}" for reason, count in kept.items())
-        console.print(f"as they were: {reasons}", highlight=False)
+        console.print(Prose(f"as they were: {reasons}"))
     rate = bytes_text(round(result.bytes_read / max(result.seconds, 1e-9)))
     # Not folded to the width, so that the path can be copied.
     print(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mxc.artifact.manifest import REPORT, read_json
+from mxc.compiler.cli.terminal import Wide
 from mxc.errors import ArtifactError, RequestError
 
 if TYPE_CHECKING:
@@ -27,7 +28,11 @@ def command(
     json: Annotated[bool, typer.Option("--json", help="Print report.json as it is.")] = False,
     strict: Annotated[
         bool,
-        typer.Option("--strict", help="Exit with 1 where something fell back or spills."),
+        typer.Option(
+            "--strict",
+            help="Exit with 1 where a contraction fell back or a kernel spills, as docs/report.md "
+            "says.",
+        ),
     ] = False,
     kernels: Annotated[
         bool, typer.Option("--kernels", help="Of a GPU, list the kernels without contraction too.")
@@ -36,6 +41,7 @@ def command(
         Path | None,
         typer.Option(metavar="FILE", help="Write it as one self-contained HTML page too."),
     ] = None,
+    wide: Wide = False,
     verify: Annotated[
         bool, typer.Option("--verify", help="Compare all checksums, those of large weights too.")
     ] = False,
@@ -44,13 +50,9 @@ def command(
     from mxc.artifact.manifest import read_manifest
     from mxc.compiler.cli.report_kernels import show_kernels
     from mxc.compiler.cli.report_samples import show_samples
-    from mxc.compiler.cli.report_table import (
-        print_memory,
-        print_notes,
-        show_report,
-    )
+    from mxc.compiler.cli.report_table import print_memory, show_report
     from mxc.compiler.cli.report_times import show_times
-    from mxc.compiler.cli.terminal import table_console
+    from mxc.compiler.cli.terminal import print_notes, table_console
     from mxc.compiler.report import Reports
     from mxc.runtime.integrity import check_files
 
@@ -71,7 +73,7 @@ def command(
     if json:
         print(json_text.dumps(raw, indent=1))
     else:
-        console = table_console()
+        console = table_console(wide=wide)
         show_report(console, reports)
         show_samples(console, reports)
         show_kernels(console, reports, every=kernels)

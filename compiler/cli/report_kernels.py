@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from mxc.compiler.cli.report_table import bytes_text
+from mxc.compiler.cli.terminal import Name, Prose, fits
 from mxc.compiler.report import Matmul, Report, Reports
 from mxc.compiler.report.assembly import KernelCode
 
@@ -30,8 +31,6 @@ _CENSUS = {
     "bar.": ("barrier",),
     "scratch": ("scratch",),
 }
-#: Least width of the terminal for the table.
-_WIDE = 160
 #: Explanation of the columns.
 _LEGEND = (
     "hot loop: instructions of the innermost loop with the most matrix instructions, else loads; "
@@ -58,13 +57,13 @@ def show_kernels(console: Console, reports: Reports, *, every: bool) -> None:
     Nothing is printed for a CPU.
     """
     for report in reports.levels.values():
-        table = render_kernels(report, console.width, every=every)
+        table = render_kernels(report, console, every=every)
         if table is not None:
             console.print(table)
 
 
-def render_kernels(report: Report, width: int = _WIDE, *, every: bool = False) -> Group | None:
-    """Return the table, or below `_WIDE` columns lines, and a legend; None without GPU kernels."""
+def render_kernels(report: Report, console: Console, *, every: bool = False) -> Group | None:
+    """Return the table, or lines if it does not fit, and a legend; None without GPU kernels."""
     rows = _rows(report)
     gpu = [row for row in rows if row.kernel.vgpr is not None]
     chosen = [row for row in gpu if every or row.product is not None]
@@ -72,13 +71,11 @@ def render_kernels(report: Report, width: int = _WIDE, *, every: bool = False) -
         return None
     grouped = _grouped(chosen)
     left = len(gpu) - len(chosen)
-    lines = [Text(line, style="dim") for line in _LEGEND]
-    lines += [Text(f"{left} kernels without a contraction: --kernels shows them")] if left else []
-    if width < _WIDE:
-        return Group(*(Text(_sentence(row)) for row in grouped), *lines)
+    lines = [Prose(line, "dim") for line in _LEGEND]
+    lines += [Prose(f"{left} kernels without a contraction: --kernels shows them")] if left else []
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.title, table.title_justify = f"hot loops of kernels for {report.target}", "left"
-    table.add_column("operation", overflow="fold", ratio=1)
+    table.add_column("operation")
     for heading in (
         *_CENSUS,
         "VGPR",
@@ -95,7 +92,9 @@ def render_kernels(report: Report, width: int = _WIDE, *, every: bool = False) -
     table.add_column("of min.", justify="right", no_wrap=True)
     for row in grouped:
         table.add_row(*_cells(row))
-    return Group(table, *lines)
+    if fits(console, table):
+        return Group(table, *lines)
+    return Group(*(Prose(_sentence(row)) for row in grouped), *lines)
 
 
 def _rows(report: Report) -> list[_Row]:
@@ -156,9 +155,9 @@ def _sentence(row: _Row) -> str:
     return f"{_title(row)}: " + "; ".join(parts)
 
 
-def _cells(row: _Row) -> list[str | Text]:
+def _cells(row: _Row) -> list[RenderableType]:
     kernel, loop = row.kernel, row.kernel.hot_loop
-    cells: list[str | Text] = [Text(_title(row))]
+    cells: list[RenderableType] = [Name(_title(row))]
     for kinds in _CENSUS.values():
         cells.append("" if loop is None else str(sum(loop.census.get(k, 0) for k in kinds) or ""))
     if loop is not None and not loop.is_loop:

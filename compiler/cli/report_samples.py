@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group
 from rich.table import Table
-from rich.text import Text
 
 from mxc.compiler.cli.report_table import bytes_text
+from mxc.compiler.cli.terminal import Name, Prose
 from mxc.compiler.report import Report, ReportOperation, Reports, ReportSample
 
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
@@ -30,7 +30,7 @@ def render_samples(report: Report) -> Group | None:
         return None
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.title, table.title_justify = f"bytes of a call on {report.target}", "left"
-    table.add_column("operation", overflow="fold")
+    table.add_column("operation")
     table.add_column("launches", justify="right", no_wrap=True)
     for sample in report.samples:
         table.add_column(sample.name, justify="right", no_wrap=True)
@@ -40,14 +40,14 @@ def render_samples(report: Report) -> Group | None:
             groups.setdefault(_NUMBER.sub("*", operation.name), []).append(operation)
     every = [each for group in groups.values() for each in group]
     for name, group in groups.items():
-        table.add_row(Text(name), str(len(group)), *_bytes(group, report.samples))
+        table.add_row(Name(name), str(len(group)), *_bytes(group, report.samples))
     table.add_row("all", str(len(every)), *_bytes(every, report.samples), style="bold")
     said = "; ".join(
         f"{each.name}: {each.rows} row{'s' if each.rows > 1 else ''} of {each.function}, "
         f"of a sequence of {each.positions}"
         for each in report.samples
     )
-    return Group(table, Text(said, style="dim"))
+    return Group(table, Prose(said, "dim"))
 
 
 def _bytes(group: Sequence[ReportOperation], samples: Sequence[ReportSample]) -> list[str]:

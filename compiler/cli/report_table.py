@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mxc.artifact.manifest import ModelRecord
-from mxc.compiler.cli.terminal import LOG_WIDTH
+from mxc.compiler.cli.terminal import Name, Prose, fits
 from mxc.compiler.report import (
     Matmul,
     MatmulCost,
@@ -27,9 +27,6 @@ from mxc.targets.target import TARGETS
 
 _DISPATCH = re.compile(r"_dispatch_\d+")
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
-
-#: Least width of the terminal for the whole table.
-_WIDE = 140
 
 
 @dataclass(frozen=True)
@@ -63,25 +60,24 @@ def show_report(console: Console, reports: Reports) -> None:
     for name, each in reports.levels.items():
         if name:
             console.print(f"level {name}", style="bold", highlight=False)
-        console.print(render(each, console.width))
+        console.print(render(each, console))
     for archive in reports.archives:
         readers = " and ".join(archive.levels)
-        console.print(
-            f"{archive.name}: {bytes_text(archive.bytes)}, read by {readers}", highlight=False
-        )
+        console.print(Prose(f"{archive.name}: {bytes_text(archive.bytes)}, read by {readers}"))
     for number, device in enumerate(reports.devices):
         console.print(
-            f"device {number}: {bytes_text(device.bytes)} of weights, "
-            f"{bytes_text(device.on_every_device)} of these on every device",
-            highlight=False,
+            Prose(
+                f"device {number}: {bytes_text(device.bytes)} of weights, "
+                f"{bytes_text(device.on_every_device)} of these on every device"
+            )
         )
 
 
-def render(report: Report, width: int = LOG_WIDTH) -> Group:
+def render(report: Report, console: Console) -> Group:
     """Return the table of contractions, reasons of fallbacks, notes, spilling kernels and totals.
 
-    Below `_WIDE` columns, shapes and types are below the name, function names above their rows, and
-    only the figures that tell good from bad remain.
+    If the whole table does not fit the console, shapes and types are below the name, function names
+    above their rows, and only the figures that tell good from bad remain.
     """
     rows = group(report.matmuls)
     reasons: dict[str, int] = {}
@@ -91,38 +87,39 @@ def render(report: Report, width: int = LOG_WIDTH) -> Group:
         else f"[{reasons.setdefault(row.first.fallback, len(reasons) + 1)}]"
         for row in rows
     ]
-    table = (_wide if width >= _WIDE else _narrow)(rows, notes)
+    whole = _wide(rows, notes)
+    table = whole if fits(console, whole) else _narrow(rows, notes)
     table.title, table.title_justify = f"contractions for {report.target}", "left"
-    lines = [Text(f"[{number}] {reason}") for reason, number in reasons.items()]
-    lines += [Text(f"IREE's code generator: {line}") for line in _where(rows, _stock)]
-    lines += [Text(line) for line in _where(rows, lambda one: one.choice)]
-    lines += [Text(line) for line in _places(_choices(report.operations))]
-    lines += [Text(f"schedule: {line}") for line in _where(rows, lambda one: one.schedule)]
-    lines += [Text(f"what follows is another kernel: {line}") for line in _where(rows, _unfused)]
-    lines += [Text(f"note: {finding}") for finding in report.findings]
+    lines = [Prose(f"[{number}] {reason}") for reason, number in reasons.items()]
+    lines += [Prose(f"IREE's code generator: {line}") for line in _where(rows, _stock)]
+    lines += [Prose(line) for line in _where(rows, lambda one: one.choice)]
+    lines += [Prose(line) for line in _places(_choices(report.operations))]
+    lines += [Prose(f"schedule: {line}") for line in _where(rows, lambda one: one.schedule)]
+    lines += [Prose(f"what follows is another kernel: {line}") for line in _where(rows, _unfused)]
+    lines += [Prose(f"note: {finding}") for finding in report.findings]
     record = TARGETS.get(report.target)
     if record is not None and record.gpu is not None and record.gpu.unverified:
-        lines.append(Text(f"note: {record.gpu.unverified}"))
-    lines += [Text(line) for line in _troubles(report.spilling)]
-    lines += [Text(_between(each)) for each in report.transfers]
-    return Group(table, *lines, Text(_totals(report)))
+        lines.append(Prose(f"note: {record.gpu.unverified}"))
+    lines += [Prose(line, "bold red") for line in _troubles(report.spilling)]
+    lines += [Prose(_between(each)) for each in report.transfers]
+    return Group(table, *lines, Prose(_totals(report)))
 
 
 def _wide(rows: Sequence[ReportRow], notes: Sequence[str]) -> Table:
     table = Table()
     for heading in ("function", "contraction"):
-        table.add_column(heading, overflow="fold")
+        table.add_column(heading)
     table.add_column("count", justify="right")
     for heading in ("m x n x k", "types", "lowering"):
-        table.add_column(heading, overflow="fold")
+        table.add_column(heading, no_wrap=True)
     for heading in ("kernels", "bytes", "of minimum"):
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("fallback")
     for row, note in zip(rows, notes, strict=True):
         one = row.first
         table.add_row(
             one.function,
-            Text(row.name),
+            Name(row.name),
             str(row.count),
             _shape(one),
             _types(one),
@@ -137,8 +134,8 @@ def _wide(rows: Sequence[ReportRow], notes: Sequence[str]) -> Table:
 
 def _narrow(rows: Sequence[ReportRow], notes: Sequence[str]) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("contraction", overflow="fold", ratio=3)
-    table.add_column("lowering", overflow="fold", ratio=2)
+    table.add_column("contraction")
+    table.add_column("lowering", no_wrap=True)
     table.add_column("of min.", justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
     function = ""
@@ -146,11 +143,12 @@ def _narrow(rows: Sequence[ReportRow], notes: Sequence[str]) -> Table:
         one = row.first
         if one.function != function:
             function = one.function
-            table.add_row(Text(function, style="bold"))
+            table.add_row(Name(function, "bold"))
         times = f"{row.count} times " if row.count > 1 else ""
+        lowering = one.lowering.replace(" + ", " +\n")
         table.add_row(
-            Text(f"{row.name}\n  {times}{_shape(one)}\n  {_types(one)}"),
-            one.lowering + (f" ({one.kernels} kernels)" if one.kernels > 1 else ""),
+            Group(Name(row.name), Text(f"  {times}{_shape(one)}\n  {_types(one)}")),
+            lowering + (f"\n({one.kernels} kernels)" if one.kernels > 1 else ""),
             _each(one, _ratio),
             Text(note, style="bold red"),
         )
@@ -158,7 +156,7 @@ def _narrow(rows: Sequence[ReportRow], notes: Sequence[str]) -> Table:
 
 
 def print_memory(console: Console, model: ModelRecord | None) -> None:
-    """Print the memory per sequence of a language model, without folding."""
+    """Print the memory per sequence of a language model."""
     if model is None:
         return
     kinds = " ".join(dict.fromkeys(page.format or page.dtype for page in model.pages))
@@ -166,13 +164,7 @@ def print_memory(console: Console, model: ModelRecord | None) -> None:
     if model.states:
         names = ", ".join(model.states)
         text += f", and {bytes_text(model.bytes_per_sequence)} whatever its length ({names})"
-    console.print(Text(text), soft_wrap=True)
-
-
-def print_notes(console: Console, notes: Sequence[str]) -> None:
-    """Print a line for each note to the user, without folding."""
-    for note in notes:
-        console.print(Text(f"note: {note}", style="yellow"), soft_wrap=True)
+    console.print(Prose(text))
 
 
 def bytes_text(size: int | None) -> str:

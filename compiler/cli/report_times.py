@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group
 from rich.table import Table
-from rich.text import Text
 
 from mxc.compiler.cli.report_table import bytes_text
+from mxc.compiler.cli.terminal import Name, Prose
 from mxc.compiler.report import Report, ReportOperation, Reports
 from mxc.compiler.report.kernel_time import Time
 
@@ -74,19 +74,19 @@ def render_times(report: Report, sample: str = "", *, every: bool = False) -> Gr
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     at = f", {sample}" if sample else ""
     table.title, table.title_justify = f"estimated times for {report.target}{at}", "left"
-    table.add_column("operation", overflow="fold")
+    table.add_column("operation")
     for heading in ("calls", "us", "bound", "by", "tail", "model"):
         table.add_column(heading, justify="right", no_wrap=True)
     chosen = rows if every else rows[:_MOST]
     for row in chosen:
         tail = "" if row.time.tail is None else f"{row.time.tail:.2f}"
         cells = (str(row.calls), f"{1e6 * row.time.seconds:.3g}", f"{row.time.share:.2f}")
-        table.add_row(Text(row.name), *cells, row.time.bound_by, tail, row.time.model)
-    lines = [Text(_LEGEND, style="dim")]
+        table.add_row(Name(row.name), *cells, row.time.bound_by, tail, row.time.model)
+    lines = [Prose(_LEGEND, "dim")]
     if len(chosen) < len(rows):
-        lines.append(Text(f"{len(rows) - len(chosen)} shorter ones: --kernels shows them"))
+        lines.append(Prose(f"{len(rows) - len(chosen)} shorter ones: --kernels shows them"))
     names = dict.fromkeys(operation.function for operation in report.operations)
-    lines += [Text(_function(report, name)) for name in names]
+    lines += [Prose(_function(report, name)) for name in names]
     return Group(table, *lines)
 
 

@@ -9,6 +9,7 @@ import typer
 
 from mxc.compiler.cli.observation import Count, Observation, Sanitize, TraceFile, Wave
 from mxc.compiler.cli.placement import DeviceOrSimulator, Level, Threads
+from mxc.compiler.cli.terminal import Wide
 from mxc.errors import RequestError
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ def command(
     wave: Wave = None,
     count: Count = False,
     sanitize: Sanitize = False,
+    wide: Wide = False,
 ) -> None:
     """Call a function.
 
@@ -84,7 +86,7 @@ def command(
         for index, result in enumerate(results):
             print(f"result {index}: {result.dtype} {list(result.shape)}\n{result}")
     watched.close()
-    watched.show()
+    watched.show(wide=wide)
     watched.refuse_findings()
 
 

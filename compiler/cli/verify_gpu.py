@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mxc.compiler.cli.terminal import Wide, shortened, table_console
 from mxc.errors import RequestError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from mxc.runtime.verification.verify import FunctionResult, KernelResult
 
 
@@ -44,6 +48,7 @@ def command(
         ),
     ] = None,
     repetitions: Annotated[int, typer.Option(min=1, help="Timed runs of a kernel.")] = 10,
+    wide: Wide = False,
 ) -> None:
     """Run each kernel of an artifact on a GPU: compare it with the simulator, and time it.
 
@@ -69,7 +74,7 @@ def command(
         arguments=given or None,
         tokens=tokens,
         repetitions=repetitions,
-        seen=_show,
+        seen=partial(_show, table_console(wide=wide)),
     )
     try:
         output.write_text(found.to_json(), encoding="utf-8")
@@ -85,11 +90,12 @@ def command(
         raise typer.Exit(1)
 
 
-def _show(result: KernelResult | FunctionResult) -> None:
+def _show(console: Console, result: KernelResult | FunctionResult) -> None:
     """Print one line for a result that was compared and timed."""
-    line = f"{'ok' if result.agrees else 'WRONG':5} {result.name}: error {result.error:.2g} "
-    line += f"of {result.bound:.2g}, {1e6 * result.seconds:.1f} us"
+    verdict = f"{'ok' if result.agrees else 'WRONG':5} "
+    line = f": error {result.error:.2g} of {result.bound:.2g}, {1e6 * result.seconds:.1f} us"
     model = getattr(result, "model_seconds", None)
     if model:
         line += f", {1e6 * model:.1f} us estimated"
-    print(line, flush=True)
+    name = shortened(result.name, console.width - len(verdict) - len(line))
+    print(f"{verdict}{name}{line}", flush=True)

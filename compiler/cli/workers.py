@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.console import Console
+
+from mxc.compiler.cli.terminal import print_notes, table_console
 
 Processes = Annotated[
     int,
@@ -33,4 +34,4 @@ Dask = Annotated[
 
 def note(line: str) -> None:
     """Print a line for the user while a command runs."""
-    Console(stderr=True).print(f"note: {line}", highlight=False, markup=False, soft_wrap=True)
+    print_notes(table_console(stderr=True), [line])

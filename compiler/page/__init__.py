@@ -1,8 +1,9 @@
 """The report as one self-contained HTML file.
 
-The page shows the contractions, the kernels with their assembly, the weights with their scales, and
-the IR after each pass with the difference between any two of them. It needs no server, no network
-and no other file. Large texts are compressed in the page and decompressed when they are opened.
+The page shows the contractions, the kernels with their nests and their assembly, the weights with
+their scales, and the IR after each pass with the difference between any two of them. It needs no
+server, no network and no other file. Large texts are compressed in the page and decompressed when
+they are opened.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ import base64
 import gzip
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 
+from mxc.compiler.page.contents import KernelTexts as KernelTexts
 from mxc.compiler.page.contents import contents
 from mxc.errors import ArtifactError
 
@@ -26,17 +28,17 @@ def write_page(
     page: Path,
     artifact: Path,
     *,
-    assembly: Mapping[str, Sequence[str]] | None = None,
+    code: Mapping[str, KernelTexts] | None = None,
     dump: Path | None = None,
     name: str | None = None,
 ) -> None:
     """Write the page of the artifact folder `artifact`, under the folder's name or `name`.
 
-    assembly: the texts of kernels by level. dump: a folder that --dump-ir has filled. A missing
+    code: the texts of kernels by level. dump: a folder that --dump-ir has filled. A missing
     part is left out, and the page says how to get it. Raises ArtifactError if the artifact cannot
     be read or the page cannot be written.
     """
-    found, texts = contents(artifact, name or artifact.name, assembly or {}, dump)
+    found, texts = contents(artifact, name or artifact.name, code or {}, dump)
     blobs = "\n".join(
         f'<script type="text/plain" id="text-{number}">{_packed(text)}</script>'
         for number, text in enumerate(texts)
@@ -47,6 +49,7 @@ def write_page(
     html = (parts / "page.html").read_text(encoding="utf-8")
     for name, text in (
         ("{{style}}", (parts / "page.css").read_text(encoding="utf-8")),
+        ("{{chart}}", (parts / "chart.js").read_text(encoding="utf-8")),
         ("{{script}}", (parts / "page.js").read_text(encoding="utf-8")),
         ("{{texts}}", blobs),
         ("{{data}}", data),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from mxc.artifact.manifest import BLOCKS, REPORT, SCALES, Manifest, read_json, read_manifest
 from mxc.artifact.parameter_archive import ArchiveEntry, read_archive
-from mxc.compiler.report import Report, ReportOperation, Reports, ReportSample
+from mxc.compiler.report import OperationCost, Report, ReportOperation, Reports, ReportSample
 from mxc.compiler.report.listings import listings
 from mxc.errors import ArtifactError
 from mxc.targets.amd import gpu
@@ -21,6 +21,16 @@ _PIECE = 1 << 24
 _ARCHIVES = ".irpa"
 #: Block size of E8M0 scales; scales of other block sizes are floats.
 _BLOCK = 32
+#: How the names of kernels of mxc begin; the others are of IREE's code generator.
+_OWN = "mxc_"
+
+
+@dataclass(frozen=True)
+class KernelTexts:
+    """The assembly files of a level, and the nests of its kernels by name."""
+
+    assembly: Sequence[str]
+    nests: Mapping[str, str]
 
 
 class Texts(list[str]):
@@ -40,7 +50,7 @@ class Texts(list[str]):
 
 
 def contents(
-    artifact: Path, name: str, assembly: Mapping[str, Sequence[str]], dump: Path | None
+    artifact: Path, name: str, code: Mapping[str, KernelTexts], dump: Path | None
 ) -> tuple[dict[str, Any], Texts]:
     """Return the data of the page, and the texts that its numbers refer to."""
     manifest = read_manifest(artifact)
@@ -52,8 +62,8 @@ def contents(
     reports = Reports.from_dict(raw, str(file))
     texts = Texts()
     absent = []
-    if not assembly:
-        absent.append("the assembly of kernels: mxc compile ... --html FILE puts it here")
+    if not code:
+        absent.append("nests and assembly of kernels: mxc compile ... --html FILE puts them here")
     if dump is None:
         absent.append("the IR after each pass: mxc compile ... --dump-ir DIR --html FILE")
     return {
@@ -62,7 +72,7 @@ def contents(
         "notes": list(manifest.notes),
         "absent": absent,
         "levels": [
-            _level(level, report, assembly.get(level, ()), texts)
+            _level(level, report, code.get(level), texts)
             for level, report in reports.levels.items()
         ],
         "weights": _weights(artifact, manifest),
@@ -99,24 +109,34 @@ def _memory(manifest: Manifest) -> list[tuple[str, int]]:
     return sorted(parts, key=lambda part: -part[1])
 
 
-def _level(name: str, report: Report, assembly: Sequence[str], texts: Texts) -> dict[str, Any]:
+def _level(name: str, report: Report, code: KernelTexts | None, texts: Texts) -> dict[str, Any]:
+    assembly, nests = (code.assembly, code.nests) if code is not None else ((), {})
     listed = {each.kernel: each.text for each in listings(report, assembly)}
+    refused = {kernel.name for kernel in report.spilling}
+    plans: dict[str, str | None] = {}
+    for matmul in report.matmuls:
+        plans.setdefault(matmul.kernel, matmul.schedule or matmul.plan)
     kernels = []
     for kernel in report.kernels:
         operations = report.calls.get(kernel.name, [])
-        text = listed.get(kernel.name)
+        text, nest = listed.get(kernel.name), nests.get(kernel.entry)
         kernels.append(
             {
                 **asdict(kernel),
                 "case": kernel.entry,
                 "operations": [f"{each.function}: {each.name}" for each in operations],
                 "costs": _costs(operations, report.samples),
+                "refused": kernel.name in refused,
+                "plan": plans.get(kernel.entry),
+                "own": kernel.entry.startswith(_OWN),
+                "nest": None if nest is None else texts.number(nest),
                 "text": None if text is None else texts.number(text),
             }
         )
     return {
         "name": name,
         "target": report.target,
+        "listed": code is not None,
         "matmuls": [asdict(each) for each in report.matmuls],
         "kernels": kernels,
         "functions": [asdict(each) for each in report.functions],
@@ -132,25 +152,23 @@ def _level(name: str, report: Report, assembly: Sequence[str], texts: Texts) -> 
 def _costs(
     operations: Sequence[ReportOperation], samples: Sequence[ReportSample]
 ) -> dict[str, Any]:
-    """Return bytes and flops of all calls of a kernel by sample; under "" if sizes are static."""
+    """Return what all calls of a kernel cost by sample; under "" if sizes are static."""
     if any(each.samples for each in operations):
         return {each.name: _total(operations, each.name) for each in samples}
-    return {
-        "": {
-            "bytes": sum(each.bytes_moved or 0 for each in operations),
-            "flops": sum(each.flops or 0 for each in operations),
-        }
-    }
+    return {"": _summed([*operations])}
 
 
 def _total(operations: Sequence[ReportOperation], sample: str) -> dict[str, Any]:
     """Return launches, bytes, flops and seconds of operations at a sample."""
-    own = [each.samples[sample] for each in operations if sample in each.samples]
-    times = [each.time.seconds for each in own if each.time is not None]
+    return _summed([each.samples[sample] for each in operations if sample in each.samples])
+
+
+def _summed(costs: Sequence[ReportOperation | OperationCost]) -> dict[str, Any]:
+    times = [each.time.seconds for each in costs if each.time is not None]
     return {
-        "launches": len(own),
-        "bytes": sum(each.bytes_moved or 0 for each in own),
-        "flops": sum(each.flops or 0 for each in own),
+        "launches": len(costs),
+        "bytes": sum(each.bytes_moved or 0 for each in costs),
+        "flops": sum(each.flops or 0 for each in costs),
         "seconds": sum(times) if times else None,
     }
 

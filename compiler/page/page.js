@@ -128,7 +128,7 @@ function overview() {
     ["bytes", (one) => bytes(one.bytes), { number: true, order: (one) => one.bytes }],
     ["operations", (one) => flops(one.flops), { number: true, order: (one) => one.flops }],
     ...(here.roof ? [["us, estimated", (one) => (one.seconds * 1e6).toFixed(1), { number: true, order: (one) => one.seconds }]] : [])]));
-  parts.push(make("h2", {}, "Operations per byte"), ...chart(here));
+  parts.push(make("h2", {}, here.roof ? "Roofline" : "Operations and bytes"), ...chart(here));
   parts.push(make("h2", {}, "Functions"), table(here.functions, [
     ["function", (one) => one.name, { name: true }],
     ["dispatches", (one) => one.dispatches, { number: true, order: (one) => one.dispatches }],
@@ -136,38 +136,6 @@ function overview() {
       + (one.dynamic_transients ? ` and ${one.dynamic_transients} of dynamic size` : ""),
       { number: true, order: (one) => one.transient_bytes }]]));
   return parts;
-}
-
-// Plot each kernel by operations per byte and bytes; for a GPU with the ridge of its roofline.
-function chart(here) {
-  const dots = here.kernels.flatMap((one) => Object.entries(one.costs)
-    .map(([sample, cost]) => ({ name: one.name, sample, ...cost }))).filter((one) => one.flops > 0 && one.bytes > 0);
-  if (!dots.length) return [make("p", { class: "dim" }, "No kernel has bytes and operations of known size.")];
-  const roof = here.roof, width = 720, height = 320, left = 64, base = 280;
-  const ridges = roof ? Object.entries(roof.peaks).map(([name, peak]) => [name, peak / roof.bandwidth]) : [];
-  const xs = [...dots.map((one) => one.flops / one.bytes), ...ridges.map(([, at]) => at)];
-  const ys = dots.map((one) => one.bytes);
-  const span = (values) => [Math.floor(Math.log10(Math.min(...values))), Math.ceil(Math.log10(Math.max(...values)) + 1e-9)];
-  const [x0, x1] = span(xs), [y0, y1] = span(ys);
-  const x = (value) => left + (Math.log10(value) - x0) / Math.max(1, x1 - x0) * (width - left - 16);
-  const y = (value) => base - (Math.log10(value) - y0) / Math.max(1, y1 - y0) * (base - 24);
-  const svg = shape("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "operations per byte of each kernel" });
-  for (let at = x0; at <= x1; at += 1) svg.append(
-    shape("line", { class: "axis", x1: x(10 ** at), x2: x(10 ** at), y1: 20, y2: base }),
-    shape("text", { x: x(10 ** at), y: base + 16, "text-anchor": "middle" }, `${10 ** at}`));
-  for (let at = y0; at <= y1; at += 1) svg.append(
-    shape("line", { class: "axis", x1: left, x2: width - 16, y1: y(10 ** at), y2: y(10 ** at) }),
-    shape("text", { x: left - 6, y: y(10 ** at) + 4, "text-anchor": "end" }, flops(10 ** at) + "B"));
-  ridges.forEach(([name, at], number) => svg.append(
-    shape("line", { class: "ridge", x1: x(at), x2: x(at), y1: 20, y2: base }),
-    shape("text", { x: x(at) - 4, y: 30 + 13 * number, "text-anchor": "end" }, name)));
-  for (const one of dots) svg.append(shape("circle", { cx: x(one.flops / one.bytes), cy: y(one.bytes), r: 5,
-    onclick: () => show("Kernels", one.name) }, shape("title", {}, `${one.name}${one.sample ? `, ${one.sample}` : ""}: ${bytes(one.bytes)}, ${(one.flops / one.bytes).toFixed(1)} operations per byte`)));
-  svg.append(shape("text", { x: (left + width) / 2, y: height - 6, "text-anchor": "middle" }, "operations per byte moved"));
-  const said = roof
-    ? `${roof.product}: left of a dashed line its memory is the limit (${flops(roof.bandwidth)}B/s), right of it that instruction.`
-    : "No peak is drawn: mxc has no record of this CPU's memory; mxc bench measures it.";
-  return [svg, make("p", { class: "dim" }, `Up: bytes moved by all calls of the kernel. ${said}`)];
 }
 
 function contractions() {
@@ -194,6 +162,9 @@ function contractions() {
   return [make("div", { class: "tools" }, search("search", fill)), holder];
 }
 
+const GPU_SPILLS = "spills: registers that are kept in memory. --strict refuses a kernel that has any.";
+const CPU_SPILLS = "spills: stores of vector registers to the stack, anywhere in a kernel. They cost little on a CPU, whose stack is in the cache: --strict refuses only a kernel of a contraction, and only if more than a fifth of the instructions of one of its innermost loops move vectors to or from the stack.";
+
 function kernels() {
   const one = level().kernels.find((each) => each.name === state.kernel);
   if (one) return [make("div", { class: "tools" }, make("button", { class: "link", onclick: () => show("Kernels", null) }, "all kernels")), ...kernel(one)];
@@ -203,44 +174,62 @@ function kernels() {
       ["kernel", (each) => each.name, { name: true }],
       ["calls", (each) => each.operations.length, { number: true, order: (each) => each.operations.length }],
       ["bytes", (one) => each(one, (cost) => bytes(cost.bytes)), { number: true, order: most }],
-      ["spills", (each) => each.spills ? make("span", { class: "bad" }, String(each.spills)) : "0", { number: true, order: (each) => each.spills }],
+      ["spills", (each) => make("span", { class: each.refused ? "bad" : null }, String(each.spills)), { number: true, order: (each) => each.spills }],
+      ["--strict", (each) => each.refused ? make("span", { class: "bad" }, "refuses it") : "accepts it"],
       ...(gpu ? [["VGPR", (each) => each.vgpr ?? "", { number: true, order: (each) => each.vgpr }],
         ["matrix share", (each) => each.hot_loop?.shares?.matrix?.toFixed(2) ?? "", { number: true, order: (each) => each.hot_loop?.shares?.matrix ?? -1 }]] : []),
     ], (each) => show("Kernels", each.name)));
   fill();
-  return [make("div", { class: "tools" }, search("search", fill)), holder];
+  return [make("p", { class: "dim", id: "spills" }, gpu ? GPU_SPILLS : CPU_SPILLS), make("div", { class: "tools" }, search("search", fill)), holder];
 }
 
 function kernel(one) {
   const facts = [["called by", [...new Set(one.operations)].join("; ")], ["bytes of all calls", each(one, (cost) => bytes(cost.bytes))], ["operations of all calls", each(one, (cost) => flops(cost.flops))],
-    ["spills", `${one.spills}, ${one.scratch_bytes} bytes of scratch`]];
+    ["spills", `${one.spills}, ${one.scratch_bytes} bytes of ${one.vgpr === null ? "stack" : "scratch"}`
+      + (one.stack_moves ? `; ${one.stack_moves.moves} of ${one.stack_moves.instructions} instructions of a loop move vectors to or from the stack` : "")
+      + `; --strict ${one.refused ? "refuses" : "accepts"} it`]];
+  if (one.plan) facts.push(["schedule", one.plan]);
   if (one.vgpr !== null) facts.push(["registers", `${one.vgpr} vector (${one.agpr} of them accumulation), ${one.sgpr} scalar`], ["LDS", bytes(one.lds_bytes)], ["workgroup", `${one.workgroup_size} work-items`]);
   if (one.occupancy) facts.push(["waves per SIMD", `${one.occupancy.waves_per_simd}, limited by ${one.occupancy.limited_by}`]);
   if (one.hot_loop) {
-    facts.push([one.hot_loop.is_loop ? "hot loop" : "whole kernel, which has no loop", Object.entries(one.hot_loop.census).map(([kind, count]) => `${count} ${kind}`).join(", ")]);
-    if (one.hot_loop.shares) facts.push(["issue model", `${one.hot_loop.clocks} clocks per iteration; busy: ` + Object.entries(one.hot_loop.shares).map(([pipe, share]) => `${pipe} ${share}`).join(", ")]);
+    const loop = one.hot_loop.is_loop;
+    facts.push([loop ? "hot loop" : "instructions (there is no loop)", Object.entries(one.hot_loop.census).map(([kind, count]) => `${count} ${kind}`).join(", ")]);
+    if (one.hot_loop.shares) facts.push(["issue model", `${one.hot_loop.clocks} clocks ${loop ? "an iteration of all waves of a compute unit" : "for the whole kernel"}; busy: ` + Object.entries(one.hot_loop.shares).map(([pipe, share]) => `${pipe} ${share}`).join(", ")]);
   }
   const parts = [make("h2", { id: "kernel" }, one.name),
     make("dl", {}, ...facts.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]))];
+  const toLoop = one.text === null || !one.hot_loop?.is_loop ? null : make("button", { class: "link", id: "to-loop",
+    onclick: () => document.querySelector("#assembly .hot").scrollIntoView({ block: "center" }) }, "to the hot loop");
+  parts.push(make("div", { class: "pair" }, make("section", {}, make("h2", {}, "Nest"), nestOf(one)), make("section", {}, make("h2", {}, "Assembly ", toLoop), assemblyOf(one))));
   const most = Object.entries(one.instructions).sort((a, b) => b[1] - a[1]).slice(0, 16);
   parts.push(make("h2", {}, "Most frequent instructions"), table(most, [["instruction", ([name]) => name],
     ["count", ([, count]) => count, { number: true, order: ([, count]) => count }], ["", ([, count]) => barOf(count / most[0][1])]]));
-  parts.push(make("h2", {}, "Assembly"));
-  if (one.text === null) parts.push(make("p", { class: "dim" }, "It is not in this page."));
-  else {
-    const pre = make("pre", { id: "assembly" }, "opening ...");
-    textOf(one.text).then((text) => {
-      let hot = false;
-      pre.replaceChildren(...text.split("\n").map((line) => {
-        if (/---- hot loop begins/.test(line)) hot = true;
-        const marked = make("span", { class: hot ? "hot" : null }, line || " ");
-        if (/---- hot loop ends/.test(line)) hot = false;
-        return marked;
-      }));
-    });
-    parts.push(pre);
-  }
   return parts;
+}
+
+// The nest of a kernel, in the words of mxc opt --print-kernels, or why there is none.
+function nestOf(one) {
+  const said = !level().listed ? "It is not in this page."
+    : one.own ? "It has none: mxc emits this kernel directly." : "It has none: IREE's code generator made this kernel.";
+  return one.nest === null ? make("p", { class: "dim", id: "nest" }, said) : opened("nest", one.nest, (line) => make("span", {}, line || " "));
+}
+
+function assemblyOf(one) {
+  if (one.text === null) return make("p", { class: "dim" }, "It is not in this page.");
+  let hot = false;
+  return opened("assembly", one.text, (line) => {
+    if (/---- hot loop begins/.test(line)) hot = true;
+    const marked = make("span", { class: hot ? "hot" : null }, line || " ");
+    if (/---- hot loop ends/.test(line)) hot = false;
+    return marked;
+  });
+}
+
+// A long text of the page, whose lines `show` makes once it is decompressed.
+function opened(id, number, show) {
+  const pre = make("pre", { id }, "opening ...");
+  textOf(number).then((text) => pre.replaceChildren(...text.split("\n").map(show)));
+  return pre;
 }
 
 // Return the lines of two texts as [sign, line], in order: common lines, and lines of only one.
@@ -333,22 +322,6 @@ function weights() {
   return [make("div", { class: "tools" }, search("search", fill)), holder];
 }
 
-// Histogram of the E8M0 scales 2^(byte - 127); 255 is NaN.
-function histogram(scales) {
-  const first = scales[0][0], last = scales[scales.length - 1][0];
-  const most = Math.max(...scales.map(([, count]) => count)), step = Math.min(8, 160 / (last - first + 1));
-  const svg = shape("svg", { viewBox: "0 0 168 34", width: 168, height: 34, role: "img", "aria-label": "histogram of scales" });
-  for (const [byte, count] of scales) {
-    const high = Math.max(1, 20 * count / most);
-    svg.append(shape("rect", { x: (byte - first) * step, y: 20 - high, width: Math.max(0.5, step - 0.5), height: high, fill: byte === 255 ? "var(--red)" : "var(--blue)" },
-      shape("title", {}, `${byte === 255 ? "NaN" : `2^${byte - 127}`}: ${count}`)));
-  }
-  const exponent = (byte) => (byte === 255 ? "NaN" : String(byte - 127));
-  svg.append(shape("text", { x: 0, y: 32 }, exponent(first)));
-  if (last > first) svg.append(shape("text", { x: (last - first + 1) * step, y: 32, "text-anchor": "end" }, exponent(last)));
-  return svg;
-}
-
 const TABS = { Overview: overview, Contractions: contractions, Kernels: kernels, Weights: weights, IR: ir };
 
 function show(tab, name) {
@@ -381,4 +354,5 @@ if (data.levels.length > 1) {
 }
 state.right = Math.min(1, data.ir.length - 1);
 window.addEventListener("hashchange", arrive);
+window.addEventListener("resize", () => { if (state.tab === "Overview") draw(); });
 arrive();

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from mxc.formats import formats
 
 #: Data types of ONNX.
-UINT8, INT8, HALF, BFLOAT16 = 2, 3, 10, 16
+UINT8, INT8, INT32, HALF, BFLOAT16 = 2, 3, 6, 10, 16
 E4M3, E5M2, FLOAT4, E8M0 = 17, 19, 23, 24
 #: Data types of ONNX that are quantized to: the least and the largest number.
 LIMITS: dict[int, tuple[float, float]] = {

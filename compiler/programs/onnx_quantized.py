@@ -27,6 +27,7 @@ from mxc.compiler.programs.onnx_codes import (
     FLOAT4,
     HALF,
     INT8,
+    INT32,
     LIMITS,
     UINT8,
     quantized,
@@ -282,7 +283,8 @@ class _Graph:
         found = self._step("Round", [found], f"{name}/rounded")
         found = self._step("Add", [found, cast[zero]], f"{name}/moved")
         found = self._step("Clip", [found, least, most], f"{name}/limited")
-        self._cast(found, made, to)
+        # A cast of floats to bytes without sign stops at 127.
+        self._cast(self._cast(found, f"{name}/integer", INT32), made, to)
         self.types[made] = to
 
     def _product(self, node: Any) -> None:

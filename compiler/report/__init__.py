@@ -71,6 +71,8 @@ class Matmul:
     - `choice`: why a kernel of ours does not use the best instruction of the CPU; else None.
     - `schedule`: the schedule that a file gave to a CPU kernel, with where it was measured; None if
       the compiler chose.
+    - `plan`: the schedule of the kernel, whoever chose it, as a file of schedules says it; None if
+      the kernel has none.
     - `unfused`: name of the elementwise operation that follows and why it is not fused into the
       kernel of ours; None if none follows.
     - `samples`: the fields of MatmulCost at each sample of the function, by its name.
@@ -94,6 +96,7 @@ class Matmul:
     reason: str | None = None
     choice: str | None = None
     schedule: str | None = None
+    plan: str | None = None
     unfused: str | None = None
     samples: dict[str, MatmulCost] = field(default_factory=dict)
 

@@ -293,6 +293,7 @@ def _own(
         fallback=explain_own(kernels, target, call.kind),
         choice=choice_of(call, target),
         schedule=call.schedule or None,
+        plan=call.plan or None,
         unfused=call.unfused or None,
         samples={name: cost(sizes) for name, sizes in samples.items()},
     )

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from mxc.artifact.code_objects.listing import read_listings
 from mxc.artifact.code_objects.metadata import Resources, read_resources
+from mxc.compiler.report.cpu_loops import describe_cpu
 from mxc.compiler.report.hot_loop import HotLoop, describe
 from mxc.compiler.report.stack_slots import StackMoves, stack_moves
 from mxc.targets.compute_unit import ComputeUnit, Occupancy
@@ -40,7 +41,8 @@ class KernelCode:
     - `instructions`: number of occurrences of each mnemonic in the text; of x86 vector instructions
       with the register width, as "vfmadd231ps zmm".
     - `vgpr`: includes accumulation registers where both share one register file (gfx942, gfx950).
-    - `occupancy`, `hot_loop`: for a GPU whose compute unit targets/amd/ describes.
+    - `occupancy`: for a GPU whose compute unit targets/amd/ describes.
+    - `hot_loop`: for CPUs and these GPUs.
     - `stack_moves`: for a CPU kernel with moves between vector registers and the stack in a loop.
     - `case_of`, `from_rows`: the program calls the kernel `case_of`, and this one runs for calls of
       at least `from_rows` rows; empty if the program calls this kernel by its own name.
@@ -176,6 +178,7 @@ def _cpu_kernel(name: str, body: str) -> KernelCode:
         instructions=_count(body, "#"),
         spills=len(_STACK_STORE.findall(body)),
         scratch_bytes=sum(int(size) for size in _FRAME.findall(body)),
+        hot_loop=describe_cpu(body),
         stack_moves=stack_moves(body),
     )
 

@@ -1,4 +1,5 @@
-"""The hot loop of a GPU kernel in the report: its instructions, and the issue model's estimate."""
+"""The hot loop of a kernel in the report: its instructions, and for GPUs the issue model's
+estimate."""
 
 from __future__ import annotations
 
@@ -21,11 +22,11 @@ _LOADS = ("global_load", "load_to_lds")
 class HotLoop:
     """The hot loop of a kernel, or the whole of a kernel without a loop (`is_loop` False).
 
-    - census: number of instructions by kind (`loops.KINDS`).
+    - census: number of instructions by kind (`loops.KINDS`, or `cpu_loops.CPU_KINDS`).
     - load_bytes: mean number of bytes that a lane gets from one global load; None without loads.
 
-    The other fields are estimates of the issue model. They are None if the unit has no rates, or if
-    there is neither a loop nor a matrix instruction.
+    The other fields are estimates of the issue model. They are None on a CPU, if the unit has no
+    rates, or if there is neither a loop nor a matrix instruction.
 
     - clocks: of one iteration of all waves on a compute unit; without a loop, of the whole kernel
       when workgroups follow one another.

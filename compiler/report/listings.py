@@ -1,7 +1,8 @@
 """Assembly of each kernel of a report as a separate text, named by what the kernel computes.
 
 The text of a GPU kernel can be assembled. Its header has the figures of the report, and its hot
-loop is marked. The text of a CPU kernel is its function only: the rest of the file is the run time.
+loop is marked. The text of a CPU kernel is its function only, with the hot loop marked: the rest of
+the file is the run time.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from dataclasses import dataclass
 from mxc.artifact.kernel_names import case_name
 from mxc.compiler.report import Matmul, Report, ReportOperation
 from mxc.compiler.report.assembly import KernelCode, bodies_of
-from mxc.compiler.report.loops import hot_loop, read_line
+from mxc.compiler.report.cpu_loops import hot_cpu_loop
+from mxc.compiler.report.loops import Loop, hot_loop, read_line
 
-_MARK = "; ---- hot loop {} " + "-" * 40
+_MARK = "{} ---- hot loop {} " + "-" * 40
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,10 @@ def listings(report: Report, texts: Iterable[str]) -> list[KernelListing]:
         product = next((one for one in report.matmuls if one.kernel == kernel.entry), None)
         gpu = kernel.vgpr is not None
         lines = _head(operations, kernel, product)
-        head = "\n".join(f"{';' if gpu else '#'} {line}" for line in lines)
-        code = text.replace(body, _marked(body)) if gpu else f"{symbol}:{body}"
+        sign = ";" if gpu else "#"
+        head = "\n".join(f"{sign} {line}" for line in lines)
+        marked = _marked(body, hot_loop(body) if gpu else hot_cpu_loop(body), sign)
+        code = text.replace(body, marked) if gpu else f"{symbol}:{marked}"
         found.append(KernelListing(name, symbol, f"{head}\n{code.rstrip()}\n"))
     return found
 
@@ -90,9 +94,8 @@ def _head(
     return lines
 
 
-def _marked(body: str) -> str:
-    """Return the text of a kernel with comments before and after its hot loop."""
-    loop = hot_loop(body)
+def _marked(body: str, loop: Loop, sign: str) -> str:
+    """Return the text of a kernel with comments, which begin with `sign`, around its hot loop."""
     if not loop.is_loop:
         return body
     lines: list[str] = []
@@ -101,12 +104,12 @@ def _marked(body: str) -> str:
     for text in body.splitlines():
         if read_line(text) is not None:
             if number == loop.first:
-                lines.insert(pending if pending >= 0 else len(lines), _MARK.format("begins"))
+                lines.insert(pending if pending >= 0 else len(lines), _MARK.format(sign, "begins"))
             number += 1
             pending = -1
         elif re.match(r"^\.?\w+:", text):
             pending = len(lines)
         lines.append(text)
         if number == loop.first + len(loop.lines) and read_line(text) is not None:
-            lines.append(_MARK.format("ends"))
+            lines.append(_MARK.format(sign, "ends"))
     return "\n".join(lines) + "\n"

@@ -2,7 +2,7 @@
 
 A loop is the range between a label and a branch back to it. The hot loop of a GPU kernel is the
 innermost loop with the most matrix instructions; if no loop has any, the one with the most loads. A
-kernel without a loop counts as a whole.
+kernel without a loop counts as a whole. cpu_loops.py finds the hot loop of a CPU kernel.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _INSTRUCTION = re.compile(r"^\s+(?:\{\w+\}\s+)?([a-z][\w.]*)(?:\s+(.*))?$")
 _BRANCH = ("s_cbranch", "s_branch")
 _END = "s_endpgm"
 #: Branches of x86-64 and of AArch64; their target is the last operand.
-_CPU_BRANCH = re.compile(r"j[a-z]+|b|b\.[a-z]+|cbn?z|tbn?z")
+CPU_BRANCH = re.compile(r"j[a-z]+|b|b\.[a-z]+|cbn?z|tbn?z")
 _CPU_COMMENT = re.compile(r"\s#\s.*|//.*")
 
 #: Kinds of GPU instructions, in the order in which a census lists them.
@@ -61,10 +61,10 @@ def hot_loop(body: str) -> Loop:
     lines, labels = _read(body)
     ranges = _ranges(lines, labels)
     kinds = [line.kind for line in lines]
-    inner = [r for r in ranges if not any(_within(other, r) for other in ranges)]
+    inner = innermost(ranges)
     matrices = [r for r in ranges if "matrix" in kinds[r[0] : r[1] + 1]]
     if matrices and not any(r in inner for r in matrices):
-        inner = [r for r in matrices if not any(_within(other, r) for other in matrices)]
+        inner = innermost(matrices)
     if not inner:
         return Loop(tuple(lines), is_loop=False)
 
@@ -80,14 +80,23 @@ def hot_loop(body: str) -> Loop:
 
 def innermost_loops(body: str) -> list[tuple[LoopInstruction, ...]]:
     """Return the innermost loops of a CPU kernel, given the text of its function."""
+    lines, ranges = cpu_loops(body)
+    return [tuple(lines[first : last + 1]) for first, last in innermost(ranges)]
+
+
+def cpu_loops(body: str) -> tuple[list[LoopInstruction], list[tuple[int, int]]]:
+    """Return the instructions of a CPU kernel, and first and last of each of its loops."""
     lines, labels = _read(_CPU_COMMENT.sub("", body))
     ends: dict[int, int] = {}
     for number, line in enumerate(lines):
-        if _CPU_BRANCH.fullmatch(line.mnemonic):
+        if CPU_BRANCH.fullmatch(line.mnemonic):
             _close(ends, labels.get(line.operands.rpartition(",")[2].strip()), number)
-    ranges = sorted(ends.items())
-    inner = [r for r in ranges if not any(_within(other, r) for other in ranges)]
-    return [tuple(lines[first : last + 1]) for first, last in inner]
+    return lines, sorted(ends.items())
+
+
+def innermost(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the loops that have no other of them inside."""
+    return [r for r in ranges if not any(_within(other, r) for other in ranges)]
 
 
 def _read(body: str) -> tuple[list[LoopInstruction], dict[str, int]]:

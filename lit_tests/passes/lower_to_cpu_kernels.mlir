@@ -19,7 +19,7 @@
 // CHECK-NOT: iree_linalg_ext.gather
 // CHECK-NOT: linalg
 // CHECK: %[[P:.*]] = flow.dispatch @mxc_prepare_f32_floats0_{{.*}} : (tensor<12x2x32xf32>) -> tensor<12x3x32xi32>
-// CHECK: %[[Y:.*]] = flow.dispatch @mxc_mxfp4_f32_3x4x40x64_of_5::@mxc_mxfp4_f32_3x4x40x64_of_5(%[[P]], %arg1, %{{.*}}, %{{.*}}) {mxc.contraction = {batch = 3 : i64, chosen, experts = 5 : i64, k = 64 : i64, kind = "multiply-add", lhs = {element = f32}, m = 4 : i64, n = 40 : i64, out = {element = f32}, rhs = {block = 32 : i64, element = f4E2M1FN, scale = f8E8M0FNU}}} : (tensor<12x3x32xi32>, tensor<3xi32>, tensor<5x3x2x4x64xi8>, tensor<5x3x2x16xi8>) -> tensor<12x40xf32>
+// CHECK: %[[Y:.*]] = flow.dispatch @mxc_mxfp4_f32_3x4x40x64_of_5::@mxc_mxfp4_f32_3x4x40x64_of_5(%[[P]], %arg1, %{{.*}}, %{{.*}}) {mxc.contraction = {batch = 3 : i64, chosen, experts = 5 : i64, k = 64 : i64, kind = "multiply-add", lhs = {element = f32}, m = 4 : i64, n = 40 : i64, out = {element = f32}, plan = "tiles of {{.*}}", rhs = {block = 32 : i64, element = f4E2M1FN, scale = f8E8M0FNU}}} : (tensor<12x3x32xi32>, tensor<3xi32>, tensor<5x3x2x4x64xi8>, tensor<5x3x2x16xi8>) -> tensor<12x40xf32>
 // CHECK: tensor.expand_shape %{{.*}} : tensor<480xf32> into tensor<3x4x40xf32>
 // CHECK-NOT: linalg
 // CHECK: return
@@ -165,7 +165,7 @@ func.func @dense_pairs(%x: tensor<2x64xbf16>) -> tensor<2x20xf32> {
 // CHECK-LABEL: func.func @gathered_plain(
 // CHECK-NOT: iree_linalg_ext.gather
 // CHECK-NOT: linalg
-// CHECK: flow.dispatch @mxc_bf16_bf16_3x4x20x64_of_5::@mxc_bf16_bf16_3x4x20x64_of_5(%{{.*}}, %arg1, %{{.*}}) {mxc.contraction = {batch = 3 : i64, chosen, experts = 5 : i64, k = 64 : i64, kind = "dot product", lhs = {element = bf16}, m = 4 : i64, n = 20 : i64, out = {element = f32}, rhs = {element = bf16}}}
+// CHECK: flow.dispatch @mxc_bf16_bf16_3x4x20x64_of_5::@mxc_bf16_bf16_3x4x20x64_of_5(%{{.*}}, %arg1, %{{.*}}) {mxc.contraction = {batch = 3 : i64, chosen, experts = 5 : i64, k = 64 : i64, kind = "dot product", lhs = {element = bf16}, m = 4 : i64, n = 20 : i64, out = {element = f32}, plan = "tiles of {{.*}}", rhs = {element = bf16}}}
 // CHECK-NOT: linalg
 // CHECK: return
 // BASE-LABEL: func.func @gathered_plain(

@@ -24,7 +24,7 @@
 // CHECK: vector.store {{.*}} memref<4x32xf32, strided<[32, 1], offset: ?>, #hal.descriptor_type<storage_buffer>>, vector<4xf32>
 // CHECK-LABEL: func.func @mixed_pair(
 // CHECK-NOT: linalg
-// CHECK: flow.dispatch @mxc_mxfp8e4m3_mxfp4_1x4x32x8192::@mxc_mxfp8e4m3_mxfp4_1x4x32x8192(%{{.*}}, %{{.*}}, %{{.*}}, %{{.*}}) {mxc.contraction = {batch = 1 : i64, clocks = {{[0-9]+}} : i64, k = 8192 : i64, kind = "scaled matrix", lhs = {block = 32 : i64, element = f8E4M3FN, scale = f8E8M0FNU}, m = 4 : i64, n = 32 : i64, out = {element = f32}, rhs = {block = 32 : i64, element = f4E2M1FN, scale = f8E8M0FNU}, workgroups = 2 : i64}} : (tensor<32768xi8>, tensor<1024xi8>, tensor<131072xi8>, tensor<8192xi8>) -> tensor<4x32xf32>
+// CHECK: flow.dispatch @mxc_mxfp8e4m3_mxfp4_1x4x32x8192::@mxc_mxfp8e4m3_mxfp4_1x4x32x8192(%{{.*}}, %{{.*}}, %{{.*}}, %{{.*}}) {mxc.contraction = {batch = 1 : i64, clocks = {{[0-9]+}} : i64, k = 8192 : i64, kind = "scaled matrix", lhs = {block = 32 : i64, element = f8E4M3FN, scale = f8E8M0FNU}, m = 4 : i64, n = 32 : i64, out = {element = f32}, plan = "{{.*}}", rhs = {block = 32 : i64, element = f4E2M1FN, scale = f8E8M0FNU}, workgroups = 2 : i64}} : (tensor<32768xi8>, tensor<1024xi8>, tensor<131072xi8>, tensor<8192xi8>) -> tensor<4x32xf32>
 func.func @mixed_pair(%x: tensor<4x256x32xf8E4M3FN>, %xs: tensor<4x256xf8E8M0FNU>, %w: tensor<32x256x32xf4E2M1FN>, %s: tensor<32x256xf8E8M0FNU>) -> tensor<4x32xf32> {
   %zero = arith.constant 0.0 : f32
   %empty = tensor.empty() : tensor<4x32xf32>
@@ -185,7 +185,7 @@ func.func @nvfp4(%x: tensor<4x32x16xf32>, %w: tensor<32x32x16xf4E2M1FN>, %s: ten
 // CHECK-LABEL: func.func @dynamic_rows(
 // CHECK: %[[DIM:.*]] = tensor.dim %arg0, %c0
 // CHECK-NOT: linalg
-// CHECK: flow.dispatch @mxc_mxfp4_mxfp4_1xDx32x512_then_0::@mxc_mxfp4_mxfp4_1xDx32x512_then_0[%[[DIM]]](%{{.*}}, %[[DIM]]) {mxc.contraction = {batch = 1 : i64, k = 512 : i64, kind = "scaled matrix", lhs = {block = 32 : i64, element = f4E2M1FN, scale = f8E8M0FNU}, m = -1 : i64, n = 32 : i64, out = {element = f32}, rhs = {block = 32 : i64, element = f4E2M1FN, scale = f8E8M0FNU}}} : (tensor<?xi8>{%{{.*}}}, {{.*}}, tensor<?x32xf32>{%[[DIM]]}, index) -> tensor<?x32xf32>{%[[DIM]]}
+// CHECK: flow.dispatch @mxc_mxfp4_mxfp4_1xDx32x512_then_0::@mxc_mxfp4_mxfp4_1xDx32x512_then_0[%[[DIM]]](%{{.*}}, %[[DIM]]) {mxc.contraction = {batch = 1 : i64, k = 512 : i64, kind = "scaled matrix", lhs = {block = 32 : i64, element = f4E2M1FN, scale = f8E8M0FNU}, m = -1 : i64, n = 32 : i64, out = {element = f32}, plan = "{{.*}}", rhs = {block = 32 : i64, element = f4E2M1FN, scale = f8E8M0FNU}}} : (tensor<?xi8>{%{{.*}}}, {{.*}}, tensor<?x32xf32>{%[[DIM]]}, index) -> tensor<?x32xf32>{%[[DIM]]}
 func.func @dynamic_rows(%x: tensor<?x16x32xf4E2M1FN>, %xs: tensor<?x16xf8E8M0FNU>, %w: tensor<32x16x32xf4E2M1FN>, %s: tensor<32x16xf8E8M0FNU>, %more: tensor<?x32xf32>) -> tensor<?x32xf32> {
   %c0 = arith.constant 0 : index
   %m = tensor.dim %x, %c0 : tensor<?x16x32xf4E2M1FN>
@@ -519,7 +519,7 @@ func.func @float_scales(%x: tensor<4x2x128xf8E4M3FN>, %xs: tensor<4x2xf32>, %w: 
 // CHECK: arith.truncf
 // CHECK-NEXT: linalg.yield
 // CHECK-NOT: linalg
-// CHECK: flow.dispatch @mxc_bf16_bf16_1xDx48x544_panels_then_0::@mxc_bf16_bf16_1xDx48x544_panels_then_0[%[[ROWS:[a-z0-9_]*]]]({{.*}}, %[[ROWS]]) {mxc.contraction = {batch = 1 : i64, k = 544 : i64, kind = "matrix", lhs = {element = bf16}, m = -1 : i64, n = 48 : i64, out = {element = f32}, rhs = {element = bf16}}}
+// CHECK: flow.dispatch @mxc_bf16_bf16_1xDx48x544_panels_then_0::@mxc_bf16_bf16_1xDx48x544_panels_then_0[%[[ROWS:[a-z0-9_]*]]]({{.*}}, %[[ROWS]]) {mxc.contraction = {batch = 1 : i64, k = 544 : i64, kind = "matrix", lhs = {element = bf16}, m = -1 : i64, n = 48 : i64, out = {element = f32}, plan = "{{.*}}", rhs = {element = bf16}}}
 util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<48x544xbf16>
 func.func @dense(%x: tensor<?x544xf32>, %b: tensor<48xf32>) -> tensor<?x48xf32> {
   %c0 = arith.constant 0 : index

@@ -1,6 +1,5 @@
 """mxc compile: its options, what it shows, and how it ends. Options of inspect, opt and demo."""
 
-import io
 import json as json_text
 import os
 import re
@@ -13,16 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner
 
 import mxc
 from mxc.compiler.checkpoints.files.safetensors import read_checkpoint
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
 from mxc.compiler.cli import app
-from mxc.compiler.cli.report_table import render
 from mxc.compiler.pieces.workers import Workers
-from mxc.compiler.report import Matmul, Report
 
 
 @pytest.fixture
@@ -44,7 +40,7 @@ def test_compile(given: dict[str, Any]) -> None:
     words += " --activations f32 --quantize-dense mxfp8 --recipe even --kv-cache mxint8"
     words += " --weights none --revision v2 --strict --allow-nan-scales --force --dump-ir d"
     words += " --emit asm --schedule s.json --tune --no-cache"
-    assert CliRunner().invoke(app, [*words.split(), "--json"]).exit_code == 0
+    assert CliRunner().invoke(app, [*words.split(), "--json", "--wide"]).exit_code == 0
     assert given["cli.compile"] == (
         (Path("in.d"),),
         {
@@ -58,7 +54,7 @@ def test_compile(given: dict[str, Any]) -> None:
             "devices": 1,
             "weights": "none",
             "revision": "v2",
-            **dict.fromkeys(("strict", "allow_nan_scales", "force", "tune", "json"), True),
+            **dict.fromkeys(("strict", "allow_nan_scales", "force", "tune", "json", "wide"), True),
             "dump_ir": Path("d"),
             "html": None,
             "schedule": Path("s.json"),
@@ -85,7 +81,10 @@ def test_inspect_opt_and_demo(given: dict[str, Any]) -> None:
     runner = CliRunner()
     # Its status says whether two checkpoints differ, as diff's does.
     assert runner.invoke(app, ["inspect", "m.gguf", "a.b", "--json"]).exit_code == 3
-    assert given["cli.inspect"] == ((Path("m.gguf"), "a.b", True, None, None), {})
+    assert given["cli.inspect"] == (
+        (Path("m.gguf"), "a.b", None, None),
+        {"json": True, "wide": False},
+    )
     words = "opt x.mlir --passes a{b=1},c --output y.mlir --split-input-file --verify-diagnostics"
     assert runner.invoke(app, words.split()).exit_code == 3
     assert given["opt"][0] == (Path("x.mlir"),)
@@ -101,7 +100,7 @@ def test_inspect_opt_and_demo(given: dict[str, Any]) -> None:
         "print_kernels": False,
     }
     assert runner.invoke(app, ["demo", "--directory", "d"]).exit_code == 0
-    assert given["cli.demo"] == ((Path("d"),), {})
+    assert given["cli.demo"] == ((Path("d"),), {"wide": False})
 
 
 #: Enough kernels that LLVM is busy for seconds.
@@ -377,22 +376,3 @@ def test_weights_none_cannot_generate(place: Place, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["generate", str(place.artifact), "--prompt", "x"])
     assert result.exit_code == 1
     assert "compile it again with its weights" in result.stderr
-
-
-@pytest.mark.parametrize("width", [60, 80, 120, 160, 200])
-def test_the_table_keeps_to_the_width(width: int) -> None:
-    matmul = Matmul(
-        name="model.layers.0.mlp.experts.gate_up_proj", function="prefill", batch=23, m=16,
-        n=5760, k=2880, lhs="bf16", rhs="mxfp4", out="f32", kernel="k", kernels=2,
-        lowering="v_cvt_scalef32_pk_f32_fp4 + v_fmac_f32_e32", bytes_moved=1 << 30,
-        bytes_minimum=1 << 29, fallback="a reason",
-    )  # fmt: skip
-    report = Report(target="gfx950", matmuls=(matmul,) * 2, kernels=(), functions=())
-    written = io.StringIO()
-    console = Console(width=width, file=written)
-    console.print(render(report, console.width))
-    text = written.getvalue()
-    assert max(len(line.rstrip()) for line in text.splitlines()) <= width
-    assert "…" not in text
-    for wanted in ("bf16 x mxfp4 -> f32", "2.00", "[1]", "[1] a reason", "prefill", "16x5760x2880"):
-        assert wanted in text

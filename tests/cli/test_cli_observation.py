@@ -1,16 +1,19 @@
 """What `mxc run` and `mxc generate` show of kernels on the simulator."""
 
+import io
 import json
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 import mxc
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
 from mxc.compiler.cli import app
+from mxc.compiler.cli.observation import counted
 
 ADD = """
 func.func @main(%a: tensor<70xf32>, %b: tensor<70xf32>) -> tensor<70xf32> {
@@ -133,3 +136,16 @@ def test_generate_in_json(tmp_path: Path) -> None:
     assert all(row["waves"] > 0 for row in seen["counts"] if "_joined" not in row["kernel"])
     assert all(row["runs"] > 0 for row in seen["counts"])
     assert sum(row["instructions"].get("vector", 0) for row in seen["counts"]) > 0
+
+
+def test_counts_that_have_no_room_in_a_table_are_lines() -> None:
+    heads = ["runs", "bank\nconflicts", *(f"kind{n}" for n in range(9))]
+    rows = [("mxc_bf16_mxfp4_1xDx384x128", [4, 0, *range(1000, 10000, 1000)])]
+    for width, table in ((120, True), (80, False)):
+        written = io.StringIO()
+        console = Console(width=width, file=written)
+        console.print(counted(console, "counts", heads, rows))
+        text = written.getvalue()
+        assert max(len(line.rstrip()) for line in text.splitlines()) <= width
+        assert all(f"{n:,}" in text for n in rows[0][1] if n)
+        assert ("mxc_bf16_mxfp4_1xDx384x128: runs 4, kind0 1,000" in text) != table

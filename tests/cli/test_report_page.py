@@ -39,16 +39,32 @@ def scaled(m: int, n: int, k: int) -> str:
     }}"""
 
 
-@pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The page of a product for gfx950, whose kernel has a loop; with assembly and IR."""
-    folder = tmp_path_factory.mktemp("page")
-    (folder / "p.mlir").write_text(scaled(512, 4096, 4096))
-    arguments = ["compile", folder / "p.mlir", "--target", "gfx950", "--output", folder / "p.mxc"]
+def page_of(folder: Path, target: str, *sizes: int) -> Path:
+    """The page of a product, with assembly and IR."""
+    (folder / "p.mlir").write_text(scaled(*sizes))
+    arguments = ["compile", folder / "p.mlir", "--target", target, "--output", folder / "p.mxc"]
     arguments += ["--dump-ir", folder / "ir", "--html", folder / "report.html"]
     result = CliRunner().invoke(app, [str(each) for each in arguments], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return folder / "report.html"
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A product for gfx950 whose kernel has a loop."""
+    return page_of(tmp_path_factory.mktemp("page"), "gfx950", 512, 4096, 4096)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A product for gfx950 whose kernel has no loop."""
+    return page_of(tmp_path_factory.mktemp("small"), "gfx950", 16, 64, 128)
+
+
+@pytest.fixture(scope="module")
+def cpu(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A product for a CPU."""
+    return page_of(tmp_path_factory.mktemp("cpu"), "cpu:znver4", 16, 256, 512)
 
 
 def test_a_page_stands_alone(page: Path) -> None:
@@ -58,9 +74,16 @@ def test_a_page_stands_alone(page: Path) -> None:
     assert not list(page.parent.glob(".*partial"))
 
 
-def told(page: Path, script: str) -> list[object]:
+def told(page: Path, script: str, width: int = 1280) -> list[object]:
     """What a script on the page tells; the browser has nothing against the page."""
     with Browser() as browser:
+        browser.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=800,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
         browser.open(page.as_uri())
         found = browser.told(script)
         assert not browser.complaints()
@@ -88,6 +111,130 @@ def test_from_a_contraction_to_its_assembly(page: Path) -> None:
     assert "512 x 4096 x 4096" in row
     assert "mxc_bf16_mxfp4_1x512x4096x4096" in kernel
     assert marked == "True"
+
+
+#: Opens the kernel of the contraction, and has all texts of the page by their ids.
+OPEN = """
+location.hash = "Contractions";
+(await later(() => document.querySelector("tr.link"))).click();
+await later(() => document.querySelector("#assembly span"));
+const text = (id) => document.getElementById(id).textContent;
+const facts = document.querySelector("dl").innerText.split("\\n").join(" ");
+"""
+
+
+@pytest.mark.browser
+def test_a_kernel_of_a_cpu_has_its_nest_its_schedule_and_its_hot_loop(cpu: Path) -> None:
+    found = told(
+        cpu,
+        OPEN
+        + """
+        await later(() => document.querySelector("#nest span"));
+        tell(text("nest"));
+        const hot = [...document.querySelectorAll("#assembly .hot")];
+        tell(hot.map((each) => each.textContent).join("|"));
+        tell(facts);
+        document.getElementById("to-loop").click();
+        """,
+    )
+    nest, hot, facts = map(str, found)
+    assert nest.startswith("kernel ")
+    assert "for k by 32:" in nest
+    assert "vdpbf16ps" in hot
+    assert re.search(r"schedule tiles of \d+ x \d+ in \d+ columns", facts)
+    assert re.search(r"hot loop \d+ multiply", facts)
+
+
+@pytest.mark.browser
+def test_the_chart_of_a_cpu_has_no_roof_and_says_so(cpu: Path) -> None:
+    dots, lines, said = told(
+        cpu,
+        """
+        await later(() => document.querySelector("#chart circle"));
+        tell(document.querySelectorAll("#chart circle").length);
+        tell(document.querySelectorAll("#chart .ridge").length);
+        tell(document.getElementById("no-roof").textContent);
+        """,
+    )
+    assert (dots, lines) == (1, 0)
+    assert "There is no roof, because the peak rates of a CPU" in str(said)
+
+
+@pytest.mark.browser
+def test_spills_are_red_where_strict_refuses_them(cpu: Path) -> None:
+    """In the data of the page one kernel spills and is accepted, then it is refused."""
+    found = told(
+        cpu,
+        """
+        Object.assign(level().kernels[0], { spills: 3, refused: false });
+        location.hash = "Kernels";
+        const row = await later(() => document.querySelector("tr.link"));
+        tell(row.textContent.endsWith("3accepts it") && !row.querySelector(".bad"));
+        tell(document.getElementById("spills").textContent);
+        level().kernels[0].refused = true;
+        draw();
+        tell(document.querySelector("tr.link").textContent.endsWith("3refuses it"));
+        tell(document.querySelectorAll("tr.link .bad").length);
+        """,
+    )
+    assert [found[0], *found[2:]] == [True, True, 2]
+    assert "more than a fifth of the instructions" in str(found[1])
+
+
+@pytest.mark.browser
+def test_a_gpu_kernel_is_emitted_directly(page: Path, small: Path) -> None:
+    script = f"{OPEN} tell(text('nest')); tell(facts);"
+    for each, clocks in ((page, "clocks an iteration of all waves"), (small, "for the whole kern")):
+        nest, facts = map(str, told(each, script))
+        assert nest == "It has none: mxc emits this kernel directly."
+        assert '"transport": ' in facts
+        assert clocks in facts
+        assert ("there is no loop" in facts) == (each is small)
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [1280, 400])
+def test_what_is_written_in_a_roofline_covers_nothing(page: Path, width: int) -> None:
+    found = told(
+        page,
+        """
+        await later(() => document.querySelector("#chart circle"));
+        const boxes = [...document.querySelectorAll("#chart text, #chart circle")]
+          .map((each) => [each.textContent, each.getBoundingClientRect()]);
+        const meet = (a, b) => a.left < b.right && b.left < a.right
+          && a.top < b.bottom && b.top < a.bottom;
+        tell(boxes.flatMap(([one, a], at) => boxes.slice(at + 1)
+          .filter(([, b]) => meet(a, b)).map(([other]) => [one, other])));
+        tell(document.querySelectorAll("#chart .roof").length);
+        tell(document.querySelectorAll("#roofs li").length);
+        """,
+        width,
+    )
+    overlaps, letters, explained = found
+    assert overlaps == []
+    assert letters == explained
+    assert int(str(letters)) >= 2
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("target", ["cpu", "page"])
+def test_no_tab_is_wider_than_a_phone(target: str, request: pytest.FixtureRequest) -> None:
+    found = told(
+        request.getfixturevalue(target),
+        f"""
+        const wide = () => document.documentElement.scrollWidth > window.innerWidth;
+        for (const tab of Object.keys(TABS)) {{
+          location.hash = tab;
+          await later(() => state.tab === tab);
+          if (tab === "IR") await later(() => document.querySelector("#ir span"));
+          if (wide()) tell(tab);
+        }}
+        {OPEN}
+        if (wide()) tell("kernel");
+        """,
+        400,
+    )
+    assert found == []
 
 
 @pytest.mark.browser
@@ -156,7 +303,7 @@ def test_what_an_artifact_alone_does_not_hold_is_said(page: Path, tmp_path: Path
     )
     assert result.exit_code == 0
     assert (
-        "the assembly of kernels: mxc compile ... --html FILE puts it"
+        "nests and assembly of kernels: mxc compile ... --html FILE puts them"
         in (tmp_path / "r.html").read_text()
     )
     refused = CliRunner().invoke(

@@ -83,6 +83,16 @@ def test_the_hot_loop_is_marked_from_its_label_to_its_branch() -> None:
     assert len(inside) == 1 + len(hot_loop(body).lines)
 
 
+def test_the_hot_loop_of_a_cpu_kernel_is_marked() -> None:
+    loop = ".LBB0_1:\n\tvfmadd231ps\t(%rsi), %zmm0, %zmm1\n\tjb\t.LBB0_1\n"
+    text = f"\t.type\tk,@function\nk:\n\txorl\t%eax, %eax\n{loop}\tretq\n.Lfunc_end0:"
+    (found,) = listings(report(tuple(parse(text)), ("k", "main", "k")), [text])
+    assert "# hot loop: 1 multiply, 1 branch\n" in found.text
+    marked = found.text[found.text.index("# ---- hot loop begins") : found.text.index("\tretq")]
+    assert marked.splitlines()[1:-1] == loop.splitlines()
+    assert marked.splitlines()[-1].startswith("# ---- hot loop ends")
+
+
 METADATA = """
 \t.amdgpu_metadata
 ---

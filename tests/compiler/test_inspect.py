@@ -236,7 +236,7 @@ def test_printed(
     assert "three NaN scales" in printed
     assert "gate-then-up" in printed
     for tensor in (None, STEM, "model.norm.weight"):
-        command(folder, tensor, True)
+        command(folder, tensor, json=True)
 
         def refuse(word: str) -> None:
             raise AssertionError(f"{word} is not JSON")

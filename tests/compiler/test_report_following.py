@@ -212,7 +212,7 @@ def test_why_what_follows_is_another_kernel(report: Report) -> None:
         "unfused_alone": WHY,
     }
     text = Console(width=200, record=True, file=io.StringIO())
-    text.print(render(report))
+    text.print(render(report, text))
     printed = text.export_text()
     name = one(report, "unfused").name
     assert f"what follows is another kernel: unfused:{name}: {WHY}" in printed

@@ -156,6 +156,7 @@ def test_instructions(report: Report) -> None:
     ):
         one = _one(report, function)
         assert one.lowering == lowering
+        assert str(one.plan).startswith("tiles of ")
         found = kernels[one.kernel].instructions
         # A tile of several rows has two registers of columns.
         columns = 1 if rows == 1 else 2
@@ -197,7 +198,7 @@ def test_what_the_cpu_has_and_is_not_used(report: Report, tmp_path: Path) -> Non
     assert all(_one(report, function).choice is None for function in ("decode", "quantized"))
     require_no_fallback(found)
     text = Console(width=200, record=True, file=io.StringIO())
-    text.print(render(found))
+    text.print(render(found, text))
     assert f"decode:layers.0.up: {one.choice}" in text.export_text()
 
 

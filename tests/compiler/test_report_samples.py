@@ -1,10 +1,12 @@
 """Figures of a report for samples of the arguments of a function."""
 
+import io
 import json
 from dataclasses import replace
 
 import pytest
 from iree.compiler import ir
+from rich.console import Console
 
 from mxc.artifact.manifest import REPORT
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
@@ -150,5 +152,7 @@ def test_the_table_has_each_operation_once(report: Report) -> None:
     launches = [int(cell) for cell in table.columns[1].cells]
     assert launches[-1] == sum(launches[:-1]) == report.dispatches
     assert "?" not in [cell for column in table.columns[2:] for cell in column.cells]
-    assert "1 row of step" in str(line)
+    written = io.StringIO()
+    Console(width=100, file=written).print(line)
+    assert "1 row of step" in written.getvalue()
     assert render_samples(replace(report, samples=())) is None

@@ -43,7 +43,7 @@ def report(*matmuls: Matmul, kernels: tuple[KernelCode, ...] = ()) -> Report:
 def shown(what: Report) -> str:
     console = Console(width=200, file=io.StringIO())
     with console.capture() as captured:
-        console.print(render(what))
+        console.print(render(what, console))
     return captured.get()
 
 

@@ -116,7 +116,7 @@ def on_tiles(shape: T, bits: int) -> T | Reason:
         return Reason(f"queries and weights need {bits} significant bits; tiles have {BITS}")
     if shape.group < LEAST_GROUP:
         return Reason(
-            f"a key has {shape.group} rows a token; from {LEAST_GROUP} on it is no slower"
+            f"{shape.group} query heads share a key; with fewer than {LEAST_GROUP} tiles are slower"
         )
     if shape.element != "bf16":
         return Reason(f"keys are {shape.element}; tiles take bf16")

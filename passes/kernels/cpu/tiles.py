@@ -142,8 +142,8 @@ class TileKernel(CpuProduct):
         if not self._unknown:
             return ""
         if self._tiles_alone:
-            return f"one row too: {self._tiles_alone}"
-        return "one row: multiply-add, in the order of tiles and with their bits"
+            return f"a call of one row takes tiles too: {self._tiles_alone}"
+        return "a call of one row takes vector registers instead of tiles, with the same bits"
 
     @property
     def nests(self) -> list[Kernel]:

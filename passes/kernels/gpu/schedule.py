@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -85,19 +86,35 @@ def write_schedules(op: ir.Operation, chosen: Schedules) -> None:
 
 
 def _fields(schedule: GpuSchedule) -> dict[str, ir.Attribute]:
-    i64 = ir.IntegerType.get_signless(64)
-    found: dict[str, ir.Attribute] = {
-        "instruction": ir.IntegerAttr.get(i64, schedule.instruction.rows),
-        "tiles": ir.DenseI64ArrayAttr.get(list(schedule.tiles)),
-        "waves": ir.DenseI64ArrayAttr.get(list(schedule.waves)),
-        "transport": ir.StringAttr.get(schedule.transport),
+    return {name: _attribute(value) for name, value in _values(schedule).items()}
+
+
+def _attribute(value: Any) -> ir.Attribute:
+    if isinstance(value, str):
+        return ir.StringAttr.get(value)
+    if isinstance(value, int):
+        return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
+    return ir.DenseI64ArrayAttr.get(value)
+
+
+def _values(schedule: GpuSchedule) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "instruction": schedule.instruction.rows,
+        "tiles": list(schedule.tiles),
+        "waves": list(schedule.waves),
+        "transport": schedule.transport,
     }
     if schedule.transport != "stream":
-        found["stages"] = ir.IntegerAttr.get(i64, schedule.stages)
-        found["k_steps"] = ir.IntegerAttr.get(i64, schedule.k_steps)
-    if schedule.splits > 1:
-        found["splits"] = ir.IntegerAttr.get(i64, schedule.splits)
-    return found
+        found |= {"stages": schedule.stages, "k_steps": schedule.k_steps}
+    return found if schedule.splits == 1 else found | {"splits": schedule.splits}
+
+
+def text_of(chosen: Schedules) -> str:
+    """The schedules of a product as JSON: what a file of schedules has for it."""
+    found = [_values(schedule) for schedule in chosen.schedules]
+    for fields, bound in zip(found, chosen.bounds, strict=False):
+        fields[_BELOW] = bound
+    return json.dumps(found if len(found) > 1 else found[0])
 
 
 def read_schedules(op: ir.Operation, unit: MatrixUnit = GFX950.matrix) -> Schedules | None:

@@ -125,10 +125,11 @@ def test_a_row_alone_where_numbers_leave_the_range_of_f32(
 def test_the_report_says_what_multiplies_one_row_where_there_are_tiles(kernels: Kernels) -> None:
     names = PLAIN[0], PLAIN[2], CHOSEN[0], "mxfp4 bf16 1x40x40x64", "mxfp4 bf16 1x?x40x32"
     rows = kernels(*names, target="cpu:sapphirerapids").compiled.report["matmuls"]
-    alone = "one row: multiply-add, in the order of tiles and with their bits"
+    alone = "a call of one row takes vector registers instead of tiles, with the same bits"
+    planes = "f32 is three planes, with three products for each weight"
     assert [row["choice"] for row in rows] == [
         alone,
-        "one row too: f32 is three planes, with three products for each weight",
+        f"a call of one row takes tiles too: {planes}",
         alone,
         None,
         alone,
