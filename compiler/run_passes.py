@@ -19,6 +19,12 @@ from mxc.passes.spec import parse
 
 Tell = Callable[[CompileStep], None]
 
+#: How the names of operations end that hold a kernel: of the dialects stream, flow and hal.
+_EXECUTABLE = ".executable"
+#: What `--print-kernels` says of a kernel without a nest, and of a program without kernels of mxc.
+_DIRECT = ": emitted directly, not in the kernel language (docs/kernels.md)\n"
+_NO_KERNELS = "// no kernels of mxc after these passes: IREE compiles the program\n"
+
 
 def run_here(request: OptRequest, tell: Tell) -> list[str | StepRefused]:
     """Return the text of each program after the passes, or the refusal by a pass or the parser.
@@ -103,13 +109,15 @@ def _run(
 
 
 def _nests(module: ir.Module) -> str:
-    """Return the loop nests of the kernels written in the kernel language, each with the name of
-    its executable.
+    """Return the kernels of mxc, each with the name of its executable: the loop nest of those that
+    are written in the kernel language, and a line for each of the others.
     """
     found = []
     for op in module.body.operations:
+        if not op.operation.name.endswith(_EXECUTABLE):
+            continue
         attributes = op.operation.attributes
-        if NEST in attributes:
-            name = ir.StringAttr(attributes["sym_name"]).value
-            found.append(f"// @{name}\n{ir.StringAttr(attributes[NEST]).value}")
-    return "\n".join(found)
+        name = ir.StringAttr(attributes["sym_name"]).value
+        nest = f"\n{ir.StringAttr(attributes[NEST]).value}" if NEST in attributes else _DIRECT
+        found.append(f"// @{name}{nest}")
+    return "".join(found) or _NO_KERNELS
