@@ -108,7 +108,7 @@ def command(
     show_artifact(artifact, json=json)
     if tune and not (artifact.path / SCHEDULES).exists():
         typer.echo(
-            "note: --tune had nothing to choose: each product has one schedule, as on AMX tiles",
+            "note: --tune had nothing to choose: no product has several schedules",
             err=True,
         )
 
