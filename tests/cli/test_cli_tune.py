@@ -16,8 +16,10 @@ from mxc.artifact.manifest import REPORT, SCHEDULES, read_manifest
 from mxc.compiler import levels
 from mxc.compiler.checkpoints.synthetic.gpt_oss import GptOssOptions, write_gpt_oss
 from mxc.compiler.cli import app
+from mxc.compiler.cli.tune import measured_schedules
 from mxc.compiler.report import Report
 from mxc.compiler.steps import Compiled, CompileRequest
+from mxc.errors import RequestError
 
 FOUND = [{"m": 1, "schedule": "a", "device": "znver5"}]
 
@@ -115,6 +117,33 @@ def test_an_artifact_is_compiled_again_as_it_was(
     assert [*artifact.parent.iterdir()] == [artifact]
     # Its own schedules are no file of the checkpoint.
     assert tuned(artifact, "--source", source).exit_code == 0
+
+
+def test_a_prompt_is_no_longer_than_the_model_takes(
+    artifact: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts: list[int] = []
+
+    def profiles(path: Path, prompt: int, *_: Any) -> tuple[()]:
+        prompts.append(prompt)
+        return ()
+
+    def tune(compile: Any, measure: Any, folder: Path) -> list[dict[str, Any]]:
+        measure(artifact)
+        return []
+
+    monkeypatch.setattr("mxc.compiler.cli.bench.measured_profiles", profiles)
+    monkeypatch.setattr("mxc.compiler.tuning.tune", tune)
+    assert tuned(artifact, "--source", source).exit_code == 0
+    # A token follows it.
+    assert prompts == [31]
+
+
+def test_a_program_is_not_measured(tmp_path: Path) -> None:
+    made: Any = SimpleNamespace(path=tmp_path, manifest=SimpleNamespace(model=None))
+    measured = measured_schedules(lambda **_: made, tmp_path / "o")
+    with pytest.raises(RequestError, match="this is no language model; leave --tune out"), measured:
+        pass
 
 
 def test_an_artifact_without_a_choice_stays(
