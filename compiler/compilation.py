@@ -144,8 +144,9 @@ def compile(
             model = _opened(source, given, foreign, unit=unit_of(targets.values()))
             sources = {file.name: record(file) for file in model.files} if model else {}
             notes = [] if model is None else _texts(model, folder)
-            if (repository := origin(source)) is not None:
-                notes.append(f"source: {repository}, of the Hugging Face hub")
+            if (found := origin(source)) is not None:
+                options["repository"], options["revision"] = found
+                notes.append(f"source: {' at '.join(found)}, of the Hugging Face hub")
         with recorder.step("building"):
             code = b""
             if model is not None:

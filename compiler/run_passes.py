@@ -19,6 +19,12 @@ from mxc.passes.spec import parse
 
 Tell = Callable[[CompileStep], None]
 
+#: How the names of operations end that hold a kernel: of the dialects stream, flow and hal.
+_EXECUTABLE = ".executable"
+#: What `--print-kernels` says of a kernel without a nest, and of a program without kernels of mxc.
+_DIRECT = ": emitted directly, not in the kernel language (docs/kernels.md)\n"
+_NO_KERNELS = "// no kernels of mxc after these passes: IREE compiles the program\n"
+
 
 def run_here(request: OptRequest, tell: Tell) -> list[str | StepRefused]:
     """Return the text of each program after the passes, or the refusal by a pass or the parser.
@@ -98,8 +104,24 @@ def _run(
             )
             if not kernels:
                 return str(module), nothing
-            texts = nests(module.operation)
-            return "\n".join(f"// @{name}\n{text}" for name, text in texts.items()), nothing
+            return _kernels(module.operation), nothing
     except ir.MLIRError as error:
         found = "; ".join(f"{plain(d.location)}: {d.message}" for d in error.error_diagnostics)
         raise PassError(f"cannot parse the program: {found or error}") from error
+
+
+def _kernels(module: ir.Operation) -> str:
+    """Return the kernels of mxc, each with the name of its executable: the loop nest of those that
+    are written in the kernel language, and a line for each of the others.
+    """
+    written = nests(module)
+    operations = (op.operation for op in module.regions[0].blocks[0].operations)
+    names = (
+        ir.StringAttr(op.attributes["sym_name"]).value
+        for op in operations
+        if op.name.endswith(_EXECUTABLE)
+    )
+    found = (
+        f"// @{name}" + (f"\n{written[name]}" if name in written else _DIRECT) for name in names
+    )
+    return "".join(found) or _NO_KERNELS

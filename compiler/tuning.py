@@ -1,10 +1,10 @@
 """`mxc compile --tune`: choose schedules by measurement.
 
-A contraction on vector registers has a few schedules, and the compiler uses the first
-(passes/kernels/cpu/schedule.py). Tuning compiles the program with the first schedule of every
-contraction, then with the second, and so on. Each artifact is run on this machine, and the time of
-each operation is measured. The fastest schedule of each contraction is kept. All schedules give the
-same bits.
+A contraction on a CPU has a few schedules, and the compiler uses the first
+(passes/kernels/cpu/schedule.py, on AMX tiles kernels/amx.py). Tuning compiles the program with the
+first schedule of every contraction, then with the second, and so on. Each artifact is run on this
+machine, and the time of each operation is measured. The fastest schedule of each contraction is
+kept. All schedules give the same bits.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ more: vector units decode while the tile unit multiplies.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from mxc.kernels.contraction import ContractionShape
 from mxc.kernels.decode import BF16, STEP, decoder, panel_layout
@@ -20,73 +21,116 @@ from mxc.kernels.tiles import TILE_C, tdpbf16ps, tile_a
 
 #: Rows and columns of a tile.
 TILE = 16
-#: Elements along K that are decoded at once: two panels of 256 elements are 16 KiB of bf16.
-CHUNK = 256
-#: Most rows of a workgroup: their sums are 16 KiB, and stay in L2 while the loop goes over columns.
-ROWS = 128
 #: Bytes of activations of a workgroup, of 2 MiB of L2, that stay there while the loop goes over
 #: columns.
-ACTIVATIONS = 1280 << 10
-#: Columns of a workgroup.
-COLUMNS = 64
-#: Prefetch distance of weights, in elements along K.
-AHEAD = 512
+_ACTIVATIONS = 1280 << 10
+
+
+@dataclass(frozen=True)
+class TilePlan:
+    """The sizes of a schedule. None of them changes the order in which a sum is added.
+
+    `rows`, `columns`: of a workgroup; the sums of the rows wait in scratch. `chunk`: elements along
+    K that are decoded to scratch at once. `ahead`: prefetch distance of weights, in elements along
+    K.
+    """
+
+    rows: int
+    columns: int
+    chunk: int
+    ahead: int
+
+    def __str__(self) -> str:
+        """A short text that distinguishes this plan from other plans of the same product."""
+        return (
+            f"{self.rows} rows x {self.columns} columns, {self.chunk} k decoded at once, "
+            f"asked for {self.ahead} k ahead"
+        )
+
+
+#: Plans for two tiles of columns: first the one that was measured to be the fastest, then others.
+#: Scratch has 32 KiB at most: 64 bytes for each element of a chunk, 128 for each row.
+_PLANS = (
+    TilePlan(128, 64, 256, 512),
+    TilePlan(128, 64, 256, 1024),
+    TilePlan(128, 64, 256, 256),
+    TilePlan(128, 128, 256, 512),
+    TilePlan(128, 32, 256, 512),
+    TilePlan(192, 64, 128, 512),
+    TilePlan(128, 64, 128, 512),
+    TilePlan(64, 64, 384, 512),
+)
+
+
+def plans(contraction: ContractionShape) -> list[TilePlan]:
+    """The plan that is used where none is given, then the others."""
+    across, least = _tiles_across(contraction), _width(contraction) * contraction.halves
+    fitted = [
+        replace(
+            each, rows=_rows(contraction, each.rows * 2 // across), chunk=each.chunk * 2 // across
+        )
+        for each in _PLANS
+        if each.columns >= least
+    ]
+    return list(dict.fromkeys(fitted))
 
 
 def steps(
-    contraction: ContractionShape, rows: int | None = None, pitch: int | None = None
+    contraction: ContractionShape, plan: TilePlan | None = None, pitch: int | None = None
 ) -> Iterator[tuple[str, Kernel]]:
-    """Yield a description and the kernel after each step of the schedule. `rows`: rows of a
-    workgroup; `pitch`: K steps of a row of A in memory."""
+    """Yield a description and the kernel after each step of the schedule. `plan`: the first of
+    `plans` by default; `pitch`: K steps of a row of A in memory."""
+    plan = plan or plans(contraction)[0]
     kernel = contraction.kernel
     yield "what is computed", kernel
     scales = "SB" if contraction.scales is not None else None
     kernel = decode(kernel, "B", scales, "W", BF16)
     yield "weights become bf16, scales and all", kernel
-    kernel = _tiles(contraction, kernel, rows or most_rows(contraction))
+    kernel = _tiles(contraction, kernel, plan)
     yield "a chunk of weights for all rows", kernel
-    kernel = decode_early(kernel, "W=", ("k", _chunk(contraction)), "m")
+    kernel = decode_early(kernel, "W=", ("k", plan.chunk), "m")
     yield "the next chunk beside the products of the last rows", kernel
     few = contraction.rows is not None and TILE < contraction.rows <= 2 * TILE
     # Four sums stay in tiles while weights are decoded; with one row of tiles, this gains nothing.
     two = _tiles_across(contraction) == 2
     all_chunks = few and contraction.choice != "sorted" and two
     if two and not all_chunks:
-        kernel = finish_early(kernel, "Y=", ("k", _chunk(contraction)), "m")
+        kernel = finish_early(kernel, "Y=", ("k", plan.chunk), "m")
         yield "results as soon as their sums are complete", kernel
     raw = panel_layout(contraction.weights.bits)
     weights = raw.paired()
     kernel = _places(contraction, kernel, raw, pitch)
+    kernel = place(kernel, "W", "stack", weights, slots={"k": plan.chunk})
     yield "where everything lies", kernel
     kernel = stage(kernel, "A", "a", "T+=", "tile", tile_a(weights))
     kernel = stage(kernel, "W", "w", "T+=", "tile", weights)
     yield "operands in tile registers", kernel
-    by = _chunk(contraction) if all_chunks else STEP
+    by = plan.chunk if all_chunks else STEP
     kernel = keep(kernel, "T", "t", ("k", by), "tile", TILE_C)
     yield "sums too, along " + ("K" if all_chunks else "a chunk"), kernel
     atom = decoder(contraction.weights, contraction.scales, contraction.block)
-    kernel = use(kernel, "W=", atom, AHEAD)
+    kernel = use(kernel, "W=", atom, plan.ahead)
     yield "instructions", use(kernel, "t+=", tdpbf16ps(weights))
 
 
 def scheduled(
-    contraction: ContractionShape, rows: int | None = None, pitch: int | None = None
+    contraction: ContractionShape, plan: TilePlan | None = None, pitch: int | None = None
 ) -> Kernel:
     """The kernel after its last step."""
-    *_, (_, kernel) = steps(contraction, rows, pitch)
+    *_, (_, kernel) = steps(contraction, plan, pitch)
     return kernel
 
 
-def _tiles(contraction: ContractionShape, kernel: Kernel, rows: int) -> Kernel:
+def _tiles(contraction: ContractionShape, kernel: Kernel, plan: TilePlan) -> Kernel:
     every = "T=0 W= T+= Y="
     halves, together = contraction.halves, contraction.together
     width = _width(contraction)
     kernel = over(kernel, "g", 1, every, grid=True)
-    kernel = over(kernel, "m", rows, every, grid=contraction.choice != "sorted")
-    kernel = over(kernel, "n", COLUMNS // halves, every, grid=True)
+    kernel = over(kernel, "m", plan.rows, every, grid=contraction.choice != "sorted")
+    kernel = over(kernel, "n", plan.columns // halves, every, grid=True)
     kernel = over(kernel, "n", width, every)
     kernel = over(kernel, "m", TILE, "T=0")
-    kernel = over(kernel, "k", _chunk(contraction), "W= T+=")
+    kernel = over(kernel, "k", plan.chunk, "W= T+=")
     for axis, by in (*((("h", 1),) if halves > 1 else ()), ("n", TILE), ("k", STEP)):
         kernel = over(kernel, axis, by, "W=")
     if _tiles_across(contraction) > 2:
@@ -109,18 +153,16 @@ def _tiles_across(contraction: ContractionShape) -> int:
     return _width(contraction) * contraction.halves // TILE
 
 
-def _chunk(contraction: ContractionShape) -> int:
-    """Elements along K that are decoded at once; the size of scratch is the same for all."""
-    return CHUNK * 2 // _tiles_across(contraction)
-
-
-def most_rows(contraction: ContractionShape) -> int:
-    """Most rows of a workgroup whose scratch, with the weights, is 32 KiB. Columns that are
-    finished together need a part of it. Activations are also kept within `ACTIVATIONS` bytes."""
-    rows = ROWS * 2 // _tiles_across(contraction)
-    rows = rows if contraction.together == TILE else rows - TILE
-    fitting = ACTIVATIONS // (2 * contraction.planes * contraction.depth) // TILE * TILE
-    return min(rows, max(fitting, 2 * TILE))
+def _rows(contraction: ContractionShape, most: int) -> int:
+    """Rows of a workgroup: at most so many, whose activations are within `_ACTIVATIONS` bytes, and
+    about equally many in each. Columns that are finished together need a part of scratch."""
+    most = most if contraction.together == TILE else most - TILE
+    fitting = _ACTIVATIONS // (2 * contraction.planes * contraction.depth) // TILE * TILE
+    most = min(most, max(fitting, 2 * TILE))
+    if contraction.rows is None:
+        return most
+    parts = -(-contraction.rows // most)
+    return -(-contraction.rows // (parts * TILE)) * TILE
 
 
 def _places(
@@ -135,5 +177,4 @@ def _places(
     wide = {} if pitch is None else {"k": pitch}
     kernel = place(kernel, "A", "global", order, wide, {"m": "padded"})
     kernel = place(kernel, "Y", "global", Layout(), guards={"m": "masked", "n": "masked"})
-    kernel = place(kernel, "W", "stack", weights, slots={"k": _chunk(contraction)})
     return place(kernel, "T", "stack", TILE_C)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mxc.kernels.amx import COLUMNS, TILE
+from mxc.kernels.amx import TILE
 from mxc.kernels.contraction import ContractionShape
 from mxc.kernels.decode import F32, STEP, panel_layout, takes_exponents
 from mxc.kernels.language import Atom, Chains, Guard, Kernel, Numbers
@@ -92,9 +92,12 @@ class ScaleRange:
         return self.most_exponent + _BIAS
 
 
-def steps(contraction: ContractionShape, most: int = CHUNK) -> Iterator[tuple[str, Kernel]]:
+def steps(
+    contraction: ContractionShape, width: int, most: int = CHUNK
+) -> Iterator[tuple[str, Kernel]]:
     """Yield a description and the kernel after each step of the schedule; `contraction` has groups
-    of one row. `most`: elements along K whose activations are in scratch at once."""
+    of one row. `width`: columns of a workgroup. `most`: elements along K whose activations are in
+    scratch at once."""
     kernel = contraction.kernel
     yield "what is computed", kernel
     kernel = over(kernel, "g", 1, "T=0 T+= Y=", grid=True)
@@ -107,7 +110,7 @@ def steps(contraction: ContractionShape, most: int = CHUNK) -> Iterator[tuple[st
     if _rounds(contraction):
         kernel = wait(kernel, "Y", "Z")
         yield "results wait for their block", kernel
-    kernel = _tiles(contraction, kernel, _chunk(contraction.depth, most))
+    kernel = _tiles(contraction, kernel, width, _chunk(contraction.depth, most))
     yield "registers of columns", kernel
     kernel = block_sums(kernel, "S", F32, ("SB",) if late else ())
     yield "sums of a step", kernel
@@ -118,9 +121,9 @@ def steps(contraction: ContractionShape, most: int = CHUNK) -> Iterator[tuple[st
     yield "instructions", _atoms(contraction, kernel, late)
 
 
-def scheduled(contraction: ContractionShape, most: int = CHUNK) -> Kernel:
+def scheduled(contraction: ContractionShape, width: int, most: int = CHUNK) -> Kernel:
     """The kernel of groups of one row after the last step."""
-    *_, (_, kernel) = steps(replace(contraction, rows=1), most)
+    *_, (_, kernel) = steps(replace(contraction, rows=1), width, most)
     return kernel
 
 
@@ -130,11 +133,11 @@ def scales_sums(contraction: ContractionShape) -> bool:
     return scales is not None and takes_exponents(scales.name, contraction.block)
 
 
-def _tiles(contraction: ContractionShape, kernel: Kernel, chunk: int) -> Kernel:
+def _tiles(contraction: ContractionShape, kernel: Kernel, width: int, chunk: int) -> Kernel:
     products = "W= T+="
     last = "Z= Y=" if _rounds(contraction) else "Y="
     every = f"T=0 a= {products} {last}"
-    kernel = over(kernel, "n", COLUMNS // contraction.halves, every, grid=True)
+    kernel = over(kernel, "n", width // contraction.halves, every, grid=True)
     kernel = over(kernel, "n", TILE, "T=0")
     kernel = over(kernel, "k", chunk, f"a= {products}")
     kernel = over(kernel, "k", STEP, "a=")

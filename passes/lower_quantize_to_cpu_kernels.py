@@ -24,9 +24,9 @@ from dataclasses import dataclass
 
 from iree.compiler import ir
 
-from mxc.dialects.generic import element_of, shape_of
+from mxc.dialects.generic import shape_of
 from mxc.dialects.quantizations import Quantization, match_quantization, source_of
-from mxc.dialects.recast import match_dequantized, match_transposed
+from mxc.dialects.recast import match_transposed
 from mxc.errors import PassError
 from mxc.passes.base import Pass
 from mxc.passes.kernels.calls import Calls, quantize
@@ -35,6 +35,7 @@ from mxc.passes.kernels.cpu.quantize.kernel import CpuQuantize
 from mxc.passes.kernels.cpu.quantize.rounding import Rounding
 from mxc.passes.kernels.cpu.quantize.sources import BlockSource
 from mxc.passes.kernels.cpu.quantize.transpose import CpuTransposeQuantize
+from mxc.passes.kernels.quantized import source_read
 from mxc.passes.kernels.sources import BLOCK
 from mxc.passes.rewriting.rebuild import linalg_operations, sweep
 
@@ -65,18 +66,10 @@ def _kernel(
     rounding, shape = Rounding(found.format, found.recipe), shape_of(found.x)
     matrix = match_transposed(found.x)
     if matrix is not None and min(shape) >= 0:
-        source, tensors = _read(source_of(matrix))
-        turned = CpuTransposeQuantize(rounding, source, *shape_of(matrix))
+        source, tensors = source_read(source_of(matrix), integers=True)
+        turned = CpuTransposeQuantize(rounding, BlockSource(source), *shape_of(matrix))
         if turned.fits:
             return turned, tensors
-    source, tensors = _read(found.x)
+    source, tensors = source_read(found.x, integers=True)
     blocks = math.prod(shape) // BLOCK if min(shape) >= 0 else None
-    return CpuQuantize(isa, rounding, source, blocks), tensors
-
-
-def _read(x: ir.Value) -> tuple[BlockSource, tuple[ir.Value, ...]]:
-    """The source that a kernel reads to get these floats, and its tensors."""
-    packed = match_dequantized(x)
-    if packed is not None:
-        return BlockSource(packed.format.name), (packed.elements, packed.scales)
-    return BlockSource(str(element_of(x))), (x,)
+    return CpuQuantize(isa, rounding, BlockSource(source), blocks), tensors

@@ -24,7 +24,7 @@ Leaves alone: rows of nvfp4 that do not fit into a workgroup, and all other oper
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from iree.compiler import ir
 
@@ -38,7 +38,7 @@ from mxc.dialects.quantizations import (
     source_of,
 )
 from mxc.dialects.reasons import Reason
-from mxc.dialects.recast import match_dequantized, match_transposed
+from mxc.dialects.recast import match_transposed
 from mxc.passes.base import Pass
 from mxc.passes.kernels.calls import Calls, quantize
 from mxc.passes.kernels.executables import Threads
@@ -47,6 +47,7 @@ from mxc.passes.kernels.gpu.blocks.quantize_rows import QuantizeRows
 from mxc.passes.kernels.gpu.blocks.transpose import GpuTransposeQuantize
 from mxc.passes.kernels.gpu.conversions import BlockConversion
 from mxc.passes.kernels.gpu.fragments import BLOCK
+from mxc.passes.kernels.quantized import source_read
 from mxc.passes.rewriting.rebuild import linalg_operations, sweep
 from mxc.targets.amd import known_gpu
 from mxc.targets.matrix_unit import MatrixUnit
@@ -103,26 +104,16 @@ def _call(found: Quantization, unit: MatrixUnit) -> _Call | Reason:
     if 0 in sizes:
         return Reason(f"{found.x.type} has no elements")
     conversion = BlockConversion.of(found, unit.converts)
+    # What other blocks and transposed matrices hold is read where conversions can decode it.
     matrix = match_transposed(found.x) if unit.converts else None
-    # Packed values are read directly where conversions can decode them.
-    source, operands = str(element_of(found.x)), (found.x,)
-    if unit.converts:
-        source, operands = _read(found.x if matrix is None else source_of(matrix))
-    kernel: GpuQuantize | GpuTransposeQuantize
-    blocks = math.prod(sizes) // BLOCK if min(sizes) > 0 else None
-    kernel = GpuQuantize(blocks, conversion, source)
     if matrix is not None:
+        source, operands = source_read(source_of(matrix), integers=False)
         rows, depth = shape_of(matrix)
         turned = GpuTransposeQuantize(conversion, rows, depth, source)
-        # A matrix that this kernel does not take is transposed first.
-        kernel = turned if turned.fits else replace(kernel, source=str(element_of(found.x)))
-        operands = operands if turned.fits else (found.x,)
-    return _Call(kernel, operands)
-
-
-def _read(x: ir.Value) -> tuple[str, tuple[ir.Value, ...]]:
-    """The source that a kernel reads to get these floats: its name, and its tensors."""
-    packed = match_dequantized(x)
-    if packed is not None and packed.format.element.exponent:
-        return packed.format.name, (packed.elements, packed.scales)
-    return str(element_of(x)), (x,)
+        if turned.fits:
+            return _Call(turned, operands)
+    source, operands = str(element_of(found.x)), (found.x,)
+    if unit.converts:
+        source, operands = source_read(found.x, integers=False)
+    blocks = math.prod(sizes) // BLOCK if min(sizes) > 0 else None
+    return _Call(GpuQuantize(blocks, conversion, source), operands)

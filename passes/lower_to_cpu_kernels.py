@@ -37,10 +37,10 @@ formats for which the instruction set has no dot product.
 Where the program rounds dequantized values to f16, the kernel rounds elements to f16 in registers
 too, and multiplies them as f32.
 
-A product on vector registers has up to eight schedules (passes/kernels/cpu/schedule.py), of which
-it uses the first, or the one that `file` gives it (passes/kernels/given_schedules.py), by its text
-or by its number from 0, or from the end if negative. An entry for all products falls back to the
-first schedule where a product has fewer. All schedules give the same bits.
+A product has up to eight schedules (passes/kernels/cpu/schedule.py, on tiles kernels/amx.py), of
+which it uses the first, or the one that `file` gives it (passes/kernels/given_schedules.py), by its
+text or by its number from 0, or from the end if negative. An entry for all products falls back to
+the first schedule where a product has fewer. All schedules give the same bits.
 
     [{"m": 16, "rhs": "mxfp4", "schedule": "tiles of 8 x 32 in 64 columns"}]
 """
@@ -60,7 +60,6 @@ from mxc.dialects.quantizations import Quantization
 from mxc.dialects.reasons import Reason
 from mxc.errors import PassError
 from mxc.formats.panels import PANEL
-from mxc.kernels.vectors import VectorPlan
 from mxc.passes.base import Pass
 from mxc.passes.kernels.calls import Calls, KernelExport, take_over
 from mxc.passes.kernels.cpu.activations import Prepare, Prepared
@@ -80,7 +79,7 @@ from mxc.passes.kernels.cpu.tiles import TileKernel, padded, prepared_for_tiles
 from mxc.passes.kernels.cpu.weights import RegisterWeights
 from mxc.passes.kernels.epilogues import Epilogue, epilogue
 from mxc.passes.kernels.extents import Size, value_of
-from mxc.passes.kernels.given_schedules import KEYS, GivenSchedules
+from mxc.passes.kernels.given_schedules import GivenSchedules
 from mxc.passes.kernels.parameters import load, not_packed, parameters_of, relay
 from mxc.passes.kernels.quantized import quantized_result
 from mxc.passes.kernels.reshapes import as_tensor, scalars_of
@@ -242,7 +241,7 @@ class _Kernels:
             halves=halves,
             quantized=out is not None,
         )
-        cut, schedule = self._plan(call, cuts.plans)
+        cut, schedule = self._given.choose(call.of, cuts.plans)
         made, out = (made, out) if cut.blocks else (None, None)
         gemm = Gemm(weights, prepared, rows, call.of.n, blocks, after, out, isa=self._isa, plan=cut)
         with ir.InsertionPoint(call.op), call.op.location:
@@ -253,29 +252,6 @@ class _Kernels:
                 operands.append(self._route(call, given) if routed else call.ids)
         name = self._name(call, routed, after, out)
         self._dispatch(call, gemm, scalars, operands, name, made, choice, schedule, str(cut))
-
-    def _plan(self, call: ContractionMatch, plans: Sequence[VectorPlan]) -> tuple[VectorPlan, str]:
-        """First plan, or the one that is given, and the text of the report about a given plan."""
-        entry = self._given.take(call.of)
-        if entry is None:
-            return plans[0], ""
-        wanted, device = entry["schedule"], entry.get("device")
-        if isinstance(wanted, int):
-            # An entry for all products may have a number that some of them do not reach.
-            reached = -len(plans) <= wanted < len(plans)
-            if not reached and any(key in entry for key in KEYS):
-                raise PassError(
-                    f"{self._given.file}: wanted schedule {wanted} of {call.of.symbol}, which has "
-                    f"{len(plans)}, 0 to {len(plans) - 1}"
-                )
-            wanted = str(plans[wanted if reached else 0])
-        found = next((each for each in plans if str(each) == wanted), None)
-        if found is None:
-            raise PassError(
-                f"{self._given.file}: {call.of.symbol} has no schedule {wanted!r}; it has "
-                + "; ".join(map(str, plans))
-            )
-        return found, f"{wanted}, measured on {device}" if device else wanted
 
     def _lower_to_tiles(self, call: ContractionMatch, prepared: Prepared, routed: bool) -> None:
         """Lower to tile registers: tiles.py."""
@@ -295,8 +271,10 @@ class _Kernels:
             elif call.ids is not None:
                 operands.append(call.ids)
         kernel = TileKernel(weights, padded(prepared), rows, call.of.n, steps, after, out)
+        plan, schedule = self._given.choose(call.of, kernel.plans)
+        kernel = dataclasses.replace(kernel, plan=plan)
         name = f"{self._name(call, routed, after, out)}_tiles"
-        self._dispatch(call, kernel, scalars, operands, name, made, kernel.choice)
+        self._dispatch(call, kernel, scalars, operands, name, made, kernel.choice, schedule)
 
     def _dispatch(
         self,

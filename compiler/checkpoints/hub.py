@@ -78,12 +78,14 @@ def located(source: str | Path, revision: str | None = None) -> Path:
         ) from None
 
 
-def origin(path: Path) -> str | None:
-    """Return "REPOSITORY at COMMIT" for a path in the cache of the hub; None for other paths."""
+def origin(path: Path) -> tuple[str, str] | None:
+    """Return the name (see `located`) and the commit of a path in the cache of the hub; None for
+    other paths."""
     for snapshots in path.absolute().parents:
         if snapshots.name == "snapshots" and snapshots.parent.name.startswith("models--"):
             repository = snapshots.parent.name.removeprefix("models--").replace("--", "/")
-            return f"{repository} at {path.absolute().relative_to(snapshots).parts[0]}"
+            commit, *file = path.absolute().relative_to(snapshots).parts
+            return "/".join([repository, *file]), commit
     return None
 
 

@@ -28,6 +28,7 @@ from mxc.compiler.cli import (
     report,
     run,
     serve,
+    tune,
     verify_gpu,
 )
 from mxc.compiler.cli.limits import PhaseTimeout
@@ -288,6 +289,7 @@ app.command("run")(run.command)
 app.command("bench")(bench.command)
 app.command("eval")(eval.command)
 app.command("report")(report.command)
+app.command("tune")(tune.command)
 app.command("verify-gpu")(verify_gpu.command)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from json import dumps, loads
+from json import loads
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,11 @@ from mxc.compiler.cli.report_samples import show_samples
 from mxc.compiler.cli.report_table import bytes_text, show_report
 from mxc.compiler.cli.signals import ending_cleanly
 from mxc.compiler.cli.terminal import print_notes, table_console
+from mxc.compiler.cli.tune import NOTHING, measured_schedules
 from mxc.compiler.emit import emit_assembly, require_kind, write
-from mxc.compiler.leftovers import partial_folder
 from mxc.compiler.pieces.workers import Workers
 from mxc.compiler.report import Reports
 from mxc.errors import RequestError
-
-#: Number of prompt tokens that `--tune` measures, beside a single token.
-_PROMPT = 128
 
 
 def command(
@@ -107,8 +104,7 @@ def command(
         artifact = make(output=output, dump_ir=dump_ir, html=html, schedule=schedule)
     show_artifact(artifact, json=json, wide=wide)
     if tune and not (artifact.path / SCHEDULES).exists():
-        told = "--tune had nothing to choose: each product has one schedule, as on AMX tiles"
-        print_notes(table_console(stderr=True), [told])
+        print_notes(table_console(stderr=True), [f"--tune {NOTHING}"])
 
 
 def _require_tunable(
@@ -126,19 +122,9 @@ def _tuned(
     compile: Callable[..., Artifact], *, output: Path, force: bool, schedule: None, **options: Any
 ) -> Artifact:
     """Return the artifact with the schedules that are fastest on this machine."""
-    from mxc.compiler.cli.bench import measured_profiles
-    from mxc.compiler.tuning import tune
-
-    def measure(artifact: Path) -> list[dict[str, float]]:
-        profiles = measured_profiles(artifact, _PROMPT, None, None, None)
-        return [{row.name: row.milliseconds for row in each.operations} for each in profiles]
-
     require_free(output, force=force)
-    with partial_folder(output.absolute()) as folder:
-        found = tune(lambda file, to: compile(output=to, schedule=file), measure, folder)
-        file = folder / SCHEDULES
-        file.write_text(dumps(found, indent=1) + "\n")
-        return compile(output=output, schedule=file if found else schedule, **options)
+    with measured_schedules(compile, output) as file:
+        return compile(output=output, schedule=file, **options)
 
 
 def _emit(

@@ -16,7 +16,8 @@
 // CHECK-NEXT: passes verify-weights
 // CHECK: IREE end
 // CHECK: f32 x f4E2M1FN with f8E8M0FNU per 8 -> f32
-// CHECK: [1] no kernel of mxc computes it: a scale is for 8 elements; kernels take powers of two from 16 on; gfx942 has no block-scaled instruction
+// CHECK: [1] no kernel of mxc computes it: a scale is for 8 elements; kernels take powers
+// CHECK: gfx942 has no block-scaled instruction
 // CHECK: wrote {{.*}}.mxc
 
 // The weights reach the one dispatch as bytes.

@@ -11,6 +11,13 @@
 // RUN: not mxc opt %s --passes 'mxc-lower-to-cpu-kernels{file=%t.beyond.json}' 2>&1 | filecheck %s --check-prefix=BEYOND
 // RUN: printf '[{"lhs": "bf16", "schedule": 0}]' > %t.unused.json
 // RUN: not mxc opt %s --passes 'mxc-lower-to-cpu-kernels{file=%t.unused.json}' 2>&1 | filecheck %s --check-prefix=UNUSED
+// RUN: printf '[{"schedule": "16 rows x 32 columns, 256 k decoded at once, asked for 512 k ahead"}]' > %t.tiles.json
+// RUN: mxc opt %s --passes 'mxc-lower-to-cpu-kernels{isa=amx-bf16 file=%t.tiles.json}' --print-kernels | filecheck %s --check-prefix=TILES
+
+// TILES: // @mxc_mxfp4_f32_1x9x80x64_tiles
+// TILES: for m by 16 in grid:
+// TILES-NEXT: for n by 32 in grid:
+// TILES: asked for 512 k ahead
 
 // OWN: for n by 64 in grid:
 // OWN-NEXT: for n by 32, rest by 16:

@@ -1,6 +1,7 @@
 // RUN: mxc opt %s --passes 'mxc-lower-to-cpu-kernels{isa=avx512-bf16}' --print-kernels | filecheck %s
 // RUN: mxc opt %s --passes 'mxc-lower-to-cpu-kernels{isa=avx2}' --print-kernels | filecheck %s --check-prefix=AVX2
 // RUN: mxc opt %s --passes 'mxc-lower-to-cpu-kernels{isa=neon-dotprod}' --print-kernels | filecheck %s --check-prefix=NEON
+// RUN: mxc opt %s --passes 'mxc-lower-to-cpu-kernels{isa=portable}' --print-kernels | filecheck %s --check-prefix=PORTABLE
 
 // Of rows that come with the call, a tile decodes weights in registers, and multiplies its rows by them.
 // Integers without a sign begin with what they have too much.
@@ -124,6 +125,74 @@
 // NEON-NEXT:             S += dot A, W                            : dot product of quads
 // NEON-NEXT:             T += scale S, SA, SB                     : multiply, multiply-add
 // NEON-NEXT:           Y = map T
+
+// No dot products: integers too are multiplied as floats, in four lanes and with few registers for sums.
+// PORTABLE: // @mxc_mxfp4_bf16_1xDx40x288
+// PORTABLE-NEXT: kernel f4E2M1FN_all (g 1, m of the call, n 40, k 288)
+// PORTABLE-NEXT:   A      f32       [r k]            global k2 k1 k0 k3 k4, m clamped
+// PORTABLE-NEXT:   B      f4E2M1FN  [n k]            global k0 k1 k2 n0 n1 n2 n3 k3 k4
+// PORTABLE-NEXT:   SB     f8E8M0FNU [n k] /k 32      global n0 n1 n2 n3
+// PORTABLE-NEXT:   T      f32       [m n]            stack   | n0 n1
+// PORTABLE-NEXT:   Y      f32       [y n]            global -, m clamped, n masked
+// PORTABLE-NEXT:   W      f32       [n k]            stack   | n0 n1 | k2 k1 k0 k3 k4, k in slots of 224
+// PORTABLE-NEXT:   SW     f32       [n k] /k 32      stack   | n0 n1, k in slots of 224
+// PORTABLE-NEXT:   S      f32       [m n]            register  | n0 n1, chains: 1 sums, at most 6
+// PORTABLE-NEXT:   t      f32       [m n]            register  | n0 n1
+// PORTABLE-NEXT:   r is g * size of m + m
+// PORTABLE-NEXT:   y is g * size of m + m
+// PORTABLE-NEXT: for g by 1 in grid:
+// PORTABLE-NEXT:   for m by 452 in grid:
+// PORTABLE-NEXT:     for n by 64 in grid:
+// PORTABLE-NEXT:       for n by 8:
+// PORTABLE-NEXT:         for m by 4, rest by 2 or 1:
+// PORTABLE-NEXT:           T = 0
+// PORTABLE-NEXT:         for k by 224:
+// PORTABLE-NEXT:           for k by 32:
+// PORTABLE-NEXT:             W = decode B (asked for 1024 k ahead)    : look up
+// PORTABLE-NEXT:             SW = decode SB                           : to f32
+// PORTABLE-NEXT:           for m by 4, rest by 2 or 1:
+// PORTABLE-NEXT:             t = T
+// PORTABLE-NEXT:             for k by 32:
+// PORTABLE-NEXT:               S = 0
+// PORTABLE-NEXT:               S += dot A, W                            : multiply-add
+// PORTABLE-NEXT:               t += scale S, SW                         : multiply-add
+// PORTABLE-NEXT:             T = t
+// PORTABLE-NEXT:         for m by 4, rest by 2 or 1:
+// PORTABLE-NEXT:           Y = map T
+// PORTABLE: // @mxc_prepare_int8_floats0_0.4.2.6x288: emitted directly, not in the kernel language (docs/kernels.md)
+// PORTABLE-NEXT: // @mxc_mxfp4_int8_1x6x40x288
+// PORTABLE-NEXT: kernel f4E2M1FN_all (g 1, m 6, n 40, k 288)
+// PORTABLE-NEXT:   A      f32       [r k]            global k2 k1 k0 k3 k4
+// PORTABLE-NEXT:   SA     f32       [r k] /k 32      global -
+// PORTABLE-NEXT:   B      f4E2M1FN  [n k]            global k0 k1 k2 n0 n1 n2 n3 k3 k4
+// PORTABLE-NEXT:   SB     f8E8M0FNU [n k] /k 32      global n0 n1 n2 n3
+// PORTABLE-NEXT:   T      f32       [m n]            stack   | n0 n1
+// PORTABLE-NEXT:   Y      f32       [y n]            global -, n masked
+// PORTABLE-NEXT:   W      f32       [n k]            stack   | n0 n1 | k2 k1 k0 k3 k4, k in slots of 224
+// PORTABLE-NEXT:   SW     f32       [n k] /k 32      stack   | n0 n1, k in slots of 224
+// PORTABLE-NEXT:   S      f32       [m n]            register  | n0 n1, chains: 4 sums, at most 6
+// PORTABLE-NEXT:   t      f32       [m n]            register  | n0 n1
+// PORTABLE-NEXT:   r is g * 6 + m
+// PORTABLE-NEXT:   y is g * 6 + m
+// PORTABLE-NEXT: for g by 1 in grid:
+// PORTABLE-NEXT:   for m by 6 in grid:
+// PORTABLE-NEXT:     for n by 64 in grid:
+// PORTABLE-NEXT:       for n by 8:
+// PORTABLE-NEXT:         for m by 3:
+// PORTABLE-NEXT:           T = 0
+// PORTABLE-NEXT:         for k by 224:
+// PORTABLE-NEXT:           for k by 32:
+// PORTABLE-NEXT:             W = decode B (asked for 1024 k ahead)    : look up
+// PORTABLE-NEXT:             SW = decode SB                           : to f32
+// PORTABLE-NEXT:           for m by 3:
+// PORTABLE-NEXT:             t = T
+// PORTABLE-NEXT:             for k by 32:
+// PORTABLE-NEXT:               S = 0
+// PORTABLE-NEXT:               S += dot A, W                            : multiply-add
+// PORTABLE-NEXT:               t += scale S, SA, SW                     : multiply, multiply-add
+// PORTABLE-NEXT:             T = t
+// PORTABLE-NEXT:         for m by 3:
+// PORTABLE-NEXT:           Y = map T
 
 util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<40x9x16xi8>
 util.global private @s = #flow.parameter.named<"model"::"s"> : tensor<40x9xi8>

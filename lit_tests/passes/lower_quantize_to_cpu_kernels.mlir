@@ -1,5 +1,8 @@
 // RUN: mxc opt %s --split-input-file --passes mxc-lower-quantize-to-cpu-kernels{isa=avx512} | filecheck %s
 // RUN: mxc opt %s --split-input-file --passes mxc-lower-quantize-to-cpu-kernels{isa=neon} | filecheck %s --check-prefix=NEON
+// RUN: mxc opt %s --split-input-file --passes mxc-lower-quantize-to-cpu-kernels{isa=avx512} --print-kernels | filecheck %s --check-prefix=NESTS
+
+// NESTS: // @mxc_quantize_f32_mxfp4_even_192: emitted directly, not in the kernel language (docs/kernels.md)
 
 // As many blocks at a time as a register has lanes: their largest magnitudes are one register. The
 // recipe: half of the last place that E2M1 keeps. Then each by a sum, and its bytes; else in integers.

@@ -1,5 +1,10 @@
 // RUN: mxc opt %s --target gfx950 --to normalise | filecheck %s --check-prefix=NORMALISE
 // RUN: mxc opt %s --target gfx950 --to kernels | filecheck %s --check-prefix=KERNELS
+// RUN: mxc opt %s --target gfx950 --print-kernels | filecheck %s --check-prefix=NESTS
+// RUN: mxc opt %s --target gfx950 --to normalise --print-kernels | filecheck %s --check-prefix=NONE
+
+// NESTS: // @mxc_mxfp4_mxfp4_1x32x64x128: emitted directly, not in the kernel language (docs/kernels.md)
+// NONE: // no kernels of mxc after these passes: IREE compiles the program
 
 // Both sides scaled, operands as a frontend has them: (a, a_scale, b, b_scale). With this order
 // IREE selects no scaled matrix instruction.

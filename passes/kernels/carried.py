@@ -1,15 +1,19 @@
-"""Flatten the values that a loop carries out of the nested structure in which a kernel holds them.
+"""Flatten the values that a loop carries out of the nested structure in which a kernel holds them,
+and emit such a loop.
 
 A structure is a value, None, or a list, tuple, dict or dataclass of structures.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
 from iree.compiler import ir
+from iree.compiler.dialects import scf
+
+from mxc.passes.kernels.vectors import index, loop
 
 Structure = TypeVar("Structure")
 
@@ -27,6 +31,21 @@ def with_values(structure: Structure, values: Iterable[ir.Value]) -> Structure:
     found: Structure = _filled(structure, left)
     assert next(left, None) is None, "more values than the structure has"
     return found
+
+
+def in_groups(
+    held: Structure, count: int, size: int, group: Callable[[Structure, ir.Value, int], Structure]
+) -> Structure:
+    """Emit `count` rounds in groups of `size`, each an iteration of a loop that carries `held`; the
+    rounds that are left follow. `group(held, groups before it, its rounds)` emits one and returns
+    what is held after it.
+    """
+    groups, rest = divmod(count, size)
+    if groups:
+        with loop(index(0), index(groups), index(1), values_of(held)) as (before, now, op):
+            scf.YieldOp(values_of(group(with_values(held, now), before, size)))
+        held = with_values(held, op.results)
+    return group(held, index(groups), rest) if rest else held
 
 
 def _parts(structure: Any) -> Iterable[Any]:

@@ -13,12 +13,15 @@ it.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from mxc.dialects.contraction import Contraction
 from mxc.errors import PassError
+
+#: The plan of a schedule.
+T = TypeVar("T")
 
 #: The properties of a contraction that an entry may specify.
 KEYS = ("batch", "m", "n", "k", "lhs", "rhs")
@@ -47,6 +50,32 @@ class GivenSchedules:
                 self._taken[number] = True
                 return entry
         return None
+
+    def choose(self, of: Contraction, plans: Sequence[T]) -> tuple[T, str]:
+        """The plan that a contraction is given, by its text or its number, and the text of the
+        report about it; else the first plan, and no text. Raises PassError where it has no such
+        plan.
+        """
+        entry = self.take(of)
+        if entry is None:
+            return plans[0], ""
+        wanted, device = entry["schedule"], entry.get("device")
+        if isinstance(wanted, int):
+            # An entry for all products may have a number that some of them do not reach.
+            reached = -len(plans) <= wanted < len(plans)
+            if not reached and any(key in entry for key in KEYS):
+                raise PassError(
+                    f"{self.file}: wanted schedule {wanted} of {of.symbol}, which has "
+                    f"{len(plans)}, 0 to {len(plans) - 1}"
+                )
+            wanted = str(plans[wanted if reached else 0])
+        found = next((each for each in plans if str(each) == wanted), None)
+        if found is None:
+            raise PassError(
+                f"{self.file}: {of.symbol} has no schedule {wanted!r}; it has "
+                + "; ".join(map(str, plans))
+            )
+        return found, f"{wanted}, measured on {device}" if device else wanted
 
     def require_taken(self) -> None:
         """Raise PassError where an entry was not used."""

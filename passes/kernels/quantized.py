@@ -1,12 +1,13 @@
-"""Find results of a product that are only quantized to MX blocks."""
+"""Find results of a product that are only quantized to MX blocks, and what a quantization reads."""
 
 from __future__ import annotations
 
 from iree.compiler import ir
 
-from mxc.dialects.generic import shape_of
+from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.quantizations import Quantization, match_quantization
 from mxc.dialects.quantize import BLOCK
+from mxc.dialects.recast import match_dequantized
 
 _RESHAPES = ("tensor.expand_shape", "tensor.collapse_shape")
 
@@ -35,3 +36,14 @@ def quantized_result(value: ir.Value) -> Quantization | None:
         whole = shape_of(value)[-1] % BLOCK == 0
         return found if whole and all(op in (amax, inner) for op in reads) else None
     return None
+
+
+def source_read(x: ir.Value, *, integers: bool) -> tuple[str, tuple[ir.Value, ...]]:
+    """What a kernel reads to get the floats `x`: the name of their type, and `x`; or, where they
+    are the values of blocks, the name of the format, and elements and scales. `integers`: also
+    where the elements are integers.
+    """
+    packed = match_dequantized(x)
+    if packed is not None and (integers or packed.format.element.exponent):
+        return packed.format.name, (packed.elements, packed.scales)
+    return str(element_of(x)), (x,)

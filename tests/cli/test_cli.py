@@ -12,7 +12,9 @@ from typer.testing import CliRunner
 from mxc.compiler.cli import app
 from mxc.errors import MxcError
 
-COMMANDS = ["compile", "generate", "run", "bench", "report", "inspect", "opt", "list", "demo"]
+COMMANDS = [
+    "compile", "generate", "run", "bench", "report", "inspect", "opt", "list", "demo", "tune",
+]  # fmt: skip
 
 
 def start(program: str, *arguments: str) -> "subprocess.Popen[str]":

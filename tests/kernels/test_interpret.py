@@ -4,6 +4,7 @@ What is read past the end of an axis is NaN here, and results nobody wrote keep 
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -12,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from mxc.formats.formats import block_format
-from mxc.kernels.amx import scheduled, steps
+from mxc.kernels.amx import plans, scheduled, steps
 from mxc.kernels.decode import ExponentTable, decoder, element_of, panel_layout, scale_element
 from mxc.kernels.tiles import tdpbf16ps
 from tests.kernels.conftest import Problem
@@ -69,10 +70,34 @@ def test_every_step_of_the_schedule_computes_the_definition(
 ) -> None:
     problem, wide = built(draw, name)
     pitch = problem.contraction.depth // 32 | 1
-    for what, kernel in steps(problem.contraction, wide, pitch):
+    plan = replace(plans(problem.contraction)[0], rows=wide)
+    for what, kernel in steps(problem.contraction, plan, pitch):
         found = problem.run(kernel)
         assert found.shape[1] >= problem.contraction.columns, what
         check(problem, found)
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"count": 140, "columns": 40, "depth": 288},
+        {"count": 20, "columns": 33, "depth": 416},
+        {"count": 70, "columns": 64, "depth": 288, "halves": 2, "together": 32},
+        {"count": 140, "columns": 24, "depth": 160, "choice": "sorted", "experts": 2, "groups": 2},
+    ],
+    ids=["many rows", "few rows", "a gate in blocks", "sorted rows"],
+)
+def test_every_plan_gives_the_same_bits(draw: Callable[..., Problem], sizes: Any) -> None:
+    problem = draw("mxfp4", **sizes)
+    offered = plans(problem.contraction)
+    assert len({str(each) for each in offered}) == len(offered) > 5
+    first, *others = (problem.run(scheduled(problem.contraction, each)) for each in offered)
+    check(problem, first)
+    for plan, found in zip(offered[1:], others, strict=True):
+        shown = (slice(problem.rows), slice(problem.contraction.columns))
+        np.testing.assert_array_equal(
+            found[shown].view(np.int32), first[shown].view(np.int32), str(plan)
+        )
 
 
 @pytest.mark.parametrize("format", ["mxfp4", "mxfp6e2m3", "mxfp6e3m2", "mxint8"])

@@ -30,6 +30,8 @@ CASES: dict[str, tuple[Any, ...]] = {
     "mxint8": ("mxint8", 20, 96, {}),
     "bf16": ("bf16", 20, 96, {}),
 }
+#: Columns of a workgroup.
+WIDTH = 64
 #: Formats whose scales multiply sums.
 LATE = [name for name in CASES if name.startswith("mx")] + ["mxfp4"]
 
@@ -44,7 +46,7 @@ def built(draw: Callable[..., Problem], name: str) -> tuple[Problem, int]:
 
 def both(problem: Problem, most: int = CHUNK) -> Iterator[NDArray[Any]]:
     """The results of each row in a tile, and alone."""
-    kernels = amx.scheduled(problem.contraction), scheduled(problem.contraction, most)
+    kernels = amx.scheduled(problem.contraction), scheduled(problem.contraction, WIDTH, most)
     found = [problem.run(kernel) for kernel in kernels]
     return (each[: problem.rows, : problem.contraction.columns] for each in found)
 
@@ -61,7 +63,7 @@ def test_every_step_of_the_schedule_computes_the_definition(
 ) -> None:
     problem, most = built(draw, name)
     c, wanted = problem.contraction, problem.wanted
-    for what, kernel in steps(c, most):
+    for what, kernel in steps(c, WIDTH, most):
         found = problem.run(kernel)[: problem.rows, : c.columns]
         error = np.abs(found - wanted).max()
         assert error <= 1e-5 * np.abs(problem.weights).max() * c.depth**0.5, what

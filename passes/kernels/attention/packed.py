@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, memref
+from iree.compiler.dialects import arith
 
 from mxc.dialects.quantize import BLOCK
 from mxc.formats.formats import BlockFormat
@@ -33,13 +33,6 @@ _EXPONENT = 120
 #: The magnitude of a NaN of e4m3 in `of_bytes` and in `of_dwords`, each with a NaN of the result
 #: type.
 _NAN_OF_F16, _NAN_OF_F32 = (0x3F80, 0x7E00), (0x07F00000, 0x7FC00000)
-
-
-def bytes_of_entries(pool: ir.Value) -> ir.Value:
-    """The memref i8 [N, E, .., V, D] of a pool as [N * E, bytes of an entry]."""
-    _, _, rows, heads, depth = ir.MemRefType(pool.type).shape
-    kind = ir.MemRefType.get([ir.ShapedType.get_dynamic_size(), rows * heads * depth], i8())
-    return memref.collapse_shape(kind, pool, [[0, 1], [2, 3, 4]])
 
 
 def place_of_scale(

@@ -15,7 +15,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, memref, scf, vector
 
 from mxc.formats.panels import PANEL
-from mxc.kernels.amx import COLUMNS, TILE
+from mxc.kernels.amx import TILE
 from mxc.kernels.contraction import ContractionShape
 from mxc.kernels.decode import STEP
 from mxc.kernels.language import Do, Kernel
@@ -49,14 +49,15 @@ _MANTISSA, _MAGNITUDE = 7, 0x7FFF
 @dataclass(frozen=True, kw_only=True)
 class TileRow(VectorProduct):
     """The kernel of groups of one row. `steps`: blocks of elements along K; `shape`: what is
-    computed."""
+    computed; `width`: columns of a workgroup, over both halves of a gate."""
 
     shape: ContractionShape
+    width: int
 
     @cached_property
     def kernel(self) -> Kernel:
         """The scheduled kernel."""
-        return scheduled(self.shape)
+        return scheduled(self.shape, self.width)
 
     @property
     def statements(self) -> type[Registers]:
@@ -128,7 +129,7 @@ class TileRow(VectorProduct):
         flat = ir.MemRefType.get([total], i8())
         bytes = memref.ReinterpretCastOp(flat, given.scales, [], [], [], [0], [total], [1]).result
         width = next(n for n in (CACHE_LINE, CACHE_LINE // 2, PANEL) if n <= size)
-        most = COLUMNS // self.halves // PANEL
+        most = self.width // self.halves // PANEL
         first = workgroup(GRID["n"]) * most
         count = arith.minui(index(self.registers) - first, index(most)) * size
         if experts:

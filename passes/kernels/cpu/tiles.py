@@ -16,7 +16,7 @@ from iree.compiler.dialects import scf
 
 from mxc.dialects.reasons import Reason
 from mxc.formats.panels import PANEL
-from mxc.kernels.amx import TILE, most_rows, scheduled
+from mxc.kernels.amx import TILE, TilePlan, plans, scheduled
 from mxc.kernels.contraction import PLANES
 from mxc.kernels.decode import STEP
 from mxc.kernels.language import Kernel
@@ -84,7 +84,9 @@ def padded(prepared: Prepared) -> Prepared:
 @dataclass(frozen=True)
 class TileKernel(CpuProduct):
     """A contraction kernel on tiles. `steps`: of 32 elements along K; sorted rows are copied in the
-    order of their experts."""
+    order of their experts. `plan`: the first of `plans` by default."""
+
+    plan: TilePlan | None = None
 
     @property
     def lanes(self) -> int:
@@ -94,12 +96,16 @@ class TileKernel(CpuProduct):
     @cached_property
     def kernel(self) -> Kernel:
         """The scheduled kernel."""
-        contraction = self.contraction(copied=True)
-        rows, most = self.rows.rows, most_rows(contraction)
-        if isinstance(rows, int) and not self.rows.sorted:
-            parts = -(-rows // most)
-            most = -(-rows // (parts * TILE)) * TILE
-        return scheduled(contraction, most, self.steps | 1)
+        return scheduled(self.contraction(copied=True), self._plan, self.steps | 1)
+
+    @property
+    def plans(self) -> list[TilePlan]:
+        """The schedules of this product."""
+        return plans(self.contraction(copied=True))
+
+    @property
+    def _plan(self) -> TilePlan:
+        return self.plan or self.plans[0]
 
     @property
     def _activations(self) -> Buffer:
@@ -121,6 +127,7 @@ class TileKernel(CpuProduct):
             self.out,
             isa=Amx(),
             shape=self.contraction(copied=True),
+            width=self._plan.columns,
         )
 
     @property

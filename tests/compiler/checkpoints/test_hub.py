@@ -124,7 +124,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 def test_a_repository_is_downloaded_once(hub: list[str]) -> None:
     found = located("someone/some.model-4b")
     assert {each.name for each in found.iterdir()} == {"config.json", "model.safetensors"}
-    assert origin(found) == f"someone/some.model-4b at {COMMIT}"
+    assert origin(found) == ("someone/some.model-4b", COMMIT)
     assert any("resolve" in path for path in hub)
     hub.clear()
     assert located(Path("someone/some.model-4b")) == found

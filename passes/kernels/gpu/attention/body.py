@@ -54,7 +54,6 @@ from mxc.passes.kernels.gpu.attention.operands import (
     WaveOperands,
     part,
 )
-from mxc.passes.kernels.gpu.attention.packed import bytes_of_entries
 from mxc.passes.kernels.gpu.attention.queries import Query, QueryParts, StagedQueries
 from mxc.passes.kernels.gpu.attention.result import AttentionResult
 from mxc.passes.kernels.gpu.attention.shape import (
@@ -79,6 +78,7 @@ from mxc.passes.kernels.gpu.attention.wave import LaneRow, Wave, votes, wave
 from mxc.passes.kernels.gpu.floats import bf16_parts
 from mxc.passes.kernels.gpu.lanes import Lane, lane_of, long, short, unknown_zero
 from mxc.passes.kernels.gpu.products import multiply_floats
+from mxc.passes.kernels.paged_attention import bytes_of_entries
 from mxc.passes.kernels.runs import first_seen
 from mxc.passes.kernels.vectors import (
     below,

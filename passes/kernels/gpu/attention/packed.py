@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, math, memref, vector
+from iree.compiler.dialects import arith, math, vector
 
 from mxc.dialects.amdgpu_narrow import extended_pair
 from mxc.dialects.quantize import BLOCK
@@ -35,19 +35,6 @@ from mxc.passes.kernels.vectors import (
     splat,
     upper_halves,
 )
-
-
-def bytes_of_entries(pool: ir.Value) -> ir.Value:
-    """The memref i8 [N, E, .., V, D] of a pool as [N * E, bytes of an entry]."""
-    kind = ir.MemRefType(pool.type)
-    _, _, rows, heads, depth = kind.shape
-    unknown, size = ir.ShapedType.get_dynamic_stride_or_offset(), rows * heads * depth
-    _, offset = kind.get_strides_and_offset()
-    layout = ir.StridedLayoutAttr.get(offset if offset == 0 else unknown, [size, 1])
-    wanted = ir.MemRefType.get(
-        [ir.ShapedType.get_dynamic_size(), size], i8(), layout, kind.memory_space
-    )
-    return memref.collapse_shape(wanted, pool, [[0, 1], [2, 3, 4]])
 
 
 def first_scale(pool: ir.Value, position: ir.Value, head: ir.Value) -> ir.Value:

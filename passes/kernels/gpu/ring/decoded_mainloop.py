@@ -24,16 +24,15 @@ from functools import partial
 from itertools import product
 
 from iree.compiler import ir
-from iree.compiler.dialects import scf
 
 from mxc.dialects.amdgpu import mfma, pinned, wait_for_waves, zeros
-from mxc.passes.kernels.carried import values_of, with_values
+from mxc.passes.kernels.carried import in_groups
 from mxc.passes.kernels.gpu.fragments import FRAGMENT, K_STEPS
 from mxc.passes.kernels.gpu.ring.decoded_side import BLOCK_BYTES, PIECES, DecodedSide
 from mxc.passes.kernels.gpu.ring.divided import Issue, divided
 from mxc.passes.kernels.gpu.ring.interleave import InterleavedWork, evenly, interleaved_within
 from mxc.passes.kernels.gpu.schedule import GpuSchedule
-from mxc.passes.kernels.vectors import bitcast, f32, i32, index, loop, of, parts_of
+from mxc.passes.kernels.vectors import bitcast, f32, i32, index, of, parts_of
 from mxc.targets.amd.cdna import CDNA
 
 #: Slots of LDS.
@@ -89,15 +88,7 @@ class DecodedMainloop:
 
     def sums(self) -> list[ir.Value]:
         """Build all stages: the sums of the tiles, row after row."""
-        held = self._begin()
-        passes, rest = divmod(self._blocks, K_STEPS)
-        if passes:
-            with loop(index(0), index(passes), index(1), values_of(held)) as (four, now, op):
-                scf.YieldOp(values_of(self._four(with_values(held, now), four, K_STEPS)))
-            held = with_values(held, op.results)
-        if rest:
-            held = self._four(held, index(passes), rest)
-        return held.totals
+        return in_groups(self._begin(), self._blocks, K_STEPS, self._four).totals
 
     def _begin(self) -> _Held:
         """Decode the first stage, and lhs of the second."""

@@ -23,7 +23,7 @@ from iree.compiler.dialects import arith, scf
 
 from mxc.dialects.amdgpu import mark_loads, mfma, pinned, wait_for_loads, zeros
 from mxc.dialects.quantize_scalars import i32 as number
-from mxc.passes.kernels.carried import values_of, with_values
+from mxc.passes.kernels.carried import in_groups, values_of, with_values
 from mxc.passes.kernels.gpu.dense.spans import STAGE, Spans
 from mxc.passes.kernels.gpu.floats import FloatBlocks
 from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT, K_STEPS
@@ -120,14 +120,8 @@ class FloatMainloop:
         Four stages are one iteration, because a lane loads their scales at once; the stages that
         are left follow.
         """
-        held = self._begin()
-        passes, rest = divmod(-(-self._lhs.blocks // self._blocks), K_STEPS)
-        if passes:
-            with loop(index(0), index(passes), index(1), values_of(held)) as (four, now, op):
-                scf.YieldOp(values_of(self._four(with_values(held, now), four, K_STEPS)))
-            held = with_values(held, op.results)
-        if rest:
-            held = self._four(held, index(passes), rest)
+        stages = -(-self._lhs.blocks // self._blocks)
+        held = in_groups(self._begin(), stages, K_STEPS, self._four)
         _drain()
         return held.totals
 
