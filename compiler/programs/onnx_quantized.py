@@ -141,6 +141,9 @@ class _Graph:
         elif node.op_type in ("MatMul", "Gemm") and not node.domain:
             self._product(node)
         else:
+            if node.op_type == "Cast" and _attribute(node, "to", 0) == UINT8:
+                # The importer stops at 127.
+                node.input[0] = self._cast(node.input[0], f"{node.output[0]}/integer", INT32)
             self.nodes.append(node)
             if node.op_type in ("Cast", "Transpose") and node.input[0] in self.exact:
                 self._follow(node)

@@ -2,6 +2,7 @@
 
     uint8         arithmetic and comparisons: in int32. The importer ends its process at a product
                   or a difference of bytes, and compares bytes from 128 on as negative numbers.
+    _to_copy      of floats to uint8: by way of int32. The importer stops at 127.
     index_put     of one number under a mask: a choice
     index         by numbers of 32 bits: by numbers of 64
     _scaled_mm    of blocks, rows or a whole tensor: elements times scales, then a product
@@ -44,6 +45,7 @@ def _decompositions(table: dict[Any, Any]) -> dict[Any, Any]:
         table[getattr(getattr(aten, packet), overload)] = _of_bytes(
             getattr(getattr(aten, packet), overload)
         )
+    table[aten._to_copy.default] = _to_copy
     table[aten.squeeze.dims] = _squeeze
     table[aten.split_with_sizes.default] = _split_with_sizes
     table[aten.index_put.default] = _index_put
@@ -82,6 +84,14 @@ def _of_bytes(operation: Any) -> Callable[..., Any]:
         return found if found.dtype == torch.bool else found.to(kind)
 
     return widened
+
+
+def _to_copy(x: Any, *, dtype: Any = None, **options: Any) -> Any:
+    import torch
+
+    if dtype != torch.uint8 or not x.dtype.is_floating_point:
+        return NotImplemented
+    return torch.ops.aten._to_copy(x.to(torch.int32), dtype=dtype, **options)
 
 
 def _squeeze(tensor: Any, dims: Any) -> Any:

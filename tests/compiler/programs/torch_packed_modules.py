@@ -116,6 +116,13 @@ class Float8(torch.nn.Module):
         return x @ (blocks * self.scales.to(torch.float32).unsqueeze(-1)).flatten(1).T
 
 
+class Bytes(torch.nn.Module):
+    """Floats up to 255 as bytes without sign, and back."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x.abs() * 99).clamp(0, 255).to(torch.uint8).float()
+
+
 OWN: dict[str, Callable[[], torch.nn.Module]] = {
     "lookup": Lookup,
     "narrow": Narrow,
@@ -125,4 +132,5 @@ OWN: dict[str, Callable[[], torch.nn.Module]] = {
     "chosen": Chosen,
     "slices": Slices,
     "float8": Float8,
+    "bytes": Bytes,
 }
