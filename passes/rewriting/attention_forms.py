@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from iree.compiler import ir
 from iree.compiler.dialects import arith
 
+from mxc.dialects.dense_attention import LOW
 from mxc.dialects.generic import shape_of
 from mxc.dialects.indexing import (
     dim_of,
@@ -51,8 +52,6 @@ from mxc.passes.rewriting.float_trees import inputs_of, number_in, plain
 #: The loops.
 N, V, G, T, S, D, M = range(7)
 
-#: A masked score of at most this much has the weight zero beside any other score.
-LOW = -1.0e30
 _COLLAPSE = "tensor.collapse_shape"
 
 
