@@ -3,7 +3,7 @@
 B sequences have T queries and S keys each; V key/value heads serve G query heads each.
 
     products = queries . keys                          [B, T, V, G, S]
-    scores   = scale * products + mask                 -inf where causal, and s > t
+    scores   = scale * products + mask                 -inf where causal, and s > t; or mask alone
     maximum  = greatest of scores, and LOWEST          [B, T, V, G]
     weights  = exp(scores - maximum)
     result   = weights . values / sum of weights       [B, T, V, G, M]; 0 where no weight is left
@@ -31,6 +31,9 @@ DENSE_ATTENTION = "dense_attention"
 LOWEST = float(np.finfo(np.float32).min)
 SMALLEST = float(np.finfo(np.float32).tiny)
 
+#: A masked score of at most this much has the weight zero beside any other score.
+LOW = -1.0e30
+
 _QUERIES, _SCORES, _ROWS, _RESULT = "b t h g d", "b t h g s", "b t h g", "b t h g m"
 
 
@@ -44,6 +47,7 @@ class DenseAttentionCall:
     keys: ir.Value
     values: ir.Value
     mask: ir.Value | None
+    replaces: bool
     causal: bool
     scale: float
 
@@ -54,6 +58,7 @@ def dense_attention(
     values: ir.Value,
     mask: ir.Value | None = None,
     *,
+    replaces: bool = False,
     causal: bool,
     scale: float,
 ) -> ir.Value:
@@ -61,15 +66,18 @@ def dense_attention(
 
     queries f32 [B, T, V, G, D]; keys [B, S, V, D] and values [B, S, V, M], floats. `mask` f32
     [B', V * G, T, S] is added to scores: B / B' sequences after each other share one, and heads or
-    queries where these sizes are 1. `causal`: query t attends to the keys 0 .. t.
+    queries where these sizes are 1. `replaces`: a mask of at most LOW is the score itself, also in
+    place of NaN. `causal`: query t attends to the keys 0 .. t.
     """
     sizes = [*shape_of(queries)[:-1], shape_of(values)[-1]]
     options: dict[str, ir.Attribute] = {"scale": ir.FloatAttr.get_f32(scale)}
     if causal:
         options["causal"] = ir.UnitAttr.get()
+    if replaces:
+        options["replaces"] = ir.UnitAttr.get()
 
     def reference(*given: ir.Value) -> list[ir.Value]:
-        return [_reference(given, causal, scale)]
+        return [_reference(given, replaces, causal, scale)]
 
     (result,) = named_operations.call(
         DENSE_ATTENTION,
@@ -80,6 +88,15 @@ def dense_attention(
         sizes=[(0, axis) for axis, size in enumerate(sizes) if size < 0],
     )
     return result
+
+
+def with_mask(score: ir.Value, mask: ir.Value, *, replaces: bool) -> ir.Value:
+    """Scores, f32 or vectors, after the mask; see `dense_attention`."""
+    found = score + mask
+    if not replaces:
+        return found
+    low = arith.cmpf(arith.CmpFPredicate.OLE, mask, constant(LOW, mask.type))
+    return arith.select(low, mask, found)
 
 
 def dense_attention_calls(module: ir.Operation) -> Iterator[DenseAttentionCall]:
@@ -96,12 +113,13 @@ def _read(found: NamedCall) -> DenseAttentionCall:
         keys=keys,
         values=values,
         mask=mask[0] if mask else None,
+        replaces="replaces" in found.options,
         causal="causal" in found.options,
         scale=found.options["scale"].value,
     )
 
 
-def _reference(given: tuple[ir.Value, ...], causal: bool, scale: float) -> ir.Value:
+def _reference(given: tuple[ir.Value, ...], replaces: bool, causal: bool, scale: float) -> ir.Value:
     queries, keys, values, *masks = given
     f32, index = ir.F32Type.get(), ir.IndexType.get()
 
@@ -119,7 +137,7 @@ def _reference(given: tuple[ir.Value, ...], causal: bool, scale: float) -> ir.Va
             at = [sequence // shared, head * shape_of(queries)[3] + member, query, key]
             zero = constant(0, index)
             at = [zero if n == 1 else each for n, each in zip(shape_of(mask), at, strict=True)]
-            found = found + tensor.extract(mask, at)
+            found = with_mask(found, tensor.extract(mask, at), replaces=replaces)
         if not causal:
             return found
         seen = arith.cmpi(arith.CmpIPredicate.sle, key, query)

@@ -66,6 +66,7 @@ def dense_sizes_of(call: DenseAttentionCall) -> dict[str, Any] | Reason:
         "dense": True,
         "causal": call.causal,
         "mask": mask,
+        "replaces": call.replaces,
     }
 
 

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from iree.compiler import ir
 from iree.compiler.dialects import arith
 
+from mxc.dialects.dense_attention import LOW
 from mxc.dialects.generic import shape_of
 from mxc.dialects.indexing import (
     dim_of,
@@ -47,12 +48,11 @@ from mxc.passes.rewriting.between_products import (
 )
 from mxc.passes.rewriting.digits import number_of, simplified
 from mxc.passes.rewriting.float_trees import inputs_of, number_in, plain
+from mxc.passes.rewriting.starts import is_neutral
 
 #: The loops.
 N, V, G, T, S, D, M = range(7)
 
-#: A masked score of at most this much has the weight zero beside any other score.
-LOW = -1.0e30
 _COLLAPSE = "tensor.collapse_shape"
 
 
@@ -307,6 +307,8 @@ class _Match:
         inputs = len(op.operands) - len(op.results)
         if isinstance(end, ir.BlockArgument) or end.owner.name not in names:
             raise _Unmatched("its maximum or sum is not one over the keys")
+        if not is_neutral(op.operands[inputs + number], end.owner.name):
+            raise _Unmatched("its maximum or sum starts from something that may change it")
         terms = [each for each in end.owner.operands if each != block.arguments[inputs + number]]
         inner = None
         if len(terms) == 1:

@@ -11,8 +11,8 @@ from mxc.dialects.dequantize import iterators
 from mxc.dialects.indexing import dim_of, indexing_maps
 from mxc.dialects.scalar_nodes import Tree, parts, reads
 from mxc.dialects.scalar_trees import inputs_of
-from mxc.passes.kernels.values import is_zero
 from mxc.passes.rewriting.generics import yielded
+from mxc.passes.rewriting.starts import starts_from_zero
 
 #: Most operations between the two contractions, with all that a mask is computed from.
 _MOST = 512
@@ -26,7 +26,7 @@ def sides_of(op: ir.Operation) -> tuple[int, int] | None:
     """The two operands whose products an operation sums in f32, from zero; else None."""
     if not op.name.startswith("linalg.") or len(op.results) != 1 or len(op.operands) != 3:
         return None
-    if not op.regions or not op.regions[0].blocks or not is_zero(op.operands[2]):
+    if not op.regions or not op.regions[0].blocks:
         return None
     total = yielded(op)
     if isinstance(total, ir.BlockArgument) or total.owner.name != "arith.addf":
@@ -45,7 +45,9 @@ def sides_of(op: ir.Operation) -> tuple[int, int] | None:
         if not isinstance(factor, ir.BlockArgument) or factor.owner != block:
             return None
         numbers.append(factor.arg_number)
-    return (numbers[0], numbers[1]) if sorted(numbers) == [0, 1] else None
+    if sorted(numbers) != [0, 1] or not starts_from_zero(op.operands[2]):
+        return None
+    return numbers[0], numbers[1]
 
 
 def reduced_loop(op: ir.Operation) -> int | None:

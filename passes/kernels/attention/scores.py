@@ -13,6 +13,7 @@ import numpy as np
 from iree.compiler import ir
 from iree.compiler.dialects import arith, math, scf, vector
 
+from mxc.dialects.dense_attention import with_mask
 from mxc.passes.kernels.attention.memory import AttentionBuffers, KeyBlock, QueryRows
 from mxc.passes.kernels.attention.rows import in_all_lanes
 from mxc.passes.kernels.attention.shape import KEY_REGISTERS, CpuAttention
@@ -119,7 +120,7 @@ def _ask_for_values(
 def _added(
     shape: CpuAttention, mask: ir.Value, rows: QueryRows, block: KeyBlock, scores: Scores
 ) -> Scores:
-    """Scores plus the mask, which is not read past the last key."""
+    """Scores with the mask, which is not read past the last key."""
     assert shape.mask is not None
     lanes, registers = shape.lanes, shape.key_registers
     shared, of_heads, of_tokens = shape.mask
@@ -146,7 +147,10 @@ def _added(
         return vector.maskedload(kind, mask, at, inside[register], splat(0.0, f32(), lanes))
 
     return [
-        [score + read(place, register) for register, score in enumerate(row)]
+        [
+            with_mask(score, read(place, register), replaces=shape.replaces)
+            for register, score in enumerate(row)
+        ]
         for place, row in zip(places, scores, strict=True)
     ]
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.passes import test_raise_attention as written
 from tests.passes.test_dense_attention import Case, check, draw, program
 
 #: Sequences of one, whose pieces have waves of their own; prompts, of which a wave may have two
@@ -38,3 +39,24 @@ def test_kernels(case: Case, compiled: Any) -> None:
     assert compiled.seen[0][0].name.endswith("_from_1") == one_tile
     shape = (*given[0].shape[:-1], case.mixed or case.depth)
     check(found.view(np.float32).reshape(shape), case, given)
+
+
+#: Causal attention that a program writes out, with finite numbers for later keys.
+WRITTEN = ("causal", "products_from_constants")
+
+
+@pytest.fixture(scope="module", params=["gfx950", "gfx942"])
+def raised(request: pytest.FixtureRequest, watched: Callable[..., Any]) -> Any:
+    forms = [written.function(name, written.FORMS[name]) for name in WRITTEN]
+    return watched("".join(forms), target=request.param)
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_attention_that_is_written_out(name: str, raised: Any) -> None:
+    form = written.FORMS[name]
+    given = written.draw(form)
+    (found,) = raised.call(name, *given, kernels=2)
+    assert all(kernel.name.startswith("mxc_attention") for kernel, _ in raised.seen)
+    wanted = written.expected(form, given)
+    found = found.view(np.float32).reshape(wanted.shape)
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)

@@ -1,0 +1,219 @@
+"""Masks of attention: the causal one, which kernels skip keys for, and one tensor of the others.
+
+A causal mask is an option of a kernel only if its keys have the weight zero in every row. With -inf
+they have it. With a number that is only very low they have it beside a score of the row that no
+mask hides, so each row must have one: another mask that is known at run time may hide all scores of
+a row, whose weights are then of all keys.
+
+Where a mask chooses scores, those that it hides count for nothing, also if they are NaN: then a
+number of at most LOW in the tensor is the score itself, and others are added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+from iree.compiler import ir
+from iree.compiler.dialects import arith
+from numpy.typing import NDArray
+
+from mxc.dialects.decoded_formats import CodeTable, variables
+from mxc.dialects.dense_attention import LOW
+from mxc.dialects.generic import constant, generic, loop_index
+from mxc.dialects.indexing import dim_of, trace
+from mxc.dialects.pages import to_f32
+from mxc.dialects.reasons import Reason
+from mxc.dialects.scalar_nodes import (
+    AffineIndex,
+    Apply,
+    Literal,
+    TensorElement,
+    Tree,
+    loops_of,
+    parts,
+    reads,
+)
+from mxc.dialects.scalar_trees import tree_of
+from mxc.dialects.sizes import Size, product, split
+from mxc.passes.kernels.reshapes import reshape
+from mxc.passes.rewriting.attention_forms import G, Masked, N, S, T, V
+from mxc.passes.rewriting.digits import simplified, split_digits
+
+#: Most elements of a mask that is evaluated, and most nodes of its tree.
+_MOST_PLACES, _MOST_NODES = 1 << 24, 1 << 10
+_LETTERS = "nvgtsdm"
+
+Mask = Tree | Masked
+
+
+@dataclass(frozen=True)
+class _Hidden:
+    """Which keys [T, S] a mask hides from queries, and whether by -inf."""
+
+    keys: NDArray[np.bool_]
+    by_infinity: bool
+
+
+def without_causal(masks: Sequence[Mask], ranges: Sequence[int | None]) -> tuple[bool, list[Mask]]:
+    """Whether attention is causal, and the masks, from the outside to the scores, that are left."""
+    known = [_hidden(mask, ranges) for mask in masks]
+    causal, left = False, []
+    for number, (mask, hidden) in enumerate(zip(masks, known, strict=True)):
+        if hidden is None:
+            left.append(mask)
+        elif np.array_equal(hidden.keys, np.triu(np.ones_like(hidden.keys), 1)):
+            skipped = _are_weightless(hidden, masks[:number]) or _each_row_has_a_key(known)
+            causal |= skipped
+            left += [] if skipped else [mask]
+        elif hidden.keys.any():
+            left.append(mask)
+    return causal, left
+
+
+def _are_weightless(hidden: _Hidden, outer: Sequence[Mask]) -> bool:
+    """Whether hidden keys have the score -inf, whatever the masks outside of theirs are."""
+    chosen = [mask.score for mask in outer if isinstance(mask, Masked)]
+    return hidden.by_infinity and all(score == -inf for score in chosen)
+
+
+def _each_row_has_a_key(masks: Sequence[_Hidden | None]) -> bool:
+    """Whether all masks are known, and each query has a key that none hides."""
+    keys = [mask.keys for mask in masks if mask is not None]
+    return len(keys) == len(masks) and not np.logical_or.reduce(keys).all(axis=1).any()
+
+
+def _hidden(mask: Mask, ranges: Sequence[int | None]) -> _Hidden | None:
+    """What a mask hides, where the numbers of queries and keys decide it alone; else None."""
+    tokens, keys = ranges[T], ranges[S]
+    if tokens is None or keys is None or tokens * keys > _MOST_PLACES:
+        return None
+    tree = _computed(mask.condition if isinstance(mask, Masked) else mask, ranges)
+    both = [ir.AffineDimExpr.get(loop) for loop in (T, S)]
+    if any(True for _ in reads(tree)) or not set(variables(tree)) <= set(both):
+        return None
+    numbers = np.arange(max(tokens, keys)).astype(np.uint64)
+    places = {both[0]: numbers[:tokens, None, None], both[1]: numbers[None, None, :keys]}
+    values = CodeTable({}, places).of(tree)
+    if values is None:
+        return None
+    values = np.broadcast_to(values, (tokens, 1, keys))[:, 0]
+    if isinstance(mask, Masked):
+        return _Hidden(np.asarray((values != 0) == mask.where), mask.score == -inf)
+    low = np.asarray(values <= LOW)
+    if not (low | (values == 0)).all():
+        return None
+    return _Hidden(low, bool((values[low] == -inf).all()))
+
+
+def _computed(tree: Tree, ranges: Sequence[int | None]) -> Tree:
+    """A tree of which reads are computed further, as far as operations are elementwise."""
+    left = iter(range(_MOST_NODES))
+    if isinstance(tree, TensorElement):
+        at = [simplified(index, ranges) for index in tree.at]
+        return tree_of(tree.value, at, ranges, lambda value: next(left, None) is not None)
+    if isinstance(tree, Apply):
+        return Apply(tree.op, tuple(_computed(each, ranges) for each in tree.inputs))
+    return tree
+
+
+def mask_tensor(
+    masks: Sequence[Mask],
+    ranges: Sequence[int | None],
+    sizes: dict[int, Size],
+    lead: tuple[list[int], list[int]],
+) -> ir.Value | Reason:
+    """What masks, from the outside to the scores, make of a score of zero: f32 [sequences, heads,
+    T, S], where sizes in which they do not differ are 1. `lead`: the loops of sequences and of
+    heads."""
+    trees = [mask.condition if isinstance(mask, Masked) else mask for mask in masks]
+    f32 = ir.F32Type.get()
+    inputs: dict[TensorElement, tuple[ir.Value, list[int]]] = {}
+    for read in (read for tree in trees for read in reads(tree)):
+        found = split_digits(*trace(read.value, read.at, ranges), ranges)
+        if found is None or not set(found[1]) <= {N, V, G, T, S}:
+            return Reason("its mask is read in a way that is not followed")
+        inputs[read] = found
+    used = {digit for _, digits in inputs.values() for digit in digits} | {S}
+    used |= {loop for tree in trees for index in variables(tree) for loop in loops_of([index])}
+    for group in lead:
+        # All digits up to the last that is used.
+        used |= {digit for at, digit in enumerate(group) if used & set(group[at:])}
+    used |= set(lead[1]) if used & set(lead[1]) else set()
+    digits = [digit for digit in (N, V, G, T, S) if digit in used and ranges[digit] != 1]
+    output = " ".join(_LETTERS[digit] for digit in digits)
+    extents = {digit: n if (n := ranges[digit]) is not None else sizes[digit] for digit in digits}
+    if not all(map(_can_emit, trees)):
+        return Reason("its mask is computed in a way that is not followed")
+
+    def body(*scalars: ir.Value) -> ir.Value:
+        known = dict(zip(inputs, scalars, strict=True))
+        score = None
+        for mask, tree in list(zip(masks, trees, strict=True))[::-1]:
+            value = _emitted(tree, known, output)
+            if isinstance(mask, Masked):
+                low = constant(mask.score, f32)
+                score = constant(0.0, f32) if score is None else score
+                score = arith.select(value, *((low, score) if mask.where else (score, low)))
+            else:
+                score = to_f32(value) if score is None else score + to_f32(value)
+        return score
+
+    found = generic(
+        [(value, " ".join(_LETTERS[d] for d in own)) for value, own in inputs.values()],
+        output,
+        f32,
+        body,
+        sizes={_LETTERS[digit]: size for digit, size in extents.items()},
+    )
+    whole = [
+        product([extents[digit] for digit in group if digit in extents])
+        for group in (*lead, [T], [S])
+    ]
+    return reshape(found, *split(whole))
+
+
+def _can_emit(tree: Tree) -> bool:
+    return isinstance(tree, Apply | TensorElement | Literal | AffineIndex) and all(
+        map(_can_emit, parts(tree))
+    )
+
+
+def _emitted(tree: Tree, known: Mapping[TensorElement, ir.Value], output: str) -> ir.Value:
+    """The scalar of a tree, in the body of a generic operation with these loops."""
+    if isinstance(tree, TensorElement):
+        return known[tree]
+    if isinstance(tree, Literal):
+        return constant(tree.number, tree.type)
+    if isinstance(tree, AffineIndex):
+        found = _index(tree.at, output)
+        same = isinstance(tree.type, ir.IndexType)
+        return found if same else arith.index_cast(tree.type, found)
+    assert isinstance(tree, Apply)
+    inputs = [_emitted(each, known, output) for each in tree.inputs]
+    copy = tree.op.clone()
+    for number, value in enumerate(inputs):
+        copy.operands[number] = value
+    return copy.results[0]
+
+
+def _index(index: ir.AffineExpr, output: str) -> ir.Value:
+    """An affine expression of loops, of type index."""
+    loop = dim_of(index)
+    if loop is not None:
+        letter = _LETTERS[loop]
+        return loop_index(output, letter) if letter in output else _place(0)
+    if isinstance(index, ir.AffineConstantExpr):
+        return _place(index.value)
+    left, right = (_index(each.maybe_downcast(), output) for each in (index.lhs, index.rhs))
+    if isinstance(index, ir.AffineAddExpr):
+        return left + right
+    if isinstance(index, ir.AffineMulExpr):
+        return left * right
+    return left // right if isinstance(index, ir.AffineFloorDivExpr) else left % right
+
+
+def _place(number: int) -> ir.Value:
+    return constant(number, ir.IndexType.get())
