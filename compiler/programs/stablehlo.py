@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from iree.compiler import ir
 from iree.compiler.dialects import cf, tensor
 
@@ -28,6 +30,12 @@ _MOVES = frozenset(
     f"stablehlo.{name}" for name in ("broadcast_in_dim", "reshape", "slice", "transpose")
 )
 _CONVERT, _BARRIER = "stablehlo.convert", "stablehlo.optimization_barrier"
+#: How a product is computed; the part of it that says in which types.
+_ALGORITHM = "algorithm"
+_TYPES = re.compile(
+    r"lhs_precision_type = (\w+), rhs_precision_type = (\w+), accumulation_type = (\w+), "
+    r"lhs_component_count = 1, rhs_component_count = 1, num_primitive_operations = 1"
+)
 #: The custom call by which JAX checks sizes that come with the call.
 _ASSERTION = "shape_assertion"
 
@@ -44,6 +52,9 @@ def lower_stablehlo(module: ir.Module) -> None:
             # JAX leaves some of those that only @main reads public.
             op.attributes["sym_visibility"] = ir.StringAttr.get("private")
     _keep_signs(module)
+    for op in list(walk(module.operation)):
+        if _ALGORITHM in op.attributes and _is_plain(op):
+            del op.attributes[_ALGORITHM]
     try:
         run(_LOWER, module)
     except PassError as error:
@@ -59,6 +70,13 @@ def lower_stablehlo(module: ir.Module) -> None:
             for result, value in zip(op.results, op.operands, strict=True):
                 result.replace_all_uses_with(value)
             op.erase()
+
+
+def _is_plain(op: ir.Operation) -> bool:
+    """Whether a product is to be computed in the types that its operands and its result have."""
+    types = [str(v.type.element_type) for v in (*op.operands, *op.results)]
+    found = _TYPES.search(str(op.attributes[_ALGORITHM]))
+    return found is not None and list(found.groups()) == types
 
 
 def _keep_signs(module: ir.Module) -> None:

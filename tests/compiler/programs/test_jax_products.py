@@ -50,6 +50,17 @@ def in_f32(x: Any) -> Any:
     return jax.lax.dot(x, w, preferred_element_type=jnp.float32)
 
 
+def by_algorithm(x: Any) -> Any:
+    """The same, as attention of JAX says it."""
+    w = DENSE.T.astype(jnp.bfloat16)
+    return jax.lax.dot(
+        x,
+        w,
+        precision=jax.lax.DotAlgorithmPreset.BF16_BF16_F32,
+        preferred_element_type=jnp.float32,
+    )
+
+
 def integers(x: Any, w: Any) -> Any:
     """A product of integers, which JAX gives to the product as they are."""
     return jax.lax.dot_general(x, w, (((1,), (1,)), ((), ())), preferred_element_type=jnp.int32)
@@ -72,6 +83,7 @@ PRODUCTS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "floats_by_bytes": (lambda x: x @ UNSIGNED.T.astype(jnp.float32), (FLOATS,)),
     "bytes_by_packed": (lambda x: x.astype(jnp.float32) @ packed().T, (BYTES,)),
     "truth_by_packed": (lambda x: x.astype(jnp.float32) @ packed().T, (TRUTH,)),
+    "bf16_in_f32": (lambda x: by_algorithm(x.astype(jnp.bfloat16)), (BYTES,)),
     "words": (lambda x: x.astype(jnp.float32) @ DENSE.T, (WORDS,)),
     "einsum": (lambda x: jnp.einsum("mk,nk->nm", x.astype(jnp.float32), DENSE), (BYTES,)),
     "integers": (lambda x: integers(x, UNSIGNED), (BYTES,)),
