@@ -3,7 +3,7 @@
 Sources: transformers' models/ernie4_5 and models/ernie4_5_moe (5.23).
 """
 
-from mxc.compiler.models.architectures.family import decoder, mlp, self_attention
+from mxc.compiler.models.architectures.family import decoder, gate, mlp, self_attention
 from mxc.compiler.models.blocks.mixture import Mixture, SharedExpert
 from mxc.compiler.models.blocks.rope import read_rope
 from mxc.compiler.models.blocks.routing import Routing
@@ -32,6 +32,7 @@ def ernie4_5_moe(c: ConfigFields) -> Decoder:
         shared=SharedExpert(mlp=mlp(c, width_field=width, count=shared), name="shared_experts")
         if shared
         else None,
+        activation=gate(c, "hidden_act", "silu"),
         count_field="moe_num_experts",
         width_field=width,
     )

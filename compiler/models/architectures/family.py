@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from mxc.compiler.models.blocks.attention_residuals import AttentionResiduals
-from mxc.compiler.models.blocks.gates import GATES, PLAIN, SITU, Activation, Situ
+from mxc.compiler.models.blocks.gates import GATES, PLAIN, SITU, Activation, Plain, Situ
 from mxc.compiler.models.blocks.layer_inputs import LayerInputs
 from mxc.compiler.models.blocks.linear_attention import LINEAR
 from mxc.compiler.models.blocks.mlp import Mlp
@@ -108,6 +108,11 @@ def gate(c: ConfigFields, field: str, default: str) -> Activation:
     )
 
 
+def plain(c: ConfigFields, field: str = "hidden_act", default: str = "silu") -> Plain:
+    """Read the activation without a gate that the field `field` names."""
+    return PLAIN[c.known(field, tuple(PLAIN), default)]
+
+
 def layer_kinds(c: ConfigFields, *, period: int) -> tuple[str, ...]:
     """Return SLIDING or FULL for each layer: `layer_types`, or every `period`-th layer is full.
 
@@ -163,7 +168,7 @@ def layer_inputs(c: ConfigFields, layers: int, width: int, activation: str) -> L
         hidden=c.size("hidden_size"),
         layers=layers,
         width=c.size(name, width),
-        activation=PLAIN[c.known("hidden_activation", tuple(PLAIN), activation)],
+        activation=plain(c, "hidden_activation", activation),
     )
 
 
