@@ -127,8 +127,9 @@ def _shape(decoder: Decoder, config: Mapping[str, Any], architecture: str) -> di
         "vocab_size": decoder.vocab_size,
         "attention.head_count": heads.heads,
         "attention.head_count_kv": heads.row.heads,
-        "attention.key_length": heads.row.depth,
-        "attention.value_length": heads.row.depth,
+        # Rows of the cache may be wider than heads.
+        "attention.key_length": heads.rope_depth,
+        "attention.value_length": heads.rope_depth,
         f"attention.{norm}_epsilon": decoder.norm.epsilon,
         "rope.dimension_count": _main_rope(decoder).span(heads.rope_depth),
     }

@@ -89,3 +89,18 @@ def test_gguf() -> None:
         transformers_config(written | {"phi3.rope.dimension_count": 5}, _TENSORS, "m.gguf")
     with pytest.raises(CheckpointError, match=said.replace("m.gguf", "model")):
         say(stated(ODD["phi3"]), _TENSORS, "model")
+
+
+@pytest.mark.parametrize(
+    ("config", "depth"),
+    [
+        (t.LlamaConfig(**_SMALL | {"hidden_size": 96}), 24),
+        (t.Phi3Config(**_SMALL | {"hidden_size": 96}), 24),
+        (t.Qwen3Config(**_SMALL, head_dim=40), 40),
+    ],
+)
+def test_gguf_has_the_size_of_heads_not_of_their_rows_in_the_cache(config: Any, depth: int) -> None:
+    written = say(stated(config), _TENSORS, "model").metadata
+    kind = written["general.architecture"]
+    keys = ("attention.key_length", "attention.value_length", "rope.dimension_count")
+    assert [written[f"{kind}.{key}"] for key in keys] == 3 * [depth]
