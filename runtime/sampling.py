@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxc.errors import RequestError
+from mxc.runtime.option_checks import number, whole_number
 
 #: Bits of a float64 below the exponent and the six highest bits of the mantissa.
 _LOW_BITS = 46
@@ -33,18 +34,14 @@ class Sampler:
         them; at least 1. top_p: keep the most likely tokens that together reach this probability;
         0 to 1. min_p: keep tokens whose probability is at least this fraction of the highest; 0
         to 1. None keeps all. seed: 0 or above; None takes a random seed. Raises RequestError for
-        values outside of these ranges.
+        values of other types or outside of these ranges.
         """
-        _within("temperature", temperature, 0.0, None)
-        _within("top-p", top_p, 0.0, 1.0)
-        _within("min-p", min_p, 0.0, 1.0)
-        _within("top-k", top_k, 1, None)
-        _within("seed", seed, 0, None)
-        self.temperature = float(temperature)
-        self.top_k = top_k
-        self.top_p = top_p
-        self.min_p = min_p
-        self._random = np.random.default_rng(seed)
+        self.temperature = number("temperature", temperature, 0.0)
+        self.top_k = None if top_k is None else whole_number("top-k", top_k, 1)
+        self.top_p = None if top_p is None else number("top-p", top_p, 0.0, 1.0)
+        self.min_p = None if min_p is None else number("min-p", min_p, 0.0, 1.0)
+        start = None if seed is None else whole_number("seed", seed, 0)
+        self._random = np.random.default_rng(start)
 
     def __call__(self, logits: NDArray[np.float32]) -> int:
         """Draw the next token from `logits`, [vocab_size] or [1, vocab_size]."""
@@ -109,15 +106,6 @@ def _likeliest_together(weights: NDArray[np.float64], share: float) -> NDArray[n
     if border == greatest:
         below[-1] = False  # the greatest always stays
     return np.sort(np.concatenate([found[~below], np.flatnonzero(groups > border)]))
-
-
-def _within(name: str, value: float | None, low: float, high: float | None) -> None:
-    if value is None:
-        return
-    if not value >= low or (high is not None and value > high) or value == float("inf"):
-        wanted = f"at least {low:g}" if high is None else f"{low:g} to {high:g}"
-        wanted += " and finite" if value == float("inf") and high is None else ""
-        raise RequestError(f"{name} must be {wanted}, got {value}")
 
 
 def _likeliest(row: NDArray[np.float32]) -> int:

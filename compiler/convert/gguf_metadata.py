@@ -127,10 +127,11 @@ def _shape(decoder: Decoder, config: Mapping[str, Any], architecture: str) -> di
         "vocab_size": decoder.vocab_size,
         "attention.head_count": heads.heads,
         "attention.head_count_kv": heads.row.heads,
-        "attention.key_length": heads.row.depth,
-        "attention.value_length": heads.row.depth,
+        # Rows of the cache may be wider than heads.
+        "attention.key_length": heads.rope_depth,
+        "attention.value_length": heads.rope_depth,
         f"attention.{norm}_epsilon": decoder.norm.epsilon,
-        "rope.dimension_count": _main_rope(decoder).rotated(heads.rope_depth),
+        "rope.dimension_count": _main_rope(decoder).span(heads.rope_depth),
     }
 
 
@@ -282,8 +283,8 @@ def _same_rotation(first: Rope, second: Rope, depth: int) -> bool:
             return scaling.original_max_position_embeddings
         return 0
 
-    dims = first.rotated(depth)
-    if (dims, first.interleaved) != (second.rotated(depth), second.interleaved):
+    dims = first.span(depth)
+    if (dims, first.interleaved) != (second.span(depth), second.interleaved):
         return False
     if context(first) != context(second):
         return False

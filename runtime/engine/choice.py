@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mxc.errors import RequestError
 from mxc.runtime.engine.request import Grammar, SampledToken, Sampling
+from mxc.runtime.option_checks import number, whole, whole_number
 from mxc.runtime.sampling import Sampler
 
 
@@ -22,14 +26,13 @@ class Choice:
         self._sampler = Sampler(
             sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p, sampling.seed
         )
-        outside = [token for token in sampling.logit_bias if not 0 <= token < vocabulary]
-        if outside:
-            raise RequestError(
-                f"logit_bias names token {outside[0]}, which is outside of the vocabulary, "
-                f"0 to {vocabulary - 1}"
-            )
-        self._biased = np.array(list(sampling.logit_bias), np.int64)
-        self._bias = np.array(list(sampling.logit_bias.values()), np.float32)
+        for name in ("presence_penalty", "frequency_penalty"):
+            number(name, getattr(sampling, name))
+        if sampling.top_logprobs is not None:
+            whole_number("logprobs", sampling.top_logprobs, 0)
+        biases = _biases(sampling.logit_bias, vocabulary)
+        self._biased = np.array(list(biases), np.int64)
+        self._bias = np.array(list(biases.values()), np.float32)
         self._counts: Counter[int] = Counter()
         #: Whether the grammar's text is complete.
         self.complete = False
@@ -66,6 +69,28 @@ class Choice:
             times = np.array(list(self._counts.values()), np.float32)
             row[tokens] -= asked.presence_penalty + asked.frequency_penalty * times
         return row
+
+
+def _biases(given: Any, vocabulary: int) -> dict[int, float]:
+    """Check amounts by token; minus infinity excludes a token.
+
+    Raises RequestError for another key than a token, and another value than a number.
+    """
+    if not isinstance(given, Mapping):
+        raise RequestError(f"logit_bias must be amounts by token, got {given!r}")
+    found = {}
+    for key, amount in given.items():
+        token = whole(key)
+        if token is None:
+            raise RequestError(f"logit_bias must have token numbers as keys, got {key!r}")
+        if not 0 <= token < vocabulary:
+            raise RequestError(
+                f"logit_bias names token {token}, which is outside of the vocabulary, "
+                f"0 to {vocabulary - 1}"
+            )
+        excluded = isinstance(amount, float | np.floating) and amount == -math.inf
+        found[token] = amount if excluded else number(f"logit_bias of token {token}", amount)
+    return found
 
 
 def _with_logprobs(logits: NDArray[np.float32], token: int, top: int) -> SampledToken:

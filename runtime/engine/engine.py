@@ -21,6 +21,7 @@ from mxc.runtime.engine.choice import Choice
 from mxc.runtime.engine.job import Job, step_plan
 from mxc.runtime.engine.request import CANCELLED, ERROR, LENGTH, STOP, Outcome, Request
 from mxc.runtime.engine.schedule import PageLimits, RequestWork, StepLimits, schedule
+from mxc.runtime.option_checks import whole, whole_number
 from mxc.runtime.page_store import PageStore, SequencePages, StoreCounts
 from mxc.runtime.pages import next_key, page_keys
 from mxc.runtime.steps import StepModel
@@ -156,15 +157,15 @@ class Engine:
         prompt, vocabulary = list(request.prompt), self.model.vocabulary
         if not prompt:
             raise RequestError("the prompt has no token; there is nothing to continue")
+        other = next((token for token in prompt if whole(token) is None), None)
+        if other is not None:
+            raise RequestError(f"wanted whole numbers as tokens of the prompt, found {other!r}")
         outside = next((token for token in prompt if not 0 <= token < vocabulary), None)
         if outside is not None:
             raise RequestError(
                 f"token {outside} of the prompt is outside of the vocabulary, 0 to {vocabulary - 1}"
             )
-        if request.max_tokens < 1:
-            raise RequestError(
-                f"the number of new tokens must be at least 1, got {request.max_tokens}"
-            )
+        whole_number("the number of new tokens", request.max_tokens, 1)
         # The last token is never fed.
         if len(prompt) + request.max_tokens - 1 > self.longest:
             raise RequestError(
@@ -322,7 +323,7 @@ class Engine:
             return
         if reason is None and (drawn.token in request.ends or job.choice.complete):
             reason = STOP
-        if reason is None and job.generated == request.max_tokens:
+        if reason is None and job.generated >= request.max_tokens:
             reason = LENGTH
         if reason is not None:
             self._end(job, reason)

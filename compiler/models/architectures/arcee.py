@@ -3,8 +3,7 @@
 Source: transformers' models/arcee (5.23).
 """
 
-from mxc.compiler.models.architectures.family import decoder, self_attention
-from mxc.compiler.models.blocks.gates import PLAIN
+from mxc.compiler.models.architectures.family import decoder, plain, self_attention
 from mxc.compiler.models.blocks.mlp import FeedForward
 from mxc.compiler.models.configs.fields import ConfigFields
 from mxc.compiler.models.decoder import Decoder, Layer
@@ -20,7 +19,7 @@ def arcee(c: ConfigFields) -> Decoder:
         mlp=FeedForward(
             hidden=c.size("hidden_size"),
             width=c.size("intermediate_size"),
-            activation=PLAIN[c.known("hidden_act", tuple(PLAIN), "relu2")],
+            activation=plain(c, default="relu2"),
             bias=c.flag("mlp_bias", False),
         ),
     )

@@ -3,8 +3,9 @@
 Source: transformers' models/dots1 (5.23).
 """
 
-from mxc.compiler.models.architectures.family import decoder, mlp, self_attention, windows
+from mxc.compiler.models.architectures.family import decoder, mlp, self_attention
 from mxc.compiler.models.architectures.glm4_moe import dense_layers, sigmoid_experts
+from mxc.compiler.models.blocks.rope import FULL, SLIDING
 from mxc.compiler.models.configs.fields import ConfigFields
 from mxc.compiler.models.decoder import Decoder, Layer
 
@@ -15,7 +16,8 @@ def dots1(c: ConfigFields) -> Decoder:
     # "noaux_tc" is sigmoid scores with a bias, as vLLM reads configs of the same makers.
     c.known("scoring_func", ("sigmoid", "noaux_tc"), "sigmoid")
     c.known("moe_layer_freq", (1,), 1)
-    c.inert("ep_size", "seq_aux", "aux_loss_alpha")
+    # transformers does not read the last one here.
+    c.inert("ep_size", "seq_aux", "aux_loss_alpha", "use_sliding_window")
     c = c.completed({"norm_topk_prob": False})
     bias, dense, experts = c.flag("attention_bias", False), mlp(c), sigmoid_experts(c)
     layers = [
@@ -30,6 +32,25 @@ def dots1(c: ConfigFields) -> Decoder:
             ),
             mlp=dense if number < dense_layers(c, 0) else experts,
         )
-        for number, window in enumerate(windows(c))
+        for number, window in enumerate(_windows(c))
     ]
     return decoder(c, "dots1", layers)
+
+
+def _windows(c: ConfigFields) -> list[int | None]:
+    """Read the window of every layer; None for full layers.
+
+    Unlike in Qwen2, whose fields these are, layers from `max_window_layers` on slide wherever there
+    is a window, and `layer_types` may name others.
+    """
+    count, types, name = c.size("num_hidden_layers"), c.raw("layer_types"), "max_window_layers"
+    first = 0 if c.raw(name) == 0 else c.size(name, 62)
+    width = None if c.is_null("sliding_window") else c.size("sliding_window", 4096)
+    if types is None:
+        return [width if number >= first else None for number in range(count)]
+    kinds = (FULL,) if width is None else (FULL, SLIDING)
+    if not isinstance(types, list) or len(types) != count or not {*types} <= {*kinds}:
+        without = " (sliding_window is null)" if width is None else ""
+        wanted = f"a list of {count} times {' or '.join(kinds)}{without}"
+        raise c.refuse("layer_types", wanted, types)
+    return [width if kind == SLIDING else None for kind in types]

@@ -3,7 +3,7 @@
 Sources: transformers' models/ernie4_5 and models/ernie4_5_moe (5.23).
 """
 
-from mxc.compiler.models.architectures.family import decoder, mlp, self_attention
+from mxc.compiler.models.architectures.family import decoder, gate, mlp, self_attention
 from mxc.compiler.models.blocks.mixture import Mixture, SharedExpert
 from mxc.compiler.models.blocks.rope import read_rope
 from mxc.compiler.models.blocks.routing import Routing
@@ -28,15 +28,19 @@ def ernie4_5_moe(c: ConfigFields) -> Decoder:
         width=c.size(width),
         experts=c.one_of("moe_num_experts", "num_experts"),
         choices=c.one_of("moe_k", "num_experts_per_tok"),
-        routing=Routing(correction="moe_statics.e_score_correction_bias", correction_is_row=True),
+        routing=Routing(
+            correction="moe_statics.e_score_correction_bias",
+            correction_is_row=True,
+            # The shares of experts that only their bias chose may add up to less.
+            least=c.number("moe_norm_min", 1e-12),
+        ),
         shared=SharedExpert(mlp=mlp(c, width_field=width, count=shared), name="shared_experts")
         if shared
         else None,
+        activation=gate(c, "hidden_act", "silu"),
         count_field="moe_num_experts",
         width_field=width,
     )
-    # A lower bound of the sum of the shares, which a softmax always exceeds.
-    c.number("moe_norm_min", 1e-12)
     first, last = c.raw("moe_layer_start_index"), c.raw("moe_layer_end_index")
     first, last = (1 if first is None else first), (count - 1 if last in (None, -1) else last)
     step, dense = c.size("moe_layer_interval", 1), mlp(c, bias=bias)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from mxc.compiler.models.blocks.attention_residuals import AttentionResiduals
-from mxc.compiler.models.blocks.gates import GATES, PLAIN, SITU, Activation, Situ
+from mxc.compiler.models.blocks.gates import GATES, PLAIN, SITU, Activation, Plain, Situ
 from mxc.compiler.models.blocks.layer_inputs import LayerInputs
 from mxc.compiler.models.blocks.linear_attention import LINEAR
 from mxc.compiler.models.blocks.mlp import Mlp
@@ -14,6 +14,7 @@ from mxc.compiler.models.blocks.norms import Norm
 from mxc.compiler.models.blocks.rope import FULL, SLIDING, Rope, read_rope
 from mxc.compiler.models.blocks.self_attention import QKNorm, SelfAttention, Temperature
 from mxc.compiler.models.configs.fields import ConfigFields
+from mxc.compiler.models.configs.yarn import YarnScaling
 from mxc.compiler.models.decoder import Decoder, Layer
 from mxc.dialects.attention import Reach
 
@@ -53,12 +54,20 @@ def self_attention(
     size = c.size("head_dim", hidden // heads if depth is None else depth)
     if size % 2:
         raise c.refuse("head_dim", "an even number (rotary pairs)", size)
+    rope = read_rope(c, theta=theta) if rope == "config" else rope
+    if rope is not None and rope.rotated(size) == 0:
+        wanted = f"a part that has an element of a head, of {size}"
+        raise c.refuse("partial_rotary_factor", wanted, rope.fraction)
+    if rope is not None and rope.span(size) % 2 and isinstance(rope.scaling, YarnScaling):
+        # transformers has another number of frequencies and of factors then, and fails.
+        wanted = f"an even number of rotated elements of a head, of {size}, with yarn"
+        raise c.refuse("partial_rotary_factor", wanted, f"{rope.span(size)} ({rope.fraction})")
     return SelfAttention(
         hidden=hidden,
         heads=heads,
         shared=count,
         depth=size,
-        rope=read_rope(c, theta=theta) if rope == "config" else rope,
+        rope=rope,
         input_bias=input_bias,
         output_bias=output_bias,
         fused=fused,
@@ -106,6 +115,11 @@ def gate(c: ConfigFields, field: str, default: str) -> Activation:
         beta=c.number("activation_situ_beta"),
         linear_beta=None if c.raw(linear) is None else c.number(linear),
     )
+
+
+def plain(c: ConfigFields, field: str = "hidden_act", default: str = "silu") -> Plain:
+    """Read the activation without a gate that the field `field` names."""
+    return PLAIN[c.known(field, tuple(PLAIN), default)]
 
 
 def layer_kinds(c: ConfigFields, *, period: int) -> tuple[str, ...]:
@@ -163,7 +177,7 @@ def layer_inputs(c: ConfigFields, layers: int, width: int, activation: str) -> L
         hidden=c.size("hidden_size"),
         layers=layers,
         width=c.size(name, width),
-        activation=PLAIN[c.known("hidden_activation", tuple(PLAIN), activation)],
+        activation=plain(c, "hidden_activation", activation),
     )
 
 

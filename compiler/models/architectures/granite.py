@@ -6,7 +6,7 @@ Sources: transformers' models/granite and models/granitemoe (5.23).
 
 from dataclasses import replace
 
-from mxc.compiler.models.architectures.family import decoder, mlp, self_attention
+from mxc.compiler.models.architectures.family import decoder, gate, mlp, self_attention
 from mxc.compiler.models.blocks.expert_tensors import ExpertTensors
 from mxc.compiler.models.blocks.mixture import Mixture
 from mxc.compiler.models.blocks.mlp import Mlp
@@ -28,7 +28,6 @@ def granite(c: ConfigFields) -> Decoder:
 
 def granite_moe(c: ConfigFields) -> Decoder:
     """The model of a config with experts in every layer, routed by a softmax over the chosen."""
-    c.known("hidden_act", ("silu",), "silu")
     return replace(scaled(c, "granitemoe", experts(c), MIXTURE), aliases=NAMES)
 
 
@@ -41,6 +40,7 @@ def experts(c: ConfigFields) -> Mixture:
         choices=c.size("num_experts_per_tok"),
         router="router.layer",
         tensors=ExpertTensors(stacked=True),
+        activation=gate(c, "hidden_act", "silu"),
     )
 
 

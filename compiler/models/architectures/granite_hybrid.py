@@ -6,7 +6,7 @@ Source: transformers' models/granitemoehybrid (5.23).
 from dataclasses import replace
 from math import inf
 
-from mxc.compiler.models.architectures.family import hybrid_kinds, mlp
+from mxc.compiler.models.architectures.family import hybrid_kinds, mlp, plain
 from mxc.compiler.models.architectures.granite import MIXTURE, NAMES, experts, scaled
 from mxc.compiler.models.blocks.linear_attention import LINEAR
 from mxc.compiler.models.blocks.mamba2 import Mamba2
@@ -71,4 +71,5 @@ def _mamba(c: ConfigFields) -> Mamba2:
         size=c.size("mamba_d_state", 256),
         width=c.size("mamba_d_conv", 4),
         bias=c.flag("mamba_conv_bias", True),
+        convolved=plain(c),
     )

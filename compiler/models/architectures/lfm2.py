@@ -77,6 +77,8 @@ def _hybrid(c: ConfigFields, name: str, each_mlp: Sequence[Mlp | Mixture]) -> De
 
 def _known(c: ConfigFields) -> None:
     """Check fields that must have the architecture's fixed values; skip those of training."""
+    # transformers computes SiLU whatever a config says.
+    c.known("hidden_act", ("silu",), "silu")
     c.known("conv_bias", (False,), False)
     c.known("use_pos_enc", (True,), True)
     c.known("block_use_swiglu", (True,), True)

@@ -6,7 +6,7 @@ position. The input of an expert is multiplied by its share. Source: transformer
 (5.23).
 """
 
-from mxc.compiler.models.architectures.family import decoder, mlp, self_attention
+from mxc.compiler.models.architectures.family import decoder, gate, mlp, self_attention
 from mxc.compiler.models.architectures.smollm3 import rotated
 from mxc.compiler.models.blocks.expert_tensors import ExpertTensors
 from mxc.compiler.models.blocks.mixture import Mixture, SharedExpert
@@ -70,6 +70,7 @@ def _experts(c: ConfigFields) -> Mixture:
         routing=Routing(scores="sigmoid", normalized=False),
         tensors=ExpertTensors(stacked=True),
         shared=SharedExpert(mlp=mlp(c), name="shared_expert"),
+        activation=gate(c, "hidden_act", "silu"),
         weighs_inputs=True,
     )
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from mxc.compiler.models.architectures.family import decoder, self_attention
 from mxc.compiler.models.blocks.expert_tensors import MIXTRAL, PROJECTIONS, ExpertTensors
 from mxc.compiler.models.blocks.mixture import Mixture
-from mxc.compiler.models.blocks.rope import read_rope
+from mxc.compiler.models.blocks.rope import part_of, read_rope
 from mxc.compiler.models.blocks.routing import Routing
 from mxc.compiler.models.configs.fields import ConfigFields
 from mxc.compiler.models.decoder import Decoder, Layer
@@ -31,7 +31,10 @@ def minimax_m2(c: ConfigFields) -> Decoder:
         routing=Routing(scores="sigmoid", correction="e_score_correction_bias"),
         tensors=ExpertTensors(projections=(MIXTRAL, PROJECTIONS)),
     )
-    rope = read_rope(c, theta=5e6, fraction=rotated / depth)
+    part = part_of(rotated, depth)
+    rope = read_rope(c, theta=5e6, fraction=part)
+    if rope.fraction == rotated / depth:  # as transformers writes it beside rotary_dim
+        rope = replace(rope, fraction=part)
     attention = self_attention(c, depth=depth, rope=rope, qk_norm="all")
     layer = Layer(attention=attention, mlp=experts, mlp_name=MLP)
     made = decoder(c, "minimax_m2", [layer] * c.size("num_hidden_layers"))

@@ -14,6 +14,7 @@ from mxc.compiler.models.architectures.family import (
     decoder,
     hybrid_kinds,
     mlp,
+    plain,
     self_attention,
 )
 from mxc.compiler.models.architectures.qwen_experts import experts, mlps
@@ -79,6 +80,7 @@ def _hybrid(
         width=c.size("linear_conv_kernel_dim"),
         epsilon=epsilon,
         fused=fused,
+        convolved=plain(c),
     )
     if linear.value_heads % linear.key_heads:
         wanted = f"a multiple of linear_num_key_heads = {linear.key_heads}"

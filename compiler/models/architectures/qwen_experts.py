@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mxc.compiler.models.architectures.family import mlp
+from mxc.compiler.models.architectures.family import gate, mlp
 from mxc.compiler.models.blocks.mixture import Mixture, SharedExpert
 from mxc.compiler.models.blocks.mlp import Mlp
 from mxc.compiler.models.blocks.routing import Routing
@@ -22,6 +22,7 @@ def experts(c: ConfigFields, *, normalized: bool, shared: bool = True) -> Mixtur
         choices=c.size("num_experts_per_tok"),
         routing=Routing(normalized=normalized),
         shared=beside,
+        activation=gate(c, "hidden_act", "silu"),
         count_field="num_experts",
         width_field="moe_intermediate_size",
     )

@@ -3,8 +3,7 @@
 Source: transformers' models/starcoder2 (5.23).
 """
 
-from mxc.compiler.models.architectures.family import decoder, self_attention
-from mxc.compiler.models.blocks.gates import PLAIN
+from mxc.compiler.models.architectures.family import decoder, plain, self_attention
 from mxc.compiler.models.blocks.mlp import FeedForward
 from mxc.compiler.models.blocks.norms import Norm
 from mxc.compiler.models.configs.fields import ConfigFields
@@ -29,7 +28,7 @@ def starcoder2(c: ConfigFields) -> Decoder:
         mlp=FeedForward(
             hidden=c.size("hidden_size"),
             width=c.size("intermediate_size"),
-            activation=PLAIN[c.known("hidden_act", tuple(PLAIN), "gelu_pytorch_tanh")],
+            activation=plain(c, default="gelu_pytorch_tanh"),
             bias=bias,
             up="c_fc",
             down="c_proj",

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 
 from iree.compiler import ir
 
+from mxc.compiler.models.blocks.gates import swish
 from mxc.compiler.models.blocks.linear_attention import (
     InputProjections,
     LinearAttention,
     decay_of,
-    silu,
 )
 from mxc.compiler.models.blocks.parameters import CheckpointRows, Dim, Parameter, matrix, vector
 from mxc.compiler.models.blocks.primitives import f32
@@ -83,7 +83,7 @@ class GatedDeltaNet(LinearAttention):
 
     def activation(self, gate: ir.Value) -> ir.Value:
         """silu(gate)."""
-        return silu(gate)
+        return swish(gate)
 
     @property
     def _projections(self) -> tuple[tuple[str, Dim, bool], ...]:

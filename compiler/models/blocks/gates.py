@@ -12,6 +12,8 @@ from mxc.dialects.generic import constant, generic, shape_of
 
 #: activation(gate, up), two f32 scalars.
 Activation = Callable[[ir.Value, ir.Value], ir.Value]
+#: An activation of one f32 scalar.
+Plain = Callable[[ir.Value], ir.Value]
 
 
 def gated(y: ir.Value, activation: Activation) -> ir.Value:
@@ -28,13 +30,18 @@ def combined(gate: ir.Value, up: ir.Value, activation: Activation) -> ir.Value:
 
 def silu(gate: ir.Value, up: ir.Value) -> ir.Value:
     """gate * sigmoid(gate) * up."""
-    return arith.mulf(arith.mulf(gate, sigmoid(gate)), up)
+    return arith.mulf(swish(gate), up)
 
 
 def sigmoid(x: ir.Value) -> ir.Value:
     """1 / (1 + exp(-x)) of an f32 scalar."""
     one = constant(1.0, f32())
     return arith.divf(one, arith.addf(one, math.exp(arith.negf(x))))
+
+
+def swish(x: ir.Value) -> ir.Value:
+    """x * sigmoid(x) of an f32 scalar: SiLU without a gate."""
+    return arith.mulf(x, sigmoid(x))
 
 
 def gelu(gate: ir.Value, up: ir.Value) -> ir.Value:
@@ -98,7 +105,9 @@ GATES: dict[str, Activation] = {
 SITU = "situ"
 
 #: Activations without a gate, by their names in configs.
-PLAIN: dict[str, Callable[[ir.Value], ir.Value]] = {
+PLAIN: dict[str, Plain] = {
+    "silu": swish,
+    "swish": swish,
     "gelu": gelu_erf,
     "gelu_pytorch_tanh": gelu_tanh,
     "gelu_new": gelu_tanh,

@@ -1,7 +1,7 @@
 """Base class of linear attention: a delta rule with decay, after a short convolution.
 
-    q, k, v  = silu(convolution(projections of x)); each head of q and k is normalized to length
-               one, then q is multiplied by K^-1/2
+    q, k, v  = act(convolution(projections of x)), where act is SiLU in all published models; each
+               head of q and k is normalized to length one, then q is multiplied by K^-1/2
     o        = delta rule of q, k, v, a decay and sigmoid(b)
     result   = projection(norm(o) gate)
 
@@ -28,7 +28,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, math
 
 from mxc.compiler.models.blocks.devices import Steps, divided
-from mxc.compiler.models.blocks.gates import sigmoid
+from mxc.compiler.models.blocks.gates import Plain, sigmoid, swish
 from mxc.compiler.models.blocks.norms import Norm
 from mxc.compiler.models.blocks.parameters import CheckpointRows, Dim, FormatOf, Parameter, matrix
 from mxc.compiler.models.blocks.primitives import collapse, expand, f32, parts_of, to_f32
@@ -62,6 +62,7 @@ class LinearAttention(ABC):
 
     H is a multiple of G. `key_depth` and `value_depth`: the head sizes K and V. `width`: number W
     of tokens that the convolution reads. `epsilon`: that of the norm after the delta rule.
+    `convolved`: the activation of what is convolved.
     """
 
     hidden: int
@@ -71,6 +72,7 @@ class LinearAttention(ABC):
     value_depth: int
     width: int
     epsilon: float
+    convolved: Plain = swish
 
     #: Names in checkpoints of the norm after the delta rule, and of the last projection.
     norm_name: ClassVar[str]
@@ -152,7 +154,7 @@ class LinearAttention(ABC):
                 projected.mixed, kernel, States(memory.states[0], *places)
             )
             q, k, v = (
-                _heads(part, count)
+                _heads(part, count, self.convolved)
                 for part, count in zip(
                     parts_of(convolved, self.widths),
                     (self.key_heads, self.key_heads, self.value_heads),
@@ -211,11 +213,6 @@ class LinearAttention(ABC):
         return Norm(epsilon=self.epsilon)
 
 
-def silu(x: ir.Value) -> ir.Value:
-    """x * sigmoid(x) of an f32 scalar."""
-    return arith.mulf(x, sigmoid(x))
-
-
 def decay_of(x: ir.Value, shift: ir.Value, rate: ir.Value) -> ir.Value:
     """exp(-exp(rate) softplus(x + shift)) of scalars: the decay of a state."""
     soft = softplus(arith.addf(x, to_f32(shift)))
@@ -228,10 +225,10 @@ def softplus(x: ir.Value) -> ir.Value:
     return arith.addf(arith.maximumf(x, constant(0.0, f32())), small)
 
 
-def _heads(x: ir.Value, count: int) -> ir.Value:
-    """silu of x [T, N], reshaped to heads [T, count, N / count]."""
+def _heads(x: ir.Value, count: int, activation: Plain) -> ir.Value:
+    """activation(x) of x [T, N], reshaped to heads [T, count, N / count]."""
     rows, width = shape_of(x)
-    x = generic([(x, "m n")], "m n", f32(), silu)
+    x = generic([(x, "m n")], "m n", f32(), activation)
     return expand(x, [[0], [1, 2]], [rows, count, width // count])
 
 

@@ -1,9 +1,9 @@
 """Mamba 2: a state space layer, whose state decays by a factor per head and row.
 
-    z, x, B, C, dt = projection of the input;  x, B, C = silu(convolution of the three + bias)
+    z, x, B, C, dt = projection of the input;  x, B, C = act(convolution of the three + bias)
     dt             = softplus(dt + dt_bias)
     S              = exp(-exp(A_log) dt) S + B (dt x)^T;   y = C S + D x
-    result         = projection(norm(y silu(z)))
+    result         = projection(norm(y silu(z))), where act is SiLU in all published models
 
 This is the delta rule without its correction, the part of the value that the state has already. So
 keys are divided by 2^40 and values multiplied by it: the correction is 2^80 times smaller than in
@@ -24,7 +24,8 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith
 
 from mxc.compiler.models.blocks.devices import Steps, divided
-from mxc.compiler.models.blocks.linear_attention import decay_of, silu, softplus
+from mxc.compiler.models.blocks.gates import Plain, swish
+from mxc.compiler.models.blocks.linear_attention import decay_of, softplus
 from mxc.compiler.models.blocks.mlp import linears
 from mxc.compiler.models.blocks.norms import Norm
 from mxc.compiler.models.blocks.parameters import (
@@ -48,7 +49,8 @@ _APART = 2.0**40
 class Mamba2:
     """The layer: `heads` (H) of `depth` (P) values, with one B and one C of `size` (N) numbers.
 
-    `width` (W): tokens that the convolution reads. `bias`: whether it has one.
+    `width` (W): tokens that the convolution reads. `bias`: whether it has one. `convolved`: the
+    activation of what is convolved.
     """
 
     hidden: int
@@ -57,6 +59,7 @@ class Mamba2:
     size: int
     width: int
     bias: bool
+    convolved: Plain = swish
 
     @property
     def states(self) -> dict[str, tuple[int, ...]]:
@@ -126,7 +129,7 @@ class Mamba2:
                 [(collapse(found, [[0], [1, 2]]), "m n"), (gate, "m n")],
                 "m n",
                 f32(),
-                lambda y, z: arith.mulf(y, silu(z)),
+                lambda y, z: arith.mulf(y, swish(z)),
             )
         normed = scope.norm(found, f"{name}.norm")
         (part,) = linears(scope, normed, [f"{name}.out_proj"], (self.hidden, self._inner))
@@ -148,12 +151,15 @@ class Mamba2:
             return [*parts_of(first, self._projected[: 3 - len(rest)]), *rest]
 
     def _activated(self, scope: Scope, x: ir.Value, name: str) -> ir.Value:
-        """silu(x + bias) of x [T, I + 2 N]."""
+        """The activation of x + bias, of x [T, I + 2 N]."""
         if not self.bias:
-            return generic([(x, "m n")], "m n", f32(), silu)
+            return generic([(x, "m n")], "m n", f32(), self.convolved)
         bias = scope.weights.load(f"{name}.conv1d.bias", sum(self._convolved))
         return generic(
-            [(x, "m n"), (bias, "n")], "m n", f32(), lambda a, b: silu(arith.addf(a, to_f32(b)))
+            [(x, "m n"), (bias, "n")],
+            "m n",
+            f32(),
+            lambda a, b: self.convolved(arith.addf(a, to_f32(b))),
         )
 
     @property

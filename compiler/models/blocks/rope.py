@@ -71,17 +71,31 @@ class Rope:
     interleaved: bool = False
     proportional: bool = False
 
-    def rotated(self, head_dim: int) -> int:
-        """Return the number of rotated elements of a head."""
+    def span(self, head_dim: int) -> int:
+        """Return the number of elements over which frequencies are spread; it may be odd."""
         if self.proportional:
             return 2 * int(self.fraction * head_dim // 2)
         return int(head_dim * self.fraction)
+
+    def rotated(self, head_dim: int) -> int:
+        """Return the number of rotated elements of a head: whole pairs, so `span` rounded up."""
+        dims = self.span(head_dim)
+        return dims + dims % 2
 
     def distance(self, head_dim: int) -> int:
         """Elements from the real part of a pair to the imaginary part; 1: they alternate."""
         if self.interleaved:
             return 1
         return head_dim // 2 if self.proportional else self.rotated(head_dim) // 2
+
+
+def part_of(rotated: int, head_dim: int) -> float:
+    """Return the fraction of a head of which `Rope.span` is `rotated`.
+
+    The quotient may be rounded down: 88 * (60 / 88) is less than 60.
+    """
+    part = rotated / head_dim
+    return part if int(head_dim * part) == rotated else math.nextafter(part, 2.0)
 
 
 def read_rope(
@@ -208,7 +222,8 @@ def _read_scaling(
 def frequencies(
     rope: Rope, dims: int, length: int = 0, whole: int | None = None
 ) -> NDArray[np.float32]:
-    """Return angular frequencies, radians per token, of `dims` rotated elements: f32 [dims / 2].
+    """Return angular frequencies, radians per token, of `dims` rotated elements: f32 [dims / 2],
+    rounded up.
 
     length: tokens of the longest sequence, which selects LongRoPE's factors. whole: elements of the
     head that define the exponents, by default `dims`. All operations are in f32 and in the order of
@@ -293,7 +308,7 @@ def tables(
     """
     angles = np.arange(length, dtype=np.float32)[:, None]
     whole = head_dim if rope.proportional else None
-    angles = angles * frequencies(rope, rope.rotated(head_dim), length, whole)
+    angles = angles * frequencies(rope, rope.span(head_dim), length, whole)
     # Computed in float64, so that the rounded table is the same on every machine.
     wide = angles.astype(np.float64)
     scaling, factor = rope.scaling, np.float32(1.0)

@@ -4,7 +4,7 @@ Letters: T tokens, E experts, J chosen experts per token, G groups of experts.
 
 Sources: transformers' modeling files (5.23) of Mixtral and Qwen3-MoE (softmax), DeepSeek-V3 and
 GLM-4.5 (sigmoid, correction bias, groups), DeepSeek-V2 (softmax, groups), MiniMax-M2 and ERNIE 4.5
-(correction bias), LFM2-MoE (epsilon).
+(correction bias; ERNIE's least divisor), LFM2-MoE (epsilon).
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class Routing:
     it as [1, E] with `correction_is_row`. `groups`: number of groups of experts; experts are chosen
     from the best `kept` groups, and the score of a group is the sum of its `counted` best scores.
     `normalized`: the shares of the chosen experts are divided by their sum, to which `epsilon` is
-    added unless all is a softmax. `factor`: a factor of all shares. `factors`: the name, after the
+    added unless all is a softmax; where `least` is given, the divisor is the greater of it and the
+    sum. `factor`: a factor of all shares. `factors`: the name, after the
     mixture's, of factors [E] of the shares of each expert (Gemma 4).
     """
 
@@ -45,6 +46,7 @@ class Routing:
     counted: int = 2
     normalized: bool = True
     epsilon: float = 1e-20
+    least: float | None = None
     factor: float = 1.0
     factors: str | None = None
 
@@ -98,9 +100,15 @@ class Routing:
                 [(shares, "m j"), (total, "m")],
                 "m j",
                 f32(),
-                lambda x, t: arith.divf(x, arith.addf(t, constant(self.epsilon, f32()))),
+                lambda x, t: arith.divf(x, self._divisor(t)),
             )
         return shares, experts
+
+    def _divisor(self, total: ir.Value) -> ir.Value:
+        """What the shares of the chosen experts, whose sum is `total`, are divided by."""
+        if self.least is not None:
+            return arith.maximumf(total, constant(self.least, f32()))
+        return arith.addf(total, constant(self.epsilon, f32()))
 
 
 #: Routing by the softmax over the chosen experts.

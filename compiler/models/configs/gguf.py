@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor
+from mxc.compiler.models.blocks.rope import part_of
 from mxc.compiler.models.configs.gguf_kinds import KINDS, fixed
 from mxc.compiler.models.configs.gguf_rope import (
     DIVISORS,
@@ -302,7 +303,12 @@ def _check_heads(
     size = _head_size(config)
     rotated = own.get("rope.dimension_count", size)
     if partial and type(rotated) is type(size) is int and 0 < rotated <= size:
-        config["partial_rotary_factor"] = rotated / size
+        if rotated % 2:
+            raise CheckpointError(
+                f"{place}: rope.dimension_count is {rotated}; wanted an even number, as pairs of "
+                "dimensions are rotated"
+            )
+        config["partial_rotary_factor"] = part_of(rotated, size)
         own = {**own, "rope.dimension_count": size}
     for key in ("attention.value_length", "rope.dimension_count"):
         if own.get(key, size) != size:

@@ -18,6 +18,7 @@ import transformers
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
+import mxc
 from mxc.compiler.models.architectures import ARCHITECTURES
 from mxc.formats.reference import dequantize, quantize
 from tests.models.architectures.dense_cases import Case
@@ -173,3 +174,30 @@ def write_oracle(folder: Path, case: Case) -> Reference:
         found: Reference = case.recorded(folder)
         return found
     return Oracle(folder, case.config, write(folder, case))
+
+
+def check_logits(folder: Path, config: Any, tokens: int = 32, **fields: Any) -> None:
+    """Logits of a random model in float32 are those of transformers, for a prompt in two pieces.
+
+    fields: fields of config.json that are set after the model is written.
+    """
+    random_model(config, torch.float32).save_pretrained(folder / "model")
+    place = folder / "model" / "config.json"
+    place.write_text(json.dumps(json.loads(place.read_text()) | fields))
+    theirs = model_class(config).from_pretrained(
+        folder / "model", dtype=torch.float32, attn_implementation="eager"
+    )
+    prompt = list(range(1, tokens + 1))
+    with torch.no_grad():
+        wanted = theirs(torch.tensor([prompt]), use_cache=False).logits[0].numpy()
+    mxc.compile(
+        folder / "model",
+        "cpu",
+        folder / "model.mxc",
+        activations="f32",
+        listing=False,
+        max_sequence_length=2 * tokens,
+    )
+    sequence = mxc.load(folder / "model.mxc").sequence()
+    found = np.concatenate([sequence.feed(prompt[:5]), sequence.feed(prompt[5:])])
+    assert np.abs(found - wanted).max() < 1e-4 * np.sqrt(np.mean(wanted**2))
