@@ -153,7 +153,7 @@ def test_numbers_under_the_least_scale(element: str, model: Any) -> None:
     kind = SCALED[element]
     scales = np.array(BYTES, np.uint8)
     values = scales.view(ml_dtypes.float8_e8m0fnu).astype(np.float64)
-    x = np.resize(np.float32([0, -0.0, 2.0**-126, -(2.0**-125), 1.5, -1.75, 0.01]), COUNT)
+    x = np.resize(np.array([0, -0.0, 2.0**-126, -(2.0**-125), 1.5, -1.75, 0.01], np.float32), COUNT)
     (found,) = model.call(f"under_{element}", x, scales.view(np.int8))
     quotients = x / values[:, None]
     limit = float(ml_dtypes.finfo(kind).max)

@@ -154,7 +154,7 @@ def test_casts_are_those_of_ml_dtypes(element: str, compiled: Path) -> None:
 def test_zeros_and_numbers_under_the_least_scales(element: str, compiled: Path) -> None:
     model, kind = mxc.load(compiled, device="simulator"), DTYPES[element]
     scales = np.resize(np.array([0, 1, 7], np.uint8), 64).view(ml_dtypes.float8_e8m0fnu)
-    x = np.resize(np.float32([0, -0.0, 2.0**-126, -(2.0**-125), 1.5 * 2.0**-120]), 64)
+    x = np.resize(np.array([0, -0.0, 2.0**-126, -(2.0**-125), 1.5 * 2.0**-120], np.float32), 64)
     found: Any = model.call(f"under_{element}", x, scales)
     found = found[0] if isinstance(found, list | tuple) else found
     right = (x / scales.astype(np.float64)).astype(kind)
