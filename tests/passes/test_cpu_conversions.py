@@ -97,6 +97,10 @@ func.func @square(%x: {FLOATS}) -> {BF16_TENSOR} {{
 }}"""
 ROUND_TRIP = """%q = arith.truncf %x : f32 to bf16
     %y = arith.extf %q : bf16 to f32"""
+#: As torch's importer writes x * 0.377.
+TIMES = """%c = arith.constant 0.377 : f64
+    %k = arith.truncf %c : f64 to f32
+    %y = arith.mulf %x, %k : f32"""
 DECODED = "%y = arith.extf %x : f8E4M3FN to f32"
 
 
@@ -104,6 +108,7 @@ DECODED = "%y = arith.extf %x : f8E4M3FN to f32"
 def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("conversions")
     text = [each("round_trip", "f32", "f32", ROUND_TRIP), SQUARE, DIFFERENCE]
+    text += [each("times", "f32", "f32", TIMES)]
     text += [each("decoded", "f8E4M3FN", "f32", DECODED), *map(divided, SCALED)]
     text += [
         each(f"to_{kind}", "f32", "i8", f"""%q = arith.truncf %x : f32 to {kind}
@@ -135,6 +140,12 @@ def test_numbers_that_are_read_again_are_rounded_to_bf16(model: Any) -> None:
     with np.errstate(all="ignore"):
         wanted = rounded * rounded + rounded
     np.testing.assert_array_equal(found.astype(np.float32), wanted.astype(np.float32))
+
+
+def test_constants_are_rounded_to_nearest(model: Any) -> None:
+    x = np.random.default_rng(0).normal(size=COUNT).astype(np.float32)
+    (found,) = model.call("times", x)
+    np.testing.assert_array_equal(found, x * np.float32(0.377))
 
 
 def test_both_codes_of_nan(model: Any) -> None:
