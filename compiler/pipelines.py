@@ -6,6 +6,7 @@ from mxc.compiler import iree
 from mxc.errors import TargetError
 from mxc.passes.base import Pass, Pipeline, Stage
 from mxc.passes.choose_gpu_schedule import ChooseGpuSchedule
+from mxc.passes.decode_nan import DecodeNan
 from mxc.passes.expand_fnuz import ExpandFnuz
 from mxc.passes.form_contraction_dispatches import FormContractionDispatches
 from mxc.passes.kernels.cpu.isa import best_isa
@@ -18,6 +19,7 @@ from mxc.passes.lower_to_cpu_kernels import LowerToCpuKernels
 from mxc.passes.lower_to_gpu_kernels import LowerToGpuKernels
 from mxc.passes.normalise import NORMALISE
 from mxc.passes.propagate_nan import PropagateNan
+from mxc.passes.round_to_bf16 import RoundToBf16
 from mxc.passes.round_to_elements import RoundToElements
 from mxc.passes.set_cpu_schedule import SetCpuSchedule
 from mxc.passes.set_gpu_schedule import SetGpuSchedule
@@ -123,7 +125,7 @@ def _kernels(target: Target, schedules: str) -> tuple[Stage, ...]:
 
 
 def _lower(target: Target) -> Stage:
-    passes: tuple[Pass, ...] = (RoundToElements(), SetCpuSchedule())
+    passes: tuple[Pass, ...] = (RoundToElements(), SetCpuSchedule(), RoundToBf16(), DecodeNan())
     if target.gpu is not None:
         selected = [each.m for each in target.scaled_instructions if each.selected]
         matrix_rows = min(selected, default=0)

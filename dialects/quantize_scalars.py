@@ -183,6 +183,21 @@ def block_scale(amax: ir.Value, whole: ir.Value, format: BlockFormat) -> ir.Valu
     return element_code(wanted, None, format.scale)
 
 
+def quotient(value: ir.Value, scale: ir.Value) -> ir.Value:
+    """An f32 divided by a scale of 8 or 16 bits, also where a target reads 2^-127, the least
+    f8E8M0FNU, as zero."""
+    f32 = ir.F32Type.get()
+    if scale.type == f32:
+        return value / scale
+    divisor = arith.extf(f32, scale)
+    if not isinstance(scale.type, ir.Float8E8M0FNUType):
+        return value / divisor
+    byte = arith.bitcast(ir.IntegerType.get_signless(8), scale)
+    least = arith.cmpi(arith.CmpIPredicate.eq, byte, like(byte, 0))
+    divisor = arith.select(least, like(value, 2.0**-126), divisor)
+    return arith.select(least, value + value, value) / divisor
+
+
 def bits_of(value: float) -> int:
     """The bits of a float32 constant."""
     return int(np.float32(value).view(np.int32))

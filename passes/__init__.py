@@ -6,6 +6,7 @@ from mxc.passes.canonical_operands import CanonicalOperands
 from mxc.passes.check_contractions import CheckContractions
 from mxc.passes.check_operations import CheckOperations
 from mxc.passes.choose_gpu_schedule import ChooseGpuSchedule
+from mxc.passes.decode_nan import DecodeNan
 from mxc.passes.expand_blocks import ExpandBlocks
 from mxc.passes.expand_fnuz import ExpandFnuz
 from mxc.passes.expand_vectors import ExpandVectors
@@ -27,6 +28,8 @@ from mxc.passes.merge_loops import MergeLoops
 from mxc.passes.propagate_nan import PropagateNan
 from mxc.passes.raise_attention import RaiseAttention
 from mxc.passes.raise_dequantize import RaiseDequantize
+from mxc.passes.round_constants import RoundConstants
+from mxc.passes.round_to_bf16 import RoundToBf16
 from mxc.passes.round_to_elements import RoundToElements
 from mxc.passes.set_cpu_schedule import SetCpuSchedule
 from mxc.passes.set_gpu_schedule import SetGpuSchedule
@@ -46,6 +49,7 @@ PASSES: tuple[type[Pass], ...] = (
     CheckContractions,
     CheckOperations,
     ChooseGpuSchedule,
+    DecodeNan,
     ExpandBlocks,
     ExpandFnuz,
     ExpandVectors,
@@ -67,6 +71,8 @@ PASSES: tuple[type[Pass], ...] = (
     PropagateNan,
     RaiseAttention,
     RaiseDequantize,
+    RoundConstants,
+    RoundToBf16,
     RoundToElements,
     SetCpuSchedule,
     SetGpuSchedule,

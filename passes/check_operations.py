@@ -10,6 +10,10 @@ before:
 after:
     a refusal that names linalg.pooling_nhwc_max and the types
 
+`arith.truncf` to f8E8M0FNU is refused too: IREE 3.13 cuts off the mantissa and ignores the sign,
+where frameworks round to nearest and make NaN of zero and of negative numbers
+(tests/sentinels/truncf.mlir).
+
 Leaves alone: 8-bit floats, which are numbers also without scales, and every operation on them.
 """
 
@@ -51,8 +55,11 @@ class CheckOperations(Pass):
     name = "mxc-check-operations"
 
     def run(self, module: ir.Operation) -> None:
-        """Raise PassError at the first operation on packed elements that is not known."""
+        """Raise PassError at the first operation on packed elements that is not known, and at a
+        rounding to scales."""
         for op in _operations(module):
+            if op.name == "arith.truncf" and _is_scale(op.results[0].type):
+                raise PassError(_cut_off(op), op.location)
             values = [*op.operands, *op.results]
             if any(_is_packed(value.type) for value in values) and not _is_known(op.name):
                 raise PassError(_refusal(op), op.location)
@@ -75,6 +82,19 @@ def _is_packed(kind: ir.Type) -> bool:
     """Whether a type is an f4 or f6 element, or a tensor of them."""
     element = kind.element_type if isinstance(kind, ir.RankedTensorType) else kind
     return isinstance(element, ir.FloatType) and element.width < 8
+
+
+def _is_scale(kind: ir.Type) -> bool:
+    """Whether a type is f8E8M0FNU, or a tensor of it."""
+    element = kind.element_type if isinstance(kind, ir.RankedTensorType) else kind
+    return isinstance(element, ir.Float8E8M0FNUType)
+
+
+def _cut_off(op: ir.Operation) -> str:
+    return (
+        f"converts {op.operands[0].type} to {op.results[0].type}, which IREE 3.13 rounds otherwise "
+        "than frameworks; compute scales as bytes (i8, uint8), and name them by a bitcast"
+    )
 
 
 def _refusal(op: ir.Operation) -> str:

@@ -30,7 +30,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith
 
 from mxc.dialects.dispatches import walk_outside_kernels
-from mxc.dialects.quantize_scalars import as_bits, cast_code, cast_value
+from mxc.dialects.quantize_scalars import as_bits, cast_code, cast_value, quotient
 from mxc.formats.formats import E4M3FNUZ, E5M2FNUZ
 from mxc.passes.base import Pass
 from mxc.passes.rewriting.worklist import Worklist, erase
@@ -66,7 +66,7 @@ def _narrowed(op: ir.Operation) -> ir.Value:
     value, *scale = op.operands
     value = _as_f32(value)
     if scale:
-        value = value / _as_f32(scale[0])
+        value = quotient(value, scale[0])
     kind = op.results[0].type
     code = cast_code(as_bits(value), _ELEMENTS[str(kind)])
     return arith.bitcast(kind, arith.trunci(ir.IntegerType.get_signless(8), code))

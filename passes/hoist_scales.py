@@ -16,7 +16,8 @@ after:
       ins(%r, %s, %acc) { addf(%acc, mulf(%r, %s)) }
 
 Leaves alone: contractions that read no elements of 8 bits or fewer; scales that vary along the
-reduction; products in other types than f32, whose rounding the program asks for.
+reduction, or are computed from the number of an iteration; terms that read the sum itself; products
+in other types than f32, whose rounding the program asks for.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from mxc.passes.base import Pass
 from mxc.passes.kernels.values import is_zero
 from mxc.passes.rewriting.generics import (
     arguments_of,
+    computes_from_index,
     generic_like,
     is_product,
     read_map,
@@ -67,7 +69,7 @@ def _hoist(op: ir.Operation) -> None:
     acc = block.arguments[len(block.arguments) - 1]
     terms = [v for v in f32_operands(yielded(op), "arith.addf") or () if v != acc]
     written = dims(indexing_maps(op)[-1])
-    if len(terms) != 1 or None in written:
+    if len(terms) != 1 or None in written or acc in arguments_of(terms[0]):
         return
     factors = list(_factors(op, terms[0]))
     hoisted = [value for value in factors if _is_constant_along(op, value)]
@@ -104,6 +106,8 @@ def _is_constant_along(op: ir.Operation, value: ir.Value) -> bool:
         return False
     if is_step(value) and _reads_bytes(op):
         return False  # part of the elements of mxint8
+    if computes_from_index(value):
+        return False
     reduced = {i for i, kind in enumerate(iterators(op)) if "reduction" in str(kind)}
     maps = [read_map(op, argument) for argument in arguments_of(value)]
     return all(reduced.isdisjoint(loops_of(affine.results)) for affine in maps)

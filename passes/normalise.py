@@ -16,11 +16,13 @@ from mxc.passes.hoist_scales import HoistScales
 from mxc.passes.merge_loops import MergeLoops
 from mxc.passes.raise_attention import RaiseAttention
 from mxc.passes.raise_dequantize import RaiseDequantize
+from mxc.passes.round_constants import RoundConstants
 from mxc.passes.unit_scales import UnitScales
 from mxc.passes.unpack_before_gather import UnpackBeforeGather
 
 NORMALISE: tuple[Pass | str, ...] = (
     CheckOperations(),
+    RoundConstants(),
     # Arithmetic on whole tensors becomes generic operations, which later passes read.
     "convert-elementwise-to-linalg",
     RaiseAttention(),

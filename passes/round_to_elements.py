@@ -4,7 +4,9 @@ On CPUs IREE computes `arith.truncf` to elements of 4 and 8 bits in integers, an
 value between the largest subnormal number and the smallest normal one, nearer to the latter,
 becomes zero (for f8E4M3FN, 0.0151 instead of 0.015625). This pass replaces such a value by the
 smallest normal number before the truncation. `arith.scaling_truncf` is written as the truncation of
-a quotient, and fixed the same way. f16 is extended to f32 first, because IREE cannot truncate it.
+a quotient, and fixed the same way. The scale 2^-127, a subnormal number that IREE reads as zero, is
+replaced by 2^-126, and the number that it divides is doubled. f16 is extended to f32 first, because
+IREE cannot truncate it.
 
 before:
     %e = arith.truncf %x : f32 to f8E4M3FN
@@ -41,13 +43,23 @@ from iree.compiler.dialects import arith, math
 
 from mxc.dialects.dispatches import walk_outside_kernels
 from mxc.dialects.generic import constant
-from mxc.formats.formats import E2M1, E2M3, E3M2, E4M3, E4M3FNUZ, E5M2, E5M2FNUZ, ElementFormat
+from mxc.dialects.quantize_scalars import quotient
+from mxc.formats.formats import E2M1, E2M3, E3M2, E4M3, E4M3FNUZ, E5M2, E5M2FNUZ
 from mxc.passes.base import Pass
 from mxc.passes.rewriting.worklist import Worklist, erase
 
 _SCALED = "arith.scaling_truncf"
 _TRUNCATIONS = ("arith.truncf", _SCALED)
-_ELEMENTS = {each.mlir: each for each in (E2M1, E2M3, E3M2, E4M3, E5M2, E4M3FNUZ, E5M2FNUZ)}
+#: The smallest normal number, and the smallest number, of each element.
+_ELEMENTS = {
+    each.mlir: (each.min_normal, each.min_positive)
+    for each in (E2M1, E2M3, E3M2, E4M3, E5M2, E4M3FNUZ, E5M2FNUZ)
+} | {
+    # Types of programs that no block format has.
+    "f8E4M3": (2.0**-6, 2.0**-9),
+    "f8E3M4": (2.0**-2, 2.0**-6),
+    "f8E4M3B11FNUZ": (2.0**-10, 2.0**-13),
+}
 
 
 @dataclass(frozen=True)
@@ -73,7 +85,7 @@ class RoundToElements(Pass):
                 if self.gpu:
                     found = arith.bitcast(kind, _code(value))
                 else:
-                    found = arith.truncf(kind, _carried(value, _ELEMENTS[str(kind)]))
+                    found = arith.truncf(kind, _carried(value, *_ELEMENTS[str(kind)]))
                 op.results[0].replace_all_uses_with(found)
             erase(op)
 
@@ -90,7 +102,7 @@ def _quotient(value: ir.Value, scale: ir.Value | None = None) -> ir.Value:
     f32 = ir.F32Type.get()
     if value.type != f32 and (scale is not None or isinstance(value.type, ir.F16Type)):
         value = arith.extf(f32, value)
-    return value if scale is None else value / arith.extf(f32, scale)
+    return value if scale is None else quotient(value, scale)
 
 
 def _code(value: ir.Value) -> ir.Value:
@@ -109,12 +121,11 @@ def _code(value: ir.Value) -> ir.Value:
     return arith.select(negative, code + constant(8, i4), code)
 
 
-def _carried(value: ir.Value, element: ElementFormat) -> ir.Value:
-    """A scalar; the smallest normal number in place of a smaller scalar that rounds to it."""
-    least = element.min_normal
-    from_, to = (
-        constant(number, value.type) for number in (least - element.min_positive / 2, least)
-    )
+def _carried(value: ir.Value, least: float, step: float) -> ir.Value:
+    """A scalar; the smallest normal number `least` in place of a smaller scalar that rounds to it.
+
+    `step`: the distance of the numbers below `least`."""
+    from_, to = (constant(number, value.type) for number in (least - step / 2, least))
     size = math.absf(value)
     reaches = arith.cmpf(arith.CmpFPredicate.OGE, size, from_)
     below = arith.cmpf(arith.CmpFPredicate.OLT, size, to)

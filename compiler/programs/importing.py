@@ -11,7 +11,6 @@ from iree.compiler import ir
 from mxc.compiler.programs import onnx
 from mxc.compiler.programs.constants import ConstantParameters
 from mxc.compiler.programs.imported import ImportedProgram
-from mxc.compiler.programs.roundings import require_exact_roundings
 from mxc.compiler.programs.signature import set_signature
 from mxc.compiler.programs.single import Tell, named
 from mxc.compiler.programs.stablehlo import donations, lower_stablehlo, names_of
@@ -58,7 +57,6 @@ def import_here(request: ImportRequest, tell: Callable[[CompileStep], None]) -> 
                 _add(whole, name, module, inputs, outputs, in_place)
         constants.take()
         run(_READ, whole)
-        require_exact_roundings(whole)
         constants.arrange()
         buffer = io.BytesIO()
         whole.operation.write_bytecode(buffer)

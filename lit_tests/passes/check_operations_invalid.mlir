@@ -59,3 +59,24 @@ util.func @pad(%x: tensor<4x32xf4E2M1FN>) -> tensor<4x64xf4E2M1FN> {
   } : tensor<4x32xf4E2M1FN> to tensor<4x64xf4E2M1FN>
   util.return %r : tensor<4x64xf4E2M1FN>
 }
+
+// -----
+
+util.func @scales(%x: tensor<4xf32>, %out: tensor<4xf8E8M0FNU>) -> tensor<4xf8E8M0FNU> {
+  %r = linalg.generic {indexing_maps = [affine_map<(m) -> (m)>, affine_map<(m) -> (m)>], iterator_types = ["parallel"]}
+      ins(%x : tensor<4xf32>) outs(%out : tensor<4xf8E8M0FNU>) {
+  ^bb0(%a: f32, %o: f8E8M0FNU):
+    // expected-error @+1 {{converts f32 to f8E8M0FNU, which IREE 3.13 rounds otherwise than frameworks}}
+    %y = arith.truncf %a : f32 to f8E8M0FNU
+    linalg.yield %y : f8E8M0FNU
+  } -> tensor<4xf8E8M0FNU>
+  util.return %r : tensor<4xf8E8M0FNU>
+}
+
+// -----
+
+util.func @tensor_of_scales(%x: tensor<4xbf16>) -> tensor<4xf8E8M0FNU> {
+  // expected-error @+1 {{converts tensor<4xbf16> to tensor<4xf8E8M0FNU>, which IREE 3.13 rounds otherwise than frameworks}}
+  %y = arith.truncf %x : tensor<4xbf16> to tensor<4xf8E8M0FNU>
+  util.return %y : tensor<4xf8E8M0FNU>
+}

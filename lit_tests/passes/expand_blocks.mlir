@@ -114,3 +114,45 @@ func.func @masked(%x: tensor<4x64xf32>, %w: tensor<8x64xf4E2M1FN>, %s: tensor<8x
   } -> tensor<4x8xf32>
   func.return %r : tensor<4x8xf32>
 }
+
+// -----
+
+// Scales with padding are cut to what the loops read.
+// CHECK-LABEL: @padded_scales
+// CHECK: %[[S:.*]] = tensor.extract_slice %arg2[0, 0] [8, 2] [1, 1] : tensor<8x5xf8E8M0FNU> to tensor<8x2xf8E8M0FNU>
+// CHECK: linalg.generic {{.*}} iterator_types = ["parallel", "parallel", "reduction", "reduction"]
+// CHECK-SAME: %[[S]]
+func.func @padded_scales(%x: tensor<4x64xf32>, %w: tensor<8x64xf4E2M1FN>, %s: tensor<8x5xf8E8M0FNU>, %acc: tensor<4x8xf32>) -> tensor<4x8xf32> {
+  %r = linalg.generic {
+      indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (n, k floordiv 32)>, affine_map<(m, n, k) -> (m, n)>],
+      iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%x, %w, %s : tensor<4x64xf32>, tensor<8x64xf4E2M1FN>, tensor<8x5xf8E8M0FNU>) outs(%acc : tensor<4x8xf32>) {
+  ^bb0(%a: f32, %b: f4E2M1FN, %c: f8E8M0FNU, %o: f32):
+    %y = arith.scaling_extf %b, %c : f4E2M1FN, f8E8M0FNU to f32
+    %p = arith.mulf %a, %y : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<4x8xf32>
+  func.return %r : tensor<4x8xf32>
+}
+
+// -----
+
+// A part of packed elements is not: the operation stays as it is.
+// CHECK-DAG: #[[ROWS:.*]] = affine_map<(d0, d1, d2) -> (d1 floordiv 4, d2)>
+// CHECK-LABEL: @rows_of_elements
+// CHECK-NOT: tensor.extract_slice
+// CHECK: linalg.generic {indexing_maps = [#{{.*}}, #[[ROWS]], #{{.*}}], iterator_types = ["parallel", "parallel", "reduction"]}
+func.func @rows_of_elements(%x: tensor<4x64xf32>, %w: tensor<8x64xf4E2M1FN>, %acc: tensor<4x8xf32>) -> tensor<4x8xf32> {
+  %r = linalg.generic {
+      indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n floordiv 4, k)>, affine_map<(m, n, k) -> (m, n)>],
+      iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%x, %w : tensor<4x64xf32>, tensor<8x64xf4E2M1FN>) outs(%acc : tensor<4x8xf32>) {
+  ^bb0(%a: f32, %b: f4E2M1FN, %o: f32):
+    %y = arith.extf %b : f4E2M1FN to f32
+    %p = arith.mulf %a, %y : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<4x8xf32>
+  func.return %r : tensor<4x8xf32>
+}

@@ -303,3 +303,32 @@ func.func @row_of_two_blocks(%x: tensor<1x64xf8E4M3FN>, %xs: tensor<1x2xf8E8M0FN
   %r = linalg.matvec ins(%w, %xc : tensor<8x64xf32>, tensor<64xf32>) outs(%acc : tensor<8xf32>) -> tensor<8xf32>
   func.return %r : tensor<8xf32>
 }
+
+// -----
+
+// A dequantized weight of which only some rows are read is dequantized before.
+// CHECK-LABEL: @some_rows
+// CHECK: arith.scaling_extf
+// CHECK: linalg.generic {{.*}} iterator_types = ["parallel", "parallel", "reduction"]
+// CHECK-NOT: arith.scaling_extf
+#rows = affine_map<(n, k) -> (n, k)>
+#blocks = affine_map<(n, k) -> (n, k floordiv 32)>
+func.func @some_rows(%x: tensor<4x64xf32>, %w: tensor<16x64xf4E2M1FN>, %s: tensor<16x2xf8E8M0FNU>, %acc: tensor<4x16xf32>) -> tensor<4x16xf32> {
+  %e = tensor.empty() : tensor<16x64xf32>
+  %d = linalg.generic {indexing_maps = [#rows, #blocks, #rows], iterator_types = ["parallel", "parallel"]}
+      ins(%w, %s : tensor<16x64xf4E2M1FN>, tensor<16x2xf8E8M0FNU>) outs(%e : tensor<16x64xf32>) {
+  ^bb0(%b: f4E2M1FN, %c: f8E8M0FNU, %o: f32):
+    %y = arith.scaling_extf %b, %c : f4E2M1FN, f8E8M0FNU to f32
+    linalg.yield %y : f32
+  } -> tensor<16x64xf32>
+  %r = linalg.generic {
+      indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n floordiv 4, k)>, affine_map<(m, n, k) -> (m, n)>],
+      iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%x, %d : tensor<4x64xf32>, tensor<16x64xf32>) outs(%acc : tensor<4x16xf32>) {
+  ^bb0(%a: f32, %b: f32, %o: f32):
+    %p = arith.mulf %a, %b : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<4x16xf32>
+  func.return %r : tensor<4x16xf32>
+}

@@ -95,3 +95,53 @@ func.func @left_alone(%x: tensor<4x64xf32>, %w: tensor<8x64xf8E4M3FN>, %blocks: 
   } -> tensor<4x8xf32>
   return %y, %r : tensor<4x8xf32>, tensor<4x8xf32>
 }
+
+// -----
+
+// Factors that are computed from the number of an iteration, by a table too, and what multiplies the
+// sum itself, stay in the sum.
+// CHECK-LABEL: @of_iterations
+// CHECK-COUNT-3: iterator_types = ["reduction", "parallel", "parallel"]
+// CHECK-NOT: iterator_types
+func.func @of_iterations(%x: tensor<4x64xf32>, %w: tensor<8x64xf8E4M3FN>, %t: tensor<64xf32>, %s: tensor<f32>, %acc: tensor<4x8xf32>) -> (tensor<4x8xf32>, tensor<4x8xf32>, tensor<4x8xf32>) {
+  %y = linalg.generic {
+      indexing_maps = [affine_map<(k, m, n) -> (m, k)>, affine_map<(k, m, n) -> (n, k)>, affine_map<(k, m, n) -> (m, n)>],
+      iterator_types = ["reduction", "parallel", "parallel"]}
+      ins(%x, %w : tensor<4x64xf32>, tensor<8x64xf8E4M3FN>) outs(%acc : tensor<4x8xf32>) {
+  ^bb0(%a: f32, %b: f8E4M3FN, %c: f32):
+    %0 = arith.extf %b : f8E4M3FN to f32
+    %1 = arith.mulf %a, %0 : f32
+    %k = linalg.index 0 : index
+    %i = arith.index_cast %k : index to i32
+    %f = arith.sitofp %i : i32 to f32
+    %2 = arith.mulf %1, %f : f32
+    %3 = arith.addf %c, %2 : f32
+    linalg.yield %3 : f32
+  } -> tensor<4x8xf32>
+  %r = linalg.generic {
+      indexing_maps = [affine_map<(k, m, n) -> (m, k)>, affine_map<(k, m, n) -> (n, k)>, affine_map<(k, m, n) -> (m, n)>],
+      iterator_types = ["reduction", "parallel", "parallel"]}
+      ins(%x, %w : tensor<4x64xf32>, tensor<8x64xf8E4M3FN>) outs(%acc : tensor<4x8xf32>) {
+  ^bb0(%a: f32, %b: f8E4M3FN, %c: f32):
+    %0 = arith.extf %b : f8E4M3FN to f32
+    %1 = arith.mulf %a, %0 : f32
+    %k = linalg.index 0 : index
+    %f = tensor.extract %t[%k] : tensor<64xf32>
+    %2 = arith.mulf %1, %f : f32
+    %3 = arith.addf %c, %2 : f32
+    linalg.yield %3 : f32
+  } -> tensor<4x8xf32>
+  %z = linalg.generic {
+      indexing_maps = [affine_map<(k, m, n) -> (m, k)>, affine_map<(k, m, n) -> (n, k)>, affine_map<(k, m, n) -> ()>, affine_map<(k, m, n) -> (m, n)>],
+      iterator_types = ["reduction", "parallel", "parallel"]}
+      ins(%x, %w, %s : tensor<4x64xf32>, tensor<8x64xf8E4M3FN>, tensor<f32>) outs(%acc : tensor<4x8xf32>) {
+  ^bb0(%a: f32, %b: f8E4M3FN, %d: f32, %c: f32):
+    %0 = arith.extf %b : f8E4M3FN to f32
+    %1 = arith.mulf %a, %0 : f32
+    %2 = arith.mulf %1, %d : f32
+    %3 = arith.mulf %2, %c : f32
+    %4 = arith.addf %c, %3 : f32
+    linalg.yield %4 : f32
+  } -> tensor<4x8xf32>
+  return %y, %r, %z : tensor<4x8xf32>, tensor<4x8xf32>, tensor<4x8xf32>
+}

@@ -32,6 +32,7 @@ func.func @truncate(%x: tensor<8xf32>) -> tensor<8xf8E4M3FN> {
 
 // On a GPU the code is the number of bounds that the magnitude has reached, and the sign.
 // GPU-LABEL: func.func @under_a_scale(
+// GPU: arith.cmpi eq, %{{.*}}, %{{.*}} : i8
 // GPU: %[[Q:.*]] = arith.divf
 // GPU: %[[M:.*]] = math.absf %[[Q]]
 // GPU: arith.cmpf ogt, %[[M]], %{{.*}} : f32
@@ -46,7 +47,12 @@ func.func @truncate(%x: tensor<8xf32>) -> tensor<8xf8E4M3FN> {
 // CHECK: ^bb0(%[[X:.*]]: f16, %[[S:.*]]: f8E8M0FNU, %{{.*}}: f4E2M1FN):
 // CHECK: %[[W:.*]] = arith.extf %[[X]] : f16 to f32
 // CHECK: %[[F:.*]] = arith.extf %[[S]] : f8E8M0FNU to f32
-// CHECK: %[[Q:.*]] = arith.divf %[[W]], %[[F]] : f32
+// CHECK: %[[BYTE:.*]] = arith.bitcast %[[S]] : f8E8M0FNU to i8
+// CHECK: %[[LEAST:.*]] = arith.cmpi eq, %[[BYTE]], %{{.*}} : i8
+// CHECK: %[[BY:.*]] = arith.select %[[LEAST]], %{{.*}}, %[[F]] : f32
+// CHECK: %[[TWICE:.*]] = arith.addf %[[W]], %[[W]] : f32
+// CHECK: %[[OF:.*]] = arith.select %[[LEAST]], %[[TWICE]], %[[W]] : f32
+// CHECK: %[[Q:.*]] = arith.divf %[[OF]], %[[BY]] : f32
 // CHECK: math.absf %[[Q]]
 // CHECK: arith.truncf %{{.*}} : f32 to f4E2M1FN
 // CHECK-NOT: arith.scaling_truncf
@@ -59,6 +65,19 @@ func.func @under_a_scale(%x: tensor<8xf16>, %s: tensor<8xf8E8M0FNU>) -> tensor<8
     linalg.yield %c : f4E2M1FN
   } -> tensor<8xf4E2M1FN>
   return %y : tensor<8xf4E2M1FN>
+}
+
+// -----
+
+// CHECK-LABEL: func.func @other_elements(
+// CHECK: arith.constant 0.0146484375 : f32
+// CHECK: arith.constant 0.2421875 : f32
+// CHECK: arith.constant 9.15527343E-4 : f32
+func.func @other_elements(%x: f32) -> (f8E4M3, f8E3M4, f8E4M3B11FNUZ) {
+  %a = arith.truncf %x : f32 to f8E4M3
+  %b = arith.truncf %x : f32 to f8E3M4
+  %c = arith.truncf %x : f32 to f8E4M3B11FNUZ
+  return %a, %b, %c : f8E4M3, f8E3M4, f8E4M3B11FNUZ
 }
 
 // -----

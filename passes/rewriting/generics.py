@@ -10,7 +10,7 @@ from iree.compiler.dialects import linalg
 from mxc.dialects.dequantize import iterators
 from mxc.dialects.generic import element_of
 from mxc.dialects.indexing import indexing_maps
-from mxc.passes.rewriting.rebuild import OperandRead, discardable
+from mxc.passes.rewriting.rebuild import INDEX, OperandRead, discardable
 
 
 def generic_like(
@@ -49,6 +49,17 @@ def arguments_of(value: ir.Value) -> set[ir.Value]:
     for operand in value.owner.operands:
         found |= arguments_of(operand)
     return found
+
+
+def computes_from_index(value: ir.Value) -> bool:
+    """Whether a scalar of a body is computed from the number of an iteration, or by operations with
+    bodies of their own, which may read it."""
+    if isinstance(value, ir.BlockArgument):
+        return False
+    op = value.owner
+    if op.name == INDEX or len(op.regions):
+        return True
+    return any(computes_from_index(operand) for operand in op.operands)
 
 
 def yielded(op: ir.Operation) -> ir.Value:

@@ -17,6 +17,8 @@ from mxc.dialects.linalg_ext import GATHER
 from mxc.passes.rewriting.split_loops import (
     LoopSplit,
     can_reshape,
+    covered,
+    is_covered,
     plan_split,
     reassociation,
     reshape,
@@ -113,7 +115,7 @@ def sums_of_elements(root: ir.Operation) -> Iterator[ir.Operation]:
     for op in linalg_operations(root):
         kinds = [v.type for v in list(op.operands)[:-1] if isinstance(v.type, ir.RankedTensorType)]
         elements = (kind.element_type for kind in kinds)
-        if sums_floats(op) and any(is_element(each) or is_integer(each) for each in elements):
+        if sums_floats(op) and any(map(_is_code, elements)):
             yield op
 
 
@@ -122,7 +124,7 @@ def rebuild(op: ir.Operation, inputs: Sequence[Scalar], *, split: bool = False) 
 
     Returns the replacement of the result. With `split`, loops that an index divides are split, and
     operands and result are reshaped to match; returns None and changes nothing where no split makes
-    every index a plain loop.
+    every index a plain loop, or where the loops read a part of packed elements.
     """
     reads = [read for item in inputs for read in reads_of(item)]
     values = [*(read.value for read in reads), op.operands[len(op.operands) - 1]]
@@ -131,10 +133,13 @@ def rebuild(op: ir.Operation, inputs: Sequence[Scalar], *, split: bool = False) 
     plan = plan_split(maps, kinds, loop_ranges(op), op.location) if split else None
     if split and plan is None:
         return None
-    if plan is not None and not all(map(can_reshape, values, plan.digits)):
+    if plan is not None and not (
+        all(map(can_reshape, values, plan.digits)) and _is_whole(values, plan)
+    ):
         return None
     with ir.InsertionPoint(op), op.location:
         if plan is not None:
+            values = [covered(v, d, plan.sizes) for v, d in zip(values, plan.digits, strict=True)]
             values = [reshape(v, d, plan.sizes) for v, d in zip(values, plan.digits, strict=True)]
             maps, kinds = plan.maps(), plan.kinds
         new = linalg.GenericOp(
@@ -159,6 +164,20 @@ def rebuild(op: ir.Operation, inputs: Sequence[Scalar], *, split: bool = False) 
         linalg.YieldOp([_clone_body(op.regions[0].blocks[0], scalars, plan)])
     replace(op, result)
     return result
+
+
+def _is_whole(values: Sequence[ir.Value], plan: LoopSplit) -> bool:
+    """Whether the result, and each operand but scales and plain floats, is read as a whole.
+
+    IREE cannot load a part of packed elements, and a part of weights would be a copy.
+    """
+    *inputs, result = zip(values, plan.digits, strict=True)
+    elements = [(v, d) for v, d in inputs if _is_code(v.type.element_type)]
+    return all(is_covered(value, digits, plan.sizes) for value, digits in (*elements, result))
+
+
+def _is_code(kind: ir.Type) -> bool:
+    return is_element(kind) or is_integer(kind)
 
 
 def discardable(op: ir.Operation) -> Iterator[str]:

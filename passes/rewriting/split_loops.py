@@ -3,11 +3,13 @@
     (m, n, k) -> (n, k floordiv 32, k mod 32)    becomes    (m, n, ko, kb) -> (n, ko, kb)
     (m, n, k) -> (m, k)                          becomes    (m, n, ko, kb) -> (m, ko, kb)
 
-An operand that is indexed by the whole loop is reshaped to have both dimensions.
+An operand that is indexed by the whole loop is reshaped to have both dimensions. One of which the
+loops read only the first elements, such as scales with padding, is cut to them.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -184,8 +186,39 @@ def can_reshape(value: ir.Value, digits: list[list[int]]) -> bool:
     return all(shape[axis] == 1 for axis in alone) and len(alone) < max(len(digits), 1)
 
 
+def is_covered(value: ir.Value, digits: list[list[int]], sizes: list[int | None]) -> bool:
+    """Whether the loops read every index of each static dimension of `value`."""
+    return _read_sizes(value, digits, sizes) == list(ir.RankedTensorType(value.type).shape)
+
+
+def covered(value: ir.Value, digits: list[list[int]], sizes: list[int | None]) -> ir.Value:
+    """The part of `value` that the loops read: the first elements along each dimension."""
+    if is_covered(value, digits, sizes):
+        return value
+    read = _read_sizes(value, digits, sizes)
+    source = ir.RankedTensorType(value.type)
+    dynamic = [
+        value_of(size_of(value, axis)) for axis in range(len(read)) if source.is_dynamic_dim(axis)
+    ]
+    zeros, ones = [0] * len(read), [1] * len(read)
+    kind = ir.RankedTensorType.get(read, source.element_type)
+    return tensor.ExtractSliceOp(kind, value, [], dynamic, [], zeros, read, ones).result
+
+
+def _read_sizes(value: ir.Value, digits: list[list[int]], sizes: list[int | None]) -> list[int]:
+    """Indices that the loops read along each dimension; its size if dynamic, or not divided."""
+    found = []
+    for size, group in zip(ir.RankedTensorType(value.type).shape, digits, strict=True):
+        counts = [sizes[loop] for loop in group]
+        static = [count for count in counts if count is not None]
+        known = size >= 0 and group and len(static) == len(counts)
+        found.append(math.prod(static) if known else size)
+    return found
+
+
 def reshape(value: ir.Value, digits: list[list[int]], sizes: list[int | None]) -> ir.Value:
-    """`value` with one dimension for each of its loops; unchanged if each index is a loop."""
+    """`value`, all of which the loops read, with one dimension for each of its loops; unchanged if
+    each index is a loop."""
     if all(len(group) == 1 for group in digits):
         return value
     if not all(digits):

@@ -19,7 +19,7 @@ ROWS, DEPTH, COLUMNS = 5, 256, 48
 
 
 def casts(element: str) -> str:
-    """To the element, from it to f32, and from it to bf16."""
+    """To the element, from it to f32 and to bf16, and to it under scales."""
     made = [
         f"""
 func.func @to_{element}(%x: tensor<{COUNT}xf32>) -> tensor<{COUNT}x{element}> {{
@@ -32,6 +32,12 @@ func.func @{kind}_{element}(%x: tensor<256x{element}>) -> tensor<256x{kind}> {{
   %y = arith.extf %x : tensor<256x{element}> to tensor<256x{kind}>
   return %y : tensor<256x{kind}>
 }}""" for kind in ("f32", "bf16")]  # fmt: skip
+    made.append(f"""
+func.func @under_{element}(%x: tensor<64xf32>, %s: tensor<64xf8E8M0FNU>) -> tensor<64x{element}> {{
+  %y = arith.scaling_truncf %x, %s
+      : tensor<64xf32>, tensor<64xf8E8M0FNU> to tensor<64x{element}>
+  return %y : tensor<64x{element}>
+}}""")
     return "".join(made)
 
 
@@ -142,6 +148,17 @@ def test_casts_are_those_of_ml_dtypes(element: str, compiled: Path) -> None:
         found = model.call(f"{name}_{element}", codes)
         found = found[0] if isinstance(found, list | tuple) else found
         np.testing.assert_array_equal(found.astype(np.float32), codes.astype(wide).astype("f4"))
+
+
+@pytest.mark.parametrize("element", DTYPES)
+def test_zeros_and_numbers_under_the_least_scales(element: str, compiled: Path) -> None:
+    model, kind = mxc.load(compiled, device="simulator"), DTYPES[element]
+    scales = np.resize(np.array([0, 1, 7], np.uint8), 64).view(ml_dtypes.float8_e8m0fnu)
+    x = np.resize(np.array([0, -0.0, 2.0**-126, -(2.0**-125), 1.5 * 2.0**-120], np.float32), 64)
+    found: Any = model.call(f"under_{element}", x, scales)
+    found = found[0] if isinstance(found, list | tuple) else found
+    right = (x / scales.astype(np.float64)).astype(kind)
+    np.testing.assert_array_equal(found.view(np.uint8), right.view(np.uint8))
 
 
 @pytest.mark.parametrize("target", ["gfx942", "gfx950"])

@@ -120,5 +120,5 @@ def test_truncf_to_scales_cuts_off(program: Program) -> None:
     wrong = np.count_nonzero(found != x.astype(ml_dtypes.float8_e8m0fnu).view(np.uint8))
     assert wrong > 0, (
         "IREE rounds arith.truncf to f8E8M0FNU to nearest on llvm-cpu: programs that do so need no "
-        "longer be refused (compiler/programs/roundings.py)"
+        "longer be refused (passes/check_operations.py)"
     )
