@@ -108,7 +108,7 @@ def fault(words: list[str], complete: bool) -> str | None:
         ("compile --kv-cache fp8", True, "Missing"),
         ("compile --kv-cache fp4", False, "fp4"),
         ("compile x --activations f32|i9", True, "i9"),
-        ("bench x --generate many", True, "many"),
+        ("bench x --generate many", True, "integer"),
         ("bench x [--generate N]", True, None),
         ("convert x --to onnx -o y", True, "onnx"),
         ("opt x --target gfx950 --to kernel", True, "kernel is none"),
