@@ -115,3 +115,14 @@ def test_a_class_name_stands_for_one_thing() -> None:
                 where.setdefault(node.name, []).append(path)
     found = [f"{name}: {', '.join(paths)}" for name, paths in where.items() if len(paths) > 1]
     assert not found, "\n".join(found)
+
+
+def test_lines_of_pages_are_short() -> None:
+    """Tables and blocks too, which the rule of markdownlint leaves out."""
+    found = [
+        f"{path}:{number}: {len(line)} columns"
+        for path in tracked("*.md")
+        for number, line in enumerate((ROOT / path).read_text().splitlines(), 1)
+        if len(line) > 120
+    ]
+    assert not found, "\n".join(found)
