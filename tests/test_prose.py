@@ -19,6 +19,7 @@ WORDS = {
     r"road": "pipeline",
     r"room of (?:attention|quantiz\w+)": "kernel",
     r"\w*quantis\w*": "quantize",
+    r"\w*normalis\w*": "normalize",
     r"wove|woven|weave": "interleaved",
     r"soften\w*": "rounded",
     r"hollow": "without values",

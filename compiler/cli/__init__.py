@@ -350,7 +350,7 @@ def _opt(
 ) -> None:
     """Run passes over a file of IR.
 
-    Example: mxc opt program.mlir --target gfx950 --to normalise
+    Example: mxc opt program.mlir --target gfx950 --to normalize
     """
     from mxc.compiler.opt import command
 

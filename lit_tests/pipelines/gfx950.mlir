@@ -1,14 +1,14 @@
-// RUN: mxc opt %s --target gfx950 --to normalise | filecheck %s --check-prefix=NORMALISE
+// RUN: mxc opt %s --target gfx950 --to normalize | filecheck %s --check-prefix=NORMALIZE
 // RUN: mxc opt %s --target gfx950 --to kernels | filecheck %s --check-prefix=KERNELS
 
 // Both sides scaled, operands as a frontend has them: (a, a_scale, b, b_scale). With this order
 // IREE selects no scaled matrix instruction.
 
-// NORMALISE-LABEL: @both_scaled
-// NORMALISE: linalg.generic {{.*}} ins(%arg0, %arg2, %arg1, %arg3 : tensor<32x4x32xf4E2M1FN>, tensor<64x4x32xf4E2M1FN>, tensor<32x4xf8E8M0FNU>, tensor<64x4xf8E8M0FNU>)
-// NORMALISE-COUNT-2: arith.scaling_extf
-// NORMALISE: arith.mulf
-// NORMALISE-NEXT: arith.addf
+// NORMALIZE-LABEL: @both_scaled
+// NORMALIZE: linalg.generic {{.*}} ins(%arg0, %arg2, %arg1, %arg3 : tensor<32x4x32xf4E2M1FN>, tensor<64x4x32xf4E2M1FN>, tensor<32x4xf8E8M0FNU>, tensor<64x4xf8E8M0FNU>)
+// NORMALIZE-COUNT-2: arith.scaling_extf
+// NORMALIZE: arith.mulf
+// NORMALIZE-NEXT: arith.addf
 
 // Scaled matrix instructions on what the canonical form has, in one dispatch.
 // KERNELS: stream.executable private @mxc_mxfp4_mxfp4_1x32x64x128 {

@@ -1,4 +1,4 @@
-"""The stage *normalise*: contractions become canonical, and nothing is dequantized or broadcast."""
+"""The stage *normalize*: contractions become canonical, and nothing is dequantized or broadcast."""
 
 from mxc.passes.base import Pass
 from mxc.passes.canonical_accumulators import CanonicalAccumulators
@@ -19,7 +19,7 @@ from mxc.passes.raise_dequantize import RaiseDequantize
 from mxc.passes.unit_scales import UnitScales
 from mxc.passes.unpack_before_gather import UnpackBeforeGather
 
-NORMALISE: tuple[Pass | str, ...] = (
+NORMALIZE: tuple[Pass | str, ...] = (
     CheckOperations(),
     # Arithmetic on whole tensors becomes generic operations, which later passes read.
     "convert-elementwise-to-linalg",
