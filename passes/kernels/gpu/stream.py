@@ -78,7 +78,7 @@ class Body:
         self.given = ContractionBuffers(kernel, given)
         self.first = workgroup(1) * self.schedule.rows
         self.blocks: BlockOutput | None = None
-        self.span = kernel.span
+        self.stored_together = kernel.stored_together
         if kernel.out is not None:
             results = self.given.blocks(self.first)
             self.blocks = BlockOutput(
@@ -163,8 +163,10 @@ class Body:
             self._add_up(totals)
         else:
             for m in range(self.tiles_m):
-                for n in range(0, self.tiles_n // self.halves, self.span):
-                    tiles = [self._pair(totals, m, n + tile) for tile in range(self.span)]
+                for n in range(0, self.tiles_n // self.halves, self.stored_together):
+                    tiles = [
+                        self._pair(totals, m, n + tile) for tile in range(self.stored_together)
+                    ]
                     self._store_all(self.rows[m], self.columns[n], tiles)
 
     def _pair(self, totals: list[ir.Value], m: int, n: int) -> list[ir.Value]:
@@ -274,7 +276,7 @@ class Body:
     def _add_up(self, totals: list[ir.Value]) -> None:
         """Sum over the waves along K through shared memory; tiles are shared out among them."""
         across = self.tiles_n // self.halves
-        units = across // self.span
+        units = across // self.stored_together
         pairs = self.tiles_m * units
         waves = self.schedule.waves[0] * self.schedule.waves[1]
         assert waves == 1, "waves along K have the workgroup for themselves"
@@ -290,9 +292,9 @@ class Body:
             own = self.wave_k + start
 
             def sums(own: ir.Value = own) -> None:
-                m, n = own // units, own % units * self.span
+                m, n = own // units, own % units * self.stored_together
                 tiles = []
-                for number in range(self.span):
+                for number in range(self.stored_together):
                     pair = []
                     for half in range(self.halves):
                         tile = m * self.tiles_n + n + (half * across + number)
@@ -303,7 +305,7 @@ class Body:
                             total = total + part
                         pair.append(total)
                     tiles.append(pair)
-                    if self.span > 1:
+                    if self.stored_together > 1:
                         # Else parts of all tiles of a block are in registers at once.
                         no_reordering()
                 row = self.rows[0] + m * self.instruction.rows

@@ -51,7 +51,7 @@ LARGE = [
     Case(1, 6, 576, latent=512, rounded=True),
 ]
 #: Tokens that are decoded, and parts of prompts, in one call.
-SPANS = [(5, 254), (1, 520), (3, 29), (1, 0)]
+LENGTHS = [(5, 254), (1, 520), (3, 29), (1, 0)]
 each_target = pytest.mark.parametrize("target", TARGETS)
 each_case = pytest.mark.parametrize("case", CASES, ids=str)
 
@@ -110,7 +110,7 @@ def pieces_of(given: Inputs) -> int:
 @each_case
 def test_rows_of_runs(case: Case, target: str) -> None:
     """The bits do not depend on what is computed apart."""
-    given = draw(case, SPANS)
+    given = draw(case, LENGTHS)
     found = attend(target, case, given, 1)
     check(found, case, given)
     apart = attend(target, case, given, pieces_of(given))
