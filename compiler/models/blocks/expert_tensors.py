@@ -50,7 +50,7 @@ class ExpertTensors:
         whole = (f"{len(parts)} * {rows[0]}", len(parts) * rows[1]) if len(parts) > 1 else rows
         ending = "bias" if bias else "weight"
         joined = f"{'_'.join(parts)}_proj"
-        turns = "gate-then-up" if self.interleaved and len(parts) > 1 else "identity"
+        layout = "gate-then-up" if self.interleaved and len(parts) > 1 else "identity"
 
         def stacked() -> Iterator[CheckpointRows]:
             tensor = f"{name}.{joined}{'_bias' if bias else ''}"
@@ -67,8 +67,8 @@ class ExpertTensors:
             for names in self.projections
         ]
         if len(parts) > 1:
-            ways.append((tuple(each([joined], whole)), turns))
-        ways.insert(0 if self.stacked else len(ways), (tuple(stacked()), turns))
+            ways.append((tuple(each([joined], whole)), layout))
+        ways.insert(0 if self.stacked else len(ways), (tuple(stacked()), layout))
         for found in ways:
             if format_of(found[0][0].tensor) is not None:
                 return found

@@ -193,7 +193,7 @@ class ScaledSide:
                 if not self._late:
                     found.append(self._factors(tile, first, masked=masked))
             elif self.sums:
-                found.append(self._scales_in_turn(row, first, masked=masked))
+                found.append(self._interleaved_scales(row, first, masked=masked))
             else:
                 found.append(self.scales_of(row, own, masked=masked))
         return found
@@ -233,7 +233,7 @@ class ScaledSide:
         own = block // scales.stride
         return vector.shuffle(found, found, [row * scales.count + own for row in rows])
 
-    def _scales_in_turn(self, row: ir.Value, first: ir.Value, *, masked: bool) -> ir.Value:
+    def _interleaved_scales(self, row: ir.Value, first: ir.Value, *, masked: bool) -> ir.Value:
         """The scales of a row, per sum and k-step, of a step that begins at block `first`."""
         kind, count, stride = self.kind, self.kind.scales, self._stride
         start, found = row * (kind.blocks // kind.shared), []

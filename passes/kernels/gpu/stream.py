@@ -192,7 +192,7 @@ class Body:
             iteration: ir.Value, lhs: Loaded, rhs: Loaded, *, masked: bool
         ) -> tuple[Loaded, Loaded]:
             at = step(iteration)
-            if late[0] and in_turn is None:
+            if late[0] and interleaved is None:
                 lhs = self.lhs.load(at, masked=masked)
             rhs = rhs_side.load(at, masked=masked) if late[1] else rhs
             if isinstance(self.lhs, ScaledSide):
@@ -208,7 +208,7 @@ class Body:
         ) -> list[ir.Value]:
             lhs, rhs = held
             count = self.product.k_steps
-            if in_turn is None:
+            if interleaved is None:
                 for k_step in range(count):
                     totals = self.product.add(totals, lhs, rhs, k_step)
                     if apart:
@@ -219,14 +219,14 @@ class Body:
             at, following = step(iteration), []
             early = loaded_ahead(self.instruction.unit)
             if early:
-                following = in_turn.load(at, masked=masked, k_steps=range(1))
+                following = interleaved.load(at, masked=masked, k_steps=range(1))
             for k_step in range(count):
                 lhs = following
                 if not early:
-                    lhs = in_turn.load(at, masked=masked, k_steps=range(k_step, k_step + 1))
+                    lhs = interleaved.load(at, masked=masked, k_steps=range(k_step, k_step + 1))
                 elif k_step + 1 < count:
                     more = range(k_step + 1, k_step + 2)
-                    following = in_turn.load(at, masked=masked, k_steps=more)
+                    following = interleaved.load(at, masked=masked, k_steps=more)
                 no_reordering()
                 totals = self.product.add(totals, lhs, rhs, k_step)
                 no_reordering()
@@ -235,10 +235,10 @@ class Body:
         late = self.kernel.late
         apart = self._decodes_apart and iterations > 2
         # Waves that hold sums have no registers for floats of two k-steps.
-        in_turn: FloatSide | None = None
+        interleaved: FloatSide | None = None
         if isinstance(self.lhs, FloatSide) and late[0] and not self.lhs.sums:
             few = not loaded_ahead(self.instruction.unit)
-            in_turn = None if few and not self.lhs.pins else self.lhs
+            interleaved = None if few and not self.lhs.pins else self.lhs
         lhs, rhs = load(index(0), masked=ragged and iterations == 1)
         if iterations > 2:
             held = totals, lhs, rhs

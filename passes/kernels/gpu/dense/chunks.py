@@ -2,8 +2,8 @@
 
 K is cut into chunks of as many blocks of 32. A chunk is one chain of matrix instructions, from
 zero, in the order of K; the sums of the chunks are added up in their order. This depends on K
-alone: not on the number of rows, nor on where a row is. Waves may have a chunk each (stream.py), or one
-wave has all of them, one after the other. The bits are the same.
+alone: not on the number of rows, nor on where a row is. Waves may have a chunk each (stream.py),
+or one wave has all of them, one after the other. The bits are the same.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class DenseStream(StreamKernel):
         return Chunks.of(self.lhs.blocks)
 
     @property
-    def in_turn(self) -> int:
+    def chunks_per_wave(self) -> int:
         """Chunks that a wave has, one after the other."""
         return self.chunks.count // self.schedule.waves[2]
 
@@ -69,7 +69,7 @@ class DenseStream(StreamKernel):
         """Blocks that there are registers for."""
         m, n = self.schedule.tiles
         instruction = self.schedule.instruction
-        sums = m * n * instruction.totals * min(2, self.in_turn)
+        sums = m * n * instruction.totals * min(2, self.chunks_per_wave)
         block = (m * self.lhs.block_bytes + n * self.rhs.block_bytes) // instruction.groups // 4
         most = _REGISTERS[instruction.unit.lanes]
         if self.schedule.threads > GFX950.unit.simds * instruction.unit.lanes:
@@ -80,13 +80,13 @@ class DenseStream(StreamKernel):
     def ahead(self) -> bool:
         """Whether a wave loads a step while another is multiplied. One that has its own chunk of K
         has others beside it, which compute while it waits."""
-        return self.in_turn > 1 or self.room > 1
+        return self.chunks_per_wave > 1 or self.room > 1
 
     @property
     def step(self) -> int:
         """Blocks of a step: a part of a chunk, as large as there are registers."""
         size, room = self.chunks.size, self.room
-        if self.in_turn == 1 and size <= room:
+        if self.chunks_per_wave == 1 and size <= room:
             return size
         # One is multiplied while the next one is on its way.
         return max(
@@ -145,7 +145,7 @@ class _Body(Body):
                 scf.YieldOp(self._multiply(list(inside), load(step)))
             return list(op.results)
         loaded = load(index(0))
-        if kernel.in_turn == 1:
+        if kernel.chunks_per_wave == 1:
             if steps > 1:
                 held = totals, loaded
                 bounds = index(0), index(steps - 1), index(1)
@@ -155,12 +155,12 @@ class _Body(Body):
                     scf.YieldOp([*found, *coming])
                 totals, loaded = with_values(held, op.results)
             return self._multiply(totals, loaded)
-        last = kernel.in_turn * steps - 1
+        last = kernel.chunks_per_wave * steps - 1
         # What is added to the negative zero stays what it is, whatever its sign.
         whole = [splat(-0.0, f32(), self.instruction.totals)] * len(totals)
         held = whole, loaded
-        turns = index(0), index(kernel.in_turn), index(1)
-        with loop(*turns, values_of(held)) as (chunk, given, op):
+        bounds = index(0), index(kernel.chunks_per_wave), index(1)
+        with loop(*bounds, values_of(held)) as (chunk, given, op):
             now, own = with_values(held, given)
             carried = [*totals, *own]
             with loop(index(0), index(steps), index(1), carried) as (step, inside, inner):

@@ -144,9 +144,9 @@ class FloatMainloop:
         zero, held.totals = held.totals, []
         # What is added to the negative zero stays what it is, whatever its sign.
         whole = [splat(-0.0, f32(), self._instruction.totals)] * len(zero)
-        each, turns = chunks.size // STAGE, (index(0), index(chunks.count), index(1))
+        each, bounds = chunks.size // STAGE, (index(0), index(chunks.count), index(1))
         carried = whole, held
-        with loop(*turns, values_of(carried)) as (chunk, given, op):
+        with loop(*bounds, values_of(carried)) as (chunk, given, op):
             before, now = with_values(carried, given)
             now.totals = zero
             with loop(index(0), index(each), index(1), values_of(now)) as (at, inside, inner):

@@ -243,7 +243,7 @@ class RowScales:
 
     A lane needs those of a block for each of its tiles in a k-step. Those of eight blocks of a row,
     four k-steps, are loaded at once, some k-steps ahead: too few bytes for LDS to help. Lane group
-    g has block 2 t + g in turn t:
+    g has block 2 t + g in step t:
 
         one scale a block    8 bytes, shifted so that this is byte 0 or 2 of word t / 2
         two                  words of 4 bytes, shifted so that these are the lower half of word t
