@@ -52,9 +52,9 @@ def shown(text: str) -> Iterator[tuple[str, bool]]:
         if number % 2 == 0:
             outside.append(part)
             continue
-        joined = re.sub(r"\\\n\s+", " ", part)
-        yield from ((each, True) for each in re.findall(r"^(?:\$ )?mxc (.*)$", joined, re.M))
-        yield from ((each, True) for each in re.findall(r"'\w+=mxc (.*?)'", joined))
+        whole = re.sub(r"\\\n\s+", " ", part)
+        yield from ((each, True) for each in re.findall(r"^(?:\$ )?mxc (.*)$", whole, re.M))
+        yield from ((each, True) for each in re.findall(r"'\w+=mxc (.*?)'", whole))
     # Two backquotes hold one that is part of the code.
     for each in re.findall(r"(?<!`)`mxc ([^`]+)`(?!`)", "".join(outside)):
         yield " ".join(each.split()), False

@@ -39,7 +39,7 @@ from mxc.passes.kernels.gpu.ring.pairs import (
 )
 from mxc.passes.kernels.gpu.ring.staging import StagedSide
 from mxc.passes.kernels.gpu.schedule import GpuSchedule
-from mxc.passes.kernels.vectors import bitcast, equal, f32, i8, i32, index, joined, loop, of, splat
+from mxc.passes.kernels.vectors import bitcast, concat, equal, f32, i8, i32, index, loop, of, splat
 
 Issue = Callable[[], None]
 
@@ -318,7 +318,7 @@ class FloatMainloop:
         found = [bitcast(each, kind.element, FRAGMENT // len(run)) for each in pieces]
         if self._split:
             return found
-        whole = joined(found)
+        whole = concat(found)
         return [arith.truncf(of(ir.BF16Type.get(), FRAGMENT), whole) if kind.rounded else whole]
 
     def _splits(
@@ -341,7 +341,7 @@ class FloatMainloop:
         def join() -> None:
             del held.raw[tile]
             into[tile] = [
-                joined(pairs) for pairs in zip(*(parts for _, parts in begun), strict=True)
+                concat(pairs) for pairs in zip(*(parts for _, parts in begun), strict=True)
             ]
 
         first = _THERE if len(self._steps) == 1 else 0.0

@@ -91,10 +91,10 @@ def attend(target: str, case: Case, given: Inputs, pieces: int) -> NDArray[np.fl
             for op in module.body.operations
             if op.operation.name == KERNEL
         ]
-        joined = next(name for name in names if name.endswith("_joined"))
-        main = joined.removesuffix("_joined")
+        merging = next(name for name in names if name.endswith("_merged"))
+        main = merging.removesuffix("_merged")
         lane_interpreter.run(module, flat, scalars, main)
-        lane_interpreter.run(module, [flat[5], flat[2], flat[3], flat[6]], scalars, joined)
+        lane_interpreter.run(module, [flat[5], flat[2], flat[3], flat[6]], scalars, merging)
     found: NDArray[Any] = flat[6].view(kind)
     if case.rounded:
         found = (found.astype(np.uint32) << 16).view(np.float32)

@@ -111,7 +111,7 @@ def test_zeros_are_used_once(watched: Callable[..., Any]) -> None:
     first, second, _ = made.model.call("counted", *counted_attention.arguments(case, given))
     names = sorted(kernel.name for kernel, _ in made.seen)
     assert len(names) == 4
-    assert sum("joined" in name for name in names) == 1
+    assert sum("merged" in name for name in names) == 1
     assert not [finding for _, sanitizer in made.seen for finding in sanitizer.findings]
     check(result(first, case, given), case, given)
     np.testing.assert_array_equal(np.asarray(first), np.asarray(second))

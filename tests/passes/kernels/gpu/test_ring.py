@@ -118,7 +118,7 @@ def test_an_expert_behind_more_than_2_gib(compiled: Callable[[Case], Compiled]) 
     assert error < 1e-6
 
 
-def test_halves_are_joined_on_the_sums(watched: Callable[[str], Any]) -> None:
+def test_halves_are_concatenated_on_the_sums(watched: Callable[[str], Any]) -> None:
     """Compiled and run, and by the choice of the compiler: a bias, then a gate, cut ends."""
     m, n, k = 1000, 2016, 544
     found = choose(Problem(rows=m, columns=n, blocks=k // 32, halves=2))
