@@ -150,8 +150,8 @@ def dialects() -> Iterator[str]:
     """The shapes of IR that mxc builds and matches, from the modules of dialects/."""
     yield "# Dialects\n"
     yield "mxc defines no dialect in MLIR. Programs are in dialects of MLIR and IREE, and"
-    yield "attributes whose names begin with `mxc.` hold what mxc knows of an operation. Each module"
-    yield "of `dialects/` builds one shape of IR, or recognizes it, or both.\n"
+    yield "attributes whose names begin with `mxc.` hold what mxc knows of an operation. Each"
+    yield "module of `dialects/` builds one shape of IR, or recognizes it, or both.\n"
     for path in sorted((ROOT / "dialects").glob("[!_]*.py")):
         source = path.read_text()
         summary, _, rest = (ast.get_docstring(ast.parse(source)) or "").partition("\n\n")
