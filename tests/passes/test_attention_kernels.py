@@ -124,7 +124,7 @@ class Sizes(CpuAttention):
     def body(self, *buffers: ir.Value) -> None:
         raise NotImplementedError
 
-    def join(self, *buffers: ir.Value) -> None:
+    def merge(self, *buffers: ir.Value) -> None:
         raise NotImplementedError
 
 
