@@ -140,8 +140,8 @@ def blocks(element: Element) -> tuple[Array, Array, Array]:
     # The mantissas where a recipe changes, and their neighbours, at all sizes of scale.
     edges = {0, 1, 2, (1 << 23) - 1}
     for bits in range(1, 8):
-        edge = (1 << 23) - (1 << 23 - bits)
-        edges |= {edge - 1, edge, edge + 1}
+        at = (1 << 23) - (1 << 23 - bits)
+        edges |= {at - 1, at, at + 1}
     for field in (1, 2, 3 + element.emax, 60, 127, 200, 253, 254):
         for mantissa in sorted(edges):
             bits32 = np.uint32(field << 23 | mantissa)
