@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 # The gates run one after the other, in the order in which `test` names them.
 .NOTPARALLEL:
-.PHONY: help demo check test quick lint types lit pytest docs sbom clean
+.PHONY: help demo check test quick lint types lit pytest test-oracles test-install docs sbom clean
 
 # Left empty, the first of CANDIDATES that is 3.11 to 3.13 and can make environments.
 PYTHON ?=
@@ -17,7 +17,7 @@ TORCH_CPU := https://download.pytorch.org/whl/cpu
 lit quick pytest: export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 help: ## This list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/base.stamp ## Make a small gpt-oss checkpoint, compile it for this CPU, generate, report
 	$(BIN)/mxc demo
@@ -52,10 +52,19 @@ pytest: $(VENV)/test.stamp ## Behaviour and numbers
 	@# A worker for each core; the tests of a file share what they compile.
 	$(BIN)/python -m pytest -n auto --dist loadfile
 
+# CHANGED=--changed leaves out what has not changed since it was compared.
+test-oracles: $(VENV)/test.stamp ## Record vectors of Quark, modelopt and Kimi K3 again (network, minutes), and compare
+	$(BIN)/python -m tests.oracles $(CHANGED)
+
+test-install: $(VENV)/test.stamp ## Install the wheel for each supported Python that is found, and run it (network)
+	$(BIN)/python -m tests.installs
+
 docs: export NO_MKDOCS_2_WARNING := 1
 docs: $(VENV)/docs.stamp ## The documentation as a site, in build/site
 	$(BIN)/mkdocs build --quiet
-	@echo "open build/site/index.html"
+	@echo "build/site/index.html is the first page. Its search works when it is served:"
+	@echo "  $(BIN)/python -m http.server --directory build/site --bind 127.0.0.1 8080"
+	@echo "and then open http://127.0.0.1:8080/"
 
 # The tool is in an environment of its own, so that it does not list itself.
 sbom: $(VENV)/base.stamp ## The packages of an installation (CycloneDX), in build/sbom.json

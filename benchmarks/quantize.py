@@ -1,6 +1,6 @@
 """Measure quantizing a bfloat16 checkpoint with the shapes of an 8B Llama: MB/s, peak memory.
 
-    python benchmarks/quantize.py [--format mxfp4] [--recipe even] [--layers 2] [--turns 3]
+    python benchmarks/quantize.py [--format mxfp4] [--recipe even] [--layers 2] [--rounds 3]
 
 Writes a random checkpoint of some of its 32 layers, and quantizes it in separate processes: with
 mxc on two threads, and with torchao on the same tensors and as many threads, read and written with
@@ -124,10 +124,10 @@ def compare(folder: Path, arguments: argparse.Namespace) -> dict[str, dict[str, 
     write(rows, arguments.layers)
     programs = {"mxc": OURS} | ({} if arguments.no_peer else {"torchao": TORCHAO})
     found: dict[str, list[dict[str, float]]] = {name: [] for name in programs}
-    for turn in range(arguments.turns):
+    for number in range(arguments.rounds):
         for name, program in programs.items():
             found[name].append(measure(program, rows, arguments))
-            print(f"turn {turn + 1}: {name} {line(found[name][-1])}", file=sys.stderr)
+            print(f"round {number + 1}: {name} {line(found[name][-1])}", file=sys.stderr)
     shutil.rmtree(rows)
     results = {name: best(each) for name, each in found.items()}
     if not arguments.no_shard:
@@ -148,7 +148,7 @@ def main() -> int:
     parser.add_argument("--format", default="mxfp4")
     parser.add_argument("--recipe", default="even", help='"" for nvfp4, with --no-peer')
     parser.add_argument("--layers", type=int, default=2, help="of 436 MB each")
-    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--no-peer", action="store_true", help="without torchao")
     parser.add_argument("--no-shard", action="store_true", help="without the file of 5 GB")

@@ -63,7 +63,7 @@ async def measure(arguments: argparse.Namespace, found: Sequence[Server]) -> lis
     if not arguments.json:
         print(HEAD)
     for server in found:
-        with server.turn():
+        with server.running():
             await _answers(arguments, server, Lengths(32, 32), 1, None, "warm-up", 1)
     for lengths in arguments.prompt:
         for count, rate in loads:
@@ -71,7 +71,7 @@ async def measure(arguments: argparse.Namespace, found: Sequence[Server]) -> lis
             for server in found:
                 name = f"{count} clients" if rate is None else f"{rate:g}/s"
                 fewest = arguments.requests or _requests(count, rate, arguments.rounds)
-                with server.turn():
+                with server.running():
                     started = time.perf_counter()
                     answers = await _answers(arguments, server, lengths, count, rate, name, fewest)
                     seconds = time.perf_counter() - started

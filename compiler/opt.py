@@ -67,12 +67,12 @@ def command(
     for each in found:
         if isinstance(each, StepRefused):
             raise PassError(each.message)
-    joined = "// -----\n".join(map(str, found))
+    text = "// -----\n".join(map(str, found))
     if output is None:
-        sys.stdout.write(joined)
+        sys.stdout.write(text)
     else:
         try:
-            output.write_text(joined, encoding="utf-8")
+            output.write_text(text, encoding="utf-8")
         except OSError as error:
             raise PassError(f"{output}: cannot be written ({error.strerror})") from error
     return 0

@@ -17,7 +17,7 @@ from mxc.passes.lower_quantize_to_cpu_kernels import LowerQuantizeToCpuKernels
 from mxc.passes.lower_quantize_to_gpu_kernels import LowerQuantizeToGpuKernels
 from mxc.passes.lower_to_cpu_kernels import LowerToCpuKernels
 from mxc.passes.lower_to_gpu_kernels import LowerToGpuKernels
-from mxc.passes.normalise import NORMALISE
+from mxc.passes.normalize import NORMALIZE
 from mxc.passes.propagate_nan import PropagateNan
 from mxc.passes.round_to_bf16 import RoundToBf16
 from mxc.passes.round_to_elements import RoundToElements
@@ -30,11 +30,11 @@ from mxc.passes.verify_transients import VerifyTransients
 from mxc.targets.target import Target
 from mxc.targets.target import target as target_record
 
-_NORMALISE = Stage(
-    name="normalise",
+_NORMALIZE = Stage(
+    name="normalize",
     invariant="Every scaled contraction is canonical; no tensor holds a broadcast scale or a "
     "dequantized weight.",
-    passes=NORMALISE,
+    passes=NORMALIZE,
 )
 
 _FORM_DISPATCHES = Stage(
@@ -80,7 +80,7 @@ def pipeline(target: str, *, schedules: str = "") -> Pipeline:
     Raises TargetError if the name is unknown, or if the target takes no schedules.
     """
     record = iree.resolve(target_record(target))
-    before = (_NORMALISE, *_kernels(record, schedules), _FORM_DISPATCHES, _lower(record))
+    before = (_NORMALIZE, *_kernels(record, schedules), _FORM_DISPATCHES, _lower(record))
     after = _SPLIT_KERNELS if record.is_gpu else _ROW_SCHEDULES
     return Pipeline(record.name, (*before, _VERIFY_WEIGHTS, _VERIFY_TRANSIENTS, after))
 

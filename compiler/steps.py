@@ -117,7 +117,7 @@ class CompileStep:
     seconds: float | None = None
 
     def __str__(self) -> str:
-        """Return the name for messages: "passes normalise", "IREE hal", "packing"."""
+        """Return the name for messages: "passes normalize", "IREE hal", "packing"."""
         before = {"stage": "passes ", "phase": "IREE ", "cache": "compile cache: "}
         return before.get(self.kind, "") + self.name
 

@@ -315,7 +315,7 @@ def zeros(kind: ir.Type) -> ir.Value:
     return arith.ConstantOp(kind, ir.DenseElementsAttr.get_splat(kind, zero)).result
 
 
-def joined(parts: Sequence[ir.Value]) -> ir.Value:
+def concat(parts: Sequence[ir.Value]) -> ir.Value:
     """Concatenate vectors of bytes."""
     whole = parts[0]
     for part in parts[1:]:

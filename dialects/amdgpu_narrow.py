@@ -76,7 +76,7 @@ def narrowed(values: ir.Value, scale: ir.Value, element: ElementFormat) -> ir.Va
             two = vector.shuffle(values, values, [first + 2 * pair, first + 2 * pair + 1])
             packed = amdgpu.packed_scaled_trunc(kind, two, scale, pair, existing=packed)
         words.append(vector.bitcast(word, packed))
-    return _joined(words)
+    return _concat(words)
 
 
 def _six(values: ir.Value, scale: ir.Value, element: ElementFormat) -> ir.Value:
@@ -146,7 +146,7 @@ def extended_block(
     return found
 
 
-def _joined(words: Sequence[ir.Value]) -> ir.Value:
+def _concat(words: Sequence[ir.Value]) -> ir.Value:
     whole = words[0]
     for word in words[1:]:
         size = ir.VectorType(whole.type).shape[0]

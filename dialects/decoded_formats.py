@@ -183,7 +183,7 @@ def halved_axis(decoding: Decoding) -> int | None:
     if decoding.second is None:
         return None
     for axis, byte in enumerate(decoding.elements.at):
-        if any(_joined(term, decoding.second) is not None for term in _summands(byte)):
+        if any(_combined(term, decoding.second) is not None for term in _summands(byte)):
             return axis
     return None
 
@@ -230,13 +230,13 @@ def _both(byte: ir.AffineExpr, second: ir.AffineExpr) -> ir.AffineExpr:
     whole = zero = ir.AffineConstantExpr.get(0)
     paired = False
     for term in _summands(byte):
-        joined = None if paired else _joined(term, second)
-        paired = paired or joined is not None
-        whole = plus(whole, times(term, 2) if joined is None else joined)
+        combined = None if paired else _combined(term, second)
+        paired = paired or combined is not None
+        whole = plus(whole, times(term, 2) if combined is None else combined)
     return plus(whole, zero if paired else second)
 
 
-def _joined(term: ir.AffineExpr, second: ir.AffineExpr) -> ir.AffineExpr | None:
+def _combined(term: ir.AffineExpr, second: ir.AffineExpr) -> ir.AffineExpr | None:
     """2 * term + second as one expression if they are quotient and remainder of one; else None."""
     if not isinstance(second, ir.AffineModExpr) or second.rhs != ir.AffineConstantExpr.get(2):
         return None

@@ -114,24 +114,24 @@ def _largest(spec: ScaleSpec) -> float:
 
 
 def _scales(
-    span: Floats, spec: ScaleSpec, scaling: Scaling, recipe: ScaleRecipe
+    extent: Floats, spec: ScaleSpec, scaling: Scaling, recipe: ScaleRecipe
 ) -> tuple[Array, np.float32 | None]:
-    """The scales of tiles, and the tensor scale if there is one, from the `span` of each tile.
+    """The scales of tiles, and the tensor scale if there is one, from the `extent` of each tile.
 
-    The span is the range that codes must cover: the largest magnitude, or for unsigned data the
+    The extent is the range that codes must cover: the largest magnitude, or for unsigned data the
     difference of the highest and the lowest value.
     """
     largest, number = np.float32(_largest(spec)), scaling.scale
     whole = None
     if scaling.tensor is not None:
         reach = number.element.max if number.element and number.kind is NumberKind.FLOAT else 1.0
-        peak = np.float32(span.max(initial=0))
+        peak = np.float32(extent.max(initial=0))
         whole = max(peak / np.float32(reach * largest), np.float32(MIN_TENSOR_SCALE))
         if number.kind is NumberKind.EXPONENT:
-            span = span / whole
+            extent = extent / whole
     if number.kind is NumberKind.EXPONENT:
-        return scale_bytes(span, _element(spec), recipe), whole
-    wanted = span / largest if whole is None else span / largest / whole
+        return scale_bytes(extent, _element(spec), recipe), whole
+    wanted = extent / largest if whole is None else extent / largest / whole
     if number.element is not None:
         wanted = np.maximum(wanted, np.float32(number.element.min_normal))
     scales = _stored(wanted, number, Ties.EVEN)

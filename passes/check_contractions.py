@@ -1,4 +1,4 @@
-"""mxc-check-contractions: check the invariant of *normalise*.
+"""mxc-check-contractions: check the invariant of *normalize*.
 
 No tensor that a contraction reads may hold a dequantized weight or a broadcast scale: such a
 program is refused, with the place of the contraction. Contractions of elements with scales, and

@@ -82,10 +82,10 @@ def _follow(value: ir.Value) -> None:
         if len(users) == 1:
             value = _rebuilt(users[0])
             continue
-        joined = next((user for user in users if _only_user(user) is not None), None)
-        if joined is None:
+        inlined = next((user for user in users if _only_user(user) is not None), None)
+        if inlined is None:
             return
-        _inline(joined)
+        _inline(inlined)
 
 
 def _before_transpose(value: ir.Value) -> ir.Value:

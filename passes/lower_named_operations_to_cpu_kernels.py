@@ -21,11 +21,11 @@ before:
                                   %values)
 after:
     stream.executable private @mxc_attention_8x8x64_bf16 { .. }
-    stream.executable private @mxc_attention_8x8x64_bf16_joined { .. }
+    stream.executable private @mxc_attention_8x8x64_bf16_merged { .. }
     %pieces = ..
     %parts, %result = flow.dispatch @mxc_attention_8x8x64_bf16[..](%queries, %pool, %sinks, %runs,
         %lists, %T, %S, %P, %N, %keys, %values, %pieces)
-    %y = flow.dispatch @mxc_attention_8x8x64_bf16_joined[..](%parts, %sinks, %runs, %result, ..)
+    %y = flow.dispatch @mxc_attention_8x8x64_bf16_merged[..](%parts, %sinks, %runs, %result, ..)
         -> %result
 
 Leaves alone: attention with queries that are not f32, keys, values or sinks of other types than

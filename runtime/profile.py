@@ -287,8 +287,8 @@ def summarise(
     dispatches of one kernel may run in another order, but then they have equal sizes.
     """
     wall = 1e9 * call.seconds
-    span = max((d.end for d in call.dispatches), default=0)
-    span -= min((d.start for d in call.dispatches), default=0)
+    elapsed = max((d.end for d in call.dispatches), default=0)
+    elapsed -= min((d.start for d in call.dispatches), default=0)
     waiting: dict[str, deque[dict[str, Any]]] = defaultdict(deque)
     for each in known:
         waiting[each["kernel"]].append(each)
@@ -322,8 +322,8 @@ def summarise(
         repetitions=REPETITIONS,
         milliseconds=wall / 1e6,
         undisturbed=undisturbed,
-        between_operations=(span - sum(share.nanoseconds for share in shares)) / 1e6,
-        around_operations=(wall - span) / 1e6,
+        between_operations=(elapsed - sum(share.nanoseconds for share in shares)) / 1e6,
+        around_operations=(wall - elapsed) / 1e6,
         operations=_longest_first(rows),
         device=device,
     )

@@ -33,8 +33,11 @@ def pip(*arguments: str, cwd: Path) -> str:
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return copied(tmp_path_factory.mktemp("tree") / "source")
+
+
+def copied(source: Path) -> Path:
     """A copy of the tree: what an earlier build left in the tree must not get into a package."""
-    source = tmp_path_factory.mktemp("tree") / "source"
     source.mkdir()
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)

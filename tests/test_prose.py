@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import io
 import re
 import subprocess
@@ -19,6 +20,7 @@ WORDS = {
     r"road": "pipeline",
     r"room of (?:attention|quantiz\w+)": "kernel",
     r"\w*quantis\w*": "quantize",
+    r"\w*normalis\w*": "normalize",
     r"wove|woven|weave": "interleaved",
     r"soften\w*": "rounded",
     r"hollow": "without values",
@@ -26,6 +28,18 @@ WORDS = {
     r"patience": "latency",
     r"no turn|a turn of the loop|every turn": "iteration",
 }
+#: Words that no name has, and what says it.
+IN_NAMES = {
+    "span": "range, chunk, interval",
+    "spans": "ranges, chunks, intervals",
+    "turn": "iteration, round",
+    "turns": "iterations, rounds",
+    "joined": "merged, fused, concat",
+}
+#: There a turn is one of a conversation; kernels of CPUs are not renamed yet.
+_NAMES_MAY = re.compile(
+    r"benchmarks/(?:serve|soak)\.py|tests/server/|kernels/|passes/kernels/cpu/|benchmarks/mutation/"
+)
 _WORDS = {re.compile(rf"\b(?:{word})\b", re.IGNORECASE): ours for word, ours in WORDS.items()}
 _FILE = re.compile(r"(?<![\w./*}-])((?:\w+/)*\w+\.(?:py|md))\b")
 #: Files of other projects, which are named as sources.
@@ -50,9 +64,18 @@ def prose(path: str) -> Iterator[tuple[int, str]]:
         kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
         if isinstance(node, kinds) and (found := ast.get_docstring(node)):
             yield node.body[0].lineno, found
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type == tokenize.COMMENT:
-            yield token.start[0], token.string
+    yield from ((line, text) for kind, line, text in tokens(path) if kind == tokenize.COMMENT)
+
+
+@functools.cache
+def tokens(path: str) -> list[tuple[int, int, str]]:
+    """The names and comments of a file: the kind of token, its line and its text."""
+    readline = io.StringIO((ROOT / path).read_text()).readline
+    return [
+        (token.type, token.start[0], token.string)
+        for token in tokenize.generate_tokens(readline)
+        if token.type in (tokenize.NAME, tokenize.COMMENT)
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +98,21 @@ def test_words_are_the_fields(texts: list[tuple[str, str]]) -> None:
         for word, ours in _WORDS.items()
         for match in word.finditer(text)
     ]
+    assert not found, "\n".join(found)
+
+
+def test_names_are_of_the_fields_words() -> None:
+    found = []
+    for path in tracked("*.py"):
+        if _NAMES_MAY.match(path):
+            continue
+        for kind, line, name in tokens(path):
+            words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)
+            found += [
+                f"{path}:{line}: {name}; wanted {IN_NAMES[word.lower()]}"
+                for word in words
+                if kind == tokenize.NAME and word.lower() in IN_NAMES
+            ]
     assert not found, "\n".join(found)
 
 
@@ -114,4 +152,15 @@ def test_a_class_name_stands_for_one_thing() -> None:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 where.setdefault(node.name, []).append(path)
     found = [f"{name}: {', '.join(paths)}" for name, paths in where.items() if len(paths) > 1]
+    assert not found, "\n".join(found)
+
+
+def test_lines_of_pages_are_short() -> None:
+    """Tables and blocks too, which the rule of markdownlint leaves out."""
+    found = [
+        f"{path}:{number}: {len(line)} columns"
+        for path in tracked("*.md")
+        for number, line in enumerate((ROOT / path).read_text().splitlines(), 1)
+        if len(line) > 120
+    ]
     assert not found, "\n".join(found)

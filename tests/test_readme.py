@@ -1,20 +1,7 @@
-"""The README and docs/tour.md are run, in one folder: commands, Python, and what they show.
-
-In these
-    ```console   lines that begin with `$ ` are commands, what follows is their output
-    ```python    is a program
-    ```mlir NAME is the content of the file NAME
-`...` in an output stands for whatever is there, as a line for any number of lines. Frames of
-tables and runs of spaces are not compared. A command whose output is not shown must succeed.
-"""
+"""The README and docs/tour.md are run, in one folder (tests/sessions.py), and name what exists."""
 
 import dataclasses
-import os
 import re
-import subprocess
-import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -23,6 +10,7 @@ from mxc.artifact import manifest
 from mxc.compiler.report import FunctionCost, Matmul, Report, ReportOperation, Transfers
 from mxc.compiler.report.assembly import KernelCode
 from mxc.compiler.report.kernel_time import Time
+from tests.sessions import blocks, run_sessions, shows
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
@@ -33,62 +21,6 @@ DOCUMENTS = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.m
 #: Folders whose files a document names in backquotes.
 FOLDERS = [p.name for p in (ROOT / "mxc").iterdir() if p.is_symlink()]
 FOLDERS += ["tests", "lit_tests", "benchmarks", "docs"]
-
-#: What prepares a machine: these commands need the network or an hour, and are only looked at.
-PREPARATION = {"git", "cd", "make", "pip", "source"}
-
-_FRAME = re.compile(r"[\u2500-\u257f]")
-
-
-@dataclass(frozen=True)
-class Block:
-    """One fenced block: its language, what stands after the language, the line it begins at."""
-
-    language: str
-    name: str
-    line: int
-    text: str
-
-
-@dataclass(frozen=True)
-class Command:
-    """One command of a session and the output that is shown for it."""
-
-    line: int
-    text: str
-    output: str
-
-
-def blocks(text: str) -> list[Block]:
-    fences = re.finditer(r"^```(\w+)[ ]?(\S*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    return [
-        Block(found[1], found[2], text.count("\n", 0, found.start()) + 2, found[3])
-        for found in fences
-    ]
-
-
-def commands(block: Block) -> Iterator[Command]:
-    lines = block.text.splitlines()
-    starts = [number for number, line in enumerate(lines) if line.startswith("$ ")]
-    for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
-        last = next(n for n in range(start, end) if not lines[n].endswith("\\"))
-        text = "\n".join(lines[start : last + 1])[2:]
-        yield Command(block.line + start, text, "\n".join(lines[last + 1 : end]))
-
-
-def plain(text: str) -> str:
-    """Without frames, runs of spaces and empty lines."""
-    lines = (" ".join(_FRAME.sub(" ", line).split()) for line in text.splitlines())
-    return "".join(f"{line}\n" for line in lines if line)
-
-
-def shows(shown: str, found: str) -> bool:
-    """Whether the output `found` is what the text `shown` says, `...` being anything."""
-    pattern = "".join(
-        r"(?:.*\n)*?" if line == "..." else r".*?".join(map(re.escape, line.split("..."))) + r"\n"
-        for line in plain(shown).splitlines()
-    )
-    return re.fullmatch(pattern, plain(found)) is not None
 
 
 @pytest.mark.parametrize(
@@ -111,48 +43,7 @@ def test_what_is_shown_is_compared(shown: str, found: str, same: bool) -> None:
 
 
 def test_the_session(tmp_path: Path) -> None:
-    environment = {**os.environ, "COLUMNS": "100"}  # of a reader's terminal
-    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
-    environment["XDG_CACHE_HOME"] = str(tmp_path / ".cache")  # of a new user
-    ran = 0
-
-    def run(words: list[str] | str, place: str) -> str:
-        result = subprocess.run(
-            words,
-            cwd=tmp_path,
-            env=environment,
-            shell=isinstance(words, str),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        assert result.returncode == 0, f"{place}: {words}\n{result.stdout}"
-        return result.stdout
-
-    for document, block in (
-        (each.name, block) for each in SESSIONS for block in blocks(each.read_text())
-    ):
-        if block.language == "mlir":
-            (tmp_path / block.name).write_text(block.text)
-        elif block.language == "python":
-            program = tmp_path / "program.py"
-            program.write_text(block.text)
-            run([sys.executable, program.name], f"{document}:{block.line}")
-            ran += 1
-        elif block.language == "console":
-            for command in commands(block):
-                if command.text.split()[0] in PREPARATION:
-                    continue
-                place = f"{document}:{command.line}"
-                found = run(command.text, place)
-                if command.output and not shows(command.output, found):
-                    pytest.fail(
-                        f"{place}: $ {command.text}\n"
-                        f"shown:\n{plain(command.output)}\nfound:\n{plain(found)}",
-                        pytrace=False,
-                    )
-                ran += 1
-    assert ran > 15, "the documents have lost their session, or this test its eyes"
+    assert run_sessions(SESSIONS, tmp_path) > 15
 
 
 def test_what_prepares_a_machine_is_there() -> None:
@@ -181,7 +72,7 @@ def test_worked_examples_are_the_code() -> None:
     """Lines of both pages are those of the files that their blocks name, in their order."""
     pages = [(ROOT / "docs" / name).read_text() for name in ("extending.md", "models.md")]
     shown = [each for page in pages for each in blocks(page) if each.name]
-    assert len(shown) == 6
+    assert len(shown) == 7
     for block in shown:
         lines = iter((ROOT / block.name).read_text().splitlines())
         missing = [line for line in block.text.splitlines() if line not in lines]

@@ -40,6 +40,9 @@ def test_the_reference_is_whole(site: Path) -> None:
     commands = command.commands
     assert headings(site / "reference/commands.html", 2) == [f"mxc {name}" for name in commands]
     assert headings(site / "reference/passes.html", 2) == [cls.name for cls in PASSES]
+    shapes = sorted(path.stem for path in (ROOT / "dialects").glob("[!_]*.py"))
+    assert headings(site / "reference/dialects.html", 2) == shapes
+    assert "mxc.contraction" in (site / "reference/dialects.html").read_text()
 
 
 def test_each_page_has_a_title(site: Path) -> None:

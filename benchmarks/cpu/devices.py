@@ -43,21 +43,21 @@ class Line:
     repetitions: int
 
 
-def in_turns(
+def alternately(
     name: str, call: Callable[[Sequence], None], sequences: list[Sequence], seconds: float
 ) -> Line:
     """The call of both sequences in turns, in one order and then in the other."""
     taken: list[list[tuple[float, float]]] = [[], []]
-    end, turn = time.perf_counter() + seconds, 0
-    while time.perf_counter() < end or turn < 4:
-        for which in (0, 1) if turn % 2 else (1, 0):
+    end, iteration = time.perf_counter() + seconds, 0
+    while time.perf_counter() < end or iteration < 4:
+        for which in (0, 1) if iteration % 2 else (1, 0):
             wall, processor = time.perf_counter(), time.process_time()
             call(sequences[which])
             times = (time.perf_counter() - wall, time.process_time() - processor)
             taken[which].append(times)
-        turn += 1
+        iteration += 1
     least = [[min(each) for each in zip(*rounds[1:], strict=True)] for rounds in taken]
-    return Line(name, (least[0][0], least[1][0]), (least[0][1], least[1][1]), turn - 1)
+    return Line(name, (least[0][0], least[1][0]), (least[0][1], least[1][1]), iteration - 1)
 
 
 def measure(options: argparse.Namespace, place: Path) -> list[Line]:
@@ -83,7 +83,7 @@ def measure(options: argparse.Namespace, place: Path) -> list[Line]:
             sequence.feed([token], last_only=True)
 
     return [
-        in_turns(name, call, sequences, options.seconds)
+        alternately(name, call, sequences, options.seconds)
         for name, call in (
             (f"prompt of {options.prompt}", prompt),
             (f"{GENERATED} tokens", generate),

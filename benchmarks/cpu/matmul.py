@@ -93,7 +93,7 @@ class Bench:
                     calls["peer"]()
                     errors["peer"] = relative_error(read(), x, weights)
                     assert errors["peer"] < LARGEST_ERROR, f"{shape}, {m} rows, peer: {errors}"
-                times = self._take_turns(calls, m, copies)
+                times = self._alternate(calls, m, copies)
                 for mode in self.modes:
                     yield Row(
                         shape=shape,
@@ -115,7 +115,7 @@ class Bench:
         """All limits at once, alone."""
         self._keep(interleave(self.machine.calls, seconds=self.seconds, rounds=5, settle=0))
 
-    def _take_turns(
+    def _alternate(
         self, calls: Mapping[str, Callable[[], Any]], m: int, copies: int
     ) -> dict[str, Time]:
         """Times of one product by name; the limits that it may meet are measured between them."""

@@ -62,11 +62,11 @@ def _check(program: Program, seed: int, stages: Sequence[Stage]) -> Checked:
     made = function(program, "main", constants(program, seed))
     try:
         module = ir.Module.parse(made.text)
-        normalise, *others = stages
-        run(normalise.passes, module)
+        normalize, *others = stages
+        run(normalize.passes, module)
         wrong = _wrong(module, made, program, seed)
         if wrong:
-            return Checked(Outcome("wrong", f"normalised, {wrong}"))
+            return Checked(Outcome("wrong", f"normalized, {wrong}"))
         for stage in others:
             run(stage.passes, module)
         return _lowered(module.operation, program)
@@ -77,7 +77,7 @@ def _check(program: Program, seed: int, stages: Sequence[Stage]) -> Checked:
 
 
 def _wrong(module: ir.Module, made: Function, program: Program, seed: int) -> str:
-    """Where the normalised program computes other numbers than the reference; "" where it does
+    """Where the normalized program computes other numbers than the reference; "" where it does
     not."""
     (main,) = (view.operation for view in module.body.operations)
     for pattern in PATTERNS:

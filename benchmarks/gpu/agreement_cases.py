@@ -32,7 +32,7 @@ SCHEDULES = {
 }
 #: Those of floats in registers.
 _STREAMS = ("16 along K", "16", "32")
-#: Rows, columns and K of a schedule: tiles, quads, steps, spans and masks all end within.
+#: Rows, columns and K of a schedule: tiles, quads, steps, chunks and masks all end within.
 _SHAPES = {
     "16 along K": (5, 33, 544),
     "16": (40, 70, 160),

@@ -105,7 +105,7 @@ def _untouched(size: int) -> HalBuffer:
 
 
 def _parameters(*arguments: Any) -> list[HalBuffer]:
-    """A buffer for each span of bytes that is asked for."""
+    """A buffer for each range of bytes that is asked for."""
     return [_untouched(_PARAMETER) for _ in range(len(arguments[8]) // 8)]
 
 
@@ -148,10 +148,10 @@ class _Recorder(HalDevice):
         self.found.calls.append(Call(names[function], sum(map(_covered, parts.values()))))
 
 
-def _covered(spans: list[tuple[int, int]]) -> int:
-    """How many places are in any of the spans."""
+def _covered(ranges: list[tuple[int, int]]) -> int:
+    """How many places are in any of the ranges."""
     total, done = 0, 0
-    for first, end in sorted(spans):
+    for first, end in sorted(ranges):
         total += max(0, end - max(first, done))
         done = max(done, end)
     return total

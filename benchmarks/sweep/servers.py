@@ -32,7 +32,7 @@ class Server:
     process: subprocess.Popen[bytes] | None = None
 
     @contextlib.contextmanager
-    def turn(self) -> Iterator[None]:
+    def running(self) -> Iterator[None]:
         """The server runs meanwhile; before and after it is stopped, so that it takes no time."""
         self._signal(signal.SIGCONT)
         try:
@@ -82,7 +82,7 @@ def servers(texts: Sequence[str], threads: int | None) -> Iterator[list[Server]]
             ends.callback(server.end)
             _wait(server, Path(folder) / f"{number}.log")
             found.append(server)
-            with server.turn():
+            with server.running():
                 pass
         yield found
 

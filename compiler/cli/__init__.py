@@ -149,8 +149,8 @@ def _compile(
     activations: Annotated[
         str | None,
         typer.Option(
-            help="f32, bf16, i8, mxfp4, mxfp6, mxfp6e3m2, mxfp8, mxint8 or nvfp4: how activations "
-            "meet weights.",
+            help="f32, bf16, i8, mxfp4, mxfp6, mxfp6e3m2, mxfp8, mxint8 or nvfp4: what activations "
+            "are rounded to before they are multiplied by weights.",
             show_default="as the checkpoint's dense weights",
         ),
     ] = None,
@@ -171,14 +171,14 @@ def _compile(
     kv_cache: Annotated[
         str | None,
         typer.Option(
-            help="bf16, f32, fp8, mxint8 or mxfp8: what keys and values are kept in.",
+            help="bf16, f32, fp8, mxint8 or mxfp8: the format of keys and values.",
             show_default="bf16, or f32 where activations are",
         ),
     ] = None,
     devices: Annotated[
         int,
         typer.Option(
-            help="So many devices compute the model together, each with its share of the weights."
+            help="Number of devices that compute the model together, each with a share of it."
         ),
     ] = 1,
     weights: Annotated[
@@ -363,7 +363,7 @@ def _opt(
 ) -> None:
     """Run passes over a file of IR.
 
-    Example: mxc opt program.mlir --target gfx950 --to normalise
+    Example: mxc opt program.mlir --target gfx950 --to normalize
     """
     from mxc.compiler.opt import command
 

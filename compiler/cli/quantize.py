@@ -57,8 +57,8 @@ def command(
         typer.Option(
             "--calibrate",
             metavar="FILE",
-            help="Run the model on this text first, and count errors by what they change of the "
-            "outputs of layers.",
+            help="Run the model on this text first, to choose scales by the error of the outputs "
+            "of layers, not by that of weights.",
             show_default=False,
         ),
     ] = None,
@@ -70,7 +70,7 @@ def command(
         typer.Option(
             "--rotate",
             help="Rotate hidden states by a Hadamard matrix first, folded into weights: the same "
-            "model, with fewer outliers.",
+            "model, with fewer outliers. It helps nvfp4 only with --recipe gptq.",
         ),
     ] = False,
     dialect: Annotated[
@@ -164,6 +164,8 @@ def command(
 
 
 def _show(result: QuantizationResult, *, full: bool, wide: bool) -> None:
+    from mxc.compiler.quantize.search import FEEDBACK
+
     console = table_console(wide=wide)
     known = [(name, loss) for name, loss in result.losses.items()]
     shown = known
@@ -201,6 +203,11 @@ def _show(result: QuantizationResult, *, full: bool, wide: bool) -> None:
         f"{result.seconds:.1f} s ({rate}/s)"
     )
     print(f"wrote {result.output} ({bytes_text(result.bytes_written)})")
+    if result.rotation is not None and result.format == "nvfp4" and result.recipe != FEEDBACK:
+        print(
+            "note: --rotate usually makes nvfp4 less accurate, unless --recipe gptq is given: its "
+            "small blocks keep outliers apart already"
+        )
 
 
 def _cells(loss: Loss, calibrated: bool) -> list[str]:

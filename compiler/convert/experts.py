@@ -71,7 +71,7 @@ def together(source: CheckpointSource) -> CheckpointSource:
             if up.keys() != experts.keys():
                 raise CheckpointError(f"{ordered[0].place}: {stem} has other experts in up_proj")
             pairs = zip(ordered, [up[number] for number in range(len(experts))], strict=True)
-            ordered = [_combined([gate, half], "in turn") for gate, half in pairs]
+            ordered = [_combined([gate, half], "alternately") for gate, half in pairs]
             projection = "gate_up_proj"
         name = f"{stem}.{projection}{'_bias' if kind == 'bias' else ''}"
         tensors[name] = _combined(ordered, "experts").renamed(name)
@@ -136,7 +136,7 @@ def _transposed(part: StoredPart, experts: int, start: int, count: int) -> Bytes
 
 
 def _combined(tensors: Sequence[CanonicalTensor], how: str) -> CanonicalTensor:
-    """Combine tensors of equal shape: rows alternately ("in turn"), or stacked along a new axis
+    """Combine tensors of equal shape: rows "alternately", or stacked along a new axis
     ("experts")."""
     first = tensors[0]
     for other in tensors:

@@ -26,10 +26,10 @@ class NanScale:
     row: int
     count: int
 
-    def place(self, joined: str) -> str:
-        """Return the expert, if there is one, and the row, with `joined` between them."""
+    def place(self, between: str) -> str:
+        """Return the expert, if there is one, and the row, with `between` between them."""
         row = f"row {self.row}"
-        return row if self.expert is None else f"expert {self.expert}{joined}{row}"
+        return row if self.expert is None else f"expert {self.expert}{between}{row}"
 
 
 @dataclass

@@ -59,5 +59,5 @@ def split_planes(data: NDArray[np.uint8]) -> NDArray[np.uint8]:
     # [blocks, pairs of dwords, dword of the pair, byte, nibble]
     high = (codes >> 4).reshape(-1, 2, 2, 4, 2)
     shifts = np.array([[0, 2], [4, 6]], np.uint32)[:, None, :]
-    joined = np.bitwise_or.reduce(np.bitwise_or.reduce(high << shifts, axis=4), axis=2)
-    return np.concatenate([low, joined.reshape(-1, 8)], axis=1).astype(np.uint8).reshape(-1)
+    high_bits = np.bitwise_or.reduce(np.bitwise_or.reduce(high << shifts, axis=4), axis=2)
+    return np.concatenate([low, high_bits.reshape(-1, 8)], axis=1).astype(np.uint8).reshape(-1)

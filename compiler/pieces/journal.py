@@ -48,7 +48,7 @@ class Journal:
     def take(self, piece: Piece) -> dict[str, Any] | None:
         """Return the entry of a finished piece whose bytes are intact; else None."""
         entry = self._done.get(_key(piece))
-        if entry is None or self._crc(entry["spans"]) != entry["crc"]:
+        if entry is None or self._crc(entry["ranges"]) != entry["crc"]:
             return None
         return entry
 
@@ -60,9 +60,9 @@ class Journal:
         """Close the file."""
         self._file.close()
 
-    def _crc(self, spans: list[tuple[str, int, int]]) -> int | None:
+    def _crc(self, ranges: list[tuple[str, int, int]]) -> int | None:
         crc = 0
-        for name, offset, size in spans:
+        for name, offset, size in ranges:
             try:
                 handle = os.open(self._folder / name, os.O_RDONLY)
             except OSError:

@@ -60,7 +60,7 @@ class PieceJob(Protocol):
 class PieceOutput:
     """Writes the bytes of one piece to files in `folder`; a context manager.
 
-    `spans` are (file, offset, bytes) in the order of the writes; `crc` is the CRC-32 of all of
+    `ranges` are (file, offset, bytes) in the order of the writes; `crc` is the CRC-32 of all of
     them.
     """
 
@@ -68,7 +68,7 @@ class PieceOutput:
         """Start without open files."""
         self._folder = folder
         self._handles: dict[str, int] = {}
-        self.spans: list[tuple[str, int, int]] = []
+        self.ranges: list[tuple[str, int, int]] = []
         self.crc = 0
 
     def __enter__(self) -> Self:
@@ -86,7 +86,7 @@ class PieceOutput:
         if name not in self._handles:
             flags = os.O_WRONLY | os.O_CLOEXEC
             self._handles[name] = self._checked(name, os.open, self._folder / name, flags)
-        self.spans.append((name, offset, len(view)))
+        self.ranges.append((name, offset, len(view)))
         self.crc = zlib.crc32(view, self.crc)
         while len(view):
             count = self._checked(name, os.pwrite, self._handles[name], view, offset)

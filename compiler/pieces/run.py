@@ -147,7 +147,7 @@ def _compute(work: PieceWork, folder: Path, piece: Piece) -> dict[str, Any]:
     """Compute a piece, write its bytes and return its journal entry."""
     with PieceOutput(folder) as output:
         value = work.compute(piece, output)
-    return {"value": value, "spans": output.spans, "crc": output.crc}
+    return {"value": value, "ranges": output.ranges, "crc": output.crc}
 
 
 def _elsewhere(key: str, job: PieceJob, wanted: str, folder: Path, piece: Piece) -> dict[str, Any]:

@@ -21,10 +21,10 @@ from mxc.dialects.locations import plain
 from mxc.errors import CompileError
 from mxc.passes.base import run
 from mxc.passes.canonical_operands import CanonicalOperands
-from mxc.passes.normalise import NORMALISE
+from mxc.passes.normalize import NORMALIZE
 
 #: What stands before the passes that put operands in order: here that is done to the bytes.
-_READ = NORMALISE[: NORMALISE.index(CanonicalOperands())]
+_READ = NORMALIZE[: NORMALIZE.index(CanonicalOperands())]
 
 
 def import_here(request: ImportRequest, tell: Callable[[CompileStep], None]) -> ImportedProgram:

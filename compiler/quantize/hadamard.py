@@ -44,10 +44,10 @@ class Hadamard:
         """Return rows [n, m * width] times R, applied to each `width` columns separately."""
         shape = rows.shape
         found = rows.reshape(-1, self.width) * self.signs
-        span = 1
-        while span < self.size:
-            pairs = found.reshape(-1, 2, span)
+        half = 1
+        while half < self.size:
+            pairs = found.reshape(-1, 2, half)
             found = np.stack([pairs[:, 0] + pairs[:, 1], pairs[:, 0] - pairs[:, 1]], axis=1)
-            span *= 2
+            half *= 2
         found *= np.float32(self.size**-0.5)
         return found.reshape(shape)

@@ -261,8 +261,8 @@ class _Run:
             elif queue:
                 event = heapq.heappop(queue)
         done = [wave.marks for wave in waves if len(wave.marks) >= ITERATIONS]
-        spans = [marks[ITERATIONS - 1] - marks[_FROM - 1] for marks in done]
-        return sum(spans) / len(spans) / (ITERATIONS - _FROM)
+        intervals = [marks[ITERATIONS - 1] - marks[_FROM - 1] for marks in done]
+        return sum(intervals) / len(intervals) / (ITERATIONS - _FROM)
 
     def _wake(self, now: float, place: int) -> _Event | None:
         """Let the first wave that waits for a unit try again, and schedule the next."""

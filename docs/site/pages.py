@@ -5,6 +5,7 @@ A hook of MkDocs: `on_files` adds them to what docs/ has. `make docs` builds the
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -72,6 +73,7 @@ def pages() -> Iterator[tuple[str, str]]:
     yield "reference/formats.md", "\n".join(formats())
     yield "reference/targets.md", "\n".join(targets())
     yield "reference/passes.md", "\n".join(passes())
+    yield "reference/dialects.md", "\n".join(dialects())
     yield "reference/report.md", "\n".join(report())
 
 
@@ -142,6 +144,23 @@ def passes() -> Iterator[str]:
             yield "Options: " + ", ".join(f"`{each}`" for each in described.options) + "\n"
         if described.text:
             yield f"```text\n{described.text}\n```\n"
+
+
+def dialects() -> Iterator[str]:
+    """The shapes of IR that mxc builds and matches, from the modules of dialects/."""
+    yield "# Dialects\n"
+    yield "mxc defines no dialect in MLIR. Programs are in dialects of MLIR and IREE, and"
+    yield "attributes whose names begin with `mxc.` hold what mxc knows of an operation. Each"
+    yield "module of `dialects/` builds one shape of IR, or recognizes it, or both.\n"
+    for path in sorted((ROOT / "dialects").glob("[!_]*.py")):
+        source = path.read_text()
+        summary, _, rest = (ast.get_docstring(ast.parse(source)) or "").partition("\n\n")
+        yield f"## {path.stem}\n\n{paragraphs(summary)}\n"
+        names = sorted(set(re.findall(r'"(mxc\.[a-z_]+)"', source)))
+        if names:
+            yield "Attributes: " + ", ".join(f"`{each}`" for each in names) + "\n"
+        if rest:
+            yield f"```text\n{rest}\n```\n"
 
 
 def report() -> Iterator[str]:

@@ -11,7 +11,7 @@
 
 // CHECK: reading
 // CHECK-NEXT: building
-// CHECK-NEXT: passes normalise
+// CHECK-NEXT: passes normalize
 // CHECK: IREE flow
 // CHECK-NEXT: passes verify-weights
 // CHECK: IREE end

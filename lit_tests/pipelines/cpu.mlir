@@ -1,4 +1,4 @@
-// RUN: mxc opt %s --target cpu:znver5 --to normalise | filecheck %s --check-prefix=NORMALISE
+// RUN: mxc opt %s --target cpu:znver5 --to normalize | filecheck %s --check-prefix=NORMALIZE
 // RUN: mxc opt %s --target cpu:znver5 --to kernels | filecheck %s --check-prefix=KERNELS
 // RUN: mxc opt %s --target cpu:x86-64-v4 --to kernels | filecheck %s --check-prefix=V4
 // RUN: mxc opt %s --target cpu:sapphirerapids --to kernels | filecheck %s --check-prefix=AMX
@@ -74,12 +74,12 @@ func.func @parameters(%x: tensor<4x64xbf16>, %x32: tensor<4x64xf32>) -> (tensor<
 // A scale is for 8 elements, which no kernel of ours takes.
 
 // Every contraction is canonical, no tensor holds a broadcast scale or a dequantized weight.
-// NORMALISE-LABEL: @experts
-// NORMALISE-NOT: linalg.broadcast
-// NORMALISE-NOT: tensor<3x8x8x8xf32>
-// NORMALISE: linalg.generic {{.*}} iterator_types = ["parallel", "parallel", "parallel", "reduction", "reduction"]} ins({{.*}} : tensor<3x4x8x8xf32>, tensor<3x8x8x8xf4E2M1FN>, tensor<3x8x8xf8E8M0FNU>)
-// NORMALISE: arith.scaling_extf
-// NORMALISE-NOT: linalg.batch_matmul
+// NORMALIZE-LABEL: @experts
+// NORMALIZE-NOT: linalg.broadcast
+// NORMALIZE-NOT: tensor<3x8x8x8xf32>
+// NORMALIZE: linalg.generic {{.*}} iterator_types = ["parallel", "parallel", "parallel", "reduction", "reduction"]} ins({{.*}} : tensor<3x4x8x8xf32>, tensor<3x8x8x8xf4E2M1FN>, tensor<3x8x8xf8E8M0FNU>)
+// NORMALIZE: arith.scaling_extf
+// NORMALIZE-NOT: linalg.batch_matmul
 
 // The gathers of the packed weights are inside the one dispatch of the contraction and its bias.
 // FORM-LABEL: @experts

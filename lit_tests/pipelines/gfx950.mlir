@@ -1,7 +1,7 @@
-// RUN: mxc opt %s --target gfx950 --to normalise | filecheck %s --check-prefix=NORMALISE
+// RUN: mxc opt %s --target gfx950 --to normalize | filecheck %s --check-prefix=NORMALIZE
 // RUN: mxc opt %s --target gfx950 --to kernels | filecheck %s --check-prefix=KERNELS
 // RUN: mxc opt %s --target gfx950 --print-kernels | filecheck %s --check-prefix=NESTS
-// RUN: mxc opt %s --target gfx950 --to normalise --print-kernels | filecheck %s --check-prefix=NONE
+// RUN: mxc opt %s --target gfx950 --to normalize --print-kernels | filecheck %s --check-prefix=NONE
 
 // NESTS: // @mxc_mxfp4_mxfp4_1x32x64x128: emitted directly, not in the kernel language (docs/kernels.md)
 // NONE: // no kernels of mxc after these passes: IREE compiles the program
@@ -9,11 +9,11 @@
 // Both sides scaled, operands as a frontend has them: (a, a_scale, b, b_scale). With this order
 // IREE selects no scaled matrix instruction.
 
-// NORMALISE-LABEL: @both_scaled
-// NORMALISE: linalg.generic {{.*}} ins(%arg0, %arg2, %arg1, %arg3 : tensor<32x4x32xf4E2M1FN>, tensor<64x4x32xf4E2M1FN>, tensor<32x4xf8E8M0FNU>, tensor<64x4xf8E8M0FNU>)
-// NORMALISE-COUNT-2: arith.scaling_extf
-// NORMALISE: arith.mulf
-// NORMALISE-NEXT: arith.addf
+// NORMALIZE-LABEL: @both_scaled
+// NORMALIZE: linalg.generic {{.*}} ins(%arg0, %arg2, %arg1, %arg3 : tensor<32x4x32xf4E2M1FN>, tensor<64x4x32xf4E2M1FN>, tensor<32x4xf8E8M0FNU>, tensor<64x4xf8E8M0FNU>)
+// NORMALIZE-COUNT-2: arith.scaling_extf
+// NORMALIZE: arith.mulf
+// NORMALIZE-NEXT: arith.addf
 
 // Scaled matrix instructions on what the canonical form has, in one dispatch.
 // KERNELS: stream.executable private @mxc_mxfp4_mxfp4_1x32x64x128 {

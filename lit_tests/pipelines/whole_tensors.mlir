@@ -1,4 +1,4 @@
-// RUN: mxc opt %s --target cpu:znver5 --to normalise | filecheck %s
+// RUN: mxc opt %s --target cpu:znver5 --to normalize | filecheck %s
 
 // A weight that is decoded by an operation on the whole tensor is decoded inside the product too.
 // CHECK-LABEL: util.func public @decoded_as_a_whole

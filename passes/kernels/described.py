@@ -3,7 +3,7 @@
 A contraction of scaled elements has to be in canonical form; one of plain numbers has to have a
 parameter as its weights.
 
-mxc-check-contractions writes the attribute at the end of *normalise*. The choice of schedules, the
+mxc-check-contractions writes the attribute at the end of *normalize*. The choice of schedules, the
 lowering and the report use it. An operation without the attribute, such as in a pass that runs
 alone, is matched there.
 

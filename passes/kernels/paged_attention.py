@@ -3,8 +3,8 @@
 The rows of a run, R = count * G query heads of its tokens, are split into blocks of rows, and
 positions into pieces of `piece_keys` at absolute places: [0, n), [n, 2n), .. Where a call has few
 rows and many keys, each piece has its own workgroup, which writes its partial result to `parts`,
-and a second kernel, NAME_joined, combines them. Where a call has many rows, a workgroup loops over
-all pieces and writes the result, and NAME_joined does nothing. Alternatively the kernel counts the
+and a second kernel, NAME_merged, combines them. Where a call has many rows, a workgroup loops over
+all pieces and writes the result, and NAME_merged does nothing. Alternatively the kernel counts the
 workgroups that are done with a row, and the last one combines the pieces, without a second kernel.
 
 Either way, the result of a row is the sum of its pieces, in order, by the same formula. The bits of
@@ -133,7 +133,7 @@ class PagedAttention(Sized, ABC):
         return None
 
     @property
-    def join_threads(self) -> Threads | None:
+    def merge_threads(self) -> Threads | None:
         """Threads of a workgroup of the second kernel, on a GPU."""
         return None
 
@@ -154,7 +154,7 @@ class PagedAttention(Sized, ABC):
 
     @property
     @abstractmethod
-    def join_workgroups(self) -> list[Size]:
+    def merge_workgroups(self) -> list[Size]:
         """Up to three counts of workgroups of the second kernel."""
 
     @abstractmethod
@@ -162,8 +162,8 @@ class PagedAttention(Sized, ABC):
         """Build the body at the insertion point."""
 
     @abstractmethod
-    def join(self, *buffers: ir.Value) -> None:
-        """Build the body of the second kernel, over the memrefs of `joined_buffers`."""
+    def merge(self, *buffers: ir.Value) -> None:
+        """Build the body of the second kernel, over the memrefs of `merged_buffers`."""
 
     @property
     def buffers(self) -> list[Buffer]:
@@ -175,7 +175,7 @@ class PagedAttention(Sized, ABC):
         if isinstance(rows, int) and self.packed is not None:
             rows = stored_positions(self.element, rows)
         pool = [self.all_pages, self.entries, rows, self.heads]
-        parts, sinks, runs, result = self.joined_buffers
+        parts, sinks, runs, result = self.merged_buffers
         return [
             Buffer([self.tokens, self.heads, self.group, self.depth], f32()),
             Buffer([*pool, self.depth], self.pool_type),
@@ -198,7 +198,7 @@ class PagedAttention(Sized, ABC):
         return Buffer([masks, heads, tokens if of_tokens else 1, self.positions], f32())
 
     @property
-    def joined_buffers(self) -> list[Buffer]:
+    def merged_buffers(self) -> list[Buffer]:
         """Parts, sinks, runs, and the result, which the second kernel completes in place."""
         result = [self.tokens, self.heads, self.group, self.mixed]
         return [
@@ -210,7 +210,7 @@ class PagedAttention(Sized, ABC):
 
 
 @dataclass(frozen=True)
-class _Joined:
+class _Merged:
     """The second kernel of attention, which adds pieces up."""
 
     of: PagedAttention
@@ -220,23 +220,23 @@ class _Joined:
         """Those of the first one."""
         return self.of.scalars
 
-    def given(self, scalars: Sequence[ir.Value]) -> _Joined:
+    def given(self, scalars: Sequence[ir.Value]) -> _Merged:
         """The kernel of one call."""
-        return _Joined(self.of.given(scalars))
+        return _Merged(self.of.given(scalars))
 
     @property
     def buffers(self) -> list[Buffer]:
-        """See `joined_buffers`."""
-        return self.of.joined_buffers
+        """See `merged_buffers`."""
+        return self.of.merged_buffers
 
     @property
     def workgroups(self) -> list[Size]:
         """Workgroups of a call."""
-        return self.of.join_workgroups
+        return self.of.merge_workgroups
 
     def body(self, *buffers: ir.Value) -> None:
         """Build the body at the insertion point."""
-        self.of.join(*buffers)
+        self.of.merge(*buffers)
 
 
 def paged_sizes_of(call: AttentionCall) -> dict[str, Any] | Reason:
@@ -362,7 +362,7 @@ def call_kernel(
     scalars: Sequence[ir.Value],
     others: Sequence[ir.Value],
 ) -> ir.Value:
-    """Dispatch @name and, if it does not count, @name_joined. Returns the result.
+    """Dispatch @name and, if it does not count, @name_merged. Returns the result.
 
     `others`: the operands after the lists.
     """
@@ -395,5 +395,5 @@ def call_kernel(
     if kernel.counts:
         return whole
     given = [left, *tensors[2:4], whole]
-    name, threads = f"{name}_joined", kernel.join_threads
-    return calls.dispatch(name, _Joined(kernel), given, scalars, threads, updated=[3]).results[0]
+    name, threads = f"{name}_merged", kernel.merge_threads
+    return calls.dispatch(name, _Merged(kernel), given, scalars, threads, updated=[3]).results[0]

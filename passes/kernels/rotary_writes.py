@@ -30,11 +30,11 @@ from mxc.passes.kernels.extents import Buffer, Size, Sized, value_of
 from mxc.passes.kernels.lowerings import Lowering
 from mxc.passes.kernels.rotations import LEAST, Rotation
 from mxc.passes.kernels.vectors import (
+    concat,
     f32,
     i8,
     i32,
     index,
-    joined,
     lanes_of,
     load,
     loop,
@@ -357,7 +357,7 @@ class _Body:
                 read(source, head, element + start)
                 for start in range(0, self.kernel.together, self.rotation.run)
             ]
-            self.target.store_in_page(part, head, element, joined(runs))
+            self.target.store_in_page(part, head, element, concat(runs))
 
     def _rotated(self, source: _Columns, head: ir.Value, element: ir.Value) -> ir.Value:
         """f32 [run] of a head from an element on, rotated."""

@@ -138,7 +138,7 @@ def parts_of(values: ir.Value, count: int) -> Iterator[ir.Value]:
     return (part_of(values, at, count) for at in range(0, lanes_of(values), count))
 
 
-def joined(parts: Sequence[ir.Value]) -> ir.Value:
+def concat(parts: Sequence[ir.Value]) -> ir.Value:
     """Vectors of one size as one, in their order: two, four, .. of them."""
     found = list(parts)
     while len(found) > 1:

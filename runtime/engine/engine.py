@@ -177,7 +177,7 @@ class Engine:
     def _run(self) -> None:
         try:
             while (there := self._wait()) == _WORK:
-                self._turn()
+                self._iterate()
             if there == _IDLE:
                 return
             error: BaseException = EngineStopped("the engine was closed")
@@ -206,7 +206,7 @@ class Engine:
             self._end(job, CANCELLED)
         return _WORK
 
-    def _turn(self) -> None:
+    def _iterate(self) -> None:
         chosen = schedule(
             [self._work(job) for job in self._running],
             self._candidates(),

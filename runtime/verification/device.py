@@ -69,13 +69,13 @@ class VerifyingDevice(HalDevice):
         kernel, code = executable.kernels[name], executable.code[name]
         windows = [_window(part) for part in parts]
         before = [window.copy() for window in windows]
-        spans, places = _spans(parts)
-        with self._hip.memory(spans) as bases:
+        ranges, places = _ranges(parts)
+        with self._hip.memory(ranges) as bases:
             launch = Launch(
                 code=code,
                 kernel=kernel,
                 workgroups=workgroups,
-                addresses=[bases[span] + offset for span, offset in places],
+                addresses=[bases[each] + offset for each, offset in places],
                 constants=constants,
             )
             self._hip.launch(launch)
@@ -110,7 +110,7 @@ def _window(part: Binding) -> Array:
     return flat[part.offset : end]
 
 
-def _spans(parts: Sequence[Binding]) -> tuple[list[Array], list[tuple[int, int]]]:
+def _ranges(parts: Sequence[Binding]) -> tuple[list[Array], list[tuple[int, int]]]:
     """Return the distinct memory ranges of the bindings, and (range, offset) of each binding.
 
     Bindings that are parts of one buffer share one range, so that they share memory on the GPU too.

@@ -78,18 +78,18 @@ def dpp(waves: Waves, value: Array, i: Instruction) -> tuple[Array, Array]:
 @cache
 def swizzle_lanes(offset: int) -> Array:
     """ds_swizzle_b32: return for each lane the lane that it reads."""
-    mask, turn = offset & 31, offset >> 5 & 31
+    mask, rotation = offset & 31, offset >> 5 & 31
     low, high = _LANE & 31, _LANE & 32
     if offset >= 0xE000:
         # FFT mode: the bits of the lane that the mask does not keep are reversed.
         reversed_bits = sum((low >> n & 1) << (4 - n) for n in range(5))
         return np.asarray(high | reversed_bits >> mask.bit_count() | (_LANE & mask))
     if offset >= 0xC000:
-        turn = -turn if offset & 0x400 else turn
-        return np.asarray(high | ((_LANE & mask) | ((_LANE + turn) & ~mask)) & 31)
+        rotation = -rotation if offset & 0x400 else rotation
+        return np.asarray(high | ((_LANE & mask) | ((_LANE + rotation) & ~mask)) & 31)
     if offset & 0x8000:
         return (_LANE & ~3) | (offset >> 2 * (_LANE & 3) & 3)
-    return high | (((low & mask) | turn) ^ (offset >> 10 & 31))
+    return high | (((low & mask) | rotation) ^ (offset >> 10 & 31))
 
 
 def lane_step(i: Instruction, read: Callable[[int], Callable[[Waves], Array]]) -> Step | None:

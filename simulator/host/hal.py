@@ -227,11 +227,11 @@ class HalDevice:
         self.dispatches.append(SimulatedDispatch(name, workgroups, stepped))
 
     def _named(
-        self, scope: memoryview, table: memoryview, text: memoryview, spans: memoryview
+        self, scope: memoryview, table: memoryview, text: memoryview, ranges: memoryview
     ) -> list[tuple[Array, int, int, int]]:
-        """Return (parameter, offset in it, offset in the buffer, length) of each span."""
+        """Return (parameter, offset in it, offset in the buffer, length) of each range."""
         found = []
-        for n, (offset, place, length) in enumerate(struct.iter_unpack("<QQQ", spans)):
+        for n, (offset, place, length) in enumerate(struct.iter_unpack("<QQQ", ranges)):
             start, size = struct.unpack_from("<II", table, 8 * n)
             name = bytes(text[start : start + size]).decode()
             if name not in self.parameters:

@@ -227,17 +227,17 @@ def perform(
     found = np.zeros((len(index), atomic.dwords), np.uint32)
     data = [np.ascontiguousarray(o, np.uint32) for o in operands]
     extra = () if atomic.mode is None else (keep,)
-    for turn in _turns(index):
-        old = np.ascontiguousarray(load(index[turn], size))
-        found[turn] = old
-        values = [np.ascontiguousarray(d[turn]).view(atomic.kind)[:, 0] for d in data]
+    for batch in _batches(index):
+        old = np.ascontiguousarray(load(index[batch], size))
+        found[batch] = old
+        values = [np.ascontiguousarray(d[batch]).view(atomic.kind)[:, 0] for d in data]
         new = np.asarray(atomic.run(old.view(atomic.kind)[:, 0], *values, *extra))
         bits = np.ascontiguousarray(new.astype(atomic.kind, copy=False)[:, None]).view(np.uint32)
-        store(index[turn], bits, size)
+        store(index[batch], bits, size)
     return found
 
 
-def _turns(index: Array) -> list[Array]:
+def _batches(index: Array) -> list[Array]:
     """Partition lanes into groups with distinct addresses; equal addresses stay in lane order."""
     order = np.argsort(index, kind="stable")
     ordered = index[order]

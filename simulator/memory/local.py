@@ -143,7 +143,7 @@ def _transposed(i: Instruction, address: Callable[[Waves], Array], offset: np.ui
         elements = _split(np.ascontiguousarray(raw), bits)
         rows = elements.reshape(w.count, 4, -1, 16)
         columns = np.ascontiguousarray(rows.transpose(0, 1, 3, 2)).reshape(w.count, 64, -1)
-        w.put_group(target.bank, target.index, _joined(columns, bits))
+        w.put_group(target.bank, target.index, _concat(columns, bits))
 
     return step
 
@@ -162,7 +162,7 @@ def _split(words: Array, bits: int) -> Array:
     return unpack6(padded)[..., :16]
 
 
-def _joined(elements: Array, bits: int) -> Array:
+def _concat(elements: Array, bits: int) -> Array:
     """Pack elements [waves, 64, n] back to registers, the inverse of `_split`."""
     if bits >= 8:
         return np.ascontiguousarray(elements).view(np.uint32)

@@ -114,7 +114,7 @@ class Memory:
             if flat.flags.writeable:
                 flat[:] = used[: flat.size]
 
-    def spans(self) -> Sequence[tuple[int, int]]:
+    def ranges(self) -> Sequence[tuple[int, int]]:
         """Return first and last address (exclusive) of everything that is addressable."""
         image = [self._image] if self._image else []
         return [(s.base, s.base + s.size) for s in (*image, *self._spaces)]
@@ -139,7 +139,7 @@ class Memory:
 
     def _valid(self, address: Array, size: int) -> bool:
         inside = np.zeros(address.shape, bool)
-        for first, last in self.spans():
+        for first, last in self.ranges():
             inside |= (address >= first) & (address + size <= last)
         return bool(inside.all())
 

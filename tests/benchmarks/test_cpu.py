@@ -155,7 +155,7 @@ def test_rotations_are_colder_than_caches(shape: Shape, m: int) -> None:
     assert shape.copies(m, 0) == 2
 
 
-def test_repetitions_take_turns() -> None:
+def test_repetitions_alternate() -> None:
     seen: list[str] = []
     times = interleave(
         {name: partial(seen.append, name) for name in "ab"}, seconds=0, rounds=9, settle=0

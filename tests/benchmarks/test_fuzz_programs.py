@@ -21,7 +21,7 @@ from iree.compiler import ir
 
 from mxc.dialects.context import new_context
 from mxc.passes.base import Pass, Pipeline, Stage, run
-from mxc.passes.normalise import NORMALISE
+from mxc.passes.normalize import NORMALIZE
 from mxc.passes.rewriting.rebuild import linalg_operations
 
 #: Programs of `benchmarks/fuzz_programs.py --seed 0`; of the first ones each form of a kernel is
@@ -153,7 +153,7 @@ def test_programs_compute_what_the_reference_does_before_any_pass() -> None:
 def test_a_pass_that_changes_numbers_is_found(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a faulty pass may do to what is yielded; without it nothing is found."""
     monkeypatch.setattr(stages, "pipeline", lambda target: Pipeline(target, (Stage(
-        "normalise", "", (*NORMALISE, _Wrong(change)) if change else NORMALISE),)))  # fmt: skip
+        "normalize", "", (*NORMALIZE, _Wrong(change)) if change else NORMALIZE),)))  # fmt: skip
     (checked,) = stages._checked([PLAIN], [0], "cpu")
     assert (checked.outcome.kind == "wrong") == bool(change), checked
 

@@ -306,7 +306,7 @@ def test_compile_report_and_run_a_program(place: Place, tmp_path: Path) -> None:
     report = json_text.loads(output)
     assert [matmul["rhs"] for matmul in report["matmuls"]] == ["mxfp4"]
     shown = [line.split()[:-2] for line in errors.splitlines()]
-    assert [" ".join(words) for words in shown[:3]] == ["reading", "building", "passes normalise"]
+    assert [" ".join(words) for words in shown[:3]] == ["reading", "building", "passes normalize"]
     assert ["IREE", "hal"] in shown
     assert [step["name"] for step in report["steps"]] == [words[-1] for words in shown]
     again = place.run(*words)

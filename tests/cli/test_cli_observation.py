@@ -133,7 +133,7 @@ def test_generate_in_json(tmp_path: Path) -> None:
     names = [row["kernel"] for row in seen["counts"]]
     assert len(set(names)) == len(names) > 5
     # What joins pieces of attention has no workgroup where there is one.
-    assert all(row["waves"] > 0 for row in seen["counts"] if "_joined" not in row["kernel"])
+    assert all(row["waves"] > 0 for row in seen["counts"] if "_merged" not in row["kernel"])
     assert all(row["runs"] > 0 for row in seen["counts"])
     assert sum(row["instructions"].get("vector", 0) for row in seen["counts"]) > 0
 

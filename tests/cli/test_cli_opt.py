@@ -55,7 +55,7 @@ def test_bytecode(file: Path) -> None:
 
 
 def test_dumps(file: Path, tmp_path: Path) -> None:
-    result = opt(file, "--target", "cpu", "--to", "normalise", "--dump-ir", tmp_path / "dump")
+    result = opt(file, "--target", "cpu", "--to", "normalize", "--dump-ir", tmp_path / "dump")
     assert result.exit_code == 0, result.stderr
     names = sorted(path.name for path in (tmp_path / "dump").iterdir())
     assert names[0].startswith("00-mxc-")

@@ -70,13 +70,13 @@ def test_what_is_packed(
     for device in range(2):
         for part in ("blocks", "scales"):
             both = source[f"{EXPERTS}.gate_up_proj_{part}"]
-            # Gate and up lie in turn in the checkpoint.
-            rows = [half(both[:, turn::2], 1, device) for turn in range(2)]
+            # Gate and up alternate in the checkpoint.
+            rows = [half(both[:, first::2], 1, device) for first in range(2)]
             check(device, f"{EXPERTS}.gate_up_proj_{part}", np.concatenate(rows, 1))
             down = source[f"{EXPERTS}.down_proj_{part}"]
             check(device, f"{EXPERTS}.down_proj_{part}", half(down, 2, device))
         bias = source[f"{EXPERTS}.gate_up_proj_bias"]
-        rows = [half(bias[:, turn::2], 1, device) for turn in range(2)]
+        rows = [half(bias[:, first::2], 1, device) for first in range(2)]
         check(device, f"{EXPERTS}.gate_up_proj_bias", np.concatenate(rows, 1))
         for kind in ("weight", "bias"):
             rows = [half(source[f"{ATTENTION}.{part}_proj.{kind}"], 0, device) for part in "qkv"]

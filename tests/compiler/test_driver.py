@@ -146,7 +146,7 @@ def test_dumps_are_in_order_one_for_each_pass_and_phase(
         if step.kind != "report"
     ]
     assert found == ["00-input.mlir", *wanted]
-    passes = sorted(path.name for path in (dump / "01-normalise").iterdir())
+    passes = sorted(path.name for path in (dump / "01-normalize").iterdir())
     assert passes[0].startswith("00-mxc-")
     assert any("mxc-fuse-dequantize" in name for name in passes)
     files = [path for path in dump.rglob("*") if path.is_file()]

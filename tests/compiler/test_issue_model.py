@@ -115,7 +115,7 @@ def test_a_new_workgroup_has_not_asked_for_anything_yet(run: Run) -> None:
     assert run(LOAD, wait(vm=0), waves=1, restart=True).clocks == 1020
 
 
-def test_all_simds_have_their_turn_at_what_they_share(run: Run) -> None:
+def test_all_simds_alternate_at_what_they_share(run: Run) -> None:
     many = run(*[READ] * 8, workgroups=8)
     assert many.clocks == pytest.approx(8 * 256, rel=0.02)
 

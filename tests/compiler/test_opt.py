@@ -97,7 +97,7 @@ def test_text_that_is_no_program(file: Path) -> None:
 
 def test_a_stage_of_a_target(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_text("func.func @f() { return }")
-    assert command(file, target="gfx950", to="normalise") == 0
+    assert command(file, target="gfx950", to="normalize") == 0
     assert "@f" in capsys.readouterr().out
     with pytest.raises(PassError, match="verify-weights runs after IREE's phase flow"):
         command(file, target="gfx950", to="verify-weights")
@@ -114,7 +114,7 @@ def test_one_choice(file: Path) -> None:
         with pytest.raises(PassError, match="give either --passes"):
             command(file, **chosen)
     with pytest.raises(PassError, match="--to names a stage"):
-        command(file, passes="cse", to="normalise")
+        command(file, passes="cse", to="normalize")
 
 
 def test_main_prints_one_line(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

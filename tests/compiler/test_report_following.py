@@ -63,13 +63,13 @@ def computed(maps: list[str], inputs: list[str], types: list[str], kinds: str) -
 """
 
 
-WHOLE, ROW, JOINED = f"tensor<{M}x{N}xf32>", f"tensor<{N}xf32>", f"tensor<{M}x{N // 2}xf32>"
+WHOLE, ROW, NARROW = f"tensor<{M}x{N}xf32>", f"tensor<{N}xf32>", f"tensor<{M}x{N // 2}xf32>"
 PARALLEL = '"parallel", "parallel"'
 OPERANDS = [f"tensor<{M}x{K}xbf16>", f"tensor<{N * K // 2}xi8>", f"tensor<{N * K // 32}xi8>"]
 BIAS = load("x", 0, WHOLE) + load("b", 1, ROW)
 BIAS += computed(["(m, n)", "(n)", "(m, n)"], ["%x", "%b"], [WHOLE, ROW, WHOLE], PARALLEL)
-GATE = load("x", 0, WHOLE, 0, JOINED) + load("y", 0, WHOLE, N // 2, JOINED)
-GATE += computed(["(m, n)"] * 3, ["%x", "%y"], [JOINED] * 3, PARALLEL)
+GATE = load("x", 0, WHOLE, 0, NARROW) + load("y", 0, WHOLE, N // 2, NARROW)
+GATE += computed(["(m, n)"] * 3, ["%x", "%y"], [NARROW] * 3, PARALLEL)
 SUM = load("x", 0, WHOLE) + load("b", 1, WHOLE)
 SUM += computed(
     ["(m, n)", "(m, n)", "(m)"], ["%x", "%b"], [WHOLE, WHOLE, f"tensor<{M}xf32>"],
@@ -86,7 +86,7 @@ PRODUCT = (
 WHY = "it looks up elements of tensor<5x128xf32> one by one"
 UNFUSED = PRODUCT.replace('kind = "matrix"', f'kind = "matrix", unfused = "{WHY}"')
 BIASED = f"%q = flow.dispatch @bias::@bias(%p, %b) : ({WHOLE}, {ROW}) -> {WHOLE}\n"
-GATED = f"%g = flow.dispatch @gate::@gate(%q) : ({WHOLE}) -> {JOINED}\n"
+GATED = f"%g = flow.dispatch @gate::@gate(%q) : ({WHOLE}) -> {NARROW}\n"
 SUMMED = f"%t = flow.dispatch @sum::@sum(%p, %p) : ({WHOLE}, {WHOLE}) -> tensor<{M}xf32>\n"
 
 
@@ -158,11 +158,11 @@ PROGRAM = "".join(
         REORDERED,
         executable("product", [*OPERANDS, WHOLE], ""),
         executable("bias", [WHOLE, ROW, WHOLE], BIAS),
-        executable("gate", [WHOLE, JOINED], GATE),
+        executable("gate", [WHOLE, NARROW], GATE),
         executable("sum", [WHOLE, WHOLE, f"tensor<{M}xf32>"], SUM),
         function("alone", PRODUCT, "p", WHOLE),
         function("biased", PRODUCT + BIASED, "q", WHOLE),
-        function("gated", PRODUCT + BIASED + GATED, "g", JOINED),
+        function("gated", PRODUCT + BIASED + GATED, "g", NARROW),
         function("summed", PRODUCT + SUMMED, "t", f"tensor<{M}xf32>"),
         function("returned", PRODUCT + BIASED, "p", WHOLE),
         function("unfused", UNFUSED + BIASED, "q", WHOLE),

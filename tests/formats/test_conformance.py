@@ -75,10 +75,10 @@ def ml_dtypes_codes(x: NDArray[Any], name: str, divisor: NDArray[Any]) -> NDArra
 def adversarial_blocks(element: ElementFormat) -> NDArray[Any]:
     """float32 [n, 32]: random blocks, and blocks led by each kind of largest magnitude."""
     rng = np.random.default_rng(7)
-    turns = {0, 1, 2, (1 << 23) - 1}
+    edges = {0, 1, 2, (1 << 23) - 1}
     for bits in range(1, 6):
-        turn = (1 << 23) - (1 << (23 - bits))
-        turns |= {turn - 1, turn, turn + 1}
+        edge = (1 << 23) - (1 << (23 - bits))
+        edges |= {edge - 1, edge, edge + 1}
     exponents = [
         0,
         1,
@@ -101,7 +101,7 @@ def adversarial_blocks(element: ElementFormat) -> NDArray[Any]:
         253,
         254,
     ]
-    led_by = np.array([e << 23 | m for e in exponents for m in sorted(turns)], np.uint32)
+    led_by = np.array([e << 23 | m for e in exponents for m in sorted(edges)], np.uint32)
     amax = led_by.view(np.float32)
     # Multiples of half a step of the element make ties; the rest is random.
     ties = rng.integers(-64, 65, (len(amax), 15)) / 64

@@ -20,8 +20,8 @@ def amaxima() -> NDArray[Any]:
     mantissas = {0, 1, (1 << 23) - 1}
     for bit in range(1, 9):
         # 1.5, 1.75 .. (maxima; EVEN's thresholds) and the floats beside them.
-        turn = (1 << 23) - (1 << (23 - bit))
-        mantissas |= {turn - 1, turn, turn + 1}
+        edge = (1 << 23) - (1 << (23 - bit))
+        mantissas |= {edge - 1, edge, edge + 1}
     bits = [exponent << 23 | m for exponent in range(255) for m in sorted(mantissas)]
     bits += [m >> 1 for m in mantissas] + [(1 << 23) + m >> 1 for m in mantissas]  # subnormals
     values = np.array(bits, np.uint32).view(np.float32)

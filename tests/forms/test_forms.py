@@ -54,8 +54,8 @@ def nibbles(codes: NDArray[np.uint8], form: Form) -> tuple[NDArray[np.uint8], ND
     if form.elements.startswith("halves"):
         parts = codes.reshape(N, KO if form.elements == "halves_of_blocks" else 1, 2, -1)
         return parts[:, :, 0].reshape(N, -1), parts[:, :, 1].reshape(N, -1)
-    turns = codes[:, 0::2], codes[:, 1::2]
-    return turns[::-1] if form.elements == "high_first" else turns
+    nibbles = codes[:, 0::2], codes[:, 1::2]
+    return nibbles[::-1] if form.elements == "high_first" else nibbles
 
 
 def weights(form: Form) -> tuple[NDArray[np.int8], NDArray[np.int8], NDArray[np.float64]]:

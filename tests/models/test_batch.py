@@ -108,7 +108,7 @@ def test_the_others_do_not_change_a_bit(
 
 
 @not_rounded
-def test_together_and_alone_take_turns(
+def test_together_and_alone_alternate(
     case: dict[str, Any], compiled: Callable[[dict[str, Any]], Compiled]
 ) -> None:
     """A sequence may leave the others and come back, and be forked."""

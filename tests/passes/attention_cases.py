@@ -170,13 +170,13 @@ def function(name: str, kinds: list[ir.Type], body: Callable[..., ir.Value]) -> 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Arguments of a case: `spans` are its runs, (tokens, positions before).
+    """Arguments of a case: `lengths` are its runs, (tokens, positions before).
 
     `pool` has the numbers of a pool packed in `format`, which have no error there, as bf16.
     `bytes` is the packed pool, where it is known (`fixed`).
     """
 
-    spans: Sequence[tuple[int, int]]
+    lengths: Sequence[tuple[int, int]]
     queries: NDArray[np.float32]
     sinks: Array
     positions: NDArray[np.int32]
@@ -207,38 +207,40 @@ class Inputs:
         first, count, _ = self.runs[run]
         return slice(first, first + count)
 
-    def some(self, case: Case, spans: Sequence[tuple[int, int, int]]) -> "Inputs":
+    def some(self, case: Case, lengths: Sequence[tuple[int, int, int]]) -> "Inputs":
         """A call of (run, first token of it, tokens): other runs of the same sequences."""
         rows = [
-            int(self.runs[run, 0]) + first + i for run, first, count in spans for i in range(count)
+            int(self.runs[run, 0]) + first + i
+            for run, first, count in lengths
+            for i in range(count)
         ]
-        given = [(count, self.spans[run][1] + first) for run, first, count in spans]
+        given = [(count, self.lengths[run][1] + first) for run, first, count in lengths]
         longest = max(-(-(count + before) // PAGE) for count, before in given)
-        lists = self.lists[[run for run, _, _ in spans], :longest]
+        lists = self.lists[[run for run, _, _ in lengths], :longest]
         return replace(
-            self, spans=given, queries=self.queries[rows], positions=self.positions[rows],
+            self, lengths=given, queries=self.queries[rows], positions=self.positions[rows],
             runs=_runs(given), lists=np.ascontiguousarray(lists),
         )  # fmt: skip
 
 
-def _runs(spans: Sequence[tuple[int, int]]) -> NDArray[np.int32]:
-    counts = np.array([count for count, _ in spans])
-    columns = [np.cumsum(counts) - counts, counts, [before for _, before in spans]]
+def _runs(lengths: Sequence[tuple[int, int]]) -> NDArray[np.int32]:
+    counts = np.array([count for count, _ in lengths])
+    columns = [np.cumsum(counts) - counts, counts, [before for _, before in lengths]]
     return np.stack(columns, axis=1).astype(np.int32)
 
 
-def draw(case: Case, spans: Sequence[tuple[int, int]], seed: int = 0) -> Inputs:
+def draw(case: Case, lengths: Sequence[tuple[int, int]], seed: int = 0) -> Inputs:
     """Numbers of usual size; pages in any order, some of nobody."""
     rng = np.random.default_rng(seed)
-    needed = [-(-(count + before) // PAGE) for count, before in spans]
+    needed = [-(-(count + before) // PAGE) for count, before in lengths]
     pages = sum(needed) + 2
     order = iter(rng.permutation(pages))
     # Entries past the end of a list are any number of the pool.
-    lists = rng.integers(0, pages, [len(spans), max(needed) + int(rng.integers(0, 2))])
+    lists = rng.integers(0, pages, [len(lengths), max(needed) + int(rng.integers(0, 2))])
     for row, count in zip(lists, needed, strict=True):
         row[:count] = [next(order) for _ in range(count)]
-    tokens = sum(count for count, _ in spans)
-    positions = np.concatenate([np.arange(count) + before for count, before in spans])
+    tokens = sum(count for count, _ in lengths)
+    positions = np.concatenate([np.arange(count) + before for count, before in lengths])
     page = [ENTRIES, PAGE, case.heads, case.depth]
     pool = rng.standard_normal([pages, *page], np.float32)
     if case.format is None:
@@ -248,11 +250,11 @@ def draw(case: Case, spans: Sequence[tuple[int, int]], seed: int = 0) -> Inputs:
         pool *= 2.0 ** rng.integers(-3, 2, [*pool.shape[:-1], 1])
         pool = unpacked(packed(pool, case.format), case.format)
     return Inputs(
-        list(spans),
+        list(lengths),
         rng.normal(size=[tokens, case.heads, case.group, case.depth]).astype(np.float32),
         rng.normal(size=[case.heads, case.group]).astype(TYPES[case.sinks][1]),
         positions.astype(np.int32),
-        _runs(spans),
+        _runs(lengths),
         pool,
         lists.astype(np.int32),
         case.format,
@@ -288,7 +290,7 @@ def unpacked(pool: NDArray[np.int8], format: str) -> Array:
 def seen(case: Case, given: Inputs) -> NDArray[np.bool_]:
     """Whether any row sees a position of a page, [pages, PAGE]."""
     found = np.zeros([len(given.pool), PAGE], bool)
-    for run, (count, before) in enumerate(given.spans):
+    for run, (count, before) in enumerate(given.lengths):
         for key in range(case.first_seen(before), before + count):
             found[given.place(run, key)] = True
     return found
@@ -298,7 +300,7 @@ def expected(case: Case, given: Inputs) -> tuple[Floats, float]:
     """Attention in float64, and the error that is allowed."""
     queries, sinks = given.queries.astype(np.float64), given.sinks.astype(np.float64)[..., None]
     found, largest, norm = [], 0.0, 0.0
-    for run, (count, before) in enumerate(given.spans):
+    for run, (count, before) in enumerate(given.lengths):
         pages = given.pool[given.lists[run, : -(-(count + before) // PAGE)]]
         flat = np.moveaxis(pages, 1, 0).reshape(ENTRIES, -1, case.heads, case.depth)
         flat = flat[:, : before + count].astype(np.float64)

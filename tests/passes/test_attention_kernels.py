@@ -113,7 +113,7 @@ CALLS = {
     "a prompt": [(45, 0)],
     "chunks": [(30, 250), (1, 513), (3, 127), (1, 5), (64, 0), (2, 600)],
 }
-each_call = pytest.mark.parametrize("spans", CALLS.values(), ids=CALLS)
+each_call = pytest.mark.parametrize("lengths", CALLS.values(), ids=CALLS)
 #: Runs enough that none has a piece of its own; with a prompt, tiles take up to 512 rows at once.
 COMPANY = [(1, 3 * i % 70) for i in range(ENOUGH_TOKENS)]
 
@@ -124,7 +124,7 @@ class Sizes(CpuAttention):
     def body(self, *buffers: ir.Value) -> None:
         raise NotImplementedError
 
-    def join(self, *buffers: ir.Value) -> None:
+    def merge(self, *buffers: ir.Value) -> None:
         raise NotImplementedError
 
 
@@ -223,7 +223,7 @@ def test_tiles_are_used_where_the_cpu_has_them(case: Case, loaded: Load) -> None
     rows = [row for row in loaded("cpu").report["operations"] if row["function"] == str(case)]
     tiled = [row for row in rows if "_tiles" in row["kernel"]]
     assert bool(tiled) == (case in TILED and best_isa(HOST) == "amx-bf16")
-    (why,) = [row["choice"] or "" for row in rows if not row["kernel"].endswith("_joined")]
+    (why,) = [row["choice"] or "" for row in rows if not row["kernel"].endswith("_merged")]
     assert why.startswith("no tiles: ") == (best_isa(HOST) == "amx-bf16" and case not in TILED)
 
 
@@ -244,8 +244,8 @@ def test_scratch_is_on_the_stack(group: int) -> None:
 @each_target
 @each_call
 @each_case
-def test_runs(case: Case, spans: list[tuple[int, int]], name: str, loaded: Load) -> None:
-    given = draw(case, spans)
+def test_runs(case: Case, lengths: list[tuple[int, int]], name: str, loaded: Load) -> None:
+    given = draw(case, lengths)
     check(loaded(name).attend(case, given), case, given)
 
 
@@ -278,8 +278,8 @@ def test_four_lanes(case: Case, loaded: Load) -> None:
 @given(data=st.data())
 def test_any_runs(name: str, loaded: Load, data: st.DataObject) -> None:
     case = data.draw(st.sampled_from(CASES))
-    spans = st.tuples(st.integers(1, 40), st.integers(0, 600))
-    given = draw(case, data.draw(st.lists(spans, min_size=1, max_size=6)))
+    lengths = st.tuples(st.integers(1, 40), st.integers(0, 600))
+    given = draw(case, data.draw(st.lists(lengths, min_size=1, max_size=6)))
     check(loaded(name).attend(case, given), case, given)
 
 
@@ -309,11 +309,11 @@ def assert_same(
     case: Case,
     given: Inputs,
     whole: NDArray[np.float32],
-    spans: Sequence[tuple[int, int, int]],
+    lengths: Sequence[tuple[int, int, int]],
 ) -> None:
     """Rows have the bits that they have in `whole`."""
-    found = attend(case, given.some(case, spans))
-    rows = [given.runs[run, 0] + first + i for run, first, n in spans for i in range(n)]
+    found = attend(case, given.some(case, lengths))
+    rows = [given.runs[run, 0] + first + i for run, first, n in lengths for i in range(n)]
     np.testing.assert_array_equal(found.view(np.int32), whole[rows].view(np.int32))
 
 
@@ -321,10 +321,10 @@ def assert_same(
 @each_call
 @each_case
 def test_what_nobody_sees_may_be_anything(
-    case: Case, spans: list[tuple[int, int]], name: str, loaded: Load
+    case: Case, lengths: list[tuple[int, int]], name: str, loaded: Load
 ) -> None:
     """Other entries, other pages, positions before the window and past the last token."""
-    given = draw(case, spans)
+    given = draw(case, lengths)
     hidden = ~seen(case, given)
     clean = loaded(name).attend(case, given)
     for entry in range(ENTRIES):

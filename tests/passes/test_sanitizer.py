@@ -52,7 +52,7 @@ def drop_second(function: ir.Operation) -> None:
     erase(second)
 
 
-def test_a_worklist_leaves_out_what_is_erased_before_its_turn() -> None:
+def test_a_worklist_leaves_out_what_is_erased_before_it_is_reached() -> None:
     visited = []
 
     def rewrite(function: ir.Operation) -> None:

@@ -21,7 +21,7 @@ class Sizes(TiledAttention):
     def body(self, *buffers: ir.Value) -> None:
         raise NotImplementedError
 
-    def join(self, *buffers: ir.Value) -> None:
+    def merge(self, *buffers: ir.Value) -> None:
         raise NotImplementedError
 
 

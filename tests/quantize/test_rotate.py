@@ -10,8 +10,10 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
+from typer.testing import CliRunner
 
 from mxc.compiler.checkpoints.synthetic.decoder import write_decoder
+from mxc.compiler.cli import app
 from mxc.compiler.models.model import open_model
 from mxc.compiler.quantize.checkpoint import quantize_checkpoint
 from mxc.compiler.quantize.hadamard import Hadamard
@@ -169,3 +171,14 @@ def test_tensors_beside_the_model_are_refused(tmp_path: Path) -> None:
     save_file(tensors, tmp_path / "plain" / "model.safetensors")
     with pytest.raises(CheckpointError, match=r"visual\.proj\.weight"):
         write_rotated(tmp_path / "plain", tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("format", "said"), [("nvfp4", True), ("mxfp4", False)], ids=["nvfp4", "mxfp4"]
+)
+def test_a_note_says_that_rotated_nvfp4_loses(tmp_path: Path, format: str, said: bool) -> None:
+    write_decoder(tmp_path / "plain", MODELS["qwen3"])
+    words = [tmp_path / "plain", "--output", tmp_path / "out", "--format", format, "--rotate"]
+    result = CliRunner().invoke(app, ["quantize", *map(str, words)])
+    assert result.exit_code == 0, result.output
+    assert ("note: --rotate usually makes nvfp4 less accurate" in result.stdout) is said

@@ -212,7 +212,7 @@ def test_bytes_that_were_lost_are_computed_again(
     killed(source, tmp_path / "out", "mxfp4", 1)
     (journal,) = journals(tmp_path)
     entries = [json.loads(line) for line in journal.read_text().splitlines()][1:]
-    for name, offset, size in entries[0]["spans"]:
+    for name, offset, size in entries[0]["ranges"]:
         with (journal.parent / name).open("r+b") as file:
             file.seek(offset)
             file.write(bytes(byte ^ 1 for byte in b"\0" * size))

@@ -42,9 +42,10 @@ def test_an_instant_is_split_among_those_that_run() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=12))
-def test_the_parts_are_the_time_in_which_any_ran(spans: list[tuple[int, int]]) -> None:
+def test_the_parts_are_the_time_in_which_any_ran(intervals: list[tuple[int, int]]) -> None:
     calls = sorted(
-        (dispatch("k", min(span), max(span)) for span in spans), key=lambda each: each.start
+        (dispatch("k", min(interval), max(interval)) for interval in intervals),
+        key=lambda each: each.start,
     )
     covered = np.zeros(40, bool)
     for each in calls:

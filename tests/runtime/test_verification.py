@@ -134,7 +134,7 @@ def test_a_model_is_run(tmp_path: Path) -> None:
     assert len(found.kernels) / 3 < len(estimated) < len(found.kernels)
     names = [kernel.name for kernel in found.kernels]
     assert any(name.startswith("mxc_attention") for name in names)
-    assert not any(name.endswith("_joined") for name in names)
+    assert not any(name.endswith("_merged") for name in names)
 
 
 def test_a_last_bit_of_a_sum_is_no_fault(artifact: Path) -> None:

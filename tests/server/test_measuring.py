@@ -154,14 +154,14 @@ def stopped(server: Server, wanted: bool) -> bool:
     return False
 
 
-def test_commands_take_turns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_alternate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fake = tmp_path / "fake.py"
     fake.write_text(FAKE)
     command = f"{sys.executable} {fake} {{port}} {{threads}}"
     with servers([f"one={command}", f"two={command}"], 3) as found:
         assert [server.name for server in found] == ["one", "two"]
         assert all(stopped(server, True) for server in found)
-        with found[0].turn():
+        with found[0].running():
             assert stopped(found[0], False)
             assert stopped(found[1], True)
         processes = [server.process for server in found]

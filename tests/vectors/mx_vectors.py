@@ -137,13 +137,13 @@ def blocks(element: Element) -> tuple[Array, Array, Array]:
         row[rng.integers(32)] = peak
         return row
 
-    # The mantissas where a recipe turns, and their neighbours, at all sizes of scale.
-    turns = {0, 1, 2, (1 << 23) - 1}
+    # The mantissas where a recipe changes, and their neighbours, at all sizes of scale.
+    edges = {0, 1, 2, (1 << 23) - 1}
     for bits in range(1, 8):
-        turn = (1 << 23) - (1 << 23 - bits)
-        turns |= {turn - 1, turn, turn + 1}
+        at = (1 << 23) - (1 << 23 - bits)
+        edges |= {at - 1, at, at + 1}
     for field in (1, 2, 3 + element.emax, 60, 127, 200, 253, 254):
-        for mantissa in sorted(turns):
+        for mantissa in sorted(edges):
             bits32 = np.uint32(field << 23 | mantissa)
             peak = float(bits32.view(np.float32)) * rng.choice([-1.0, 1.0])
             add("threshold", led(peak, peak * rng.uniform(-1, 1, 32)))

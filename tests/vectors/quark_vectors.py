@@ -1,12 +1,15 @@
 """What AMD Quark makes of the golden blocks: quark.npz, the bytes that it was seen to write.
 
-    pip install amd-quark==0.13 && python -m tests.vectors.quark_vectors
+    python -m tests.vectors.quark_vectors FOLDER
 
+in an environment with amd-quark 0.13; `make test-oracles` makes one and compares what it writes.
 The package is not needed to test: it would bring ONNX and its runtime. README.md has the layout.
 """
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -64,7 +67,7 @@ def main() -> None:
             )
             packed = create_pack_method("per_group", dtype).pack(elements, False)
             arrays[f"{name}_elements_{mode}"] = packed.view(torch.uint8).numpy()
-    path = HERE / "quark.npz"
+    path = Path(sys.argv[1]) / "quark.npz"
     np.savez_compressed(path, **dict[str, Any](arrays))
     print(f"{path.name}: {path.stat().st_size} bytes")
 

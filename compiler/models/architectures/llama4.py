@@ -25,9 +25,9 @@ def llama4(c: ConfigFields) -> Decoder:
     tuned, floor = c.flag("attn_temperature_tuning", True), c.size("floor_scale", 8192)
     temperature = Temperature(step=floor, factor=c.number("attn_scale", 0.1))
     c.inert("for_llm_compressor")  # how transformers 4.51 made the experts
-    turns, name = rotated(c, count), "attention_chunk_size"
+    rotates, name = rotated(c, count), "attention_chunk_size"
     chunk = None if c.is_null(name) else AttentionChunk(c.size(name, 8192))
-    types = ["chunked_attention" if each else "full_attention" for each in turns]
+    types = ["chunked_attention" if each else "full_attention" for each in rotates]
     if c.raw("layer_types") not in (None, types):
         raise c.refuse("layer_types", f"{types}, as no_rope_layers says", c.raw("layer_types"))
     near = self_attention(
@@ -51,7 +51,7 @@ def llama4(c: ConfigFields) -> Decoder:
     dense, experts, sparse = mlp(c, width_field="intermediate_size_mlp"), _experts(c), _sparse(c)
     layers = [
         Layer(
-            attention=near if turns[number] else far,
+            attention=near if rotates[number] else far,
             mlp=experts if number in sparse else dense,
             mlp_name="feed_forward",
         )

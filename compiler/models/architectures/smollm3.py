@@ -13,11 +13,11 @@ def smollm3(c: ConfigFields) -> Decoder:
     """The model of a config."""
     count, bias = c.size("num_hidden_layers"), c.flag("attention_bias", False)
     rope, dense = read_rope(c, theta=2e6), mlp(c, bias=c.flag("mlp_bias", False))
-    turns, slides = rotated(c, count), c.flag("use_sliding_window", False)
+    rotates, slides = rotated(c, count), c.flag("use_sliding_window", False)
     window = c.raw("sliding_window")
     c.inert("max_window_layers")  # of Qwen2; layer_types or no_rope_layers say which layers slide
     types = c.raw("layer_types") or [
-        SLIDING if slides and window is not None and not each else FULL for each in turns
+        SLIDING if slides and window is not None and not each else FULL for each in rotates
     ]
     if not isinstance(types, list) or len(types) != count or not {*types} <= {SLIDING, FULL}:
         raise c.refuse("layer_types", f"a list of {count} times {SLIDING} or {FULL}", types)
@@ -33,7 +33,7 @@ def smollm3(c: ConfigFields) -> Decoder:
             ),
             mlp=dense,
         )
-        for each, kind in zip(turns, types, strict=True)
+        for each, kind in zip(rotates, types, strict=True)
     ]
     return decoder(c, "smollm3", layers, tied=True)
 

@@ -49,11 +49,11 @@ class ExpertTensors:
         count, rows, *columns = dims
         whole = (f"{len(parts)} * {rows[0]}", len(parts) * rows[1]) if len(parts) > 1 else rows
         ending = "bias" if bias else "weight"
-        joined = f"{'_'.join(parts)}_proj"
-        turns = "gate-then-up" if self.interleaved and len(parts) > 1 else "identity"
+        fused = f"{'_'.join(parts)}_proj"
+        layout = "gate-then-up" if self.interleaved and len(parts) > 1 else "identity"
 
         def stacked() -> Iterator[CheckpointRows]:
-            tensor = f"{name}.{joined}{'_bias' if bias else ''}"
+            tensor = f"{name}.{fused}{'_bias' if bias else ''}"
             yield CheckpointRows(tensor=tensor, dims=(count, whole, *columns))
 
         def each(projections: Sequence[str], size: Dim) -> Iterator[CheckpointRows]:
@@ -67,8 +67,8 @@ class ExpertTensors:
             for names in self.projections
         ]
         if len(parts) > 1:
-            ways.append((tuple(each([joined], whole)), turns))
-        ways.insert(0 if self.stacked else len(ways), (tuple(stacked()), turns))
+            ways.append((tuple(each([fused], whole)), layout))
+        ways.insert(0 if self.stacked else len(ways), (tuple(stacked()), layout))
         for found in ways:
             if format_of(found[0][0].tensor) is not None:
                 return found

@@ -124,7 +124,7 @@ def rotate(
     axis = loops.split().index("p")
     real, imaginary = (slice_of(parts, axis=axis, index=i) for i in range(2))
 
-    def turn(re: ir.Value, im: ir.Value, c: ir.Value, s: ir.Value) -> ir.Value:
+    def rotate(re: ir.Value, im: ir.Value, c: ir.Value, s: ir.Value) -> ir.Value:
         first = arith.subf(arith.mulf(re, c), arith.mulf(im, s))
         second = arith.addf(arith.mulf(im, c), arith.mulf(re, s))
         part = loop_index(loops, "p")
@@ -135,7 +135,7 @@ def rotate(
         [(real, "m h r"), (imaginary, "m h r"), (cos, "m r"), (sin, "m r")],
         loops,
         f32(),
-        turn,
+        rotate,
         sizes={"p": 2},
     )
     whole = [[0], [1], [2, 3]]

@@ -282,8 +282,8 @@ def _yarn(
     rope: YarnScaling, theta: float, dims: int, wavelengths: NDArray[np.float32]
 ) -> NDArray[np.float32]:
     def correction(rotations: float) -> float:
-        turns = rope.original_max_position_embeddings / (rotations * 2 * math.pi)
-        return dims * math.log(turns) / (2 * math.log(theta))
+        period = rope.original_max_position_embeddings / (rotations * 2 * math.pi)
+        return dims * math.log(period) / (2 * math.log(theta))
 
     low, high = correction(rope.beta_fast), correction(rope.beta_slow)
     if rope.truncate:

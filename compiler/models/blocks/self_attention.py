@@ -311,9 +311,9 @@ class SelfAttention:
         counts = (self.heads * (2 if self.gated else 1), self.shared, self.shared)
         widths = [count * self.depth for count, _ in zip(counts, self._inputs, strict=False)]
         weights = scope.weights
-        joined = weights.has(f"{name}.{self._whole}.weight")
+        fused = weights.has(f"{name}.{self._whole}.weight")
         parts = dict(zip(self._inputs, widths, strict=True))
-        if joined:
+        if fused:
             parts = {self._whole: sum(widths)}
         with ir.Location.name(name):
             prepared = weights.prepare(x, *(f"{name}.{part}.weight" for part in parts))
@@ -327,7 +327,7 @@ class SelfAttention:
             )
             for part, width in parts.items()
         ]
-        return parts_of(found[0], widths) if joined else found
+        return parts_of(found[0], widths) if fused else found
 
     def _queries_and_gate(self, x: ir.Value, name: str) -> tuple[ir.Value, ir.Value]:
         """Split x [T, heads * 2 D], per head queries then gate, into both: [T, heads * D] each."""

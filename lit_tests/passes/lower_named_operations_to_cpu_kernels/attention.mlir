@@ -16,16 +16,16 @@
 // CHECK-NOT: llvm.call_intrinsic
 // CHECK: memref<?x4x64x2x64xbf16>
 // CHECK: math.fma {{.*}} : vector<16xf32>
-// CHECK: stream.executable private @mxc_attention_2x8x64_bf16_joined {
+// CHECK: stream.executable private @mxc_attention_2x8x64_bf16_merged {
 // CHECK-NOT: stream.executable private
 // CHECK-NOT: util.func private
 // CHECK-LABEL: util.func public @step(
 // CHECK-NOT: util.call
 // CHECK: %[[PIECES:.*]] = arith.select %{{.*}}, %{{.*}}, %c1{{.*}} : index
 // CHECK: %[[PARTS:.*]]:2 = flow.dispatch @mxc_attention_2x8x64_bf16::@{{.*}}({{.*}}, %c1000{{.*}}, %[[PIECES]]) {{.*}}: (tensor<?x2x8x64xf32>{{.*}}, tensor<?x4x64x2x64xbf16>{{.*}}, tensor<2x8xbf16>, tensor<?x3xi32>{{.*}}, tensor<?x?xi32>{{.*}}, index, index, index, index, index, index, index, index) -> (tensor<?x2x8x64xf32>{{.*}}, tensor<?x2x8x64xf32>{{.*}})
-// CHECK: flow.dispatch @mxc_attention_2x8x64_bf16_joined::@{{.*}}(%[[PARTS]]#0, {{.*}}, %[[PARTS]]#1, {{.*}}) : {{.*}} -> %[[PARTS]]#1
+// CHECK: flow.dispatch @mxc_attention_2x8x64_bf16_merged::@{{.*}}(%[[PARTS]]#0, {{.*}}, %[[PARTS]]#1, {{.*}}) : {{.*}} -> %[[PARTS]]#1
 // CHECK: flow.dispatch @mxc_attention_2x8x64_bf16::@{{.*}}({{.*}}, %c2147483647{{.*}}) {{.*}}
-// CHECK: flow.dispatch @mxc_attention_2x8x64_bf16_joined::
+// CHECK: flow.dispatch @mxc_attention_2x8x64_bf16_merged::
 // CHECK-NOT: util.call
 // CHECK: util.return
 // EIGHT: math.fma {{.*}} : vector<8xf32>

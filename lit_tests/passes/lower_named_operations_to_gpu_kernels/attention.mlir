@@ -30,7 +30,7 @@
 // CHECK: amdgpu.mfma 16x16x32
 // CHECK: math.fma
 // CHECK: rocdl.ds_bpermute
-// CHECK: stream.executable private @mxc_attention_2x8x64_bf16_near_8_as_bf16_joined {
+// CHECK: stream.executable private @mxc_attention_2x8x64_bf16_near_8_as_bf16_merged {
 // Fragments of four bf16; lanes exchange through LDS.
 // GFX942: stream.executable private @mxc_attention_2x8x64_bf16_near_8_as_bf16 {
 // GFX942: amdgpu.mfma 16x16x16 {{.*}} : vector<4xbf16>, vector<4xbf16>, vector<4xf32>
@@ -52,7 +52,7 @@
 // CHECK-NOT: linalg
 // CHECK-NOT: util.call
 // CHECK: %[[MADE:.*]]:2 = flow.dispatch @mxc_attention_2x8x64_bf16_near_8_as_bf16::@mxc_attention_2x8x64_bf16_near_8_as_bf16[%{{.*}}]({{.*}}) {{.*}}: (tensor<?x2x8x64xf32>{{.*}}) -> (tensor<?x2x8x68xf32>{{.*}}, tensor<?x2x8x64xbf16>
-// CHECK: flow.dispatch @mxc_attention_2x8x64_bf16_near_8_as_bf16_joined::@mxc_attention_2x8x64_bf16_near_8_as_bf16_joined[%{{.*}}](%[[MADE]]#0, {{.*}}, %[[MADE]]#1, {{.*}}) {{.*}} -> %[[MADE]]#1
+// CHECK: flow.dispatch @mxc_attention_2x8x64_bf16_near_8_as_bf16_merged::@mxc_attention_2x8x64_bf16_near_8_as_bf16_merged[%{{.*}}](%[[MADE]]#0, {{.*}}, %[[MADE]]#1, {{.*}}) {{.*}} -> %[[MADE]]#1
 // CHECK-NOT: linalg
 // CHECK: util.return
 util.func private @mxc.attention(%queries: tensor<?x2x8x64xf32>, %sinks: tensor<2x8xbf16>, %positions: tensor<?xi32>, %runs: tensor<?x3xi32>, %pool: tensor<?x4x64x2x64xbf16>, %lists: tensor<?x?xi32>, %keys: index, %values: index) -> tensor<?x2x8x64xf32> attributes {mxc.operation = "attention", mxc.options = {scale = 1.250000e-01 : f64, window = 8 : i64}, mxc.sizes = array<i64: 0, 0>} {

@@ -12,7 +12,7 @@ from mxc.dialects.dense_attention import DenseAttentionCall
 from mxc.dialects.quantize import BLOCK
 from mxc.dialects.reasons import Reason
 from mxc.passes.kernels.attention.kernel import attention
-from mxc.passes.kernels.attention.pieces import join_pieces
+from mxc.passes.kernels.attention.pieces import merge_pieces
 from mxc.passes.kernels.attention.shape import KEY_REGISTERS, MOST_STAGED, CpuAttention
 from mxc.passes.kernels.attention.tiled import tiled_attention
 from mxc.passes.kernels.attention.tiled_shape import TiledAttention, on_tiles
@@ -31,9 +31,9 @@ class _Kernel(CpuAttention):
         """Build the body at the insertion point."""
         attention(self, buffers)
 
-    def join(self, *buffers: ir.Value) -> None:
+    def merge(self, *buffers: ir.Value) -> None:
         """Build the body of the second kernel."""
-        join_pieces(self, buffers)
+        merge_pieces(self, buffers)
 
 
 class _TiledKernel(TiledAttention):
@@ -43,9 +43,9 @@ class _TiledKernel(TiledAttention):
         """Build the body at the insertion point."""
         tiled_attention(self, buffers)
 
-    def join(self, *buffers: ir.Value) -> None:
+    def merge(self, *buffers: ir.Value) -> None:
         """Build the body of the second kernel."""
-        join_pieces(self, buffers)
+        merge_pieces(self, buffers)
 
 
 def attention_kernels(lanes: int, tiles: bool) -> Lowering[AttentionCall, CpuAttention]:

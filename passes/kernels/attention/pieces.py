@@ -1,4 +1,4 @@
-"""Combine pieces of keys, in one order and by one formula: in a workgroup, or in @NAME_joined.
+"""Combine pieces of keys, in one order and by one formula: in a workgroup, or in @NAME_merged.
 
 The state starts with the sink. Piece p of a row has a maximum m, a total l and values a, which are
 the sums of exp(score - m) and of these times values:
@@ -52,7 +52,7 @@ def only_sink(sink: ir.Value) -> SoftmaxState:
     return SoftmaxState(maximum, exponential(sink - maximum))
 
 
-def joined(
+def merged(
     before: SoftmaxState, piece: SoftmaxState
 ) -> tuple[SoftmaxState, tuple[ir.Value, ir.Value]]:
     """The combined state, and the factors of the state before and of the piece."""
@@ -74,8 +74,8 @@ def mean(shape: CpuAttention, total: ir.Value, weights: ir.Value) -> ir.Value:
     return total / weights
 
 
-def join_pieces(shape: CpuAttention, buffers: Sequence[ir.Value]) -> None:
-    """Build the body of @NAME_joined; a workgroup has the query heads of a token."""
+def merge_pieces(shape: CpuAttention, buffers: Sequence[ir.Value]) -> None:
+    """Build the body of @NAME_merged; a workgroup has the query heads of a token."""
     parts, sinks, runs, result = buffers
     lanes, whole = shape.lanes, shape.mixed // shape.lanes
     registers = max(n for n in range(1, SUMS + 1) if whole % n == 0)
@@ -94,7 +94,7 @@ def join_pieces(shape: CpuAttention, buffers: Sequence[ir.Value]) -> None:
                         broadcast(parts, shape.state_of([row, head, member], i), lanes)
                         for i in range(2)
                     ]
-                    state, factors = joined(SoftmaxState(maximum, total), SoftmaxState(*left))
+                    state, factors = merged(SoftmaxState(maximum, total), SoftmaxState(*left))
                     for i, at in enumerate(columns):
                         part = load(parts, [row, head, member, at], f32(), lanes)
                         sums[i] = added(sums[i], part, factors)

@@ -225,7 +225,7 @@ class CpuAttention(PagedAttention):
         return [self._columns(), self.blocks(), self.pieces]
 
     @property
-    def join_workgroups(self) -> list[Size]:
+    def merge_workgroups(self) -> list[Size]:
         """Number of workgroups along heads and tokens; a single one, which does nothing, without a
         workgroup per piece."""
         apart = is_apart(self)

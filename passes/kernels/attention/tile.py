@@ -18,8 +18,8 @@ from mxc.passes.kernels.attention.pieces import (
     FLOOR,
     SoftmaxState,
     added,
-    joined,
     mean,
+    merged,
     only_sink,
 )
 from mxc.passes.kernels.attention.rows import kept_rows, reduce_rows, row_lanes, spread_rows
@@ -99,7 +99,7 @@ class AttentionTile:
         self._store_one(total, memory.totals)
 
     def leave_piece(self) -> None:
-        """Write maximum and total of the piece, for `join_pieces`."""
+        """Write maximum and total of the piece, for `merge_pieces`."""
         memory = self._memory
         for i in range(self._rows.count):
             for number, source in enumerate((memory.maxima, memory.totals)):
@@ -111,7 +111,7 @@ class AttentionTile:
         """Add the piece to the earlier ones. The `first` has none; after the `last`, sums are
         divided by the totals."""
         memory, rows, lanes = self._memory, self._rows, self._shape.lanes
-        after, factors = joined(
+        after, factors = merged(
             self._load(memory.all_maxima, memory.all_totals),
             self._load(memory.maxima, memory.totals),
         )

@@ -19,8 +19,8 @@ from mxc.passes.kernels.attention.pieces import (
     FLOOR,
     SoftmaxState,
     added,
-    joined,
     mean,
+    merged,
     only_sink,
 )
 from mxc.passes.kernels.attention.rows import Combine, in_all_lanes, reduce_rows, shuffle
@@ -214,7 +214,7 @@ class RowTile:
         return first, second
 
     def leave_piece(self, piece: SoftmaxState) -> None:
-        """Write sums of values, maxima and totals of the piece, for `join_pieces`."""
+        """Write sums of values, maxima and totals of the piece, for `merge_pieces`."""
         memory, shape = self.memory, self.shape
         self._keep(piece.numbers)
         with self._rows() as row:
@@ -229,7 +229,7 @@ class RowTile:
         divided by the totals."""
         memory, shape = self.memory, self.shape
         before = SoftmaxState(*(load(each, [self.state], f32(), TILE) for each in self._states))
-        after, factors = joined(before, piece)
+        after, factors = merged(before, piece)
         for value, target in zip(after.numbers, self._states, strict=True):
             vector.store(value, target, [self.state])
         self._keep(factors)

@@ -16,12 +16,12 @@ from mxc.passes.kernels.attention.tiled_memory import KeyPiece, TiledBuffers, bf
 from mxc.passes.kernels.attention.tiled_shape import TiledAttention
 from mxc.passes.kernels.vectors import (
     bitcast,
+    concat,
     either,
     i1,
     i16,
     i32,
     index,
-    joined,
     load,
     loop,
     splat,
@@ -138,7 +138,7 @@ class TiledStaging:
         first = ir.IntegerAttr(at.owner.attributes["value"]).value
         if first + STEP <= depth:
             return load(pool, here, bf16(), STEP)
-        return joined([load(pool, here, bf16(), TILE), splat(0.0, bf16(), TILE)])
+        return concat([load(pool, here, bf16(), TILE), splat(0.0, bf16(), TILE)])
 
     def _next(self, column: ir.Value) -> Callable[[ir.Value, int], None]:
         """Emits a prefetch of 32 elements of 16 keys of the next piece, from an element on, of an

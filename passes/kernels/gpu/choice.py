@@ -10,7 +10,7 @@ from typing import get_args
 
 from mxc.dialects.expert_groups import FEW_ROWS, MANY_ROWS
 from mxc.passes.kernels.gpu.cost import Problem, cost, padding, requests, result_tiles
-from mxc.passes.kernels.gpu.dense.spans import ROWS, STAGE, Spans
+from mxc.passes.kernels.gpu.dense.chunks import ROWS, STAGE, Chunks
 from mxc.passes.kernels.gpu.float_scales import factors_of_step, sums_of
 from mxc.passes.kernels.gpu.floats import loaded_ahead
 from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT, K_STEPS, TileInstruction
@@ -35,7 +35,7 @@ _REGISTERS = 400
 _DECODING = {256: 180, 512: 345, 1024: 345}
 #: The same of a dense product, by the lanes of a wave.
 _DENSE = {64: 345, 32: 130}
-#: Tiles of a wave that has a span of a dense product, and of one that has them all, in a ring.
+#: Tiles of a wave that has a chunk of a dense product, and of one that has them all, in a ring.
 _FEW = 4
 _DENSE_TILES = ((8, 4), (4, 8), (4, 4), (4, 2), (2, 4), (2, 2), (1, 2), (1, 4), (2, 1), (1, 1))
 #: Registers of a block in bf16.
@@ -200,10 +200,10 @@ def registers(problem: Problem, schedule: GpuSchedule) -> int:
     elements are decoded to. Of floats there is less than a step at a time."""
     m, n = schedule.tiles
     if problem.is_dense:
-        # A step may be one block, and the sum of a span goes to another.
-        spans = 1 if schedule.waves[2] > 1 else 2
+        # A step may be one block, and the sum of a chunk goes to another.
+        chunks = 1 if schedule.waves[2] > 1 else 2
         bits = m * problem.bits[0] + n * problem.bits[1]
-        return schedule.instruction.totals * m * n * spans + 2 * _of_block(bits, schedule)
+        return schedule.instruction.totals * m * n * chunks + 2 * _of_block(bits, schedule)
     totals = schedule.instruction.totals * m * n + _of_sums(problem, schedule)
     lhs, rhs = (K_STEPS * bits for bits in problem.bits)
     if problem.parts and not schedule.instruction.unit.converts:
@@ -265,9 +265,9 @@ def _streams(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
 
 
 def _dense_streams(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
-    """Each wave of a workgroup has a span of K, or one has all of them."""
+    """Each wave of a workgroup has a chunk of K, or one has all of them."""
     small = TileInstruction(ROWS, device.matrix)
-    along = Spans.of(problem.blocks).count
+    along = Chunks.of(problem.blocks).count
     for m, n in product((4, 2, 1), repeat=2):
         if n % _least(problem, small) == 0:
             yield GpuSchedule(instruction=small, tiles=(m, n), waves=(2, 2, 1))

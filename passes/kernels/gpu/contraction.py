@@ -78,7 +78,7 @@ class GpuContraction(Sized, ABC):
         or the halves are apart."""
         if self.schedule.tiles[1] % self.halves:
             raise ValueError(f"{self.schedule}: an odd number of tiles for two halves of a result")
-        if self.schedule.tiles[1] % (self.halves * self.span):
+        if self.schedule.tiles[1] % (self.halves * self.stored_together):
             raise ValueError(f"{self.schedule}: a wave has a part of a block of the result")
         if self.cut and self.halves > 1:
             raise ValueError(f"a buffer does not reach both halves of {self.columns} columns")
@@ -123,7 +123,7 @@ class GpuContraction(Sized, ABC):
         return column + (column // apart + half) * apart
 
     @property
-    def span(self) -> int:
+    def stored_together(self) -> int:
         """Tiles along columns that are stored together: those that hold a block, or one."""
         whole = self.in_blocks or self.out is not None
         return tiles_of(self.schedule.instruction) if whole else 1

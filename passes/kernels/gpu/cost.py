@@ -47,7 +47,7 @@ _ALONE, _FULL = 1.4, 8
 #: 720 with four, 1100 with eight.
 _ALONE_K_STEP, _ALONE_PRODUCTS = 375, 0.7
 #: Latencies of memory between the last product of a split and the sum of all.
-_JOINED = 3
+_MERGED = 3
 #: Tiles of a wave of a ring at most, if its SIMD is to have registers for another one.
 _TWICE = 4
 #: Lanes of a wave that may be alone on its SIMD.
@@ -144,7 +144,7 @@ def cost(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float:
     result = schedule.rows * schedule.columns * _RESULT / rates.memory_bytes_per_clock
     if schedule.splits > 1:
         # The last workgroup waits for its part to be stored, for its count, and for all parts.
-        start += _JOINED * rates.memory_latency + (schedule.splits + 1) * result
+        start += _MERGED * rates.memory_latency + (schedule.splits + 1) * result
     k_step = _k_step(problem, schedule, device)
     tiles = schedule.tiles[0] * schedule.tiles[1]
     alone = rounds == 1 or (schedule.splits > 1 and not _fits_twice(problem, schedule, device))

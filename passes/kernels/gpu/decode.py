@@ -26,10 +26,10 @@ from mxc.formats.formats import E2M1, E4M3, E8M0, BlockFormat, ElementFormat
 from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT
 from mxc.passes.kernels.vectors import (
     bitcast,
+    concat,
     elements,
     f32,
     i32,
-    joined,
     lanes_of,
     of,
     parts_of,
@@ -103,7 +103,7 @@ def _by_floats(
     # 8 elements are a word: four pairs.
     for number, word in enumerate(elements(bitcast(block, i32(), lanes_of(block) // 4))):
         factor = vector.extract(factors, [], [number * FRAGMENT // format.block])
-        found.append(joined([pair_by_float(word, factor, at, register) for at in range(4)]))
+        found.append(concat([pair_by_float(word, factor, at, register) for at in range(4)]))
     return found
 
 
@@ -146,7 +146,7 @@ def integers(block: ir.Value, bits: int) -> list[ir.Value]:
         top = vector.broadcast(of(i32(), each), own) << up
         down = arith.shrsi(top, splat(32 - bits, i32(), each))
         found.append(arith.sitofp(of(f32(), each), down))
-    return list(parts_of(joined(found), FRAGMENT))
+    return list(parts_of(concat(found), FRAGMENT))
 
 
 def _times(values: ir.Value, factor: ir.Value, register: Register) -> ir.Value:

@@ -92,7 +92,7 @@ def _e4m3(code: ir.Value) -> ir.Value:
     """The f32 of a scale of nvfp4, i8."""
     word = arith.extui(i32(), code)
     (half,) = _aligned([word << 8], E4M3)
-    low = vector.extract(bitcast(_joined([half]), ir.F16Type.get(), 2), [], [0])
+    low = vector.extract(bitcast(_concat([half]), ir.F16Type.get(), 2), [], [0])
     unit = constant(2.0 ** (F16_BIAS - E4M3.bias), f32())
     value = arith.extf(f32(), low) * unit
     return arith.select(any_nan([word]), nan(), value)
@@ -119,7 +119,7 @@ def looked_up(words: Sequence[ir.Value], factor: ir.Value) -> list[ir.Value]:
             upper = permuted_bytes(high[1], high[0], chosen) | sign
             lower = permuted_bytes(low[1], low[0], chosen)
             pairs += [permuted_bytes(upper, lower, two) for two in (_FIRST_TWO, _LAST_TWO)]
-        found.append(bitcast(_joined(pairs), ir.BF16Type.get(), FRAGMENT))
+        found.append(bitcast(_concat(pairs), ir.BF16Type.get(), FRAGMENT))
     return found
 
 
@@ -152,7 +152,7 @@ def _fnuz(words: Sequence[ir.Value], kind: ElementFormat, factor: ir.Value) -> l
                 sign = top & -0x80000000
                 size = top & kind.magnitude_mask << 24
                 parts.append(sign | size >> 8 - kind.exponent)
-        values = bitcast(_joined(parts), f32(), FRAGMENT) * unit
+        values = bitcast(_concat(parts), f32(), FRAGMENT) * unit
         found.append(upper_halves(values * vector.broadcast(wide, factor)))
     return found
 
@@ -213,7 +213,7 @@ def _products(pairs: Sequence[ir.Value], exponent: int, factor: ir.Value) -> lis
     """Pairs of f16 times 2^exponent times the scale: the product of both may be beyond f32."""
     wide, found = of(f32(), FRAGMENT), []
     for at in range(0, len(pairs), FRAGMENT // 2):
-        halves = bitcast(_joined(pairs[at : at + FRAGMENT // 2]), ir.F16Type.get(), FRAGMENT)
+        halves = bitcast(_concat(pairs[at : at + FRAGMENT // 2]), ir.F16Type.get(), FRAGMENT)
         values = arith.extf(wide, halves)
         if exponent:
             values = values * (2.0**exponent)
@@ -228,5 +228,5 @@ def _integers(block: ir.Value, factor: ir.Value, kind: ElementFormat) -> list[ir
     return [upper_halves(each * unit) for each in integers(block, kind.bits)]
 
 
-def _joined(words: Sequence[ir.Value]) -> ir.Value:
+def _concat(words: Sequence[ir.Value]) -> ir.Value:
     return vector.from_elements(of(i32(), len(words)), list(words))

@@ -32,12 +32,12 @@ from mxc.passes.kernels.gpu.decode import by_halves
 from mxc.passes.kernels.gpu.decode_bits import any_nan, decode_bits, looked_up, nan
 from mxc.passes.kernels.vectors import (
     bitcast,
+    concat,
     elements,
     equal,
     f32,
     i16,
     i32,
-    joined,
     lanes_of,
     of,
     splat,
@@ -91,7 +91,7 @@ def _decoded(words: Sequence[ir.Value], kind: ElementFormat, scale: ir.Value) ->
                 values = elements(_extended(word, high, kind))
                 moved = [ldexp(each, exponent) for each in values]
                 pairs.append(upper_halves(vector.from_elements(of(f32(), 2), moved)))
-        found.append(joined(pairs))
+        found.append(concat(pairs))
     return found
 
 

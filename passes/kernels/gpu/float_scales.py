@@ -3,7 +3,7 @@
 No matrix instruction takes an f32 scale. So the elements under one are multiplied without it, and
 their sum is multiplied by the scales of both sides (products.py). A k-step goes over
 one block of 32 for each lane group; where a scale is for fewer of them than there are groups, a
-k-step is several sums, each over `span` blocks that all lane groups share.
+k-step is several sums, each over `width` blocks that all lane groups share.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def factors_of_step(shared: int, instruction: TileInstruction, sums: int) -> Ste
     if step % shared == 0:
         count = step // shared
         return StepFactors(count, shared, min(count, _LOAD))
-    span = instruction.groups // sums
-    return StepFactors(step // span, span, 1)
+    width = instruction.groups // sums
+    return StepFactors(step // width, width, 1)
 
 
 def sums_of(groups: int, *shared: int) -> int:

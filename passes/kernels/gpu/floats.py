@@ -27,10 +27,10 @@ from mxc.passes.kernels.sources import ActivationSource
 from mxc.passes.kernels.vectors import (
     below,
     bitcast,
+    concat,
     f32,
     i8,
     i32,
-    joined,
     lanes_of,
     of,
     splat,
@@ -161,7 +161,7 @@ class FloatSide:
     def _runs(self, loaded: Sequence[ir.Value]) -> list[ir.Value]:
         """What was loaded as runs of 8."""
         each = FRAGMENT // self._lanes
-        return [joined(loaded[at : at + each]) for at in range(0, len(loaded), each)]
+        return [concat(loaded[at : at + each]) for at in range(0, len(loaded), each)]
 
     def split(self, floats: ir.Value) -> list[ir.Value]:
         """A run of 8 as the floats in registers that add up to it."""

@@ -28,7 +28,7 @@ from mxc.dialects.slices import columns_in
 from mxc.passes.kernels.gpu.conversions import BlockConversion
 from mxc.passes.kernels.gpu.fragments import BLOCK, QUAD, TileInstruction
 from mxc.passes.kernels.rotary_writes import RotaryKernel, RotaryRow
-from mxc.passes.kernels.vectors import below, bitcast, choose, equal, i8, joined, when
+from mxc.passes.kernels.vectors import below, bitcast, choose, concat, equal, i8, when
 
 
 def heads_of(value: ir.Value, wave: int) -> tuple[RotaryWrite, RotaryKernel] | None:
@@ -134,7 +134,7 @@ class HeadQuads:
                 largest = arith.maxsi(*exchanged(largest, distance, unit))
             return largest
 
-        byte = conversion.scale(joined([values for _, values in block]), across)
+        byte = conversion.scale(concat([values for _, values in block]), across)
         with when(inside):
             for element, values in block:
                 codes = bitcast(conversion.elements(values, byte), i8(), QUAD)

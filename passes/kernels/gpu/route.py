@@ -1,6 +1,6 @@
 """The router of a mixture of experts within the kernel of the norm before it, on GPUs.
 
-    logits   16 lanes an expert: 8 elements of each turn, summed over places, then lanes by DPP
+    logits   16 lanes an expert: 8 elements of each iteration, summed over places, then lanes by DPP
     chosen   a lane an expert: how many go before it is its place (top_k.py)
     shares   a lane a choice: exp(chosen - greatest) / sum of these, in the order of the choices
 
@@ -138,8 +138,8 @@ class Route:
         """The product with each expert's weights and its bias, or -inf for NaN."""
         own, together = thread(), threads // TOGETHER
         part, size = own % TOGETHER, TOGETHER * _RUN
-        for turn in range(-(-self.experts // together)):
-            expert = own // TOGETHER + turn * together
+        for step in range(-(-self.experts // together)):
+            expert = own // TOGETHER + step * together
             at = at_most(expert, self.experts - 1)
             end = index(-(-width // (size * _AHEAD)) * size * _AHEAD)
             zero = splat(0.0, f32(), _RUN)

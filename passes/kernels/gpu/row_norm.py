@@ -4,7 +4,7 @@
     sum      of squares: of a lane, of 16 lanes by DPP, of the workgroup through shared memory
     normed   row / sqrt(sum / width + epsilon) * (offset + weight)
 
-A lane has four elements of each turn of the workgroup. The order of sums depends on the width
+A lane has four elements of each iteration of the workgroup. The order of sums depends on the width
 alone, so a row has the same bits in every call.
 """
 
@@ -39,10 +39,10 @@ from mxc.passes.rewriting.worklist import replace_op
 
 #: Consecutive elements of a lane.
 _RUN = 4
-#: Lanes of a workgroup: a multiple of the first number, at most the second. Turns at most.
-_STEP, _MOST_THREADS, _MOST_TURNS = 64, 1024, 8
+#: Lanes of a workgroup: a multiple of the first number, at most the second. Iterations at most.
+_STEP, _MOST_THREADS, _MOST_ITERATIONS = 64, 1024, 8
 #: Elements of a row at most.
-_MOST = _MOST_THREADS * _RUN * _MOST_TURNS
+_MOST = _MOST_THREADS * _RUN * _MOST_ITERATIONS
 #: Types of weights.
 _FLOATS = ("bf16", "f16", "f32")
 
@@ -118,7 +118,7 @@ class RowNorm(Sized):
         sums = [next(rest) for _ in range(bool(self.choices))]
         results = [next(rest) for _ in self.stores]
         row, lane, size = workgroup(0), thread(), self.threads.count * _RUN
-        columns = [lane * _RUN + turn * size for turn in range(-(-self.width // size))]
+        columns = [lane * _RUN + step * size for step in range(-(-self.width // size))]
         places = [at_most(column, self.width - _RUN) for column in columns]
         factors = [self._factor(weights, place) for place in places]
         held = self._held(given, row, places)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from iree.compiler import ir
 from iree.compiler.dialects import arith, vector
 
-from mxc.dialects.amdgpu import BEYOND, joined
+from mxc.dialects.amdgpu import BEYOND, concat
 from mxc.dialects.sizes import constant
 from mxc.formats.formats import E8M0, F32, BlockFormat, Specials
 from mxc.passes.kernels.extents import Buffer, Size, product
@@ -193,7 +193,7 @@ class ScaledSide:
                 if not self._late:
                     found.append(self._factors(tile, first, masked=masked))
             elif self.sums:
-                found.append(self._scales_in_turn(row, first, masked=masked))
+                found.append(self._interleaved_scales(row, first, masked=masked))
             else:
                 found.append(self.scales_of(row, own, masked=masked))
         return found
@@ -223,7 +223,7 @@ class ScaledSide:
                 inside = below(block, kind.blocks) if masked else None
                 loaded = load_bytes(self.buffers[1], at, size * count, inside)
                 found.append(bitcast(loaded, f32(), count))
-        return joined(found)
+        return concat(found)
 
     def factor(self, loaded: Loaded, tile: int, k_step: int, number: int) -> ir.Value:
         """The f32 scales of sum `number` of a k-step, of a tile: f32 [rows that the lane needs]."""
@@ -233,7 +233,7 @@ class ScaledSide:
         own = block // scales.stride
         return vector.shuffle(found, found, [row * scales.count + own for row in rows])
 
-    def _scales_in_turn(self, row: ir.Value, first: ir.Value, *, masked: bool) -> ir.Value:
+    def _interleaved_scales(self, row: ir.Value, first: ir.Value, *, masked: bool) -> ir.Value:
         """The scales of a row, per sum and k-step, of a step that begins at block `first`."""
         kind, count, stride = self.kind, self.kind.scales, self._stride
         start, found = row * (kind.blocks // kind.shared), []
@@ -243,7 +243,7 @@ class ScaledSide:
             at = (start + block // kind.shared) * count
             inside = below(block, kind.blocks) if masked else None
             found.append(load_bytes(self.buffers[1], at, count, inside))
-        return joined(found)
+        return concat(found)
 
     def scales_of(self, row: ir.Value, own: ir.Value, *, masked: bool) -> ir.Value:
         """The scales of blocks `own` and the next three of a row; zero where it has none.
@@ -262,7 +262,7 @@ class ScaledSide:
                 load_bytes(memory, at + k_step * count, count, below(own + k_step, blocks))
                 for k_step in range(K_STEPS)
             ]
-            return joined(scales)
+            return concat(scales)
         if not left:
             return load_bytes(memory, at, size, below(own, blocks))
         at = arith.select(below(own, blocks), at, index(BEYOND))
@@ -284,7 +284,7 @@ class ScaledSide:
             at = start + number
             inside = below(own + number * shared, kind.blocks) if masked else None
             found.append(load_bytes(self.buffers[1], at, 1, inside))
-        both = joined(found)
+        both = concat(found)
         return vector.shuffle(both, both, [k_step // shared for k_step in range(K_STEPS)])
 
     def _bytes(self, loaded: Loaded, tile: int, k_step: int) -> ir.Value:
@@ -293,12 +293,12 @@ class ScaledSide:
         start = tile * self._loads + k_step * count
         pieces, sizes = loaded[start : start + count], [piece.bytes for piece in self._pieces]
         if any(size % _WORD for size in sizes):
-            return joined(pieces)
+            return concat(pieces)
         # As words: else LLVM gives each byte that comes from an iteration before a register.
         words = [
             bitcast(piece, i32(), size // _WORD) for piece, size in zip(pieces, sizes, strict=True)
         ]
-        return bitcast(joined(words), i8(), sum(sizes))
+        return bitcast(concat(words), i8(), sum(sizes))
 
     def fragment(self, loaded: Loaded, tile: int, k_step: int) -> ir.Value:
         """The elements of a tile for one instruction of the step."""

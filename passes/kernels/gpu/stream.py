@@ -78,7 +78,7 @@ class Body:
         self.given = ContractionBuffers(kernel, given)
         self.first = workgroup(1) * self.schedule.rows
         self.blocks: BlockOutput | None = None
-        self.span = kernel.span
+        self.stored_together = kernel.stored_together
         if kernel.out is not None:
             results = self.given.blocks(self.first)
             self.blocks = BlockOutput(
@@ -163,8 +163,10 @@ class Body:
             self._add_up(totals)
         else:
             for m in range(self.tiles_m):
-                for n in range(0, self.tiles_n // self.halves, self.span):
-                    tiles = [self._pair(totals, m, n + tile) for tile in range(self.span)]
+                for n in range(0, self.tiles_n // self.halves, self.stored_together):
+                    tiles = [
+                        self._pair(totals, m, n + tile) for tile in range(self.stored_together)
+                    ]
                     self._store_all(self.rows[m], self.columns[n], tiles)
 
     def _pair(self, totals: list[ir.Value], m: int, n: int) -> list[ir.Value]:
@@ -190,7 +192,7 @@ class Body:
             iteration: ir.Value, lhs: Loaded, rhs: Loaded, *, masked: bool
         ) -> tuple[Loaded, Loaded]:
             at = step(iteration)
-            if late[0] and in_turn is None:
+            if late[0] and interleaved is None:
                 lhs = self.lhs.load(at, masked=masked)
             rhs = rhs_side.load(at, masked=masked) if late[1] else rhs
             if isinstance(self.lhs, ScaledSide):
@@ -206,7 +208,7 @@ class Body:
         ) -> list[ir.Value]:
             lhs, rhs = held
             count = self.product.k_steps
-            if in_turn is None:
+            if interleaved is None:
                 for k_step in range(count):
                     totals = self.product.add(totals, lhs, rhs, k_step)
                     if apart:
@@ -217,14 +219,14 @@ class Body:
             at, following = step(iteration), []
             early = loaded_ahead(self.instruction.unit)
             if early:
-                following = in_turn.load(at, masked=masked, k_steps=range(1))
+                following = interleaved.load(at, masked=masked, k_steps=range(1))
             for k_step in range(count):
                 lhs = following
                 if not early:
-                    lhs = in_turn.load(at, masked=masked, k_steps=range(k_step, k_step + 1))
+                    lhs = interleaved.load(at, masked=masked, k_steps=range(k_step, k_step + 1))
                 elif k_step + 1 < count:
                     more = range(k_step + 1, k_step + 2)
-                    following = in_turn.load(at, masked=masked, k_steps=more)
+                    following = interleaved.load(at, masked=masked, k_steps=more)
                 no_reordering()
                 totals = self.product.add(totals, lhs, rhs, k_step)
                 no_reordering()
@@ -233,10 +235,10 @@ class Body:
         late = self.kernel.late
         apart = self._decodes_apart and iterations > 2
         # Waves that hold sums have no registers for floats of two k-steps.
-        in_turn: FloatSide | None = None
+        interleaved: FloatSide | None = None
         if isinstance(self.lhs, FloatSide) and late[0] and not self.lhs.sums:
             few = not loaded_ahead(self.instruction.unit)
-            in_turn = None if few and not self.lhs.pins else self.lhs
+            interleaved = None if few and not self.lhs.pins else self.lhs
         lhs, rhs = load(index(0), masked=ragged and iterations == 1)
         if iterations > 2:
             held = totals, lhs, rhs
@@ -274,7 +276,7 @@ class Body:
     def _add_up(self, totals: list[ir.Value]) -> None:
         """Sum over the waves along K through shared memory; tiles are shared out among them."""
         across = self.tiles_n // self.halves
-        units = across // self.span
+        units = across // self.stored_together
         pairs = self.tiles_m * units
         waves = self.schedule.waves[0] * self.schedule.waves[1]
         assert waves == 1, "waves along K have the workgroup for themselves"
@@ -290,9 +292,9 @@ class Body:
             own = self.wave_k + start
 
             def sums(own: ir.Value = own) -> None:
-                m, n = own // units, own % units * self.span
+                m, n = own // units, own % units * self.stored_together
                 tiles = []
-                for number in range(self.span):
+                for number in range(self.stored_together):
                     pair = []
                     for half in range(self.halves):
                         tile = m * self.tiles_n + n + (half * across + number)
@@ -303,7 +305,7 @@ class Body:
                             total = total + part
                         pair.append(total)
                     tiles.append(pair)
-                    if self.span > 1:
+                    if self.stored_together > 1:
                         # Else parts of all tiles of a block are in registers at once.
                         no_reordering()
                 row = self.rows[0] + m * self.instruction.rows

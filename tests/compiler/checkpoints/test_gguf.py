@@ -56,9 +56,9 @@ def test_names_are_those_of_the_library(architecture: str) -> None:
         assert ggml in spelled
         if "experts" in ours:
             # gguf maps names once the experts are in one tensor, and gpt-oss' gate and up apart.
-            joined = f"model.layers.3.{ours.replace('.{}', '')}"
+            stacked = f"model.layers.3.{ours.replace('.{}', '')}"
             if "block_sparse_moe" not in ours:  # whose names the converter writes out itself
-                assert table.get_name(joined) == f"blk.3.{ggml}"
+                assert table.get_name(stacked) == f"blk.3.{ggml}"
             continue
         if ours == "self_attn.sinks":
             assert parameter("blk.3.attn_sinks.weight", names) == f"model.layers.3.{ours}"

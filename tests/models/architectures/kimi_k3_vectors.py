@@ -1,6 +1,6 @@
 """Record what Kimi K3's own code makes of the checkpoint of kimi_k3.py.
 
-    python -m tests.models.architectures.kimi_k3_vectors FOLDER
+    python -m tests.models.architectures.kimi_k3_vectors FOLDER OUTPUT
 
 FOLDER has modeling_kimi_linear.py and configuration_kimi_k3.py of moonshotai/Kimi-K3; einops must
 be installed. The code calls flash-linear-attention, which needs a GPU: transformers' rule of Kimi
@@ -140,7 +140,8 @@ def main() -> None:
     """Generate from a prompt in float64, and write the file."""
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("folder", type=Path)
-    folder = arguments.parse_args().folder
+    arguments.add_argument("output", type=Path)
+    folder, output = (getattr(arguments.parse_args(), each) for each in ("folder", "output"))
     with tempfile.TemporaryDirectory() as place:
         values = write(Path(place) / "checkpoint")
     models = {each: load(folder, values, each) for each in (torch.float64, torch.float32)}
@@ -151,7 +152,7 @@ def main() -> None:
     exact, rounded = (logits(model, tokens).numpy() for model in models.values())
     sources = [hashlib.sha256((folder / each).read_bytes()).hexdigest() for each in FILES]
     np.savez_compressed(
-        RECORDED,
+        output / RECORDED.name,
         tokens=np.array(tokens),
         float64=exact,
         float32=rounded,
@@ -159,7 +160,7 @@ def main() -> None:
         sources=sources,
     )
     size = np.sqrt(np.mean(exact**2))
-    print(f"{RECORDED}: float32 differs by {np.abs(rounded - exact).max() / size:.1e}")
+    print(f"{RECORDED.name}: float32 differs by {np.abs(rounded - exact).max() / size:.1e}")
 
 
 if __name__ == "__main__":

@@ -160,9 +160,9 @@ def floats(case: Case) -> Any:
     exponent = np.maximum(lead - spread, 0).astype(np.uint32)
     bits = bits & np.uint32(0x807FFFFF) | exponent << np.uint32(23)
     element = block_format(case.format).element
-    turn = (1 << 23) - addend(element, case.recipe)
+    edge = (1 << 23) - addend(element, case.recipe)
     for block in range(0, count, 3):
-        bits[block, block % 32] = lead[block, 0] << 23 | (turn + block % 5 - 2) & 0x7FFFFF
+        bits[block, block % 32] = lead[block, 0] << 23 | (edge + block % 5 - 2) & 0x7FFFFF
     bits[count // 2] &= 1 << 31
     x = bits.view(np.float32)
     x[count // 3, 5], x[2 * count // 3, 31] = np.inf, np.nan

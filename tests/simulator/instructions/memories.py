@@ -47,13 +47,13 @@ TO_LDS = [f"global_load_lds_{d}" for d in ("dword", "dwordx3", "dwordx4")]
 SCALAR = [n for n in OPCODES["SMEM"].values() if n.startswith(("s_load_", "s_buffer_load_"))]
 
 
-def span(bank: str, first: int, count: int) -> str:
+def registers(bank: str, first: int, count: int) -> str:
     return f"{bank}{first}" if count == 1 else f"{bank}[{first}:{first + count - 1}]"
 
 
 def line(name: str) -> str:
     size, _, _ = shape_of(name)
-    data = span("v", 8, max(1, size // 4))
+    data = registers("v", 8, max(1, size // 4))
     stores = "store" in name or "write" in name
     where = {
         "ds": ("v1", " offset:16"),
@@ -73,8 +73,9 @@ def line(name: str) -> str:
 def pair_line(name: str) -> str:
     width = 2 if name.endswith("b64") else 1
     if "write" in name:
-        return f"{name} v1, {span('v', 8, width)}, {span('v', 12, width)} offset0:1 offset1:2"
-    return f"{name} {span('v', 8, 2 * width)}, v1 offset0:1 offset1:2"
+        first, second = registers("v", 8, width), registers("v", 12, width)
+        return f"{name} v1, {first}, {second} offset0:1 offset1:2"
+    return f"{name} {registers('v', 8, 2 * width)}, v1 offset0:1 offset1:2"
 
 
 BUFFERS = {
@@ -92,14 +93,14 @@ BUFFERS = {
 }
 EXTRA = {
     **{n: f"{n} v1, s[4:5] offset:-16" for n in TO_LDS},
-    **{n: f"{n} {span('v', 8, 3 if 'b96' in n else 2)}, v1 offset:16" for n in TRANSPOSED},
+    **{n: f"{n} {registers('v', 8, 3 if 'b96' in n else 2)}, v1 offset:16" for n in TRANSPOSED},
     "ds_read_addtid_b32": "ds_read_addtid_b32 v8 offset:16",
     "ds_write_addtid_b32": "ds_write_addtid_b32 v8 offset:16",
     "apertures": "s_mov_b64 s[20:21], src_shared_base",
     "private": "s_mov_b64 s[20:21], src_private_limit",
     "same": "ds_write2_b32 v1, v8, v12 offset0:1 offset1:1",
     **{
-        n: f"{n} {span('s', 32, int(n.rsplit('dword')[-1].removeprefix('x') or 1))}, "
+        n: f"{n} {registers('s', 32, int(n.rsplit('dword')[-1].removeprefix('x') or 1))}, "
         + ("s[8:11], 0x10" if "buffer" in n else "s[4:5], 0x10")
         for n in SCALAR
     },

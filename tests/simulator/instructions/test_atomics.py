@@ -32,20 +32,20 @@ EDGES = [0, 1, 2, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 0xAAAAAAAA, 0x55555555, 3]
 NUMBERS = [0.0, -0.0, 1.0, -1.5, 3e38, -3e38, np.inf, -np.inf, np.nan, 1e-40, -1e-40, 65504.0]
 
 
-def span(bank: str, first: int, count: int) -> str:
+def registers(bank: str, first: int, count: int) -> str:
     return f"{bank}{first}" if count == 1 else f"{bank}[{first}:{first + count - 1}]"
 
 
 def line(name: str, returns: bool) -> str:
     loaded, stored = memory_widths(name)
-    data = span("v", 2, stored)
+    data = registers("v", 2, stored)
     if name.startswith("ds_"):
-        operands = [span("v", 10, loaded)] * bool(loaded) + ["v1", data]
-        operands += [span("v", 6, stored)] * (local_data(name) == 2)
+        operands = [registers("v", 10, loaded)] * bool(loaded) + ["v1", data]
+        operands += [registers("v", 6, stored)] * (local_data(name) == 2)
         offset = " offset0:1 offset1:3" if name in EXCHANGES else " offset:8"
         return f"{name} {', '.join(operands)}{offset}"
     sc0 = " sc0" * returns
-    result = [span("v", 10, loaded)] * returns
+    result = [registers("v", 10, loaded)] * returns
     if name.startswith("buffer_"):
         return f"{name} {data}, v1, s[8:11], s12 offen offset:8{sc0}"
     if name.startswith("flat_"):

@@ -47,17 +47,17 @@ EDGES += [np.inf, -np.inf, np.nan, 65504.0, 1e-7, 2.0**-24, 1.5 * 2.0**-25]
 V, SEED, SCALE, OUT = 0, 100, 101, 104
 
 
-def span(first: int, count: int) -> str:
+def registers(first: int, count: int) -> str:
     return f"v{first}" if count == 1 else f"v[{first}:{first + count - 1}]"
 
 
 def line(name: str, select: str = "") -> str:
     form = SMALL[name]
     (out,), ins = form.registers
-    texts = [span(OUT, out)]
+    texts = [registers(OUT, out)]
     places = [V, V + 32 if form.interleaved else V + 1]
     wide = len(ins) - form.stochastic - form.scaled
-    texts += [span(places[n], ins[n]) for n in range(wide)]
+    texts += [registers(places[n], ins[n]) for n in range(wide)]
     texts += [f"v{SEED}"] * form.stochastic + [f"v{SCALE}"] * form.scaled
     return f"{name} {', '.join(texts)}{select}"
 

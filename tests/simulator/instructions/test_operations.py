@@ -45,11 +45,11 @@ def text_of(name: str) -> str:
 
 def compare_text(name: str) -> str:
     wide = 2 if name.endswith("64") else 1
-    second = "v8" if "class" in name else span(8, wide)
-    return f"{name} s[20:21], {span(0, wide)}, {second}"
+    second = "v8" if "class" in name else registers(8, wide)
+    return f"{name} s[20:21], {registers(0, wide)}, {second}"
 
 
-def span(first: int, count: int, bank: str = "v") -> str:
+def registers(first: int, count: int, bank: str = "v") -> str:
     return f"{bank}{first}" if count == 1 else f"{bank}[{first}:{first + count - 1}]"
 
 

@@ -19,7 +19,7 @@ Array = NDArray[Any]
 COVERS = frozenset((*PACKED16, *PACKED32, *MIXED))
 
 
-def span(first: int, count: int, bank: str = "v") -> str:
+def registers(first: int, count: int, bank: str = "v") -> str:
     return f"{bank}{first}" if count == 1 else f"{bank}[{first}:{first + count - 1}]"
 
 
@@ -30,7 +30,9 @@ def packed_lines() -> dict[str, tuple[str, str]]:
         table = PACKED16.get(name) or PACKED32.get(name) or MIXED[name]
         count = 2 if name in ("v_pk_mov_b32", "v_pk_fmac_f16") else len(table.ins)
         width = 2 if name in PACKED32 else 1
-        operands = ", ".join([span(32, width), *(span(4 * n, width) for n in range(count))])
+        operands = ", ".join(
+            [registers(32, width), *(registers(4 * n, width) for n in range(count))]
+        )
         ways = [""]
         if name != "v_pk_fmac_f16":
             lows, highs = ([1, 0, 1], [0, 1, 0]) if count == 3 else ([1, 0], [1, 0])

@@ -25,7 +25,7 @@ matrix instruction. So where a result is not finite at the end, the wave begins 
 
 Values of long keys are shared out in slices: each wave computes all scores, and sums one slice.
 
-Where a token is decoded each piece may have a wave of its own; join.py adds them up: a kernel, or
+Where a token is decoded each piece may have a wave of its own; merge.py adds them up: a kernel, or
 the wave that is done last.
 """
 
@@ -46,8 +46,8 @@ from mxc.passes.kernels.gpu.attention.careful import (
     scores_of_any,
     with_the_others,
 )
-from mxc.passes.kernels.gpu.attention.join import join_when_last
 from mxc.passes.kernels.gpu.attention.kept import Kept
+from mxc.passes.kernels.gpu.attention.merge import merge_when_last
 from mxc.passes.kernels.gpu.attention.operands import (
     PageReader,
     Parts,
@@ -104,7 +104,7 @@ def attention(shape: GpuAttention, buffers: Sequence[ir.Value], *, tiles: int) -
     with when(own.some):
         _Body(shape, buffers, own, tiles, lane).build()
         if shape.counts and tiles == 1:
-            join_when_last(shape, buffers, own, lane.lane)
+            merge_when_last(shape, buffers, own, lane.lane)
 
 
 class _Body:

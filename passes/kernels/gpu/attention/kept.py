@@ -13,7 +13,7 @@ from iree.compiler.dialects import vector
 
 from mxc.dialects.amdgpu import shared
 from mxc.passes.kernels.gpu.lanes import unknown_zero
-from mxc.passes.kernels.vectors import f32, index, joined, of, parts_of
+from mxc.passes.kernels.vectors import concat, f32, index, of, parts_of
 
 #: Elements of a load or store: 16 bytes of each lane, one after the other.
 _FOUR = 4
@@ -44,7 +44,7 @@ class Kept:
         kind, start = of(f32(), _FOUR), unknown_zero()
         parts = range(self.size // _FOUR)
         return [
-            joined([vector.load(kind, self.memory, self._at(start, number, n)) for n in parts])
+            concat([vector.load(kind, self.memory, self._at(start, number, n)) for n in parts])
             for number in range(first, first + count)
         ]
 

@@ -20,8 +20,8 @@ from mxc.passes.kernels.dense_attention import dense_attention_lowering, dense_s
 from mxc.passes.kernels.executables import Cases, Threads, switch_below
 from mxc.passes.kernels.extents import value_of
 from mxc.passes.kernels.gpu.attention.body import attention
-from mxc.passes.kernels.gpu.attention.join import join_pieces
-from mxc.passes.kernels.gpu.attention.shape import BLOCK_KEYS, JOINED, TILE, GpuAttention
+from mxc.passes.kernels.gpu.attention.merge import merge_pieces
+from mxc.passes.kernels.gpu.attention.shape import BLOCK_KEYS, MERGED, TILE, GpuAttention
 from mxc.passes.kernels.gpu.attention.softmax import CAPS, SCALES
 from mxc.passes.kernels.gpu.fragments import TileInstruction
 from mxc.passes.kernels.lowerings import Lowering
@@ -72,13 +72,13 @@ class _Kernel(GpuAttention):
             switch_below(value_of(self.pieces), [1], parts)
 
     @property
-    def join_threads(self) -> Threads:
+    def merge_threads(self) -> Threads:
         """Lanes that add pieces up."""
-        return Threads(JOINED, self.lanes)
+        return Threads(MERGED, self.lanes)
 
-    def join(self, *buffers: ir.Value) -> None:
+    def merge(self, *buffers: ir.Value) -> None:
         """Build the body of the second kernel."""
-        join_pieces(self, buffers)
+        merge_pieces(self, buffers)
 
 
 def attention_kernels(matrix: MatrixUnit) -> Lowering[AttentionCall, _Kernel]:

@@ -40,11 +40,11 @@ from mxc.passes.kernels.gpu.lanes import Lane, long
 from mxc.passes.kernels.vectors import (
     below,
     bitcast,
+    concat,
     elements,
     f32,
     i32,
     index,
-    joined,
     lanes_of,
     of,
     part_of,
@@ -287,7 +287,7 @@ class WaveOperands:
         pairs = [vector.shuffle(rows[k], rows[k + 1], mixed) for k in range(0, len(rows), 2)]
         found = []
         for d in range(slots):
-            found.append(joined([part_of(pair, 2 * d, 2) for pair in pairs]))
+            found.append(concat([part_of(pair, 2 * d, 2) for pair in pairs]))
         return found
 
 

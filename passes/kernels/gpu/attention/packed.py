@@ -96,12 +96,12 @@ def _converted(
         for pair in range(count // 2)
     ]
     while len(found) > 1:
-        joined = [_joined(a, b) for a, b in zip(found[::2], found[1::2], strict=False)]
-        found = [*joined, *found[2 * len(joined) :]]
+        pairs = [_concat(a, b) for a, b in zip(found[::2], found[1::2], strict=False)]
+        found = [*pairs, *found[2 * len(pairs) :]]
     return found[0]
 
 
-def _joined(*parts: ir.Value) -> ir.Value:
+def _concat(*parts: ir.Value) -> ir.Value:
     """Two vectors as one."""
     size = sum(lanes_of(part) for part in parts)
     return vector.shuffle(*parts, list(range(size)))

@@ -15,7 +15,7 @@ from mxc.passes.kernels.gpu.attention.operands import Parts
 from mxc.passes.kernels.gpu.attention.shape import TILE, GpuAttention
 from mxc.passes.kernels.gpu.fragments import FRAGMENT
 from mxc.passes.kernels.gpu.lanes import Lane, unknown_zero
-from mxc.passes.kernels.vectors import index, joined, of, part_of
+from mxc.passes.kernels.vectors import concat, index, of, part_of
 
 #: Gives the parts of a chunk along D.
 Reader = Callable[[int], Parts]
@@ -83,6 +83,6 @@ class _Staged:
         def part(number: int) -> ir.Value:
             numbers = range(number * own.loads, (number + 1) * own.loads)
             places = [[tile, index(n), own.place, index(0)] for n in numbers]
-            return joined([vector.load(kind, own.memory, at) for at in places])
+            return concat([vector.load(kind, own.memory, at) for at in places])
 
         return lambda chunk: [part(chunk * own.parts + n) for n in range(own.parts)]

@@ -1,4 +1,4 @@
-"""What a wave writes of its rows: results, or sums of a piece that join.py adds up."""
+"""What a wave writes of its rows: results, or sums of a piece that merge.py adds up."""
 
 from __future__ import annotations
 

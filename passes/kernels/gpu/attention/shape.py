@@ -27,7 +27,7 @@ _SUMS = 64
 #: Numbers that a piece has after the values of a row: its maximum and its total, then nothing.
 TAIL = 4
 #: Lanes of a workgroup that adds pieces up.
-JOINED = 64
+MERGED = 64
 #: Bytes that pieces computed apart may take.
 MOST_PARTS = 1 << 30
 
@@ -239,10 +239,10 @@ class GpuAttention(PagedAttention):
         return token * self.group // (tiles * TILE)
 
     @property
-    def join_workgroups(self) -> list[Size]:
+    def merge_workgroups(self) -> list[Size]:
         """Workgroups of the second kernel, a run of one token each: a lane has four elements of a
         row."""
-        count = -(-self.heads * self.group * (self.mixed // TAIL) // JOINED)
+        count = -(-self.heads * self.group * (self.mixed // TAIL) // MERGED)
         runs = value_of(self.runs)
         few = below(value_of(self.pieces), 2)
         return [count, arith.select(few, index(0), runs)]

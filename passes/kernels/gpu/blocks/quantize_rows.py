@@ -3,7 +3,7 @@
 A row has an f32 scale, of its largest magnitude, a block of 16 of it an E4M3 one; so a workgroup
 has a row, and holds it:
 
-    lane       8 consecutive floats of each turn of the workgroup: two lanes share a block
+    lane       8 consecutive floats of each iteration of the workgroup: two lanes share a block
     amax       of the row: 16 lanes by DPP, the rest through shared memory, 4 bytes for 16 lanes
     scales     of the row and of the block: every lane computes those that it divides by
     elements   v_cvt_scalef32_pk_fp4_f32 under the scale one, else by integers
@@ -94,8 +94,8 @@ class QuantizeRows(InRows):
         """Build the body at the insertion point."""
         floats, elements, scales, wholes = self._from_row(given, workgroup(0), 1)
         lane = thread()
-        turns = -(-self.depth // (_RUN * self.threads))
-        runs = [lane + turn * self.threads for turn in range(turns)]
+        iterations = -(-self.depth // (_RUN * self.threads))
+        runs = [lane + step * self.threads for step in range(iterations)]
         held = [self._values(floats, run) for run in runs]
         # All loads are on their way before the first of them is waited for.
         no_reordering()

@@ -2,15 +2,15 @@
 
     result[p, n] = sum over k of lhs[p, k] * rhs[e(p), n, k]
 
-    for span of K of this wave, or for each                            # spans.py
+    for chunk of K of this wave, or for each                            # chunks.py
       sum = 0
-      for step of the span: sum += product of both, loaded while the step before was multiplied
+      for step of the chunk: sum += product of both, loaded while the step before was multiplied
       total = total + sum
-    total = sum over the waves along K, if each has a span
+    total = sum over the waves along K, if each has a chunk
     result = epilogue(total)
 
 Of few rows time is that of the weights' way from memory. Each byte of them is loaded once, and the
-waves of a workgroup have asked for all of their spans, or some KiB of each, before they wait.
+waves of a workgroup have asked for all of their chunks, or some KiB of each, before they wait.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from iree.compiler.dialects import scf
 
 from mxc.dialects.amdgpu import no_reordering, pinned
 from mxc.passes.kernels.carried import values_of, with_values
-from mxc.passes.kernels.gpu.dense.spans import ROWS, Spans
+from mxc.passes.kernels.gpu.dense.chunks import ROWS, Chunks
 from mxc.passes.kernels.gpu.floats import DenseSide, FloatBlocks
 from mxc.passes.kernels.gpu.lanes import at_most
 from mxc.passes.kernels.gpu.products import DecodedProduct
@@ -48,28 +48,28 @@ class DenseStream(StreamKernel):
         super().__post_init__()
         if self.schedule.instruction.rows != ROWS:
             raise ValueError(f"{self.schedule}: a dense product has tiles of {ROWS} rows")
-        if self.schedule.waves[2] not in (1, self.spans.count):
+        if self.schedule.waves[2] not in (1, self.chunks.count):
             raise ValueError(
                 f"{self.schedule}: a dense product over {self.lhs.blocks} blocks has 1 or "
-                f"{self.spans.count} waves along K"
+                f"{self.chunks.count} waves along K"
             )
 
     @property
-    def spans(self) -> Spans:
-        """The spans that K is cut into."""
-        return Spans.of(self.lhs.blocks)
+    def chunks(self) -> Chunks:
+        """The chunks that K is cut into."""
+        return Chunks.of(self.lhs.blocks)
 
     @property
-    def in_turn(self) -> int:
-        """Spans that a wave has, one after the other."""
-        return self.spans.count // self.schedule.waves[2]
+    def chunks_per_wave(self) -> int:
+        """Chunks that a wave has, one after the other."""
+        return self.chunks.count // self.schedule.waves[2]
 
     @property
     def room(self) -> int:
         """Blocks that there are registers for."""
         m, n = self.schedule.tiles
         instruction = self.schedule.instruction
-        sums = m * n * instruction.totals * min(2, self.in_turn)
+        sums = m * n * instruction.totals * min(2, self.chunks_per_wave)
         block = (m * self.lhs.block_bytes + n * self.rhs.block_bytes) // instruction.groups // 4
         most = _REGISTERS[instruction.unit.lanes]
         if self.schedule.threads > GFX950.unit.simds * instruction.unit.lanes:
@@ -78,15 +78,15 @@ class DenseStream(StreamKernel):
 
     @property
     def ahead(self) -> bool:
-        """Whether a wave loads a step while another is multiplied. One that has its own span of K
+        """Whether a wave loads a step while another is multiplied. One that has its own chunk of K
         has others beside it, which compute while it waits."""
-        return self.in_turn > 1 or self.room > 1
+        return self.chunks_per_wave > 1 or self.room > 1
 
     @property
     def step(self) -> int:
-        """Blocks of a step: a part of a span, as large as there are registers."""
-        size, room = self.spans.size, self.room
-        if self.in_turn == 1 and size <= room:
+        """Blocks of a step: a part of a chunk, as large as there are registers."""
+        size, room = self.chunks.size, self.room
+        if self.chunks_per_wave == 1 and size <= room:
             return size
         # One is multiplied while the next one is on its way.
         return max(
@@ -114,8 +114,8 @@ class _Body(Body):
         columns: tuple[ir.Value, ...],
     ) -> tuple[DenseSide, DenseSide]:
         """Both sides."""
-        kernel, spans = self.kernel, self.kernel.spans
-        ragged = spans.size * spans.count != kernel.lhs.blocks
+        kernel, chunks = self.kernel, self.kernel.chunks
+        ragged = chunks.size * chunks.count != kernel.lhs.blocks
 
         def side(kind: FloatBlocks, buffer: ir.Value, own: tuple[ir.Value, ...]) -> DenseSide:
             assert kernel.decoded is not None
@@ -125,10 +125,10 @@ class _Body(Body):
         return side(kernel.lhs, lhs[0], rows), side(kernel.rhs, rhs[0], columns)
 
     def _steps(self, totals: list[ir.Value]) -> list[ir.Value]:
-        """The sums of this wave's spans."""
+        """The sums of this wave's chunks."""
         kernel = self.kernel
-        spans, steps = kernel.spans, kernel.spans.size // kernel.step
-        first = self.wave_k * spans.size if self.waves_k > 1 else index(0)
+        chunks, steps = kernel.chunks, kernel.chunks.size // kernel.step
+        first = self.wave_k * chunks.size if self.waves_k > 1 else index(0)
 
         def load(step: ir.Value) -> Loaded:
             at, found = first + step * kernel.step, []
@@ -145,7 +145,7 @@ class _Body(Body):
                 scf.YieldOp(self._multiply(list(inside), load(step)))
             return list(op.results)
         loaded = load(index(0))
-        if kernel.in_turn == 1:
+        if kernel.chunks_per_wave == 1:
             if steps > 1:
                 held = totals, loaded
                 bounds = index(0), index(steps - 1), index(1)
@@ -155,21 +155,21 @@ class _Body(Body):
                     scf.YieldOp([*found, *coming])
                 totals, loaded = with_values(held, op.results)
             return self._multiply(totals, loaded)
-        last = kernel.in_turn * steps - 1
+        last = kernel.chunks_per_wave * steps - 1
         # What is added to the negative zero stays what it is, whatever its sign.
         whole = [splat(-0.0, f32(), self.instruction.totals)] * len(totals)
         held = whole, loaded
-        turns = index(0), index(kernel.in_turn), index(1)
-        with loop(*turns, values_of(held)) as (span, given, op):
+        bounds = index(0), index(kernel.chunks_per_wave), index(1)
+        with loop(*bounds, values_of(held)) as (chunk, given, op):
             now, own = with_values(held, given)
             carried = [*totals, *own]
             with loop(index(0), index(steps), index(1), carried) as (step, inside, inner):
-                at = span * steps + step
+                at = chunk * steps + step
                 coming = load(at_most(at + 1, last))
                 found = self._multiply(*with_values(held, inside))
                 scf.YieldOp([*found, *coming])
             sums, own = with_values(held, inner.results)
-            # Else the sums of all spans are in registers until the last one is there.
+            # Else the sums of all chunks are in registers until the last one is there.
             added = pinned([one + other for one, other in zip(now, sums, strict=True)])
             scf.YieldOp([*added, *own])
         return with_values(held, op.results)[0]

@@ -29,10 +29,10 @@ from mxc.passes.kernels.gpu.sides import ScaledBlocks, ScaledSide
 from mxc.passes.kernels.vectors import (
     below,
     bitcast,
+    concat,
     elements,
     i8,
     i32,
-    joined,
     lanes_of,
     of,
     part_of,
@@ -137,7 +137,7 @@ class DecodedSide:
         kind = self.kind
         if isinstance(kind, FloatBlocks):
             each = FRAGMENT * kind.bits // 8 // PIECE
-            runs = [joined(loaded[at : at + each]) for at in range(0, len(loaded), each)]
+            runs = [concat(loaded[at : at + each]) for at in range(0, len(loaded), each)]
             floats = [bitcast(run, kind.element, FRAGMENT) for run in runs]
             return [split_floats(kind, run, self._register) for run in floats]
         assert self._scaled is not None

@@ -23,7 +23,7 @@ _FREE = frozenset(
     ]
 ) | {"arith.constant", "arith.bitcast", "arith.index_cast", "arith.index_castui"}
 #: Operations that LLVM makes one instruction of with others.
-_JOINED = frozenset(f"arith.{name}" for name in ("andi", "ori", "shli", "shrui", "addi", "xori"))
+_COMBINED = frozenset(f"arith.{name}" for name in ("andi", "ori", "shli", "shrui", "addi", "xori"))
 
 Issue = Callable[[], None]
 
@@ -81,7 +81,7 @@ class _Piece:
             (result, uses)
             for op in self._ops
             for result in op.results
-            if instructions(op) and op.name not in _JOINED and _is_whole(result.type)
+            if instructions(op) and op.name not in _COMBINED and _is_whole(result.type)
             for uses in ([use for use in result.uses if self._is_left(use.owner.operation)],)
             if uses
         ]

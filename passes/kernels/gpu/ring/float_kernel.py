@@ -20,7 +20,7 @@ decoded by each wave that uses it. Decoded once to LDS (decoded_kernel.py) it ta
 room and has to be written, and fewer stages are under way; what takes many instructions to decode,
 on both sides, gains by that.
 
-Plain weights (DenseRing) are summed in spans of K, each from zero: see dense/spans.py.
+Plain weights (DenseRing) are summed in chunks of K, each from zero: see dense/chunks.py.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from iree.compiler import ir
 from mxc.dialects.amdgpu import shared
 from mxc.formats.formats import E4M3, E8M0
 from mxc.passes.kernels.gpu.contraction_buffers import ContractionBuffers
-from mxc.passes.kernels.gpu.dense.spans import ROWS, STAGE, Spans
+from mxc.passes.kernels.gpu.dense.chunks import ROWS, STAGE, Chunks
 from mxc.passes.kernels.gpu.floats import FloatBlocks
 from mxc.passes.kernels.gpu.fragments import BLOCK, TileInstruction
 from mxc.passes.kernels.gpu.lanes import lane_of
@@ -190,4 +190,4 @@ class DenseRing(_FloatProduct):
         scales: tuple[RowScales | None, RowScales | None],
     ) -> list[ir.Value]:
         """The sums of the tiles."""
-        return FloatMainloop(self.schedule, sides, _DENSE_RATES).sums_of(Spans.of(self.lhs.blocks))
+        return FloatMainloop(self.schedule, sides, _DENSE_RATES).sums_of(Chunks.of(self.lhs.blocks))

@@ -24,7 +24,7 @@ from iree.compiler.dialects import arith, scf
 from mxc.dialects.amdgpu import mark_loads, mfma, pinned, wait_for_loads, zeros
 from mxc.dialects.quantize_scalars import i32 as number
 from mxc.passes.kernels.carried import in_groups, values_of, with_values
-from mxc.passes.kernels.gpu.dense.spans import STAGE, Spans
+from mxc.passes.kernels.gpu.dense.chunks import STAGE, Chunks
 from mxc.passes.kernels.gpu.floats import FloatBlocks
 from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT, K_STEPS
 from mxc.passes.kernels.gpu.lanes import long
@@ -39,7 +39,7 @@ from mxc.passes.kernels.gpu.ring.pairs import (
 )
 from mxc.passes.kernels.gpu.ring.staging import StagedSide
 from mxc.passes.kernels.gpu.schedule import GpuSchedule
-from mxc.passes.kernels.vectors import bitcast, equal, f32, i8, i32, index, joined, loop, of, splat
+from mxc.passes.kernels.vectors import bitcast, concat, equal, f32, i8, i32, index, loop, of, splat
 
 Issue = Callable[[], None]
 
@@ -132,20 +132,20 @@ class FloatMainloop:
             self._stage(held, four * K_STEPS + k_step, k_step)
         return held
 
-    def sums_of(self, spans: Spans) -> list[ir.Value]:
-        """The same, each span from zero; the sums of the spans are added up in their order."""
+    def sums_of(self, chunks: Chunks) -> list[ir.Value]:
+        """The same, each chunk from zero; the sums of the chunks are added up in their order."""
         held = self._begin()
         zero, held.totals = held.totals, []
         # What is added to the negative zero stays what it is, whatever its sign.
         whole = [splat(-0.0, f32(), self._instruction.totals)] * len(zero)
-        each, turns = spans.size // STAGE, (index(0), index(spans.count), index(1))
+        each, bounds = chunks.size // STAGE, (index(0), index(chunks.count), index(1))
         carried = whole, held
-        with loop(*turns, values_of(carried)) as (span, given, op):
+        with loop(*bounds, values_of(carried)) as (chunk, given, op):
             before, now = with_values(carried, given)
             now.totals = zero
             with loop(index(0), index(each), index(1), values_of(now)) as (at, inside, inner):
                 found = with_values(now, inside)
-                self._stage(found, span * each + at, 0)
+                self._stage(found, chunk * each + at, 0)
                 scf.YieldOp(values_of(found))
             now = with_values(now, inner.results)
             added = [one + other for one, other in zip(before, now.totals, strict=True)]
@@ -312,7 +312,7 @@ class FloatMainloop:
         found = [bitcast(each, kind.element, FRAGMENT // len(run)) for each in pieces]
         if self._split:
             return found
-        whole = joined(found)
+        whole = concat(found)
         return [arith.truncf(of(ir.BF16Type.get(), FRAGMENT), whole) if kind.rounded else whole]
 
     def _splits(
@@ -335,7 +335,7 @@ class FloatMainloop:
         def join() -> None:
             del held.raw[tile]
             into[tile] = [
-                joined(pairs) for pairs in zip(*(parts for _, parts in begun), strict=True)
+                concat(pairs) for pairs in zip(*(parts for _, parts in begun), strict=True)
             ]
 
         first = _THERE if len(self._steps) == 1 else 0.0

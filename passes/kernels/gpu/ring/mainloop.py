@@ -1,6 +1,6 @@
 """The k-steps of a ring along K: what is loaded and read while what was read is multiplied.
 
-A *span* (scales.py) is as much as is built at once: spans in which all that is loaded ahead is
+A *chunk* (scales.py) is as much as is built at once: chunks in which all that is loaded ahead is
 there are rounds of a loop; the last ones, which have less and less to load, follow one by one.
 """
 
@@ -18,17 +18,17 @@ from mxc.passes.kernels.carried import values_of, with_values
 from mxc.passes.kernels.gpu.fragments import K_STEPS
 from mxc.passes.kernels.gpu.ring.interleave import InterleavedWork, Kind, evenly, interleaved
 from mxc.passes.kernels.gpu.ring.pipeline import RingPipeline
-from mxc.passes.kernels.gpu.ring.scales import HALF, HALVES, SPAN, DirectScales, StagedScales
+from mxc.passes.kernels.gpu.ring.scales import CHUNK, HALF, HALVES, DirectScales, StagedScales
 from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, DirectSide, Key, Pieces, StagedSide
 from mxc.passes.kernels.vectors import below, f32, index, loop, of
 
 Issue = Callable[[], None]
-#: Scales of halves of spans, by tile, from the half on that is multiplied; or of spans.
+#: Scales of halves of chunks, by tile, from the half on that is multiplied; or of chunks.
 Halves = list[list[ir.Value]]
 
-#: K-steps of a span in which staged scales of the next one are asked for and put into LDS, and in
-#: which halves are read from there: the first one of the next span, the second one of this. Between
-#: putting and reading, and between reading and putting, all waves pass a barrier.
+#: K-steps of a chunk in which staged scales of the next one are asked for and put into LDS, and in
+#: which halves are read from there: the first one of the next chunk, the second one of this.
+#: Between putting and reading, and between reading and putting, all waves pass a barrier.
 _ASKED, _PUT, _FIRST_READ, _SECOND_READ = (0,), (5, 6), (7,), (1, 2, 3)
 #: Share of a part of a stage, before which it has issued its reads.
 _READ = 0.95
@@ -46,9 +46,9 @@ class Copies:
 
 @dataclass
 class RingRegisters:
-    """What a lane holds between spans: sums; what has been read of the next stage; pieces that have
-    been asked for, in the order of their use; scales of the direct and of the staged side, and
-    those that are to be staged, of the next spans."""
+    """What a lane holds between chunks: sums; what has been read of the next stage; pieces that
+    have been asked for, in the order of their use; scales of the direct and of the staged side, and
+    those that are to be staged, of the next chunks."""
 
     totals: list[ir.Value]
     read: Pieces
@@ -60,32 +60,32 @@ class RingRegisters:
 
 def sums(pipe: RingPipeline, copies: Copies) -> list[ir.Value]:
     """Build all k-steps: the sums of the tiles, row after row."""
-    held = _Span(pipe, copies, index(0), 0, 0).begin()
-    size, together, ring = pipe.span_stages, pipe.together, pipe.schedule.stages
+    held = _Chunk(pipe, copies, index(0), 0, 0).begin()
+    size, together, ring = pipe.chunk_stages, pipe.together, pipe.schedule.stages
     rounds = pipe.plain // together
     if rounds:
-        # Where these spans are no whole number of rings, each round begins with another slot.
+        # Where these chunks are no whole number of rings, each round begins with another slot.
         first = [] if together * size % ring == 0 else [index(0)]
         carried = first, held
         with loop(index(0), index(rounds), index(1), values_of(carried)) as (number, now, op):
             begin, held = with_values(carried, now)
             start = begin[0] if begin else 0
-            for span in range(together):
-                here = _Span(pipe, copies, number * together + span, start)
+            for chunk in range(together):
+                here = _Chunk(pipe, copies, number * together + chunk, start)
                 held = here.build(held)
                 start = here.slot(size)
             scf.YieldOp(values_of(([start] if first else [], held)))
         _, held = with_values(carried, op.results)
-    for number in range(rounds * together, pipe.spans):
+    for number in range(rounds * together, pipe.chunks):
         slot = number * size % ring * pipe.slot_bytes
-        held = _Span(pipe, copies, index(number), slot, number).build(held)
+        held = _Chunk(pipe, copies, index(number), slot, number).build(held)
     return held.totals
 
 
-class _Span:
-    """One span: the k-steps of some stages.
+class _Chunk:
+    """One chunk: the k-steps of some stages.
 
-    `number`: of the span, None in the loop, where everything is there. `first_slot`: the offset of
+    `number`: of the chunk, None in the loop, where everything is there. `first_slot`: the offset of
     the slot of its first stage.
     """
 
@@ -93,16 +93,16 @@ class _Span:
         self,
         pipe: RingPipeline,
         copies: Copies,
-        span: ir.Value,
+        chunk: ir.Value,
         first_slot: ir.Value | int,
         number: int | None = None,
     ) -> None:
-        self._pipe, self._copies, self._number, self._span = pipe, copies, number, span
-        self._first = span * pipe.span_stages
+        self._pipe, self._copies, self._number, self._chunk = pipe, copies, number, chunk
+        self._first = chunk * pipe.chunk_stages
         self._slot = first_slot
 
     def slot(self, stage: int) -> ir.Value | int:
-        """Offset of the slot of a stage, counted from the first one of the span."""
+        """Offset of the slot of a stage, counted from the first one of the chunk."""
         ring, slot_bytes = self._pipe.schedule.stages, self._pipe.slot_bytes
         size, step = ring * slot_bytes, stage % ring * slot_bytes
         if isinstance(self._slot, int):
@@ -115,10 +115,10 @@ class _Span:
         return index(found) if isinstance(found, int) else found
 
     def _left(self, number: int, size: int) -> int | None:
-        """Blocks that a row has of a unit of `size`, counted from this span's first, if not all."""
+        """Blocks that a row has of a unit of `size`, from this chunk's first on, if not all."""
         if self._number is None:
             return None
-        left = self._pipe.blocks - self._number * SPAN - number * size
+        left = self._pipe.blocks - self._number * CHUNK - number * size
         return max(0, left) if left < size else None
 
     def _is_there(self, stage: int) -> bool:
@@ -131,8 +131,8 @@ class _Span:
         self._held = held = RingRegisters(
             [], {}, [], [[] for _ in range(pipe.halves_ahead)], [[]], []
         )
-        for span in range(pipe.together):
-            _issue(self._span_loads(span))
+        for chunk in range(pipe.together):
+            _issue(self._chunk_loads(chunk))
         for half, into in enumerate(held.direct_scales):
             _issue(self._half_loads(half, into))
         ring, count, most = pipe.schedule.stages, len(pipe.pieces), pipe.pieces_ahead
@@ -150,7 +150,7 @@ class _Span:
             no_reordering()
         _issue(self._piece_loads(len(filled) * count, most))
         scales = held.loaded_scales.pop(0)
-        _issue(copies.staged_scales.writes(scales, left=self._left(0, SPAN)))
+        _issue(copies.staged_scales.writes(scales, left=self._left(0, CHUNK)))
         wait_for_loads(min(len(filled), ring - 1) - 1)
         _issue(self._reads(pipe.reads[: pipe.early], 0, held.read))
         _issue(self._half_reads(0))
@@ -160,7 +160,7 @@ class _Span:
     def build(self, held: RingRegisters) -> RingRegisters:
         """All k-steps; gives what is held after them."""
         self._held = held
-        for stage in range(self._pipe.span_stages):
+        for stage in range(self._pipe.chunk_stages):
             if self._is_there(stage):
                 self._stage(stage)
         return held
@@ -249,7 +249,7 @@ class _Span:
         return [partial(read, key) for key in keys]
 
     def _piece_loads(self, first: int, last: int) -> list[Issue]:
-        """Loads of pieces to registers, counted from the first one of this span."""
+        """Loads of pieces to registers, counted from the first one of this chunk."""
         pieces, size = self._pipe.pieces, self._pipe.direct.blocks
 
         def load(key: Key, stage: int) -> None:
@@ -260,25 +260,25 @@ class _Span:
         return [partial(load, pieces[at], stage) for stage, at in wanted if self._is_there(stage)]
 
     def _half_loads(self, half: int, into: list[ir.Value]) -> list[Issue]:
-        """Loads of direct scales, of a half counted from the first one of this span."""
+        """Loads of direct scales, of a half counted from the first one of this chunk."""
         left = self._left(half, HALF)
         if left == 0:
             return []
         if self._number == half == 0:
             left = left or HALF
-        at = self._span * HALVES + half
+        at = self._chunk * HALVES + half
         return self._copies.direct_scales.loads(at, into, left=left)
 
-    def _span_loads(self, span: int) -> list[Issue]:
-        """Loads of scales that are to be staged, of a span counted from this one."""
-        left, loaded = self._left(span, SPAN), self._held.loaded_scales
+    def _chunk_loads(self, chunk: int) -> list[Issue]:
+        """Loads of scales that are to be staged, of a chunk counted from this one."""
+        left, loaded = self._left(chunk, CHUNK), self._held.loaded_scales
         if left == 0:
             return []
         loaded.append([])
-        return self._copies.staged_scales.loads(self._span + span, loaded[-1], left=left)
+        return self._copies.staged_scales.loads(self._chunk + chunk, loaded[-1], left=left)
 
     def _half_reads(self, half: int) -> list[Issue]:
-        """Reads of staged scales, of the first or second half of a span."""
+        """Reads of staged scales, of the first or second half of a chunk."""
         into = self._held.staged_scales[-1]
 
         def read(tile: int) -> None:
@@ -297,9 +297,9 @@ class _Span:
             works = evenly("vmem_read", loads, 0.1, 1.0)
         if k_step in (_FIRST_READ[0], _SECOND_READ[0]):
             held.staged_scales.append([])
-        left = self._left(1, SPAN)
+        left = self._left(1, CHUNK)
         if k_step in _ASKED:
-            loads = self._span_loads(self._pipe.together)
+            loads = self._chunk_loads(self._pipe.together)
             works += _share("vmem_read", loads, k_step, _ASKED)
         elif k_step in _SECOND_READ:
             works += _share("ds_read", self._half_reads(1), k_step, _SECOND_READ)

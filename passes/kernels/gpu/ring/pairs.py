@@ -30,10 +30,10 @@ from mxc.passes.kernels.gpu.ring.staging import StagedSide, packed
 from mxc.passes.kernels.gpu.sides import ScaledBlocks
 from mxc.passes.kernels.vectors import (
     bitcast,
+    concat,
     equal,
     f32,
     i32,
-    joined,
     lanes_of,
     of,
     part_of,
@@ -86,7 +86,7 @@ class PairDecoder:
             words = bitcast(block, i32(), BLOCK * 6 // 32)
             return sixes(words, factor, self.element, self.register)
         return [
-            joined([self.pair(block, factor, number * PAIRS + at) for at in range(PAIRS)])
+            concat([self.pair(block, factor, number * PAIRS + at) for at in range(PAIRS)])
             for number in range(BLOCK // FRAGMENT)
         ]
 
@@ -167,7 +167,7 @@ class PackedSide:
             assert own.factor is not None
             own.pairs.append(self.decoder.pair(own.block, own.factor, part * PAIRS + at))
             if len(own.pairs) == PAIRS:
-                own.known[part] = joined(own.pairs)
+                own.known[part] = concat(own.pairs)
                 own.pairs = []
 
         if self.decoder.whole:
@@ -207,7 +207,7 @@ def split(kind: FloatBlocks, pieces: Sequence[ir.Value]) -> list[ir.Value]:
     for at, parts in enumerate(found):
         for _ in splitting(kind, pair_of(pieces, at), parts):
             pass
-    return [joined([parts[at] for parts in found]) for at in range(kind.parts("bf16"))]
+    return [concat([parts[at] for parts in found]) for at in range(kind.parts("bf16"))]
 
 
 def pair_of(pieces: Sequence[ir.Value], number: int) -> ir.Value:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from mxc.passes.kernels.gpu.fragments import K_STEPS
-from mxc.passes.kernels.gpu.ring.scales import HALF, HALVES, SPAN, SPAN_K_STEPS
+from mxc.passes.kernels.gpu.ring.scales import CHUNK, CHUNK_K_STEPS, HALF, HALVES
 from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, Key, StageLayout
 from mxc.passes.kernels.gpu.schedule import GpuSchedule
 from mxc.targets.amd import GFX950
@@ -73,14 +73,14 @@ class RingPipeline:
         return len(self.order) * self.clocks
 
     @property
-    def span_stages(self) -> int:
-        """Stages of a whole span."""
-        return SPAN_K_STEPS // self.schedule.k_steps
+    def chunk_stages(self) -> int:
+        """Stages of a whole chunk."""
+        return CHUNK_K_STEPS // self.schedule.k_steps
 
     @property
-    def spans(self) -> int:
+    def chunks(self) -> int:
         """In all."""
-        return -(-self.blocks // SPAN)
+        return -(-self.blocks // CHUNK)
 
     @property
     def pieces_ahead(self) -> int:
@@ -97,16 +97,16 @@ class RingPipeline:
 
     @property
     def together(self) -> int:
-        """Spans of a round of the loop, and those by which staged scales are asked for early.
+        """Chunks of a round of the loop, and those by which staged scales are asked for early.
 
         What is still there when the same of the next round comes would be moved, and waited for.
         """
         stages = -(-self.pieces_ahead // len(self.pieces)) + 1
-        return -(-stages * self.schedule.k_steps // SPAN_K_STEPS)
+        return -(-stages * self.schedule.k_steps // CHUNK_K_STEPS)
 
     @property
     def halves_ahead(self) -> int:
-        """How many halves of a span direct scales are asked for before they are used."""
+        """How many halves of a chunk direct scales are asked for before they are used."""
         half = K_STEPS * self.stage_clocks / self.schedule.k_steps
         wanted = math.ceil(_LATENCIES * GFX950.rates.memory_latency / half)
         return min(wanted, self.together * HALVES - 1)
@@ -125,12 +125,12 @@ class RingPipeline:
 
     @property
     def plain(self) -> int:
-        """Spans in which all that is loaded ahead is there, and whole."""
+        """Chunks in which all that is loaded ahead is there, and whole."""
         ahead = max(self.schedule.stages, -(-self.pieces_ahead // len(self.pieces)))
         stages = self.blocks // self.staged.blocks - ahead
         halves = self.blocks // HALF - self.halves_ahead
-        spans = self.blocks // SPAN - self.together
-        return max(0, min(stages // self.span_stages, spans, halves // HALVES))
+        chunks = self.blocks // CHUNK - self.together
+        return max(0, min(stages // self.chunk_stages, chunks, halves // HALVES))
 
     @cached_property
     def order(self) -> list[tuple[int, int, int]]:

@@ -1,8 +1,8 @@
 """Scales of a ring on their way from memory to the lanes that need them.
 
-Those of a scaled side are taken for a *span* or half of one, 16 blocks of a row or 8: by way of LDS
-where its elements go that way (StagedScales), else straight to registers (DirectScales). Those of
-elements that are decoded go straight to the lanes that decode them (RowScales).
+Those of a scaled side are taken for a *chunk* or half of one, 16 blocks of a row or 8: by way of
+LDS where its elements go that way (StagedScales), else straight to registers (DirectScales). Those
+of elements that are decoded go straight to the lanes that decode them (RowScales).
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from mxc.passes.kernels.vectors import (
     splat,
 )
 
-#: Blocks of a span, and k-steps.
-SPAN = 16
-SPAN_K_STEPS = SPAN // INSTRUCTION.groups
-#: Halves of a span, and its blocks: the k-steps of a dword.
-HALVES = SPAN_K_STEPS // K_STEPS
-HALF = SPAN // HALVES
+#: Blocks of a chunk, and k-steps.
+CHUNK = 16
+CHUNK_K_STEPS = CHUNK // INSTRUCTION.groups
+#: Halves of a chunk, and its blocks: the k-steps of a dword.
+HALVES = CHUNK_K_STEPS // K_STEPS
+HALF = CHUNK // HALVES
 #: Bytes between the groups of staged scales, which are read together: half of the banks.
 _APART = 128
 #: Blocks whose scales a RowScales loads at once.
@@ -50,7 +50,7 @@ _EXPONENT, _FIRST = 0x7F800000, 23
 
 def scale_bytes(rows: int, waves: int) -> int:
     """Bytes of LDS for so many rows: whole waves load them."""
-    return _loads(rows, waves) * waves * LANES * SPAN + (INSTRUCTION.groups - 1) * _APART
+    return _loads(rows, waves) * waves * LANES * CHUNK + (INSTRUCTION.groups - 1) * _APART
 
 
 def _loads(rows: int, waves: int) -> int:
@@ -60,9 +60,9 @@ def _loads(rows: int, waves: int) -> int:
 class StagedScales:
     """Scales of a StagedSide for one lane: `buffer` in memory, from `start` on of the LDS `memory`.
 
-    A span of a row is 16 bytes. Each row's are loaded once for a workgroup, to registers: what lies
-    past the end of a row is another row's and may be NaN, and is made zero there. Then they go to
-    LDS, to dwords of four k-steps, row after row of each lane group:
+    A chunk of a row is 16 bytes. Each row's are loaded once for a workgroup, to registers: what
+    lies past the end of a row is another row's and may be NaN, and is made zero there. Then they go
+    to LDS, to dwords of four k-steps, row after row of each lane group:
 
         scale of k-step t, group g, row r:    byte t % 4 of the dword (2 g + t / 4) rows + r
 
@@ -84,7 +84,7 @@ class StagedScales:
         first: ir.Value,
         row_of: Callable[[ir.Value], ir.Value],
     ) -> None:
-        """At the insertion point: what is the same in all spans."""
+        """At the insertion point: what is the same in all chunks."""
         self._layout, self._kind = layout, layout.scaled
         self._buffer, self._memory = buffer, memory
         rows, waves = layout.rows, layout.waves
@@ -103,11 +103,11 @@ class StagedScales:
         self._from = (first + lane.row) * K_STEPS + (group + start)
 
     def loads(
-        self, span: ir.Value, into: list[ir.Value], *, left: int | None
+        self, chunk: ir.Value, into: list[ir.Value], *, left: int | None
     ) -> list[Callable[[], None]]:
-        """Load this lane's rows' scales of a span. `left`: blocks that a row has, if not all."""
+        """Load this lane's rows' scales of a chunk. `left`: blocks that a row has, if not all."""
         size = self._size(left)
-        at = span * SPAN if left is None else index(self._kind.blocks - size)
+        at = chunk * CHUNK if left is None else index(self._kind.blocks - size)
         shared = self._kind.shared
         kind = of(i8(), max(1, size // shared))
         at = at // shared
@@ -149,23 +149,23 @@ class StagedScales:
             for first in range(0, K_STEPS, k_steps)
             for number in range(len(loaded))
             for group in range(INSTRUCTION.groups)
-            for k_step in range(first, SPAN_K_STEPS, K_STEPS)
+            for k_step in range(first, CHUNK_K_STEPS, K_STEPS)
         ]
 
     def _size(self, left: int | None) -> int:
         """Blocks whose scales are loaded. What the row has not would be the next row's: dwords that
         end with the row are read, or all of a row that is shorter."""
-        return SPAN if left is None else min(-(-left // K_STEPS) * K_STEPS, self._kind.blocks)
+        return CHUNK if left is None else min(-(-left // K_STEPS) * K_STEPS, self._kind.blocks)
 
     @staticmethod
     def _pair(scales: ir.Value, first: int) -> ir.Value:
         """Two bytes as one number, so that LLVM does not take them apart."""
         kind = ir.IntegerType.get_signless(16)
-        pairs = bitcast(scales, kind, SPAN // 2)
+        pairs = bitcast(scales, kind, CHUNK // 2)
         return bitcast(part_of(pairs, first // 2, 1), i8(), 2)
 
     def read(self, tile: int, half: int) -> ir.Value:
-        """The scales of this lane's row of a tile, for this lane's group and a half of the span."""
+        """The scales of this lane's row of a tile, for its group and a half of the chunk."""
         at = self._from + (tile * INSTRUCTION.rows * K_STEPS + half * self._word_bytes)
         return vector.load(of(i8(), K_STEPS), self._memory, [at], alignment=K_STEPS)
 
@@ -243,7 +243,7 @@ class RowScales:
 
     A lane needs those of a block for each of its tiles in a k-step. Those of eight blocks of a row,
     four k-steps, are loaded at once, some k-steps ahead: too few bytes for LDS to help. Lane group
-    g has block 2 t + g in turn t:
+    g has block 2 t + g in step t:
 
         one scale a block    8 bytes, shifted so that this is byte 0 or 2 of word t / 2
         two                  words of 4 bytes, shifted so that these are the lower half of word t

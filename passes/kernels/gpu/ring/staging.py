@@ -30,7 +30,7 @@ from functools import cached_property
 from iree.compiler import ir
 from iree.compiler.dialects import arith, vector
 
-from mxc.dialects.amdgpu import BEYOND, joined, load_to_shared
+from mxc.dialects.amdgpu import BEYOND, concat, load_to_shared
 from mxc.formats.panels import PANEL
 from mxc.passes.kernels.gpu.floats import FloatBlocks
 from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT, TileInstruction, pieces, whole
@@ -336,7 +336,7 @@ def fragment(layout: StageLayout, known: Pieces, tile: int, k_step: int) -> ir.V
 
 def packed(layout: StageLayout, known: Pieces, tile: int, k_step: int) -> ir.Value:
     """The bytes of a tile that were read for a k-step."""
-    return joined(
+    return concat(
         [
             part_of(known[tile, one.piece], one.start, one.stop - one.start)
             for one in layout.slices[k_step]

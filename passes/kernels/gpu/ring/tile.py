@@ -115,12 +115,12 @@ class WorkgroupTile:
         if self._contraction.out is not None:
             self._contraction.out.prepare()
         for m in range(self._tiles_m):
-            for n in range(0, self._across, self._contraction.span):
+            for n in range(0, self._across, self._contraction.stored_together):
                 pairs = [
                     totals[first : (m + 1) * self._tiles_n : self._across][
                         : self._contraction.halves
                     ]
-                    for number in range(self._contraction.span)
+                    for number in range(self._contraction.stored_together)
                     for first in (m * self._tiles_n + n + number,)
                 ]
                 at = column + n * self._size

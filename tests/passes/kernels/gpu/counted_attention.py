@@ -58,7 +58,7 @@ def arguments(case: Case, given: Inputs) -> Sequence[Array]:
     """Those of `counted`."""
     rows = len(given.queries)
     slots = np.zeros(rows, np.int32)
-    for run, (count, before) in enumerate(given.spans):
+    for run, (count, before) in enumerate(given.lengths):
         for token in range(count):
             page, place = given.place(run, before + token)
             slots[int(given.runs[run, 0]) + token] = page * PAGE + place

@@ -101,7 +101,7 @@ each_case, each_seen = each(BY_TARGET), each(SEEN)
 
 #: (tokens, positions before), in one call, since waves run in lockstep: tokens that are decoded,
 #: over one piece of keys and several; a prompt, and parts of some.
-SPANS = [
+LENGTHS = [
     *[(1, before) for before in (600, 0, 63, 255, 256, 513, 5)],
     *[(5, 254), (3, 125), (35, 0), (9, 250)],
 ]
@@ -142,14 +142,14 @@ def attend(compiled: Callable[[str], Any]) -> Attend:
 
 @each_case
 def test_rows_of_runs(target: str, case: Case, attend: Attend) -> None:
-    given = draw(case, [(1, 600), *FEW] if case.latent == LONG.latent else SPANS)
+    given = draw(case, [(1, 600), *FEW] if case.latent == LONG.latent else LENGTHS)
     check(attend(target, case, given), case, given)
 
 
 @each_seen
 def test_what_no_row_sees_may_be_anything(target: str, case: Case, attend: Attend) -> None:
     """Keys to come, after the window, pages of others."""
-    given = draw(case, SPANS if case in CASES[:2] else FEW)
+    given = draw(case, LENGTHS if case in CASES[:2] else FEW)
     poisoned = replace(given, pool=given.pool.copy())
     poisoned.pool[~_used(case, given)] = np.nan
     poisoned.pool[~_used(case, given), :, ::3] = -np.inf
@@ -208,14 +208,14 @@ def test_a_key_spoils_the_rows_that_see_it_alone(target: str, case: Case, attend
         np.testing.assert_array_equal(after[same].view(np.int32), found[same].view(np.int32))
 
 
-@pytest.mark.parametrize("spans", [[(20, 0)], [(1, 290)]], ids=["a prompt", "a token"])
+@pytest.mark.parametrize("lengths", [[(20, 0)], [(1, 290)]], ids=["a prompt", "a token"])
 @pytest.mark.parametrize("target", BY_TARGET)
 def test_a_value_without_weight_is_not_there(
-    target: str, spans: list[tuple[int, int]], attend: Attend
+    target: str, lengths: list[tuple[int, int]], attend: Attend
 ) -> None:
     """A key so far below the others that its weight is zero: its value may be infinite."""
     case = CASES[0]
-    given = draw(case, spans)
+    given = draw(case, lengths)
     given.queries[:] = np.abs(given.queries)
     # The first one is all that there is, until the next one comes.
     page, place = given.place(0, 0)

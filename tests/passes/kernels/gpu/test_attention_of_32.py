@@ -51,7 +51,7 @@ LARGE = [
     Case(1, 6, 576, latent=512, rounded=True),
 ]
 #: Tokens that are decoded, and parts of prompts, in one call.
-SPANS = [(5, 254), (1, 520), (3, 29), (1, 0)]
+LENGTHS = [(5, 254), (1, 520), (3, 29), (1, 0)]
 each_target = pytest.mark.parametrize("target", TARGETS)
 each_case = pytest.mark.parametrize("case", CASES, ids=str)
 
@@ -91,10 +91,10 @@ def attend(target: str, case: Case, given: Inputs, pieces: int) -> NDArray[np.fl
             for op in module.body.operations
             if op.operation.name == KERNEL
         ]
-        joined = next(name for name in names if name.endswith("_joined"))
-        main = joined.removesuffix("_joined")
+        merging = next(name for name in names if name.endswith("_merged"))
+        main = merging.removesuffix("_merged")
         lane_interpreter.run(module, flat, scalars, main)
-        lane_interpreter.run(module, [flat[5], flat[2], flat[3], flat[6]], scalars, joined)
+        lane_interpreter.run(module, [flat[5], flat[2], flat[3], flat[6]], scalars, merging)
     found: NDArray[Any] = flat[6].view(kind)
     if case.rounded:
         found = (found.astype(np.uint32) << 16).view(np.float32)
@@ -110,7 +110,7 @@ def pieces_of(given: Inputs) -> int:
 @each_case
 def test_rows_of_runs(case: Case, target: str) -> None:
     """The bits do not depend on what is computed apart."""
-    given = draw(case, SPANS)
+    given = draw(case, LENGTHS)
     found = attend(target, case, given, 1)
     check(found, case, given)
     apart = attend(target, case, given, pieces_of(given))

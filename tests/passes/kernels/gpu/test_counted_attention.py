@@ -31,7 +31,7 @@ from tests.passes.kernels.gpu.test_attention_of_32 import attend, pieces_of
 #: Two tiles of rows of a token and a result in bf16; heads of values in two slices, and a window.
 TWO, SLICED = Case(1, 20, 32, rounded=True), Case(1, 2, 256, reach=300)
 #: Tokens that are decoded among others, over one piece of keys and several.
-SPANS = [(3, 254), (1, 513), (1, 0), (1, 255)]
+LENGTHS = [(3, 254), (1, 513), (1, 0), (1, 255)]
 each_order = pytest.mark.parametrize("backwards", [False, True])
 
 Compiled = Callable[[str, Case], Any]
@@ -66,7 +66,7 @@ def test_one_dispatch_has_the_bits_of_two(
 ) -> None:
     case = TWO
     counted, alone = compiled(target, case)
-    given = draw(case, SPANS)
+    given = draw(case, LENGTHS)
     wanted = result(alone.model.call(str(case), *given.arrays), case, given)
     # Few at once, so that the last one is not in the first batch.
     monkeypatch.setattr(hal, "launch", functools.partial(launch, waves=3, backwards=backwards))
@@ -97,7 +97,7 @@ def test_a_fence_that_is_missing_is_a_race(
     counted, _ = compiled("gfx950", case)
     monkeypatch.setattr(hal, "launch", without)
     counted.seen.clear()
-    given = draw(case, SPANS)
+    given = draw(case, LENGTHS)
     counted.model.call("counted", *counted_attention.arguments(case, given))
     found = {f.kind for _, sanitizer in counted.seen for f in sanitizer.findings}
     assert found == {"race"}
@@ -107,11 +107,11 @@ def test_zeros_are_used_once(watched: Callable[..., Any]) -> None:
     """The second attention over what one kernel has written has two dispatches."""
     case = TWO
     made = watched(counted_attention.program(case, times=2))
-    given = draw(case, SPANS)
+    given = draw(case, LENGTHS)
     first, second, _ = made.model.call("counted", *counted_attention.arguments(case, given))
     names = sorted(kernel.name for kernel, _ in made.seen)
     assert len(names) == 4
-    assert sum("joined" in name for name in names) == 1
+    assert sum("merged" in name for name in names) == 1
     assert not [finding for _, sanitizer in made.seen for finding in sanitizer.findings]
     check(result(first, case, given), case, given)
     np.testing.assert_array_equal(np.asarray(first), np.asarray(second))

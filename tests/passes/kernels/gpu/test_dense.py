@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pytest
 
 from mxc.compiler.packing.panels import to_panels
-from mxc.passes.kernels.gpu.dense.spans import Spans
+from mxc.passes.kernels.gpu.dense.chunks import Chunks
 from mxc.passes.kernels.gpu.dense.stream import DenseStream
 from mxc.passes.kernels.gpu.floats import FloatBlocks
 from mxc.passes.kernels.gpu.fragments import TileInstruction
@@ -33,8 +33,8 @@ Array = npt.NDArray[Any]
 ROUNDED = "f32 as bf16"
 BF16 = ml_dtypes.bfloat16
 FLOATS = {"bf16": BF16, "f16": np.float16, "f32": np.float32, ROUNDED: np.float32}
-#: Waves along K that have a span each, which number is that of the spans.
-SPANS = 0
+#: Waves along K that have a chunk each, which number is that of the chunks.
+CHUNKS = 0
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Case:
     n: int
     k: int
     tiles: tuple[int, int] = (1, 1)
-    waves: tuple[int, int, int] = (1, 1, SPANS)
+    waves: tuple[int, int, int] = (1, 1, CHUNKS)
     stages: int = 0
     groups: int = 1
     experts: int = 0
@@ -65,7 +65,7 @@ class Case:
         schedule = GpuSchedule(
             instruction=TileInstruction(16),
             tiles=self.tiles,
-            waves=(waves[0], waves[1], along or Spans.of(blocks).count),
+            waves=(waves[0], waves[1], along or Chunks.of(blocks).count),
             transport="ring" if self.stages else "stream",
             stages=self.stages,
             k_steps=2 if self.stages else 0,
@@ -86,7 +86,7 @@ class Case:
 
 SQUARE, ACROSS = (2, 2, 1), (1, 4, 1)
 CASES = [
-    # One span, one block; several of one step, of more; K that no number of spans divides.
+    # One chunk, one block; several of one step, of more; K that no number of chunks divides.
     Case("bf16", "bf16", 1, 16, 32),
     Case("bf16", "bf16", 3, 20, 512),
     Case("bf16", "bf16", 16, 36, 2880),
@@ -94,7 +94,7 @@ CASES = [
     Case("f16", "f16", 5, 33, 544, tiles=(1, 2)),
     Case("f16", "bf16", 5, 20, 320, tiles=(1, 2)),
     Case("f32", "bf16", 20, 24, 800, tiles=(2, 1)),
-    # All spans by one wave.
+    # All chunks by one wave.
     Case("bf16", "bf16", 70, 52, 1056, tiles=(2, 1), waves=SQUARE),
     Case("f32", "bf16", 40, 36, 480, tiles=(1, 2), waves=SQUARE),
     # Through LDS.
@@ -212,21 +212,21 @@ def test_infinities_stay_and_nan_too(number: int, compiled: Callable[[Case], Any
     assert np.isfinite(run.found[1:, :7]).all()
 
 
-#: Spans over K of published sizes: q_proj of gpt-oss, its o_proj, others.
+#: Chunks over K of published sizes: q_proj of gpt-oss, its o_proj, others.
 @pytest.mark.parametrize(
     ("blocks", "size", "count"),
     [(1, 4, 1), (90, 18, 5), (128, 32, 4), (64, 16, 4), (17, 4, 5), (33, 6, 6), (448, 112, 4)],
 )
-def test_spans(blocks: int, size: int, count: int) -> None:
-    assert Spans.of(blocks) == Spans(size, count)
+def test_chunks(blocks: int, size: int, count: int) -> None:
+    assert Chunks.of(blocks) == Chunks(size, count)
 
 
-def test_spans_cover_k_and_have_whole_stages() -> None:
+def test_chunks_cover_k_and_have_whole_stages() -> None:
     for blocks in range(1, 700):
-        spans = Spans.of(blocks)
-        assert spans.size % 2 == 0
-        assert spans.size * (spans.count - 1) < blocks <= spans.size * spans.count
-        assert spans.count <= 8
+        chunks = Chunks.of(blocks)
+        assert chunks.size % 2 == 0
+        assert chunks.size * (chunks.count - 1) < blocks <= chunks.size * chunks.count
+        assert chunks.count <= 8
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from mxc.dialects.linalg_ext import gather
 from mxc.dialects.parameters import Parameters
 from mxc.dialects.quantize import quantize_mx
 from mxc.formats.reference import quantize
-from mxc.passes.kernels.gpu.dense.spans import Spans
+from mxc.passes.kernels.gpu.dense.chunks import Chunks
 from mxc.simulator.host.hal import HalBuffer, HalDevice, View
 from mxc.simulator.host.vm import Machine
 from mxc.simulator.host.vm_module import read_module
@@ -79,7 +79,7 @@ SCHEDULES = {
          "stages": 3, "k_steps": 2},
     ]
     for case in (CASES[0], *CASES[3:6])
-    for along in [Spans.of(case.k // 32).count]
+    for along in [Chunks.of(case.k // 32).count]
 }  # fmt: skip
 
 

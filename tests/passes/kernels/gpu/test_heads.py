@@ -28,7 +28,7 @@ from mxc.dialects.scaled import scaled_contraction
 from mxc.formats.formats import FORMATS
 from mxc.formats.reference import quantize
 from mxc.passes import base
-from mxc.passes.kernels.gpu.dense.spans import Spans
+from mxc.passes.kernels.gpu.dense.chunks import Chunks
 from tests.passes.kernels.gpu import lane_interpreter
 from tests.passes.kernels.gpu.test_dynamic_rows import E4M3, F4, FLOATS, operand
 
@@ -93,7 +93,7 @@ def schedules(target: str, cases: list[Case]) -> Iterator[dict[str, Any]]:
     small, ring = {"instruction": 16}, {"transport": "ring", "stages": 3}
     for case in cases:
         dense, least = case.rhs in FLOATS, 4 if case.in_blocks else 2
-        along = Spans.of(case.k // 32).count if dense else 2
+        along = Chunks.of(case.k // 32).count if dense else 2
         found: list[dict[str, Any]] = [
             {**small, "below": 5, "tiles": [1, least], "waves": [1, 1, along]},
             {**small, "tiles": [1, 4], "waves": [1, 2, 1]},
@@ -347,7 +347,7 @@ def test_heads_are_rotated_by_the_kernel_of_the_product(
 def test_heads_of_models_fit_in_registers(
     target: str, case: Case, resources: Callable[[str, str], dict[str, Any]]
 ) -> None:
-    """Sums of five spans of K in one wave; four tiles of columns, of which a block has two."""
+    """Sums of five chunks of K in one wave; four tiles of columns, of which a block has two."""
     found = resources(program(case, run=False), target)
     assert found
     assert not [name for name, use in found.items() if use.spills or use.scratch_bytes]

@@ -52,8 +52,8 @@ def test_products(
 )
 def test_attention(target: str, was: str, becomes: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first key of a window, and the one behind the last."""
-    case, spans = Case(2, 8, 64, reach=50), [(3, 70)]
-    given = draw(case, spans)
+    case, lengths = Case(2, 8, 64, reach=50), [(3, 70)]
+    given = draw(case, lengths)
     check(attention.attend(target, case, given, 1), case, given)
     lowered = attention.lowered
     monkeypatch.setattr(attention, "lowered", lambda *of: changed(lowered(*of), was, becomes))

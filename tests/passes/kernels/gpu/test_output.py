@@ -27,7 +27,7 @@ from mxc.formats.reference import Quantized, dequantize, quantize
 from mxc.formats.rounding import encode
 from mxc.passes.base import run
 from mxc.passes.lower_to_gpu_kernels import LowerToGpuKernels
-from mxc.passes.normalise import NORMALISE
+from mxc.passes.normalize import NORMALIZE
 from mxc.simulator.run.translate import TranslatedKernel
 
 Bytes = npt.NDArray[np.uint8]
@@ -227,6 +227,6 @@ def test_another_reader_keeps_the_product() -> None:
 
         with ir.InsertionPoint(module.body):
             func.FuncOp.from_py_func(*kinds, name="f")(body)
-        run((*NORMALISE, LowerToGpuKernels()), module)
+        run((*NORMALIZE, LowerToGpuKernels()), module)
         assert "_as_mxfp4_even" not in str(module)
         assert "-> tensor<4x64xf32>" in str(module)

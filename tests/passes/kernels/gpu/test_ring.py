@@ -36,8 +36,8 @@ from tests.passes.kernels.gpu.rings import (
 )
 
 #: Every pair of widths and every element, each side straight to registers and in LDS; ends of rows
-#: and columns; K of whole and cut stages, halves of spans and spans, from one span to some in a
-#: loop, of one span and of two a round; two to eight stages.
+#: and columns; K of whole and cut stages, halves of chunks and chunks, from one chunk to some in a
+#: loop, of one chunk and of two a round; two to eight stages.
 CASES = [
     Case(F4, F4, 128, 64, 512, tiles=(1, 2)),
     Case(F4, F4, 70, 200, 544, tiles=(2, 1), waves=ACROSS),
@@ -51,13 +51,13 @@ CASES = [
     Case(E3M2, E2M3, 60, 64, 1664, stages=2, waves=ACROSS),
     Case(E4M3, E2M3, 64, 128, 640, stages=2, tiles=(1, 2)),
     Case(E3M2, F4, 64, 64, 768, stages=3, waves=(2, 1, 1)),
-    # Less than a span, and less than a stage.
+    # Less than a chunk, and less than a stage.
     Case(E4M3, E4M3, 40, 36, 448),
     Case(F4, E3M2, 40, 36, 224, waves=ACROSS),
     Case(E2M3, F4, 40, 36, 32),
     # Experts that are chosen, one of them none at all; rows that several share.
     Case(F4, F4, 68, 36, 512, groups=3, experts=2, share=4),
-    # Blocks that share a scale; spans in a loop, and cut ones.
+    # Blocks that share a scale; chunks in a loop, and cut ones.
     Case(F4, F4, 70, 100, 2880, tiles=(1, 2), block=64),
     Case(E4M3, E4M3, 64, 68, 2176, waves=ACROSS, block=128),
     Case(E5M2, F4, 40, 36, 1792, stages=3, block=256),
@@ -118,7 +118,7 @@ def test_an_expert_behind_more_than_2_gib(compiled: Callable[[Case], Compiled]) 
     assert error < 1e-6
 
 
-def test_halves_are_joined_on_the_sums(watched: Callable[[str], Any]) -> None:
+def test_halves_are_concatenated_on_the_sums(watched: Callable[[str], Any]) -> None:
     """Compiled and run, and by the choice of the compiler: a bias, then a gate, cut ends."""
     m, n, k = 1000, 2016, 544
     found = choose(Problem(rows=m, columns=n, blocks=k // 32, halves=2))

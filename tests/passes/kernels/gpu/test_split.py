@@ -12,7 +12,7 @@ from iree.compiler.dialects import func
 from mxc.dialects.boundary import unpack
 from mxc.dialects.context import new_context
 from mxc.dialects.scaled import scaled_contraction
-from mxc.passes.kernels.gpu.dense.spans import STAGE
+from mxc.passes.kernels.gpu.dense.chunks import STAGE
 from mxc.passes.kernels.gpu.floats import FloatBlocks
 from mxc.passes.kernels.gpu.fragments import TileInstruction
 from mxc.passes.kernels.gpu.ring.float_kernel import DenseRing
@@ -38,7 +38,7 @@ _DECODED = Case(
     NVFP4, NVFP4, 70, 100, 768, waves=SQUARE, k_steps=1, stages=2, transport="decoded", splits=3
 )
 #: Each ring; ends of rows and columns; rows of lhs that several share, blocks that share a scale;
-#: splits with a cut stage, splits of less than a span.
+#: splits with a cut stage, splits of less than a chunk.
 CASES = [
     Case(F4, F4, 260, 100, 2048, tiles=(1, 2), splits=4),
     Case(E4M3, E2M3, 40, 132, 1728, waves=ACROSS, splits=3),

@@ -18,7 +18,7 @@ from mxc.dialects.context import new_context
 from mxc.dialects.parameters import take_layouts
 from mxc.formats.formats import FORMATS
 from mxc.passes import base
-from mxc.passes.kernels.gpu.dense.spans import Spans
+from mxc.passes.kernels.gpu.dense.chunks import Chunks
 from tests.passes.kernels.gpu import lane_interpreter
 from tests.passes.kernels.gpu.test_stream import (
     E2M3,
@@ -129,7 +129,7 @@ def multiply(target: str, shape: tuple[int, int, int, str, str], text: str) -> N
 @pytest.mark.parametrize(
     ("m", "n", "k", "lhs", "rhs"),
     [
-        # K with a tail, several spans; rows and columns that fill no tile.
+        # K with a tail, several chunks; rows and columns that fill no tile.
         (5, 20, 544, "bf16", "bf16"),
         (40, 33, 96, "f32", "bf16"),
         (3, 12, 320, "f16", "f16"),
@@ -140,10 +140,10 @@ def test_dense_products(target: str, m: int, n: int, k: int, lhs: str, rhs: str)
 
 
 @pytest.mark.parametrize("target", ["gfx1151", "gfx1201"])
-def test_wide_tiles_of_a_span(target: str, tmp_path: Path) -> None:
+def test_wide_tiles_of_a_chunk(target: str, tmp_path: Path) -> None:
     """On gfx1151 there are no registers for two steps of four tiles of columns."""
     file, schedule = tmp_path / "schedules.json", {"instruction": 16, "tiles": [1, 4]}
-    waves = Spans.of(544 // 32).count
+    waves = Chunks.of(544 // 32).count
     file.write_text(json.dumps([{"n": 64, "schedule": {**schedule, "waves": [1, 1, waves]}}]))
     multiply_dense(target, 5, 64, 544, "bf16", "bf16", file)
 

@@ -1,6 +1,6 @@
 """Each form in which a frontend may write a scaled contraction: one dispatch, the right numbers.
 
-All forms are functions of one program, which is normalised and compiled once. The numbers are
+All forms are functions of one program, which is normalized and compiled once. The numbers are
 compared with numpy over elements and scales that ml_dtypes decoded.
 """
 
@@ -15,7 +15,7 @@ from mxc.dialects.context import new_context
 from mxc.dialects.reasons import Reason
 from mxc.dialects.scaled import ScaledContraction, match_scaled_contraction
 from mxc.passes.base import run
-from mxc.passes.normalise import NORMALISE
+from mxc.passes.normalize import NORMALIZE
 from mxc.passes.rewriting.rebuild import has_reduction, linalg_operations
 
 Floats = npt.NDArray[np.float32]
@@ -296,25 +296,25 @@ def test_a_single_block() -> None:
     with new_context():
         text = "\n".join(FORMS.values()).replace(f"{K}x", "32x").replace(f"x{KO}x", "x1x")
         module = ir.Module.parse(text.replace(f", {KO}, 32]", ", 1, 32]"))
-        run(NORMALISE, module)
+        run(NORMALIZE, module)
         found = contractions(module)
         sizes = [(c.k, c.block) for c in found if not isinstance(c, Reason) and c.is_canonical]
         assert sizes == [(32, 32)] * len(FORMS)
 
 
 @pytest.fixture(scope="module")
-def normalised() -> str:
+def normalized() -> str:
     with new_context():
         module = ir.Module.parse(
             "\n".join([*FORMS.values(), TWICE, *GATHERED.values(), BOTH, VECTOR])
         )
-        run(NORMALISE, module)
+        run(NORMALIZE, module)
         return str(module)
 
 
 @pytest.fixture(scope="module")
-def program(normalised: str) -> rt.VmModule:
-    blob = tools.compile_str(normalised, extra_args=[*CPU, "--iree-llvmcpu-target-cpu=host"])
+def program(normalized: str) -> rt.VmModule:
+    blob = tools.compile_str(normalized, extra_args=[*CPU, "--iree-llvmcpu-target-cpu=host"])
     config = rt.Config("local-task")
     context = rt.SystemContext(config=config)
     context.add_vm_module(rt.VmModule.copy_buffer(context.instance, blob))
@@ -339,17 +339,17 @@ def activations(*shape: int) -> Floats:
     return rng.integers(-8, 9, shape).astype(np.float32)
 
 
-def test_all_are_canonical(normalised: str) -> None:
+def test_all_are_canonical(normalized: str) -> None:
     with new_context():
-        module = ir.Module.parse(normalised)
+        module = ir.Module.parse(normalized)
         found = contractions(module)
     sizes = [(c.is_canonical, c.k, c.block) for c in found if not isinstance(c, Reason)]
     assert sizes == [(True, K, 32)] * (len(DISPATCHES) + 1)
-    assert "reason = " not in normalised
+    assert "reason = " not in normalized
 
 
-def test_one_dispatch_and_nothing_materialised(normalised: str) -> None:
-    text = tools.compile_str(normalised, extra_args=[*CPU, "--compile-to=flow"]).decode()
+def test_one_dispatch_and_nothing_materialised(normalized: str) -> None:
+    text = tools.compile_str(normalized, extra_args=[*CPU, "--compile-to=flow"]).decode()
     counts = dict.fromkeys(DISPATCHES, 0)
     name = ""
     for line in text.splitlines():

@@ -1,4 +1,4 @@
-"""The stage *normalise*: contractions become canonical, and nothing is dequantized or broadcast."""
+"""The stage *normalize*: contractions become canonical, and nothing is dequantized or broadcast."""
 
 from mxc.passes.base import Pass
 from mxc.passes.canonical_accumulators import CanonicalAccumulators
@@ -20,7 +20,7 @@ from mxc.passes.round_constants import RoundConstants
 from mxc.passes.unit_scales import UnitScales
 from mxc.passes.unpack_before_gather import UnpackBeforeGather
 
-NORMALISE: tuple[Pass | str, ...] = (
+NORMALIZE: tuple[Pass | str, ...] = (
     CheckOperations(),
     RoundConstants(),
     # Arithmetic on whole tensors becomes generic operations, which later passes read.

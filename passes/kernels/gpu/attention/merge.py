@@ -5,7 +5,7 @@ maximum and their total (sums.py). A lane has four elements of a row, and adds t
 token sees, in their order, a few of them loaded at once. So bits do not depend on who does it when.
 
 Where there are counters, the wave of a tile of rows that is done last does it (gpu/last_wave.py),
-else a second kernel (`join_pieces`).
+else a second kernel (`merge_pieces`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mxc.dialects.amdgpu import bounded, thread
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.extents import value_of
 from mxc.passes.kernels.gpu.attention.operands import extended, part
-from mxc.passes.kernels.gpu.attention.shape import JOINED, TAIL, TILE, GpuAttention, pieces_between
+from mxc.passes.kernels.gpu.attention.shape import MERGED, TAIL, TILE, GpuAttention, pieces_between
 from mxc.passes.kernels.gpu.attention.softmax import FLOOR, number, rounded, zero
 from mxc.passes.kernels.gpu.attention.sums import Sums
 from mxc.passes.kernels.gpu.attention.wave import Wave
@@ -33,12 +33,12 @@ from mxc.passes.kernels.vectors import below, equal, f32, index, loop, of, when
 _PIECES = 8
 
 
-def join_pieces(shape: GpuAttention, buffers: Sequence[ir.Value]) -> None:
-    """Build the body of the second kernel, over the memrefs of `joined_buffers`."""
+def merge_pieces(shape: GpuAttention, buffers: Sequence[ir.Value]) -> None:
+    """Build the body of the second kernel, over the memrefs of `merged_buffers`."""
     parts, sinks, runs, result = buffers
     run = read_run(runs, workgroup(1))
     quads = shape.mixed // TAIL
-    own = workgroup(0) * JOINED + thread()
+    own = workgroup(0) * MERGED + thread()
     decoded = equal(run.tokens, 1)
     with when(decoded & below(own, shape.heads * shape.group * quads)):
         at = own % quads * TAIL
@@ -46,10 +46,10 @@ def join_pieces(shape: GpuAttention, buffers: Sequence[ir.Value]) -> None:
         head = own // (quads * shape.group)
         count = pieces_between(first_seen(shape.reach, run.before), run.before)
         pieces = _Pieces(shape, parts, sinks, result, run.number, run.first, count)
-        pieces.join(head, member, at)
+        pieces.merge(head, member, at)
 
 
-def join_when_last(
+def merge_when_last(
     shape: GpuAttention, buffers: Sequence[ir.Value], own: Wave, lane: ir.Value
 ) -> None:
     """Where a wave has stored a piece of a tile of rows: add all of them up if it is the last one.
@@ -72,7 +72,7 @@ def join_when_last(
             rows = long(rows - own.skipped)
             with loop(lane, rows * quads, index(shape.lanes)) as (each, _, _):
                 member = long(own.skipped) + each // quads
-                pieces.join(head, member, each % quads * TAIL)
+                pieces.merge(head, member, each % quads * TAIL)
 
 
 def _flat(counters: ir.Value) -> ir.Type:
@@ -95,7 +95,7 @@ class _Pieces:
     token: ir.Value
     count: ir.Value
 
-    def join(self, head: ir.Value, member: ir.Value, at: ir.Value) -> None:
+    def merge(self, head: ir.Value, member: ir.Value, at: ir.Value) -> None:
         """Store the four elements from `at` on of a row of the result."""
         shape = self.shape
         with loop(index(0), self.count, index(_PIECES), Sums.none([zero(TAIL)]).all) as (
