@@ -4,7 +4,7 @@
 // RUN: mxc opt %s --split-input-file --passes mxc-lower-named-operations-to-cpu-kernels --print-kernels | filecheck %s --check-prefix=NESTS
 
 // NESTS: // @mxc_attention_2x8x64_bf16: emitted directly, not in the kernel language (docs/kernels.md)
-// NESTS-NEXT: // @mxc_attention_2x8x64_bf16_joined: emitted directly, not in the kernel language (docs/kernels.md)
+// NESTS-NEXT: // @mxc_attention_2x8x64_bf16_merged: emitted directly, not in the kernel language (docs/kernels.md)
 
 // Two calls of one kernel, which reads pages itself: pieces of keys, and their sum. It is built once
 // for calls with a window and without one, and the reference is gone.
