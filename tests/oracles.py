@@ -194,7 +194,7 @@ def contents(path: Path) -> Iterator[tuple[str, Any]]:
     elif path.suffix == ".safetensors":
         for name, tensor in load_file(path).items():
             narrow = tensor.dtype not in (torch.float32, torch.float64)
-            bits = tensor.contiguous().view(torch.uint8) if narrow and tensor.ndim else tensor
+            bits = tensor.reshape(-1).view(torch.uint8) if narrow else tensor
             yield f"{name} {tensor.dtype} {list(tensor.shape)}", bits.numpy()
     else:
         yield "text", path.read_text()
