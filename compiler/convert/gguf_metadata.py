@@ -131,7 +131,7 @@ def _shape(decoder: Decoder, config: Mapping[str, Any], architecture: str) -> di
         "attention.key_length": heads.rope_depth,
         "attention.value_length": heads.rope_depth,
         f"attention.{norm}_epsilon": decoder.norm.epsilon,
-        "rope.dimension_count": _main_rope(decoder).span(heads.rope_depth),
+        "rope.dimension_count": _main_rope(decoder).spread(heads.rope_depth),
     }
 
 
@@ -283,8 +283,8 @@ def _same_rotation(first: Rope, second: Rope, depth: int) -> bool:
             return scaling.original_max_position_embeddings
         return 0
 
-    dims = first.span(depth)
-    if (dims, first.interleaved) != (second.span(depth), second.interleaved):
+    dims = first.spread(depth)
+    if (dims, first.interleaved) != (second.spread(depth), second.interleaved):
         return False
     if context(first) != context(second):
         return False

@@ -235,7 +235,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Report]:
 
 @pytest.mark.parametrize("name", FORMS)
 def test_numbers(name: str, compiled: tuple[Any, Report]) -> None:
-    """Of all rows, also of those whose keys are all masked; where the program has NaN, zeros."""
+    """Numbers are right for rows whose keys are all masked too; zeros where the program has NaN."""
     model, report = compiled
     form = FORMS[name]
     given = draw(form)

@@ -58,10 +58,10 @@ def self_attention(
     if rope is not None and rope.rotated(size) == 0:
         wanted = f"a part that has an element of a head, of {size}"
         raise c.refuse("partial_rotary_factor", wanted, rope.fraction)
-    if rope is not None and rope.span(size) % 2 and isinstance(rope.scaling, YarnScaling):
+    if rope is not None and rope.spread(size) % 2 and isinstance(rope.scaling, YarnScaling):
         # transformers has another number of frequencies and of factors then, and fails.
         wanted = f"an even number of rotated elements of a head, of {size}, with yarn"
-        raise c.refuse("partial_rotary_factor", wanted, f"{rope.span(size)} ({rope.fraction})")
+        raise c.refuse("partial_rotary_factor", wanted, f"{rope.spread(size)} ({rope.fraction})")
     return SelfAttention(
         hidden=hidden,
         heads=heads,

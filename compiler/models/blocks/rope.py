@@ -71,15 +71,15 @@ class Rope:
     interleaved: bool = False
     proportional: bool = False
 
-    def span(self, head_dim: int) -> int:
+    def spread(self, head_dim: int) -> int:
         """Return the number of elements over which frequencies are spread; it may be odd."""
         if self.proportional:
             return 2 * int(self.fraction * head_dim // 2)
         return int(head_dim * self.fraction)
 
     def rotated(self, head_dim: int) -> int:
-        """Return the number of rotated elements of a head: whole pairs, so `span` rounded up."""
-        dims = self.span(head_dim)
+        """Return the number of rotated elements of a head: whole pairs, so `spread` rounded up."""
+        dims = self.spread(head_dim)
         return dims + dims % 2
 
     def distance(self, head_dim: int) -> int:
@@ -90,7 +90,7 @@ class Rope:
 
 
 def part_of(rotated: int, head_dim: int) -> float:
-    """Return the fraction of a head of which `Rope.span` is `rotated`.
+    """Return the fraction of a head of which `Rope.spread` is `rotated`.
 
     The quotient may be rounded down: 88 * (60 / 88) is less than 60.
     """
@@ -308,7 +308,7 @@ def tables(
     """
     angles = np.arange(length, dtype=np.float32)[:, None]
     whole = head_dim if rope.proportional else None
-    angles = angles * frequencies(rope, rope.span(head_dim), length, whole)
+    angles = angles * frequencies(rope, rope.spread(head_dim), length, whole)
     # Computed in float64, so that the rounded table is the same on every machine.
     wide = angles.astype(np.float64)
     scaling, factor = rope.scaling, np.float32(1.0)

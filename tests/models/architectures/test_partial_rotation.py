@@ -41,27 +41,27 @@ def test_logits_of_an_odd_number(name: str, tmp_path: Path) -> None:
     check_logits(tmp_path, ODD[name])
 
 
-@pytest.mark.parametrize(("depth", "part", "span"), [(16, 0.32, 5), (20, 0.25, 5), (20, 0.3, 6)])
-def test_frequencies_are_those_of_transformers(depth: int, part: float, span: int) -> None:
+@pytest.mark.parametrize(("depth", "part", "spread"), [(16, 0.32, 5), (20, 0.25, 5), (20, 0.3, 6)])
+def test_frequencies_are_those_of_transformers(depth: int, part: float, spread: int) -> None:
     from transformers.models.phi3.modeling_phi3 import Phi3RotaryEmbedding
 
     config = t.Phi3Config(hidden_size=4 * depth, num_attention_heads=4, **_of(part))
     theirs = Phi3RotaryEmbedding(config).inv_freq
     rope = Rope(theta=1e4, fraction=part)
-    assert (rope.span(depth), rope.rotated(depth)) == (span, 2 * len(theirs))
-    np.testing.assert_allclose(frequencies(rope, span), theirs.numpy(), rtol=3e-7)
+    assert (rope.spread(depth), rope.rotated(depth)) == (spread, 2 * len(theirs))
+    np.testing.assert_allclose(frequencies(rope, spread), theirs.numpy(), rtol=3e-7)
 
 
 def test_a_number_that_is_given_is_kept() -> None:
     for depth in range(2, 257, 2):
-        found = [Rope(theta=1e4, fraction=part_of(n, depth)).span(depth) for n in range(1, depth)]
+        found = [Rope(theta=1e4, fraction=part_of(n, depth)).spread(depth) for n in range(1, depth)]
         assert found == list(range(1, depth))
     for number, rotated in ((60, 60), (7, 8)):
         config = t.MiniMaxM2Config(**MINIMAX, head_dim=88, rotary_dim=number)
         raw = stated(config)
         for given in (raw, {key: raw[key] for key in raw if key != "rope_parameters"}):
             rope = read_decoder(given | {"rotary_dim": number}, "config.json").ropes[0]
-            assert (rope.span(88), rope.rotated(88)) == (number, rotated)
+            assert (rope.spread(88), rope.rotated(88)) == (number, rotated)
 
 
 def test_yarn_of_an_odd_number_and_nothing_rotated() -> None:
