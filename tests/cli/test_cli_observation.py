@@ -47,7 +47,8 @@ def column(text: str, head: str) -> str:
 
 
 def test_counts(program: Path) -> None:
-    result = run(program, "--device", "simulator", "--count", "--output", program / "y.npy")
+    words = ("--count", "--wide", "--output", program / "y.npy")
+    result = run(program, "--device", "simulator", *words)
     assert result.exit_code == 0, result.stderr
     np.testing.assert_array_equal(np.load(program / "y.npy"), 2 * np.arange(70))
     # Both operands are read and the result is written once.

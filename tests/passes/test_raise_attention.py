@@ -244,7 +244,7 @@ def test_numbers(name: str, compiled: tuple[Any, Report]) -> None:
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
     kernels = [one.kernel for one in report.operations if one.function == name]
     ours = [re.fullmatch(r"mxc_attention_1x1x32_f32(\w+?)(_v\d)?", one) for one in kernels]
-    assert [one[1] for one in ours if one and not one[1].endswith("_joined")] == (
+    assert [one[1] for one in ours if one and not one[1].endswith("_merged")] == (
         [] if form.kernel is None else [form.kernel]
     )
     reasons = [one.reason for one in report.matmuls if one.function == name]
