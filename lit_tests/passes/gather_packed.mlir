@@ -122,3 +122,25 @@ func.func @lookup(%w: tensor<16x64xf4E2M1FN>, %s: tensor<16x2xf8E8M0FNU>, %ids: 
   } -> tensor<2x3x64xf32>
   func.return %l : tensor<2x3x64xf32>
 }
+
+// -----
+
+// Rows of packed elements that are read one by one, as JAX reads the weights of experts.
+// CHECK-LABEL: @packed_lookup
+// CHECK: iree_linalg_ext.gather dimension_map = [0] ins(%arg0, %arg1 : tensor<5x8x64xf4E2M1FN>, tensor<2xi32>)
+// CHECK-NOT: tensor.extract
+func.func @packed_lookup(%w: tensor<5x8x64xf4E2M1FN>, %ids: tensor<2xi32>) -> tensor<2x8x64xf4E2M1FN> {
+  %e = tensor.empty() : tensor<2x8x64xf4E2M1FN>
+  %l = linalg.generic {
+      indexing_maps = [affine_map<(t, n, k) -> (t)>, affine_map<(t, n, k) -> (t, n, k)>],
+      iterator_types = ["parallel", "parallel", "parallel"]}
+      ins(%ids : tensor<2xi32>) outs(%e : tensor<2x8x64xf4E2M1FN>) {
+  ^bb0(%i: i32, %c: f4E2M1FN):
+    %at = arith.index_cast %i : i32 to index
+    %n = linalg.index 1 : index
+    %k = linalg.index 2 : index
+    %v = tensor.extract %w[%at, %n, %k] : tensor<5x8x64xf4E2M1FN>
+    linalg.yield %v : f4E2M1FN
+  } -> tensor<2x8x64xf4E2M1FN>
+  func.return %l : tensor<2x8x64xf4E2M1FN>
+}

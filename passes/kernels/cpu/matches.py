@@ -90,8 +90,8 @@ def match(op: ir.Operation) -> ContractionMatch | Reason:
     if len(read) < len(parts):
         return next(part for part in parts if isinstance(part, Reason))
     names = tuple(each.parameter for each in read if each.parameter is not None)
-    if 0 < len(names) < len(read):
-        return Reason("of elements and scales of the weights only one is a parameter")
+    if len(names) < len(read):
+        names = ()  # elements or scales are not packed, so both are read in rows
     rhs = OperandFormat(of.rhs.element) if ones else of.rhs
     return ContractionMatch(
         op=op,

@@ -50,6 +50,14 @@ def in_f32(x: Any) -> Any:
     return jax.lax.dot(x, w, preferred_element_type=jnp.float32)
 
 
+def experts(x: Any, ids: Any) -> Any:
+    """Each row by the expert that its number chooses; one tensor of scales is a small constant."""
+    elements, scales = ELEMENTS.reshape(4, 8, K)[ids], SCALES.reshape(4, 8, K // 32)[ids]
+    blocks = elements.astype(jnp.float32).reshape(-1, 8, K // 32, 32)
+    weights = (blocks * scales.astype(jnp.float32)[..., None]).reshape(-1, 8, K)
+    return jnp.einsum("tk,tnk->tn", x, weights)
+
+
 def by_algorithm(x: Any) -> Any:
     """The same, as attention of JAX says it."""
     w = DENSE.T.astype(jnp.bfloat16)
@@ -91,6 +99,7 @@ PRODUCTS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "sum_of_bytes": (lambda x: x.astype(jnp.float32).sum(axis=1), (BYTES,)),
     "branches": (branches, (np.array(True), FLOATS)),
     "a_branch_and_after": (a_branch, (np.array(False), FLOATS)),
+    "experts": (experts, (FLOATS, np.array([3, 0, 1, 3], np.int32))),
     "both_sides": (lambda: packed() @ packed().T, ()),
 }  # fmt: skip
 
