@@ -30,5 +30,6 @@ def test_the_guides(tmp_path: Path) -> None:
     write_gpt_oss(tmp_path / "gpt-oss-20b", OPTIONS)
     write_decoder(tmp_path / "model-bf16", LLAMA)
     write_tokenizer(tmp_path / "model-bf16", LLAMA["vocab_size"])
-    (tmp_path / "book.txt").write_text((DOCS / "numerics.md").read_text())
+    for name in ("book.txt", "text.txt"):
+        (tmp_path / name).write_text((DOCS / "numerics.md").read_text())
     assert run_sessions(GUIDES, tmp_path) > 10
