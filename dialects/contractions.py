@@ -16,7 +16,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import linalg
 
 from mxc.dialects.contraction import OperandFormat
-from mxc.dialects.dequantize import is_element
+from mxc.dialects.dequantize import is_packed
 from mxc.dialects.dispatches import owner, walk
 
 _PRODUCTS = ("arith.mulf", "arith.muli")
@@ -130,8 +130,7 @@ def sums_elements(op: ir.Operation) -> bool:
     if not sums(op):
         return False
     types = [v.type.element_type for v in op.operands if isinstance(v.type, ir.RankedTensorType)]
-    packed = (is_element(each) or isinstance(each, ir.Float8E8M0FNUType) for each in types)
-    return is_scaled_reduction(op) or any(packed)
+    return is_scaled_reduction(op) or any(map(is_packed, types))
 
 
 def sums(op: ir.Operation) -> bool:

@@ -63,13 +63,14 @@ def extend(element: ir.Value, scale: ir.Value | None) -> ir.Value:
     return value * (scale if scale.type == f32 else arith.extf(f32, scale))
 
 
+def is_packed(element: ir.Type) -> bool:
+    """Whether the type is an element or a scale of a block format: a float of at most 8 bits."""
+    return isinstance(element, ir.FloatType) and element.width <= 8
+
+
 def is_element(element: ir.Type) -> bool:
     """Whether the type is an element of a block format: a float of at most 8 bits, not E8M0."""
-    return (
-        isinstance(element, ir.FloatType)
-        and element.width <= 8
-        and not isinstance(element, ir.Float8E8M0FNUType)
-    )
+    return is_packed(element) and not isinstance(element, ir.Float8E8M0FNUType)
 
 
 def is_byte(element: ir.Type) -> bool:

@@ -30,7 +30,13 @@ from dataclasses import dataclass
 
 from iree.compiler import ir
 
-from mxc.dialects.dequantize import is_byte, is_element, is_elementwise, is_integer, read_factor
+from mxc.dialects.dequantize import (
+    is_byte,
+    is_elementwise,
+    is_integer,
+    is_packed,
+    read_factor,
+)
 from mxc.dialects.indexing import dim_of, indexing_maps, loop_ranges, read_through, trace
 from mxc.passes.base import Pass
 from mxc.passes.rewriting.rebuild import (
@@ -153,7 +159,7 @@ def _is_packed(value: ir.Value) -> bool:
     if not isinstance(value.type, ir.RankedTensorType):
         return False
     element = value.type.element_type
-    if is_element(element) or is_integer(element) or isinstance(element, ir.Float8E8M0FNUType):
+    if is_packed(element) or is_integer(element):
         return True
     source, _ = trace(value, [ir.AffineConstantExpr.get(0)] * value.type.rank, [])
     return not isinstance(source, ir.BlockArgument) and is_decoding(source.owner.operation)

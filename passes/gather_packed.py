@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from iree.compiler import ir
 from iree.compiler.dialects import arith, linalg, tensor
 
-from mxc.dialects.dequantize import is_element, iterators
+from mxc.dialects.dequantize import is_packed, iterators
 from mxc.dialects.generic import element_of, generic, shape_of
 from mxc.dialects.indexing import dim_of, indexing_maps, trace
 from mxc.dialects.linalg_ext import GATHER
@@ -56,7 +56,9 @@ class GatherPacked(Pass):
         """Replace every gather of a dequantized tensor by gathers of its packed tensors."""
         for op in linalg_operations(module):
             found = lookup_of(op)
-            if found is not None and (_is_decoded(found.table) or _is_packed(found.table)):
+            if found is not None and (
+                _is_decoded(found.table) or is_packed(element_of(found.table))
+            ):
                 with ir.InsertionPoint(op), op.location:
                     replace(op, found.gathered())
         narrowed: dict[ir.Value, ir.Value] = {}
@@ -111,12 +113,6 @@ def _is_decoded(value: ir.Value) -> bool:
     """Whether a tensor comes from packed data."""
     source = _source(value)
     return not isinstance(source, ir.BlockArgument) and is_decoding(source.owner.operation)
-
-
-def _is_packed(value: ir.Value) -> bool:
-    """Whether a tensor has elements or scales of a block format."""
-    kind = element_of(value)
-    return is_element(kind) or isinstance(kind, ir.Float8E8M0FNUType)
 
 
 def _move(value: ir.Value, ids: ir.Value, decoded: ir.Value) -> ir.Value | None:

@@ -61,7 +61,7 @@ from mxc.dialects.reasons import Reason
 from mxc.errors import PassError
 from mxc.formats.panels import PANEL
 from mxc.passes.base import Pass
-from mxc.passes.kernels.calls import Calls, KernelExport, take_over
+from mxc.passes.kernels.calls import Calls, KernelExport, blocks_around, take_over
 from mxc.passes.kernels.cpu.activations import Prepare, Prepared
 from mxc.passes.kernels.cpu.gemm import Gemm
 from mxc.passes.kernels.cpu.isa import ISAS, Amx, Isa, Kind
@@ -84,7 +84,6 @@ from mxc.passes.kernels.parameters import load, not_packed, parameters_of, relay
 from mxc.passes.kernels.quantized import quantized_result
 from mxc.passes.kernels.reshapes import as_tensor, scalars_of
 from mxc.passes.kernels.sources import BLOCK
-from mxc.passes.kernels.values import blocks_around
 from mxc.passes.rewriting.rebuild import linalg_operations, sweep
 from mxc.passes.rewriting.worklist import Worklist
 from mxc.targets.target import Kind as InstructionKind

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from iree.compiler import ir
 
 from mxc.dialects.boundary import unpack
-from mxc.dialects.dequantize import is_element
+from mxc.dialects.dequantize import is_packed
 from mxc.passes.base import Pass
 from mxc.passes.gather_packed import chooses_rows, gather_rows
 from mxc.passes.rewriting.rebuild import operations_named, replace, sweep
@@ -41,8 +41,7 @@ class UnpackBeforeGather(Pass):
         for op in operations_named(module, BITCAST):
             source = op.operands[0]
             element = op.results[0].type.element_type
-            scale = isinstance(element, ir.Float8E8M0FNUType)
-            if isinstance(source, ir.BlockArgument) or not (is_element(element) or scale):
+            if isinstance(source, ir.BlockArgument) or not is_packed(element):
                 continue
             gather = source.owner.operation
             if chooses_rows(gather) and _only_renames(op):

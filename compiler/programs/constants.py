@@ -22,7 +22,7 @@ from mxc.compiler.checkpoints.files.tensors import dtype_name
 from mxc.compiler.programs.imported import NIBBLE, ConstantParameter
 from mxc.compiler.programs.signature import NO_F64
 from mxc.dialects.boundary import unpack
-from mxc.dialects.dequantize import iterators
+from mxc.dialects.dequantize import is_packed, iterators
 from mxc.dialects.dispatches import walk
 from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.indexing import dims, indexing_maps, loop_ranges, trace
@@ -214,7 +214,7 @@ class ConstantParameters:
         """The parameter as a tensor of type `kind`, at the insertion point."""
         element = kind.element_type
         shape = self.found[name].shape
-        if not _is_packed(element):
+        if not is_packed(element):
             return parameters.load(name, shape, element)
         stored = parameters.load(name, shape, ir.IntegerType.get_signless(_BYTE))
         return unpack(stored, element)
@@ -280,11 +280,6 @@ def _is_weight(value: ir.Value, attribute: ir.Attribute) -> bool:
 
 def _bits(element: ir.Type) -> int:
     return int(getattr(element, "width", 0))
-
-
-def _is_packed(element: ir.Type) -> bool:
-    """Whether a type is stored as bytes: elements of blocks, and scales."""
-    return isinstance(element, ir.FloatType) and _bits(element) <= _BYTE
 
 
 def _stored(array: NDArray[Any], element: str) -> NDArray[Any]:

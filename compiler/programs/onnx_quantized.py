@@ -140,10 +140,9 @@ class _Graph:
             self._quantized_product(node)
         elif node.op_type in ("MatMul", "Gemm") and not node.domain:
             self._product(node)
+        elif node.op_type == "Cast" and _attribute(node, "to", 0) == UINT8:
+            self._cast(node.input[0], node.output[0], UINT8)
         else:
-            if node.op_type == "Cast" and _attribute(node, "to", 0) == UINT8:
-                # The importer stops at 127.
-                node.input[0] = self._cast(node.input[0], f"{node.output[0]}/integer", INT32)
             self.nodes.append(node)
             if node.op_type in ("Cast", "Transpose") and node.input[0] in self.exact:
                 self._follow(node)
@@ -286,8 +285,7 @@ class _Graph:
         found = self._step("Round", [found], f"{name}/rounded")
         found = self._step("Add", [found, cast[zero]], f"{name}/moved")
         found = self._step("Clip", [found, least, most], f"{name}/limited")
-        # A cast of floats to bytes without sign stops at 127.
-        self._cast(self._cast(found, f"{name}/integer", INT32), made, to)
+        self._cast(found, made, to)
         self.types[made] = to
 
     def _product(self, node: Any) -> None:
@@ -350,9 +348,9 @@ class _Graph:
             self.onnx.helper.make_node(kind, read, made, name=name, domain=DOMAIN, **more)
         )
 
-    def _step(self, kind: str, read: list[str], made: str) -> str:
+    def _step(self, kind: str, read: list[str], made: str, **more: Any) -> str:
         """An operation of ONNX itself."""
-        self.nodes.append(self.onnx.helper.make_node(kind, read, [made], made))
+        self.nodes.append(self.onnx.helper.make_node(kind, read, [made], made, **more))
         return made
 
     def _size(self, name: str) -> int:
@@ -361,8 +359,9 @@ class _Graph:
         return int(np.prod([size for size in dims if size > 0]))
 
     def _cast(self, source: str, made: str, kind: int) -> str:
-        self.nodes.append(self.onnx.helper.make_node("Cast", [source], [made], made, to=kind))
-        return made
+        if kind == UINT8:  # of floats the importer's stops at 127
+            source = self._step("Cast", [source], f"{made}/integer", to=INT32)
+        return self._step("Cast", [source], made, to=kind)
 
     def _array(self, name: str) -> NDArray[Any]:
         return np.asarray(self.onnx.numpy_helper.to_array(self.known[name]))

@@ -25,6 +25,18 @@ from mxc.passes.kernels.sources import BLOCK
 from mxc.passes.rewriting import rebuild
 from mxc.targets.target import Kind
 
+#: What holds a whole function, whose values nothing outside sees.
+_OUTERMOST = ("func.func", "util.func", "builtin.module")
+
+
+def blocks_around() -> list[ir.Block]:
+    """The block of the insertion point, and the blocks that it is in: values that were made in one
+    of them are visible."""
+    found = [ir.InsertionPoint.current.block]
+    while (inner := found[-1].owner.operation).name not in _OUTERMOST:
+        found.append(inner.block)
+    return found
+
 
 class KernelExport(Protocol):
     """A kernel that can be dispatched. Sizes known at the call are None until they are given."""

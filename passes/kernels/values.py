@@ -11,22 +11,11 @@ from mxc.dialects.linalg_ext import GATHER
 
 #: Operations that move nothing.
 RESHAPES = ("tensor.collapse_shape", "tensor.expand_shape")
-#: What holds a whole function, whose values nothing outside sees.
-_OUTERMOST = ("func.func", "util.func", "builtin.module")
 
 
 def producer(value: ir.Value) -> ir.Operation | None:
     """The operation that defines a value; None for an argument."""
     return None if isinstance(value, ir.BlockArgument) else value.owner
-
-
-def blocks_around() -> list[ir.Block]:
-    """The block of the insertion point, and the blocks that it is in: values that were made in one
-    of them are visible."""
-    found = [ir.InsertionPoint.current.block]
-    while (inner := found[-1].owner.operation).name not in _OUTERMOST:
-        found.append(inner.block)
-    return found
 
 
 def is_zero(value: ir.Value) -> bool:
