@@ -92,7 +92,7 @@ def size_of(value: ir.Value, axis: int) -> Size:
     if op.name == "tensor.extract_slice":
         source, _, sizes, _ = _segments(op)
         static = list(ir.DenseI64ArrayAttr(op.attributes["static_sizes"]))
-        kept = _kept(static, shape)
+        kept = kept_axes(static, shape)
         dynamic = sum(size < 0 for size in static[: kept[axis]])
         return sizes[dynamic] if static[kept[axis]] < 0 else size_of(source[0], kept[axis])
     if op.name == "util.call":
@@ -174,7 +174,7 @@ def _segments(op: ir.Operation) -> list[list[ir.Value]]:
     return found
 
 
-def _kept(static: Sequence[int], shape: Sequence[int]) -> list[int]:
+def kept_axes(static: Sequence[int], shape: Sequence[int]) -> list[int]:
     """The axes of a slice that its result keeps; axes of size one may be dropped."""
     dropped = len(static) - len(shape)
     kept: list[int] = []

@@ -1,13 +1,15 @@
-"""Slices of a tensor that are read in place: a `tensor.extract_slice`, built and matched."""
+"""Slices of a tensor that are read in place, `tensor.extract_slice`: built, matched, traced."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 from iree.compiler import ir
 from iree.compiler.dialects import tensor
 
-from mxc.dialects.sizes import element_of, shape_of, size_of, value_of
+from mxc.dialects.indexing import Indices, plus, times, trace
+from mxc.dialects.sizes import element_of, kept_axes, shape_of, size_of, value_of
 
 
 def slice_of(
@@ -41,3 +43,34 @@ def columns_in(x: ir.Value) -> tuple[ir.Value, int]:
         rows = [size_of(each, 0) for each in (x, source)]
     whole = len(shape_of(x)) == 2 and rows[0] == rows[1] and first[0] == 0
     return (source, first[1]) if whole and strides == [1, 1] and first[1] >= 0 else (x, 0)
+
+
+def sliced_trace(
+    value: ir.Value, indices: Sequence[ir.AffineExpr], ranges: Sequence[int | None]
+) -> tuple[ir.Value, Indices, int | None]:
+    """`trace`, also through slices with static places; and how many elements of the source the
+    slices leave, None where there are none."""
+    count: int | None = None
+    value, at = trace(value, indices, ranges)
+    while not isinstance(value, ir.BlockArgument):
+        inside = _in_source(value, at)
+        if inside is None:
+            break
+        count = prod(shape_of(value)) if count is None else count
+        value, at = trace(value.owner.operands[0], inside, ranges)
+    return value, at, count
+
+
+def _in_source(value: ir.Value, at: Sequence[ir.AffineExpr]) -> Indices | None:
+    """The indices in the source of a static slice that is read at `at`; None for other values."""
+    op = value.owner
+    if op.name != "tensor.extract_slice" or len(op.operands) > 1:
+        return None
+    offsets, sizes, strides = (
+        list(ir.DenseI64ArrayAttr(op.attributes[f"static_{name}"]))
+        for name in ("offsets", "sizes", "strides")
+    )
+    found: Indices = [ir.AffineConstantExpr.get(offset) for offset in offsets]
+    for axis, index in zip(kept_axes(sizes, shape_of(value)), at, strict=True):
+        found[axis] = plus(times(index, strides[axis]), found[axis])
+    return found

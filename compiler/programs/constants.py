@@ -7,7 +7,7 @@ dimensions gets a parameter of its own, in the order of its loops, so that no ca
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -15,21 +15,22 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 from iree.compiler import ir
-from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from mxc.compiler.checkpoints.files.tensors import dtype_name
 from mxc.compiler.programs.imported import NIBBLE, ConstantParameter
 from mxc.compiler.programs.signature import NO_F64
+from mxc.compiler.programs.views import ArrayView
 from mxc.dialects.boundary import unpack
 from mxc.dialects.dequantize import is_packed, iterators
 from mxc.dialects.dispatches import walk
 from mxc.dialects.generic import element_of, shape_of
-from mxc.dialects.indexing import dims, indexing_maps, loop_ranges, trace
+from mxc.dialects.indexing import dims, indexing_maps, loop_ranges
 from mxc.dialects.locations import names
 from mxc.dialects.parameters import Parameters, initial_value
 from mxc.dialects.reasons import Reason
 from mxc.dialects.scaled import match_scaled_contraction
+from mxc.dialects.slices import sliced_trace
 from mxc.dialects.tensor_constants import codes_of_attribute
 from mxc.errors import CompileError
 from mxc.passes.base import add_note
@@ -158,26 +159,25 @@ class ConstantParameters:
         """A parameter whose dimensions are the loops that read `value`; None to leave it."""
         if not isinstance(value.type, ir.RankedTensorType):
             return None
-        source, at = trace(value, list(affine.results), ranges)
+        source, at, count = sliced_trace(value, list(affine.results), ranges)
         name = _parameter(source)
         if name is None or name not in self._arrays:
             return None
         array = self._arrays[name]
-        strides = _strides(at, array.shape, affine.n_dims)
-        # A loop of one step has no stride, but the other operand has it, and they are merged later.
         read = {loop for loop in dims(affine) if loop is not None}
-        moving = read if strides is None else {i for i, by in enumerate(strides) if by}
+        view = ArrayView(array, at, affine.n_dims)
+        # A loop of one step has no stride, but the other operand has it, and they are merged later.
+        moving = read if view.strides is None else {i for i, by in enumerate(view.strides) if by}
         loops = [
             (i, size)
             for i in order
             if (size := ranges[i]) is not None and (i in moving or (size == 1 and i in read))
         ]
-        if prod(size for _, size in loops) != array.size:
-            return None
         shape = [size for _, size in loops]
+        if prod(shape) != (array.size if count is None else count):
+            return None
         element = element_of(value)
-        moves = None if strides is None else [strides[i] for i, _ in loops]
-        if source == value and shape == shape_of(value) and moves == _row_major(shape):
+        if source == value and shape == shape_of(value) and view.is_row_major(loops):
             return None
         if _bits(element) == NIBBLE and shape[-1] % 2:
             return None
@@ -187,12 +187,7 @@ class ConstantParameters:
             self._bases[made] = name
             if name in self._unnamed:
                 self._unnamed.add(made)
-            if moves is None:
-                view = array.reshape(-1)[_addresses(at, array.shape, [i for i, _ in loops], shape)]
-            else:
-                size = array.dtype.itemsize
-                view = as_strided(array, shape, [move * size for move in moves], writeable=False)
-            self._write(made, view, str(element))
+            self._write(made, view.read(loops), str(element))
         with ir.InsertionPoint(op), op.location:
             kind = ir.RankedTensorType.get(shape, element)
             found = self._load(self._arranged[key], kind, self._parameters)
@@ -313,66 +308,3 @@ def _loops(op: ir.Operation) -> list[int]:
         return list(found.loops.order)
     written = [loop for loop in dims(indexing_maps(op)[-1]) if loop is not None]
     return [*written, *(i for i in range(len(iterators(op))) if i not in written)]
-
-
-def _row_major(shape: Sequence[int]) -> list[int]:
-    return [prod(shape[axis + 1 :]) for axis in range(len(shape))]
-
-
-def _strides(at: Sequence[ir.AffineExpr], shape: Sequence[int], loops: int) -> list[int] | None:
-    """How far each loop moves in a row-major array that is read at `at`; None if not linearly."""
-    found = [0] * loops
-    for expression, stride in zip(at, _row_major(shape), strict=True):
-        terms = _linear(expression)
-        if terms is None:
-            return None
-        for loop, factor in terms:
-            found[loop] += factor * stride
-    return found
-
-
-def _addresses(
-    at: Sequence[ir.AffineExpr], shape: Sequence[int], loops: Sequence[int], sizes: Sequence[int]
-) -> NDArray[np.int64]:
-    """Where each iteration of the loops reads a row-major array, by the sizes of the loops."""
-    grids = dict(zip(loops, np.ogrid[tuple(slice(size) for size in sizes)], strict=True))
-    found = np.zeros(tuple(sizes), np.int64)
-    for expression, stride in zip(at, _row_major(shape), strict=True):
-        found += _numbers(expression, grids) * stride
-    return found
-
-
-def _numbers(expression: ir.AffineExpr, grids: Mapping[int, NDArray[np.int64]]) -> Any:
-    """An expression of loops for all of their iterations; a loop without a grid stays at 0."""
-    if isinstance(expression, ir.AffineDimExpr):
-        return grids.get(expression.position, 0)
-    if isinstance(expression, ir.AffineConstantExpr):
-        return expression.value
-    two = ir.AffineBinaryExpr(expression)
-    left, right = _numbers(two.lhs, grids), _numbers(two.rhs, grids)
-    if isinstance(expression, ir.AffineAddExpr):
-        return left + right
-    if isinstance(expression, ir.AffineMulExpr):
-        return left * right
-    if isinstance(expression, ir.AffineModExpr):
-        return left % right
-    up = isinstance(expression, ir.AffineCeilDivExpr)
-    return -(-left // right) if up else left // right
-
-
-def _linear(expression: ir.AffineExpr) -> list[tuple[int, int]] | None:
-    """The loops of a linear expression, each with its factor; None for another expression."""
-    if isinstance(expression, ir.AffineDimExpr):
-        return [(expression.position, 1)]
-    if isinstance(expression, ir.AffineConstantExpr):
-        return [] if expression.value == 0 else None
-    if isinstance(expression, ir.AffineAddExpr):
-        left, right = _linear(expression.lhs), _linear(expression.rhs)
-        return None if left is None or right is None else [*left, *right]
-    if isinstance(expression, ir.AffineMulExpr) and isinstance(
-        expression.rhs, ir.AffineConstantExpr
-    ):
-        left = _linear(expression.lhs)
-        factor = expression.rhs.value
-        return None if left is None else [(loop, each * factor) for loop, each in left]
-    return None
