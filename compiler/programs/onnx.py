@@ -6,6 +6,7 @@ onnx_lowering.py lowers it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from math import prod
@@ -16,6 +17,7 @@ import numpy as np
 from iree.compiler import ir
 
 from mxc.compiler.programs.constants import LIST, ConstantParameters
+from mxc.compiler.programs.onnx_functions import expand, give_names
 from mxc.compiler.programs.onnx_lowering import lower_quantized
 from mxc.compiler.programs.onnx_quantized import NOTE, forget, rewrite
 from mxc.compiler.programs.onnx_types import DOMAIN
@@ -35,6 +37,12 @@ _ELEMENTS = {
     1: "f32", 2: "i8", 3: "i8", 6: "i32", 7: "i64", 10: "f16", 11: "f64", 16: "bf16",
     17: "f8E4M3FN", 19: "f8E5M2", 21: "i8", 22: "i8", 23: "f4E2M1FN", 24: "f8E8M0FNU",
 }  # fmt: skip
+#: Operators of which IREE's importer reads over an attribute: its name, and whether that is right.
+_WRONG: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "AveragePool": ("dilations", lambda given: set(given.ints) <= {1}),
+    # Of two elements that are equally near it takes another one.
+    "GridSample": ("mode", lambda given: given.s != b"nearest"),
+}
 
 
 def read_onnx(
@@ -60,6 +68,7 @@ def read_onnx(
         model = onnx.load(str(file))
         if not model.graph.output:
             raise CompileError(f"{file}: has no graph; write the file again", phase="import")
+        give_names(model)
         if rewrite(model, onnx):
             constants.note(NOTE)
         module, inputs, outputs = _imported(context, model, constants, onnx, importer)
@@ -97,11 +106,10 @@ def _imported(
         del field[:]
         field.extend(values)
     names = [name for name in names if name not in {each.name for each in kept}]
-    model = onnx.shape_inference.infer_shapes(
-        model, check_type=True, strict_mode=True, data_prop=True
-    )
+    model = expand(model, onnx)
     forget(model)
     _require_ranks(model.graph)
+    _require_right(model.graph)
     with context:
         importer.ELEM_TYPE_TO_IR_TYPE_CB.update(
             {number: partial(ir.Type.parse, text) for number, text in _TYPES.items()}
@@ -145,6 +153,21 @@ def _require_ranks(graph: Any) -> None:
                 "come with the call have names",
                 phase="import",
             )
+
+
+def _require_right(graph: Any) -> None:
+    """Raise CompileError for forms of operators that the importer lowers to other numbers."""
+    for node in graph.node:
+        if node.op_type not in _WRONG or node.domain:
+            continue
+        name, right = _WRONG[node.op_type]
+        for each in node.attribute:
+            if each.name == name and not right(each):
+                value = each.s.decode() if each.s else list(each.ints)
+                raise CompileError(
+                    f"{node.name}: {node.op_type} with {name} {value} has no lowering",
+                    phase="import",
+                )
 
 
 def _is_weight(value: Any) -> bool:

@@ -55,7 +55,8 @@ def _dequantize(op: ir.Operation, values: list[ir.Value]) -> list[ir.Value]:
 
 
 def _quantize(op: ir.Operation, values: list[ir.Value]) -> list[ir.Value]:
-    """x / scale + zero point, rounded to nearest, ties to even, and saturated."""
+    """x / scale + zero point, rounded to nearest, ties to even, and saturated unless `saturate` of
+    a float is 0."""
     to = _number(op, "to", 0)
     if to not in LIMITS:
         raise CompileError(f"{op.location}: QuantizeLinear to data type {to}", phase="import")
@@ -69,7 +70,8 @@ def _quantize(op: ir.Operation, values: list[ir.Value]) -> list[ir.Value]:
         value = math.roundeven(value) if integer else value
         if len(values) > 2:
             value = arith.addf(value, _float(zero[0], unsigned=unsigned))
-        value = arith.minimumf(arith.maximumf(value, least), most)
+        if integer or _number(op, "saturate", 1):
+            value = arith.minimumf(arith.maximumf(value, least), most)
         if not integer:
             return arith.truncf(kind, value)
         return (arith.fptoui if unsigned else arith.fptosi)(kind, value)
@@ -78,31 +80,35 @@ def _quantize(op: ir.Operation, values: list[ir.Value]) -> list[ir.Value]:
 
 
 def _by_scales(op: ir.Operation, values: list[ir.Value], kind: ir.Type, body: Any) -> ir.Value:
-    """`body` of each element and its scale, which may be one, of an axis, or of blocks."""
+    """`body` of each element, its scale and its zero point: one, of an axis, or of blocks."""
     elements, scale = values[:2]
-    rank = len(shape_of(elements))
+    sizes = list(shape_of(elements))
+    rank = len(sizes)
     axis, block = _number(op, "axis", 1) % max(rank, 1), _number(op, "block_size", 0)
     loops = [ir.AffineDimExpr.get(i) for i in range(rank)]
-    shape = shape_of(scale)
-    wanted = list(shape_of(elements))
+    by, wanted = loops[axis : axis + 1], sizes[axis : axis + 1]
     if block:
-        by = [*loops]
+        by, wanted = [*loops], [*sizes]
         by[axis] = ir.AffineExpr.get_floor_div(loops[axis], block)
         wanted[axis] = -(-wanted[axis] // block) if wanted[axis] >= 0 else wanted[axis]
-    else:
-        by = [loops[axis]] if shape else []
-        wanted = [wanted[axis]] if shape else []
-    if len(wanted) != len(shape) or any(
-        a != b for a, b in zip(wanted, shape, strict=True) if a > 0 < b
-    ):
-        what = f"along axis {axis}" + (f" in blocks of {block}" if block else "")
-        raise CompileError(
-            f"{op.location}: scales {list(shape)} for elements {list(shape_of(elements))} {what}; "
-            f"wanted {wanted}",
-            phase="import",
-        )
+    reads = [loops]
+    for each in values[1:]:
+        shape = list(shape_of(each))
+        if shape in ([], [1]):
+            reads.append([ir.AffineConstantExpr.get(0) for _ in shape])
+        elif len(wanted) == len(shape) and all(
+            a == b or min(a, b) < 0 for a, b in zip(wanted, shape, strict=True)
+        ):
+            reads.append(by)
+        else:
+            what = "scales" if each == scale else "zero points"
+            place = f"along axis {axis}" + (f" in blocks of {block}" if block else "")
+            raise CompileError(
+                f"{op.location}: {what} {shape} for elements {sizes} {place}; wanted {wanted}",
+                phase="import",
+            )
     empty = tensor.empty([size_of(elements, i) for i in range(rank)], kind)
-    maps = [ir.AffineMap.get(rank, 0, at) for at in (loops, *[by] * (len(values) - 1), loops)]
+    maps = [ir.AffineMap.get(rank, 0, at) for at in (*reads, loops)]
     parallel = [linalg.IteratorType.parallel] * rank
     return linalg.generic(values, [empty], maps, parallel)(body)
 

@@ -27,7 +27,6 @@ from mxc.compiler.programs.onnx_codes import (
     FLOAT4,
     HALF,
     INT8,
-    INT32,
     LIMITS,
     UINT8,
     quantized,
@@ -140,10 +139,10 @@ class _Graph:
             self._quantized_product(node)
         elif node.op_type in ("MatMul", "Gemm") and not node.domain:
             self._product(node)
-        elif node.op_type == "Cast" and _attribute(node, "to", 0) == UINT8:
-            self._cast(node.input[0], node.output[0], UINT8)
         else:
             self.nodes.append(node)
+            if node.op_type == "Cast":
+                self.types[node.output[0]] = _attribute(node, "to", 0)
             if node.op_type in ("Cast", "Transpose") and node.input[0] in self.exact:
                 self._follow(node)
 
@@ -191,25 +190,21 @@ class _Graph:
         read = [each for each in node.input if each]
         to = _attribute(node, "output_dtype", 0) or _EIGHT_BITS.get(node.op_type, UINT8)
         if len(read) > 2:
-            if read[2] not in self.known:
-                raise CompileError(f"{node.name}: its zero point is computed", phase="import")
-            to = self.known[read[2]].data_type
-            if not np.any(self._array(read[2])):
+            to = self._type(node, read[2])
+            if read[2] in self.known and not np.any(self._array(read[2])):
                 del read[2:]
-        if to == E4M3 and not _attribute(node, "saturate", 1):
-            raise CompileError(
-                f"{node.name}: {node.op_type} to {to} with saturate = 0 has no lowering", "import"
-            )
+        saturate = _attribute(node, "saturate", 1)
         axis, block = _attribute(node, "axis", 1), _attribute(node, "block_size", 0)
         made = node.output[0]
         self.types[made] = to
-        if all(name in self.known for name in read):
+        if saturate and all(name in self.known for name in read):
             values = [self._array(name) for name in read]
             codes = quantized(*values, axis=axis, block=block, to=to, dtype=self._dtype(to))
             self._give(made, codes)
             return
         read[1] = self._scalar(read[1])
-        self._emit(QUANTIZE, read, [made], node.name, axis=axis, block_size=block, to=to)
+        more = {"axis": axis, "block_size": block, "to": to, "saturate": saturate}
+        self._emit(QUANTIZE, read, [made], node.name, **more)
 
     def _quantize_blocks(self, node: Any) -> None:
         by_tensor = node.op_type == "TRT_FP4DynamicQuantize"
@@ -265,12 +260,10 @@ class _Graph:
         The importer forgets zero points where there is a batch.
         """
         a, a_scale, a_zero, b, b_scale, b_zero, scale, zero = node.input
-        name, made = node.name or node.output[0], node.output[0]
+        name, made = node.name, node.output[0]
         if self._size(a_scale) > 1:
             raise CompileError(f"{name}: a scale for each row of {a} has no lowering", "import")
-        if zero not in self.types:
-            raise CompileError(f"{name}: its zero point is computed", phase="import")
-        to = self.types[zero]
+        to = self._type(node, zero)
         least, most = (f"{name}/{bound}" for bound in LIMITS[to])
         for bound, number in zip((least, most), LIMITS[to], strict=True):
             self._give(bound, np.array(number, np.float32))
@@ -353,14 +346,21 @@ class _Graph:
         self.nodes.append(self.onnx.helper.make_node(kind, read, [made], made, **more))
         return made
 
+    def _type(self, node: Any, zero: str) -> int:
+        """The data type of a zero point, which is that of what its node makes."""
+        if zero not in self.types:
+            raise CompileError(
+                f"{node.name}: the type of its zero point {zero} is not known; cast it before",
+                phase="import",
+            )
+        return int(self.types[zero])
+
     def _size(self, name: str) -> int:
         """Elements of a tensor as far as they are known, else 1."""
         dims = self.known[name].dims if name in self.known else self.dims.get(name, ())
         return int(np.prod([size for size in dims if size > 0]))
 
     def _cast(self, source: str, made: str, kind: int) -> str:
-        if kind == UINT8:  # of floats the importer's stops at 127
-            source = self._step("Cast", [source], f"{made}/integer", to=INT32)
         return self._step("Cast", [source], made, to=kind)
 
     def _array(self, name: str) -> NDArray[Any]:

@@ -39,7 +39,13 @@ def types_of(onnx: Any) -> Iterator[Any]:
     scales.input[0] = "each"
     for kind, read, made, own, body in (
         (DEQUANTIZE, 3, ["y"], ["axis", "block_size"], [make("Cast", ["x"], ["y"], to=FLOAT)]),
-        (QUANTIZE, 3, ["y"], ["axis", "block_size", "to"], [given("Cast", "to", "y", "to")]),
+        (
+            QUANTIZE,
+            3,
+            ["y"],
+            ["axis", "block_size", "to", "saturate"],
+            [given("Cast", "to", "y", "to")],
+        ),
         (
             QUANTIZE_BLOCKS,
             2,

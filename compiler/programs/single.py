@@ -42,12 +42,14 @@ def named(op: ir.Operation) -> str:
 def refused(
     module: ir.Operation, passes: Sequence[str], place: ir.Location | None
 ) -> ir.Operation | None:
-    """The first operation that passes of the importer refuse to lower alone; None if there is none.
+    """The first operation that passes of the importer refuse to lower alone, or that has regions
+    and is not torch's own; None if there is none.
 
     Those at `place` come first.
     """
     found = sorted(_singles(module), key=lambda each: str(each[0].location) != str(place))
-    return next((op for op, single in found if not _is_lowered(single, passes)), None)
+    loops = (op for op in walk(module) if op.name == "torch.operator" and len(op.regions))
+    return next((op for op, single in found if not _is_lowered(single, passes)), next(loops, None))
 
 
 def lower_each(module: ir.Operation, passes: Sequence[str], tell: Tell) -> None:
@@ -71,7 +73,9 @@ def _singles(module: ir.Operation) -> Iterator[tuple[ir.Operation, ir.Module]]:
     """Yield the operations of a module, each with a module of it alone; equal ones once."""
     seen = set[str]()
     for op in list(walk(module)):
-        if op.name.startswith("torch.") and not _is_part(op) and not op.regions:
+        if not op.name.startswith("torch.") or op.parent.name.startswith("torch."):
+            continue
+        if not _is_part(op) and not len(op.regions):
             single = _single(op)
             if str(single) not in seen:
                 seen.add(str(single))

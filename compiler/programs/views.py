@@ -29,18 +29,18 @@ class ArrayView:
         """`at`: the index along each dimension of `array`, of so many `loops`."""
         self._array = array
         self._at = at
-        self.strides: list[int] | None = [0] * loops
         self._start = 0
-        for expression, stride in zip(at, _row_major(array.shape), strict=True):
-            terms = _linear(expression)
-            if terms is None or self.strides is None:
-                self.strides = None
-                continue
-            for loop, factor in terms:
-                if loop is None:
-                    self._start += factor * stride
-                else:
-                    self.strides[loop] += factor * stride
+        self.strides: list[int] | None = None
+        terms = [_linear(expression) for expression in at]
+        linear = [each for each in terms if each is not None]
+        if len(linear) == len(terms):
+            self.strides = [0] * loops
+            for each, stride in zip(linear, _row_major(array.shape), strict=True):
+                for loop, factor in each:
+                    if loop is None:
+                        self._start += factor * stride
+                    else:
+                        self.strides[loop] += factor * stride
 
     def is_row_major(self, loops: Loops) -> bool:
         """Whether what the loops read is contiguous, in the order of the loops."""

@@ -26,8 +26,8 @@ K, N = 128, 64
 
 
 def given(name: str) -> tuple[Path, list[NDArray[Any]], list[NDArray[Any]]]:
-    """A model of BACKEND: its file, what it is given, what it gives."""
-    folder = DATA / BACKEND[name]
+    """A model of the package, or of BACKEND: its file, what it is given, what it gives."""
+    folder = DATA / BACKEND.get(name, name)
 
     def arrays(kind: str) -> list[NDArray[Any]]:
         files = sorted((folder / "test_data_set_0").glob(f"{kind}_*.pb"))

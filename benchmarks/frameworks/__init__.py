@@ -1,0 +1,1 @@
+"""Test cases that frameworks ship, for framework_cases.py."""

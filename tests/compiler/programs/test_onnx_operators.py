@@ -1,0 +1,148 @@
+"""Operators of ONNX that IREE's importer lacks, or lowers to other numbers than ONNX defines."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
+
+import mxc
+from mxc.artifact.manifest import REPORT
+from mxc.compiler.artifact import Artifact
+from mxc.compiler.programs.onnx_functions import FUNCTIONS
+from mxc.compiler.report import Report
+from mxc.errors import MxcError
+from tests.compiler.programs.onnx_modules import given
+
+#: Of the package onnx, with inputs and results.
+SHIPPED = (
+    "rms_normalization_4d_axis_negative_1",
+    "rms_normalization_4d_axis_negative_4_expanded",
+    "rotary_embedding_with_interleaved_rotary_dim",
+    "attention_3d_gqa_causal",
+    "attention_4d_with_past_and_present_qk_matmul",
+    "flexattention_scaled",
+    "sce_mean_weight_log_prob",
+    "cast_FLOAT_to_FLOAT8E4M3FN",
+    "cast_FLOAT_to_FLOAT8E5M2FNUZ",
+    "cast_no_saturate_FLOAT16_to_FLOAT8E5M2",
+    "castlike_FLOAT_to_FLOAT8E5M2FNUZ",
+    "dequantizelinear_e4m3fn_zero_point",
+    "dequantizelinear_uint4",
+    "quantizelinear_axis",
+    "quantizelinear_e4m3fn",
+)
+HEADS, KEYS = (1, 4, 16, 64), (1, 2, 16, 64)
+
+
+def attention(queries: tuple[int, ...], keys: tuple[int, ...], **more: Any) -> onnx.ModelProto:
+    """The operator of ONNX 24 with queries [batch, heads, rows, depth]."""
+    value = helper.make_tensor_value_info
+    shapes = {"q": queries, "k": keys, "v": keys}
+    inputs = [value(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
+    node = helper.make_node("Attention", ["q", "k", "v"], ["y"], name="layer.0", **more)
+    graph = helper.make_graph([node], "g", inputs, [value("y", TensorProto.FLOAT, queries)])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 24)], ir_version=10)
+
+
+ATTENTION = {
+    "every_key": attention(HEADS, HEADS),
+    "causal": attention(HEADS, HEADS, is_causal=1),
+    "heads_share_keys": attention(HEADS, KEYS, is_causal=1, scale=0.5),
+}
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    folder = tmp_path_factory.mktemp("operators")
+    files = {name: given(f"node/test_{name}")[0] for name in SHIPPED}
+    for name, model in ATTENTION.items():
+        files[name] = folder / f"{name}.onnx"
+        onnx.save(model, files[name])
+    return mxc.compile(files, output=folder / "all.mxc")
+
+
+@pytest.fixture(scope="module")
+def model(compiled: Artifact) -> Any:
+    return mxc.load(compiled.path, threads=1)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_numbers_are_those_that_onnx_ships(model: Any, name: str) -> None:
+    _, values, wanted = given(f"node/test_{name}")
+    # Integers of 4 bits are bytes at the boundary.
+    values = [each.astype(np.int8) if each.dtype.name == "uint4" else each for each in values]
+    for found, one in zip(model.call(name, *values), wanted, strict=True):
+        # Bytes have no sign there.
+        found, one = (each.view(one.dtype).astype(np.float32) for each in (found, one))
+        np.testing.assert_allclose(found, one, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ATTENTION)
+def test_attention_is_a_kernel_of_ours(model: Any, compiled: Artifact, name: str) -> None:
+    random = np.random.default_rng(0)
+    shapes = [each.type.tensor_type.shape.dim for each in ATTENTION[name].graph.input]
+    values = [
+        random.standard_normal([each.dim_value for each in shape]).astype(np.float32)
+        for shape in shapes
+    ]
+    wanted = ReferenceEvaluator(ATTENTION[name]).run(None, dict(zip("qkv", values, strict=True)))
+    np.testing.assert_allclose(model.call(name, *values)[0], wanted[0], rtol=1e-4, atol=1e-5)
+    report = Report.from_dict(json.loads((compiled.path / REPORT).read_text()))
+    kernels = [one.kernel for one in report.operations if one.function == name]
+    assert any(kernel.startswith("mxc_attention") for kernel in kernels)
+
+
+def _node(kind: str, made: int, more: dict[str, Any]) -> onnx.ModelProto:
+    """A node without a name of two tensors."""
+    value = helper.make_tensor_value_info
+    inputs = [value("x", TensorProto.FLOAT, [1, 1, 8, 8]), value("like", made, [1, 8, 8, 2])]
+    given = ["x", "like"] if kind in ("CastLike", "GridSample") else ["x"]
+    node = helper.make_node(kind, given, ["y"], **more)
+    graph = helper.make_graph([node], "g", inputs, [value("y", made, ["a", "b", "c", "d"])])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (
+            _node("AveragePool", TensorProto.FLOAT, {"kernel_shape": [2, 2], "dilations": [2, 2]}),
+            "y: AveragePool with dilations [2, 2] has no lowering",
+        ),
+        (
+            _node("GridSample", TensorProto.FLOAT, {"mode": "nearest"}),
+            "y: GridSample with mode nearest has no lowering",
+        ),
+        (
+            _node("Cast", TensorProto.INT4, {"to": TensorProto.INT4}),
+            "y: a Cast to INT4 has no lowering; quantize with QuantizeLinear, or cast to INT8",
+        ),
+        (_node("CastLike", TensorProto.UINT4, {}), "y: a CastLike to UINT4 has no lowering"),
+    ],
+)
+def test_forms_with_other_numbers_are_refused(
+    tmp_path: Path, made: onnx.ModelProto, said: str
+) -> None:
+    file = tmp_path / "x.onnx"
+    onnx.save(made, file)
+    with pytest.raises(MxcError) as caught:
+        mxc.compile(file, output=tmp_path / "x.mxc")
+    assert said in str(caught.value)
+
+
+def test_a_loop_is_refused_by_its_own_name(tmp_path: Path) -> None:
+    """Not by that of an operation in it."""
+    file, *_ = given("node/test_scan_sum")
+    with pytest.raises(MxcError, match=r'loc\("y"\): onnx.Scan has no lowering'):
+        mxc.compile(file, output=tmp_path / "x.mxc")
+
+
+def test_every_function_has_a_definition() -> None:
+    for domain, name in FUNCTIONS:
+        schema = onnx.defs.get_schema(name, domain=domain)
+        assert schema.has_function or schema.has_context_dependent_function
