@@ -83,7 +83,7 @@ def _apart(case: Case) -> list[Outcome]:
 
 def _child(case: Case, to: Connection) -> None:
     try:
-        to.send(_outcomes(case))
+        to.send(outcomes(case))
     except BaseException:
         to.send([_fault(case, traceback.format_exc())])
 
@@ -92,7 +92,7 @@ def _fault(case: Case, text: str) -> Outcome:
     return case.name, "fault", text
 
 
-def _outcomes(case: Case) -> list[Outcome]:
+def outcomes(case: Case) -> list[Outcome]:
     """Compile the programs of a case, together where that is possible, and compare each."""
     programs = case.load()
     if not programs:

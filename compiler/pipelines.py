@@ -6,7 +6,7 @@ from mxc.compiler import iree
 from mxc.errors import TargetError
 from mxc.passes.base import Pass, Pipeline, Stage
 from mxc.passes.choose_gpu_schedule import ChooseGpuSchedule
-from mxc.passes.decode_nan import DecodeNan
+from mxc.passes.decode_elements import DecodeElements
 from mxc.passes.expand_fnuz import ExpandFnuz
 from mxc.passes.form_contraction_dispatches import FormContractionDispatches
 from mxc.passes.kernels.cpu.isa import best_isa
@@ -125,7 +125,12 @@ def _kernels(target: Target, schedules: str) -> tuple[Stage, ...]:
 
 
 def _lower(target: Target) -> Stage:
-    passes: tuple[Pass, ...] = (RoundToElements(), SetCpuSchedule(), RoundToBf16(), DecodeNan())
+    passes: tuple[Pass, ...] = (
+        RoundToElements(),
+        SetCpuSchedule(),
+        RoundToBf16(),
+        DecodeElements(),
+    )
     if target.gpu is not None:
         selected = [each.m for each in target.scaled_instructions if each.selected]
         matrix_rows = min(selected, default=0)

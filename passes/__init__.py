@@ -6,7 +6,7 @@ from mxc.passes.canonical_operands import CanonicalOperands
 from mxc.passes.check_contractions import CheckContractions
 from mxc.passes.check_operations import CheckOperations
 from mxc.passes.choose_gpu_schedule import ChooseGpuSchedule
-from mxc.passes.decode_nan import DecodeNan
+from mxc.passes.decode_elements import DecodeElements
 from mxc.passes.expand_blocks import ExpandBlocks
 from mxc.passes.expand_fnuz import ExpandFnuz
 from mxc.passes.expand_vectors import ExpandVectors
@@ -49,7 +49,7 @@ PASSES: tuple[type[Pass], ...] = (
     CheckContractions,
     CheckOperations,
     ChooseGpuSchedule,
-    DecodeNan,
+    DecodeElements,
     ExpandBlocks,
     ExpandFnuz,
     ExpandVectors,

@@ -28,22 +28,21 @@ _BOUNDS = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
 _RANDOM = ("bernoulli", "dropout", "empty", "multinomial", "normal_", "rand", "rrelu", "uniform")
 
 
-class _Operator(torch.nn.Module):  # type: ignore[misc]
-    """An operator of the tensors of one sample; its other arguments are fixed."""
+def _module(op: Any, leaves: Sequence[Any], tree: Any) -> Any:
+    """A module whose arguments are the tensors of one sample; its other arguments are fixed."""
+    fixed = [None if isinstance(each, torch.Tensor) else each for each in leaves]
+    places = [place for place, each in enumerate(leaves) if isinstance(each, torch.Tensor)]
 
-    def __init__(self, op: Any, leaves: Sequence[Any], tree: Any) -> None:
-        super().__init__()
-        self._op, self._tree = op, tree
-        self._fixed = [None if isinstance(each, torch.Tensor) else each for each in leaves]
-        self._places = [i for i, each in enumerate(leaves) if isinstance(each, torch.Tensor)]
+    def forward(*tensors: torch.Tensor) -> Any:
+        given = list(fixed)
+        for place, tensor in zip(places, tensors, strict=True):
+            given[place] = tensor
+        first, args, kwargs = pytree.tree_unflatten(given, tree)
+        return op(first, *args, **kwargs)
 
-    def forward(self, *tensors: torch.Tensor) -> Any:
-        """The operator's result."""
-        leaves = list(self._fixed)
-        for place, tensor in zip(self._places, tensors, strict=True):
-            leaves[place] = tensor
-        given, args, kwargs = pytree.tree_unflatten(leaves, self._tree)
-        return self._op(given, *args, **kwargs)
+    module = torch.nn.Module()
+    module.forward = forward
+    return module
 
 
 def cases() -> Iterator[Case]:
@@ -68,7 +67,7 @@ def _load(op: Any) -> Sequence[Program]:
 def _program(name: str, op: Any, sample: Any) -> Program | None:
     leaves, tree = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
     tensors = tuple(each for each in leaves if isinstance(each, torch.Tensor))
-    module = _Operator(op, leaves, tree)
+    module = _module(op, leaves, tree)
     wanted, _ = pytree.tree_flatten(module(*(each.clone() for each in tensors)))
     if not all(isinstance(each, torch.Tensor) for each in wanted):
         return None

@@ -6,7 +6,6 @@ onnx_lowering.py lowers it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from math import prod
@@ -21,7 +20,7 @@ from mxc.compiler.programs.onnx_functions import expand, give_names
 from mxc.compiler.programs.onnx_lowering import lower_quantized
 from mxc.compiler.programs.onnx_quantized import NOTE, forget, rewrite
 from mxc.compiler.programs.onnx_types import DOMAIN
-from mxc.compiler.programs.single import Tell
+from mxc.compiler.programs.single import NO_LOWERING, Tell
 from mxc.compiler.programs.torch import LOWER, lower, require_known
 from mxc.dialects.parameters import Parameters
 from mxc.errors import CompileError
@@ -37,12 +36,6 @@ _ELEMENTS = {
     1: "f32", 2: "i8", 3: "i8", 6: "i32", 7: "i64", 10: "f16", 11: "f64", 16: "bf16",
     17: "f8E4M3FN", 19: "f8E5M2", 21: "i8", 22: "i8", 23: "f4E2M1FN", 24: "f8E8M0FNU",
 }  # fmt: skip
-#: Operators of which IREE's importer reads over an attribute: its name, and whether that is right.
-_WRONG: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "AveragePool": ("dilations", lambda given: set(given.ints) <= {1}),
-    # Of two elements that are equally near it takes another one.
-    "GridSample": ("mode", lambda given: given.s != b"nearest"),
-}
 
 
 def read_onnx(
@@ -156,18 +149,15 @@ def _require_ranks(graph: Any) -> None:
 
 
 def _require_right(graph: Any) -> None:
-    """Raise CompileError for forms of operators that the importer lowers to other numbers."""
+    """Raise CompileError for operators that the importer lowers to other numbers."""
     for node in graph.node:
-        if node.op_type not in _WRONG or node.domain:
-            continue
-        name, right = _WRONG[node.op_type]
-        for each in node.attribute:
-            if each.name == name and not right(each):
-                value = each.s.decode() if each.s else list(each.ints)
-                raise CompileError(
-                    f"{node.name}: {node.op_type} with {name} {value} has no lowering",
-                    phase="import",
-                )
+        dilated = any(a.name == "dilations" and set(a.ints) != {1} for a in node.attribute)
+        if not node.domain and (
+            # It takes elements beside the image, and one of two that are equally near.
+            node.op_type == "GridSample" or (node.op_type == "AveragePool" and dilated)
+        ):
+            what = f"{node.op_type}{' with dilations' if dilated else ''}"
+            raise CompileError(f"{node.name}: {what} {NO_LOWERING}", phase="import")
 
 
 def _is_weight(value: Any) -> bool:

@@ -23,7 +23,6 @@ Arrays: TypeAlias = dict[str, NDArray[Any]]
 _STANDARD = ("", "ai.onnx")
 #: Operators of ONNX that have a definition, and no lowering in IREE 3.13: domain and name.
 FUNCTIONS = [
-    ("", "AffineGrid"),
     ("", "Attention"),
     ("", "CausalConvWithState"),
     ("", "NegativeLogLikelihoodLoss"),

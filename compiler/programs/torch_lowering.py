@@ -110,6 +110,9 @@ def _split_with_sizes(tensor: Any, sizes: Sequence[int], dim: int = 0) -> Any:
 def _index_put(tensor: Any, indices: Any, values: Any, accumulate: bool = False) -> Any:
     import torch
 
+    if accumulate and tensor.dtype == torch.bool:  # the importer's own adds bits
+        counts = torch.ops.aten.index_put(tensor.int(), indices, values.int(), accumulate)
+        return counts != 0
     mask = indices[0]
     if accumulate or len(indices) != 1 or mask is None or mask.dtype != torch.bool:
         return NotImplemented

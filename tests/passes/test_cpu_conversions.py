@@ -23,6 +23,11 @@ PLAIN = {
     "f8E3M4": ml_dtypes.float8_e3m4,
     "f8E4M3B11FNUZ": ml_dtypes.float8_e4m3b11fnuz,
 }
+#: Elements that are decoded to f16.
+HALVED = SCALED | {
+    "f8E4M3FNUZ": ml_dtypes.float8_e4m3fnuz,
+    "f8E5M2FNUZ": ml_dtypes.float8_e5m2fnuz,
+}
 COUNT = 512
 #: Bytes of scales that numbers are divided by.
 BYTES = (0, 1, 120, 254)
@@ -69,6 +74,16 @@ func.func @under_{element}(%t: {FLOATS}, %s: tensor<{len(BYTES)}xi8>) -> {ROWS}i
 }}"""
 
 
+def halved(element: str) -> str:
+    """A byte as an element, in f16."""
+    bits = f"i{element[1]}"
+    narrow = "" if bits == "i8" else f"%n = arith.trunci %x : i8 to {bits}"
+    body = f"""{narrow}
+    %q = arith.bitcast {"%x" if bits == "i8" else "%n"} : {bits} to {element}
+    %y = arith.extf %q : {element} to f16"""
+    return each(f"half_{element}", "i8", "f16", body)
+
+
 #: A difference of products has no kernel.
 DIFFERENCE = """
 func.func @difference(%x: tensor<4x64xf8E4M3FN>, %w: tensor<16x64xf8E4M3FN>) -> tensor<4x16xf32> {
@@ -110,6 +125,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
     text = [each("round_trip", "f32", "f32", ROUND_TRIP), SQUARE, DIFFERENCE]
     text += [each("times", "f32", "f32", TIMES)]
     text += [each("decoded", "f8E4M3FN", "f32", DECODED), *map(divided, SCALED)]
+    text += map(halved, HALVED)
     text += [
         each(f"to_{kind}", "f32", "i8", f"""%q = arith.truncf %x : f32 to {kind}
     %y = arith.bitcast %q : {kind} to i8""")
@@ -157,6 +173,13 @@ def test_both_codes_of_nan(model: Any) -> None:
     w.view(np.uint8)[3, 7], w.view(np.uint8)[5, 8] = 0xFF, 0x7F
     (found,) = model.call("difference", x, w)
     np.testing.assert_array_equal(found, -(x.astype(np.float32) @ w.astype(np.float32).T))
+
+
+@pytest.mark.parametrize("element", HALVED)
+def test_elements_in_f16(element: str, model: Any) -> None:
+    codes = np.resize(np.arange(16 if "f4" in element else 256, dtype=np.uint8), COUNT)
+    (found,) = model.call(f"half_{element}", codes)
+    np.testing.assert_array_equal(found, codes.view(HALVED[element]).astype(np.float16))
 
 
 @pytest.mark.parametrize("element", SCALED)

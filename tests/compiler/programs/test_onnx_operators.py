@@ -90,7 +90,8 @@ def test_attention_is_a_kernel_of_ours(model: Any, compiled: Artifact, name: str
         random.standard_normal([each.dim_value for each in shape]).astype(np.float32)
         for shape in shapes
     ]
-    wanted = ReferenceEvaluator(ATTENTION[name]).run(None, dict(zip("qkv", values, strict=True)))
+    evaluator: Any = ReferenceEvaluator(ATTENTION[name])
+    wanted = evaluator.run(None, dict(zip("qkv", values, strict=True)))
     np.testing.assert_allclose(model.call(name, *values)[0], wanted[0], rtol=1e-4, atol=1e-5)
     report = Report.from_dict(json.loads((compiled.path / REPORT).read_text()))
     kernels = [one.kernel for one in report.operations if one.function == name]
@@ -112,11 +113,11 @@ def _node(kind: str, made: int, more: dict[str, Any]) -> onnx.ModelProto:
     [
         (
             _node("AveragePool", TensorProto.FLOAT, {"kernel_shape": [2, 2], "dilations": [2, 2]}),
-            "y: AveragePool with dilations [2, 2] has no lowering",
+            "y: AveragePool with dilations has no lowering",
         ),
         (
             _node("GridSample", TensorProto.FLOAT, {"mode": "nearest"}),
-            "y: GridSample with mode nearest has no lowering",
+            "y: GridSample has no lowering",
         ),
         (
             _node("Cast", TensorProto.INT4, {"to": TensorProto.INT4}),
@@ -144,5 +145,5 @@ def test_a_loop_is_refused_by_its_own_name(tmp_path: Path) -> None:
 
 def test_every_function_has_a_definition() -> None:
     for domain, name in FUNCTIONS:
-        schema = onnx.defs.get_schema(name, domain=domain)
+        schema: Any = onnx.defs.get_schema(name, domain=domain)
         assert schema.has_function or schema.has_context_dependent_function

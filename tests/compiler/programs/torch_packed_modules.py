@@ -123,6 +123,15 @@ class Bytes(torch.nn.Module):
         return (x.abs() * 99).clamp(0, 255).to(torch.uint8).float()
 
 
+class Seen(torch.nn.Module):
+    """Truth values that are added up at places that repeat."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        places = torch.tensor([0, 2, 2, 3, 3, 3])
+        seen = torch.zeros(4, dtype=torch.bool)
+        return seen.index_put((places,), x[0, :6] > 0, accumulate=True).float()
+
+
 OWN: dict[str, Callable[[], torch.nn.Module]] = {
     "lookup": Lookup,
     "narrow": Narrow,
@@ -133,4 +142,5 @@ OWN: dict[str, Callable[[], torch.nn.Module]] = {
     "slices": Slices,
     "float8": Float8,
     "bytes": Bytes,
+    "seen": Seen,
 }

@@ -1,4 +1,4 @@
-// RUN: mxc opt %s --split-input-file --passes mxc-decode-nan | filecheck %s
+// RUN: mxc opt %s --split-input-file --passes mxc-decode-elements | filecheck %s
 
 // CHECK-LABEL: func.func @extend(
 // CHECK: ^bb0(%[[E:.*]]: f8E4M3FN, %{{.*}}: f32):
@@ -39,4 +39,18 @@ func.func @others(%x: f8E5M2, %y: f4E2M1FN, %s: f8E8M0FNU, %z: f8E4M3FNUZ) -> (f
   %b = arith.scaling_extf %y, %s : f4E2M1FN, f8E8M0FNU to f32
   %c = arith.extf %z : f8E4M3FNUZ to f32
   return %a, %b, %c : f32, f32, f32
+}
+
+// -----
+
+// CHECK-LABEL: func.func @to_f16(
+// CHECK: %[[A:.*]] = arith.extf %arg0 : f4E2M1FN to f32
+// CHECK-NEXT: %[[B:.*]] = arith.truncf %[[A]] : f32 to f16
+// CHECK-NEXT: %[[C:.*]] = arith.scaling_extf %arg1, %arg2 : f8E5M2, f8E8M0FNU to f32
+// CHECK-NEXT: %[[D:.*]] = arith.truncf %[[C]] : f32 to f16
+// CHECK-NEXT: return %[[B]], %[[D]] : f16, f16
+func.func @to_f16(%x: f4E2M1FN, %y: f8E5M2, %s: f8E8M0FNU) -> (f16, f16) {
+  %a = arith.extf %x : f4E2M1FN to f16
+  %b = arith.scaling_extf %y, %s : f8E5M2, f8E8M0FNU to f16
+  return %a, %b : f16, f16
 }
