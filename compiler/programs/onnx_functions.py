@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxc.compiler.programs.onnx_casts import rewrite_casts
-from mxc.compiler.programs.onnx_types import DOMAIN
+from mxc.compiler.programs.onnx_types import DOMAIN, FLOAT
 
 Arrays: TypeAlias = dict[str, NDArray[Any]]
 
@@ -46,12 +46,17 @@ def expand(model: Any, onnx: Any) -> Any:
     Raises what onnx raises for a model that is not consistent.
     """
     if any((node.domain, node.op_type) in FUNCTIONS for node in _nodes(model.graph)):
+        model = _inferred(model, onnx)  # a definition depends on the types of its inputs
         types = [each for each in model.functions if each.domain == DOMAIN]
         for each in types:  # of a version that need not be the model's
             model.functions.remove(each)
+        # The inliner asks for the type of an input that is left out, and does not use it.
+        model.graph.value_info.append(onnx.helper.make_tensor_value_info("", FLOAT, []))
         inline = import_module("onnx.inliner").inline_selected_functions
         model = inline(model, FUNCTIONS, inline_schema_functions=True)
         model.functions.extend(types)
+        for each in [each for each in model.graph.value_info if not each.name]:
+            model.graph.value_info.remove(each)
         give_names(model)
     model = _inferred(model, onnx)
     rewrite_casts(model, onnx)

@@ -25,6 +25,7 @@ SHIPPED = (
     "rotary_embedding_with_interleaved_rotary_dim",
     "attention_3d_gqa_causal",
     "attention_4d_with_past_and_present_qk_matmul",
+    "attention_4d_diff_heads_mask4d_padded_kv",
     "flexattention_scaled",
     "sce_mean_weight_log_prob",
     "cast_FLOAT_to_FLOAT8E4M3FN",
