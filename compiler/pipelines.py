@@ -8,6 +8,7 @@ from mxc.passes.base import Pass, Pipeline, Stage
 from mxc.passes.choose_gpu_schedule import ChooseGpuSchedule
 from mxc.passes.decode_elements import DecodeElements
 from mxc.passes.expand_fnuz import ExpandFnuz
+from mxc.passes.expand_math import ExpandMath
 from mxc.passes.form_contraction_dispatches import FormContractionDispatches
 from mxc.passes.kernels.cpu.isa import best_isa
 from mxc.passes.lower_dequantize_to_gpu_kernels import LowerDequantizeToGpuKernels
@@ -126,6 +127,7 @@ def _kernels(target: Target, schedules: str) -> tuple[Stage, ...]:
 
 def _lower(target: Target) -> Stage:
     passes: tuple[Pass, ...] = (
+        ExpandMath(fma=best_isa(target) not in (None, "portable")),
         RoundToElements(),
         SetCpuSchedule(),
         RoundToBf16(),
@@ -147,6 +149,6 @@ def _lower(target: Target) -> Stage:
     return Stage(
         name="lower",
         invariant="Each scaled contraction carries the schedule that its code generator needs, and "
-        "no maximum, minimum or rounding is left that it computes wrongly.",
+        "no function, maximum, minimum or rounding is left that it computes wrongly.",
         passes=passes,
     )

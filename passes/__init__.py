@@ -9,6 +9,7 @@ from mxc.passes.choose_gpu_schedule import ChooseGpuSchedule
 from mxc.passes.decode_elements import DecodeElements
 from mxc.passes.expand_blocks import ExpandBlocks
 from mxc.passes.expand_fnuz import ExpandFnuz
+from mxc.passes.expand_math import ExpandMath
 from mxc.passes.expand_vectors import ExpandVectors
 from mxc.passes.float_scales import FloatScales
 from mxc.passes.fold_scale_broadcast import FoldScaleBroadcast
@@ -52,6 +53,7 @@ PASSES: tuple[type[Pass], ...] = (
     DecodeElements,
     ExpandBlocks,
     ExpandFnuz,
+    ExpandMath,
     ExpandVectors,
     FloatScales,
     FoldScaleBroadcast,
