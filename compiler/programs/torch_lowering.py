@@ -4,6 +4,7 @@
                   or a difference of bytes, and compares bytes from 128 on as negative numbers.
     _to_copy      of floats to uint8: by way of int32. The importer stops at 127.
     index_put     of one number under a mask: a choice
+    gelu          by tanh: its formula. The importer's constants are off by 5e-5.
     index         by numbers of 32 bits: by numbers of 64
     _scaled_mm    of blocks, rows or a whole tensor: elements times scales, then a product
     scaled_dot_product_attention    a product, a softmax and a product, with the scale of the scores
@@ -13,6 +14,7 @@ What depends on torch is imported where it is used: only a program from torch ne
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
@@ -46,6 +48,7 @@ def _decompositions(table: dict[Any, Any]) -> dict[Any, Any]:
             getattr(getattr(aten, packet), overload)
         )
     table[aten._to_copy.default] = _to_copy
+    table[aten.gelu.default] = _gelu
     table[aten.squeeze.dims] = _squeeze
     table[aten.split_with_sizes.default] = _split_with_sizes
     table[aten.index_put.default] = _index_put
@@ -92,6 +95,16 @@ def _to_copy(x: Any, *, dtype: Any = None, **options: Any) -> Any:
     if dtype != torch.uint8 or not x.dtype.is_floating_point:
         return NotImplemented
     return torch.ops.aten._to_copy(x.to(torch.int32), dtype=dtype, **options)
+
+
+def _gelu(x: Any, *, approximate: str = "none") -> Any:
+    import torch
+
+    if approximate != "tanh":
+        return NotImplemented
+    wide = x.to(torch.float32)
+    inner = math.sqrt(2 / math.pi) * (wide + 0.044715 * wide * wide * wide)
+    return (0.5 * wide * (1 + torch.tanh(inner))).to(x.dtype)
 
 
 def _squeeze(tensor: Any, dims: Any) -> Any:

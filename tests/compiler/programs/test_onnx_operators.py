@@ -28,6 +28,7 @@ SHIPPED = (
     "attention_4d_diff_heads_mask4d_padded_kv",
     "flexattention_scaled",
     "sce_mean_weight_log_prob",
+    "gelu_tanh_2",
     "cast_FLOAT_to_FLOAT8E4M3FN",
     "cast_FLOAT_to_FLOAT8E5M2FNUZ",
     "cast_no_saturate_FLOAT16_to_FLOAT8E5M2",
@@ -135,6 +136,23 @@ def test_forms_with_other_numbers_are_refused(
     with pytest.raises(MxcError) as caught:
         mxc.compile(file, output=tmp_path / "x.mxc")
     assert said in str(caught.value)
+
+
+def test_a_size_that_is_no_integer_is_refused(tmp_path: Path) -> None:
+    file, *_ = given("node/test_resize_downsample_scales_linear_align_corners")
+    model = onnx.load(file)
+    scales = np.array([1, 1, 0.6, 0.6], np.float32)
+    with pytest.raises(MxcError, match="Resize with align_corners to a size that is no integer"):
+        mxc.compile(_with(model, "scales", scales, tmp_path), output=tmp_path / "x.mxc")
+
+
+def _with(model: onnx.ModelProto, name: str, array: Any, folder: Path) -> Path:
+    """A file of the model with an argument as an initializer."""
+    for each in [each for each in model.graph.input if each.name == name]:
+        model.graph.input.remove(each)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    onnx.save(model, folder / "given.onnx")
+    return folder / "given.onnx"
 
 
 def test_a_loop_is_refused_by_its_own_name(tmp_path: Path) -> None:

@@ -132,6 +132,14 @@ class Seen(torch.nn.Module):
         return seen.index_put((places,), x[0, :6] > 0, accumulate=True).float()
 
 
+class Gelu(torch.nn.Module):
+    """By tanh, in f32 and f16."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        exact = torch.nn.functional.gelu(x, approximate="tanh")
+        return exact + torch.nn.functional.gelu(x.to(torch.float16), approximate="tanh").float()
+
+
 OWN: dict[str, Callable[[], torch.nn.Module]] = {
     "lookup": Lookup,
     "narrow": Narrow,
@@ -143,4 +151,5 @@ OWN: dict[str, Callable[[], torch.nn.Module]] = {
     "float8": Float8,
     "bytes": Bytes,
     "seen": Seen,
+    "gelu": Gelu,
 }
