@@ -40,6 +40,8 @@ _SHAPES = ("Shape", "Size")
 #: What they make depends on more than their inputs.
 _RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
            "RandomUniformLike")  # fmt: skip
+#: What they make may be far larger than what they are given.
+_GROWING = ("ConstantOfShape", "Expand", "Range", "Tile")
 
 
 def expand(model: Any, onnx: Any) -> Any:
@@ -104,7 +106,10 @@ def _fold(graph: Any, onnx: Any) -> bool:
     kept, folded = [], False
     for node in graph.node:
         given = shaped | known if node.op_type in _SHAPES else known
-        found = None if results & {*node.output} else _computed(node, given, onnx)
+        large = node.op_type in _GROWING and not all(
+            name in shaped and shaped[name].size <= _LIST for name in node.output
+        )
+        found = None if large or results & {*node.output} else _computed(node, given)
         if node.op_type == "Constant" or found is None:
             kept.append(node)
         else:
@@ -118,14 +123,17 @@ def _fold(graph: Any, onnx: Any) -> bool:
     return folded
 
 
-def _computed(node: Any, given: Mapping[str, NDArray[Any]], onnx: Any) -> Arrays | None:
+def _computed(node: Any, given: Mapping[str, NDArray[Any]]) -> Arrays | None:
     """What a node makes of what is given, where that is lists of integers; else None."""
     read = {name for name in node.input if name}
     plain = node.domain in _STANDARD and not any(each.HasField("g") for each in node.attribute)
     if not plain or node.op_type in _RANDOM or not read <= {*given}:
         return None
-    evaluator = import_module("onnx.reference").ReferenceEvaluator(node)
-    made = evaluator.run(None, {name: given[name] for name in read})
+    evaluator = import_module("onnx.reference").ReferenceEvaluator
+    try:
+        made = evaluator(node).run(None, {name: given[name] for name in read})
+    except Exception:  # of onnx, which does not evaluate every operator for every type
+        return None
     arrays = dict(zip(node.output, map(np.asarray, made), strict=True))
     lists = all(each.dtype.kind in "bi" and each.size <= _LIST for each in arrays.values())
     return arrays if lists else None
