@@ -37,7 +37,7 @@ from mxc.passes.rewriting.worklist import Worklist, replace_op
 #: pi / 2 and 2 / ln 2 as sums of f32, the largest first.
 _HALF_PI = (1.5707963705062866, -4.371138828673793e-08, -1.7151245100058819e-15)
 _LOG_SCALE = (2.885390043258667, 3.851926067000022e-08)
-#: Of numbers around this one, f32 has the integers only.
+#: A number around which f32 has the integers only.
 _INTEGERS = 1.5 * 2.0**23
 #: Bits of an f32 below its exponent, and the exponent of 1.
 _FRACTION, _BIAS = 23, 127
@@ -155,16 +155,16 @@ class _Functions:
 
         The first difference is exact up to 2^22. The Taylor series have an error of less than 1e-9.
         """
-        turns = _nearest(arith.mulf(x, _number(2 / numbers.pi)))
+        steps = _nearest(arith.mulf(x, _number(2 / numbers.pi)))
         rest = x
         for part in _HALF_PI:
-            rest = self._fma(turns, _number(-part), rest)
+            rest = self._fma(steps, _number(-part), rest)
         square = arith.mulf(rest, rest)
         sines = [(-1) ** n / numbers.factorial(2 * n + 1) for n in range(1, 6)]
         cosines = [(-1) ** n / numbers.factorial(2 * n) for n in range(7)]
         # Quarters less 3 / 8 are nearest to the integer below.
-        whole = _nearest(arith.subf(arith.mulf(turns, _number(0.25)), _number(0.375)))
-        quarter = self._fma(whole, _number(-4.0), turns)
+        whole = _nearest(arith.subf(arith.mulf(steps, _number(0.25)), _number(0.375)))
+        quarter = self._fma(whole, _number(-4.0), steps)
         sine = self._fma(arith.mulf(rest, square), self._polynomial(square, sines), rest)
         return sine, self._polynomial(square, cosines), quarter
 

@@ -18,7 +18,7 @@ from mxc.compiler.report import Report
 from mxc.errors import MxcError
 from tests.compiler.programs.onnx_modules import given
 
-#: Of the package onnx, with inputs and results.
+#: Cases of the package onnx, with inputs and results.
 SHIPPED = (
     "rms_normalization_4d_axis_negative_1",
     "rms_normalization_4d_axis_negative_4_expanded",
