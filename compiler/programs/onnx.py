@@ -17,9 +17,11 @@ import numpy as np
 from iree.compiler import ir
 
 from mxc.compiler.programs.constants import LIST, ConstantParameters
-from mxc.compiler.programs.onnx_functions import expand, give_names
+from mxc.compiler.programs.onnx_casts import rewrite_casts
+from mxc.compiler.programs.onnx_functions import expand_functions, give_names
 from mxc.compiler.programs.onnx_lowering import lower_quantized
 from mxc.compiler.programs.onnx_quantized import NOTE, forget, rewrite
+from mxc.compiler.programs.onnx_shapes import fold_shapes, infer_shapes
 from mxc.compiler.programs.onnx_types import DOMAIN
 from mxc.compiler.programs.single import NO_LOWERING, Tell
 from mxc.compiler.programs.torch import LOWER, lower, require_known
@@ -103,7 +105,9 @@ def _imported(
         del field[:]
         field.extend(values)
     names = [name for name in names if name not in {each.name for each in kept}]
-    model = expand(model, onnx)
+    model = infer_shapes(expand_functions(model, onnx), onnx)
+    rewrite_casts(model, onnx)
+    model = fold_shapes(model, onnx)
     forget(model)
     _require_ranks(model.graph)
     _require_right(model.graph, onnx)
