@@ -16,6 +16,7 @@ from mxc.passes.lower_named_operations_to_cpu_kernels import LowerNamedOperation
 from mxc.passes.lower_named_operations_to_gpu_kernels import LowerNamedOperationsToGpuKernels
 from mxc.passes.lower_quantize_to_cpu_kernels import LowerQuantizeToCpuKernels
 from mxc.passes.lower_quantize_to_gpu_kernels import LowerQuantizeToGpuKernels
+from mxc.passes.lower_sorts import LowerSorts
 from mxc.passes.lower_to_cpu_kernels import LowerToCpuKernels
 from mxc.passes.lower_to_gpu_kernels import LowerToGpuKernels
 from mxc.passes.normalize import NORMALIZE
@@ -81,7 +82,7 @@ def pipeline(target: str, *, schedules: str = "") -> Pipeline:
     Raises TargetError if the name is unknown, or if the target takes no schedules.
     """
     record = iree.resolve(target_record(target))
-    before = (_NORMALIZE, *_kernels(record, schedules), _FORM_DISPATCHES, _lower(record))
+    before = (_NORMALIZE, _kernels(record, schedules), _FORM_DISPATCHES, _lower(record))
     after = _SPLIT_KERNELS if record.is_gpu else _ROW_SCHEDULES
     return Pipeline(record.name, (*before, _VERIFY_WEIGHTS, _VERIFY_TRANSIENTS, after))
 
@@ -90,7 +91,7 @@ def pipeline(target: str, *, schedules: str = "") -> Pipeline:
 _F32_LANES = ((16, "avx512bw"), (8, "fma"), (4, "neon"))
 
 
-def _kernels(target: Target, schedules: str) -> tuple[Stage, ...]:
+def _kernels(target: Target, schedules: str) -> Stage:
     found: list[Pass] = []
     lanes = [n for n, feature in _F32_LANES if target.has_any((feature,))]
     isa = best_isa(target)
@@ -115,14 +116,14 @@ def _kernels(target: Target, schedules: str) -> tuple[Stage, ...]:
         found.append(LowerNamedOperationsToGpuKernels(target=target.name))
     if isa is not None:
         found += [LowerToCpuKernels(isa=isa, file=schedules), LowerQuantizeToCpuKernels(isa=isa)]
-    stage = Stage(
+    found.append(LowerSorts(wave=gpu.matrix.lanes if gpu else 0))
+    return Stage(
         name="kernels",
         invariant="Each contraction that a kernel of ours computes on this target, attention over "
         "a cache among them, is a dispatch of it, and parameters have the layout that it reads; "
         "the others go on below.",
         passes=tuple(found),
     )
-    return (stage,) if found else ()
 
 
 def _lower(target: Target) -> Stage:

@@ -1,4 +1,4 @@
-"""Operations of iree_linalg_ext that mxc builds; the dialect has no Python classes.
+"""Operations of iree_linalg_ext that mxc builds or lowers; the dialect has no Python classes.
 
 Source: IREE, compiler/src/iree/compiler/Dialect/LinalgExt/IR/LinalgExtOps.td.
 """
@@ -11,6 +11,7 @@ from mxc.dialects.sizes import size_of
 
 GATHER = "iree_linalg_ext.gather"
 TOP_K = "iree_linalg_ext.topk_v2"
+SORT = "iree_linalg_ext.sort"
 
 
 def gather(source: ir.Value, indices: ir.Value) -> ir.Value:

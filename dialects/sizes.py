@@ -26,6 +26,11 @@ def shape_of(value: ir.Value) -> list[int]:
     return list(ir.RankedTensorType(value.type).shape)
 
 
+def axes_of(value: ir.Value) -> str:
+    """A name for each axis of a tensor, "d0 d1 d2", as subscripts of `generic`."""
+    return " ".join(f"d{axis}" for axis in range(len(shape_of(value))))
+
+
 def element_of(value: ir.Value) -> ir.Type:
     """Element type of a ranked tensor."""
     return ir.RankedTensorType(value.type).element_type

@@ -23,6 +23,7 @@ from mxc.passes.lower_named_operations_to_cpu_kernels import LowerNamedOperation
 from mxc.passes.lower_named_operations_to_gpu_kernels import LowerNamedOperationsToGpuKernels
 from mxc.passes.lower_quantize_to_cpu_kernels import LowerQuantizeToCpuKernels
 from mxc.passes.lower_quantize_to_gpu_kernels import LowerQuantizeToGpuKernels
+from mxc.passes.lower_sorts import LowerSorts
 from mxc.passes.lower_to_cpu_kernels import LowerToCpuKernels
 from mxc.passes.lower_to_gpu_kernels import LowerToGpuKernels
 from mxc.passes.merge_loops import MergeLoops
@@ -67,6 +68,7 @@ PASSES: tuple[type[Pass], ...] = (
     LowerNamedOperationsToGpuKernels,
     LowerQuantizeToCpuKernels,
     LowerQuantizeToGpuKernels,
+    LowerSorts,
     LowerToCpuKernels,
     LowerToGpuKernels,
     MergeLoops,

@@ -3,6 +3,8 @@
     uint8         arithmetic and comparisons: in int32. The importer ends its process at a product
                   or a difference of bytes, and compares bytes from 128 on as negative numbers.
     _to_copy      of floats to uint8: by way of int32. The importer stops at 127.
+    sort, topk    of bytes and truth values: in int32. The importer takes them for signed.
+    sort.stable   a sort, which mxc-lower-sorts makes stable
     index_put     of one number under a mask: a choice
     gelu          by tanh: its formula. The importer's constants are off by 5e-5.
     index         by numbers of 32 bits: by numbers of 64
@@ -53,6 +55,9 @@ def _decompositions(table: dict[Any, Any]) -> dict[Any, Any]:
     table[aten.split_with_sizes.default] = _split_with_sizes
     table[aten.index_put.default] = _index_put
     table[aten.index.Tensor] = _index
+    table[aten.sort.default] = _sort
+    table[aten.sort.stable] = _stable_sort
+    table[aten.topk.default] = _top_k
     table[aten._scaled_mm.default] = _scaled_mm
     table[aten._scaled_mm_v2.default] = _scaled_mm_v2
     table[aten.scaled_dot_product_attention.default] = _attention
@@ -69,17 +74,24 @@ def _index(x: Any, indices: Sequence[Any]) -> Any:
     return torch.ops.aten.index.Tensor(x, wide)
 
 
+def _unsigned() -> tuple[Any, ...]:
+    """What the importer takes for signed numbers."""
+    import torch
+
+    return torch.uint8, torch.bool
+
+
 def _of_bytes(operation: Any) -> Callable[..., Any]:
     def widened(left: Any, right: Any, **options: Any) -> Any:
         import torch
 
         given = (left, right)
-        if not any(getattr(each, "dtype", None) == torch.uint8 for each in given):
+        if not any(getattr(each, "dtype", None) in _unsigned() for each in given):
             return NotImplemented
         kind = torch.result_type(left, right)
         found = operation(
             *(
-                each.to(torch.int32) if getattr(each, "dtype", None) == torch.uint8 else each
+                each.to(torch.int32) if getattr(each, "dtype", None) in _unsigned() else each
                 for each in given
             ),
             **options,
@@ -87,6 +99,30 @@ def _of_bytes(operation: Any) -> Callable[..., Any]:
         return found if found.dtype == torch.bool else found.to(kind)
 
     return widened
+
+
+def _sort(x: Any, dim: int = -1, descending: bool = False) -> Any:
+    import torch
+
+    if x.dtype not in _unsigned():
+        return NotImplemented
+    values, places = torch.ops.aten.sort(x.to(torch.int32), dim, descending)
+    return values.to(x.dtype), places
+
+
+def _stable_sort(x: Any, *, stable: bool, dim: int = -1, descending: bool = False) -> Any:
+    import torch
+
+    return torch.ops.aten.sort(x, dim, descending)
+
+
+def _top_k(x: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+    import torch
+
+    if x.dtype != torch.uint8:
+        return NotImplemented
+    values, places = torch.ops.aten.topk(x.to(torch.int32), k, dim, largest, sorted)
+    return values.to(x.dtype), places
 
 
 def _to_copy(x: Any, *, dtype: Any = None, **options: Any) -> Any:
@@ -305,6 +341,7 @@ def lowered(program: Any) -> Any:
     Tensors of two 4-bit floats a byte are uint8 in it: torch saves no others, and reads only bytes.
     """
     import torch
+    from torch.utils._pytree import tree_structure
 
     parts = _parts(program)
     with _plain_torchao() if parts else nullcontext():
@@ -321,6 +358,9 @@ def lowered(program: Any) -> Any:
         if str(node.target) == "aten._assert_tensor_metadata.default":
             found.graph.erase_node(node)
     _name_bytes(found.graph_module)
+    # torch saves no results of its own named tuples, such as those of `torch.sort`.
+    leaves = found.module_call_graph[0].signature
+    leaves.out_spec = tree_structure((0,) * leaves.out_spec.num_leaves)
     return found
 
 

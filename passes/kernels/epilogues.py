@@ -29,6 +29,7 @@ from mxc.dialects.reasons import Reason
 from mxc.passes.kernels.epilogue_bodies import FLOATS, OPERANDS, tables_of
 from mxc.passes.kernels.extents import Buffer, Size, quotient
 from mxc.passes.kernels.values import RESHAPES, is_before, readers
+from mxc.passes.rewriting.rebuild import body_text
 
 #: How an operand varies: with rows and columns, with one of them, with groups of rows, or as a
 #: table of rows.
@@ -125,13 +126,7 @@ class Epilogue:
                 i.reach if i.tensor is None else places[i.reach, i.tensor] for i in stage.inputs
             )
             lines.append(str([*inputs, stage.gated, stage.together]))
-            for number, view in enumerate(body.operations):
-                inner = view.operation
-                attributes = [str(inner.attributes[name]) for name in sorted(inner.attributes)]
-                read = [names.get(v) or str(v.owner.attributes["value"]) for v in inner.operands]
-                kinds = [str(result.type) for result in inner.results]
-                lines.append(f"{number} {inner.name} {kinds} {attributes} {read}")
-                names |= {result: str(number) for result in inner.results}
+            lines += body_text(body, names)
         return "; ".join(lines)
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -233,6 +233,20 @@ def clone_scalar(value: ir.Value, at: dict[ir.Value, ir.Value]) -> ir.Value:
         clone_scalar(operand, at)
     clone_over(op, at)
     return at[value]
+
+
+def body_text(block: ir.Block, names: Mapping[ir.Value, str]) -> list[str]:
+    """The operations of a body as text that is equal for the same code. `names`: of the values that
+    it is given; others from outside are constants."""
+    known, lines = dict(names), []
+    for number, view in enumerate(block.operations):
+        op = view.operation
+        attributes = [str(op.attributes[name]) for name in sorted(op.attributes)]
+        read = [known.get(v) or str(v.owner.attributes["value"]) for v in op.operands]
+        kinds = [str(result.type) for result in op.results]
+        lines.append(f"{number} {op.name} {kinds} {attributes} {read}")
+        known |= {result: str(number) for result in op.results}
+    return lines
 
 
 def clone_over(op: ir.Operation, at: dict[ir.Value, ir.Value]) -> None:
