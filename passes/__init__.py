@@ -42,6 +42,7 @@ from mxc.passes.unit_scales import UnitScales
 from mxc.passes.unpack_before_gather import UnpackBeforeGather
 from mxc.passes.verify_packed_weights import VerifyPackedWeights
 from mxc.passes.verify_transients import VerifyTransients
+from mxc.passes.widen_sums import WidenSums
 
 __all__ = ["PASSES", "Pass", "Pipeline", "Stage", "Timing", "parse", "register", "run"]
 
@@ -86,4 +87,5 @@ PASSES: tuple[type[Pass], ...] = (
     UnpackBeforeGather,
     VerifyPackedWeights,
     VerifyTransients,
+    WidenSums,
 )

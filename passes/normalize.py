@@ -19,6 +19,7 @@ from mxc.passes.raise_dequantize import RaiseDequantize
 from mxc.passes.round_constants import RoundConstants
 from mxc.passes.unit_scales import UnitScales
 from mxc.passes.unpack_before_gather import UnpackBeforeGather
+from mxc.passes.widen_sums import WidenSums
 
 NORMALIZE: tuple[Pass | str, ...] = (
     CheckOperations(),
@@ -26,6 +27,7 @@ NORMALIZE: tuple[Pass | str, ...] = (
     # Arithmetic on whole tensors becomes generic operations, which later passes read.
     "convert-elementwise-to-linalg",
     RaiseAttention(),
+    WidenSums(),
     RaiseDequantize(),
     FoldScaleBroadcast(),
     GatherPacked(),

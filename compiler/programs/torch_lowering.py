@@ -1,9 +1,7 @@
 """Operations of torch in terms of those that IREE's importer lowers, and lowers right.
 
-    uint8         arithmetic and comparisons: in int32. The importer ends its process at a product
-                  or a difference of bytes, and compares bytes from 128 on as negative numbers.
     _to_copy      of floats to uint8: by way of int32. The importer stops at 127.
-    sort, topk    of bytes and truth values: in int32. The importer takes them for signed.
+    clamp_min, clamp_max    with a tensor: the larger, the lesser
     sort.stable   a sort, which mxc-lower-sorts makes stable
     index_put     of one number under a mask: a choice
     gelu          by tanh: its formula. The importer's constants are off by 5e-5.
@@ -11,25 +9,19 @@
     _scaled_mm    of blocks, rows or a whole tensor: elements times scales, then a product
     scaled_dot_product_attention    a product, a softmax and a product, with the scale of the scores
 
-What depends on torch is imported where it is used: only a program from torch needs it.
+Others are computed in wider types (torch_types.py). What depends on torch is imported where it is
+used: only a program from torch needs it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
 from typing import Any
 
-#: Operations of two operands whose result depends on whether a byte has a sign.
-_SIGNED = (
-    "add.Tensor", "sub.Tensor", "mul.Tensor", "minimum.default", "maximum.default",
-    "floor_divide.default", "remainder.Tensor", "remainder.Scalar", "__rshift__.Scalar",
-    "__rshift__.Tensor", "bitwise_right_shift.Tensor", "bitwise_right_shift.Tensor_Scalar",
-    *(f"{name}.Scalar" for name in ("eq", "ne", "lt", "le", "gt", "ge")),
-    *(f"{name}.Tensor" for name in ("eq", "ne", "lt", "le", "gt", "ge")),
-)  # fmt: skip
+from mxc.compiler.programs.torch_types import widened_operations
 
 #: torch.nn.functional.ScalingType: a scale for the tensor, for each row, or for so many elements
 #: of a row.
@@ -44,20 +36,16 @@ def _decompositions(table: dict[Any, Any]) -> dict[Any, Any]:
     import torch
 
     aten = torch.ops.aten
-    for name in _SIGNED:
-        packet, overload = name.split(".")
-        table[getattr(getattr(aten, packet), overload)] = _of_bytes(
-            getattr(getattr(aten, packet), overload)
-        )
+    table.update(dict(widened_operations()))
+    table[aten.clamp_min.Tensor] = aten.maximum
+    table[aten.clamp_max.Tensor] = aten.minimum
     table[aten._to_copy.default] = _to_copy
     table[aten.gelu.default] = _gelu
     table[aten.squeeze.dims] = _squeeze
     table[aten.split_with_sizes.default] = _split_with_sizes
     table[aten.index_put.default] = _index_put
     table[aten.index.Tensor] = _index
-    table[aten.sort.default] = _sort
     table[aten.sort.stable] = _stable_sort
-    table[aten.topk.default] = _top_k
     table[aten._scaled_mm.default] = _scaled_mm
     table[aten._scaled_mm_v2.default] = _scaled_mm_v2
     table[aten.scaled_dot_product_attention.default] = _attention
@@ -74,55 +62,10 @@ def _index(x: Any, indices: Sequence[Any]) -> Any:
     return torch.ops.aten.index.Tensor(x, wide)
 
 
-def _unsigned() -> tuple[Any, ...]:
-    """What the importer takes for signed numbers."""
-    import torch
-
-    return torch.uint8, torch.bool
-
-
-def _of_bytes(operation: Any) -> Callable[..., Any]:
-    def widened(left: Any, right: Any, **options: Any) -> Any:
-        import torch
-
-        given = (left, right)
-        if not any(getattr(each, "dtype", None) in _unsigned() for each in given):
-            return NotImplemented
-        kind = torch.result_type(left, right)
-        found = operation(
-            *(
-                each.to(torch.int32) if getattr(each, "dtype", None) in _unsigned() else each
-                for each in given
-            ),
-            **options,
-        )
-        return found if found.dtype == torch.bool else found.to(kind)
-
-    return widened
-
-
-def _sort(x: Any, dim: int = -1, descending: bool = False) -> Any:
-    import torch
-
-    if x.dtype not in _unsigned():
-        return NotImplemented
-    values, places = torch.ops.aten.sort(x.to(torch.int32), dim, descending)
-    return values.to(x.dtype), places
-
-
 def _stable_sort(x: Any, *, stable: bool, dim: int = -1, descending: bool = False) -> Any:
     import torch
 
     return torch.ops.aten.sort(x, dim, descending)
-
-
-def _top_k(x: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
-    import torch
-
-    if x.dtype != torch.uint8:
-        return NotImplemented
-    values, places = torch.ops.aten.topk(x.to(torch.int32), k, dim, largest, sorted)
-    return values.to(x.dtype), places
 
 
 def _to_copy(x: Any, *, dtype: Any = None, **options: Any) -> Any:
@@ -159,9 +102,11 @@ def _split_with_sizes(tensor: Any, sizes: Sequence[int], dim: int = 0) -> Any:
 def _index_put(tensor: Any, indices: Any, values: Any, accumulate: bool = False) -> Any:
     import torch
 
-    if accumulate and tensor.dtype == torch.bool:  # the importer's own adds bits
-        counts = torch.ops.aten.index_put(tensor.int(), indices, values.int(), accumulate)
-        return counts != 0
+    wide = {torch.bool: torch.int32, torch.bfloat16: torch.float32, torch.float16: torch.float32}
+    if accumulate and tensor.dtype in wide:  # the importer's own adds bits, and rounds each sum
+        kind = wide[tensor.dtype]
+        sums = torch.ops.aten.index_put(tensor.to(kind), indices, values.to(kind), accumulate)
+        return sums.to(tensor.dtype)
     mask = indices[0]
     if accumulate or len(indices) != 1 or mask is None or mask.dtype != torch.bool:
         return NotImplemented
