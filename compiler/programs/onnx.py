@@ -10,20 +10,20 @@ from functools import partial
 from importlib import import_module
 from math import prod
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from iree.compiler import ir
 
 from mxc.compiler.programs.constants import LIST, ConstantParameters
-from mxc.compiler.programs.onnx_casts import rewrite_casts
 from mxc.compiler.programs.onnx_functions import expand_functions, give_names
 from mxc.compiler.programs.onnx_lowering import lower_quantized
+from mxc.compiler.programs.onnx_operators import rewrite_operators
 from mxc.compiler.programs.onnx_quantized import NOTE, forget, rewrite
+from mxc.compiler.programs.onnx_refusals import require_right
 from mxc.compiler.programs.onnx_shapes import fold_shapes, infer_shapes
 from mxc.compiler.programs.onnx_types import DOMAIN
-from mxc.compiler.programs.single import NO_LOWERING, Tell
+from mxc.compiler.programs.single import Tell
 from mxc.compiler.programs.torch import LOWER, lower, require_known
 from mxc.dialects.parameters import Parameters
 from mxc.errors import CompileError
@@ -39,9 +39,6 @@ _ELEMENTS = {
     1: "f32", 2: "i8", 3: "i8", 6: "i32", 7: "i64", 10: "f16", 11: "f64", 16: "bf16",
     17: "f8E4M3FN", 19: "f8E5M2", 21: "i8", 22: "i8", 23: "f4E2M1FN", 24: "f8E8M0FNU",
 }  # fmt: skip
-_MODE = "coordinate_transformation_mode"
-#: The attribute of a node that does not have it.
-_NONE = SimpleNamespace(ints=(), s=b"")
 
 
 def read_onnx(
@@ -106,11 +103,11 @@ def _imported(
         field.extend(values)
     names = [name for name in names if name not in {each.name for each in kept}]
     model = infer_shapes(expand_functions(model, onnx), onnx)
-    rewrite_casts(model, onnx)
+    rewrite_operators(model, onnx)
     model = fold_shapes(model, onnx)
     forget(model)
     _require_ranks(model.graph)
-    _require_right(model.graph, onnx)
+    require_right(model.graph, onnx)
     with context:
         importer.ELEM_TYPE_TO_IR_TYPE_CB.update(
             {number: partial(ir.Type.parse, text) for number, text in _TYPES.items()}
@@ -154,36 +151,6 @@ def _require_ranks(graph: Any) -> None:
                 "come with the call have names",
                 phase="import",
             )
-
-
-def _require_right(graph: Any, onnx: Any) -> None:
-    """Raise CompileError for operators that the importer lowers to other numbers."""
-    known = {each.name: onnx.numpy_helper.to_array(each) for each in graph.initializer}
-    shapes = {
-        each.name: [dim.dim_value for dim in each.type.tensor_type.shape.dim]
-        for each in (*graph.input, *graph.value_info)
-    }
-    for node in graph.node:
-        form = {each.name: each for each in node.attribute}
-        wrong = ""
-        if node.op_type == "Constant" and "value" in form:
-            known[node.output[0]] = onnx.numpy_helper.to_array(form["value"].t)
-        if node.domain:
-            continue
-        if node.op_type == "GridSample":
-            # It takes elements beside the image, and another one of two that are equally near.
-            wrong = node.op_type
-        elif node.op_type == "AveragePool" and {*form.get("dilations", _NONE).ints} - {1}:
-            wrong = f"{node.op_type} with dilations"
-        elif node.op_type == "Resize" and form.get(_MODE, _NONE).s == b"align_corners":
-            # ONNX places elements by the size before it is rounded down.
-            sizes, scales = shapes.get(node.input[0], []), known.get("".join(node.input[2:3]))
-            placed = [] if scales is None else [a * b for a, b in zip(scales, sizes, strict=False)]
-            whole = len(placed) == len(sizes) and all(size and not size % 1 for size in placed)
-            if any(node.input[2:3]) and not whole:
-                wrong = f"{node.op_type} with align_corners to a size that is no integer"
-        if wrong:
-            raise CompileError(f"{node.name}: {wrong} {NO_LOWERING}", phase="import")
 
 
 def _is_weight(value: Any) -> bool:

@@ -8,12 +8,14 @@ constants.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
 from mxc.compiler.programs.onnx_shapes import infer_shapes
 from mxc.compiler.programs.onnx_types import DOMAIN, FLOAT
 
+_STANDARD = "ai.onnx"
 #: Operators of ONNX that have a definition, and no lowering in IREE 3.13, or one that is off by
 #: 5e-5 (Gelu): domain and name.
 FUNCTIONS = [
@@ -52,17 +54,25 @@ def expand_functions(model: Any, onnx: Any) -> Any:
 
 
 def give_names(model: Any) -> None:
-    """Name the nodes that have none by what they make, so that an error can say where it is."""
+    """Name the nodes that have none by what they make, so that an error can say where it is, and
+    write the domain of ONNX's own operators as ""."""
     for node in _nodes(model.graph):
         node.name = node.name or next(filter(None, node.output), node.op_type)
+        node.domain = "" if node.domain == _STANDARD else node.domain
+    for each in model.opset_import:
+        each.domain = "" if each.domain == _STANDARD else each.domain
+
+
+def graphs_of(graph: Any) -> Iterator[Any]:
+    """A graph and the graphs in its nodes."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            own = [attribute.g] if attribute.HasField("g") else []
+            for inner in (*own, *attribute.graphs):
+                yield from graphs_of(inner)
 
 
 def _nodes(graph: Any) -> list[Any]:
     """The nodes of a graph and of the graphs in them."""
-    found = []
-    for node in graph.node:
-        found.append(node)
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs):
-                found += _nodes(inner)
-    return found
+    return [node for each in graphs_of(graph) for node in each.node]

@@ -29,6 +29,8 @@ SHIPPED = (
     "flexattention_scaled",
     "sce_mean_weight_log_prob",
     "gelu_tanh_2",
+    "l1normalization_axis_1",
+    "l2normalization_axis_0",
     "cast_FLOAT_to_FLOAT8E4M3FN",
     "cast_FLOAT_to_FLOAT8E5M2FNUZ",
     "cast_no_saturate_FLOAT16_to_FLOAT8E5M2",
@@ -126,6 +128,10 @@ def _node(kind: str, made: int, more: dict[str, Any]) -> onnx.ModelProto:
             "y: a Cast to INT4 has no lowering; quantize with QuantizeLinear, or cast to INT8",
         ),
         (_node("CastLike", TensorProto.UINT4, {}), "y: a CastLike to UINT4 has no lowering"),
+        (
+            _node("GridSample", TensorProto.FLOAT, {"domain": "ai.onnx"}),
+            "y: GridSample has no lowering",
+        ),
     ],
 )
 def test_forms_with_other_numbers_are_refused(
@@ -136,6 +142,65 @@ def test_forms_with_other_numbers_are_refused(
     with pytest.raises(MxcError) as caught:
         mxc.compile(file, output=tmp_path / "x.mxc")
     assert said in str(caught.value)
+
+
+def test_peepholes_are_refused(tmp_path: Path) -> None:
+    file, *_ = given("node/test_lstm_with_peepholes")
+    with pytest.raises(MxcError, match="LSTM with peepholes has no lowering"):
+        mxc.compile(file, output=tmp_path / "x.mxc")
+
+
+def test_an_operator_in_a_branch_is_refused(tmp_path: Path) -> None:
+    value, kind = helper.make_tensor_value_info, TensorProto.FLOAT
+    branches = {
+        name: helper.make_graph(
+            [helper.make_node("Det", ["x"], [name], name=name)], name, [], [value(name, kind, [])]
+        )
+        for name in ("then_branch", "else_branch")
+    }
+    node = helper.make_node("If", ["c"], ["y"], **branches)
+    inputs = [value("c", TensorProto.BOOL, []), value("x", kind, [2, 2])]
+    graph = helper.make_graph([node], "g", inputs, [value("y", kind, [])])
+    onnx.save(helper.make_model(graph, ir_version=10), tmp_path / "x.onnx")
+    with pytest.raises(MxcError, match="_branch: Det has no lowering"):
+        mxc.compile(tmp_path / "x.onnx", output=tmp_path / "x.mxc")
+
+
+#: Operators of bytes, with constants of which the bytes from 128 on count, and numbers of results.
+BYTES: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
+    "divided": ("Div", [np.array([3], np.uint8)], {}),
+    "divided by bytes": ("Div", [np.array([200], np.uint8)], {}),
+    "rest": ("Mod", [np.array([77], np.uint8)], {}),
+    "clipped": ("Clip", [np.array(10, np.uint8), np.array(200, np.uint8)], {}),
+    "absolute": ("Abs", [], {}),
+    "largest": ("TopK", [np.array([3])], {"axis": 2}),
+    "pooled": ("MaxPool", [], {"kernel_shape": [2]}),
+}
+
+
+@pytest.mark.parametrize("name", BYTES)
+def test_bytes_have_no_sign(name: str, tmp_path: Path) -> None:
+    operator, constants, more = BYTES[name]
+    x = np.random.default_rng(0).permutation(240).astype(np.uint8).reshape(1, 4, 60)
+    value, made = helper.make_tensor_value_info, ["y", "i"] if operator == "TopK" else ["y"]
+    kinds = dict(zip(made, (TensorProto.UINT8, TensorProto.INT64), strict=False))
+    given_names = [f"c{number}" for number in range(len(constants))]
+    graph = helper.make_graph(
+        [helper.make_node(operator, ["x", *given_names], made, **more)],
+        "g",
+        [value("x", TensorProto.UINT8, x.shape)],
+        [value(each, kind, ["a", "b", "c"]) for each, kind in kinds.items()],
+        [
+            onnx.numpy_helper.from_array(each, own)
+            for own, each in zip(given_names, constants, strict=True)
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
+    onnx.save(model, tmp_path / "x.onnx")
+    artifact = mxc.compile(tmp_path / "x.onnx", output=tmp_path / "x.mxc")
+    wanted: Any = ReferenceEvaluator(model).run(None, {"x": x})
+    for found, each in zip(mxc.load(artifact.path).call("main", x), wanted, strict=True):
+        np.testing.assert_array_equal(found.view(each.dtype), each)
 
 
 def test_a_size_that_is_no_integer_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,85 @@
+"""Operators of ONNX in terms of those that IREE's importer lowers to the numbers that ONNX defines.
+
+    Cast(x, UINT8)                ->    Cast(Cast(x, INT32), UINT8)                 onnx_casts.py
+    Div(x, y), bytes              ->    Cast(Div(Cast(x, INT32), Cast(y, INT32)), UINT8)
+    LpNormalization(x, axis)      ->    Div(x, norm), where no norm is 0
+
+The importer takes bytes for signed numbers in these, and divides by a norm of 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from mxc.compiler.programs.onnx_casts import rewrite_cast
+from mxc.compiler.programs.onnx_codes import INT32, UINT8
+from mxc.compiler.programs.onnx_functions import graphs_of
+from mxc.compiler.programs.onnx_types import FLOAT
+
+#: A node, the types of values by name, the package onnx, and the graph -> nodes in its place.
+Rewrite: TypeAlias = Callable[[Any, dict[str, int], Any, Any], Sequence[Any]]
+
+#: Operators -> the type in which they compute bytes.
+_BYTES = {"Abs": INT32, "Clip": INT32, "Div": INT32, "MaxPool": FLOAT, "Mod": INT32, "TopK": INT32}
+
+
+def rewrite_operators(model: Any, onnx: Any) -> None:
+    """Write each such operator in those terms. The types of values are known.
+
+    Raises CompileError, with the name of its node, for a cast to integers of less than 8 bits.
+    """
+    types: dict[str, int] = {}
+    for graph in graphs_of(model.graph):
+        for each in (*graph.input, *graph.value_info, *graph.output):
+            types[each.name] = each.type.tensor_type.elem_type
+        types |= {each.name: each.data_type for each in graph.initializer}
+        nodes: list[Any] = []
+        for node in graph.node:
+            rewrite = None if node.domain else _REWRITES.get(node.op_type)
+            nodes += [node] if rewrite is None else rewrite(node, types, onnx, graph)
+        del graph.node[:]
+        graph.node.extend(nodes)
+
+
+def _widen_bytes(node: Any, types: dict[str, int], onnx: Any, graph: Any) -> Sequence[Any]:
+    if types.get(node.input[0]) != UINT8:
+        return [node]
+    make, wide = onnx.helper.make_node, _BYTES[node.op_type]
+    before: list[Any] = []
+    after: list[Any] = []
+    for place, name in enumerate(node.input):
+        if types.get(name) == UINT8:
+            node.input[place] = f"{node.output[0]}/{place}"
+            before.append(make("Cast", [name], [node.input[place]], node.input[place], to=wide))
+    for place, name in enumerate(node.output):
+        if types.get(name) == UINT8:
+            node.output[place] = f"{name}/bytes"
+            back = make("Cast", [node.output[place]], [name], name, to=UINT8)
+            after += rewrite_cast(back, types, onnx, graph)
+    return [*before, node, *after]
+
+
+def _normalize(node: Any, types: dict[str, int], onnx: Any, graph: Any) -> Sequence[Any]:
+    make, (x,), (made,) = onnx.helper.make_node, node.input, node.output
+    given = {each.name: each.i for each in node.attribute}
+    norm, one, zero, axes = (f"{made}/{name}" for name in ("norm", "one", "zero", "axes"))
+    kind = onnx.helper.tensor_dtype_to_np_dtype(types[x])
+    for name, value in ((one, kind.type(1)), (zero, kind.type(0)), (axes, [given.get("axis", -1)])):
+        graph.initializer.append(onnx.numpy_helper.from_array(np.array(value), name))
+    return [
+        make(f"ReduceL{given.get('p', 2)}", [x, axes], [norm], norm),
+        make("Equal", [norm, zero], [f"{norm}/is"], f"{norm}/is"),
+        make("Where", [f"{norm}/is", one, norm], [f"{norm}/safe"], f"{norm}/safe"),
+        make("Div", [x, f"{norm}/safe"], [made], node.name),
+    ]
+
+
+_REWRITES: dict[str, Rewrite] = {
+    "Cast": rewrite_cast,
+    "CastLike": rewrite_cast,
+    "LpNormalization": _normalize,
+    **dict.fromkeys(_BYTES, _widen_bytes),
+}
