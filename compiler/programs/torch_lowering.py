@@ -1,5 +1,6 @@
 """Operations of torch in terms of those that IREE's importer lowers, and lowers right.
 
+    full          of truth values: the importer takes the last bit of a number
     _to_copy      of floats to uint8: by way of int32. The importer stops at 127.
     clamp_min, clamp_max    with a tensor: the larger, the lesser
     sort.stable   a sort, which mxc-lower-sorts makes stable
@@ -39,6 +40,7 @@ def _decompositions(table: dict[Any, Any]) -> dict[Any, Any]:
     table.update(dict(widened_operations()))
     table[aten.clamp_min.Tensor] = aten.maximum
     table[aten.clamp_max.Tensor] = aten.minimum
+    table[aten.full.default] = _full
     table[aten._to_copy.default] = _to_copy
     table[aten.gelu.default] = _gelu
     table[aten.squeeze.dims] = _squeeze
@@ -66,6 +68,14 @@ def _stable_sort(x: Any, *, stable: bool, dim: int = -1, descending: bool = Fals
     import torch
 
     return torch.ops.aten.sort(x, dim, descending)
+
+
+def _full(size: Sequence[int], value: Any, *, dtype: Any = None, **options: Any) -> Any:
+    import torch
+
+    if dtype != torch.bool or isinstance(value, bool):
+        return NotImplemented
+    return torch.ops.aten.full(size, bool(value), dtype=dtype, **options)
 
 
 def _to_copy(x: Any, *, dtype: Any = None, **options: Any) -> Any:

@@ -77,6 +77,7 @@ class Program(torch.nn.Module):
 CASES: dict[str, tuple[Any, tuple[torch.Tensor, ...]]] = {
     **{f"{name} of bytes": (each, (BYTES, MORE)) for name, each in (BOTH | ONLY_BYTES).items()},
     **{f"{name} of truth": (each, (TRUTH, OTHER)) for name, each in BOTH.items()},
+    "filled": (lambda x: torch.full((40,), 4, dtype=torch.bool) & x, (TRUTH,)),
 }
 NARROW = {
     f"{name} of {kind}": (each, (ROWS.to(type),))
