@@ -11,45 +11,52 @@ What depends on torch is imported where it is used: only a program from torch ne
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
 #: Types, by what they are computed in.
 _WIDE = {"uint8": "int32", "bool": "int32", "bfloat16": "float32", "float16": "float32"}
 _BYTES, _UNSIGNED, _NARROW = ("uint8",), ("uint8", "bool"), ("bfloat16", "float16")
-#: Operations: the types that are widened, the places of operands, the names.
-_OPERATIONS: tuple[tuple[tuple[str, ...], tuple[int, ...], tuple[str, ...]], ...] = (
-    (
-        _BYTES,
-        (0, 1),
-        (
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Operations of torch.ops.aten of which operands of these types are widened. `operands`: their
+    places among the arguments."""
+
+    types: tuple[str, ...]
+    operands: tuple[int, ...]
+    operations: tuple[str, ...]
+
+
+_GROUPS = (
+    _Group(
+        types=_BYTES,
+        operands=(0, 1),
+        operations=(
             "add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", "div.Scalar", "div.Tensor_mode",
             "div.Scalar_mode", "floor_divide.default", "remainder.Tensor", "remainder.Scalar",
-            "fmod.Tensor", "fmod.Scalar",
-            "__rshift__.Scalar", "__rshift__.Tensor", "bitwise_right_shift.Tensor",
-            "bitwise_right_shift.Tensor_Scalar", "eq.Scalar", "eq.Tensor", "ne.Scalar", "ne.Tensor",
+            "fmod.Tensor", "fmod.Scalar", "__rshift__.Scalar", "__rshift__.Tensor",
+            "bitwise_right_shift.Tensor", "bitwise_right_shift.Tensor_Scalar",
+            "eq.Scalar", "eq.Tensor", "ne.Scalar", "ne.Tensor",
         ),
     ),
-    (
-        _UNSIGNED,
-        (0, 1, 2),
-        (
-            "minimum.default", "maximum.default", "clamp.default",
-            "clamp_min.default", "clamp_max.default",
-            "lt.Scalar", "lt.Tensor", "le.Scalar", "le.Tensor",
+    _Group(
+        types=_UNSIGNED,
+        operands=(0, 1, 2),
+        operations=(
+            "minimum.default", "maximum.default", "clamp.default", "clamp_min.default",
+            "clamp_max.default", "lt.Scalar", "lt.Tensor", "le.Scalar", "le.Tensor",
             "gt.Scalar", "gt.Tensor", "ge.Scalar", "ge.Tensor",
         ),
     ),
-    (_BYTES, (0,), ("abs.default", "sum.default", "sum.dim_IntList")),
-    (
-        _UNSIGNED,
-        (0,),
-        ("max.default", "min.default", "sort.default", "topk.default"),
-    ),
-    (_NARROW, (0,), ("cumsum.default", "cumprod.default")),
-    (_NARROW, (0, 3), ("scatter_add.default",)),
-    (_NARROW, (0, 2, 3), ("native_layer_norm.default",)),
-    (_NARROW, (0, 1, 2), ("native_group_norm.default",)),
+    _Group(_BYTES, (0,), ("abs.default", "sum.default", "sum.dim_IntList")),
+    _Group(_UNSIGNED, (0,), ("max.default", "min.default", "sort.default", "topk.default")),
+    _Group(_NARROW, (0,), ("cumsum.default", "cumprod.default")),
+    _Group(_NARROW, (0, 3), ("scatter_add.default",)),
+    _Group(_NARROW, (0, 2, 3), ("native_layer_norm.default",)),
+    _Group(_NARROW, (0, 1, 2), ("native_group_norm.default",)),
 )  # fmt: skip
 
 
@@ -57,11 +64,11 @@ def widened_operations() -> Iterator[tuple[Any, Callable[..., Any]]]:
     """Each overload of torch.ops.aten with its decomposition."""
     import torch
 
-    for types, places, names in _OPERATIONS:
-        for name in names:
+    for group in _GROUPS:
+        for name in group.operations:
             packet, overload = name.split(".")
             operation = getattr(getattr(torch.ops.aten, packet), overload)
-            yield operation, _widened(operation, types, places)
+            yield operation, _widened(operation, group.types, group.operands)
 
 
 def _widened(operation: Any, types: Sequence[str], places: Sequence[int]) -> Callable[..., Any]:
