@@ -13,7 +13,7 @@ after:
 A term that is a product is not rounded either, because f32 holds it.
 
 Leaves alone: accumulators of other types, results that are the largest or the least of elements,
-and operations with several results.
+operations with several results, and those that read scalars.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class WidenSums(Pass):
     def run(self, module: ir.Operation) -> None:
         """Rewrite every sum and product of narrow floats."""
         for op in linalg_operations(module):
-            if len(op.results) == 1 and sums_floats(op):
+            tensors = all(isinstance(each.type, ir.RankedTensorType) for each in op.operands)
+            if tensors and len(op.results) == 1 and sums_floats(op):
                 _widen(op)
         sweep(module)
 

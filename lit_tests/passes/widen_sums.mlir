@@ -56,3 +56,19 @@ func.func @others(%x: tensor<8x64xbf16>, %y: tensor<8x64xf32>, %s: tensor<8xbf16
   } -> tensor<8xf32>
   return %a, %b : tensor<8xbf16>, tensor<8xf32>
 }
+
+// -----
+
+// CHECK-LABEL: func.func @scalar(
+// CHECK: arith.addf %{{.*}} : bf16
+// CHECK-NOT: arith.truncf
+// CHECK: return
+func.func @scalar(%x: tensor<8x64xbf16>, %c: bf16, %s: tensor<8xbf16>) -> tensor<8xbf16> {
+  %a = linalg.generic {indexing_maps = [affine_map<(m, n) -> (m, n)>, affine_map<(m, n) -> ()>, affine_map<(m, n) -> (m)>], iterator_types = ["parallel", "reduction"]} ins(%x, %c : tensor<8x64xbf16>, bf16) outs(%s : tensor<8xbf16>) {
+  ^bb0(%p: bf16, %q: bf16, %t: bf16):
+    %m = arith.mulf %p, %q : bf16
+    %r = arith.addf %t, %m : bf16
+    linalg.yield %r : bf16
+  } -> tensor<8xbf16>
+  return %a : tensor<8xbf16>
+}

@@ -290,7 +290,11 @@ def wide_image(x: torch.Tensor) -> torch.Tensor:
             r"aten\.fake_quantize_per_tensor_affine\w*\.default cannot be imported",
         ),
         # The importer ends its process.
-        (torch.max, torch.zeros(4, dtype=torch.uint8), r"aten\.max ends the importer \(killed by"),
+        (
+            lambda x: torch.bmm(x, x),
+            torch.zeros(1, 4, 4, dtype=torch.uint8),
+            r"aten\.bmm ends the importer \(killed by",
+        ),
     ],
 )
 def test_the_operation_that_fails_is_named(
