@@ -3,6 +3,7 @@
     full          of truth values: the importer takes the last bit of a number
     _to_copy      of floats to uint8: by way of int32. The importer stops at 127.
     clamp_min, clamp_max    with a tensor: the larger, the lesser
+    roll          two slices
     sort.stable   a sort, which mxc-lower-sorts makes stable
     index_put     of one number under a mask: a choice
     gelu          by tanh: its formula. The importer's constants are off by 5e-5.
@@ -47,6 +48,7 @@ def _decompositions(table: dict[Any, Any]) -> dict[Any, Any]:
     table[aten.split_with_sizes.default] = _split_with_sizes
     table[aten.index_put.default] = _index_put
     table[aten.index.Tensor] = _index
+    table[aten.roll.default] = _roll
     table[aten.sort.stable] = _stable_sort
     table[aten._scaled_mm.default] = _scaled_mm
     table[aten._scaled_mm_v2.default] = _scaled_mm_v2
@@ -62,6 +64,21 @@ def _index(x: Any, indices: Sequence[Any]) -> Any:
     wide = [each.to(torch.int64) if each is not None and each.dtype == torch.int32 else each
             for each in indices]  # fmt: skip
     return torch.ops.aten.index.Tensor(x, wide)
+
+
+def _roll(x: Any, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:
+    """Two slices, exchanged; torch's own decomposition gathers by remainders of integers."""
+    import torch
+
+    if not all(isinstance(size, int) for size in x.shape):
+        return NotImplemented
+    if not dims:
+        return _roll(x.reshape(-1), shifts, (0,)).reshape(x.shape)
+    for shift, dim in zip(shifts, dims, strict=True):
+        size = x.shape[dim]
+        first = size - shift % size if size else 0
+        x = torch.cat([x.narrow(dim, first, size - first), x.narrow(dim, 0, first)], dim)
+    return x
 
 
 def _stable_sort(x: Any, *, stable: bool, dim: int = -1, descending: bool = False) -> Any:

@@ -77,6 +77,9 @@ class Program(torch.nn.Module):
 CASES: dict[str, tuple[Any, tuple[torch.Tensor, ...]]] = {
     **{f"{name} of bytes": (each, (BYTES, MORE)) for name, each in (BOTH | ONLY_BYTES).items()},
     **{f"{name} of truth": (each, (TRUTH, OTHER)) for name, each in BOTH.items()},
+    "rolled": (lambda x: x.roll(7), (BYTES,)),
+    "rolled by axes": (lambda x: x.reshape(4, 10).roll((1, -13), (0, 1)), (BYTES,)),
+    "rolled nowhere": (lambda x: x.reshape(4, 10).roll(4, 0), (BYTES,)),
     "filled": (lambda x: torch.full((40,), 4, dtype=torch.bool) & x, (TRUTH,)),
 }
 NARROW = {
