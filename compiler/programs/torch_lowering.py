@@ -23,7 +23,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
 from typing import Any
 
-from mxc.compiler.programs.torch_types import widened_operations
+from mxc.compiler.programs.torch_types import wide_type, widened_operations
 
 #: torch.nn.functional.ScalingType: a scale for the tensor, for each row, or for so many elements
 #: of a row.
@@ -129,9 +129,9 @@ def _split_with_sizes(tensor: Any, sizes: Sequence[int], dim: int = 0) -> Any:
 def _index_put(tensor: Any, indices: Any, values: Any, accumulate: bool = False) -> Any:
     import torch
 
-    wide = {torch.bool: torch.int32, torch.bfloat16: torch.float32, torch.float16: torch.float32}
-    if accumulate and tensor.dtype in wide:  # the importer's own adds bits, and rounds each sum
-        kind = wide[tensor.dtype]
+    # The importer's own adds bits, and rounds each sum.
+    if accumulate and tensor.dtype in (torch.bool, torch.bfloat16, torch.float16):
+        kind = wide_type(tensor)
         sums = torch.ops.aten.index_put(tensor.to(kind), indices, values.to(kind), accumulate)
         return sums.to(tensor.dtype)
     mask = indices[0]

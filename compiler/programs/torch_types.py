@@ -75,16 +75,12 @@ def _widened(operation: Any, types: Sequence[str], places: Sequence[int]) -> Cal
     """The operation on operands of these types in wider ones; NotImplemented without such."""
 
     def decomposition(*given: Any, **options: Any) -> Any:
-        import torch
-
         operands = [given[place] for place in places if place < len(given)]
-        wide = {getattr(torch, _WIDE[_type(each)]) for each in operands if _type(each) in types}
+        wide = {wide_type(each) for each in operands if _type(each) in types}
         if not wide:
             return NotImplemented
         arguments = [
-            each.to(getattr(torch, _WIDE[_type(each)]))
-            if place in places and _type(each) in types
-            else each
+            each.to(wide_type(each)) if place in places and _type(each) in types else each
             for place, each in enumerate(given)
         ]
         found = operation(*arguments, **options)
@@ -96,6 +92,13 @@ def _widened(operation: Any, types: Sequence[str], places: Sequence[int]) -> Cal
         return tuple(map(rounded, found)) if isinstance(found, tuple) else rounded(found)
 
     return decomposition
+
+
+def wide_type(tensor: Any) -> Any:
+    """The type in which a tensor of bytes, truth values or narrow floats is computed."""
+    import torch
+
+    return getattr(torch, _WIDE[_type(tensor)])
 
 
 def _type(value: Any) -> str:
