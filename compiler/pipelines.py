@@ -25,6 +25,7 @@ from mxc.passes.round_to_bf16 import RoundToBf16
 from mxc.passes.round_to_elements import RoundToElements
 from mxc.passes.set_cpu_schedule import SetCpuSchedule
 from mxc.passes.set_gpu_schedule import SetGpuSchedule
+from mxc.passes.set_product_schedule import SetProductSchedule
 from mxc.passes.set_row_schedule import SetRowSchedule
 from mxc.passes.split_kernels import SplitKernels
 from mxc.passes.verify_packed_weights import VerifyPackedWeights
@@ -146,7 +147,8 @@ def _lower(target: Target) -> Stage:
             f8=target.gpu.extends_f8,
         )
         rounding = RoundToElements(gpu=True, scales=target.gpu.matrix.converts)
-        passes = (PropagateNan(), rounding, schedule, ExpandFnuz())
+        products = SetProductSchedule(target=target.name)
+        passes = (PropagateNan(), rounding, products, schedule, ExpandFnuz())
     return Stage(
         name="lower",
         invariant="Each scaled contraction carries the schedule that its code generator needs, and "

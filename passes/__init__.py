@@ -35,6 +35,7 @@ from mxc.passes.round_to_bf16 import RoundToBf16
 from mxc.passes.round_to_elements import RoundToElements
 from mxc.passes.set_cpu_schedule import SetCpuSchedule
 from mxc.passes.set_gpu_schedule import SetGpuSchedule
+from mxc.passes.set_product_schedule import SetProductSchedule
 from mxc.passes.set_row_schedule import SetRowSchedule
 from mxc.passes.spec import parse, register
 from mxc.passes.split_kernels import SplitKernels
@@ -81,6 +82,7 @@ PASSES: tuple[type[Pass], ...] = (
     RoundToElements,
     SetCpuSchedule,
     SetGpuSchedule,
+    SetProductSchedule,
     SetRowSchedule,
     SplitKernels,
     UnitScales,

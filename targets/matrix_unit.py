@@ -24,6 +24,7 @@ from typing import Literal
 #: MLIR names of the MX element types; an f8f6f4 instruction takes any pair of them.
 F8F6F4 = ("f4E2M1FN", "f6E2M3FN", "f6E3M2FN", "f8E4M3FN", "f8E5M2")
 
+_LAYOUT = re.compile(r"W?MF?MAR?\d?_[FI]32_16x16x(?P<k>\d+)_(?P<element>\w+)")
 _SHAPE = re.compile(r"_(\d+)x(\d+)x(\d+)_")
 
 
@@ -102,7 +103,8 @@ class MatrixUnit:
     v_cvt_pk_bf16_f32, which rounds f32. `extends_fnuz`: it has v_cvt_pk_f32_fp8 and
     v_cvt_pk_f32_bf8, which read FNUZ numbers. `swaps`: it has v_permlane16_swap and
     v_permlane32_swap, which exchange groups of lanes. `dma`: bytes per lane of a load straight to
-    LDS, 0 where such loads are not used.
+    LDS, 0 where such loads are not used. `layouts`: the instructions with 16 rows that IREE's code
+    generator knows, by its names (IREEGPUEnums.td), which end with the type of both operands.
     """
 
     family: Literal["mfma", "wmma"]
@@ -118,12 +120,16 @@ class MatrixUnit:
     extends_fnuz: bool = False
     swaps: bool = False
     dma: int = 0
+    layouts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Raise ValueError for an instruction whose result does not fill a wave."""
         for each in self.instructions:
             if each.m * each.n % self.lanes:
                 raise ValueError(f"{each.mnemonic} does not fill a wave of {self.lanes} lanes")
+        for name in self.layouts:
+            if _LAYOUT.fullmatch(name) is None:
+                raise ValueError(f"{name} is no name of an instruction with 16 rows")
 
     @property
     def scaled(self) -> tuple[MatrixInstruction, ...]:
@@ -143,6 +149,15 @@ class MatrixUnit:
         """The square instruction with `rows` rows and a scale per 32 elements, else ValueError."""
         forms = (each for each in self.scaled if each.m == each.n and each.block == 32)
         return self._of(rows, tuple(forms) if self.scaled_bits else ())
+
+    def layout(self, element: str) -> tuple[str, int] | None:
+        """IREE's instruction for operands of this type (MLIR name): its name, and the elements that
+        it takes along K. None where there is none."""
+        for name in self.layouts:
+            found = _LAYOUT.fullmatch(name)
+            if found is not None and found["element"].lower() == element.lower():
+                return name, int(found["k"])
+        return None
 
     def takes(self, *bits: int) -> bool:
         """Whether scaled instructions take elements of all these widths without decoding."""

@@ -12,14 +12,12 @@ rows as IREE takes for other sizes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from iree.compiler import ir
-from iree.compiler.dialects import linalg, tensor
 
 from mxc.dialects.dequantize import iterators
 from mxc.dialects.indexing import dims, indexing_maps, loop_ranges
-from mxc.passes.rewriting.rebuild import discardable, reads_index, replace
+from mxc.passes.rewriting.merged_loops import with_loops
+from mxc.passes.rewriting.rebuild import reads_index
 
 ATTRIBUTE = "compilation_info"
 #: Most rows of weights per workgroup, as in IREE's schedule.
@@ -47,40 +45,8 @@ def schedule_row_product(op: ir.Operation, subgroup: int) -> bool:
     wide = any(_element(value) == "f32" for value in op.operands[:2])
     if columns < 2 or depth % (2 * subgroup) or not (wide or _spills(columns, depth, subgroup)):
         return False
-    kept = {n: 0, k: 1}
-    maps = []
-    with ir.InsertionPoint(op), op.location:
-        values = []
-        for value, affine in zip(op.operands, indexing_maps(op), strict=True):
-            read = [loop for loop in dims(affine) if loop in kept]
-            values.append(_without_ones(value, len(read)))
-            expressions = [ir.AffineExpr.get_dim(kept[loop]) for loop in read]
-            maps.append(ir.AffineMapAttr.get(ir.AffineMap.get(2, 0, expressions)))
-        kinds = [iterators(op)[loop] for loop in loops]
-        new = linalg.GenericOp(
-            [values[-1].type],
-            values[:-1],
-            values[-1:],
-            ir.ArrayAttr.get(maps),
-            ir.ArrayAttr.get(kinds),
-        )
-        for name in discardable(op):
-            new.attributes[name] = op.attributes[name]
-        new.attributes[ATTRIBUTE] = _schedule(columns, subgroup, 1 if wide else _AT_ONCE)
-        op.regions[0].blocks[0].append_to(new.regions[0])
-        whole = ir.RankedTensorType(op.results[0].type)
-        result = (
-            new.results[0]
-            if whole.rank == 1
-            else tensor.ExpandShapeOp(
-                whole,
-                new.results[0],
-                _groups(whole.shape),
-                output_shape=[],
-                static_output_shape=whole.shape,
-            ).result
-        )
-    replace(op, result)
+    schedule = _schedule(columns, subgroup, 1 if wide else _AT_ONCE)
+    with_loops(op, [[loop] for loop in loops]).attributes[ATTRIBUTE] = schedule
     return True
 
 
@@ -118,29 +84,6 @@ def _spills(columns: int, depth: int, subgroup: int) -> bool:
     """Whether IREE's own schedule uses scratch memory for a row of the type of the weights."""
     steps, rest = divmod(depth, _AT_ONCE * subgroup)
     return columns <= _FEW and columns % _ROWS == 0 and not rest and bool(steps & (steps - 1))
-
-
-def _without_ones(value: ir.Value, rank: int) -> ir.Value:
-    """`value` reshaped to `rank` dimensions, without unit dimensions."""
-    source = ir.RankedTensorType(value.type)
-    if source.rank == rank:
-        return value
-    sizes = [size for size in source.shape if size != 1]
-    shape = ir.RankedTensorType.get(sizes, source.element_type)
-    return tensor.CollapseShapeOp(shape, value, _groups(source.shape)).result
-
-
-def _groups(sizes: Sequence[int]) -> ir.ArrayAttr:
-    """Group dimensions so that each group has one dimension of a size other than one."""
-    i64 = ir.IntegerType.get_signless(64)
-    groups: list[list[ir.Attribute]] = [[]]
-    begun = False
-    for axis, size in enumerate(sizes):
-        if begun and size != 1:
-            groups.append([])
-        groups[-1].append(ir.IntegerAttr.get(i64, axis))
-        begun = begun or size != 1
-    return ir.ArrayAttr.get([ir.ArrayAttr.get(group) for group in groups])
 
 
 def _schedule(columns: int, subgroup: int, lane: int) -> ir.Attribute:

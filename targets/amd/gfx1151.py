@@ -37,6 +37,11 @@ GFX1151 = Gpu(
         run=1,
         replicated=True,
         instructions=(MatrixInstruction("v_wmma_f32_16x16x16_bf16", 32),),
+        layouts=(
+            "WMMAR3_F32_16x16x16_BF16",
+            "WMMAR3_F32_16x16x16_F16",
+            "WMMAR3_I32_16x16x16_I8",
+        ),
         source="AMD RDNA3.5 ISA guide, 7.9",
     ),
     source="AMD RDNA3.5 ISA guide; Ryzen AI Max+ 395 product page; LLVM AMDGPUBaseInfo.cpp",

@@ -34,6 +34,11 @@ GFX1201 = Gpu(
         registers=256,
         run=8,
         instructions=(MatrixInstruction("v_wmma_f32_16x16x16_bf16", 16),),
+        layouts=(
+            "WMMAR4_F32_16x16x16_BF16",
+            "WMMAR4_F32_16x16x16_F16",
+            "WMMAR4_I32_16x16x16_I8",
+        ),
         source="AMD RDNA4 ISA guide, 7.9",
     ),
     source="AMD RDNA4 ISA guide; RX 9070 XT product page; LLVM AMDGPUBaseInfo.cpp",

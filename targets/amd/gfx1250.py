@@ -47,6 +47,12 @@ GFX1250 = Gpu(
         ),
         scaled_bits=(4, 8),
         rounds=True,
+        layouts=(
+            "WMMA_F32_16x16x32_BF16",
+            "WMMA_F32_16x16x32_F16",
+            "WMMA_F32_16x16x4_F32",
+            "WMMA_I32_16x16x64_I8",
+        ),
         source="Triton, LinearLayoutConversions.cpp; LLVM VOP3PInstructions.td",
     ),
     source="LLVM AMDGPU VOP3PInstructions.td, AMDGPUBaseInfo.cpp; IREE KnownTargets.cpp (gfx1250)",

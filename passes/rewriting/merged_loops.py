@@ -1,0 +1,121 @@
+"""Rebuild a linalg.generic without the loops that have one iteration, and with neighbours as one.
+
+IREE does this later, and loses schedules by it. So a pass that sets a schedule does it first.
+
+    (b, m, n, k): x[b, m, k], w[n, k], y[b, m, n]   with b and m as one loop is
+    (m, n, k):    x[m, k],    w[n, k], y[m, n]      with reshapes of x and y
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from iree.compiler import ir
+from iree.compiler.dialects import linalg, tensor
+
+from mxc.dialects.dequantize import iterators
+from mxc.dialects.indexing import dims, indexing_maps
+from mxc.dialects.sizes import size_of
+from mxc.passes.rewriting.rebuild import discardable, replace
+
+#: Loops that become one, in their order.
+Group = Sequence[int]
+
+
+def are_neighbours(op: ir.Operation, groups: Sequence[Group]) -> bool:
+    """Whether each operand of `op` has all loops of a group side by side, in their order, or none.
+    Loops that are in no group have one iteration."""
+    known = {loop for group in groups for loop in group}
+    for affine in indexing_maps(op):
+        read = [loop for loop in dims(affine) if loop in known]
+        for group in groups:
+            start = read.index(group[0]) if group[0] in read else 0
+            if set(group) & set(read) and read[start : start + len(group)] != list(group):
+                return False
+    return True
+
+
+def with_loops(op: ir.Operation, groups: Sequence[Group]) -> ir.Operation:
+    """`op` rebuilt with a loop for each group, in this order; other loops have one iteration.
+
+    Operands have the groups side by side, their maps have single loops, and the body reads no
+    index.
+    """
+    places = {loop: place for place, group in enumerate(groups) for loop in group}
+    maps, values, last = [], [], None
+    with ir.InsertionPoint(op), op.location:
+        for value, affine in zip(op.operands, indexing_maps(op), strict=True):
+            last = _Axes([places.get(-1 if loop is None else loop) for loop in dims(affine)])
+            values.append(last.merged(value))
+            expressions = [ir.AffineExpr.get_dim(place) for place in last.kept]
+            maps.append(ir.AffineMapAttr.get(ir.AffineMap.get(len(groups), 0, expressions)))
+        new = linalg.GenericOp(
+            [values[-1].type],
+            values[:-1],
+            values[-1:],
+            ir.ArrayAttr.get(maps),
+            ir.ArrayAttr.get([iterators(op)[group[0]] for group in groups]),
+        )
+        for name in discardable(op):
+            new.attributes[name] = op.attributes[name]
+        op.regions[0].blocks[0].append_to(new.regions[0])
+        assert last is not None
+        result = last.split(new.results[0], op.operands[len(values) - 1])
+    replace(op, result)
+    return new.operation
+
+
+class _Axes:
+    """The dimensions of an operand: `places` has the new loop of each, None where there is none."""
+
+    def __init__(self, places: Sequence[int | None]) -> None:
+        #: New loops of the merged tensor.
+        self.kept: list[int] = []
+        self._groups: list[list[int]] = []
+        ones: list[int] = []
+        for axis, place in enumerate(places):
+            if place is None:
+                # One element: it belongs to the group before it, or else to the first one.
+                (self._groups[-1] if self._groups else ones).append(axis)
+            elif self.kept[-1:] == [place]:
+                self._groups[-1].append(axis)
+            else:
+                self.kept.append(place)
+                self._groups.append([*ones, axis])
+                ones = []
+        self._rank = len(places)
+
+    def merged(self, value: ir.Value) -> ir.Value:
+        """`value` with a dimension for each new loop."""
+        if len(self.kept) == self._rank:
+            return value
+        whole = ir.RankedTensorType(value.type)
+        sizes = [[whole.shape[axis] for axis in group] for group in self._groups]
+        dynamic = ir.ShapedType.get_dynamic_size()
+        shape = [dynamic if min(each) < 0 else prod(each) for each in sizes]
+        kind = ir.RankedTensorType.get(shape, whole.element_type)
+        return tensor.CollapseShapeOp(kind, value, self._attribute()).result
+
+    def split(self, value: ir.Value, like: ir.Value) -> ir.Value:
+        """`value` with the dimensions of `like`, which `merged` was given."""
+        if len(self.kept) == self._rank:
+            return value
+        whole = ir.RankedTensorType(like.type)
+        given = [size_of(like, axis) for axis, size in enumerate(whole.shape) if size < 0]
+        return tensor.ExpandShapeOp(
+            whole,
+            value,
+            self._attribute(),
+            output_shape=given,
+            static_output_shape=whole.shape,
+        ).result
+
+    def _attribute(self) -> ir.ArrayAttr:
+        i64 = ir.IntegerType.get_signless(64)
+        return ir.ArrayAttr.get(
+            [
+                ir.ArrayAttr.get([ir.IntegerAttr.get(i64, axis) for axis in group])
+                for group in self._groups
+            ]
+        )
