@@ -17,7 +17,7 @@ pages of floats, the kernel rotates queries and keys and writes keys and values
 multiplied without scales; each sum under one scale of both sides is multiplied by these scales
 before it is added to the total.
 
-Plain bf16 and f16 weights of a parameter are multiplied directly (passes/kernels/gpu/dense/).
+Plain bf16 and f16 weights are multiplied directly (passes/kernels/gpu/dense/), parameters or not.
 
 The schedule (mxc-choose-gpu-schedule) determines whether operands are loaded straight from memory
 or through a ring of stages in shared memory (passes/kernels/gpu/ring/kernel.py), and how much a
@@ -42,8 +42,8 @@ Leaves alone: contractions without a schedule, which are those with other dynami
 whose size is not a power of two from 16 on, or with f32 scales not a multiple of 32; elements with
 f32 scales that are neither 8-bit floats nor integers; K that is not a multiple of 32; sides rounded
 to f16 beside others; accumulators other than zero; operands whose dimensions are in another order;
-gated weights of 2 GiB or more per expert; plain f32 weights, f16 weights beside other activations,
-and weights that are not a parameter.
+gated weights of 2 GiB or more per expert; plain f32 weights, and f16 weights beside other
+activations.
 """
 
 from __future__ import annotations

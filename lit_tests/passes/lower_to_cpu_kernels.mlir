@@ -496,6 +496,31 @@ func.func @argument(%x: tensor<2x64xbf16>, %0: tensor<20x64xbf16>) -> tensor<2x2
 
 // -----
 
+// A result that has columns before rows is not what a kernel stores.
+// CHECK-LABEL: func.func @columns_first(
+// CHECK-NOT: flow.dispatch
+// CHECK: linalg.generic{{.*}}mxc.contraction = {{.*}}reason = "its result has its dimensions in another order than batch, row, column"
+// CHECK-NOT: mxc.layout
+util.global private @columns = #flow.parameter.named<"model"::"columns"> : tensor<20x64xbf16>
+func.func @columns_first(%x: tensor<2x64xbf16>) -> tensor<20x2xf32> {
+  %0 = util.global.load @columns : tensor<20x64xbf16>
+  %z = arith.constant 0.0 : f32
+  %e = tensor.empty() : tensor<20x2xf32>
+  %acc = linalg.fill ins(%z : f32) outs(%e : tensor<20x2xf32>) -> tensor<20x2xf32>
+  %y = linalg.generic {indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (n, m)>], iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%x, %0 : tensor<2x64xbf16>, tensor<20x64xbf16>) outs(%acc : tensor<20x2xf32>) {
+  ^bb0(%a: bf16, %w: bf16, %o: f32):
+    %fa = arith.extf %a : bf16 to f32
+    %fw = arith.extf %w : bf16 to f32
+    %p = arith.mulf %fa, %fw : f32
+    %q = arith.addf %o, %p : f32
+    linalg.yield %q : f32
+  } -> tensor<20x2xf32>
+  func.return %y : tensor<20x2xf32>
+}
+
+// -----
+
 // A weight that is in the program.
 // CHECK-LABEL: func.func @constant(
 // CHECK-NOT: flow.dispatch

@@ -25,7 +25,7 @@ func.func @floats_in_a_ring(%x: tensor<4x16x32xf32>, %w: tensor<32x16x32xf4E2M1F
 // -----
 
 func.func @no_kernel(%x: tensor<4x64xf32>, %w: tensor<64x32xf32>, %acc: tensor<4x32xf32>) -> tensor<4x32xf32> {
-  // expected-error @+1 {{no kernel computes it: its weights are plain numbers and no parameter; leave}}
+  // expected-error @+1 {{no kernel computes it: it is a linalg.matmul; kernels take it as a linalg.generic; leave}}
   %y = linalg.matmul {mxc.schedule = {instruction = 32 : i64, k_steps = 2 : i64, stages = 3 : i64, tiles = array<i64: 1, 1>, transport = "ring", waves = array<i64: 4, 1, 1>}} ins(%x, %w : tensor<4x64xf32>, tensor<64x32xf32>) outs(%acc : tensor<4x32xf32>) -> tensor<4x32xf32>
   func.return %y : tensor<4x32xf32>
 }

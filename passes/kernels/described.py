@@ -1,7 +1,7 @@
 """The contraction of an operation, matched once and stored as its attribute `mxc.contraction`.
 
-A contraction of scaled elements has to be in canonical form; one of plain numbers has to have a
-parameter as its weights.
+A contraction of scaled elements has to be in canonical form; one of plain numbers has to have its
+operands by rows of the sum.
 
 mxc-check-contractions writes the attribute at the end of *normalize*. The choice of schedules, the
 lowering and the report use it. An operation without the attribute, such as in a pass that runs
@@ -21,12 +21,15 @@ from iree.compiler import ir
 from mxc.dialects.contraction import Contraction, OperandFormat, read_contraction
 from mxc.dialects.contractions import is_scaled_reduction, read
 from mxc.dialects.generic import element_of, shape_of
+from mxc.dialects.indexing import dims, indexing_maps
 from mxc.dialects.linalg_ext import GATHER
 from mxc.dialects.product import read_product
 from mxc.dialects.reasons import Reason
 from mxc.dialects.scaled import ScaledContraction, match_scaled_contraction
 from mxc.passes.kernels.values import is_zero, producer
 
+#: Loops of batch and rows, at most.
+_MOST_LOOPS = 2
 #: Rank of rows of blocks without a batch, and of plain rows with one; number of operands of a
 #: product.
 _RANK = 3
@@ -48,7 +51,7 @@ def described(op: ir.Operation, *, plain: bool = True) -> Described | Reason:
     """The contraction of `op` that kernels may compute, which is also written as its attribute;
     else the reason.
 
-    `plain`: also accept products of plain numbers with parameters.
+    `plain`: also accept products of plain numbers.
     """
     of = read_contraction(op)
     if of is None:
@@ -95,17 +98,19 @@ def _plain(op: ir.Operation) -> Contraction | Reason:
     weights = stored(found.rhs.tensor)
     if isinstance(weights, Reason):
         return weights
-    if weights.parameter is None:
-        # For plain numbers that are not a parameter, IREE's own code is good.
-        return Reason("its weights are plain numbers and no parameter")
     if op.name != "linalg.generic":
-        return Reason(f"it is a {op.name} of a parameter; kernels take it as a linalg.generic")
+        return Reason(f"it is a {op.name}; kernels take it as a linalg.generic")
     if (held := element_of(weights.tensor)) != found.rhs.element:
         return Reason(f"its weights are {found.rhs.element} in a parameter of {held}")
     shared = len(found.rhs.dims) < _RANK
-    wanted = ((0, 2), (1, 2)) if shared else ((0, 1, 3), (0, 2, 3))
-    if (found.lhs.dims, found.rhs.dims) != wanted:
+    n, k = len(found.lhs.dims) - 1, len(found.lhs.dims)
+    wanted = (n, k) if shared else (0, n, k)
+    known = range(1, _MOST_LOOPS + 1) if shared else (_MOST_LOOPS,)
+    written = dims(indexing_maps(op)[-1])
+    if (found.lhs.dims, found.rhs.dims) != ((*range(n), k), wanted) or n not in known:
         return Reason("an operand has its dimensions in another order than batch, row, K")
+    if written != list(range(k)):
+        return Reason("its result has its dimensions in another order than batch, row, column")
     # `read` accepts any product of two factors; here it must be the plain product, summed in f32.
     if isinstance(body := read_product(op), Reason):
         return body

@@ -60,7 +60,7 @@ class ContractionMatch:
     @property
     def reads_rows(self) -> bool:
         """Whether a kernel may read the weights in rows: only elements of 8 bits or fewer."""
-        return self.elements.bits <= 8
+        return self.elements.bits <= _BYTE
 
 
 def match(op: ir.Operation) -> ContractionMatch | Reason:
@@ -91,6 +91,9 @@ def match(op: ir.Operation) -> ContractionMatch | Reason:
         return next(part for part in parts if isinstance(part, Reason))
     names = tuple(each.parameter for each in read if each.parameter is not None)
     if len(names) < len(read):
+        if found.rhs_scale is None and codes.bits > _BYTE:
+            # For plain numbers that are not a parameter, IREE's own code is good.
+            return Reason("its weights are plain numbers and no parameter")
         names = ()  # elements or scales are not packed, so both are read in rows
     rhs = OperandFormat(of.rhs.element) if ones else of.rhs
     return ContractionMatch(
@@ -147,3 +150,5 @@ def _elements(type: str, block: int) -> Elements | Reason:
 
 #: Bits of elements that are stored in planes, for which a block is 32.
 _PLANES = 6
+#: Most bits of elements that kernels read in rows.
+_BYTE = 8
