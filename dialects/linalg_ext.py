@@ -3,6 +3,8 @@
 Source: IREE, compiler/src/iree/compiler/Dialect/LinalgExt/IR/LinalgExtOps.td.
 """
 
+from collections.abc import Callable
+
 from iree.compiler import ir
 from iree.compiler.dialects import arith
 
@@ -10,6 +12,7 @@ from mxc.dialects.generic import element_of, empty, fill, shape_of
 from mxc.dialects.sizes import size_of
 
 GATHER = "iree_linalg_ext.gather"
+SCAN = "iree_linalg_ext.scan"
 TOP_K = "iree_linalg_ext.topk_v2"
 SORT = "iree_linalg_ext.sort"
 
@@ -71,3 +74,29 @@ def top_k(scores: ir.Value, k: int) -> tuple[ir.Value, ir.Value]:
         larger = arith.cmpf(arith.CmpFPredicate.OGT, *block.arguments)
         ir.Operation.create("iree_linalg_ext.yield", operands=[larger])
     return op.results[0], op.results[1]
+
+
+def scan(
+    value: ir.Value, start: ir.Value, axis: int, body: Callable[[ir.Value, ir.Value], ir.Value]
+) -> ir.Value:
+    """Running results of `body` along an axis of `value`: element i has those up to i, inclusive.
+
+    `start` has the dimensions of `value` without `axis`. Sizes may be dynamic.
+    """
+    kind = element_of(value)
+    out = empty([size_of(value, each) for each in range(len(shape_of(value)))], kind)
+    op = ir.Operation.create(
+        SCAN,
+        results=[out.type, start.type],
+        operands=[value, out, start],
+        attributes={
+            "dimension": ir.IntegerAttr.get(ir.IntegerType.get_signless(64), axis),
+            "inclusive": ir.BoolAttr.get(True),
+            "operandSegmentSizes": ir.DenseI32ArrayAttr.get([1, 2]),
+        },
+        regions=1,
+    )
+    block = op.regions[0].blocks.append(kind, kind)
+    with ir.InsertionPoint(block):
+        ir.Operation.create("iree_linalg_ext.yield", operands=[body(*block.arguments)])
+    return op.results[0]

@@ -13,7 +13,7 @@ from mxc.compiler.programs.constants import ConstantParameters
 from mxc.compiler.programs.imported import ImportedProgram
 from mxc.compiler.programs.signature import set_signature
 from mxc.compiler.programs.single import Tell, named
-from mxc.compiler.programs.stablehlo import donations, lower_stablehlo, names_of
+from mxc.compiler.programs.stablehlo.lowering import donations, lower_stablehlo, names_of
 from mxc.compiler.programs.torch import read_torch
 from mxc.compiler.steps import IMPORT, CompileStep, ImportRequest
 from mxc.dialects.context import new_context

@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 
 from iree.compiler import ir
-from iree.compiler.dialects import cf, func, tensor
+from iree.compiler.dialects import cf, tensor
 
 from mxc.compiler.programs.single import NO_LOWERING
+from mxc.compiler.programs.stablehlo.dynamic import lower_dynamic
+from mxc.compiler.programs.stablehlo.operations import barrier_behind, text_of
+from mxc.compiler.programs.stablehlo.top_k import sort_for_top_k
 from mxc.dialects.dispatches import walk
 from mxc.errors import CompileError, PassError
 from mxc.passes.base import run
@@ -29,7 +32,7 @@ _PRODUCTS = ("stablehlo.dot", "stablehlo.dot_general", "stablehlo.convolution")
 _MOVES = frozenset(
     f"stablehlo.{name}" for name in ("broadcast_in_dim", "reshape", "slice", "transpose")
 )
-_CONVERT, _BARRIER = "stablehlo.convert", "stablehlo.optimization_barrier"
+_CONVERT = "stablehlo.convert"
 #: How a product is computed; the part of it that says in which types.
 _ALGORITHM = "algorithm"
 _TYPES = re.compile(
@@ -38,8 +41,6 @@ _TYPES = re.compile(
 )
 #: The custom call by which JAX checks sizes that come with the call.
 _ASSERTION = "shape_assertion"
-#: The largest elements along the last axis, and their indices.
-_TOP_K = "chlo.top_k"
 
 
 def lower_stablehlo(module: ir.Module) -> None:
@@ -53,8 +54,9 @@ def lower_stablehlo(module: ir.Module) -> None:
         elif op.name == "func.func" and ir.StringAttr(op.attributes["sym_name"]).value != "main":
             # JAX leaves some of those that only @main reads public.
             op.attributes["sym_visibility"] = ir.StringAttr.get("private")
-    _sort_for_top_k(module)
+    sort_for_top_k(module)
     _keep_signs(module)
+    lower_dynamic(module)
     for op in list(walk(module.operation)):
         if _ALGORITHM in op.attributes and _is_plain(op):
             del op.attributes[_ALGORITHM]
@@ -73,70 +75,6 @@ def lower_stablehlo(module: ir.Module) -> None:
             for result, value in zip(op.results, op.operands, strict=True):
                 result.replace_all_uses_with(value)
             op.erase()
-
-
-def _sort_for_top_k(module: ir.Module) -> None:
-    """Choose the largest elements of rows by a sort.
-
-    IREE's own operation has no order for equal elements on GPUs, takes unsigned numbers for signed,
-    and gives NaN and -inf an index that no element has. JAX writes a sort beside its `chlo.top_k`;
-    older versions of JAX do not. A barrier keeps IREE from choosing that operation for a sort.
-    """
-    for op in list(walk(module.operation)):
-        if op.name == "stablehlo.composite" and _text(op, "name") == _TOP_K:
-            callee = ir.FlatSymbolRefAttr(op.attributes["decomposition"]).value
-        elif op.name == _TOP_K and ir.RankedTensorType(op.operands[0].type).has_static_shape:
-            callee = _define_top_k(module, op)
-        else:
-            continue
-        with ir.InsertionPoint(op), op.location:
-            call = func.CallOp([each.type for each in op.results], callee, op.operands)
-        for result, found in zip(op.results, call.results, strict=True):
-            result.replace_all_uses_with(found)
-        op.erase()
-    for op in list(walk(module.operation)):
-        if op.name == "stablehlo.sort":
-            _barrier_behind(op)
-
-
-def _barrier_behind(op: ir.Operation) -> None:
-    """Let all that reads the results of an operation read them behind a barrier."""
-    results = list(op.results)
-    with ir.InsertionPoint.after(op), op.location:
-        types = [each.type for each in results]
-        barrier = ir.Operation.create(_BARRIER, results=types, operands=results)
-    for result, found in zip(results, barrier.results, strict=True):
-        result.replace_all_uses_except(found, barrier)
-
-
-def _define_top_k(module: ir.Module, op: ir.Operation) -> str:
-    """A function that sorts the rows of a `chlo.top_k` and takes the first elements. Its name."""
-    kind, result = (ir.RankedTensorType(value.type) for value in (op.operands[0], op.results[0]))
-    element, name = kind.element_type, f"{_TOP_K}.{len(module.body.operations)}"
-    order = "TOTALORDER"
-    if isinstance(element, ir.IntegerType):
-        order = "UNSIGNED" if element.is_unsigned else "SIGNED"
-    axis = kind.rank - 1
-    places = ir.RankedTensorType.get(kind.shape, ir.IntegerType.get_signless(32))
-    first = ", ".join(f"0:{size}" for size in result.shape)
-    text = f"""
-      func.func private @{name}(%x: {kind}) -> ({result}, {op.results[1].type}) {{
-        %places = stablehlo.iota dim = {axis} : {places}
-        %sorted:2 = "stablehlo.sort"(%x, %places)
-          <{{dimension = {axis} : i64, is_stable = true}}> ({{
-        ^bb0(%a: tensor<{element}>, %b: tensor<{element}>, %i: tensor<i32>, %j: tensor<i32>):
-          %before = stablehlo.compare GT, %a, %b, {order}
-            : (tensor<{element}>, tensor<{element}>) -> tensor<i1>
-          stablehlo.return %before : tensor<i1>
-        }}) : ({kind}, {places}) -> ({kind}, {places})
-        %values = stablehlo.slice %sorted#0 [{first}] : ({kind}) -> {result}
-        %chosen = stablehlo.slice %sorted#1 [{first}] : ({places}) -> {op.results[1].type}
-        return %values, %chosen : {result}, {op.results[1].type}
-      }}"""
-    parsed = ir.Module.parse(text)
-    with ir.InsertionPoint(module.body):
-        parsed.body.operations[0].operation.clone()
-    return name
 
 
 def _is_plain(op: ir.Operation) -> bool:
@@ -176,7 +114,7 @@ def _put_barrier(value: ir.Value, kept: set[ir.Operation]) -> None:
     if op in kept or not _has_no_sign(op.operands[0]):
         return
     kept.add(op)
-    _barrier_behind(op)
+    barrier_behind(op)
 
 
 def _has_no_sign(value: ir.Value) -> bool:
@@ -226,16 +164,12 @@ def donations(module: ir.Module) -> dict[int, int]:
 
 
 def _target(op: ir.Operation) -> str:
-    return _text(op, "call_target_name")
-
-
-def _text(op: ir.Operation, name: str) -> str:
-    return str(ir.StringAttr(op.attributes[name]).value)
+    return text_of(op, "call_target_name")
 
 
 def _assert(op: ir.Operation) -> None:
     """An assertion on sizes as an operation that fails when the program runs."""
-    message = _text(op, "error_message")
+    message = text_of(op, "error_message")
     with ir.InsertionPoint(op), op.location:
         cf.AssertOp(tensor.ExtractOp(op.operands[0], []).result, message)
     op.erase()

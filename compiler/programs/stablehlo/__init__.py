@@ -1,0 +1,1 @@
+"""StableHLO, as JAX exports it, to operations on tensors."""

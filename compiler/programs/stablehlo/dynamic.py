@@ -1,0 +1,108 @@
+"""Operations of StableHLO on tensors of dynamic sizes, for which IREE has no lowering.
+
+- A reshape merges and splits dimensions whose sizes are known to fit, so that what reads its result
+  is seen to read its operand; others go through one dimension.
+- A broadcast repeats dimensions of one element, and no other.
+- A gather at one place, as which JAX writes slices, is a slice; at several it reads its elements
+  one by one.
+- Slices that begin at a computed place, and updates of them, begin so that they end in time.
+- A product is a `linalg.generic` over its own dimensions, which IREE would reshape first.
+- A running sum is a scan. Windows of known sizes have loops of their own.
+
+What is left, such as convolutions over a dynamic number of elements, the importer refuses with its
+place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from iree.compiler import ir
+
+from mxc.compiler.programs.stablehlo.places import gathered, sliced, updated
+from mxc.compiler.programs.stablehlo.products import product
+from mxc.compiler.programs.stablehlo.reshapes import broadcast, reshaped
+from mxc.compiler.programs.stablehlo.sizes import DimensionSizes, has_no_sign
+from mxc.compiler.programs.stablehlo.windows import pooled, running
+from mxc.dialects.dispatches import walk
+from mxc.passes.base import run
+
+#: DimensionSizes are computed in @main, and functions get them as arguments.
+_INLINE = ("inline", "symbol-dce", "canonicalize", "cse")
+#: Operations that compute: their numbers keep their signs.
+_COMPUTE = ("stablehlo.dot_general", "stablehlo.custom_call", "stablehlo.reduce_window")
+#: Operation -> what makes the value that replaces its result, or None to leave it to IREE.
+_REWRITES: dict[str, Callable[[ir.Operation, DimensionSizes], ir.Value | None]] = {
+    "stablehlo.dynamic_reshape": reshaped,
+    "stablehlo.dynamic_broadcast_in_dim": broadcast,
+    "stablehlo.dynamic_gather": gathered,
+    "stablehlo.gather": gathered,
+    "stablehlo.dynamic_slice": sliced,
+    "stablehlo.dynamic_update_slice": updated,
+    "stablehlo.dot_general": product,
+    "stablehlo.custom_call": running,
+    "stablehlo.reduce_window": pooled,
+}
+
+
+def lower_dynamic(module: ir.Module) -> None:
+    """Rewrite in place what IREE does not lower, if the module has dynamic sizes."""
+    if not any(map(_is_dynamic, walk(module.operation))):
+        return
+    run(_INLINE, module)
+    sizes, replaced = DimensionSizes(), list[ir.Operation]()
+    for op in list(walk(module.operation)):
+        if op.name == "stablehlo.get_dimension_size" and has_no_sign(op.operands[0]):
+            with ir.InsertionPoint(op), op.location:
+                op.operands[0] = _as_type(op.operands[0], _signless(op.operands[0].type))
+    for op in list(walk(module.operation)):
+        rewrite = _REWRITES.get(op.name)
+        if rewrite is None or not _is_dynamic(op):
+            continue
+        with ir.InsertionPoint(op), op.location:
+            own = op if op.name in _COMPUTE else _without_signs(op)
+            found = rewrite(own, sizes)
+            if found is None:
+                continue
+            if own != op:
+                made = sizes.of(found)
+                found = _as_type(found, op.results[0].type)
+                sizes.record(found, made)
+        op.results[0].replace_all_uses_with(found)
+        replaced += dict.fromkeys((op, own))
+    # Not before: sizes are known by the values that they come from.
+    for op in reversed(replaced):
+        op.erase()
+
+
+def _without_signs(op: ir.Operation) -> ir.Operation:
+    """What moves unsigned numbers, as one that moves the same bits without a sign."""
+    if not has_no_sign(op.results[0]):
+        return op
+    return ir.Operation.create(
+        op.name,
+        results=[_signless(op.results[0].type)],
+        operands=[
+            _as_type(each, _signless(each.type)) if has_no_sign(each) else each
+            for each in op.operands
+        ],
+        attributes={name: op.attributes[name] for name in op.attributes},
+    )
+
+
+def _signless(kind: ir.Type) -> ir.Type:
+    whole = ir.RankedTensorType(kind)
+    element = ir.IntegerType.get_signless(whole.element_type.width)
+    return ir.RankedTensorType.get(whole.shape, element)
+
+
+def _as_type(value: ir.Value, kind: ir.Type) -> ir.Value:
+    """The same bits with another sign."""
+    name = "stablehlo.bitcast_convert"
+    return ir.Operation.create(name, results=[kind], operands=[value]).result
+
+
+def _is_dynamic(op: ir.Operation) -> bool:
+    kinds = [value.type for value in (*op.operands, *op.results)]
+    shaped = [ir.RankedTensorType(each) for each in kinds if isinstance(each, ir.RankedTensorType)]
+    return op.name.startswith("stablehlo.") and not all(each.has_static_shape for each in shaped)

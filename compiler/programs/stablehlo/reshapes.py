@@ -1,0 +1,150 @@
+"""Reshapes and broadcasts of StableHLO whose sizes come with the call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, cf, tensor
+
+from mxc.compiler.programs.stablehlo.sizes import ONE, DimensionSizes, Size, index
+from mxc.dialects.generic import generic
+from mxc.passes.rewriting.split_loops import reassociation
+
+
+def reshaped(op: ir.Operation, sizes: DimensionSizes) -> ir.Value | None:
+    """`stablehlo.dynamic_reshape`."""
+    value, wanted = op.operands
+    kind = ir.RankedTensorType(op.results[0].type)
+    if 0 in (kind.rank, ir.RankedTensorType(value.type).rank):
+        return None
+    after = [sizes.element(wanted, axis) for axis in range(kind.rank)]
+    groups = _groups(sizes.of(value), after)
+    merged = value
+    if any(len(left) != 1 for left, _ in groups):
+        # Groups of which both sides have several dimensions go through one of all their elements.
+        merged = tensor.CollapseShapeOp(
+            _merged(ir.RankedTensorType(value.type), [left for left, _ in groups]),
+            value,
+            reassociation([left for left, _ in groups]),
+        ).result
+    whole = _merged(kind, [right for _, right in groups])
+    if merged.type != whole:
+        merged = tensor.cast(whole, merged)
+    found = merged
+    if any(len(right) != 1 for _, right in groups):
+        dynamic = [
+            sizes.index(wanted, axis) for axis in range(kind.rank) if kind.is_dynamic_dim(axis)
+        ]
+        found = tensor.ExpandShapeOp(
+            kind,
+            merged,
+            reassociation([right for _, right in groups]),
+            output_shape=dynamic,
+            static_output_shape=kind.shape,
+        ).result
+    sizes.record(found, after)
+    return found
+
+
+def _merged(kind: ir.RankedTensorType, groups: Sequence[Sequence[int]]) -> ir.Type:
+    """The type with one dimension for each group of those of `kind`."""
+    sizes = [[kind.shape[axis] for axis in group] for group in groups]
+    unknown = ir.ShapedType.get_dynamic_size()
+    shape = [unknown if min(each, default=1) < 0 else prod(each) for each in sizes]
+    return ir.RankedTensorType.get(shape, kind.element_type)
+
+
+def _groups(before: Sequence[Size], after: Sequence[Size]) -> list[tuple[list[int], list[int]]]:
+    """Dimensions of both sides that have as many elements, in as many groups as are known."""
+    found: list[tuple[list[int], list[int]]] = []
+    left: list[int] = []
+    right: list[int] = []
+    product = [ONE, ONE]
+    places = [0, 0]
+    lengths = len(before), len(after)
+    while places[0] < lengths[0] or places[1] < lengths[1]:
+        # The side that has fewer elements goes on; of equal ones, both begin a group.
+        takes_left = places[0] < lengths[0] and (
+            not left or places[1] == lengths[1] or (bool(right) and _is_less(*product))
+        )
+        if takes_left:
+            product[0] *= before[places[0]]
+            left.append(places[0])
+            places[0] += 1
+        else:
+            product[1] *= after[places[1]]
+            right.append(places[1])
+            places[1] += 1
+        ends = places[0] == lengths[0] and places[1] == lengths[1]
+        if left and right and product[0] == product[1] and not ends:
+            if _only_ones(before[places[0] :]) or _only_ones(after[places[1] :]):
+                continue
+            found.append((left, right))
+            left, right, product = [], [], [ONE, ONE]
+    found.append((left, right))
+    return found
+
+
+def _only_ones(sizes: Sequence[Size]) -> bool:
+    """Whether only dimensions of one element are left, which belong to the last group."""
+    return all(each == ONE for each in sizes)
+
+
+def _is_less(one: Size, other: Size) -> bool:
+    """Whether a product lacks something that the other one has."""
+    missing = list(other.names)
+    for name in one.names:
+        if name in missing:
+            missing.remove(name)
+    return bool(missing) or (len(one.names) == len(other.names) and one.factor < other.factor)
+
+
+def broadcast(op: ir.Operation, sizes: DimensionSizes) -> ir.Value:
+    """`stablehlo.dynamic_broadcast_in_dim`.
+
+    A dimension whose size comes with the call is not repeated: where it is not known to have that
+    of the result, an assertion says so when the program runs.
+    """
+    value, wanted = op.operands
+    source, kind = (ir.RankedTensorType(each.type) for each in (value, op.results[0]))
+    places = list(ir.DenseI64ArrayAttr(op.attributes["broadcast_dimensions"]))
+    after = [sizes.element(wanted, axis) for axis in range(kind.rank)]
+    kept = []
+    for axis, (size, place) in enumerate(zip(sizes.of(value), places, strict=True)):
+        if size == after[place]:
+            kept.append(axis)
+        elif source.shape[axis] != 1:
+            kept.append(axis)
+            dimension = tensor.dim(value, index(axis))
+            equal = arith.cmpi(arith.CmpIPredicate.eq, dimension, sizes.index(wanted, place))
+            cf.AssertOp(equal, f"a broadcast repeats dimension {axis}, whose size is not 1")
+    letters = [f"d{axis}" for axis in range(kind.rank)]
+    counts: dict[str, int | ir.Value] = {
+        letter: sizes.index(wanted, axis) if kind.is_dynamic_dim(axis) else kind.shape[axis]
+        for axis, letter in enumerate(letters)
+    }
+    read = " ".join(letters[places[axis]] for axis in kept)
+    found = generic(
+        [(_without_ones(value, kept), read)],
+        " ".join(letters),
+        kind.element_type,
+        lambda each: each,
+        sizes=counts,
+    )
+    sizes.record(found, after)
+    return found
+
+
+def _without_ones(value: ir.Value, kept: Sequence[int]) -> ir.Value:
+    """The dimensions `kept` of a tensor; each other one has one element."""
+    kind = ir.RankedTensorType(value.type)
+    if len(kept) == kind.rank:
+        return value
+    groups: list[list[int]] = [[] for _ in kept]
+    for axis in range(kind.rank) if kept else ():
+        groups[max(sum(each <= axis for each in kept) - 1, 0)].append(axis)
+    shape = [kind.shape[axis] for axis in kept]
+    result = ir.RankedTensorType.get(shape, kind.element_type)
+    return tensor.CollapseShapeOp(result, value, reassociation(groups)).result
