@@ -3,8 +3,11 @@
     Cast(x, UINT8)                ->    Cast(Cast(x, INT32), UINT8)                 onnx_casts.py
     Div(x, y), bytes              ->    Cast(Div(Cast(x, INT32), Cast(y, INT32)), UINT8)
     LpNormalization(x, axis)      ->    Div(x, norm), where no norm is 0
+    Reshape(x, shape)             ->    Reshape(Reshape(x, [-1]), shape), of some dynamic sizes
 
-The importer takes bytes for signed numbers in these, and divides by a norm of 0.
+The importer takes bytes for signed numbers in these, and divides by a norm of 0. Of a reshape it
+takes a dynamic dimension for that of the result that is in its place, as [t, b, 4, 16] to [-1, 64]
+has t rows, and then refuses any b but 1.
 """
 
 from __future__ import annotations
@@ -77,7 +80,37 @@ def _normalize(node: Any, types: dict[str, int], onnx: Any, graph: Any) -> Seque
     ]
 
 
+def _reshape(node: Any, types: dict[str, int], onnx: Any, graph: Any) -> Sequence[Any]:
+    before, after = (_shape_of(name, graph) for name in (node.input[0], node.output[0]))
+    if before is None or after is None or None not in before:
+        return [node]
+    shape = next((each for each in graph.initializer if each.name == node.input[1]), None)
+    if shape is None:
+        merges = len(after) < len(before)
+    else:
+        # What is 0 stays as it is, and so does what is the same from the second dimension on.
+        merges = 0 not in onnx.numpy_helper.to_array(shape)
+    same = None not in after[1:] and after[1:] == before[len(before) - len(after) + 1 :]
+    if not merges or (same and len(after) <= len(before)):
+        return [node]
+    flat, all_of = f"{node.output[0]}/flat", f"{node.output[0]}/all"
+    graph.initializer.append(onnx.numpy_helper.from_array(np.array([-1], np.int64), all_of))
+    whole = onnx.helper.make_node("Reshape", [node.input[0], all_of], [flat], flat)
+    node.input[0] = flat
+    return [whole, node]
+
+
+def _shape_of(name: str, graph: Any) -> list[int | None] | None:
+    """The dimensions of a value, None for those that come with the call; None if not known."""
+    for each in (*graph.input, *graph.value_info, *graph.output):
+        if each.name == name and each.type.tensor_type.HasField("shape"):
+            dims = each.type.tensor_type.shape.dim
+            return [dim.dim_value if dim.HasField("dim_value") else None for dim in dims]
+    return None
+
+
 _REWRITES: dict[str, Rewrite] = {
+    "Reshape": _reshape,
     "Cast": rewrite_cast,
     "CastLike": rewrite_cast,
     "LpNormalization": _normalize,

@@ -23,6 +23,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
 from typing import Any
 
+from mxc.compiler.programs.torch_reshapes import split_reshapes
 from mxc.compiler.programs.torch_types import wide_type, widened_operations
 
 #: torch.nn.functional.ScalingType: a scale for the tensor, for each row, or for so many elements
@@ -330,6 +331,7 @@ def lowered(program: Any) -> Any:
         if str(node.target) == "aten._assert_tensor_metadata.default":
             found.graph.erase_node(node)
     _name_bytes(found.graph_module)
+    split_reshapes(found)
     # torch saves no results of its own named tuples, such as those of `torch.sort`.
     leaves = found.module_call_graph[0].signature
     leaves.out_spec = tree_structure((0,) * leaves.out_spec.num_leaves)

@@ -9,13 +9,8 @@ from functools import partial
 from iree.compiler import ir
 from iree.compiler.dialects import arith, tensor
 
-from mxc.compiler.programs.stablehlo.sizes import (
-    DimensionSizes,
-    Size,
-    has_no_sign,
-    index,
-    numbers_of,
-)
+from mxc.compiler.programs.reshape_groups import Size
+from mxc.compiler.programs.stablehlo.sizes import DimensionSizes, has_no_sign, index, numbers_of
 from mxc.dialects.generic import generic, loop_index
 
 #: Lists of numbers in the attribute of a gather, and the dimension of components.

@@ -7,7 +7,8 @@ import re
 from iree.compiler import ir
 from iree.compiler.dialects import arith
 
-from mxc.compiler.programs.stablehlo.sizes import DimensionSizes, Size, numbers_of
+from mxc.compiler.programs.reshape_groups import Size
+from mxc.compiler.programs.stablehlo.sizes import DimensionSizes, numbers_of
 from mxc.dialects.generic import generic
 
 _LISTS = re.compile(r"(lhs|rhs)_(batching|contracting)_dimensions = \[([\d, ]*)\]")

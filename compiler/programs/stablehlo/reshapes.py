@@ -8,7 +8,8 @@ from math import prod
 from iree.compiler import ir
 from iree.compiler.dialects import arith, cf, tensor
 
-from mxc.compiler.programs.stablehlo.sizes import ONE, DimensionSizes, Size, index
+from mxc.compiler.programs.reshape_groups import same_elements
+from mxc.compiler.programs.stablehlo.sizes import DimensionSizes, index
 from mxc.dialects.generic import generic
 from mxc.passes.rewriting.split_loops import reassociation
 
@@ -20,7 +21,7 @@ def reshaped(op: ir.Operation, sizes: DimensionSizes) -> ir.Value | None:
     if 0 in (kind.rank, ir.RankedTensorType(value.type).rank):
         return None
     after = [sizes.element(wanted, axis) for axis in range(kind.rank)]
-    groups = _groups(sizes.of(value), after)
+    groups = same_elements(sizes.of(value), after)
     merged = value
     if any(len(left) != 1 for left, _ in groups):
         # Groups of which both sides have several dimensions go through one of all their elements.
@@ -54,51 +55,6 @@ def _merged(kind: ir.RankedTensorType, groups: Sequence[Sequence[int]]) -> ir.Ty
     unknown = ir.ShapedType.get_dynamic_size()
     shape = [unknown if min(each, default=1) < 0 else prod(each) for each in sizes]
     return ir.RankedTensorType.get(shape, kind.element_type)
-
-
-def _groups(before: Sequence[Size], after: Sequence[Size]) -> list[tuple[list[int], list[int]]]:
-    """Dimensions of both sides that have as many elements, in as many groups as are known."""
-    found: list[tuple[list[int], list[int]]] = []
-    left: list[int] = []
-    right: list[int] = []
-    product = [ONE, ONE]
-    places = [0, 0]
-    lengths = len(before), len(after)
-    while places[0] < lengths[0] or places[1] < lengths[1]:
-        # The side that has fewer elements goes on; of equal ones, both begin a group.
-        takes_left = places[0] < lengths[0] and (
-            not left or places[1] == lengths[1] or (bool(right) and _is_less(*product))
-        )
-        if takes_left:
-            product[0] *= before[places[0]]
-            left.append(places[0])
-            places[0] += 1
-        else:
-            product[1] *= after[places[1]]
-            right.append(places[1])
-            places[1] += 1
-        ends = places[0] == lengths[0] and places[1] == lengths[1]
-        if left and right and product[0] == product[1] and not ends:
-            if _only_ones(before[places[0] :]) or _only_ones(after[places[1] :]):
-                continue
-            found.append((left, right))
-            left, right, product = [], [], [ONE, ONE]
-    found.append((left, right))
-    return found
-
-
-def _only_ones(sizes: Sequence[Size]) -> bool:
-    """Whether only dimensions of one element are left, which belong to the last group."""
-    return all(each == ONE for each in sizes)
-
-
-def _is_less(one: Size, other: Size) -> bool:
-    """Whether a product lacks something that the other one has."""
-    missing = list(other.names)
-    for name in one.names:
-        if name in missing:
-            missing.remove(name)
-    return bool(missing) or (len(one.names) == len(other.names) and one.factor < other.factor)
 
 
 def broadcast(op: ir.Operation, sizes: DimensionSizes) -> ir.Value:

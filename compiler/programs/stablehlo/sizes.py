@@ -13,13 +13,13 @@ the same product of the same sizes of arguments.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from iree.compiler import ir
 from iree.compiler.dialects import arith, tensor
 
+from mxc.compiler.programs.reshape_groups import Size
 from mxc.dialects.sizes import constant
 
 #: Operations on integers -> the same on scalars of the host program.
@@ -43,23 +43,6 @@ _ELEMENTWISE_NAMES = """
 """
 #: Operations whose result has the sizes of each operand that has dimensions.
 _ELEMENTWISE = frozenset(_ELEMENTWISE_NAMES.split())
-
-
-@dataclass(frozen=True)
-class Size:
-    """A known factor times others, each named by the value that it comes from."""
-
-    factor: int = 1
-    names: tuple[Hashable, ...] = ()
-
-    def __mul__(self, other: Size) -> Size:
-        """The product, with names in an order of their own."""
-        names = sorted((*self.names, *other.names), key=hash)
-        return Size(self.factor * other.factor, tuple(names))
-
-
-#: The size of a dimension of one element.
-ONE = Size()
 
 
 class DimensionSizes:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from iree.compiler import ir
 from iree.compiler.dialects import arith, linalg, tensor
 
-from mxc.compiler.programs.stablehlo.sizes import ONE, DimensionSizes, Size, has_no_sign, index
+from mxc.compiler.programs.reshape_groups import ONE, Size
+from mxc.compiler.programs.stablehlo.sizes import DimensionSizes, has_no_sign, index
 from mxc.dialects.generic import element_of, empty, generic
 from mxc.dialects.linalg_ext import scan
 

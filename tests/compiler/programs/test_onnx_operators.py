@@ -203,6 +203,42 @@ def test_bytes_have_no_sign(name: str, tmp_path: Path) -> None:
         np.testing.assert_array_equal(found.view(each.dtype), each)
 
 
+#: Dimensions of a tensor, the shape that it gets, and its sizes in a call. IREE's importer takes b
+#: for 1 in the first four.
+RESHAPES: tuple[tuple[tuple[str | int, ...], tuple[int, ...], tuple[int, ...]], ...] = (
+    (("t", "b", 4, 16), (-1, 64), (7, 2, 4, 16)),
+    (("t", 2, "b", 16), (-1, 32), (7, 2, 4, 16)),
+    (("t", "b", 64), (1, -1, 64), (2, 7, 64)),
+    (("t", "b", 64), (-1, 1, 64), (2, 7, 64)),
+    (("t", "b", 4, 16), (0, -1, 64), (7, 2, 4, 16)),
+    (("t", "b", 64), (-1, 64), (2, 7, 64)),
+    (("t", "b", 64), (0, 0, 4, 16), (2, 7, 64)),
+    (("t", "b", 4, 16), (-1, 2, 32), (7, 2, 4, 16)),
+)
+
+
+@pytest.mark.parametrize(("dimensions", "shape", "sizes"), RESHAPES)
+def test_reshapes_of_dynamic_sizes(
+    dimensions: tuple[Any, ...], shape: tuple[int, ...], sizes: tuple[int, ...], tmp_path: Path
+) -> None:
+    value = helper.make_tensor_value_info
+    wanted = onnx.numpy_helper.from_array(np.array(shape, np.int64), "shape")
+    graph = helper.make_graph(
+        [helper.make_node("Reshape", ["x", "shape"], ["y"])],
+        "g",
+        [value("x", TensorProto.FLOAT, dimensions)],
+        [value("y", TensorProto.FLOAT, None)],
+        [wanted],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    onnx.save(model, tmp_path / "reshape.onnx")
+    made = mxc.compile(tmp_path / "reshape.onnx", output=tmp_path / "out.mxc", listing=False)
+    x = np.arange(np.prod(sizes), dtype=np.float32).reshape(sizes)
+    (found,) = mxc.load(made.path).call("main", x)
+    (right,) = ReferenceEvaluator(model).run(None, {"x": x})
+    np.testing.assert_array_equal(found, right)
+
+
 def test_a_size_that_is_no_integer_is_refused(tmp_path: Path) -> None:
     file, *_ = given("node/test_resize_downsample_scales_linear_align_corners")
     model = onnx.load(file)

@@ -1,0 +1,78 @@
+"""Programs from torch with several sizes that come with the call: the numbers are torch's."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim, export
+
+import mxc
+from mxc.runtime.session import Model
+
+X = torch.randint(-4, 5, (2, 7, 64), generator=torch.Generator().manual_seed(0)).float()
+SIZES = {0: Dim("a", min=2, max=64), 1: Dim("m", min=2, max=64)}
+WEIGHT = torch.arange(64 * 64).reshape(4, 64, 16).remainder(7).float() - 3
+
+
+class Merged(nn.Module):
+    """The importer makes t rows of it."""
+
+    def forward(self, x: Any) -> Any:
+        b, t, d = x.shape
+        heads = x.view(b, t, 4, 16).transpose(1, 2)
+        return heads.permute(2, 0, 1, 3).contiguous().view(t * b, d)
+
+
+class Einsum(nn.Module):
+    """The importer makes a product of it that ends in an assertion."""
+
+    def forward(self, x: Any) -> Any:
+        return torch.einsum("btd,hdk->bhtk", x, WEIGHT)
+
+
+class Regrouped(nn.Module):
+    def forward(self, x: Any) -> Any:
+        return x.reshape(x.shape[1], x.shape[0], 64) + x.reshape(-1, 64).sum()
+
+
+class Split(nn.Module):
+    def forward(self, x: Any) -> Any:
+        return x.view(*x.shape[:2], 8, 8).sum(-1).reshape(x.shape[0], -1)
+
+
+def encoder() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.TransformerEncoderLayer(64, 4, 128, batch_first=True, dropout=0.0)
+
+
+CASES = {
+    "merged": Merged(),
+    "einsum": Einsum(),
+    "regrouped": Regrouped(),
+    "split": Split(),
+    "encoder": encoder(),
+}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    programs = {
+        name: export(module.eval(), (X,), dynamic_shapes=(SIZES,), strict=False)
+        for name, module in CASES.items()
+    }
+    folder: Path = tmp_path_factory.mktemp("programs")
+    return mxc.load(mxc.compile(programs, output=folder / "all.mxc", listing=False).path)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("rows", [7, 3])
+def test_numbers(name: str, rows: int, model: Model) -> None:
+    x = X[:, :rows]
+    with torch.no_grad():
+        wanted = CASES[name](x).numpy()
+    (found,) = model.call(name, np.ascontiguousarray(x.numpy()))
+    assert found.shape == wanted.shape
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=2e-6)
