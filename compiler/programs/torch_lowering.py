@@ -7,7 +7,7 @@
     sort.stable   a sort, which mxc-lower-sorts makes stable
     index_put     of one number under a mask: a choice
     gelu          by tanh: its formula. The importer's constants are off by 5e-5.
-    index         by numbers of 32 bits: by numbers of 64
+    index         by numbers of 32 bits: by numbers of 64; in several dynamic dimensions: in one
     _scaled_mm    of blocks, rows or a whole tensor: elements times scales, then a product
     scaled_dot_product_attention    a product, a softmax and a product, with the scale of the scores
 
@@ -60,11 +60,23 @@ def _decompositions(table: dict[Any, Any]) -> dict[Any, Any]:
 def _index(x: Any, indices: Sequence[Any]) -> Any:
     import torch
 
-    if not any(getattr(each, "dtype", None) == torch.int32 for each in indices):
+    places = [axis for axis, each in enumerate(indices) if each is not None]
+    given = [indices[axis] for axis in places]
+    if any(each.dtype == torch.int32 for each in given):
+        wide = [each if each is None or each.dtype != torch.int32 else each.to(torch.int64)
+                for each in indices]  # fmt: skip
+        return torch.ops.aten.index.Tensor(x, wide)
+    sizes = [size for each in (x, *given) for size in each.shape]
+    together = places == list(range(places[0], places[-1] + 1)) and len(places) > 1
+    whole = all(each.dtype == torch.int64 for each in given)
+    if not (together and whole) or all(isinstance(size, int) for size in sizes):
         return NotImplemented
-    wide = [each.to(torch.int64) if each is not None and each.dtype == torch.int32 else each
-            for each in indices]  # fmt: skip
-    return torch.ops.aten.index.Tensor(x, wide)
+    # One number for the place in all of these dimensions.
+    flat: Any = 0
+    for axis, each in zip(places, torch.broadcast_tensors(*given), strict=True):
+        flat = flat * x.shape[axis] + torch.where(each < 0, each + x.shape[axis], each)
+    first = [None] * places[0]
+    return torch.ops.aten.index.Tensor(x.flatten(places[0], places[-1]), [*first, flat])
 
 
 def _roll(x: Any, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:

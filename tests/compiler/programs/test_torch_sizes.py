@@ -43,6 +43,17 @@ class Split(nn.Module):
         return x.view(*x.shape[:2], 8, 8).sum(-1).reshape(x.shape[0], -1)
 
 
+class Chosen(nn.Module):
+    """A row of each batch, as classifiers of sequences choose the last token; -1 is the last."""
+
+    def forward(self, x: Any) -> Any:
+        ids = x[:, :, 0].argmax(1)
+        both = torch.stack([ids, torch.full_like(ids, -1)], 1)
+        return (
+            x[torch.arange(x.shape[0])[:, None], both] + x[torch.arange(x.shape[0]), ids][:, None]
+        )
+
+
 def encoder() -> nn.Module:
     torch.manual_seed(0)
     return nn.TransformerEncoderLayer(64, 4, 128, batch_first=True, dropout=0.0)
@@ -53,6 +64,7 @@ CASES = {
     "einsum": Einsum(),
     "regrouped": Regrouped(),
     "split": Split(),
+    "chosen": Chosen(),
     "encoder": encoder(),
 }
 
