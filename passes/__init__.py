@@ -37,6 +37,7 @@ from mxc.passes.set_cpu_schedule import SetCpuSchedule
 from mxc.passes.set_gpu_schedule import SetGpuSchedule
 from mxc.passes.set_product_schedule import SetProductSchedule
 from mxc.passes.set_row_schedule import SetRowSchedule
+from mxc.passes.slice_windows import SliceWindows
 from mxc.passes.spec import parse, register
 from mxc.passes.split_kernels import SplitKernels
 from mxc.passes.unit_scales import UnitScales
@@ -84,6 +85,7 @@ PASSES: tuple[type[Pass], ...] = (
     SetGpuSchedule,
     SetProductSchedule,
     SetRowSchedule,
+    SliceWindows,
     SplitKernels,
     UnitScales,
     UnpackBeforeGather,

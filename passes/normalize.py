@@ -17,12 +17,14 @@ from mxc.passes.merge_loops import MergeLoops
 from mxc.passes.raise_attention import RaiseAttention
 from mxc.passes.raise_dequantize import RaiseDequantize
 from mxc.passes.round_constants import RoundConstants
+from mxc.passes.slice_windows import SliceWindows
 from mxc.passes.unit_scales import UnitScales
 from mxc.passes.unpack_before_gather import UnpackBeforeGather
 from mxc.passes.widen_sums import WidenSums
 
 NORMALIZE: tuple[Pass | str, ...] = (
     CheckOperations(),
+    SliceWindows(),
     RoundConstants(),
     # Arithmetic on whole tensors becomes generic operations, which later passes read.
     "convert-elementwise-to-linalg",

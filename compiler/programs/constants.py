@@ -173,6 +173,11 @@ class ConstantParameters:
             for i in order
             if (size := ranges[i]) is not None and (i in moving or (size == 1 and i in read))
         ]
+        others = [each for each in indexing_maps(op) if each != affine]
+        elsewhere = {loop for each in others for loop in dims(each)}
+        if not read - {loop for loop, _ in loops} <= elsewhere:
+            # Windows alone have such a loop: without its own operand it would have no length.
+            return None
         shape = [size for _, size in loops]
         if prod(shape) != (array.size if count is None else count):
             return None

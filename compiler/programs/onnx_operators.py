@@ -2,10 +2,13 @@
 
     Cast(x, UINT8)                ->    Cast(Cast(x, INT32), UINT8)                 onnx_casts.py
     Div(x, y), bytes              ->    Cast(Div(Cast(x, INT32), Cast(y, INT32)), UINT8)
+    Einsum(x, y), of one sum      ->    Transpose(MatMul(Transpose(x), Transpose(y)))
+    InstanceNormalization(x, ..)  ->    (x - mean) / root of the variance, as ONNX defines it
     LpNormalization(x, axis)      ->    Div(x, norm), where no norm is 0
     Reshape(x, shape)             ->    Reshape(Reshape(x, [-1]), shape), of some dynamic sizes
 
-The importer takes bytes for signed numbers in these, and divides by a norm of 0. Of a reshape it
+The importer takes bytes for signed numbers in these, divides by a norm of 0, and counts dynamic
+elements of an instance wrong; its own products of an einsum have reshapes as below. Of a reshape it
 takes a dynamic dimension for that of the result that is in its place, as [t, b, 4, 16] to [-1, 64]
 has t rows, and then refuses any b but 1.
 """
@@ -80,6 +83,78 @@ def _normalize(node: Any, types: dict[str, int], onnx: Any, graph: Any) -> Seque
     ]
 
 
+def _normalize_instances(node: Any, types: dict[str, int], onnx: Any, graph: Any) -> Sequence[Any]:
+    shape = _shape_of(node.input[0], graph)
+    if shape is None:
+        return [node]
+    make, (x, scale, bias), (made,) = onnx.helper.make_node, node.input, node.output
+    epsilon = next((each.f for each in node.attribute if each.name == "epsilon"), 1e-5)
+    kind = onnx.helper.tensor_dtype_to_np_dtype(types[x])
+    values = {
+        "axes": np.arange(2, len(shape)),
+        "ones": np.arange(1, len(shape) - 1),
+        "epsilon": np.array(epsilon, kind),
+    }
+    for name, value in values.items():
+        graph.initializer.append(onnx.numpy_helper.from_array(value, f"{made}/{name}"))
+    nodes = []
+
+    def call(operator: str, *given: str, into: str) -> str:
+        nodes.append(make(operator, list(given), [f"{made}/{into}"], f"{made}/{into}"))
+        return f"{made}/{into}"
+
+    mean = call("ReduceMean", x, f"{made}/axes", into="mean")
+    rest = call("Sub", x, mean, into="rest")
+    variance = call("ReduceMean", call("Mul", rest, rest, into="squares"), f"{made}/axes",
+                    into="variance")  # fmt: skip
+    root = call("Sqrt", call("Add", variance, f"{made}/epsilon", into="safe"), into="root")
+    factor, shift = (
+        call("Unsqueeze", each, f"{made}/ones", into=name)
+        for each, name in ((scale, "scale"), (bias, "bias"))
+    )
+    scaled = call("Mul", call("Div", rest, root, into="unit"), factor, into="scaled")
+    return [*nodes, make("Add", [scaled, shift], [made], node.name)]
+
+
+def _einsum(node: Any, types: dict[str, int], onnx: Any, graph: Any) -> Sequence[Any]:
+    (equation,) = (each.s.decode().replace(" ", "") for each in node.attribute)
+    sides, _, out = equation.partition("->")
+    if not out or sides.count(",") != 1 or not out.isalpha():
+        return [node]
+    lhs, rhs = sides.split(",")
+    names = list(node.input)
+    shared = [letter for letter in out if letter in lhs and letter in rhs]
+    if len(rhs) - len(shared) != 2:
+        # What has one dimension of its own beside the sum is the second factor.
+        lhs, rhs, names = rhs, lhs, names[::-1]
+    summed = [letter for letter in lhs if letter in rhs and letter not in out]
+    rows = [letter for letter in lhs if letter not in (*shared, *summed)]
+    columns = [letter for letter in rhs if letter not in (*shared, *summed)]
+    letters = [*shared, *rows, *columns]
+    simple = all(len(set(each)) == len(each) for each in (lhs, rhs, out))
+    known = sorted(letters) == sorted(out) and len(summed) == len(columns) == 1
+    if not (simple and known and (len(rows) == 1 or (rows and not shared))):
+        return [node]
+    nodes = []
+
+    def ordered(name: str, before: str, after: Sequence[str], into: str) -> str:
+        if list(before) == list(after):
+            return name
+        perm = [before.index(letter) for letter in after]
+        nodes.append(onnx.helper.make_node("Transpose", [name], [into], into, perm=perm))
+        return into
+
+    (made,) = node.output
+    left = ordered(names[0], lhs, [*shared, *rows, *summed], f"{made}/lhs")
+    right = ordered(names[1], rhs, [*shared, *summed, *columns], f"{made}/rhs")
+    same = letters == list(out)
+    product = made if same else f"{made}/product"
+    nodes.append(onnx.helper.make_node("MatMul", [left, right], [product], node.name or product))
+    if not same:
+        ordered(product, "".join(letters), list(out), made)
+    return nodes
+
+
 def _reshape(node: Any, types: dict[str, int], onnx: Any, graph: Any) -> Sequence[Any]:
     before, after = (_shape_of(name, graph) for name in (node.input[0], node.output[0]))
     if before is None or after is None or None not in before:
@@ -110,6 +185,8 @@ def _shape_of(name: str, graph: Any) -> list[int | None] | None:
 
 
 _REWRITES: dict[str, Rewrite] = {
+    "Einsum": _einsum,
+    "InstanceNormalization": _normalize_instances,
     "Reshape": _reshape,
     "Cast": rewrite_cast,
     "CastLike": rewrite_cast,

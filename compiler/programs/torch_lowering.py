@@ -11,7 +11,8 @@
     _scaled_mm    of blocks, rows or a whole tensor: elements times scales, then a product
     scaled_dot_product_attention    a product, a softmax and a product, with the scale of the scores
 
-Others are computed in wider types (torch_types.py). What depends on torch is imported where it is
+Others are computed in wider types (torch_types.py), or taken apart where sizes come with the call
+(torch_dynamic.py). What depends on torch is imported where it is
 used: only a program from torch needs it.
 """
 
@@ -23,6 +24,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
 from typing import Any
 
+from mxc.compiler.programs.torch_dynamic import dynamic_operations
 from mxc.compiler.programs.torch_reshapes import split_reshapes
 from mxc.compiler.programs.torch_types import wide_type, widened_operations
 
@@ -40,6 +42,7 @@ def _decompositions(table: dict[Any, Any]) -> dict[Any, Any]:
 
     aten = torch.ops.aten
     table.update(dict(widened_operations()))
+    table.update(dynamic_operations())
     table[aten.clamp_min.Tensor] = aten.maximum
     table[aten.clamp_max.Tensor] = aten.minimum
     table[aten.full.default] = _full

@@ -14,12 +14,14 @@ from mxc.compiler.programs.stablehlo.top_k import sort_for_top_k
 from mxc.dialects.dispatches import walk
 from mxc.errors import CompileError, PassError
 from mxc.passes.base import run
+from mxc.passes.slice_windows import SliceWindows
 
 #: IREE's lowering; afterwards each function that a caller may call is whole.
 _LOWER = (
     "iree-stablehlo-input-transformation-pipeline",
     "inline",
     "symbol-dce",
+    SliceWindows(),
     # A batch of one in one operand alone would be a loop that is summed.
     "linalg-fold-unit-extent-dims",
     "canonicalize",

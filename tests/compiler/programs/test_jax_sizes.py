@@ -84,6 +84,11 @@ CASES = {
     "convolution": on_x(
         lambda x: lax.conv_general_dilated(x.transpose(0, 2, 1), FILTER, (1,), "SAME"), "a, 7, 64"
     ),
+    "convolution_one_wide": Case(
+        lambda x: lax.conv(x, FILTER[:, :4, None] * jnp.ones((1, 1, 3, 1)), (2, 2), "VALID"),
+        (whole(2, 4, 7, 4),),
+        ("a, 4, 7, 4",),
+    ),
     "attention": on_x(attention),
     "attention_of_jax": on_x(
         lambda x: jax.nn.dot_product_attention(

@@ -203,6 +203,65 @@ def test_bytes_have_no_sign(name: str, tmp_path: Path) -> None:
         np.testing.assert_array_equal(found.view(each.dtype), each)
 
 
+#: Equations of products of two tensors, and the sizes of their letters.
+EQUATIONS = ("bmk,kn->bmn", "bmk,bnk->bmn", "bhmk,bhnk->bhmn", "bkm,bkn->bnm", "kn,abk->nab")
+LETTERS = {"a": 3, "b": 2, "h": 4, "m": 7, "n": 5, "k": 16}
+
+
+@pytest.mark.parametrize("equation", EQUATIONS)
+def test_products_of_dynamic_sizes(equation: str, tmp_path: Path) -> None:
+    value, sides = helper.make_tensor_value_info, equation.split("->")[0].split(",")
+    inputs = [
+        value(f"x{at}", TensorProto.FLOAT, [LETTERS[c] if c == "k" else c for c in side])
+        for at, side in enumerate(sides)
+    ]
+    node = helper.make_node("Einsum", ["x0", "x1"], ["y"], equation=equation)
+    graph = helper.make_graph([node], "g", inputs, [value("y", TensorProto.FLOAT, None)])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    onnx.save(model, tmp_path / "einsum.onnx")
+    made = mxc.compile(tmp_path / "einsum.onnx", output=tmp_path / "out.mxc", listing=False)
+    random = np.random.default_rng(0)
+    operands = [
+        random.integers(-4, 5, [LETTERS[c] for c in side]).astype(np.float32) for side in sides
+    ]
+    (found,) = mxc.load(made.path).call("main", *operands)
+    np.testing.assert_array_equal(found, np.einsum(equation, *operands))
+
+
+IMAGES = np.random.default_rng(0).integers(-4, 5, (2, 4, 6, 4)).astype(np.float32)
+FILTERS = np.random.default_rng(1).integers(-2, 3, (4, 2, 3, 3)).astype(np.float32)
+CHANNELS = np.arange(1, 5).astype(np.float32)
+#: Operators on images, and the inputs that they have beside them. Of windows that move by two, the
+#: result is one element wide: IREE reads others where the batch is dynamic, and refuses the program
+#: where it is not. Of an instance it counts dynamic elements wrong.
+ON_IMAGES: dict[str, tuple[dict[str, Any], dict[str, np.ndarray]]] = {
+    "Conv": ({"strides": [2, 2], "group": 2}, {"w": FILTERS}),
+    "MaxPool": ({"strides": [2, 2], "kernel_shape": [3, 3]}, {}),
+    "AveragePool": ({"strides": [2, 2], "kernel_shape": [3, 3]}, {}),
+    "InstanceNormalization": ({}, {"scale": CHANNELS, "bias": CHANNELS}),
+}
+
+
+@pytest.mark.parametrize("dimensions", [(2, 4, 6, 4), ("n", 4, 6, 4), ("n", 4, "h", "w")])
+@pytest.mark.parametrize("name", ON_IMAGES)
+def test_images(name: str, dimensions: tuple[Any, ...], tmp_path: Path) -> None:
+    attributes, beside = ON_IMAGES[name]
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node(name, ["x", *beside], ["y"], **attributes)],
+        "g",
+        [value("x", TensorProto.FLOAT, dimensions)],
+        [value("y", TensorProto.FLOAT, None)],
+        [onnx.numpy_helper.from_array(each, key) for key, each in beside.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    onnx.save(model, tmp_path / "images.onnx")
+    made = mxc.compile(tmp_path / "images.onnx", output=tmp_path / "out.mxc", listing=False)
+    (found,) = mxc.load(made.path).call("main", IMAGES)
+    (right,) = ReferenceEvaluator(model).run(None, {"x": IMAGES})
+    np.testing.assert_allclose(found, np.asarray(right), rtol=1e-5, atol=1e-5)
+
+
 #: Dimensions of a tensor, the shape that it gets, and its sizes in a call. IREE's importer takes b
 #: for 1 in the first four.
 RESHAPES: tuple[tuple[tuple[str | int, ...], tuple[int, ...], tuple[int, ...]], ...] = (
