@@ -1,4 +1,4 @@
-"""Operations of torch that IREE's importer lowers for known sizes alone."""
+"""Operations of torch that IREE's importer does not lower, or for known sizes alone."""
 
 from __future__ import annotations
 
@@ -23,11 +23,9 @@ def dynamic_operations() -> dict[Any, Any]:
 def _batch_norm(
     x: Any, weight: Any, bias: Any, mean: Any, variance: Any, momentum: float, epsilon: float
 ) -> Any:
-    """By known statistics; bf16 and f16 as f32. Images of known sizes are left to the importer."""
+    """By known statistics; bf16 and f16 as f32."""
     import torch
 
-    if all(isinstance(size, int) for size in x.shape):
-        return NotImplemented
     shape = [-1] + [1] * (x.dim() - 2)
     kind = torch.float32 if x.dtype in (torch.bfloat16, torch.float16) else x.dtype
     mean, variance = (each.to(kind).reshape(shape) for each in (mean, variance))

@@ -11,8 +11,8 @@
     _scaled_mm    of blocks, rows or a whole tensor: elements times scales, then a product
     scaled_dot_product_attention    a product, a softmax and a product, with the scale of the scores
 
-Others are computed in wider types (torch_types.py), or taken apart where sizes come with the call
-(torch_dynamic.py). What depends on torch is imported where it is
+Others are computed in wider types (torch_types.py), or taken apart, mostly for sizes that come with
+the call (torch_dynamic.py). What depends on torch is imported where it is
 used: only a program from torch needs it.
 """
 

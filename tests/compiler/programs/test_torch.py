@@ -272,11 +272,6 @@ def test_what_the_importer_does_not_know_is_refused(
     assert "\n" not in str(caught.value)
 
 
-def wide_image(x: torch.Tensor) -> torch.Tensor:
-    scaled = torch.nn.functional.interpolate(x[None, None], scale_factor=2, mode="bilinear")
-    return scaled[0, 0]
-
-
 @pytest.mark.parametrize(
     ("function", "x", "said"),
     [
@@ -286,7 +281,6 @@ def wide_image(x: torch.Tensor) -> torch.Tensor:
             torch.zeros(4, dtype=torch.int64),
             r"aten\.fmod\.Scalar has no lowering",
         ),
-        (wide_image, torch.zeros(4, 4), r"aten\.upsample_bilinear2d\.vec has no lowering"),
         (torch.linalg.inv, torch.eye(4), r"aten\._linalg_check_errors\.default has no lowering"),
         (
             lambda x: torch.fake_quantize_per_tensor_affine(x, 0.1, 0, -128, 127),

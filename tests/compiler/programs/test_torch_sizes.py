@@ -107,3 +107,12 @@ def test_numbers(name: str, rows: int, model: Model) -> None:
     (found,) = model.call(name, np.ascontiguousarray(x.numpy()))
     assert found.shape == wanted.shape
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=2e-6)
+
+
+def test_images_of_known_sizes(tmp_path: Path) -> None:
+    module = OnImages().eval()
+    made = mxc.compile(export(module, (X,)), output=tmp_path / "out.mxc", listing=False)
+    with torch.no_grad():
+        wanted = module(X).numpy()
+    (found,) = mxc.load(made.path).call("main", X.numpy())
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=2e-6)
