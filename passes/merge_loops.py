@@ -26,20 +26,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from iree.compiler import ir
-from iree.compiler.dialects import linalg, tensor
 
 from mxc.dialects.dequantize import iterators
-from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.indexing import dims, indexing_maps, loop_ranges
 from mxc.passes.base import Pass
+from mxc.passes.rewriting.merged_loops import with_loops
 from mxc.passes.rewriting.rebuild import (
-    discardable,
     reads_index,
-    replace,
     sums_of_elements,
     sweep,
 )
-from mxc.passes.rewriting.split_loops import is_plain, reassociation, reshape
+from mxc.passes.rewriting.split_loops import is_plain
 
 
 @dataclass(frozen=True)
@@ -55,7 +52,7 @@ class MergeLoops(Pass):
             if op.name == "linalg.generic" and plain and not reads_index(op):
                 groups = _groups(op)
                 if any(len(group) > 1 for group in groups):
-                    _merge(op, groups)
+                    with_loops(op, groups)
         sweep(module)
 
 
@@ -91,46 +88,3 @@ def _follows(loop: int, before: int, reads: Sequence[Sequence[int | None]]) -> b
         if loop in places and places.index(loop) != places.index(before) + 1:
             return False
     return True
-
-
-def _merge(op: ir.Operation, groups: Sequence[Sequence[int]]) -> None:
-    kinds, maps, ranges = iterators(op), indexing_maps(op), loop_ranges(op)
-    number = {group[0]: i for i, group in enumerate(groups)}
-    inner = {loop for group in groups for loop in group[1:]}
-    with ir.InsertionPoint(op), op.location:
-        values, affine, digits = [], [], []
-        for value, old in zip(op.operands, maps, strict=True):
-            kept = [loop for loop in dims(old) if loop is not None and loop not in inner]
-            digits.append([list(groups[number[loop]]) for loop in kept])
-            values.append(_collapsed(value, digits[-1]))
-            reads = [ir.AffineDimExpr.get(number[loop]) for loop in kept]
-            affine.append(ir.AffineMap.get(len(groups), 0, reads))
-        new = linalg.GenericOp(
-            [values[-1].type],
-            values[:-1],
-            values[-1:],
-            ir.ArrayAttr.get([ir.AffineMapAttr.get(each) for each in affine]),
-            ir.ArrayAttr.get([kinds[group[0]] for group in groups]),
-        )
-        op.regions[0].blocks[0].append_to(new.regions[0])
-        result = reshape(new.results[0], digits[-1], ranges)
-    for name in discardable(op):
-        new.attributes[name] = op.attributes[name]
-    replace(op, result)
-
-
-def _collapsed(value: ir.Value, digits: list[list[int]]) -> ir.Value:
-    """`value` with one dimension per group of loops."""
-    if all(len(group) == 1 for group in digits):
-        return value
-    shape, sizes = [], iter(shape_of(value))
-    for group in digits:
-        size = 1
-        for _ in group:
-            size *= next(sizes)
-        shape.append(size)
-    kind = ir.RankedTensorType.get(
-        [ir.ShapedType.get_dynamic_size() if size < 0 else size for size in shape],
-        element_of(value),
-    )
-    return tensor.CollapseShapeOp(kind, value, reassociation(digits)).result

@@ -256,7 +256,8 @@ def _without_ones(value: ir.Value, digits: list[list[int]]) -> ir.Value:
         if group:
             groups.append(waiting)
             waiting = []
-    groups[-1] += waiting
+    if groups:
+        groups[-1] += waiting
     source = ir.RankedTensorType(value.type)
     shape = [source.shape[axis] for axis, group in enumerate(digits) if group]
     kind = ir.RankedTensorType.get(shape, source.element_type)

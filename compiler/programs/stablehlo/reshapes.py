@@ -11,7 +11,7 @@ from iree.compiler.dialects import arith, cf, tensor
 from mxc.compiler.programs.reshape_groups import same_elements
 from mxc.compiler.programs.stablehlo.sizes import DimensionSizes, index
 from mxc.dialects.generic import generic
-from mxc.passes.rewriting.split_loops import reassociation
+from mxc.passes.rewriting.split_loops import reassociation, reshape
 
 
 def reshaped(op: ir.Operation, sizes: DimensionSizes) -> ir.Value | None:
@@ -82,8 +82,9 @@ def broadcast(op: ir.Operation, sizes: DimensionSizes) -> ir.Value:
         for axis, letter in enumerate(letters)
     }
     read = " ".join(letters[places[axis]] for axis in kept)
+    whole = reshape(value, [[axis] if axis in kept else [] for axis in range(source.rank)], [])
     found = generic(
-        [(_without_ones(value, kept), read)],
+        [(whole, read)],
         " ".join(letters),
         kind.element_type,
         lambda each: each,
@@ -91,16 +92,3 @@ def broadcast(op: ir.Operation, sizes: DimensionSizes) -> ir.Value:
     )
     sizes.record(found, after)
     return found
-
-
-def _without_ones(value: ir.Value, kept: Sequence[int]) -> ir.Value:
-    """The dimensions `kept` of a tensor; each other one has one element."""
-    kind = ir.RankedTensorType(value.type)
-    if len(kept) == kind.rank:
-        return value
-    groups: list[list[int]] = [[] for _ in kept]
-    for axis in range(kind.rank) if kept else ():
-        groups[max(sum(each <= axis for each in kept) - 1, 0)].append(axis)
-    shape = [kind.shape[axis] for axis in kept]
-    result = ir.RankedTensorType.get(shape, kind.element_type)
-    return tensor.CollapseShapeOp(result, value, reassociation(groups)).result

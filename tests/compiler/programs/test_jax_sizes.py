@@ -112,6 +112,7 @@ CASES = {
     "softmax": on_x(lambda x: jax.nn.softmax(x, -1)),
     "norm": on_x(lambda x: (x - x.mean(-1, keepdims=True)) / (x.var(-1, keepdims=True) + 1)),
     "pairs": on_x(lambda x: x[:, None] * x[:, :, None]),
+    "ones_repeated": on_x(lambda x: jnp.broadcast_to(X[:1, :1, :1], x.shape) + 1),
     "repeated": on_x(lambda x: jnp.repeat(x, 2, axis=1)),
     "positions": on_x(lambda x: x * jnp.arange(x.shape[1], dtype=jnp.float32)[None, :, None]),
     "truth_values": on_x(lambda x: (x > 0)[:, None] & (x < 3)[:, :, None]),
