@@ -22,7 +22,6 @@ from mxc.dialects import named_operations
 from mxc.dialects.generic import constant, generic, loop_index, shape_of
 from mxc.dialects.named_operations import PRODUCT, NamedCall
 from mxc.dialects.pages import to_f32
-from mxc.dialects.sizes import size_of, value_of
 
 #: The operation's name.
 DENSE_ATTENTION = "dense_attention"
@@ -31,8 +30,9 @@ DENSE_ATTENTION = "dense_attention"
 LOWEST = float(np.finfo(np.float32).min)
 SMALLEST = float(np.finfo(np.float32).tiny)
 
-#: A masked score of at most this much has the weight zero beside any other score.
-LOW = -1.0e30
+#: A masked score of at most this much has the weight zero beside any other score. Programs mask by
+#: -1e9, also as a bf16, by the lowest number of a type, or by -inf.
+LOW = -0.9e9
 
 _QUERIES, _SCORES, _ROWS, _RESULT = "b t h g d", "b t h g s", "b t h g", "b t h g m"
 
@@ -47,7 +47,8 @@ class DenseAttentionCall:
     keys: ir.Value
     values: ir.Value
     mask: ir.Value | None
-    replaces: bool
+    sharing: int
+    replaces: float | None
     causal: bool
     scale: float
 
@@ -58,26 +59,29 @@ def dense_attention(
     values: ir.Value,
     mask: ir.Value | None = None,
     *,
-    replaces: bool = False,
+    sharing: int = 1,
+    replaces: float | None = None,
     causal: bool,
     scale: float,
 ) -> ir.Value:
     """softmax(scale * q k + mask) v: f32 [B, T, V, G, M].
 
     queries f32 [B, T, V, G, D]; keys [B, S, V, D] and values [B, S, V, M], floats. `mask` f32
-    [B', V * G, T, S] is added to scores: B / B' sequences after each other share one, and heads or
-    queries where these sizes are 1. `replaces`: a mask of at most LOW is the score itself, also in
-    place of NaN. `causal`: query t attends to the keys 0 .. t.
+    [B / `sharing`, V * G, T, S] is added to scores: as many sequences after each other share one,
+    and all sequences, heads or queries where its size is 1. `replaces`: a mask of at most this is
+    the score itself, also in place of NaN. `causal`: query t attends to the keys 0 .. t.
     """
     sizes = [*shape_of(queries)[:-1], shape_of(values)[-1]]
     options: dict[str, ir.Attribute] = {"scale": ir.FloatAttr.get_f32(scale)}
     if causal:
         options["causal"] = ir.UnitAttr.get()
-    if replaces:
-        options["replaces"] = ir.UnitAttr.get()
+    if replaces is not None:
+        options["replaces"] = ir.FloatAttr.get_f32(replaces)
+    if sharing != 1:
+        options["sharing"] = ir.IntegerAttr.get(ir.IndexType.get(), sharing)
 
     def reference(*given: ir.Value) -> list[ir.Value]:
-        return [_reference(given, replaces, causal, scale)]
+        return [_reference(given, sharing, replaces, causal, scale)]
 
     (result,) = named_operations.call(
         DENSE_ATTENTION,
@@ -90,12 +94,12 @@ def dense_attention(
     return result
 
 
-def with_mask(score: ir.Value, mask: ir.Value, *, replaces: bool) -> ir.Value:
+def with_mask(score: ir.Value, mask: ir.Value, *, replaces: float | None) -> ir.Value:
     """Scores, f32 or vectors, after the mask; see `dense_attention`."""
     found = score + mask
-    if not replaces:
+    if replaces is None:
         return found
-    low = arith.cmpf(arith.CmpFPredicate.OLE, mask, constant(LOW, mask.type))
+    low = arith.cmpf(arith.CmpFPredicate.OLE, mask, constant(replaces, mask.type))
     return arith.select(low, mask, found)
 
 
@@ -113,13 +117,20 @@ def _read(found: NamedCall) -> DenseAttentionCall:
         keys=keys,
         values=values,
         mask=mask[0] if mask else None,
-        replaces="replaces" in found.options,
+        sharing=found.options["sharing"].value if "sharing" in found.options else 1,
+        replaces=found.options["replaces"].value if "replaces" in found.options else None,
         causal="causal" in found.options,
         scale=found.options["scale"].value,
     )
 
 
-def _reference(given: tuple[ir.Value, ...], replaces: bool, causal: bool, scale: float) -> ir.Value:
+def _reference(
+    given: tuple[ir.Value, ...],
+    sharing: int,
+    replaces: float | None,
+    causal: bool,
+    scale: float,
+) -> ir.Value:
     queries, keys, values, *masks = given
     f32, index = ir.F32Type.get(), ir.IndexType.get()
 
@@ -133,8 +144,7 @@ def _reference(given: tuple[ir.Value, ...], replaces: bool, causal: bool, scale:
         sequence, query, head, member, key = (loop_index(_SCORES, letter) for letter in "bthgs")
         found = product * scale
         for mask in masks:
-            shared = value_of(size_of(queries, 0)) // value_of(size_of(mask, 0))
-            at = [sequence // shared, head * shape_of(queries)[3] + member, query, key]
+            at = [sequence // sharing, head * shape_of(queries)[3] + member, query, key]
             zero = constant(0, index)
             at = [zero if n == 1 else each for n, each in zip(shape_of(mask), at, strict=True)]
             found = with_mask(found, tensor.extract(mask, at), replaces=replaces)

@@ -124,7 +124,11 @@ def _through_collapse(
         inner: Indices = []
         for axis in reversed(group[1:]):
             if shape[axis] < 0:
-                return None
+                if any(shape[each] != 1 for each in group if each < axis):
+                    return None
+                inner.insert(0, index)
+                index = ir.AffineConstantExpr.get(0)
+                continue
             inner.insert(0, remainder(index, shape[axis], ranges))
             index = quotient(index, shape[axis], ranges)
         indices += [index, *inner]
@@ -138,7 +142,10 @@ def _through_expand(op: ir.Operation, at: Indices) -> tuple[ir.Value, Indices] |
         index = at[group[0]]
         for axis in group[1:]:
             if shape[axis] < 0:
-                return None
+                if any(shape[each] != 1 for each in group if each < axis):
+                    return None
+                index = at[axis]
+                continue
             index = plus(times(index, shape[axis]), at[axis])
         indices.append(index)
     return op.operands[0], indices

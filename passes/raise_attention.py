@@ -21,39 +21,33 @@ Rows whose scores are all -inf have the result zero afterwards. Roundings of sco
 bf16 or f16 are left out. Where a program says otherwise, a note says so.
 
 Leaves alone: a softmax in another form, or with a sum or a maximum that starts from another number,
-which gets the reason; a dynamic number of sequences or heads; queries with several loops, as those
-of heads in a loop of their own.
+which gets the reason; a dynamic number of heads; queries with more loops than tokens and heads.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from math import inf
 
 from iree.compiler import ir
 
 from mxc.dialects import named_operations
-from mxc.dialects.dense_attention import dense_attention
+from mxc.dialects.dense_attention import LOW, dense_attention
 from mxc.dialects.generic import element_of, generic
 from mxc.dialects.kernel_calls import write_reason
 from mxc.dialects.pages import to_f32
 from mxc.dialects.reasons import Reason
-from mxc.dialects.sizes import size_of
+from mxc.dialects.sizes import quotient, size_of
 from mxc.passes.base import Pass, add_note
 from mxc.passes.rewriting.attention_forms import (
     AttentionForm,
-    D,
-    G,
-    M,
     Masked,
-    N,
-    S,
     SoftmaxProduct,
-    T,
-    V,
     attention_form,
     softmax_product,
 )
+from mxc.passes.rewriting.attention_loops import D, G, M, N, S, T, V
 from mxc.passes.rewriting.attention_masks import mask_tensor, without_causal
 from mxc.passes.rewriting.digits import arranged, digits_of, number_of
 from mxc.passes.rewriting.rebuild import linalg_operations, replace, sweep
@@ -64,8 +58,8 @@ _EMPTY = (
     "attention: a query whose keys are all masked by -inf gives zeros where the program gives NaN"
 )
 _LEFT_OUT = (
-    "attention: a score that is NaN counts for nothing where a mask adds at most -1e30 to it, for "
-    "other masks choose scores"
+    f"attention: a score that is NaN counts for nothing where a mask adds at most {LOW:g} to it, "
+    "for other masks choose scores"
 )
 
 
@@ -134,17 +128,31 @@ def _call(form: AttentionForm) -> _Raised | Reason:
             return Reason("an operand is copied in a way that is not followed")
         operands.append(operand)
     queries, keys, values = operands
-    sizes = {T: size_of(queries, 1), S: size_of(keys, 1)}
+    inside = math.prod(ranges[loop] or 1 for loop in sequences[1:])
+    sizes = {N: quotient(size_of(queries, 0), inside), T: size_of(queries, 1), S: size_of(keys, 1)}
     causal, masks = without_causal(form.masks, ranges)
-    added = mask_tensor(masks, ranges, sizes, (sequences, [*heads, G])) if masks else None
-    if isinstance(added, Reason):
-        return added
+    mask, sharing = None, 1
+    if masks:
+        made = mask_tensor(masks, ranges, sizes, (sequences, [*heads, G]))
+        if isinstance(made, Reason):
+            return made
+        mask, sharing = made
     f32 = ir.F32Type.get()
     if element_of(queries) != f32:
         queries = generic([(queries, "n t v g d")], "n t v g d", f32, to_f32)
-    chosen = [isinstance(mask, Masked) for mask in masks]
+    chosen = [mask.score for mask in masks if isinstance(mask, Masked)]
+    mixed = 0 < len(chosen) < len(masks)
+    if mixed and max(chosen) > LOW:
+        return Reason(f"a mask chooses the score {max(chosen):g}, and another one adds to scores")
     result = dense_attention(
-        queries, keys, values, added, replaces=any(chosen), causal=causal, scale=form.scale
+        queries,
+        keys,
+        values,
+        mask,
+        sharing=sharing,
+        replaces=(LOW if mixed else max(chosen)) if chosen else None,
+        causal=causal,
+        scale=form.scale,
     )
     order = [digits_of(index, ranges) or [] for index in form.result]
     at = [number_of(group, ranges) for group in (sequences, [T], heads, [G], [M])]
@@ -155,6 +163,6 @@ def _call(form: AttentionForm) -> _Raised | Reason:
     # Weights are NaN where all scores of a query are -inf.
     if not form.guarded and any(not isinstance(m, Masked) or m.score == -inf for m in masks):
         notes.append(_EMPTY)
-    if any(chosen) and not all(chosen):
+    if mixed:
         notes.append(_LEFT_OUT)
     return _Raised(whole, tuple(notes))

@@ -169,3 +169,86 @@ func.func @undivided(%q: tensor<8x5x64xf32>, %k: tensor<2x7x2x64xf32>, %v: tenso
   %y = linalg.batch_matmul ins(%weights, %v_flat : tensor<8x5x7xf32>, tensor<8x7x64xf32>) outs(%z_y : tensor<8x5x64xf32>) -> tensor<8x5x64xf32>
   return %y : tensor<8x5x64xf32>
 }
+
+// -----
+
+// The numbers of sequences and tokens come with the call. A mask that compares the numbers of queries
+// and keys is the causal one.
+// CHECK-LABEL: util.func private @mxc.dense_attention
+// CHECK-SAME: mxc.options = {causal, scale = 2.500000e-01 : f32}
+// CHECK-LABEL: func.func @dynamic
+// CHECK: util.call @mxc.dense_attention({{.*}}) : (tensor<?x?x4x1x16xf32>, tensor<?x?x4x16xf32>, tensor<?x?x4x16xf32>) -> tensor<?x?x4x1x16xf32>
+// CHECK-NOT: math.exp
+#cells = affine_map<(b, h, t, s) -> (b, h, t, s)>
+#rows = affine_map<(b, h, t, s) -> (b, h, t)>
+func.func @dynamic(%q: tensor<?x?x4x16xf32>, %k: tensor<?x?x4x16xf32>, %v: tensor<?x?x4x16xf32>) -> tensor<?x4x?x16xf32> {
+  %zero = arith.constant 0.0 : f32
+  %infinite = arith.constant 0xFF800000 : f32
+  %low = arith.constant -1.0e9 : f32
+  %scale = arith.constant 0.25 : f32
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %b = tensor.dim %q, %c0 : tensor<?x?x4x16xf32>
+  %t = tensor.dim %q, %c1 : tensor<?x?x4x16xf32>
+  %e_s = tensor.empty(%b, %t, %t) : tensor<?x4x?x?xf32>
+  %z_s = linalg.fill ins(%zero : f32) outs(%e_s : tensor<?x4x?x?xf32>) -> tensor<?x4x?x?xf32>
+  %products = linalg.generic {
+      indexing_maps = [affine_map<(b, h, t, s, d) -> (b, t, h, d)>, affine_map<(b, h, t, s, d) -> (b, s, h, d)>, affine_map<(b, h, t, s, d) -> (b, h, t, s)>],
+      iterator_types = ["parallel", "parallel", "parallel", "parallel", "reduction"]}
+      ins(%q, %k : tensor<?x?x4x16xf32>, tensor<?x?x4x16xf32>) outs(%z_s : tensor<?x4x?x?xf32>) {
+  ^bb0(%x: f32, %y: f32, %o: f32):
+    %p = arith.mulf %x, %y : f32
+    %r = arith.addf %o, %p : f32
+    linalg.yield %r : f32
+  } -> tensor<?x4x?x?xf32>
+  %scores = linalg.generic {indexing_maps = [#cells, #cells], iterator_types = ["parallel", "parallel", "parallel", "parallel"]}
+      ins(%products : tensor<?x4x?x?xf32>) outs(%e_s : tensor<?x4x?x?xf32>) {
+  ^bb0(%x: f32, %o: f32):
+    %query = linalg.index 2 : index
+    %key = linalg.index 3 : index
+    %seen = arith.cmpi sle, %key, %query : index
+    %y = arith.mulf %x, %scale : f32
+    %w = arith.select %seen, %y, %low : f32
+    linalg.yield %w : f32
+  } -> tensor<?x4x?x?xf32>
+  %e_r = tensor.empty(%b, %t) : tensor<?x4x?xf32>
+  %least = linalg.fill ins(%infinite : f32) outs(%e_r : tensor<?x4x?xf32>) -> tensor<?x4x?xf32>
+  %max = linalg.generic {indexing_maps = [#cells, #rows], iterator_types = ["parallel", "parallel", "parallel", "reduction"]}
+      ins(%scores : tensor<?x4x?x?xf32>) outs(%least : tensor<?x4x?xf32>) {
+  ^bb0(%x: f32, %o: f32):
+    %y = arith.maximumf %x, %o : f32
+    linalg.yield %y : f32
+  } -> tensor<?x4x?xf32>
+  %exp = linalg.generic {indexing_maps = [#cells, #rows, #cells], iterator_types = ["parallel", "parallel", "parallel", "parallel"]}
+      ins(%scores, %max : tensor<?x4x?x?xf32>, tensor<?x4x?xf32>) outs(%e_s : tensor<?x4x?x?xf32>) {
+  ^bb0(%x: f32, %m: f32, %o: f32):
+    %y = arith.subf %x, %m : f32
+    %w = math.exp %y : f32
+    linalg.yield %w : f32
+  } -> tensor<?x4x?x?xf32>
+  %z_r = linalg.fill ins(%zero : f32) outs(%e_r : tensor<?x4x?xf32>) -> tensor<?x4x?xf32>
+  %sum = linalg.generic {indexing_maps = [#cells, #rows], iterator_types = ["parallel", "parallel", "parallel", "reduction"]}
+      ins(%exp : tensor<?x4x?x?xf32>) outs(%z_r : tensor<?x4x?xf32>) {
+  ^bb0(%x: f32, %o: f32):
+    %y = arith.addf %x, %o : f32
+    linalg.yield %y : f32
+  } -> tensor<?x4x?xf32>
+  %weights = linalg.generic {indexing_maps = [#cells, #rows, #cells], iterator_types = ["parallel", "parallel", "parallel", "parallel"]}
+      ins(%exp, %sum : tensor<?x4x?x?xf32>, tensor<?x4x?xf32>) outs(%e_s : tensor<?x4x?x?xf32>) {
+  ^bb0(%x: f32, %m: f32, %o: f32):
+    %y = arith.divf %x, %m : f32
+    linalg.yield %y : f32
+  } -> tensor<?x4x?x?xf32>
+  %e_y = tensor.empty(%b, %t) : tensor<?x4x?x16xf32>
+  %z_y = linalg.fill ins(%zero : f32) outs(%e_y : tensor<?x4x?x16xf32>) -> tensor<?x4x?x16xf32>
+  %y = linalg.generic {
+      indexing_maps = [affine_map<(b, h, t, d, s) -> (b, h, t, s)>, affine_map<(b, h, t, d, s) -> (b, s, h, d)>, affine_map<(b, h, t, d, s) -> (b, h, t, d)>],
+      iterator_types = ["parallel", "parallel", "parallel", "parallel", "reduction"]}
+      ins(%weights, %v : tensor<?x4x?x?xf32>, tensor<?x?x4x16xf32>) outs(%z_y : tensor<?x4x?x16xf32>) {
+  ^bb0(%x: f32, %w: f32, %o: f32):
+    %p = arith.mulf %x, %w : f32
+    %r = arith.addf %o, %p : f32
+    linalg.yield %r : f32
+  } -> tensor<?x4x?x16xf32>
+  return %y : tensor<?x4x?x16xf32>
+}

@@ -47,10 +47,7 @@ def dense_sizes_of(call: DenseAttentionCall) -> dict[str, Any] | Reason:
     mask = None
     if call.mask is not None:
         masks, *lead, _ = shape_of(call.mask)
-        count = shape_of(call.queries)[0]
-        if masks != 1 and (min(masks, count) < 0 or count % masks):
-            return Reason("the number of sequences is dynamic, and so is that of masks")
-        mask = 0 if masks == 1 else count // masks, lead[0] != 1, lead[1] != 1
+        mask = 0 if masks == 1 else call.sharing, lead[0] != 1, lead[1] != 1
     return {
         "heads": heads,
         "group": group,

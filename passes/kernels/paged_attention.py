@@ -84,7 +84,7 @@ class PagedAttention(Sized, ABC):
     dense: bool = False
     causal: bool = True
     mask: tuple[int, bool, bool] | None = None
-    replaces: bool = False
+    replaces: float | None = None
     tokens: Size = None
     runs: Size = None
     pages: Size = None

@@ -6,13 +6,8 @@
     result   = weights . values                          a contraction over S
 
 The scores are followed from the second contraction upwards, as trees (dialects/scalar_trees.py)
-over the loops
-
-    n v g     sequence, key/value head, query head of it
-    t s       query, key
-    d m       element of a key, of a value
-
-so that copies, transposes, broadcasts and reshapes in between make no difference.
+over the loops of attention_loops.py, so that copies, transposes, broadcasts and reshapes in between
+make no difference.
 """
 
 from __future__ import annotations
@@ -24,21 +19,17 @@ from dataclasses import dataclass, field
 from iree.compiler import ir
 from iree.compiler.dialects import arith
 
-from mxc.dialects.dense_attention import LOW
-from mxc.dialects.generic import shape_of
 from mxc.dialects.indexing import (
     dim_of,
     indexing_maps,
     loop_ranges,
-    moved,
-    quotient,
-    remainder,
     resolve,
     trace,
 )
 from mxc.dialects.reasons import Reason
 from mxc.dialects.scalar_nodes import Apply, TensorElement, Tree, loops_of, reads
 from mxc.dialects.scalar_trees import body_tree, tree_of
+from mxc.passes.rewriting.attention_loops import D, S, T, attention_loops, index_of
 from mxc.passes.rewriting.between_products import (
     MAXIMA,
     Between,
@@ -46,14 +37,9 @@ from mxc.passes.rewriting.between_products import (
     reduced_loop,
     sides_of,
 )
-from mxc.passes.rewriting.digits import number_of, simplified
+from mxc.passes.rewriting.digits import simplified
 from mxc.passes.rewriting.float_trees import inputs_of, number_in, plain
-from mxc.passes.rewriting.starts import is_neutral
-
-#: The loops.
-N, V, G, T, S, D, M = range(7)
-
-_COLLAPSE = "tensor.collapse_shape"
+from mxc.passes.rewriting.starts import is_neutral, number_of_all
 
 
 @dataclass(frozen=True)
@@ -142,14 +128,18 @@ class _Match:
     traced: bool
     grouped: bool
     ranges: list[int | None] = field(default_factory=lambda: [None] * 7)
-    inner: bool = False
     rounded: dict[str, None] = field(default_factory=dict)
     guarded: bool = False
 
     def form(self) -> AttentionForm:
         """Raises _Unmatched."""
         op, (_, _, written) = self.op, indexing_maps(self.op)
-        places = self._places()
+        loops = attention_loops(
+            op, self.weights, self.values, traced=self.traced, grouped=self.grouped
+        )
+        if isinstance(loops, Reason):
+            raise _Unmatched(loops.text)
+        self.ranges, places = loops.ranges, loops.places
         result = self._at(written, places)
         values = self._side(op, self.values, places)
         at = self._at(indexing_maps(op)[self.weights], places)
@@ -159,74 +149,9 @@ class _Match:
         scale, masks = self._masks(scores)
         queries, keys = self._first(product)
         return AttentionForm(
-            op, queries, keys, values, scale, masks, self.ranges, result, self.inner,
+            op, queries, keys, values, scale, masks, self.ranges, result, loops.inner,
             tuple(self.rounded), self.guarded,
         )  # fmt: skip
-
-    def _places(self) -> list[ir.AffineExpr]:
-        """The loops of the second contraction as digits."""
-        op = self.op
-        maps, sizes, over = indexing_maps(op), loop_ranges(op), reduced_loop(op)
-        read = [set(loops_of(each.results)) for each in maps]
-        parallel = [loop for index in maps[2].results if (loop := dim_of(index)) is not None]
-        batch = [i for i in parallel if i in read[self.weights] and i in read[self.values]]
-        rows = [i for i in parallel if i not in read[self.values]]
-        columns = [i for i in parallel if i not in read[self.weights]]
-        if len(rows) > 1 or len(columns) != 1 or over is None:
-            raise _Unmatched("it has several loops of queries")
-        known = [size for i in batch if (size := sizes[i]) is not None]
-        if len(known) != len(batch):
-            raise _Unmatched("the number of its sequences or heads is dynamic")
-        self.ranges[T] = sizes[rows[0]] if rows else 1
-        self.ranges[S], self.ranges[M] = sizes[over], sizes[columns[0]]
-        self._divide(math.prod(known), over)
-        found: dict[int, ir.AffineExpr] = {over: _loop(S), columns[0]: _loop(M)}
-        stride = math.prod(known)
-        whole = number_of([N, V, G], self.ranges)
-        for loop, size in zip(batch, known, strict=True):
-            stride //= size
-            index = quotient(whole, stride, self.ranges) if stride > 1 else whole
-            found[loop] = index if loop == batch[0] else remainder(index, size, self.ranges)
-        found |= {row: self._queries(row) for row in rows}
-        return [found[i] for i in range(len(sizes))]
-
-    def _divide(self, count: int, over: int) -> None:
-        """Divide a batch into sequences, key/value heads and query heads of each.
-
-        Key/value heads are the last dimension of the values that is neither keys nor elements."""
-        op, maps = self.op, indexing_maps(self.op)
-        weights = set(loops_of(maps[self.weights].results)) - {over}
-        value, at = op.operands[self.values], list(maps[self.values].results)
-        shape, loops = shape_of(value), [set(loops_of([index])) for index in at]
-        while self.traced and not isinstance(value, ir.BlockArgument):
-            step = moved(value.owner, at, loop_ranges(op))
-            if step is None:
-                break
-            value, at = step
-            found = [set(loops_of([index])) for index in at]
-            # Past a product of all heads, a dimension may be of several kinds.
-            if all(len(own) < 2 or own <= weights for own in found):
-                shape, loops = shape_of(value), found
-        batch = [i for i, own in enumerate(loops) if own <= weights]
-        pairs = math.prod(shape[axis] for axis in batch)
-        self.ranges[N], self.ranges[V], self.ranges[G] = count, 1, 1
-        if batch and count % pairs == 0:
-            heads = shape[batch[-1]]
-            self.ranges[N], self.ranges[V], self.ranges[G] = pairs // heads, heads, count // pairs
-            self.inner = any(over in own for own in loops[: batch[-1]])
-
-    def _queries(self, row: int) -> ir.AffineExpr:
-        """The loop of queries as digits: query heads, and queries of each, where it is both."""
-        value, at = self.op.operands[self.weights], indexing_maps(self.op)[self.weights].results
-        made = None if isinstance(value, ir.BlockArgument) else value.owner.operation
-        rows = self.ranges[T]
-        if not self.grouped or rows is None or made is None or made.name != _COLLAPSE:
-            return _loop(T)
-        group = ir.ArrayAttr(made.attributes["reassociation"])[list(map(dim_of, at)).index(row)]
-        sizes = [shape_of(made.operands[0])[ir.IntegerAttr(axis).value] for axis in group]
-        if len(sizes) == 2 and self.ranges[G] == 1:
-            self.ranges[G], self.ranges[T] = sizes
-        return number_of([G, T], self.ranges)
 
     def _side(self, op: ir.Operation, number: int, places: list[ir.AffineExpr]) -> TensorRead:
         """An operand of a contraction, read at digits."""
@@ -242,7 +167,8 @@ class _Match:
         return self._simple([resolve(index, places, self.ranges) for index in affine.results])
 
     def _enters(self, value: ir.Value) -> bool:
-        return value in self.between.values and value != self.between.first.results[0]
+        between = value in self.between.values and value != self.between.first.results[0]
+        return between or number_of_all(value) is not None
 
     def _first(self, product: TensorElement) -> tuple[TensorRead, TensorRead]:
         """Queries and keys of the first contraction."""
@@ -251,7 +177,7 @@ class _Match:
         if inner is None:
             raise _Unmatched("its scores are sums over several loops")
         self.ranges[D] = sizes[inner]
-        places = [_loop(D)] * len(sizes)
+        places = [index_of(D)] * len(sizes)
         for index, each in zip(maps[2].results, self._simple(product.at), strict=True):
             loop = dim_of(index)
             assert loop is not None
@@ -295,6 +221,10 @@ class _Match:
     def _reduction(self, tree: Tree, names: Sequence[str], product: TensorElement) -> Tree:
         """What a reduction over the keys, of one of these operations, reduces."""
         read = plain(tree)
+        # A maximum from which -inf is also taken is the same one.
+        both = [each for name in MAXIMA for each in inputs_of(read, name) or ()]
+        if -math.inf in map(number_in, both):
+            read = plain(next((each for each in both if number_in(each) != -math.inf), read))
         op = None
         if isinstance(read, TensorElement) and not isinstance(read.value, ir.BlockArgument):
             op = read.value.owner.operation
@@ -317,7 +247,7 @@ class _Match:
         if inner is None or len(own) != 1:
             raise _Unmatched("its maximum or sum is not one of its scores")
         self.rounded |= dict.fromkeys(self.between.roundings(inner))
-        places = [_loop(S)] * len(loop_ranges(op))
+        places = [index_of(S)] * len(loop_ranges(op))
         for index, each in zip(indexing_maps(op)[inputs + number].results, read.at, strict=True):
             loop = dim_of(index)
             assert loop is not None
@@ -375,7 +305,7 @@ class _Match:
                 masks.append(tree.inputs[1 - inner])
             elif tree.op.name == "arith.select" and inner and scale == 1.0:
                 low = numbers[3 - inner]
-                if low is None or low > LOW:
+                if low is None or low >= 0:
                     break
                 masks.append(Masked(tree.inputs[0], inner == 2, low))
             else:
@@ -389,7 +319,3 @@ class _Match:
 
 def _predicate(op: ir.Operation) -> int:
     return int(ir.IntegerAttr(op.attributes["predicate"]).value)
-
-
-def _loop(number: int) -> ir.AffineExpr:
-    return ir.AffineDimExpr.get(number)

@@ -6,11 +6,12 @@ mask hides, so each row must have one: another mask that is known at run time ma
 a row, whose weights are then of all keys.
 
 Where a mask chooses scores, those that it hides count for nothing, also if they are NaN: then a
-number of at most LOW in the tensor is the score itself, and others are added.
+number of at most what it chooses is the score itself, and others are added.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -39,7 +40,9 @@ from mxc.dialects.scalar_nodes import (
 from mxc.dialects.scalar_trees import tree_of
 from mxc.dialects.sizes import Size, product, split
 from mxc.passes.kernels.reshapes import reshape
-from mxc.passes.rewriting.attention_forms import G, Masked, N, S, T, V
+from mxc.passes.rewriting.attention_forms import Masked
+from mxc.passes.rewriting.attention_loops import G, N, S, T, V
+from mxc.passes.rewriting.diagonal_masks import SAMPLE, is_constant_along_diagonals
 from mxc.passes.rewriting.digits import simplified, split_digits
 
 #: Most elements of a mask that is evaluated, and most nodes of its tree.
@@ -65,7 +68,7 @@ def without_causal(masks: Sequence[Mask], ranges: Sequence[int | None]) -> tuple
         if hidden is None:
             left.append(mask)
         elif np.array_equal(hidden.keys, np.triu(np.ones_like(hidden.keys), 1)):
-            skipped = _are_weightless(hidden, masks[:number]) or _each_row_has_a_key(known)
+            skipped = _are_weightless(hidden, masks[:number]) or _each_row_has_a_key(known, ranges)
             causal |= skipped
             left += [] if skipped else [mask]
         elif hidden.keys.any():
@@ -79,18 +82,26 @@ def _are_weightless(hidden: _Hidden, outer: Sequence[Mask]) -> bool:
     return hidden.by_infinity and all(score == -inf for score in chosen)
 
 
-def _each_row_has_a_key(masks: Sequence[_Hidden | None]) -> bool:
-    """Whether all masks are known, and each query has a key that none hides."""
+def _each_row_has_a_key(masks: Sequence[_Hidden | None], ranges: Sequence[int | None]) -> bool:
+    """Whether all masks are known, and each query has a key that none hides: the first one, where
+    the number of keys is not known."""
     keys = [mask.keys for mask in masks if mask is not None]
-    return len(keys) == len(masks) and not np.logical_or.reduce(keys).all(axis=1).any()
+    hidden = np.logical_or.reduce(keys)
+    empty = hidden[:, 0] if None in (ranges[T], ranges[S]) else hidden.all(axis=1)
+    return len(keys) == len(masks) and not empty.any()
 
 
 def _hidden(mask: Mask, ranges: Sequence[int | None]) -> _Hidden | None:
-    """What a mask hides, where the numbers of queries and keys decide it alone; else None."""
-    tokens, keys = ranges[T], ranges[S]
-    if tokens is None or keys is None or tokens * keys > _MOST_PLACES:
-        return None
+    """What a mask hides, where the numbers of queries and keys decide it alone; else None. If there
+    may be any number of them, what it hides from the first ones."""
     tree = _computed(mask.condition if isinstance(mask, Masked) else mask, ranges)
+    tokens, keys = ranges[T], ranges[S]
+    if tokens is None or keys is None:
+        if not is_constant_along_diagonals(tree, T, S):
+            return None
+        tokens = keys = SAMPLE
+    if tokens * keys > _MOST_PLACES:
+        return None
     both = [ir.AffineDimExpr.get(loop) for loop in (T, S)]
     if any(True for _ in reads(tree)) or not set(variables(tree)) <= set(both):
         return None
@@ -101,7 +112,8 @@ def _hidden(mask: Mask, ranges: Sequence[int | None]) -> _Hidden | None:
         return None
     values = np.broadcast_to(values, (tokens, 1, keys))[:, 0]
     if isinstance(mask, Masked):
-        return _Hidden(np.asarray((values != 0) == mask.where), mask.score == -inf)
+        hides = (values != 0) == mask.where
+        return _Hidden(np.asarray(hides), mask.score == -inf) if mask.score <= LOW else None
     low = np.asarray(values <= LOW)
     if not (low | (values == 0)).all():
         return None
@@ -124,10 +136,12 @@ def mask_tensor(
     ranges: Sequence[int | None],
     sizes: dict[int, Size],
     lead: tuple[list[int], list[int]],
-) -> ir.Value | Reason:
+) -> tuple[ir.Value, int] | Reason:
     """What masks, from the outside to the scores, make of a score of zero: f32 [sequences, heads,
-    T, S], where sizes in which they do not differ are 1. `lead`: the loops of sequences and of
-    heads."""
+    T, S], where sizes in which they do not differ are 1; and how many sequences share each.
+
+    `sizes`: of the loops whose ranges are dynamic. `lead`: the loops of sequences and of heads.
+    """
     trees = [mask.condition if isinstance(mask, Masked) else mask for mask in masks]
     f32 = ir.F32Type.get()
     inputs: dict[TensorElement, tuple[ir.Value, list[int]]] = {}
@@ -172,7 +186,9 @@ def mask_tensor(
         product([extents[digit] for digit in group if digit in extents])
         for group in (*lead, [T], [S])
     ]
-    return reshape(found, *split(whole))
+    own = [loop for loop in lead[0] if loop in extents]
+    sharing = math.prod(ranges[loop] or 1 for loop in lead[0] if loop not in own) if own else 1
+    return reshape(found, *split(whole)), sharing
 
 
 def _can_emit(tree: Tree) -> bool:

@@ -78,7 +78,7 @@ LOWERED = """
 class Form:
     """`body`: of the scores, with `low`; `scores` is the same in numpy. `kernel`: the end of the
     kernel's name, none where attention is left as it is. `fill`: of the keys that are masked at run
-    time, `pad` what is added to their scores."""
+    time, `pad` what is added to their scores. `reason`: where attention is left as it is."""
 
     body: str
     scores: Callable[[Array, Array, Array], Array]
@@ -89,6 +89,7 @@ class Form:
     products: str = "linalg.fill"
     fill: float = 1.0
     pad: float = -INF
+    reason: str = "its maximum or sum starts from something that may change it"
 
 
 def either(low: float) -> Callable[[Array, Array, Array], Array]:
@@ -115,6 +116,12 @@ FORMS = {
     "chosen_then_added": Form(CHOSEN_THEN_ADDED, lambda x, c, pad: np.where(c, x, -1e30) + pad,
                               pad=LOWEST),
     "nan_keys": Form(PADDED, lambda x, c, pad: np.where(pad == 0, x, -1e30), fill=float("nan")),
+    "chosen_by_a_number": Form(BOTH, either(-1e4), low=-1e4),
+    "chosen_by_a_number_then_added": Form(CHOSEN_THEN_ADDED,
+                                          lambda x, c, pad: np.where(c, x, -1e4) + pad, None,
+                                          low=-1e4, pad=-1.0,
+                                          reason="a mask chooses the score -10000, and another one "
+                                                 "adds to scores"),
     "infinite_keys": Form(PADDED, lambda x, c, pad: np.where(pad == 0, x, -INF), low=-INF,
                           fill=INF),
     "nan_keys_added": Form(PAD_ADDED, lambda x, c, pad: x + pad, fill=float("nan")),
@@ -249,7 +256,4 @@ def test_numbers(name: str, compiled: tuple[Any, Report]) -> None:
     )
     reasons = [one.reason for one in report.matmuls if one.function == name]
     if form.kernel is None:
-        assert reasons[1] == (
-            "it is attention in another form: its maximum or sum starts from something that may "
-            "change it"
-        )
+        assert reasons[1] == f"it is attention in another form: {form.reason}"
