@@ -72,8 +72,11 @@ def bounded(buffer: ir.Value) -> ir.Value:
     """Cast a memref of global memory, of at most 2 GiB, to one with checked bounds."""
     kind = ir.MemRefType(buffer.type)
     strides, _ = kind.get_strides_and_offset()
-    # A contiguous memref has no layout.
-    layout = None if strides == _contiguous(kind) else ir.StridedLayoutAttr.get(0, strides)
+    # A contiguous memref has no layout; one of rows of a dynamic number keeps the one that it has.
+    static = ir.ShapedType.get_dynamic_size() not in kind.shape or len(kind.shape) == 1
+    plain = static or not isinstance(kind.layout, ir.StridedLayoutAttr)
+    contiguous = plain and strides == _contiguous(kind)
+    layout = None if contiguous else ir.StridedLayoutAttr.get(0, strides)
     wanted = ir.MemRefType.get(kind.shape, kind.element_type, layout, ir.Attribute.parse(_BOUNDED))
     return ir.Operation.create(
         "amdgpu.fat_raw_buffer_cast",

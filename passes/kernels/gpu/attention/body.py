@@ -47,6 +47,7 @@ from mxc.passes.kernels.gpu.attention.careful import (
     with_the_others,
 )
 from mxc.passes.kernels.gpu.attention.kept import Kept
+from mxc.passes.kernels.gpu.attention.masks import Masks
 from mxc.passes.kernels.gpu.attention.merge import merge_when_last
 from mxc.passes.kernels.gpu.attention.operands import (
     PageReader,
@@ -67,7 +68,6 @@ from mxc.passes.kernels.gpu.attention.softmax import (
     Combine,
     capped,
     in_all,
-    masked,
     number,
     online_softmax,
     over_row,
@@ -79,7 +79,6 @@ from mxc.passes.kernels.gpu.floats import bf16_parts
 from mxc.passes.kernels.gpu.lanes import Lane, lane_of, long, short, unknown_zero
 from mxc.passes.kernels.gpu.products import multiply_floats
 from mxc.passes.kernels.paged_attention import bytes_of_entries
-from mxc.passes.kernels.runs import first_seen
 from mxc.passes.kernels.vectors import (
     below,
     bitcast,
@@ -132,7 +131,7 @@ class _Body:
         entries = [value_of(each) for each in (shape.keys, shape.values)]
         packed = bytes_of_entries(pool) if shape.scaled else None
         keys, values = (
-            PageReader(each, lists, long(own.run), entry, head, shape.page, packed)
+            PageReader(shape, each, lists, long(own.run), entry, head, packed)
             for each, entry in zip(pools, entries, strict=True)
         )
         self.kept = Kept.of(tiles * shape.slots, shape.sums, shape.lanes, lane.lane)
@@ -146,6 +145,7 @@ class _Body:
             first=workgroup(0) % slices * (shape.mixed // slices),
             lane=lane,
         )
+        self.masks = Masks(shape, others[1] if shape.mask else None, own, head, lane)
         self.result = AttentionResult(own, self.operands, head, count, sinks, parts, result)
 
     def _rows(self, tiles: Sequence[int]) -> list[LaneRow]:
@@ -197,7 +197,7 @@ class _Body:
         none = [value for _ in tiles for value in Sums.none(zeros).all]
         begun = [value for _ in tiles for value in Sums.none([]).all]
         size = len(begun)
-        pieces = piece_of(own.start), piece_of(own.behind + -1) + 1
+        pieces = piece_of(own.start), piece_of(own.behind + (PIECE_KEYS - 1))
         for tile in range(count):
             self.kept.write(zeros, tile * slots)
         with loop(*pieces, constant(1, i32()), [*begun, *pages, *loaded]) as (piece, before, whole):
@@ -252,7 +252,7 @@ class _Body:
         """Sums of a piece after one more block; totals are those of each lane."""
         if self.shape.cap is not None:
             scores = capped(scores, self.shape.scale, self.shape.cap)
-        scores = self._masked(tiles, scores, block.start)
+        scores = self.masks.applied(lambda: self._rows(tiles), scores, block.start)
         found = []
         for tile, sums in enumerate(before):
             own, unit = scores[2 * tile : 2 * tile + 2], self.shape.unit
@@ -362,30 +362,6 @@ class _Body:
             kind, words = parts[0].type, self.shape.run // 2
             made = pinned([bitcast(part, i32(), words) for part in parts])
             yield [bitcast(part, kind.element_type, 2 * words) for part in made]
-
-    def _masked(
-        self, tiles: Sequence[int], scores: list[ir.Value], start: ir.Value
-    ) -> list[ir.Value]:
-        """Scores of keys that a row does not see are MASKED; most blocks have none of them."""
-        own = self.wave
-        late = below(own.position, start + (BLOCK_KEYS - 1))
-        early = below(start, first_seen(self.shape.reach, own.last))
-        some = late if self.shape.reach is None else late | early
-
-        def mask() -> list[ir.Value]:
-            own = enumerate(self._rows(tiles))
-            each = [self._mask(row, scores[2 * n : 2 * n + 2], start) for n, row in own]
-            return [score for own in each for score in own]
-
-        return choose(some, mask, scores)
-
-    def _mask(self, row: LaneRow, scores: list[ir.Value], start: ir.Value) -> list[ir.Value]:
-        position = self.wave.position
-        if self.shape.causal:
-            position = position + row.token
-        seen = first_seen(self.shape.reach, position), position + 1
-        first = short(self.operands.lane.group * self.shape.sums)
-        return masked(scores, first, *(bound - start for bound in seen))
 
 
 @dataclass(frozen=True)

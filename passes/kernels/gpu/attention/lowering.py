@@ -94,25 +94,8 @@ def dense_attention_kernels(matrix: MatrixUnit) -> Lowering[DenseAttentionCall, 
 
 def _dense_kernel(instruction: TileInstruction, call: DenseAttentionCall) -> _Kernel | Reason:
     sizes = dense_sizes_of(call)
-    tokens = shape_of(call.queries)[1]
     if isinstance(sizes, Reason):
         return sizes
-    if call.mask is not None:
-        return Reason(
-            "it is attention that adds a mask to scores; kernels for GPUs take causal attention, "
-            "and attention to all keys"
-        )
-    if sizes["positions"] is None or tokens < 0:
-        return Reason(
-            "it is attention to a dynamic number of keys; kernels for GPUs take static ones"
-        )
-    if sizes["positions"] % BLOCK_KEYS:
-        return Reason(
-            f"it is attention to {sizes['positions']} keys; kernels for GPUs take multiples of "
-            f"{BLOCK_KEYS}"
-        )
-    if call.causal and tokens > sizes["positions"]:
-        return Reason("it is causal attention with more queries than keys")
     return _shape(instruction, sizes, "f32", counts=False)
 
 
@@ -145,7 +128,7 @@ def _shape(
     instruction: TileInstruction, sizes: dict[str, Any], result: str, *, counts: bool
 ) -> _Kernel | Reason:
     shape = _Kernel(**sizes, result=result, counts=counts, instruction=instruction)
-    element, depth, mixed, block = shape.element, shape.depth, shape.mixed, shape.page
+    element, depth, mixed = shape.element, shape.depth, shape.mixed
     # What is packed becomes bf16 in registers.
     size = 4 if element == "f32" else 2
     longest = (_MOST_BYTES if element in ("f16", "f32") else _BF16_BYTES) // size
@@ -154,12 +137,14 @@ def _shape(
             f"keys have {depth} elements of {element}, values {mixed}; kernels take multiples of "
             f"{TILE} up to {longest}"
         )
-    if block % BLOCK_KEYS:
-        return Reason(f"pages have {block} positions; kernels take multiples of {BLOCK_KEYS}")
+    if not shape.dense and shape.ragged:
+        return Reason(f"pages have {shape.page} positions; kernels take multiples of {BLOCK_KEYS}")
     for name, number, (least, most) in (("scale", shape.scale, SCALES), ("cap", shape.cap, CAPS)):
         if number is not None and not least <= number <= most:
             return Reason(f"the {name} is {number:g}; kernels take {least:g} to {most:g}")
-    page = block * shape.heads * depth * size
+    # Of dense keys, what is read at once.
+    keys = BLOCK_KEYS if shape.dense else shape.page
+    page = keys * shape.heads * depth * size
     tokens = 2 * TILE * shape.heads * shape.group * max(depth, mixed) * 4
     if max(page, tokens) >= BEYOND:
         return Reason(f"keys or queries have {max(page, tokens)} bytes; less than {BEYOND} may be")

@@ -17,11 +17,12 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, memref, scf, vector
 
 from mxc.dialects.amdgpu import bounded, thread
+from mxc.dialects.dense_attention import LOWEST
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.extents import value_of
 from mxc.passes.kernels.gpu.attention.operands import extended, part
 from mxc.passes.kernels.gpu.attention.shape import MERGED, TAIL, TILE, GpuAttention, pieces_between
-from mxc.passes.kernels.gpu.attention.softmax import FLOOR, number, rounded, zero
+from mxc.passes.kernels.gpu.attention.softmax import number, rounded, zero
 from mxc.passes.kernels.gpu.attention.sums import Sums
 from mxc.passes.kernels.gpu.attention.wave import Wave
 from mxc.passes.kernels.gpu.lanes import at_most, long
@@ -109,7 +110,7 @@ class _Pieces:
             loaded = [self._load(at_most(each, last), head, member, at) for each in numbers]
             for number_of, some in zip(numbers, loaded, strict=True):
                 there = below(number_of, self.count)
-                maximum = arith.select(there, some.maximum, number(FLOOR))
+                maximum = arith.select(there, some.maximum, number(LOWEST))
                 total = arith.select(there, some.total, number(0.0))
                 values = arith.select(there, some.values[0], zero(TAIL))
                 sums = sums.plus(Sums(maximum, total, [values]), careful=True)

@@ -31,12 +31,13 @@ from iree.compiler.dialects import arith, memref, vector
 from mxc.dialects.amdgpu import bounded
 from mxc.dialects.amdgpu_narrow import exchanged
 from mxc.dialects.quantize import BLOCK
+from mxc.dialects.sizes import Size, split, value_of
 from mxc.passes.kernels.gpu.attention.packed import byte_of, decoded, first_scale, load_words
 from mxc.passes.kernels.gpu.attention.shape import BLOCK_KEYS, TILE, GpuAttention
 from mxc.passes.kernels.gpu.attention.wave import LaneRow
 from mxc.passes.kernels.gpu.floats import bf16_parts
 from mxc.passes.kernels.gpu.fragments import FRAGMENT
-from mxc.passes.kernels.gpu.lanes import Lane, long
+from mxc.passes.kernels.gpu.lanes import Lane, at_most, long
 from mxc.passes.kernels.vectors import (
     below,
     bitcast,
@@ -77,32 +78,36 @@ class KeyTile:
 @dataclass(frozen=True)
 class PageReader:
     """Keys or values: one `entry` of the pages of the pool [N, E, B, V, D] that `lists` i32 [S, P]
-    has for run `run`; `head` of them. `positions`: B; `packed`: see bytes_of_entries, where pages
-    have scales."""
+    has for run `run`; `head` of them. `packed`: see bytes_of_entries, where pages have scales."""
 
+    shape: GpuAttention
     pool: ir.Value
     lists: ir.Value
     run: ir.Value
     entry: ir.Value
     head: ir.Value
-    positions: int
     packed: ir.Value | None
 
     def page(self, key: ir.Value) -> ir.Value:
         """The page that has a key, i32. The key is the same for all lanes."""
-        return memref.LoadOp(self.lists, [self.run, long(key // self.positions)]).result
+        number = index(0) if self.shape.dense else long(key // self.shape.page)
+        return memref.LoadOp(self.lists, [self.run, number]).result
 
     def block(self, page: ir.Value, key: ir.Value) -> KeyTile:
         """From a key of a page on."""
         _, entries, _, _, depth = ir.MemRefType(self.pool.type).shape
-        position = long(key % self.positions)
+        position = long(key if self.shape.dense else key % self.shape.page)
         place = [long(page), self.entry, position, self.head, index(0)]
-        elements = bounded(part(self.pool, place, [1, 1, BLOCK_KEYS, 1, depth], kept=(2, 4)))
+        keys: Size = BLOCK_KEYS
+        if self.shape.ragged:
+            # What is read of other keys is zero.
+            keys = at_most(value_of(self.shape.positions) - position, BLOCK_KEYS)
+        elements = bounded(part(self.pool, place, [1, 1, keys, 1, depth], kept=(2, 4)))
         if self.packed is None:
             return KeyTile(elements, None)
         row = long(page) * entries + self.entry
         place = [row, first_scale(self.pool, position, self.head)]
-        count = (depth // BLOCK - 1) * self.positions + BLOCK_KEYS
+        count = (depth // BLOCK - 1) * self.shape.page + BLOCK_KEYS
         return KeyTile(elements, bounded(part(self.packed, place, [1, count], kept=(1,))))
 
 
@@ -246,7 +251,7 @@ class WaveOperands:
 
     def _scale(self, key: ir.Value, at: ir.Value) -> ir.Value:
         """Where the scale of the elements from `at` on is, which are of one block of the format."""
-        return at // BLOCK * self.values.positions + key
+        return at // BLOCK * self.shape.page + key
 
     def parts(self, fragment: ir.Value) -> Parts:
         """A fragment of the pool as bf16."""
@@ -292,7 +297,7 @@ class WaveOperands:
 
 
 def part(
-    buffer: ir.Value, place: Sequence[ir.Value], sizes: Sequence[int], *, kept: Sequence[int]
+    buffer: ir.Value, place: Sequence[ir.Value], sizes: Sequence[Size], *, kept: Sequence[int]
 ) -> ir.Value:
     """`sizes` of a memref from `place` on, of which the dimensions `kept` are not 1 and stay.
 
@@ -304,10 +309,11 @@ def part(
     layout = ir.StridedLayoutAttr.get(
         ir.ShapedType.get_dynamic_stride_or_offset(), [strides[n] for n in kept]
     )
+    static, given = split(sizes)
     wanted = ir.MemRefType.get(
-        [sizes[n] for n in kept], kind.element_type, layout, kind.memory_space
+        [static[n] for n in kept], kind.element_type, layout, kind.memory_space
     )
     offsets = [dynamic] * len(place)
     return memref.SubViewOp(
-        wanted, buffer, list(place), [], [], offsets, list(sizes), [1] * len(sizes)
+        wanted, buffer, list(place), given, [], offsets, static, [1] * len(sizes)
     ).result

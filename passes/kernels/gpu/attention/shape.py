@@ -22,6 +22,8 @@ TILE = 16
 BLOCK_KEYS = 32
 #: Keys of a piece, at absolute positions: sums of a row are those of its pieces, in their order.
 PIECE_KEYS = 256
+#: Registers for a mask.
+_MASK = 16
 #: Registers for the sums of the values of a tile.
 _SUMS = 64
 #: Numbers that a piece has after the values of a row: its maximum and its total, then nothing.
@@ -40,7 +42,10 @@ class GpuAttention(PagedAttention):
 
     @property
     def unit(self) -> float:
-        """What a score is multiplied by to be a power of two; one that has a cap is the tanh."""
+        """What a score is multiplied by to be a power of two: one that has a cap is the tanh, one
+        with a mask is a power of two."""
+        if self.mask is not None:
+            return 1.0
         return LOG2_E * (self.scale if self.cap is None else self.cap)
 
     @property
@@ -90,14 +95,22 @@ class GpuAttention(PagedAttention):
 
         A wave of 64 was seen to take up to one register for each byte of a key, or 48 and 3/7 for
         each byte of the parts of a key; where it decodes keys by more than one instruction for two
-        of them, or masks both ends of a chunk, 72 and 9/16 for each byte of a key in registers.
+        of them, or masks both ends of a chunk, 72 and 9/16 for each byte of a key in registers. A
+        mask was seen to take up to _MASK more.
         """
         sizes = [self.head_bytes * tiles, (48 + 3 * self.part_bytes // 7) * tiles]
         converts = self.instruction.unit.converts and not self.scaled
         if (self.decodes and not converts) or isinstance(self.reach, AttentionChunk):
             sizes.append(72 + 9 * self.head_bytes * tiles // 16)
+        if self.mask is not None:
+            sizes.append(max(sizes) + _MASK)
         most = 512 * self.lanes // 64
         return max(1, min(4 // tiles, *(most // each for each in sizes)))
+
+    @property
+    def ragged(self) -> bool:
+        """Whether the last block of a page may have fewer keys."""
+        return not isinstance(self.positions, int) or self.positions % BLOCK_KEYS != 0
 
     @property
     def decodes(self) -> bool:

@@ -21,9 +21,8 @@ from mxc.targets.matrix_unit import MatrixUnit
 
 #: log2 e: exp(x) = 2 ** (x log2 e).
 LOG2_E = 1.4426950408889634
-#: What a score is where a row does not see the key, and the least that a maximum can be: two to the
-#: power of their difference is zero under every scale that SCALES allows.
-MASKED, FLOOR = -1.0e38, -1.0e30
+#: What a score is where a row does not see the key.
+MASKED = float("-inf")
 #: The least and the greatest factor of a product of a query and a key, and bound of it.
 SCALES, CAPS = (1.0e-6, 2.0), (1.0e-3, 1.0e6)
 

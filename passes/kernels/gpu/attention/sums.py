@@ -3,7 +3,7 @@
     M' = max(M, m)    A' = A * 2 ** (M - M') + a * 2 ** (m - M')    likewise the total
 
 Pieces are added in their order, wherever it is done, and the sink, which has no value, at last. So
-the bits of a row are the same. What nobody sees has maximum FLOOR and total zero, and changes none.
+the bits of a row are the same. What nobody sees has maximum LOWEST and total zero: it changes none.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from iree.compiler import ir
 from iree.compiler.dialects import arith, math
 
+from mxc.dialects.dense_attention import LOWEST, SMALLEST
 from mxc.passes.kernels.gpu.attention.softmax import (
-    FLOOR,
     LOG2_E,
     greatest,
     in_all,
@@ -38,7 +38,7 @@ class Sums:
     @staticmethod
     def none(values: Sequence[ir.Value]) -> Sums:
         """Before the first key: `values` are zeros."""
-        return Sums(number(FLOOR), number(0.0), values)
+        return Sums(number(LOWEST), number(0.0), values)
 
     @property
     def all(self) -> list[ir.Value]:
@@ -64,11 +64,13 @@ class Sums:
         return Sums(top, total, values)
 
     def finished(self, sink: ir.Value) -> list[ir.Value]:
-        """Values over the total, with the logit of the sink, f32."""
+        """Values over the total, with the logit of the sink, f32; zero where no weight is left."""
         top = greatest(self.maximum, sink * LOG2_E)
         factor = power(self.maximum - top)
         own = power(math.fma(sink, number(LOG2_E), arith.negf(top)))
         total = math.fma(self.total, factor, own)
+        none = arith.cmpf(arith.CmpFPredicate.OLT, total, number(SMALLEST))
+        total = arith.select(none, number(SMALLEST), total)
         found = [scaled(each, factor, careful=True) for each in self.values]
         # A negative zero that was not left alone would be one no longer.
         return [each / in_all(total, each) + zero(lanes_of(each)) for each in found]

@@ -49,7 +49,8 @@ class Wave:
     """Whether the wave has `some` rows; keys `start` .. `behind` - 1, from that of a block on.
 
     `run`: their run. `token`: its first one in the call, `skipped` rows of which are those of
-    another wave, as are all from `rows` on; `position`: of that token, `last` that of the last one.
+    another wave, as are all from `rows` on; `place`: that token in its run; `position`: of it,
+    `last` that of the last one. `positions`: of dense keys, None for pages.
     `apart`: whether it is one piece of several; it is written to `part`, an index.
     """
 
@@ -58,12 +59,20 @@ class Wave:
     token: ir.Value
     skipped: ir.Value
     rows: ir.Value
+    place: ir.Value
     position: ir.Value
     last: ir.Value
     start: ir.Value
     behind: ir.Value
     apart: ir.Value
     part: ir.Value
+    positions: ir.Value | None
+
+    def seen(self, position: ir.Value) -> ir.Value:
+        """The last key that a token at a position sees, i32: of dense keys there may be fewer."""
+        if self.positions is None:
+            return position
+        return arith.minui(position, self.positions + -1)
 
     def row(self, lane: ir.Value, tile: int, group: int) -> LaneRow:
         """That of a lane of a tile; past the last one, the last one."""
@@ -97,9 +106,12 @@ def wave(shape: GpuAttention, runs: ir.Value, tiles: int, lane: ir.Value) -> Wav
     all_rows = tokens * group
     token = row // group
     position = last = before
+    positions = short(value_of(shape.positions)) if shape.dense else None
     if shape.causal:
         position = before + token
         last = before + (arith.minui(row + rows, all_rows) + -1) // group
+        if positions is not None:
+            position, last = (arith.minui(each, positions + -1) for each in (position, last))
     start, behind = first_seen(shape.reach, position), last + 1
     some, apart = below(row, all_rows), constant(0, i1())
     if tiles == 1:
@@ -120,12 +132,14 @@ def wave(shape: GpuAttention, runs: ir.Value, tiles: int, lane: ir.Value) -> Wav
         token=first + token,
         skipped=row - skipped,
         rows=all_rows - skipped,
+        place=token,
         position=position,
         last=last,
         start=start // BLOCK_KEYS * BLOCK_KEYS,
         behind=behind,
         apart=apart,
         part=long(piece) * value_of(shape.runs) + long(number),
+        positions=positions,
     )
 
 
