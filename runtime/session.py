@@ -7,6 +7,7 @@ that a defect is reported as an error and not by a crash.
 
 from __future__ import annotations
 
+import mmap
 import os
 import re
 import threading
@@ -109,7 +110,7 @@ class Model:
         instance = rt.VmInstance()
         try:
             parameters = load_parameters(self.archives)
-            self._module = rt.VmModule.mmap(instance, str(self.module_file))
+            self._module = rt.VmModule.wrap_buffer(instance, _mapped(self.module_file))
             self._context = rt.VmContext(
                 instance,
                 [
@@ -377,3 +378,13 @@ def load_parameters(archives: Items[Path]) -> Any:
         read_archive(archive, canonical=True)
         parameters.load(str(archive))
     return parameters
+
+
+def _mapped(file: Path) -> mmap.mmap:
+    """A file as memory, which is released when nothing refers to it.
+
+    VmModule.mmap calls `close` on its memory, which ends the process where an exception is on its
+    way: a Model may end with the frame that raised it.
+    """
+    with file.open("rb") as opened:
+        return mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)

@@ -40,6 +40,22 @@ def test_every_kind_of_value_crosses_the_boundary(plain_artifact: Path) -> None:
     np.testing.assert_array_equal(small.astype(np.float32), [0.5, -448])
 
 
+def test_a_model_may_end_with_an_exception(plain_artifact: Path) -> None:
+    """Nothing else refers to it when the second argument raises one."""
+    program = (
+        "import sys\n"
+        "import numpy as np\n"
+        "from mxc.runtime import load\n"
+        "try:\n"
+        "    load(sys.argv[1]).call('weighted', np.ones(4, np.float32), [][0])\n"
+        "except IndexError:\n"
+        "    print('reported')\n"
+    )
+    command = [sys.executable, "-c", program, str(plain_artifact)]
+    done = subprocess.run(command, timeout=60, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "reported\n", "")
+
+
 def test_a_fork_of_the_process_is_refused_and_does_not_hang(plain_artifact: Path) -> None:
     program = (
         "import os, signal, sys\n"
