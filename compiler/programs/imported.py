@@ -34,6 +34,8 @@ class ConstantParameter:
 
     def read(self) -> NDArray[Any]:
         """The array, mapped from the file."""
+        if 0 in self.shape:
+            return np.zeros(self.shape, DTYPES[self.dtype])
         return np.memmap(self.file, DTYPES[self.dtype], "r", shape=self.shape)
 
 

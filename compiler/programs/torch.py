@@ -167,7 +167,7 @@ def _loaded(file: Path) -> Any:
 
 def require_importable(program: Any) -> None:
     """Raise CompileError, with its place, for the first node that the importer does not know: by
-    the type of its values, or as control flow."""
+    the type of its values, as control flow, or as one that draws random numbers."""
     import torch
     from iree.compiler.extras import fx_importer
 
@@ -179,6 +179,12 @@ def require_importable(program: Any) -> None:
                 # That a call has effects is said around it.
                 what = node.args[1] if name == "with_effects" else f"torch.{name}"
                 raise CompileError(f"{_named(node, what)} {NO_LOWERING}", phase="import")
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            raise CompileError(
+                f"{_named(node, node.target)} draws random numbers, which compiled programs do "
+                "not; export the module after eval(), or give it the numbers as an argument",
+                phase="import",
+            )
         kind = getattr(node.meta.get("val"), "dtype", None)
         known = kind is None or kind in fx_importer.TORCH_DTYPE_TO_MLIR_TYPE
         if not known or (node.name in given and kind is not None and kind.is_complex):

@@ -25,6 +25,7 @@ from importlib import import_module
 from typing import Any
 
 from mxc.compiler.programs.torch_dynamic import dynamic_operations
+from mxc.compiler.programs.torch_missing import missing_operations
 from mxc.compiler.programs.torch_reshapes import split_reshapes
 from mxc.compiler.programs.torch_types import wide_type, widened_operations
 
@@ -43,6 +44,7 @@ def _decompositions(table: dict[Any, Any]) -> dict[Any, Any]:
     aten = torch.ops.aten
     table.update(dict(widened_operations()))
     table.update(dynamic_operations())
+    table.update(missing_operations())
     table[aten.clamp_min.Tensor] = aten.maximum
     table[aten.clamp_max.Tensor] = aten.minimum
     table[aten.full.default] = _full

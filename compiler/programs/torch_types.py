@@ -35,7 +35,8 @@ _GROUPS = (
         types=_BYTES,
         operands=(0, 1),
         operations=(
-            "add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", "div.Scalar", "div.Tensor_mode",
+            "add.Tensor", "add.Scalar", "sub.Tensor", "sub.Scalar", "rsub.Scalar", "mul.Tensor",
+            "mul.Scalar", "div.Tensor", "div.Scalar", "div.Tensor_mode",
             "div.Scalar_mode", "floor_divide.default", "remainder.Tensor", "remainder.Scalar",
             "fmod.Tensor", "fmod.Scalar", "__rshift__.Scalar", "__rshift__.Tensor",
             "bitwise_right_shift.Tensor", "bitwise_right_shift.Tensor_Scalar",
@@ -51,6 +52,7 @@ _GROUPS = (
             "gt.Scalar", "gt.Tensor", "ge.Scalar", "ge.Tensor",
         ),
     ),
+    _Group(_BYTES, (0, 1, 2), ("mm.default", "bmm.default", "addmm.default")),
     _Group(_BYTES, (0,), ("abs.default", "sum.default", "sum.dim_IntList")),
     _Group(_UNSIGNED, (0,), ("max.default", "min.default", "sort.default", "topk.default")),
     _Group(_NARROW, (0,), ("cumsum.default", "cumprod.default")),

@@ -44,15 +44,14 @@ def test_a_model_may_end_with_an_exception(plain_artifact: Path) -> None:
     """Nothing else refers to it when the second argument raises one."""
     program = (
         "import sys\n"
-        "import numpy as np\n"
         "from mxc.runtime import load\n"
         "try:\n"
-        "    load(sys.argv[1]).call('weighted', np.ones(4, np.float32), [][0])\n"
+        "    load(sys.argv[1]).call('weighted', [][0])\n"
         "except IndexError:\n"
         "    print('reported')\n"
     )
-    command = [sys.executable, "-c", program, str(plain_artifact)]
-    done = subprocess.run(command, timeout=60, capture_output=True, text=True)
+    command = [sys.executable, "-c", program, plain_artifact]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "reported\n", "")
 
 

@@ -1,0 +1,223 @@
+"""Operations of torch that IREE's importer does not lower, in terms of those that it lowers.
+
+Where torch has a decomposition that it does not use by default, that one is taken. What depends on
+torch is imported where it is used: only a program from torch needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+#: Operations of torch.ops.aten whose decomposition by torch the importer lowers.
+_OF_TORCH = (
+    "grid_sampler_2d.default", "narrow_copy.default", "permute_copy.default",
+)  # fmt: skip
+#: The exponent of the last power of an integer of 64 bits that is no zero, and its bits.
+_MOST_EXPONENT, _EXPONENT_BITS = 63, 6
+#: Modes of an embedding bag.
+_SUM, _MEAN = 0, 1
+
+
+def missing_operations() -> dict[Any, Callable[..., Any]]:
+    """The overloads of torch.ops.aten with their decompositions."""
+    import torch
+    from torch._decomp import get_decompositions
+
+    aten = torch.ops.aten
+    names = [each.split(".") for each in _OF_TORCH]
+    found = get_decompositions([getattr(getattr(aten, name), of) for name, of in names])
+    return {
+        **found,
+        aten._embedding_bag.default: _embedding_bag,
+        aten._embedding_bag_forward_only.default: _embedding_bag,
+        aten.bitwise_left_shift.Scalar_Tensor: partial(_shift, torch.bitwise_left_shift),
+        aten.bitwise_right_shift.Scalar_Tensor: partial(_shift, torch.bitwise_right_shift),
+        aten.__lshift__.Scalar: lambda x, by: torch.bitwise_left_shift(x, torch.full_like(x, by)),
+        aten.empty_permuted.default: _empty_permuted,
+        aten.eye.default: _eye,
+        aten.eye.m: _eye,
+        aten.fmod.Scalar: _fmod,
+        aten.fmod.Tensor: _fmod,
+        aten.kthvalue.default: _kth_value,
+        aten.median.default: _median,
+        aten.median.dim: _median_along,
+        aten.pow.Scalar: _power_of_integers,
+        aten.pow.Tensor_Scalar: _power_of_integers,
+        aten.pow.Tensor_Tensor: _power_of_integers,
+        aten.put.default: _put,
+        aten.rrelu_with_noise_functional.default: _rrelu,
+        aten.searchsorted.Tensor: _search_sorted,
+        aten.sign.default: _sign,
+    }
+
+
+def _embedding_bag(
+    weight: Any,
+    indices: Any,
+    offsets: Any,
+    scale_grad_by_freq: bool = False,
+    mode: int = _SUM,
+    sparse: bool = False,
+    per_sample_weights: Any = None,
+    include_last_offset: bool = False,
+    padding_idx: int = -1,
+) -> tuple[Any, Any, Any, Any]:
+    """Rows of `weight` [V, D] by `indices` [N], of which bag b has those from offset b on: their
+    sum, mean or largest. A bag without any is zero."""
+    import torch
+
+    starts = offsets[:-1] if include_last_offset else offsets
+    numbers = torch.arange(indices.shape[0], device=indices.device)
+    bag = (numbers[:, None] >= starts[None, :]).sum(1) - 1
+    bags = torch.arange(starts.shape[0], device=indices.device)
+    inside = bag[None, :] == bags[:, None]
+    if padding_idx >= 0:
+        inside = inside & (indices != padding_idx)[None, :]
+    counts, numbers = inside.sum(1), torch.zeros_like(offsets)
+    rows = torch.ops.aten.embedding(weight, indices)
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights[:, None]
+    if mode in (_SUM, _MEAN):
+        found = inside.to(torch.float32) @ rows.to(torch.float32)
+        if mode == _MEAN:
+            found = found / counts.clamp(min=1)[:, None]
+        found = found.to(weight.dtype)
+    else:
+        low = torch.where(inside[:, :, None], rows[None], -torch.inf)
+        found = torch.where(counts[:, None] > 0, low.amax(1), 0.0).to(weight.dtype)
+        numbers = indices[low.argmax(1)]
+    return found, bag, counts, numbers
+
+
+def _shift(shift: Callable[..., Any], value: int, by: Any) -> Any:
+    import torch
+
+    return shift(torch.full_like(by, value), by)
+
+
+def _fmod(x: Any, y: Any) -> Any:
+    """The remainder of integers with the sign of x; the importer has that of tensors of floats."""
+    import torch
+
+    kind = torch.result_type(x, y)
+    if kind.is_floating_point:
+        if isinstance(y, torch.Tensor):
+            return NotImplemented
+        return torch.ops.aten.fmod.Tensor(x, torch.full((), y, dtype=kind, device=x.device))
+    return x - torch.div(x, y, rounding_mode="trunc") * y
+
+
+def _power_of_integers(x: Any, exponent: Any) -> Any:
+    """By squares: the importer has powers of floats."""
+    import torch
+
+    kind = torch.result_type(x, exponent)
+    if kind.is_floating_point or kind.is_complex or kind == torch.bool:
+        return NotImplemented
+    tensor = x if isinstance(x, torch.Tensor) else exponent
+    x, exponent = (
+        each.to(kind)
+        if isinstance(each, torch.Tensor)
+        else torch.full((), each, dtype=kind, device=tensor.device)
+        for each in (x, exponent)
+    )
+    # Of larger exponents the result is as of these, or has lost all of its bits.
+    left = torch.where(exponent > _MOST_EXPONENT, _MOST_EXPONENT - 1 + exponent % 2, exponent)
+    found, square = torch.ones_like(x), x
+    for _ in range(_EXPONENT_BITS):
+        found = torch.where(left % 2 == 1, found * square, found)
+        square, left = square * square, left // 2
+    odd = torch.where(exponent % 2 == 1, x, 1)
+    unit = (x == 1) | (x == -1)
+    return torch.where(exponent < 0, torch.where(unit, odd, 0), found)
+
+
+def _put(x: Any, index: Any, source: Any, accumulate: bool = False) -> Any:
+    flat = (index.reshape(-1),)
+    return x.reshape(-1).index_put(flat, source.reshape(-1), accumulate).reshape(x.shape)
+
+
+def _rrelu(
+    x: Any, noise: Any, lower: Any = 1 / 8, upper: Any = 1 / 3, training: bool = False, *_: Any
+) -> Any:
+    import torch
+
+    if training:
+        return NotImplemented
+    return torch.nn.functional.leaky_relu(x, (lower + upper) / 2), noise
+
+
+def _search_sorted(
+    sorted_sequence: Any,
+    values: Any,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Any = None,
+) -> Any:
+    """How many elements are less than each value, or at most it."""
+    import torch
+
+    if sorter is not None:
+        sorted_sequence = sorted_sequence.gather(-1, sorter)
+    most = right or side == "right"
+    elements = sorted_sequence.unsqueeze(-2)
+    column = values.unsqueeze(-1)
+    before = elements <= column if most else elements < column
+    return before.sum(-1).to(torch.int32 if out_int32 else torch.int64)
+
+
+def _sign(x: Any) -> Any:
+    import torch
+
+    if x.dtype in (torch.bool, torch.uint8):
+        return (x != 0).to(x.dtype)
+    return (x > 0).to(x.dtype) - (x < 0).to(x.dtype)
+
+
+def _empty_permuted(size: Any, physical_layout: Any, **options: Any) -> Any:
+    """Memory has one order here."""
+    import torch
+
+    return torch.ops.aten.empty.memory_format(size, **options)
+
+
+def _eye(rows: Any, columns: Any = None, *, dtype: Any = None, **options: Any) -> Any:
+    """The importer's own ends its process."""
+    import torch
+
+    columns = rows if columns is None else columns
+    row, column = (torch.arange(each, device=options.get("device")) for each in (rows, columns))
+    return (row[:, None] == column).to(torch.get_default_dtype() if dtype is None else dtype)
+
+
+def _kth_value(x: Any, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Any, Any]:
+    import torch
+
+    if not x.dim():
+        return x, torch.zeros_like(x, dtype=torch.int64)
+    values, numbers = torch.ops.aten.sort(x, dim)
+    found = tuple(each.narrow(dim, k - 1, 1) for each in (values, numbers))
+    return found if keepdim else tuple(each.squeeze(dim) for each in found)
+
+
+def _median(x: Any) -> Any:
+    return _median_along(x.reshape(-1), 0)[0]
+
+
+def _median_along(x: Any, dim: int = -1, keepdim: bool = False) -> tuple[Any, Any]:
+    """The lesser of two in the middle; NaN where there is one, which a sort puts at the end."""
+    import torch
+
+    if not x.dim():
+        return x, torch.zeros_like(x, dtype=torch.int64)
+    size = x.shape[dim]
+    found = _kth_value(x, (size + 1) // 2, dim, keepdim)
+    if not x.dtype.is_floating_point:
+        return found
+    last = _kth_value(x, size, dim, keepdim)
+    unknown = torch.isnan(last[0])
+    return tuple(torch.where(unknown, *pair) for pair in zip(last, found, strict=True))
