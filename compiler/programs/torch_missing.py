@@ -10,10 +10,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-#: Operations of torch.ops.aten whose decomposition by torch the importer lowers.
-_OF_TORCH = (
-    "grid_sampler_2d.default", "narrow_copy.default", "permute_copy.default",
-)  # fmt: skip
 #: The exponent of the last power of an integer of 64 bits that is no zero, and its bits.
 _MOST_EXPONENT, _EXPONENT_BITS = 63, 6
 #: Modes of an embedding bag.
@@ -26,10 +22,13 @@ def missing_operations() -> dict[Any, Callable[..., Any]]:
     from torch._decomp import get_decompositions
 
     aten = torch.ops.aten
-    names = [each.split(".") for each in _OF_TORCH]
-    found = get_decompositions([getattr(getattr(aten, name), of) for name, of in names])
+    by_torch = (
+        aten.grid_sampler_2d.default, aten.narrow_copy.default, aten.permute_copy.default
+    )  # fmt: skip
+    found = get_decompositions(by_torch)
     return {
         **found,
+        aten.grid_sampler_2d.default: _wide(found[aten.grid_sampler_2d.default]),
         aten._embedding_bag.default: _embedding_bag,
         aten._embedding_bag_forward_only.default: _embedding_bag,
         aten.bitwise_left_shift.Scalar_Tensor: partial(_shift, torch.bitwise_left_shift),
@@ -89,6 +88,19 @@ def _embedding_bag(
         found = torch.where(counts[:, None] > 0, low.amax(1), 0.0).to(weight.dtype)
         numbers = indices[low.argmax(1)]
     return found, bag, counts, numbers
+
+
+def _wide(operation: Callable[..., Any]) -> Callable[..., Any]:
+    """An operation on two tensors, of bf16 and f16 in f32."""
+    import torch
+
+    def widened(x: Any, y: Any, *options: Any) -> Any:
+        kind = x.dtype
+        if kind in (torch.bfloat16, torch.float16):
+            x, y = (each.to(torch.float32) for each in (x, y))
+        return operation(x, y, *options).to(kind)
+
+    return widened
 
 
 def _shift(shift: Callable[..., Any], value: int, by: Any) -> Any:

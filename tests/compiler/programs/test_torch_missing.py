@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -106,6 +107,18 @@ def test_the_numbers_of_torch(name: str, model: Model) -> None:
     found = np.asarray(found).view(wanted.dtype)
     assert found.shape == wanted.shape
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_bf16_is_sampled_in_f32(tmp_path: Path) -> None:
+    """torch rounds each step."""
+    given = (IMAGES.bfloat16(), PLACES.bfloat16())
+    function = sampled("bilinear", "zeros")
+    wanted = function(*(each.float() for each in given)).bfloat16().float().numpy()
+    program = exported(lambda *each: function(*each).float(), given)
+    made = mxc.compile(program, output=tmp_path / "o.mxc", listing=False)
+    narrow = [each.view(torch.int16).numpy().view(ml_dtypes.bfloat16) for each in given]
+    (found,) = mxc.load(made.path).call("main", *narrow)
+    np.testing.assert_allclose(found, wanted, rtol=2**-8)
 
 
 @pytest.mark.parametrize(
