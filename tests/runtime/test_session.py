@@ -50,7 +50,7 @@ def test_a_model_may_end_with_an_exception(plain_artifact: Path) -> None:
         "except IndexError:\n"
         "    print('reported')\n"
     )
-    command = [sys.executable, "-c", program, plain_artifact]
+    command = [sys.executable, "-c", program, str(plain_artifact)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "reported\n", "")
 
