@@ -83,6 +83,11 @@ def size_of(value: ir.Value, axis: int) -> Size:
         return size_of(operands[len(operands) - len(op.results) + place], axis)
     if op.name in _UPDATES:
         return size_of(operands[_UPDATES[op.name]], axis)
+    if op.name == "tensor.pad" and not any(
+        list(ir.DenseI64ArrayAttr(op.attributes[f"static_{side}"]))[axis]
+        for side in ("low", "high")
+    ):
+        return size_of(operands[0], axis)
     if op.name == "iree_linalg_ext.topk_v2":
         return size_of(operands[1 + place], axis)
     if op.name in _STATED:

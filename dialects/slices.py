@@ -9,7 +9,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import tensor
 
 from mxc.dialects.indexing import Indices, plus, times, trace
-from mxc.dialects.sizes import element_of, kept_axes, shape_of, size_of, value_of
+from mxc.dialects.sizes import constant, element_of, kept_axes, shape_of, size_of, value_of
 
 
 def slice_of(
@@ -29,6 +29,19 @@ def columns_of(x: ir.Value, start: int, width: int) -> ir.Value:
     if width == whole:
         return x
     return slice_of(x, [*[0] * len(lead), start], [*lead, width], range(len(lead) + 1))
+
+
+def widened(x: ir.Value, width: int) -> ir.Value:
+    """Pad x [.., N] with zeros to [.., width]; x itself where N is `width`."""
+    *lead, size = shape_of(x)
+    if size == width:
+        return x
+    none, index = [0] * len(lead), ir.IndexType.get()
+    kind = ir.RankedTensorType.get([*lead, width], element_of(x))
+    op = tensor.PadOp(kind, x, [], [], [*none, 0], [*none, width - size])
+    with ir.InsertionPoint(op.regions[0].blocks.append(*[index] * len(shape_of(x)))):
+        tensor.YieldOp(constant(0.0, element_of(x)))
+    return op.result
 
 
 def columns_in(x: ir.Value) -> tuple[ir.Value, int]:

@@ -1,7 +1,7 @@
 """Attention over dense keys and values by the kernels of attention over pages.
 
 Each sequence is a run, its keys are one page, and values are in a pool of their own: nothing is
-copied.
+copied, but heads of a size that is no multiple of 16, which get zeros after their elements.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from mxc.dialects.generic import element_of, generic, loop_index, shape_of
 from mxc.dialects.pages import Pages
 from mxc.dialects.reasons import Reason
 from mxc.dialects.sizes import Size, dynamic_sizes, product, size_of, sizes_of, split, value_of
+from mxc.dialects.slices import columns_of, widened
 from mxc.passes.kernels.calls import Calls
 from mxc.passes.kernels.lowerings import Lowering
 from mxc.passes.kernels.paged_attention import (
@@ -34,10 +35,13 @@ from mxc.passes.kernels.paged_attention import (
 from mxc.passes.kernels.reshapes import reshape
 from mxc.passes.kernels.vectors import equal, f32, i32, index
 
+#: Kernels take heads of multiples of this.
+_UNIT = 16
+
 
 def dense_sizes_of(call: DenseAttentionCall) -> dict[str, Any] | Reason:
     """The fields of a kernel that follow from a call, or the reason why no kernel reads it."""
-    *_, heads, group, depth = shape_of(call.queries)
+    *_, heads, group, _ = shape_of(call.queries)
     element, positions = str(element_of(call.keys)), shape_of(call.keys)[1]
     if element not in FLOATS or element != str(element_of(call.values)):
         return Reason(
@@ -51,8 +55,8 @@ def dense_sizes_of(call: DenseAttentionCall) -> dict[str, Any] | Reason:
     return {
         "heads": heads,
         "group": group,
-        "depth": depth,
-        "mixed": shape_of(call.values)[-1],
+        "depth": _whole(shape_of(call.keys)[-1]),
+        "mixed": _whole(shape_of(call.values)[-1]),
         "entries": 1,
         "positions": positions if positions >= 0 else None,
         "element": element,
@@ -81,16 +85,24 @@ def dense_attention_lowering(
         wanted = call.op.results[0]
         kind = ir.RankedTensorType.get([*shape_of(paged.queries)[:3], kernel.mixed], f32())
         whole = tensor.CastOp(kind, made).result
-        return [reshape(whole, shape_of(wanted), dynamic_sizes(wanted))]
+        sizes = [*shape_of(wanted)[:-1], kernel.mixed]
+        found = reshape(whole, sizes, dynamic_sizes(wanted))
+        return [columns_of(found, 0, shape_of(wanted)[-1])]
 
     return Lowering(dense_attention_calls, kernel, dispatch)
 
 
+def _whole(size: int) -> int:
+    """The size of a head that kernels take."""
+    return -(-size // _UNIT) * _UNIT
+
+
 def _paged(call: DenseAttentionCall, kernel: PagedAttention) -> tuple[AttentionCall, ir.Value]:
     """Dense attention as attention over pages, at the insertion point, and the pool of values."""
-    count, tokens, *rest = sizes_of(call.queries)
+    queries, keys = (widened(each, kernel.depth) for each in (call.queries, call.keys))
+    count, tokens, *rest = sizes_of(queries)
     positions = size_of(call.keys, 1)
-    queries = reshape(call.queries, *split([product([count, tokens]), *rest]))
+    queries = reshape(queries, *split([product([count, tokens]), *rest]))
 
     def pool(value: ir.Value) -> ir.Value:
         first, *others = sizes_of(value)
@@ -108,7 +120,7 @@ def _paged(call: DenseAttentionCall, kernel: PagedAttention) -> tuple[AttentionC
         sinks=arith.ConstantOp(no_sink.type, no_sink).result,
         # Kernels take the positions of tokens from the runs.
         rows=Runs(runs, runs),
-        pages=Pages(pool(call.keys), _table(count, [(1, 0)])),
+        pages=Pages(pool(keys), _table(count, [(1, 0)])),
         keys=zero,
         values=zero,
         mixed=kernel.mixed,
@@ -117,7 +129,7 @@ def _paged(call: DenseAttentionCall, kernel: PagedAttention) -> tuple[AttentionC
         cap=None,
         bits=F32_BITS,
     )
-    return paged, pool(call.values)
+    return paged, pool(widened(call.values, kernel.mixed))
 
 
 def _table(rows: Size, columns: Sequence[tuple[Size, Size]]) -> ir.Value:

@@ -94,9 +94,11 @@ CASES = [
     Case(2, 61, 61, 2, 1, 64, causal=True, dynamic=True),
     Case(2, 9, 61, 2, 2, 64, dynamic=True),
     Case(2, 9, 61, 2, 2, 64, mask=(2, 1, 9), dynamic=True),
+    Case(2, 20, 45, 2, 2, 40, mixed=72, mask=(2, 1, 20), element="bf16"),
+    Case(2, 20, 45, 2, 2, 5, dynamic=True),
 ]
 #: A case that no kernel takes.
-NO_KERNEL = Case(2, 20, 45, 2, 2, 40, mask=(2, 1, 20))
+NO_KERNEL = Case(2, 20, 45, 1, 1, 8200, mask=(2, 1, 20))
 
 
 def program(cases: list[Case]) -> bytes:
@@ -226,6 +228,6 @@ def test_what_no_kernel_takes_is_a_note(loaded: Load) -> None:
     found, given = loaded("none"), draw(NO_KERNEL)
     check(found.attend(NO_KERNEL, given), NO_KERNEL, given)
     (note,) = found.notes
-    assert "IREE's code generator computes @mxc.dense_attention: keys have 40 elements" in note
+    assert "IREE's code generator computes @mxc.dense_attention: keys have 8208 elements" in note
     given[3][...] = -np.inf
     assert not found.attend(NO_KERNEL, given).any()

@@ -201,19 +201,6 @@ def concatenate(x: ir.Value, y: ir.Value) -> ir.Value:
     return whole
 
 
-def widened(x: ir.Value, width: int) -> ir.Value:
-    """Pad x [.., N] with zeros to [.., width]; x itself where N is `width`."""
-    *lead, size = shape_of(x)
-    if size == width:
-        return x
-    none, index = [0] * len(lead), ir.IndexType.get()
-    kind = ir.RankedTensorType.get([*lead, width], element_of(x))
-    op = tensor.PadOp(kind, x, [], [], [*none, 0], [*none, width - size])
-    with ir.InsertionPoint(op.regions[0].blocks.append(*[index] * len(shape_of(x)))):
-        tensor.YieldOp(constant(0.0, element_of(x)))
-    return op.result
-
-
 def multiply(x: ir.Value, factor: ir.Value) -> ir.Value:
     """x [T, H] times a factor [1]."""
 

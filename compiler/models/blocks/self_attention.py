@@ -33,7 +33,6 @@ from mxc.compiler.models.blocks.primitives import (
     parts_of,
     rotate,
     slice_of,
-    widened,
 )
 from mxc.compiler.models.blocks.rope import Rope
 from mxc.compiler.models.blocks.scope import Scope, SequenceMemory, StepValues
@@ -41,7 +40,7 @@ from mxc.dialects.attention import MASKED, Reach
 from mxc.dialects.attention import attention as attend
 from mxc.dialects.generic import constant, generic, shape_of
 from mxc.dialects.rotary_writes import Scales
-from mxc.dialects.slices import columns_of
+from mxc.dialects.slices import columns_of, widened
 
 #: The projections of the input, where they are separate tensors.
 _INPUTS = ("q_proj", "k_proj", "v_proj")

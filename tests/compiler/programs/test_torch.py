@@ -100,15 +100,11 @@ def test_attention_is_a_kernel_of_ours(compiled: Artifact) -> None:
     """In every module, also in one that writes it out; its products are no contractions."""
     report = _report(compiled)
     names = ("attention_causal", "attention_masked", "attention_biased", "transformers_GPT2Model")
-    for name in (*names, "transformers_BertLayer"):
+    for name in (*names, "transformers_BertLayer", "torch_TransformerEncoderLayer"):
         own = [one for one in report.operations if one.function == name]
         assert any(one.kernel.startswith("mxc_attention") for one in own), name
         reasons = [one.reason or one.fallback for one in report.matmuls if one.function == name]
         assert not any(reasons), name
-    encoder = "torch_TransformerEncoderLayer"
-    short = [one.reason for one in report.matmuls if one.function == encoder and one.reason]
-    wanted = "keys have 8 elements, values 8; kernels take multiples of 16 up to 288"
-    assert short == [wanted] * 2
     kernels = {one.kernel for one in report.operations}
     assert "mxc_attention_1x2x16_f32_dense_causal" in kernels, "two heads share keys"
 
@@ -132,11 +128,11 @@ def test_attention_on_a_gpu(tmp_path: Path) -> None:
 
 def test_attention_without_a_kernel_on_a_gpu_has_the_reason(tmp_path: Path) -> None:
     """At both of its products: the condition that it fails."""
-    x = torch.randn(1, 4, 32, 40)
+    x = torch.randn(1, 4, 32, 140)
     program = torch.export.export(Attention(), (x, x, x))
     made = mxc.compile(program, target="gfx950", output=tmp_path / "x.mxc", listing=False)
     assert [one.reason for one in _report(made).matmuls] == [
-        "keys have 40 elements of f32, values 40; kernels take multiples of 16 up to 128"
+        "keys have 144 elements of f32, values 144; kernels take multiples of 16 up to 128"
     ] * 2
 
 
