@@ -14,14 +14,13 @@ import pytest
 from iree.compiler import ir
 from numpy.typing import NDArray
 
-from mxc.compiler.pipelines import pipeline
 from mxc.dialects.attention import AttentionChunk
 from mxc.dialects.context import new_context
 from mxc.dialects.dispatches import KERNEL
-from mxc.passes import base
 from mxc.passes.kernels.gpu.attention.shape import PIECE_KEYS, TAIL
 from tests.passes.attention_cases import KEYS, PAGE, Case, Inputs, check, draw, program, seen
 from tests.passes.kernels.gpu import lane_interpreter
+from tests.passes.kernels.gpu.kernel_stage import with_kernels
 
 TARGETS = ["gfx1201", "gfx1250", "gfx1151"]
 #: Heads of less than a chunk of D, of some and of a part of one; queries in registers and in shared
@@ -60,11 +59,7 @@ each_case = pytest.mark.parametrize("case", CASES, ids=str)
 def lowered(target: str, case: Case) -> ir.Module:
     """A case with its kernels as MLIR."""
     with new_context():
-        module = ir.Module.parse(program([case]).decode())
-        for stage in pipeline(target).stages:
-            base.run(stage.passes, module)
-            if stage.name == "kernels":
-                return module
+        return with_kernels(program([case]).decode(), target)
     raise AssertionError("no kernels")
 
 

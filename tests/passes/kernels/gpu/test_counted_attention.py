@@ -16,16 +16,15 @@ from iree.compiler import ir
 from numpy.typing import NDArray
 
 import mxc
-from mxc.compiler.pipelines import pipeline
 from mxc.dialects.context import new_context
 from mxc.dialects.dispatches import KERNEL
-from mxc.passes import base
 from mxc.passes.kernels.gpu.attention.shape import TAIL
 from mxc.simulator.host import hal
 from mxc.simulator.run.launch import launch
 from mxc.simulator.run.translate import TranslatedKernel
 from tests.passes.attention_cases import KEYS, Case, Inputs, check, draw, program
 from tests.passes.kernels.gpu import counted_attention, lane_interpreter
+from tests.passes.kernels.gpu.kernel_stage import with_kernels
 from tests.passes.kernels.gpu.test_attention_of_32 import attend, pieces_of
 
 #: Two tiles of rows of a token and a result in bf16; heads of values in two slices, and a window.
@@ -139,12 +138,7 @@ def test_registers_are_enough(target: str, case: Case, tmp_path: Path) -> None:
 def lowered(target: str, case: Case) -> ir.Module:
     """The kernels of a case as MLIR."""
     with new_context():
-        module = ir.Module.parse(counted_attention.program(case))
-        for stage in pipeline(target).stages:
-            base.run(stage.passes, module)
-            if stage.name == "kernels":
-                return module
-    raise AssertionError("no kernels")
+        return with_kernels(counted_attention.program(case), target)
 
 
 def interpreted(target: str, case: Case, given: Inputs, start: int, backwards: bool) -> Floats:

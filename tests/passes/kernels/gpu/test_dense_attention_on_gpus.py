@@ -12,12 +12,11 @@ from iree.compiler import ir
 from numpy.typing import NDArray
 
 import mxc
-from mxc.compiler.pipelines import pipeline
 from mxc.dialects.context import new_context
 from mxc.dialects.dispatches import KERNEL
-from mxc.passes import base
 from tests.passes import test_raise_attention as written
 from tests.passes.kernels.gpu import lane_interpreter
+from tests.passes.kernels.gpu.kernel_stage import with_kernels
 from tests.passes.test_dense_attention import CASES, Case, check, draw, program
 
 Array = NDArray[Any]
@@ -139,11 +138,7 @@ def interpreted(case: Case, given: list[Array], target: str) -> Array:
     dynamic = [positions] if case.dynamic else []
     scalars = [count * tokens, count, 1, count, 0, 0, *dynamic, int(count > 1)]
     with new_context():
-        module = ir.Module.parse(program([case]))
-        for stage in pipeline(target).stages:
-            base.run(stage.passes, module)
-            if stage.name == "kernels":
-                break
+        module = with_kernels(program([case]), target)
         (name,) = [
             name
             for op in module.body.operations

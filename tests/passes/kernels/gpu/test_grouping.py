@@ -14,12 +14,11 @@ import pytest
 from iree.compiler import ir
 from iree.compiler.dialects import func
 
-from mxc.compiler.pipelines import pipeline
 from mxc.dialects.context import new_context
 from mxc.dialects.expert_groups import group_by_expert, rows_of_groups
 from mxc.dialects.sizes import size_of
-from mxc.passes import base
 from tests.passes.kernels.gpu import lane_interpreter
+from tests.passes.kernels.gpu.kernel_stage import with_kernels
 
 Array = npt.NDArray[Any]
 Integers = npt.NDArray[np.int32]
@@ -107,11 +106,7 @@ def run_here(target: str, source: str, flat: list[Array], chosen: Integers, toke
     """Interpret the kernel of a program of one case."""
     groups = len(flat[2]) // 4
     with new_context():
-        module = ir.Module.parse(source)
-        for stage in pipeline(target).stages:
-            base.run(stage.passes, module)
-            if stage.name == "kernels":
-                break
+        module = with_kernels(source, target)
         lane_interpreter.run(module, flat, (len(chosen), groups, tokens))
 
 
@@ -142,11 +137,7 @@ def interpreted(target: str, chosen: Integers, experts: int, rows: int) -> list[
     groups = count_of_groups(len(chosen), experts, rows)
     made = [np.full(size, -9, np.int32) for size in (groups, groups * rows, len(chosen))]
     with new_context():
-        module = ir.Module.parse(program([(experts, rows)]))
-        for stage in pipeline(target).stages:
-            base.run(stage.passes, module)
-            if stage.name == "kernels":
-                break
+        module = with_kernels(program([(experts, rows)]), target)
         flat = [each.view(np.uint8) for each in (chosen, *made)]
         lane_interpreter.run(module, flat, (len(chosen), groups))
     return made

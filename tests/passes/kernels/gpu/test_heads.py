@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from mxc.artifact.pages import stored_positions
 from mxc.compiler.models.blocks.primitives import parts_of
-from mxc.compiler.pipelines import pipeline
 from mxc.dialects.boundary import unpack
 from mxc.dialects.context import new_context
 from mxc.dialects.generic import generic
@@ -27,9 +26,9 @@ from mxc.dialects.rotary_writes import rotary_write
 from mxc.dialects.scaled import scaled_contraction
 from mxc.formats.formats import FORMATS
 from mxc.formats.reference import quantize
-from mxc.passes import base
 from mxc.passes.kernels.gpu.dense.chunks import Chunks
 from tests.passes.kernels.gpu import lane_interpreter
+from tests.passes.kernels.gpu.kernel_stage import with_kernels
 from tests.passes.kernels.gpu.test_dynamic_rows import E4M3, F4, FLOATS, operand
 
 Array = NDArray[Any]
@@ -373,11 +372,7 @@ def test_waves_of_32(target: str, pages: str) -> None:
     )
     zeros = zeros.astype(np.int32)
     with new_context():
-        module = ir.Module.parse(program(case))
-        for stage in pipeline(target).stages:
-            base.run(stage.passes, module)
-            if stage.name == "kernels":
-                break
+        module = with_kernels(program(case), target)
         buffers = [
             np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in (*given, asked, zeros)
         ]

@@ -9,13 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from iree.compiler import ir
 
-from mxc.compiler.pipelines import pipeline
 from mxc.dialects.context import new_context
-from mxc.passes import base
 from mxc.passes.kernels.gpu.recurrences.delta_rule import GpuDeltaRule
 from tests.passes.kernels.gpu import lane_interpreter
+from tests.passes.kernels.gpu.kernel_stage import with_kernels
 from tests.passes.recurrence_cases import (
     Array,
     Case,
@@ -81,11 +79,7 @@ def interpreted(target: str, case: Case, given: Given) -> tuple[Array, Array]:
     buffers = [*given.rows, *weights, pool, given.runs, given.places, result]
     scalars = (given.layer, len(result), len(given.runs), len(pool))
     with new_context():
-        module = ir.Module.parse(program([case]))
-        for stage in pipeline(target).stages:
-            base.run(stage.passes, module)
-            if stage.name == "kernels":
-                break
+        module = with_kernels(program([case]), target)
         flat = [np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in buffers]
         lane_interpreter.run(module, flat, scalars)
     return result, pool

@@ -21,12 +21,11 @@ import mxc
 from mxc.artifact.code_objects.metadata import Resources
 from mxc.artifact.pages import stored_positions
 from mxc.compiler.models.blocks.primitives import parts_of
-from mxc.compiler.pipelines import pipeline
 from mxc.dialects.context import new_context
 from mxc.dialects.rotary_writes import rotary_write
 from mxc.formats.reference import quantize
-from mxc.passes import base
 from tests.passes.kernels.gpu import lane_interpreter
+from tests.passes.kernels.gpu.kernel_stage import with_kernels
 
 Array = npt.NDArray[Any]
 
@@ -174,11 +173,7 @@ def interpreted(target: str, case: Case, given: list[Array]) -> list[Array]:
     rotated = np.full_like(given[0], np.nan)
     zeros = np.full((len(rotated), case.queries), -1, np.int32)
     with new_context():
-        module = ir.Module.parse(program([case]))
-        for stage in pipeline(target).stages:
-            base.run(stage.passes, module)
-            if stage.name == "kernels":
-                break
+        module = with_kernels(program([case]), target)
         flat = [each.reshape(-1).view(np.uint8) for each in (*given, rotated, zeros)]
         lane_interpreter.run(module, flat, (ENTRY, len(rotated), PAGES))
     assert not zeros.any()

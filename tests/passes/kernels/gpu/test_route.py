@@ -19,13 +19,12 @@ from iree.compiler.dialects import arith, func
 
 import mxc
 from mxc.artifact.manifest import REPORT
-from mxc.compiler.pipelines import pipeline
 from mxc.dialects.context import new_context
 from mxc.dialects.generic import generic
 from mxc.dialects.routes import route
 from mxc.dialects.row_norms import row_norm
-from mxc.passes import base
 from tests.passes.kernels.gpu import lane_interpreter
+from tests.passes.kernels.gpu.kernel_stage import with_kernels
 
 Array = npt.NDArray[Any]
 
@@ -133,11 +132,7 @@ def call(watched: Callable[..., Any]) -> Call:
 def interpreted(target: str, case: Case, given: list[Array], made: list[Array]) -> list[Array]:
     """What the body of the kernel computes."""
     with new_context():
-        module = ir.Module.parse(program([case]))
-        for stage in pipeline(target).stages:
-            base.run(stage.passes, module)
-            if stage.name == "kernels":
-                break
+        module = with_kernels(program([case]), target)
         flat = [each.reshape(-1).view(np.uint8) for each in (*given, *made)]
         lane_interpreter.run(module, flat, (len(given[0]),))
     return made

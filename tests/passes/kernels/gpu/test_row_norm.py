@@ -15,12 +15,11 @@ import pytest
 from iree.compiler import ir
 from iree.compiler.dialects import arith, func
 
-from mxc.compiler.pipelines import pipeline
 from mxc.dialects.context import new_context
 from mxc.dialects.generic import generic
 from mxc.dialects.row_norms import row_norm, sum_experts
-from mxc.passes import base
 from tests.passes.kernels.gpu import lane_interpreter
+from tests.passes.kernels.gpu.kernel_stage import with_kernels
 
 Array = npt.NDArray[Any]
 
@@ -122,11 +121,7 @@ def interpreted(target: str, case: Case, given: list[Array], kinds: list[Any]) -
     """What the body of the kernel computes."""
     made = [np.full(given[0].shape, np.nan, kind) for kind in kinds]
     with new_context():
-        module = ir.Module.parse(program([case]).replace("@norm_0", f"@{case.name}"))
-        for stage in pipeline(target).stages:
-            base.run(stage.passes, module)
-            if stage.name == "kernels":
-                break
+        module = with_kernels(program([case]).replace("@norm_0", f"@{case.name}"), target)
         flat = [each.reshape(-1).view(np.uint8) for each in (*given, *made)]
         scalars = (len(given[0]), *([SLOTS] if case.choices else []))
         lane_interpreter.run(module, flat, scalars)

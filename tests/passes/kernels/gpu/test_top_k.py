@@ -13,11 +13,10 @@ import pytest
 from iree.compiler import ir
 from iree.compiler.dialects import func
 
-from mxc.compiler.pipelines import pipeline
 from mxc.dialects.context import new_context
 from mxc.dialects.linalg_ext import top_k
-from mxc.passes import base
 from tests.passes.kernels.gpu import lane_interpreter
+from tests.passes.kernels.gpu.kernel_stage import with_kernels
 
 Array = npt.NDArray[Any]
 
@@ -72,11 +71,7 @@ def interpreted(target: str, x: Array, count: int) -> tuple[Array, Array]:
     values = np.full((len(x), count), np.nan, np.float32)
     indices = np.full((len(x), count), -1, np.int32)
     with new_context():
-        module = ir.Module.parse(program([(x.shape[1], count)]))
-        for stage in pipeline(target).stages:
-            base.run(stage.passes, module)
-            if stage.name == "kernels":
-                break
+        module = with_kernels(program([(x.shape[1], count)]), target)
         flat = [each.reshape(-1).view(np.uint8) for each in (x, values, indices)]
         lane_interpreter.run(module, flat, (len(x),))
     return values, indices

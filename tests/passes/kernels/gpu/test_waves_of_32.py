@@ -10,16 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from iree.compiler import ir
 
 from mxc.compiler.packing.panels import to_panels
-from mxc.compiler.pipelines import pipeline
 from mxc.dialects.context import new_context
 from mxc.dialects.parameters import take_layouts
 from mxc.formats.formats import FORMATS
-from mxc.passes import base
 from mxc.passes.kernels.gpu.dense.chunks import Chunks
 from tests.passes.kernels.gpu import lane_interpreter
+from tests.passes.kernels.gpu.kernel_stage import with_kernels
 from tests.passes.kernels.gpu.test_stream import (
     E2M3,
     E3M2,
@@ -67,11 +65,7 @@ def run(
     wants it."""
     result = np.full(m * n * 4, 0xFF, np.uint8)
     with new_context():
-        module = ir.Module.parse(text)
-        for stage in pipeline(target, schedules=str(schedules)).stages:
-            base.run(stage.passes, module)
-            if stage.name == "kernels":
-                break
+        module = with_kernels(text, target, schedules=str(schedules))
         buffers = [np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in given]
         layouts, _ = take_layouts(module)
         assert bool(layouts) == ("util.global" in text)
