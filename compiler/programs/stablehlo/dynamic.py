@@ -7,6 +7,7 @@
   one by one.
 - Slices that begin at a computed place, and updates of them, begin so that they end in time.
 - A product is a `linalg.generic` over its own dimensions, which IREE would reshape first.
+- A scatter of one part combines it with the elements where it is.
 - A running sum is a scan. Windows of known sizes have loops of their own.
 
 What is left, such as convolutions over a dynamic number of elements, the importer refuses with its
@@ -19,18 +20,33 @@ from collections.abc import Callable
 
 from iree.compiler import ir
 
+from mxc.compiler.programs.stablehlo.operations import as_type, signless
 from mxc.compiler.programs.stablehlo.places import gathered, sliced, updated
 from mxc.compiler.programs.stablehlo.products import product
 from mxc.compiler.programs.stablehlo.reshapes import broadcast, reshaped
+from mxc.compiler.programs.stablehlo.scatters import scattered
 from mxc.compiler.programs.stablehlo.sizes import DimensionSizes, has_no_sign
 from mxc.compiler.programs.stablehlo.windows import pooled, running
 from mxc.dialects.dispatches import walk
 from mxc.passes.base import run
 
+
+def _scattered(op: ir.Operation, sizes: DimensionSizes) -> ir.Value | None:
+    found = scattered(op)
+    if found is not None:
+        sizes.record(found, sizes.of(op.operands[0]))
+    return found
+
+
 #: DimensionSizes are computed in @main, and functions get them as arguments.
 _INLINE = ("inline", "symbol-dce", "canonicalize", "cse")
 #: Operations that compute: their numbers keep their signs.
-_COMPUTE = ("stablehlo.dot_general", "stablehlo.custom_call", "stablehlo.reduce_window")
+_COMPUTE = (
+    "stablehlo.dot_general",
+    "stablehlo.custom_call",
+    "stablehlo.reduce_window",
+    "stablehlo.scatter",
+)
 #: Operation -> what makes the value that replaces its result, or None to leave it to IREE.
 _REWRITES: dict[str, Callable[[ir.Operation, DimensionSizes], ir.Value | None]] = {
     "stablehlo.dynamic_reshape": reshaped,
@@ -40,6 +56,7 @@ _REWRITES: dict[str, Callable[[ir.Operation, DimensionSizes], ir.Value | None]] 
     "stablehlo.dynamic_slice": sliced,
     "stablehlo.dynamic_update_slice": updated,
     "stablehlo.dot_general": product,
+    "stablehlo.scatter": _scattered,
     "stablehlo.custom_call": running,
     "stablehlo.reduce_window": pooled,
 }
@@ -54,7 +71,7 @@ def lower_dynamic(module: ir.Module) -> None:
     for op in list(walk(module.operation)):
         if op.name == "stablehlo.get_dimension_size" and has_no_sign(op.operands[0]):
             with ir.InsertionPoint(op), op.location:
-                op.operands[0] = _as_type(op.operands[0], _signless(op.operands[0].type))
+                op.operands[0] = as_type(op.operands[0], signless(op.operands[0].type))
     for op in list(walk(module.operation)):
         rewrite = _REWRITES.get(op.name)
         if rewrite is None or not _is_dynamic(op):
@@ -66,7 +83,7 @@ def lower_dynamic(module: ir.Module) -> None:
                 continue
             if own != op:
                 made = sizes.of(found)
-                found = _as_type(found, op.results[0].type)
+                found = as_type(found, op.results[0].type)
                 sizes.record(found, made)
         op.results[0].replace_all_uses_with(found)
         replaced += dict.fromkeys((op, own))
@@ -81,25 +98,13 @@ def _without_signs(op: ir.Operation) -> ir.Operation:
         return op
     return ir.Operation.create(
         op.name,
-        results=[_signless(op.results[0].type)],
+        results=[signless(op.results[0].type)],
         operands=[
-            _as_type(each, _signless(each.type)) if has_no_sign(each) else each
+            as_type(each, signless(each.type)) if has_no_sign(each) else each
             for each in op.operands
         ],
         attributes={name: op.attributes[name] for name in op.attributes},
     )
-
-
-def _signless(kind: ir.Type) -> ir.Type:
-    whole = ir.RankedTensorType(kind)
-    element = ir.IntegerType.get_signless(whole.element_type.width)
-    return ir.RankedTensorType.get(whole.shape, element)
-
-
-def _as_type(value: ir.Value, kind: ir.Type) -> ir.Value:
-    """The same bits with another sign."""
-    name = "stablehlo.bitcast_convert"
-    return ir.Operation.create(name, results=[kind], operands=[value]).result
 
 
 def _is_dynamic(op: ir.Operation) -> bool:

@@ -10,6 +10,7 @@ from iree.compiler.dialects import cf, tensor
 from mxc.compiler.programs.single import NO_LOWERING
 from mxc.compiler.programs.stablehlo.dynamic import lower_dynamic
 from mxc.compiler.programs.stablehlo.operations import barrier_behind, text_of
+from mxc.compiler.programs.stablehlo.scatters import scattered
 from mxc.compiler.programs.stablehlo.top_k import sort_for_top_k
 from mxc.dialects.dispatches import walk
 from mxc.errors import CompileError, PassError
@@ -59,6 +60,9 @@ def lower_stablehlo(module: ir.Module) -> None:
     sort_for_top_k(module)
     _keep_signs(module)
     lower_dynamic(module)
+    for op in list(walk(module.operation)):
+        if op.name == "stablehlo.scatter":
+            _lower_scatter(op)
     for op in list(walk(module.operation)):
         if _ALGORITHM in op.attributes and _is_plain(op):
             del op.attributes[_ALGORITHM]
@@ -163,6 +167,14 @@ def donations(module: ir.Module) -> dict[int, int]:
                 if _DONATED in each
             }
     return {}
+
+
+def _lower_scatter(op: ir.Operation) -> None:
+    with ir.InsertionPoint(op), op.location:
+        found = scattered(op)
+    if found is not None:
+        op.results[0].replace_all_uses_with(found)
+        op.erase()
 
 
 def _target(op: ir.Operation) -> str:

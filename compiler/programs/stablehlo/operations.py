@@ -20,3 +20,16 @@ def barrier_behind(op: ir.Operation) -> None:
 def text_of(op: ir.Operation, name: str) -> str:
     """A text among the attributes of an operation."""
     return str(ir.StringAttr(op.attributes[name]).value)
+
+
+def signless(kind: ir.Type) -> ir.Type:
+    """The type of a tensor of integers, of integers without a sign."""
+    whole = ir.RankedTensorType(kind)
+    element = ir.IntegerType.get_signless(whole.element_type.width)
+    return ir.RankedTensorType.get(whole.shape, element)
+
+
+def as_type(value: ir.Value, kind: ir.Type) -> ir.Value:
+    """The same bits with another sign."""
+    name = "stablehlo.bitcast_convert"
+    return ir.Operation.create(name, results=[kind], operands=[value]).result

@@ -13,23 +13,28 @@ from mxc.compiler.programs.reshape_groups import Size
 from mxc.compiler.programs.stablehlo.sizes import DimensionSizes, has_no_sign, index, numbers_of
 from mxc.dialects.generic import generic, loop_index
 
-#: Lists of numbers in the attribute of a gather, and the dimension of components.
+#: Lists of numbers in the attribute of a gather or a scatter, and the dimension of components.
 _LISTS = re.compile(r"(\w+) = \[([\d, ]*)\]")
 _VECTOR = re.compile(r"index_vector_dim = (\d+)")
+
+
+def lists_of(op: ir.Operation, attribute: str) -> dict[str, list[int]]:
+    """The lists of numbers in an attribute of dimensions."""
+    found = _LISTS.findall(str(op.attributes[attribute]))
+    return {name: numbers_of(each) for name, each in found}
 
 
 class _Gather:
     """The attributes of a gather."""
 
     def __init__(self, op: ir.Operation) -> None:
-        text = str(op.attributes["dimension_numbers"])
-        found = {name: numbers_of(each) for name, each in _LISTS.findall(text)}
+        found = lists_of(op, "dimension_numbers")
         self.offset_dims = found.get("offset_dims", [])
         self.map = found.get("start_index_map", [])
         self.batching = found.get("operand_batching_dims", [])
         self.start_batching = found.get("start_indices_batching_dims", [])
         self.dropped = [*found.get("collapsed_slice_dims", []), *self.batching]
-        vector = _VECTOR.search(text)
+        vector = _VECTOR.search(str(op.attributes["dimension_numbers"]))
         #: The dimension of the places that has their components; that after the last one: one each.
         self.vector = int(vector[1]) if vector else 0
 

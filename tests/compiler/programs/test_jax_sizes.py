@@ -95,6 +95,15 @@ CASES = {
             *[x.reshape(*x.shape[:2], 4, 16) / 8] * 3, is_causal=True
         )
     ),
+    # Scatters of one part, also of known sizes.
+    "part_added": on_x(lambda x: x.at[:, 1:].add(x[:, :-1])),
+    "part_multiplied": on_x(lambda x: x.at[1:, :, 2:5].multiply(2)),
+    "part_set": on_x(lambda x: x.at[:, 2:].set(3)),
+    "part_of_known_size": on_x(lambda x: x.at[:, 1:].add(1), "2, 7, 64"),
+    "part_of_integers": Case(lambda x: x.at[:, 1:].min(2), (IDS,), ("a, m",)),
+    "part_of_bytes": Case(lambda x: x.at[:, :3].max(150), (UNSIGNED,), ("a, m, 64",)),
+    "row_of_bytes": Case(lambda x: x.at[:, 0].add(200), (UNSIGNED,), ("2, 7, 64",)),
+    "part_of_truth": Case(lambda x: (x > 2).at[:, 1:].set(True).astype(int), (IDS,), ("a, m",)),
     # Reshapes.
     "flat": on_x(lambda x: x.reshape(-1, 64)),
     "flat_whole": on_x(lambda x: x.reshape(-1)),
