@@ -20,6 +20,8 @@ _SIGNED = frozenset(
 )
 _CASTS = frozenset(("arith.index_cast", "arith.index_castui", "arith.extsi", "arith.trunci"))
 
+#: Bits of an index, and of integers that hold any number of queries.
+_INDEX_BITS, _LEAST_BITS = 64, 32
 #: Factors of t and of s, and a number.
 _Linear = tuple[int, int, int]
 
@@ -45,11 +47,14 @@ def _predicate(op: ir.Operation) -> arith.CmpIPredicate:
 
 
 def _linear(tree: Tree, loops: tuple[int, int]) -> _Linear | None:
-    """An integer as a sum of multiples of two loops and a number; None for another one."""
+    """An integer as a sum of multiples of two loops and a number; None for another one, and for one
+    in which a number of queries may overflow."""
+    if getattr(tree.type, "width", _INDEX_BITS) < _LEAST_BITS:
+        return None
     if isinstance(tree, AffineIndex):
         return _linear_index(tree.at, loops)
     if isinstance(tree, Literal):
-        bits = getattr(tree.type, "width", 64)
+        bits = getattr(tree.type, "width", _INDEX_BITS)
         number = int(tree.number)
         return 0, 0, number - (1 << bits) if number >> (bits - 1) else number
     if not isinstance(tree, Apply):
