@@ -10,6 +10,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from mxc.compiler.programs.torch_types import wide_type
+
 #: The exponent of the last power of an integer of 64 bits that is no zero, and its bits.
 _MOST_EXPONENT, _EXPONENT_BITS = 63, 6
 #: Modes of an embedding bag.
@@ -47,6 +49,7 @@ def missing_operations() -> dict[Any, Callable[..., Any]]:
         aten.pow.Tensor_Tensor: _power_of_integers,
         aten.put.default: _put,
         aten.rrelu_with_noise_functional.default: _rrelu,
+        aten.scatter_reduce.two: _scatter_reduce,
         aten.searchsorted.Tensor: _search_sorted,
         aten.sign.default: _sign,
     }
@@ -159,6 +162,24 @@ def _rrelu(
     if training:
         return NotImplemented
     return torch.nn.functional.leaky_relu(x, (lower + upper) / 2), noise
+
+
+def _scatter_reduce(
+    x: Any, dim: int, index: Any, source: Any, reduce: str, *, include_self: bool = True
+) -> Any:
+    """Truth values and narrow floats in wider types; the mean of integers is rounded down."""
+    import torch
+
+    scatter, kind = torch.ops.aten.scatter_reduce.two, x.dtype
+    if kind in (torch.bool, torch.bfloat16, torch.float16):
+        wide = [each.to(wide_type(x)) for each in (x, source)]
+        return scatter(wide[0], dim, index, wide[1], reduce, include_self=include_self).to(kind)
+    if reduce != "mean" or kind.is_floating_point:
+        return NotImplemented
+    total = scatter(x, dim, index, source, "sum", include_self=include_self)
+    count = torch.full_like(x, int(include_self))
+    count = count.scatter_add(dim, index, torch.ones_like(source)).clamp(min=1)
+    return torch.div(total, count, rounding_mode="floor")
 
 
 def _search_sorted(

@@ -56,7 +56,7 @@ _GROUPS = (
     _Group(_BYTES, (0,), ("abs.default", "sum.default", "sum.dim_IntList")),
     _Group(_UNSIGNED, (0,), ("max.default", "min.default", "sort.default", "topk.default")),
     _Group(_NARROW, (0,), ("cumsum.default", "cumprod.default")),
-    _Group(_NARROW, (0, 3), ("scatter_add.default",)),
+    _Group((*_NARROW, "bool"), (0, 3), ("scatter_add.default",)),
     _Group(_NARROW, (0, 2, 3), ("native_layer_norm.default",)),
     _Group(_NARROW, (0, 1, 2), ("native_group_norm.default",)),
 )  # fmt: skip

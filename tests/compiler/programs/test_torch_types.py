@@ -43,6 +43,14 @@ ONLY_BYTES: dict[str, Any] = {
     "with integers": lambda x, y: x + y.int(),
     "root": lambda x, y: torch.sqrt(x),
 }
+#: Places of truth values, some of which are there more than once.
+PLACES = torch.randint(0, 40, (40,), generator=torch.Generator().manual_seed(1))
+ONLY_TRUTH: dict[str, Any] = {
+    "scattered": lambda x, y: x.scatter_add(0, PLACES, y),
+    "scattered largest": lambda x, y: x.scatter_reduce(0, PLACES, y, "amax"),
+    "scattered least": lambda x, y: x.scatter_reduce(0, PLACES, y, "amin"),
+    "scattered sum": lambda x, y: x.scatter_reduce(0, PLACES, y, "sum"),
+}
 #: Operations on rows of bf16 and f16, for which torch adds many numbers in f32.
 SUMS: dict[str, Any] = {
     "sum": lambda x: x.sum(1),
@@ -77,6 +85,15 @@ class Program(torch.nn.Module):
 CASES: dict[str, tuple[Any, tuple[torch.Tensor, ...]]] = {
     **{f"{name} of bytes": (each, (BYTES, MORE)) for name, each in (BOTH | ONLY_BYTES).items()},
     **{f"{name} of truth": (each, (TRUTH, OTHER)) for name, each in BOTH.items()},
+    **{f"{name} of truth": (each, (TRUTH, OTHER)) for name, each in ONLY_TRUTH.items()},
+    "scattered mean of integers": (
+        lambda x, y: x.scatter_reduce(0, PLACES, y, "mean"),
+        (BYTES.int() - 99, MORE.int() - 99),
+    ),
+    "scattered mean of others": (
+        lambda x, y: x.scatter_reduce(0, PLACES, y, "mean", include_self=False),
+        (BYTES.int() - 99, MORE.int() - 99),
+    ),
     "rolled": (lambda x: x.roll(7), (BYTES,)),
     "rolled by axes": (lambda x: x.reshape(4, 10).roll((1, -13), (0, 1)), (BYTES,)),
     "rolled nowhere": (lambda x: x.reshape(4, 10).roll(4, 0), (BYTES,)),
