@@ -11,9 +11,8 @@
     _scaled_mm    of blocks, rows or a whole tensor: elements times scales, then a product
     scaled_dot_product_attention    a product, a softmax and a product, with the scale of the scores
 
-Others are computed in wider types (torch_types.py), or taken apart, mostly for sizes that come with
-the call (torch_dynamic.py). What depends on torch is imported where it is
-used: only a program from torch needs it.
+Others are computed in wider types (torch_types.py), or taken apart (torch_missing.py). What depends
+on torch is imported where it is used: only a program from torch needs it.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
 from typing import Any
 
-from mxc.compiler.programs.torch_dynamic import dynamic_operations
 from mxc.compiler.programs.torch_missing import missing_operations
 from mxc.compiler.programs.torch_reshapes import split_reshapes
 from mxc.compiler.programs.torch_types import wide_type, widened_operations
@@ -43,7 +41,6 @@ def _decompositions(table: dict[Any, Any]) -> dict[Any, Any]:
 
     aten = torch.ops.aten
     table.update(dict(widened_operations()))
-    table.update(dynamic_operations())
     table.update(missing_operations())
     table[aten.clamp_min.Tensor] = aten.maximum
     table[aten.clamp_max.Tensor] = aten.minimum

@@ -1,4 +1,5 @@
-"""Operations of torch that IREE's importer does not lower, in terms of those that it lowers.
+"""Operations of torch that IREE's importer does not lower, or for known sizes alone, in terms of
+those that it lowers.
 
 Where torch has a decomposition that it does not use by default, that one is taken. What depends on
 torch is imported where it is used: only a program from torch needs it.
@@ -21,16 +22,20 @@ _SUM, _MEAN = 0, 1
 def missing_operations() -> dict[Any, Callable[..., Any]]:
     """The overloads of torch.ops.aten with their decompositions."""
     import torch
-    from torch._decomp import get_decompositions
+    from torch._decomp import decomposition_table
 
     aten = torch.ops.aten
     by_torch = (
-        aten.grid_sampler_2d.default, aten.narrow_copy.default, aten.permute_copy.default
-    )  # fmt: skip
-    found = get_decompositions(by_torch)
+        aten._adaptive_avg_pool2d.default,
+        aten._native_batch_norm_legit.no_stats,
+        aten.narrow_copy.default,
+        aten.permute_copy.default,
+        aten.upsample_bilinear2d.vec,
+    )
     return {
-        **found,
-        aten.grid_sampler_2d.default: _wide(found[aten.grid_sampler_2d.default]),
+        **{each: decomposition_table[each] for each in by_torch},
+        aten.grid_sampler_2d.default: _wide(decomposition_table[aten.grid_sampler_2d.default]),
+        aten._native_batch_norm_legit_no_training.default: _batch_norm,
         aten._embedding_bag.default: _embedding_bag,
         aten._embedding_bag_forward_only.default: _embedding_bag,
         aten.bitwise_left_shift.Scalar_Tensor: partial(_shift, torch.bitwise_left_shift),
@@ -53,6 +58,22 @@ def missing_operations() -> dict[Any, Callable[..., Any]]:
         aten.searchsorted.Tensor: _search_sorted,
         aten.sign.default: _sign,
     }
+
+
+def _batch_norm(
+    x: Any, weight: Any, bias: Any, mean: Any, variance: Any, momentum: float, epsilon: float
+) -> Any:
+    """By known statistics; bf16 and f16 as f32."""
+
+    shape = [-1] + [1] * (x.dim() - 2)
+    kind = wide_type(x) if _is_narrow(x) else x.dtype
+    mean, variance = (each.to(kind).reshape(shape) for each in (mean, variance))
+    found = (x.to(kind) - mean) * (variance + epsilon).rsqrt()
+    if weight is not None:
+        found = found * weight.to(kind).reshape(shape)
+    if bias is not None:
+        found = found + bias.to(kind).reshape(shape)
+    return found.to(x.dtype), x.new_empty([0]), x.new_empty([0])
 
 
 def _embedding_bag(
@@ -93,14 +114,20 @@ def _embedding_bag(
     return found, bag, counts, numbers
 
 
+def _is_narrow(x: Any) -> bool:
+    """Whether a tensor is bf16 or f16."""
+    import torch
+
+    return x.dtype in (torch.bfloat16, torch.float16)
+
+
 def _wide(operation: Callable[..., Any]) -> Callable[..., Any]:
     """An operation on two tensors, of bf16 and f16 in f32."""
-    import torch
 
     def widened(x: Any, y: Any, *options: Any) -> Any:
         kind = x.dtype
-        if kind in (torch.bfloat16, torch.float16):
-            x, y = (each.to(torch.float32) for each in (x, y))
+        if _is_narrow(x):
+            x, y = (each.to(wide_type(x)) for each in (x, y))
         return operation(x, y, *options).to(kind)
 
     return widened
@@ -171,7 +198,7 @@ def _scatter_reduce(
     import torch
 
     scatter, kind = torch.ops.aten.scatter_reduce.two, x.dtype
-    if kind in (torch.bool, torch.bfloat16, torch.float16):
+    if kind == torch.bool or _is_narrow(x):
         wide = [each.to(wide_type(x)) for each in (x, source)]
         return scatter(wide[0], dim, index, wide[1], reduce, include_self=include_self).to(kind)
     if reduce != "mean" or kind.is_floating_point:

@@ -61,7 +61,7 @@ class PagedAttention(Sized, ABC):
     `dense`: each run has one page with all of its positions, and values are in a pool of their own.
     Its tokens are at the positions 0, 1, .. if `causal`, else each attends to all keys. `mask`, if
     there is one: how many runs share it (0: all), and whether it differs among heads and tokens; a
-    number of at most LOW in it is the score itself if it `replaces` scores.
+    number of at most `replaces` in it is the score itself.
 
     With each call come T `tokens`, S `runs`, P `pages` of the longest list, N pages of the pool
     (`all_pages`), the entries of `keys` and of `values`, the positions of dense keys if they are
