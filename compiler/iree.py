@@ -74,14 +74,9 @@ _library.ireeCompilerInvocationEnableCallbackDiagnostics.argtypes = [
 #: affected.
 LLVM_FLAGS = ("--amdgpu-mfma-vgpr-form=0",)
 
-#: Flags of a process that compiles for GPUs. By the second, each executable is a code object of its
-#: own (kernel_code.py). By the last, IREE does not divide a number of rows that comes with the call
-#: and is a multiple of a known one, which would lose the schedule of mxc-set-product-schedule.
-PROCESS_FLAGS = (
-    *LLVM_FLAGS,
-    "--iree-hal-link-executables=false",
-    "--iree-codegen-block-dynamic-dimensions-of-contractions=false",
-)
+#: Flags of a process that compiles for GPUs. By the last, each executable is a code object of its
+#: own (kernel_code.py).
+PROCESS_FLAGS = (*LLVM_FLAGS, "--iree-hal-link-executables=false")
 
 
 def set_up_process(target: Target) -> None:

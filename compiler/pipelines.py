@@ -14,6 +14,7 @@ from mxc.passes.kernels.cpu.isa import best_isa
 from mxc.passes.lower_dequantize_to_gpu_kernels import LowerDequantizeToGpuKernels
 from mxc.passes.lower_named_operations_to_cpu_kernels import LowerNamedOperationsToCpuKernels
 from mxc.passes.lower_named_operations_to_gpu_kernels import LowerNamedOperationsToGpuKernels
+from mxc.passes.lower_plain_products import LowerPlainProducts
 from mxc.passes.lower_quantize_to_cpu_kernels import LowerQuantizeToCpuKernels
 from mxc.passes.lower_quantize_to_gpu_kernels import LowerQuantizeToGpuKernels
 from mxc.passes.lower_sorts import LowerSorts
@@ -25,7 +26,6 @@ from mxc.passes.round_to_bf16 import RoundToBf16
 from mxc.passes.round_to_elements import RoundToElements
 from mxc.passes.set_cpu_schedule import SetCpuSchedule
 from mxc.passes.set_gpu_schedule import SetGpuSchedule
-from mxc.passes.set_product_schedule import SetProductSchedule
 from mxc.passes.set_row_schedule import SetRowSchedule
 from mxc.passes.split_kernels import SplitKernels
 from mxc.passes.verify_packed_weights import VerifyPackedWeights
@@ -115,6 +115,7 @@ def _kernels(target: Target, schedules: str) -> Stage:
         if gpu.matrix.converts:
             found.append(LowerDequantizeToGpuKernels())
         found.append(LowerNamedOperationsToGpuKernels(target=target.name))
+        found.append(LowerPlainProducts(target=target.name))
     if isa is not None:
         found += [LowerToCpuKernels(isa=isa, file=schedules), LowerQuantizeToCpuKernels(isa=isa)]
     found.append(LowerSorts(wave=gpu.matrix.lanes if gpu else 0))
@@ -147,8 +148,7 @@ def _lower(target: Target) -> Stage:
             f8=target.gpu.extends_f8,
         )
         rounding = RoundToElements(gpu=True, scales=target.gpu.matrix.converts)
-        products = SetProductSchedule(target=target.name)
-        passes = (PropagateNan(), rounding, products, schedule, ExpandFnuz())
+        passes = (PropagateNan(), rounding, schedule, ExpandFnuz())
     return Stage(
         name="lower",
         invariant="Each scaled contraction carries the schedule that its code generator needs, and "

@@ -77,14 +77,15 @@ class OperandFormat:
 class Contraction:
     """batch x [m, k] times [n, k], with a choice among `experts`; 0 for one rhs for all groups.
 
-    `batch` and `m` are None where they are known at the call. `chosen`: ids select the expert of
-    each group; otherwise group i uses expert i. The other fields describe the kernel of mxc that
-    computes it, and are empty or 0 without one: `out`: the result. `kind`: the kind of the
-    instruction that multiplies. `choice`: why a better kind that the machine has is not used.
-    `schedule`: the schedule that the user gave. `plan`: the schedule of the kernel, whoever chose
-    it, as a file of schedules says it. `unfused`: why the elementwise operation that follows, which
-    the text names, is left to another kernel. `clocks`: of a GPU, by the time model that chose the
-    schedule. `workgroups`: their number.
+    `batch` and `m` are None where they are known at the call, `n` and `k` then negative.
+    `any_sizes`: the call has more sizes than those of groups and rows. `chosen`: ids select the
+    expert of each group; otherwise group i uses expert i. The other fields describe
+    the kernel of mxc that computes it, and are empty or 0 without one: `out`: the result. `kind`:
+    the kind of the instruction that multiplies. `choice`: why a better kind that the machine has is
+    not used. `schedule`: the schedule that the user gave. `plan`: the schedule of the kernel,
+    whoever chose it, as a file of schedules says it. `unfused`: why the elementwise operation that
+    follows, which the text names, is left to another kernel. `clocks`: of a GPU, by the time model
+    that chose the schedule. `workgroups`: their number.
     """
 
     batch: int | None
@@ -96,6 +97,7 @@ class Contraction:
     out: OperandFormat
     experts: int = 0
     chosen: bool = False
+    any_sizes: bool = False
     kind: Kind | None = None
     choice: str = ""
     schedule: str = ""
@@ -135,15 +137,15 @@ def read_contraction(op: ir.Operation) -> Contraction | None:
     kernel computes it."""
     known = {field.name for field in fields(Contraction)}
     found = {name: each for name, each in _attributes_of(op).items() if name in known}
-    found = {name: _value(each) for name, each in found.items()}
+    found = {name: _value(name, each) for name, each in found.items()}
     sides: dict[str, Any] = {
         name: OperandFormat(**found[name]) for name in ("lhs", "rhs", "out") if name in found
     }
     return Contraction(**(found | sides)) if sides else None
 
 
-#: A size that is known at the call.
-_DYNAMIC = -1
+#: A size that is known at the call, and the fields in which it is None.
+_DYNAMIC, _NONE = -1, ("batch", "m")
 #: Fields of formats that hold type names; other strings are text for people.
 _TYPES = ("element", "scale", "rounded")
 
@@ -183,12 +185,12 @@ def _attribute(name: str, value: Any) -> ir.Attribute:
     return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), size)
 
 
-def _value(attribute: ir.Attribute) -> Any:
+def _value(name: str, attribute: ir.Attribute) -> Any:
     if isinstance(attribute, ir.DictAttr):
-        return {each.name: _value(each.attr) for each in attribute}
+        return {each.name: _value(each.name, each.attr) for each in attribute}
     if isinstance(attribute, ir.UnitAttr):
         return True
     value = attribute.value
     if isinstance(value, ir.Type):
         return str(value)
-    return None if value == _DYNAMIC else value
+    return None if value == _DYNAMIC and name in _NONE else value

@@ -21,6 +21,7 @@ from mxc.passes.hoist_scales import HoistScales
 from mxc.passes.lower_dequantize_to_gpu_kernels import LowerDequantizeToGpuKernels
 from mxc.passes.lower_named_operations_to_cpu_kernels import LowerNamedOperationsToCpuKernels
 from mxc.passes.lower_named_operations_to_gpu_kernels import LowerNamedOperationsToGpuKernels
+from mxc.passes.lower_plain_products import LowerPlainProducts
 from mxc.passes.lower_quantize_to_cpu_kernels import LowerQuantizeToCpuKernels
 from mxc.passes.lower_quantize_to_gpu_kernels import LowerQuantizeToGpuKernels
 from mxc.passes.lower_sorts import LowerSorts
@@ -35,7 +36,6 @@ from mxc.passes.round_to_bf16 import RoundToBf16
 from mxc.passes.round_to_elements import RoundToElements
 from mxc.passes.set_cpu_schedule import SetCpuSchedule
 from mxc.passes.set_gpu_schedule import SetGpuSchedule
-from mxc.passes.set_product_schedule import SetProductSchedule
 from mxc.passes.set_row_schedule import SetRowSchedule
 from mxc.passes.slice_windows import SliceWindows
 from mxc.passes.spec import parse, register
@@ -69,6 +69,7 @@ PASSES: tuple[type[Pass], ...] = (
     LowerDequantizeToGpuKernels,
     LowerNamedOperationsToCpuKernels,
     LowerNamedOperationsToGpuKernels,
+    LowerPlainProducts,
     LowerQuantizeToCpuKernels,
     LowerQuantizeToGpuKernels,
     LowerSorts,
@@ -83,7 +84,6 @@ PASSES: tuple[type[Pass], ...] = (
     RoundToElements,
     SetCpuSchedule,
     SetGpuSchedule,
-    SetProductSchedule,
     SetRowSchedule,
     SliceWindows,
     SplitKernels,

@@ -77,7 +77,7 @@ def at_sizes(dispatch: Dispatch, call: Contraction, sizes: Sizes) -> Contraction
     """Return `call` with its dynamic groups or rows, which are the first of its workload, the
     last one first."""
     unknown = [size for size in (call.batch, call.m) if size is None]
-    if not unknown:
+    if not unknown or call.any_sizes:
         return call
     given = iter([sizes.number(value) for value in reversed(dispatch.workload[: len(unknown)])])
     batch, m = (next(given, None) if size is None else size for size in (call.batch, call.m))
@@ -102,7 +102,7 @@ def least_bytes(
     dispatch: Dispatch, call: Contraction, after: Sequence[Dispatch], sizes: Sizes
 ) -> int | None:
     """Return the bytes of both packed operands and the output, each counted once."""
-    if call.batch is None or call.m is None:
+    if call.batch is None or call.m is None or min(call.n, call.k) < 0:
         return None
     rows = call.batch * call.m
     written = rows * call.out.row_bytes(call.n)

@@ -72,8 +72,9 @@ def _head(
     more = f", and {len(operations) - 1} more" if len(operations) > 1 else ""
     lines = [f"{first.name} in @{first.function}{more}", f"kernel {kernel.name}"]
     if product is not None:
-        size = f"{product.m}x{product.n}x{product.k}".replace("-1", "?")
+        size = f"{product.m}x{product.n}x{product.k}"
         size = size if product.batch == 1 else f"{product.batch} x {size}"
+        size = size.replace("-1", "?")
         lines.append(f"{size}, {product.lhs} x {product.rhs} -> {product.out}: {product.lowering}")
         lines += [f"fallback: {product.fallback}"] if product.fallback else []
     lines.append(f"{kernel.spills} spills, {kernel.scratch_bytes} bytes of scratch")

@@ -141,15 +141,18 @@ class Epilogue:
                 found["table", table] = None
         return tuple(found)
 
-    def buffers(self, rows: Size, groups: Size) -> list[Buffer]:
-        """The operands as buffers of a kernel whose result has `rows` rows, in `groups` groups."""
+    def buffers(self, rows: Size, groups: Size, columns: Size = None) -> list[Buffer]:
+        """The operands as buffers of a kernel whose result has `rows` rows, in `groups` groups.
+        `columns`: of the result, where they come with the call."""
         return [
-            Buffer(self._flat(reach, value, rows, groups), element_of(value))
+            Buffer(self._flat(reach, value, rows, groups, columns), element_of(value))
             for reach, value in self.operands
         ]
 
-    def _flat(self, reach: Reach, value: ir.Value, rows: Size, groups: Size) -> list[Size]:
-        shape: list[Size] = list(shape_of(value)) or [1]
+    def _flat(
+        self, reach: Reach, value: ir.Value, rows: Size, groups: Size, columns: Size
+    ) -> list[Size]:
+        shape: list[Size] = [columns if n < 0 else n for n in shape_of(value)] or [1]
         if reach == "table":
             return shape
         if reach == "group":
@@ -218,7 +221,8 @@ def _next(value: ir.Value, width: int, panel: int) -> MapStage | End | Reason:
     """
     users = readers(value)
     if len(users) == 1 and users[0].name in RESHAPES:
-        return _next(users[0].results[0], width, 0)
+        # Of dynamic sizes it is not known whether columns stay columns.
+        return _next(users[0].results[0], max(width, 0), 0)
     if len(users) == 1:
         return _stage(users[0], width, value)
     if len(users) == 2 and all(user.name == "tensor.extract_slice" for user in users):

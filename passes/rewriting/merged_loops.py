@@ -8,7 +8,8 @@ IREE does this later, and loses schedules by it. So a pass that sets a schedule 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from itertools import pairwise
 from math import prod
 
 from iree.compiler import ir
@@ -34,6 +35,26 @@ def are_neighbours(op: ir.Operation, groups: Sequence[Group]) -> bool:
             if set(group) & set(read) and read[start : start + len(group)] != list(group):
                 return False
     return True
+
+
+def merged(op: ir.Operation, loops: Sequence[int], known: Collection[int]) -> list[list[int]]:
+    """`loops` as groups that are side by side in each operand of `op` that has one of them. Loops
+    that are not `known` have one iteration."""
+    reads = [[loop for loop in dims(affine) if loop in known] for affine in indexing_maps(op)]
+    after = [dict(pairwise(read)) for read in reads]
+    groups: list[list[int]] = []
+    for loop in loops:
+        for group in groups:
+            places = zip(reads, after, strict=True)
+            if all(
+                next.get(group[-1]) == loop if loop in read else group[-1] not in read
+                for read, next in places
+            ):
+                group.append(loop)
+                break
+        else:
+            groups.append([loop])
+    return groups
 
 
 def with_loops(op: ir.Operation, groups: Sequence[Group]) -> ir.Operation:

@@ -319,8 +319,6 @@ class _Workgroups(LaneMoves, LaneAddresses):
         _, width, count = kind_of(op.results[0])
         places, inside = memory.places([a[:, 0].astype(np.int64) for a in at], count)
         assert memory.bounded or inside[self.active].all()
-        if inside.all():
-            return [regroup(memory.data[places], 8, width)]
         found = np.where(inside, memory.data[np.where(inside, places, 0)], 0)
         return [regroup(found, 8, width)]
 
@@ -334,7 +332,8 @@ class _Workgroups(LaneMoves, LaneAddresses):
     ) -> None:
         places, inside = memory.places([a[:, 0].astype(np.int64) for a in at], raw.shape[1])
         stored = np.repeat(mask, width // 8, axis=1) & self.active[:, None]
-        assert inside[stored].all()
+        assert memory.bounded or inside[stored].all()
+        stored &= inside
         data = regroup(raw, width, 8).astype(np.uint8)
         memory.data[places[stored]] = data[stored]
 

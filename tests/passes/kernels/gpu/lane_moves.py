@@ -20,12 +20,16 @@ import numpy as np
 from iree.compiler import ir
 
 from tests.passes.kernels.gpu.lane_program import Operation
-from tests.passes.kernels.gpu.lane_values import Array, floats, kind_of, raw_of
+from tests.passes.kernels.gpu.lane_values import Array, floats, kind_of, raw_of, with_sign
 
 WAVE = 32
 #: Where element i of a lane of group g = lane / 16 is along K, by depth and bits of an element.
 _ALONG_K: dict[tuple[int, int], Callable[[Array, Array], Array]] = {
     (16, 16): lambda i, g: 8 * g + i,
+    (16, 8): lambda i, g: 8 * g + i,
+    (4, 32): lambda i, g: 2 * g + i,
+    # A sum may take its terms in any order: this one is as good as another.
+    (64, 8): lambda i, g: 16 * (i // 8) + 8 * g + i % 8,
     (32, 16): lambda i, g: 16 * (i // 8) + 8 * g + i % 8,
     (128, 8): lambda i, g: 32 * (i // 16) + 16 * g + i % 16,
     (128, 4): lambda i, g: 64 * (i // 32) + 32 * g + i % 32,
@@ -75,7 +79,8 @@ class LaneMoves:
         """The fragments of waves as [waves, 16, depth]. Two lanes that have whole rows have the
         same."""
         waves = raw.reshape(-1, WAVE, raw.shape[1])
-        numbers = floats(waves, kind).astype(np.float64)
+        numbers = with_sign(waves, 8) if kind == "i8" else floats(waves, kind)
+        numbers = numbers.astype(np.float64)
         if raw.shape[1] == depth:
             assert (waves[:, :16] == waves[:, 16:]).all()
             return numbers[:, :16]
@@ -100,6 +105,9 @@ class LaneMoves:
         lane, i = np.arange(WAVE)[:, None], np.arange(8)[None]
         twice = sides[0][0].shape[1] == depth
         part = product[:, 2 * i + lane // 16 if twice else i + 8 * (lane // 16), lane % 16]
+        if kind_of(op.results[0])[0] == "i32":
+            whole_numbers = with_sign(c, 32) + part.reshape(c.shape).astype(np.int64)
+            return [raw_of(whole_numbers.astype(np.int32))]
         total = floats(c, "f32").astype(np.float64) + part.reshape(c.shape)
         return [raw_of(total.astype(np.float32))]
 

@@ -1,0 +1,1 @@
+"""Products of computed tensors, of any sizes and layouts."""

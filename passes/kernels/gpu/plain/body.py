@@ -1,0 +1,129 @@
+"""A plain product straight from memory to registers.
+
+    total = 0
+    for step of K: total += rows . columns, loaded while the step before was multiplied
+    for what is left of K: the same, with zeros past the end
+
+Nothing goes through shared memory: what several waves of a workgroup read, the others find in the
+cache of the unit. Steps begin at a base of their own, so that offsets are small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, scf
+
+from mxc.dialects.amdgpu import mfma, wmma
+from mxc.passes.kernels.executables import workgroup
+from mxc.passes.kernels.extents import value_of
+from mxc.passes.kernels.gpu.lanes import at_most, lane_of
+from mxc.passes.kernels.gpu.plain.operands import PlainOperand, PlainSide
+from mxc.passes.kernels.gpu.plain.result import Result
+from mxc.passes.kernels.gpu.plain.shape import ProductShape
+from mxc.passes.kernels.vectors import (
+    below,
+    elements,
+    f32,
+    i32,
+    index,
+    loop,
+    parts_of,
+    splat,
+    when,
+)
+
+
+class PlainProduct(ProductShape):
+    """The kernel of one."""
+
+    def body(self, *buffers: ir.Value) -> None:
+        """Build the body at the insertion point."""
+        _Body(self, buffers).build()
+
+
+class _Body:
+    def __init__(self, kernel: ProductShape, buffers: Sequence[ir.Value]) -> None:
+        self.kernel, self.lane = kernel, lane_of(kernel.instruction)
+        self.sizes = [value_of(size) for size in kernel.sizes]
+        m, n = kernel.m, kernel.n
+        right = kernel.waves(n)
+        waves = {m: self.lane.wave // right, n: self.lane.wave % right}
+        self.places: list[ir.Value] = []
+        group = workgroup(2)
+        for size in reversed(self.sizes[:m]):
+            self.places.insert(0, group % size)
+            group = group // size
+        for along, number in ((m, workgroup(1)), (n, workgroup(0))):
+            tile = number * kernel.waves(along) + waves[along]
+            self.places.append(tile * (kernel.instruction.rows * kernel.tiles(along)))
+        self.places.append(index(0))
+        lhs, rhs = (
+            PlainOperand(kernel, layout, buffer, self.places)
+            for layout, buffer in zip((kernel.lhs, kernel.rhs), buffers, strict=False)
+        )
+        # A lane has several sums along the loop of the first operand: that whose sums lie side by
+        # side in memory, if there is one.
+        rows, columns = (lhs, m), (rhs, n)
+        first, second = (rows, columns) if kernel.out.loops[-1] == m else (columns, rows)
+        self.first = PlainSide(kernel, *first, self.lane.column, self.lane)
+        self.second = PlainSide(kernel, *second, self.lane.row, self.lane)
+        self.result = Result(kernel, buffers, self.places, self.first, self.second, self.lane)
+
+    def build(self) -> None:
+        """The whole body."""
+        inside = [below(self.places[at], self.sizes[at]) for at in (self.kernel.m, self.kernel.n)]
+        with when(inside[0] & inside[1]):
+            self.result.store(self._totals())
+
+    def _totals(self) -> list[ir.Value]:
+        kernel, size, sides = self.kernel, self.sizes[-1], (self.first, self.second)
+        kind = i32() if kernel.element == "i8" else f32()
+        tiles = self.first.tiles * self.second.tiles
+        totals = [splat(0, kind, kernel.instruction.totals)] * tiles
+        # The last step is loaded one by one where it may have less, or where a load may go past the
+        # end of a buffer, of which nothing would be read.
+        depth = kernel.sizes[kernel.k]
+        whole = isinstance(depth, int) and depth % kernel.step == 0
+        split = not (whole and all(side.is_whole for side in sides))
+        steps = (arith.maxui(size, index(1)) + -1 if split else size) // kernel.step
+
+        def load(step: ir.Value) -> list[list[ir.Value]]:
+            return [side.load(step * kernel.step) for side in sides]
+
+        rows, columns = load(index(0))
+        carried = [*totals, *rows, *columns]
+        with loop(index(0), steps, index(1), carried) as (step, given, op):
+            coming = load(at_most(step + 1, steps + -1))
+            own, left = given[tiles:], len(rows)
+            runs = self.first.runs(own[:left]), self.second.runs(own[left:])
+            scf.YieldOp([*self._added(given[:tiles], *runs), *coming[0], *coming[1]])
+        totals = list(op.results)[:tiles]
+        if split:
+            start = steps * kernel.step
+            totals = self._added(totals, *(side.end(start, size) for side in sides))
+        return totals
+
+    def _added(
+        self, totals: Sequence[ir.Value], rows: Sequence[ir.Value], columns: Sequence[ir.Value]
+    ) -> list[ir.Value]:
+        """The totals with a step added, of runs of the tiles of both operands."""
+        found: list[ir.Value] = []
+        for row in rows:
+            for column in columns:
+                total = totals[len(found)]
+                for a, b in zip(self._cut(row), self._cut(column), strict=True):
+                    total = self._multiply(a, b, total)
+                found.append(total)
+        return found
+
+    def _cut(self, run: ir.Value) -> list[ir.Value]:
+        """A run as what a lane gives to each of some instructions."""
+        count = self.kernel.count
+        return elements(run) if count == 1 else list(parts_of(run, count))
+
+    def _multiply(self, a: ir.Value, b: ir.Value, total: ir.Value) -> ir.Value:
+        instruction = self.kernel.instruction
+        multiply = {"mfma": mfma, "wmma": wmma}[instruction.unit.family]
+        return multiply((instruction.rows, instruction.rows, self.kernel.depth), a, b, total)

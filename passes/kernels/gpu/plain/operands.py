@@ -1,0 +1,179 @@
+"""Operands of a plain product on their way from memory to registers.
+
+A lane has a run of elements along K of its row of a tile (fragments.py). Where they lie side by
+side it loads them at once. Where the elements of several rows lie side by side instead, it loads
+those for each element of its run, and transposes them in registers: row r of tile j is then row
+T r + j of the T tiles. Else it loads one element at a time.
+
+What is read past the end of a row is of the next one, or zero, and is for sums that nothing stores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, memref, vector
+
+from mxc.dialects.amdgpu import BEYOND
+from mxc.passes.kernels.extents import Size, product, value_of
+from mxc.passes.kernels.gpu.lanes import Lane, at_most
+from mxc.passes.kernels.gpu.parts import rows_of
+from mxc.passes.kernels.gpu.plain.shape import TILE, OperandLayout, ProductShape
+from mxc.passes.kernels.vectors import below, concat, index, lanes_of, of
+
+#: Bytes of a load.
+_LOAD = 16
+
+
+class PlainOperand:
+    """A tensor in memory. A wave begins at `places` along the loops, which is element `start`."""
+
+    def __init__(
+        self,
+        kernel: ProductShape,
+        layout: OperandLayout,
+        buffer: ir.Value,
+        places: Sequence[ir.Value],
+    ) -> None:
+        """Find out where it begins."""
+        self.layout, self._kernel, self._flat = layout, kernel, flat(buffer)
+        self._strides: dict[int, Size] = {}
+        stride: Size = 1
+        for loop in reversed(layout.loops):
+            self._strides[loop] = stride
+            size = kernel.sizes[loop]
+            # Numbers stay numbers.
+            both = isinstance(stride, int) and isinstance(size, int)
+            stride = product(stride, size) if both else value_of(stride) * value_of(size)
+        self._total = value_of(stride)
+        self.start = index(0)
+        for loop in layout.loops:
+            self.start = self.start + places[loop] * self.stride(loop)
+
+    def stride(self, loop: int) -> ir.Value:
+        """Elements from one place along a loop to the next one."""
+        return value_of(self._strides[loop])
+
+    def is_last(self, loop: int) -> bool:
+        """Whether elements along a loop lie side by side."""
+        return self.layout.loops[-1] == loop
+
+    def after(self, steps: ir.Value) -> ir.Value:
+        """What there is from so many elements along K on, bounded."""
+        start = self.start
+        if self._kernel.k in self._strides:
+            start = start + steps * self.stride(self._kernel.k)
+        # There is none where a loop has no iterations.
+        start = at_most(start, self._total)
+        return rows_of(self._flat, 1, start, BEYOND // self.layout.bytes, self._total)
+
+    @property
+    def beyond(self) -> ir.Value:
+        """An index that no part has."""
+        return index(BEYOND // self.layout.bytes)
+
+
+def flat(buffer: ir.Value) -> ir.Value:
+    """A memref of rows, or of one, as one row."""
+    kind = ir.MemRefType(buffer.type)
+    if kind.rank == 1:
+        return buffer
+    dynamic = ir.ShapedType.get_dynamic_size()
+    size = dynamic if dynamic in kind.shape else prod(kind.shape)
+    layout = ir.StridedLayoutAttr.get(ir.ShapedType.get_dynamic_stride_or_offset(), [1])
+    wanted = ir.MemRefType.get([size], kind.element_type, layout, kind.memory_space)
+    return memref.collapse_shape(wanted, buffer, [[0, 1]])
+
+
+@dataclass(frozen=True)
+class PlainSide:
+    """The `tiles` of a wave along `loop`, rows or columns. `row`: that of the lane in each tile."""
+
+    kernel: ProductShape
+    operand: PlainOperand
+    loop: int
+    row: ir.Value
+    lane: Lane
+
+    @property
+    def tiles(self) -> int:
+        """How many there are."""
+        return self.kernel.tiles(self.loop)
+
+    @property
+    def is_transposed(self) -> bool:
+        """Whether a load has elements of several rows."""
+        return self.operand.is_last(self.loop)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether each load of several elements is in a buffer as a whole, or not at all."""
+        size = self.kernel.sizes[self.loop]
+        return not self.is_transposed or (isinstance(size, int) and size % self.tiles == 0)
+
+    def element(self, tile: int, row: ir.Value) -> ir.Value:
+        """The place along the loop of a row of a tile, from the first one of the wave on."""
+        return row * self.tiles + tile if self.is_transposed else row + TILE * tile
+
+    def load(self, start: ir.Value) -> list[ir.Value]:
+        """A step from an element along K on, for `runs`."""
+        memory, kind = self.operand.after(start), self.operand.layout.kind
+        if self.is_transposed:
+            return [
+                vector.load(of(kind, self.tiles), memory, [self._at(0, place)])
+                for place in range(self.kernel.run)
+            ]
+        size = min(self.kernel.run, _LOAD // self.operand.layout.bytes)
+        if not self.operand.is_last(self.kernel.k):
+            size = 1
+        return [
+            vector.load(of(kind, size), memory, [self._at(tile, place)])
+            for tile in range(self.tiles)
+            for place in range(0, self.kernel.run, size)
+        ]
+
+    def runs(self, loaded: Sequence[ir.Value]) -> list[ir.Value]:
+        """What was loaded, in registers: a run of each tile."""
+        if self.is_transposed:
+            each = [
+                vector.from_elements(
+                    of(self.operand.layout.kind, len(loaded)),
+                    [vector.extract(values, [], [tile]) for values in loaded],
+                )
+                for tile in range(self.tiles)
+            ]
+        else:
+            count = len(loaded) // self.tiles
+            each = [concat(loaded[at : at + count]) for at in range(0, len(loaded), count)]
+        return [self._widened(run) for run in each]
+
+    def end(self, start: ir.Value, size: ir.Value) -> list[ir.Value]:
+        """Runs of what is left of K, `size` elements in all, from `start` on; zero after it."""
+        memory, kind, found = self.operand.after(start), self.operand.layout.kind, []
+        left = size - start
+        for tile in range(self.tiles):
+            values = []
+            for place in range(self.kernel.run):
+                inside = below(self._element(place), left)
+                at = arith.select(inside, self._at(tile, place), self.operand.beyond)
+                values.append(memref.LoadOp(memory, [at]).result)
+            found.append(self._widened(vector.from_elements(of(kind, len(values)), values)))
+        return found
+
+    def _element(self, place: int) -> ir.Value:
+        """The element along K of a step that the lane has at a place of its run."""
+        return self.lane.block * self.kernel.run + place
+
+    def _at(self, tile: int, place: int) -> ir.Value:
+        """Where it is in what there is from the step on."""
+        row = self.element(tile, self.row) * self.operand.stride(self.loop)
+        return row + self._element(place) * self.operand.stride(self.kernel.k)
+
+    def _widened(self, run: ir.Value) -> ir.Value:
+        kind = ir.Type.parse(self.kernel.element)
+        if self.operand.layout.kind == kind:
+            return run
+        return arith.extf(of(kind, lanes_of(run)), run)

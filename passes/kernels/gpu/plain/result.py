@@ -1,0 +1,128 @@
+"""The result of a plain product on its way from registers to memory, with its epilogue.
+
+A lane has one place along one loop, and several along another one. Where those lie side by side it
+stores four at once, as far as all of a wave's tiles are there; else one at a time. What there is no
+place for is stored beyond the end of the buffer, and dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, scf, vector
+
+from mxc.dialects.amdgpu import KEEPS_NAN
+from mxc.passes.kernels.extents import value_of
+from mxc.passes.kernels.finish import Finish, ResultColumns
+from mxc.passes.kernels.gpu.fragments import QUAD
+from mxc.passes.kernels.gpu.lanes import Lane, at_most
+from mxc.passes.kernels.gpu.plain.operands import PlainOperand, PlainSide
+from mxc.passes.kernels.gpu.plain.shape import OperandLayout, ProductShape
+from mxc.passes.kernels.vectors import below, index, lanes_of, of, part_of, parts_of, signed_below
+
+#: The place of sums along the first loop, and those from there on.
+_Placed = tuple[ir.Value, ir.Value]
+
+
+@dataclass(frozen=True)
+class Result:
+    """The tiles of a wave, which begins at `places` along the loops. `first`: the operand of which
+    a lane has several places."""
+
+    kernel: ProductShape
+    buffers: Sequence[ir.Value]
+    places: Sequence[ir.Value]
+    first: PlainSide
+    second: PlainSide
+    lane: Lane
+
+    def store(self, totals: Sequence[ir.Value]) -> None:
+        """Finish the totals and store them, as far as there are rows and columns."""
+        first, kernel = self.first, self.kernel
+        left = value_of(kernel.sizes[first.loop]) - self.places[first.loop]
+        size = kernel.instruction.rows * first.tiles
+        known = kernel.sizes[first.loop]
+        if kernel.out.loops[-1] != first.loop:
+            self._put(self._alone, totals, left)
+        elif isinstance(known, int) and known % size == 0:
+            self._put(self._together, totals, None)
+        else:
+            branch = scf.IfOp(signed_below(index(size - 1), left), has_else=True)
+            with ir.InsertionPoint(branch.then_block):
+                self._put(self._together, totals, None)
+                scf.YieldOp([])
+            with ir.InsertionPoint(branch.else_block):
+                self._put(self._alone, totals, left)
+                scf.YieldOp([])
+
+    def _put(
+        self,
+        placed: Callable[[Sequence[ir.Value]], Iterator[_Placed]],
+        totals: Sequence[ir.Value],
+        left: ir.Value | None,
+    ) -> None:
+        """Store what `placed` gives of the tiles along the first loop, for each along the second
+        one. `left`: places that there are along the first one; None where there are all."""
+        first, second = self.first, self.second
+        out = PlainOperand(self.kernel, self.kernel.out, self.buffers[-1], self.places)
+        memory = out.after(index(0))
+        others = value_of(self.kernel.sizes[second.loop]) - self.places[second.loop]
+        for tile in range(second.tiles):
+            other = second.element(tile, self.lane.row)
+            inside = below(other, others)
+            finish = self._finish(at_most(other, others + -1))
+            for place, values in placed(totals[tile :: second.tiles]):
+                own = inside if left is None else inside & below(place, left)
+                at = place * out.stride(first.loop) + other * out.stride(second.loop)
+                last = place if left is None else at_most(place, left + -1)
+                values = self._rounded(finish(last, values))
+                vector.store(values, memory, [arith.select(own, at, out.beyond)])
+
+    def _finish(self, other: ir.Value) -> Callable[[ir.Value, ir.Value], ir.Value]:
+        """The epilogue of sums at a place along the second loop, by their place along the first."""
+        kernel, after = self.kernel, self.kernel.after
+        if not after.stages:
+            return lambda place, values: values
+        memrefs = dict(zip(after.operands, self.buffers[2:], strict=False))
+        # Rows of the result are those of all dimensions but the last one.
+        layout = OperandLayout(kernel.out.element, kernel.out.loops[:-1])
+        rows = PlainOperand(kernel, layout, self.buffers[-1], self.places)
+        row = rows.start + other * rows.stride(self.second.loop)
+
+        def apply(place: ir.Value, values: ir.Value) -> ir.Value:
+            column = ResultColumns(row, self.places[self.first.loop] + place, None)
+            return Finish(after, memrefs, lanes_of(values), KEEPS_NAN).apply([values], [column])
+
+        return apply
+
+    def _rounded(self, values: ir.Value) -> ir.Value:
+        wanted = of(self.kernel.out.kind, lanes_of(values))
+        return values if values.type == wanted else arith.truncf(wanted, values)
+
+    def _rows(self) -> list[ir.Value]:
+        """The place in its tile of each sum of a lane."""
+        instruction = self.kernel.instruction
+        start = self.lane.group * instruction.run
+        numbers = range(instruction.totals)
+        return [start + (instruction.row(e // QUAD) + e % QUAD) for e in numbers]
+
+    def _alone(self, totals: Sequence[ir.Value]) -> Iterator[_Placed]:
+        """The sums of some tiles along the first loop, one by one."""
+        for tile, values in enumerate(totals):
+            for row, value in zip(self._rows(), parts_of(values, 1), strict=True):
+                yield self.first.element(tile, row), value
+
+    def _together(self, totals: Sequence[ir.Value]) -> Iterator[_Placed]:
+        """The same, those that lie side by side at once."""
+        rows = self._rows()
+        if self.first.is_transposed:
+            for number, row in enumerate(rows):
+                values = [vector.extract(tile, [], [number]) for tile in totals]
+                together = vector.from_elements(of(values[0].type, len(values)), values)
+                yield self.first.element(0, row), together
+            return
+        for tile, values in enumerate(totals):
+            for at in range(0, len(rows), QUAD):
+                yield self.first.element(tile, rows[at]), part_of(values, at, QUAD)
