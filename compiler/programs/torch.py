@@ -17,6 +17,7 @@ from iree.compiler.dialects import arith
 
 from mxc.compiler.programs.constants import LIST, ConstantParameters
 from mxc.compiler.programs.single import NO_LOWERING, Tell, lower_each, named, refused
+from mxc.compiler.programs.torch_graph import name_sizes
 from mxc.compiler.programs.torch_lowering import lowered
 from mxc.dialects.dispatches import walk
 from mxc.dialects.parameters import Parameters
@@ -121,6 +122,7 @@ def read_torch(
     try:
         program = lowered(loaded)
         require_importable(program)
+        name_sizes(program)
         hooks = _Tensors(constants)
         importer = FxImporter(context=context, hooks=hooks)
         hooks.parameters = Parameters(importer.module)
@@ -285,7 +287,9 @@ def _load(value: Any, name: str, parameters: Parameters, constants: ConstantPara
             f"{name} is a tensor of {value.dtype}; those of {', '.join(_ELEMENTS)} can be compiled"
         )
     array = _array(value.detach().contiguous(), element)
-    plain = element == "bf16" or (array.dtype.kind in "fi" and array.dtype.itemsize <= 8)
+    # IREE makes a literal of bytes with a sign.
+    has_sign = str(value.dtype) != "torch.uint8"
+    plain = element == "bf16" or (array.dtype.kind in "fi" and has_sign)
     if (array.ndim == 0 or (array.ndim == 1 and array.size <= LIST)) and plain:
         kind = ir.RankedTensorType.get(array.shape, ir.Type.parse(element))
         # Of bf16 the attribute takes the bits.

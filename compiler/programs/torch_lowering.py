@@ -23,6 +23,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
 from typing import Any
 
+from mxc.compiler.programs.torch_graph import rewrite_graph
 from mxc.compiler.programs.torch_missing import missing_operations
 from mxc.compiler.programs.torch_reshapes import split_reshapes
 from mxc.compiler.programs.torch_types import wide_type, widened_operations
@@ -340,11 +341,7 @@ def lowered(program: Any) -> Any:
         if value.dtype == torch.float4_e2m1fn_x2:
             value = value.view(torch.uint8)
         found.state_dict[parts.get(name, name)] = value
-    for node in list(found.graph.nodes):
-        # Types are fixed when a program is exported; the importer does not lower all of these.
-        if str(node.target) == "aten._assert_tensor_metadata.default":
-            found.graph.erase_node(node)
-    _name_bytes(found.graph_module)
+    rewrite_graph(found)
     split_reshapes(found)
     # torch saves no results of its own named tuples, such as those of `torch.sort`.
     leaves = found.module_call_graph[0].signature
@@ -362,19 +359,3 @@ def _parts(program: Any) -> dict[str, str]:
                 made = f"{owner}.parametrizations.{own}.original{number}".lstrip(".")
                 found[made] = f"{name}.{part}"
     return found
-
-
-def _name_bytes(module: Any) -> None:
-    import torch
-
-    for node in list(module.graph.nodes):
-        value = node.meta.get("val")
-        if getattr(value, "dtype", None) == torch.float4_e2m1fn_x2:
-            node.meta["val"] = value.view(torch.uint8)
-            node.meta.pop("tensor_meta", None)
-        if str(node.target) == "aten.view.dtype":
-            source = node.args[0]
-            if source.meta["val"].dtype == node.meta["val"].dtype:
-                node.replace_all_uses_with(source)
-                module.graph.erase_node(node)
-    module.recompile()

@@ -54,6 +54,47 @@ class Chosen(nn.Module):
         )
 
 
+class Extremes(nn.Module):
+    """Sizes that are the largest, the least and the sum of others."""
+
+    def forward(self, x: Any) -> Any:
+        batch, rows, _ = x.shape
+        most, least = torch.sym_max(batch, rows), torch.sym_min(batch, rows)
+        both = torch.sym_sum([batch, rows, 3])
+        return x[:least, :, :1] + torch.arange(most)[None, None] + torch.full((both,), 2.0).sum()
+
+
+class Patches(nn.Module):
+    """A convolution whose padding is a word, which is one number for both dimensions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.valid = nn.Conv2d(1, 4, 4, stride=4, padding="valid")
+
+    def forward(self, x: Any) -> Any:
+        return self.valid(x.reshape(-1, 1, 8, 8)).flatten(2).transpose(1, 2)
+
+
+class Held(nn.Module):
+    """Buffers of truth values, as a causal mask is, and of bytes."""
+
+    mask: torch.Tensor
+    few: torch.Tensor
+    bytes: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mask", torch.ones(65, 65).tril().bool())
+        self.register_buffer("few", torch.tensor([True, False, True, True]))
+        self.register_buffer("bytes", torch.tensor([0, 127, 128, 255], dtype=torch.uint8))
+
+    def forward(self, x: Any) -> Any:
+        rows = x.shape[1]
+        scores = torch.where(self.mask[:rows, :rows], x @ x.mT, -1e4)
+        return scores.softmax(-1) @ (x[..., :4] * self.few + self.bytes)
+
+
 def encoder() -> nn.Module:
     torch.manual_seed(0)
     return nn.TransformerEncoderLayer(64, 4, 128, batch_first=True, dropout=0.0)
@@ -85,6 +126,9 @@ CASES = {
     "split": Split(),
     "chosen": Chosen(),
     "encoder": encoder(),
+    "extremes": Extremes(),
+    "patches": Patches(),
+    "held": Held(),
 }
 
 
