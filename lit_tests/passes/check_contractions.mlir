@@ -100,3 +100,13 @@ func.func @plain(%x: tensor<2x64xbf16>) -> tensor<2x20xf32> {
   } -> tensor<2x20xf32>
   return %y : tensor<2x20xf32>
 }
+
+// -----
+
+// IREE makes a product of a convolution of single elements, which then has the reason.
+// CHECK-LABEL: @convolution
+// CHECK: linalg.conv_2d_nchw_fchw {{.*}}mxc.contraction = {reason = "it is a linalg.conv_2d_nchw_fchw that is no product of two tensors, summed"}
+func.func @convolution(%x: tensor<?x16x8x8xf32>, %w: tensor<32x16x1x1xf32>, %acc: tensor<?x32x8x8xf32>) -> tensor<?x32x8x8xf32> {
+  %y = linalg.conv_2d_nchw_fchw ins(%x, %w : tensor<?x16x8x8xf32>, tensor<32x16x1x1xf32>) outs(%acc : tensor<?x32x8x8xf32>) -> tensor<?x32x8x8xf32>
+  return %y : tensor<?x32x8x8xf32>
+}
