@@ -28,19 +28,16 @@ import math
 from dataclasses import dataclass
 
 from iree.compiler import ir
-from iree.compiler.dialects import linalg
 
 from mxc.dialects.decoded_formats import constant_value
-from mxc.dialects.generic import element_of, empty, fill, shape_of
-from mxc.dialects.indexing import dim_of, trace
+from mxc.dialects.generic import shape_of
 from mxc.dialects.reasons import Reason
 from mxc.dialects.scalar_trees import tree_of
 from mxc.dialects.scaled import match_scaled_contraction
-from mxc.dialects.sizes import size_of
 from mxc.passes.base import Pass, add_note
-from mxc.passes.kernels.values import is_zero
 from mxc.passes.rewriting.codes import Codes
 from mxc.passes.rewriting.rebuild import linalg_operations, sums_floats, sweep
+from mxc.passes.rewriting.starts import add_after, fill_start
 
 _NEGATIVE_ZERO = "sums from -0.0 start from 0.0: where all products are -0.0 the result is 0.0"
 
@@ -62,12 +59,12 @@ class CanonicalAccumulators(Pass):
             found = match_scaled_contraction(op, rounded=True, mixed=True)
             scaled = not isinstance(found, Reason)
             if start == 0 and math.copysign(1, start) > 0:
-                _fill(op)
+                fill_start(op)
             elif start == 0 and scaled:
-                _fill(op)
+                fill_start(op)
                 add_note(module, _NEGATIVE_ZERO)
             elif start != 0 and scaled:
-                _add(op, value)
+                add_after(op)
         sweep(module)
 
 
@@ -77,35 +74,3 @@ def _constant(value: ir.Value, codes: Codes) -> float | int | None:
     ranges = [size if size >= 0 else None for size in shape]
     loops = [ir.AffineDimExpr.get(i) for i in range(len(shape))]
     return constant_value(tree_of(value, loops, ranges, codes.enter))
-
-
-def _fill(op: ir.Operation) -> None:
-    """Start the sum from a fill of zero."""
-    last = len(op.operands) - 1
-    value = op.operands[last]
-    if not is_zero(value):
-        with ir.InsertionPoint(op), op.location:
-            op.operands[last] = fill(_sizes(value), element_of(value), 0.0)
-
-
-def _add(op: ir.Operation, addend: ir.Value) -> None:
-    """Start the sum from zero, and add `addend` to the result."""
-    result = op.results[0]
-    shape = shape_of(result)
-    identity = [ir.AffineDimExpr.get(i) for i in range(len(shape))]
-    source, at = trace(addend, identity, [size if size >= 0 else None for size in shape])
-    if any(dim_of(index) is None for index in at):
-        source, at = addend, identity
-    with ir.InsertionPoint.after(op), op.location:
-        maps = [ir.AffineMap.get(len(shape), 0, each) for each in (identity, at, identity)]
-        loops = [linalg.IteratorType.parallel] * len(shape)
-        init = empty(_sizes(addend), element_of(result))
-        total = linalg.generic([result, source], [init], maps, loops)(
-            lambda left, right, _: left + right
-        )
-    result.replace_all_uses_except(total, total.owner.operation)
-    _fill(op)
-
-
-def _sizes(value: ir.Value) -> list[int | ir.Value]:
-    return [size_of(value, axis) for axis in range(len(shape_of(value)))]

@@ -13,27 +13,31 @@ after:
     %y = flow.dispatch @mxc_product_..(%p, %v) {mxc.contraction = {..}}
 
 Loops that are neighbours in all operands become one, and those of one iteration go. Sides that are
-different floats are extended to f32 in registers, where the GPU has an instruction for it.
+different floats are extended to f32 in registers, where the GPU has an instruction for it. What a
+sum of floats starts from is added after it.
+
+A convolution is a product whose sum has several loops: channels, and those of the window. Weights
+of which neither channel lies side by side are copied first, so that those of the sum do.
 
 Leaves alone: products of one type with known sizes; one row or one column, for which memory is the
-limit; types for which the target has no instruction; several loops of the sum that are not
-neighbours; accumulators other than zero, integers without a sign, and any other body than a product
-that is added.
+limit; types for which the target has no instruction; convolutions of images of dynamic sizes, and
+of each channel alone; sums of integers that start from other numbers than zero, integers without a
+sign, and any other body than a product that is added.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from math import prod
+from dataclasses import dataclass, replace
+from math import inf, prod
 
 from iree.compiler import ir
-from iree.compiler.dialects import linalg
 
 from mxc.dialects.contraction import Contraction, OperandFormat
-from mxc.dialects.generic import element_of
-from mxc.dialects.indexing import dims, indexing_maps, loop_ranges
-from mxc.dialects.sizes import Size, size_of, value_of
+from mxc.dialects.generic import element_of, generic, shape_of
+from mxc.dialects.indexing import dims as loops_of
+from mxc.dialects.indexing import indexing_maps, loop_ranges
+from mxc.dialects.sizes import axes_of, size_of, value_of
 from mxc.passes.base import Pass
 from mxc.passes.kernels.calls import Calls, take_over
 from mxc.passes.kernels.epilogues import NOTHING, Epilogue, epilogue
@@ -42,15 +46,27 @@ from mxc.passes.kernels.gpu.plain.body import PlainProduct
 from mxc.passes.kernels.gpu.plain.shape import TILE, OperandLayout
 from mxc.passes.kernels.values import is_zero
 from mxc.passes.rewriting.merged_loops import merged, with_loops
-from mxc.passes.rewriting.plain_products import FLOATS, is_plain_product
+from mxc.passes.rewriting.plain_products import (
+    FLOATS,
+    ProductLoops,
+    Terms,
+    is_plain_product,
+    product_loops,
+)
 from mxc.passes.rewriting.rebuild import linalg_operations, sweep
+from mxc.passes.rewriting.starts import add_after
 from mxc.targets.amd import known_gpu
 from mxc.targets.matrix_unit import MatrixUnit
+
+#: Iterations of a loop that is tiled because elements lie side by side along it.
+_FEW = 16
+#: Iterations that a dynamic loop is taken to have beside those of an image.
+_BATCH = 7
 
 
 @dataclass(frozen=True)
 class LowerPlainProducts(Pass):
-    """Lower products of dynamic sizes to kernels of `target`, which must have a record."""
+    """Lower products to kernels of `target`, which must have a record."""
 
     name = "mxc-lower-plain-products"
     target: str = "gfx950"
@@ -63,7 +79,7 @@ class LowerPlainProducts(Pass):
             if is_plain_product(op):
                 element, loops = _element(op, unit), _loops(op)
                 if element is not None and loops is not None:
-                    kernels.lower(with_loops(op, loops), element)
+                    kernels.lower(op, loops, element)
         sweep(module)
 
 
@@ -76,34 +92,31 @@ def _element(op: ir.Operation, unit: MatrixUnit) -> str | None:
     return None if unit.layout(element) is None else element
 
 
-def _loops(op: ir.Operation) -> list[list[int]] | None:
-    """The loops with several iterations, in groups: those that say which product it is, then rows,
-    columns and the sum. None where IREE has an instruction, or no kernel takes the product."""
+def _loops(op: ir.Operation) -> ProductLoops | None:
+    """The loops of a product; None where IREE has an instruction, or no kernel takes it."""
     ranges = loop_ranges(op)
-    lhs, rhs, _ = map(element_of, op.operands)
-    if None not in ranges and lhs == rhs:
+    lhs, rhs, start = op.operands
+    if None not in ranges and element_of(lhs) == element_of(rhs):
         return None
-    found = linalg.infer_contraction_dimensions(op)
-    several = [loop for loop, size in enumerate(ranges) if size != 1]
-    batch, rows, columns, sums = (
-        merged(op, [loop for loop in each if loop in several], several)
-        for each in (found.batch, found.m, found.n, found.k)
-    )
-    from_zero = is_zero(op.operands[len(op.operands) - 1])
-    if not (rows and columns and len(sums) == 1 and from_zero):
+    found = product_loops(op, ranges)
+    if found is None or not (found.rows and found.columns and found.sums):
         return None
-    own = [_longest(each, ranges) for each in (rows, columns)]
-    others = [group for group in (*rows, *columns) if group not in own]
-    return [*batch, *others, *own, *sums]
+    is_float = isinstance(element_of(start), ir.FloatType)
+    return found if is_float or is_zero(start) else None
 
 
-def _longest(groups: Sequence[list[int]], ranges: Sequence[int | None]) -> list[int]:
-    """The group with most iterations, the last one where several may have most."""
+@dataclass(frozen=True)
+class _Read:
+    """An operand of a product, and the terms at whose sum each of its dimensions is read."""
 
-    def count(group: Sequence[int]) -> float:
-        return prod(float("inf") if (size := ranges[loop]) is None else size for loop in group)
+    value: ir.Value
+    dims: tuple[Terms, ...]
 
-    return max(reversed(groups), key=count)
+    @property
+    def last(self) -> int | None:
+        """The loop whose elements lie side by side, if there is one."""
+        terms = self.dims[-1]
+        return terms[0][0] if len(terms) == 1 and terms[0][1] == 1 else None
 
 
 class _Kernels:
@@ -111,56 +124,143 @@ class _Kernels:
         self._calls, self._unit = Calls(module), unit
         self._epilogues: dict[str, int] = {}
 
-    def lower(self, op: ir.Operation, element: str) -> None:
-        """Replace a product over loops g.., m, n, k."""
-        maps, ranges = [dims(affine) for affine in indexing_maps(op)], loop_ranges(op)
-        after = _epilogue(op, maps[-1], len(ranges) - 2)
-        stored = after.last(op).results[0]
-        lhs, rhs, out = (
-            OperandLayout(str(element_of(value)), tuple(loop for loop in each if loop is not None))
-            for value, each in zip((*list(op.operands)[:2], stored), maps, strict=True)
-        )
-        layout = self._unit.layout(element)
-        assert layout is not None
-        instruction = TileInstruction(TILE, self._unit)
-        kernel = PlainProduct(tuple(ranges), lhs, rhs, out, element, layout[1], instruction, after)
-        name = kernel.name
-        if after.stages:
-            number = self._epilogues.setdefault(after.signature, len(self._epilogues))
-            name += f"_then_{number}"
-        with ir.InsertionPoint(after.last(op)), op.location:
-            sides = list(op.operands)[:2]
-            scalars = [
-                value_of(_size(sides, maps, loop))
-                for loop, size in enumerate(ranges)
-                if size is None
+    def lower(self, op: ir.Operation, loops: ProductLoops, element: str) -> None:
+        """Replace a product."""
+        if not is_zero(op.operands[2]):
+            add_after(op)
+        ranges = loop_ranges(op)
+        kinds = (loops.sums, loops.batch, loops.rows, loops.columns)
+        if loops.reads is None:
+            sums, batch, rows, columns = ([[loop] for loop in each] for each in kinds)
+        else:
+            known = [loop for each in kinds for loop in each]
+            sums, batch, rows, columns = (merged(loops.reads, each, known) for each in kinds)
+        reads = list(map(_Read, op.operands, loops.dims))
+        unknown = _BATCH if loops.reads is None else inf
+        k, m, n = (_best(each, reads, ranges, unknown) for each in (sums, rows, columns))
+        outer = [group for group in sums if group != k]
+        others = [group for group in (*rows, *columns) if group not in (m, n)]
+        order = [*outer, *batch, *others, m, n, k]
+        if loops.reads is not None:
+            op = with_loops(op, order, loops.reads)
+            ranges, order = loop_ranges(op), [[place] for place in range(len(order))]
+            reads = [
+                _Read(value, tuple(((loop, 1),) for loop in loops_of(affine) if loop is not None))
+                for value, affine in zip(op.operands, indexing_maps(op), strict=True)
             ]
-            given = [*sides, *(value for _, value in after.operands)]
-            made = self._calls.dispatch(name, kernel, given, scalars, kernel.threads)
-            *groups, m, n, k = ranges
-            known = [size for size in groups if size is not None]
-            of = Contraction(
-                batch=prod(known) if len(known) == len(groups) else None,
-                m=m,
-                n=-1 if n is None else n,
-                k=-1 if k is None else k,
-                lhs=OperandFormat(lhs.element),
-                rhs=OperandFormat(rhs.element),
-                out=OperandFormat(out.element),
-                any_sizes=True,
+        self._replace(op, reads, [group[0] for group in order], ranges, len(outer), element)
+
+    def _replace(
+        self,
+        op: ir.Operation,
+        reads: Sequence[_Read],
+        order: Sequence[int],
+        ranges: Sequence[int | None],
+        outer: int,
+        element: str,
+    ) -> None:
+        """Replace a product by a kernel with loops in this order, the first `outer` for sums."""
+        places = {loop: place for place, loop in enumerate(order)}
+        after = _epilogue(op, reads[2], order[-3:-1])
+        last, layout = after.last(op), self._unit.layout(element)
+        assert layout is not None
+        with ir.InsertionPoint(last), op.location:
+            sides = [_side(read, order[-3:]) for read in reads[:2]]
+            lhs, rhs, out = (_layout(read, ranges, places) for read in (*sides, reads[2]))
+            out = replace(out, element=str(element_of(last.results[0])))
+            instruction = TileInstruction(TILE, self._unit)
+            sizes = tuple(ranges[loop] for loop in order)
+            kernel = PlainProduct(
+                sizes, lhs, rhs, out, element, layout[1], instruction, after, outer
             )
-            take_over(made, of, op, after, None, kind="matrix")
+            name = kernel.name
+            if after.stages:
+                number = self._epilogues.setdefault(after.signature, len(self._epilogues))
+                name += f"_then_{number}"
+            scalars = [_size(sides, loop) for loop in order if ranges[loop] is None]
+            given = [*(each.value for each in sides), *(value for _, value in after.operands)]
+            made = self._calls.dispatch(name, kernel, given, scalars, kernel.threads)
+            _record(kernel, after, op, made)
 
 
-def _epilogue(op: ir.Operation, result: Sequence[int | None], n: int) -> Epilogue:
-    """What the kernel computes after a product, whose columns are the loop `n` and rows the one
-    before. Nothing for integers, and where a lane has a single element of each row of the result.
-    """
-    is_float = str(element_of(op.results[0])) == "f32"
-    return epilogue(op, 0) if is_float and result[-1] in (n - 1, n) else NOTHING
+def _record(kernel: PlainProduct, after: Epilogue, op: ir.Operation, made: ir.Operation) -> None:
+    """Let a call replace a product and what follows."""
+    *groups, m, n, k = (size if isinstance(size, int) else None for size in kernel.sizes)
+    sums, batch = groups[: kernel.outer], groups[kernel.outer :]
+    depths, counts = ([n for n in each if n is not None] for each in ([*sums, k], batch))
+    of = Contraction(
+        batch=prod(counts) if len(counts) == len(batch) else None,
+        m=m,
+        n=-1 if n is None else n,
+        k=prod(depths) if len(depths) == len(sums) + 1 else -1,
+        lhs=OperandFormat(kernel.lhs.element),
+        rhs=OperandFormat(kernel.rhs.element),
+        out=OperandFormat(kernel.out.element),
+        any_sizes=True,
+    )
+    take_over(made, of, op, after, None, kind="matrix")
 
 
-def _size(sides: Sequence[ir.Value], maps: Sequence[Sequence[int | None]], loop: int) -> Size:
+def _best(
+    groups: Sequence[list[int]],
+    reads: Sequence[_Read],
+    ranges: Sequence[int | None],
+    unknown: float,
+) -> list[int]:
+    """The loops to tile: those along which elements lie side by side, if they are not few, or the
+    most iterations, where a dynamic number is taken for `unknown`."""
+    lasts = {read.last for read in reads}
+
+    def value(group: Sequence[int]) -> tuple[bool, float]:
+        sizes = [ranges[loop] for loop in group]
+        count = prod(unknown if size is None else size for size in sizes)
+        return group[-1] in lasts and (None in sizes or count >= _FEW), count
+
+    return max(reversed(groups), key=value)
+
+
+def _side(read: _Read, tiled: Sequence[int]) -> _Read:
+    """An operand whose elements lie side by side along a loop of a tile, or as it is. Copied are
+    weights of known sizes."""
+    simple = all(len(terms) == 1 for terms in read.dims)
+    loops = [terms[0][0] for terms in read.dims]
+    k = tiled[-1]
+    if read.last in tiled or not simple or k not in loops or min(shape_of(read.value)) < 0:
+        return read
+    ordered = [axis for axis, loop in enumerate(loops) if loop != k] + [loops.index(k)]
+    axes = axes_of(read.value).split()
+    copied = generic(
+        [(read.value, " ".join(axes))],
+        " ".join(axes[axis] for axis in ordered),
+        element_of(read.value),
+        lambda element: element,
+    )
+    return _Read(copied, tuple(read.dims[axis] for axis in ordered))
+
+
+def _layout(read: _Read, ranges: Sequence[int | None], places: dict[int, int]) -> OperandLayout:
+    """How an operand lies in memory, by the places of loops in the kernel."""
+    dims, extents = [], []
+    for terms, size in zip(read.dims, shape_of(read.value), strict=True):
+        own = tuple((places[loop], number) for loop, number in terms if loop in places)
+        whole = len(own) == len(terms) == 1 and own[0][1] == 1
+        whole = whole and ranges[terms[0][0]] == (size if size >= 0 else None)
+        dims.append(own)
+        extents.append(None if whole else size)
+    return OperandLayout(str(element_of(read.value)), tuple(dims), tuple(extents))
+
+
+def _epilogue(op: ir.Operation, result: _Read, tiled: Sequence[int]) -> Epilogue:
+    """What the kernel computes after a product of these rows and columns. Nothing for integers, and
+    where a lane has a single element of each row of the result."""
+    is_float = isinstance(element_of(op.results[0]), ir.FloatType)
+    return epilogue(op, 0) if is_float and result.last in tiled else NOTHING
+
+
+def _size(sides: Sequence[_Read], loop: int) -> ir.Value:
     """The size of a loop, from a side that has it."""
-    value, axes = next(pair for pair in zip(sides, maps, strict=False) if loop in pair[1])
-    return size_of(value, axes.index(loop))
+    return next(
+        value_of(size_of(side.value, side.dims.index(((loop, 1),))))
+        for side in sides
+        if ((loop, 1),) in side.dims
+    )

@@ -185,3 +185,36 @@ func.func @unsigned(%x: tensor<?x64xi8>, %w: tensor<32x64xi8>, %n: index) -> ten
   } -> tensor<?x32xi32>
   func.return %y : tensor<?x32xi32>
 }
+
+// -----
+
+// A convolution has loops of the window around that of the channels. Weights lie with the channels
+// of the sum side by side, and a bias is added after the sum.
+// CHECK: stream.executable private @mxc_product_3x3xDx10x20x64x32_bf16_g0k_g1s0of12__ms1of22_bf16_ns0s1k_f32_g0ng1m {
+// CHECK: arith.muli %c3{{.*}}, %c3{{.*}} : index
+// CHECK: scf.for
+// CHECK: scf.for
+// CHECK: amdgpu.mfma 16x16x32
+// CHECK-LABEL: func.func @convolution(
+// CHECK: %[[W:.*]] = linalg.generic {{.*}} ins(%{{.*}} : tensor<64x32x3x3xbf16>) outs(%{{.*}} : tensor<64x3x3x32xbf16>)
+// CHECK: flow.dispatch @mxc_product_3x3xDx10x20x64x32_{{.*}} {mxc.contraction = {any_sizes, batch = -1 : i64, k = 288 : i64
+// CHECK: linalg.generic
+// CHECK: arith.addf
+// CHECK-NOT: linalg.conv
+func.func @convolution(%x: tensor<?x32x12x22xbf16>, %w: tensor<64x32x3x3xbf16>, %bias: tensor<64xf32>, %n: index) -> tensor<?x64x10x20xf32> {
+  %e = tensor.empty(%n) : tensor<?x64x10x20xf32>
+  %b = linalg.broadcast ins(%bias : tensor<64xf32>) outs(%e : tensor<?x64x10x20xf32>) dimensions = [0, 2, 3]
+  %y = linalg.conv_2d_nchw_fchw ins(%x, %w : tensor<?x32x12x22xbf16>, tensor<64x32x3x3xbf16>) outs(%b : tensor<?x64x10x20xf32>) -> tensor<?x64x10x20xf32>
+  func.return %y : tensor<?x64x10x20xf32>
+}
+
+// -----
+
+// Each channel alone is no product.
+// CHECK-NOT: stream.executable
+// CHECK-LABEL: func.func @each_channel(
+// CHECK: linalg.depthwise_conv_2d_nchw_chw
+func.func @each_channel(%x: tensor<?x32x12x22xf32>, %w: tensor<32x3x3xf32>, %acc: tensor<?x32x10x20xf32>) -> tensor<?x32x10x20xf32> {
+  %y = linalg.depthwise_conv_2d_nchw_chw ins(%x, %w : tensor<?x32x12x22xf32>, tensor<32x3x3xf32>) outs(%acc : tensor<?x32x10x20xf32>) -> tensor<?x32x10x20xf32>
+  func.return %y : tensor<?x32x10x20xf32>
+}

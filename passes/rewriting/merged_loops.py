@@ -24,28 +24,17 @@ from mxc.passes.rewriting.rebuild import discardable, replace
 Group = Sequence[int]
 
 
-def are_neighbours(op: ir.Operation, groups: Sequence[Group]) -> bool:
-    """Whether each operand of `op` has all loops of a group side by side, in their order, or none.
-    Loops that are in no group have one iteration."""
-    known = {loop for group in groups for loop in group}
-    for affine in indexing_maps(op):
-        read = [loop for loop in dims(affine) if loop in known]
-        for group in groups:
-            start = read.index(group[0]) if group[0] in read else 0
-            if set(group) & set(read) and read[start : start + len(group)] != list(group):
-                return False
-    return True
-
-
-def merged(op: ir.Operation, loops: Sequence[int], known: Collection[int]) -> list[list[int]]:
-    """`loops` as groups that are side by side in each operand of `op` that has one of them. Loops
-    that are not `known` have one iteration."""
-    reads = [[loop for loop in dims(affine) if loop in known] for affine in indexing_maps(op)]
-    after = [dict(pairwise(read)) for read in reads]
+def merged(
+    reads: Sequence[Sequence[int | None]], loops: Sequence[int], known: Collection[int]
+) -> list[list[int]]:
+    """`loops` as groups that are side by side in each operand that has one of them. `reads`: the
+    loop of each dimension of the operands. Loops that are not `known` have one iteration."""
+    own = [[loop for loop in read if loop in known] for read in reads]
+    after = [dict(pairwise(read)) for read in own]
     groups: list[list[int]] = []
     for loop in loops:
         for group in groups:
-            places = zip(reads, after, strict=True)
+            places = zip(own, after, strict=True)
             if all(
                 next.get(group[-1]) == loop if loop in read else group[-1] not in read
                 for read, next in places
@@ -57,17 +46,22 @@ def merged(op: ir.Operation, loops: Sequence[int], known: Collection[int]) -> li
     return groups
 
 
-def with_loops(op: ir.Operation, groups: Sequence[Group]) -> ir.Operation:
+def with_loops(
+    op: ir.Operation,
+    groups: Sequence[Group],
+    reads: Sequence[Sequence[int | None]] | None = None,
+) -> ir.Operation:
     """`op` rebuilt with a loop for each group, in this order; other loops have one iteration.
 
-    Operands have the groups side by side, their maps have single loops, and the body reads no
-    index.
+    Operands have the groups side by side, and the body reads no index. `reads`: the loop of each
+    dimension of the operands; by default their maps, which have single loops.
     """
     places = {loop: place for place, group in enumerate(groups) for loop in group}
+    reads = [dims(affine) for affine in indexing_maps(op)] if reads is None else reads
     maps, values, last = [], [], None
     with ir.InsertionPoint(op), op.location:
-        for value, affine in zip(op.operands, indexing_maps(op), strict=True):
-            last = _Axes([places.get(-1 if loop is None else loop) for loop in dims(affine)])
+        for value, read in zip(op.operands, reads, strict=True):
+            last = _Axes([places.get(-1 if loop is None else loop) for loop in read])
             values.append(last.merged(value))
             expressions = [ir.AffineExpr.get_dim(place) for place in last.kept]
             maps.append(ir.AffineMapAttr.get(ir.AffineMap.get(len(groups), 0, expressions)))

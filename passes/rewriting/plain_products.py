@@ -1,11 +1,18 @@
-"""Which operations are products of two tensors and nothing else."""
+"""Which operations are products of two tensors and nothing else, and how their loops are read."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from iree.compiler import ir
 from iree.compiler.dialects import linalg
 
-from mxc.dialects.generic import element_of
+from mxc.dialects.generic import element_of, shape_of
+from mxc.dialects.indexing import dim_of, indexing_maps
+
+#: Loops, and the number that each is multiplied by.
+Terms = tuple[tuple[int, int], ...]
 
 #: Floats that matrix instructions of GPUs multiply.
 FLOATS = {"f32", "bf16", "f16"}
@@ -15,9 +22,87 @@ _EXTENSIONS = {"arith.extf", "arith.extsi"}
 
 
 def is_plain_product(op: ir.Operation) -> bool:
-    """Whether an operation does no more than extend, multiply, and add in 32 bits."""
-    if not linalg.isa_contraction_op(op) or str(element_of(op.results[0])) not in ("f32", "i32"):
+    """Whether an operation does no more than extend, multiply, and add in 32 bits: a contraction
+    or a convolution."""
+    if str(element_of(op.results[0])) not in ("f32", "i32"):
+        return False
+    if not linalg.isa_contraction_op(op) and not linalg.isa_convolution_op(op):
         return False
     names = [each.operation.name for each in op.regions[0].blocks[0].operations][:-1]
     work = [name for name in names if name not in _EXTENSIONS]
     return len(work) == len(_BODIES[0]) and set(work) in _BODIES
+
+
+@dataclass(frozen=True)
+class ProductLoops:
+    """The loops of lhs[..] * rhs[..], summed, that have several iterations: those of both sides and
+    the result, of one side and the result, and of the sum.
+
+    `dims`: the loops, and their numbers, at whose sum each dimension of lhs, rhs and the result is
+    read. `reads`: the one loop of each, if no dimension is read at a sum or a multiple.
+    """
+
+    batch: tuple[int, ...]
+    rows: tuple[int, ...]
+    columns: tuple[int, ...]
+    sums: tuple[int, ...]
+    dims: tuple[tuple[Terms, ...], ...]
+    reads: tuple[tuple[int, ...], ...] | None
+
+
+def product_loops(op: ir.Operation, ranges: Sequence[int | None]) -> ProductLoops | None:
+    """The loops of a plain product; None where a loop of the sum is of one side alone, where a
+    dimension is read at something else, or at a sum that has a dynamic size."""
+    dims: list[tuple[Terms, ...]] = []
+    simple = True
+    for value, affine in zip(op.operands, indexing_maps(op), strict=True):
+        own = [_terms(each, ranges) for each in affine.results]
+        dims.append(tuple(terms for terms in own if terms is not None))
+        if len(dims[-1]) < len(own):
+            return None
+        for terms, size in zip(dims[-1], shape_of(value), strict=True):
+            whole = len(terms) == 1 and terms[0][1] == 1
+            whole = whole and ranges[terms[0][0]] == (size if size >= 0 else None)
+            if not whole and size < 0:
+                return None
+            simple = simple and whole
+    if len(dims) != 3:
+        return None
+    lhs, rhs, out = ({loop for terms in each for loop, _ in terms} for each in dims)
+    several = [loop for loop, size in enumerate(ranges) if size != 1]
+    sums = tuple(loop for loop in several if loop not in out)
+    parallel = [loop for loop in several if loop in out]
+    if not set(sums) <= lhs & rhs or not set(parallel) <= lhs | rhs:
+        return None
+    return ProductLoops(
+        batch=tuple(loop for loop in parallel if loop in lhs & rhs),
+        rows=tuple(loop for loop in parallel if loop not in rhs),
+        columns=tuple(loop for loop in parallel if loop not in lhs),
+        sums=sums,
+        dims=tuple(dims),
+        reads=tuple(tuple(terms[0][0] for terms in each) for each in dims) if simple else None,
+    )
+
+
+def _terms(expression: ir.AffineExpr, ranges: Sequence[int | None]) -> Terms | None:
+    """The loops that are added up, of which those of one iteration go unless it is the only one."""
+    terms = _sum(expression.maybe_downcast())
+    if terms is None:
+        return None
+    kept = tuple(term for term in terms if ranges[term[0]] != 1)
+    return kept or terms[:1]
+
+
+def _sum(expression: ir.AffineExpr) -> Terms | None:
+    loop = dim_of(expression)
+    if loop is not None:
+        return ((loop, 1),)
+    if isinstance(expression, ir.AffineAddExpr):
+        left, right = _sum(expression.lhs.maybe_downcast()), _sum(expression.rhs.maybe_downcast())
+        return None if left is None or right is None else left + right
+    if isinstance(expression, ir.AffineMulExpr):
+        loop = dim_of(expression.lhs.maybe_downcast())
+        number = expression.rhs.maybe_downcast()
+        if loop is not None and isinstance(number, ir.AffineConstantExpr):
+            return ((loop, int(number.value)),)
+    return None

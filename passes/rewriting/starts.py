@@ -1,4 +1,4 @@
-"""The numbers that reductions start from."""
+"""What reductions start from."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import math
 
 import numpy as np
 from iree.compiler import ir
+from iree.compiler.dialects import linalg
 
-from mxc.dialects.generic import element_of, shape_of
+from mxc.dialects.generic import element_of, empty, fill, shape_of
+from mxc.dialects.indexing import dim_of, trace
 from mxc.dialects.scalar_nodes import Literal
 from mxc.dialects.scalar_trees import tree_of
+from mxc.dialects.sizes import sizes_of
+from mxc.passes.kernels.values import is_zero
 from mxc.passes.rewriting.float_trees import plain
 
 #: Most tensors that a start is followed through.
@@ -51,3 +55,32 @@ def is_neutral(value: ir.Value, name: str) -> bool:
     if name == "arith.addf":
         return found == 0
     return str(kind) in _LOWEST and found <= _LOWEST[str(kind)]
+
+
+def fill_start(op: ir.Operation) -> None:
+    """Start the sum from a fill of zero."""
+    last = len(op.operands) - 1
+    value = op.operands[last]
+    if not is_zero(value):
+        with ir.InsertionPoint(op), op.location:
+            op.operands[last] = fill(sizes_of(value), element_of(value), 0.0)
+
+
+def add_after(op: ir.Operation) -> None:
+    """Start a sum of floats from zero, and add what it started from to the result. A bias that was
+    broadcast is read without the broadcast."""
+    result, addend = op.results[0], op.operands[len(op.operands) - 1]
+    shape = shape_of(result)
+    identity = [ir.AffineDimExpr.get(i) for i in range(len(shape))]
+    source, at = trace(addend, identity, [size if size >= 0 else None for size in shape])
+    if any(dim_of(index) is None for index in at):
+        source, at = addend, identity
+    with ir.InsertionPoint.after(op), op.location:
+        maps = [ir.AffineMap.get(len(shape), 0, each) for each in (identity, at, identity)]
+        loops = [linalg.IteratorType.parallel] * len(shape)
+        init = empty(sizes_of(addend), element_of(result))
+        total = linalg.generic([result, source], [init], maps, loops)(
+            lambda left, right, _: left + right
+        )
+    result.replace_all_uses_except(total, total.owner.operation)
+    fill_start(op)

@@ -10,7 +10,9 @@ cache of the unit. Steps begin at a base of their own, so that offsets are small
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
+from functools import reduce
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, scf
@@ -50,11 +52,8 @@ class _Body:
         m, n = kernel.m, kernel.n
         right = kernel.waves(n)
         waves = {m: self.lane.wave // right, n: self.lane.wave % right}
-        self.places: list[ir.Value] = []
-        group = workgroup(2)
-        for size in reversed(self.sizes[:m]):
-            self.places.insert(0, group % size)
-            group = group // size
+        self.places = [index(0)] * kernel.outer
+        self.places += _places(workgroup(2), self.sizes[kernel.outer : m])
         for along, number in ((m, workgroup(1)), (n, workgroup(0))):
             tile = number * kernel.waves(along) + waves[along]
             self.places.append(tile * (kernel.instruction.rows * kernel.tiles(along)))
@@ -66,7 +65,7 @@ class _Body:
         # A lane has several sums along the loop of the first operand: that whose sums lie side by
         # side in memory, if there is one.
         rows, columns = (lhs, m), (rhs, n)
-        first, second = (rows, columns) if kernel.out.loops[-1] == m else (columns, rows)
+        first, second = (rows, columns) if kernel.out.last == m else (columns, rows)
         self.first = PlainSide(kernel, *first, self.lane.column, self.lane)
         self.second = PlainSide(kernel, *second, self.lane.row, self.lane)
         self.result = Result(kernel, buffers, self.places, self.first, self.second, self.lane)
@@ -89,21 +88,30 @@ class _Body:
         split = not (whole and all(side.is_whole for side in sides))
         steps = (arith.maxui(size, index(1)) + -1 if split else size) // kernel.step
 
-        def load(step: ir.Value) -> list[list[ir.Value]]:
-            return [side.load(step * kernel.step) for side in sides]
+        def add(totals: list[ir.Value], outer: Sequence[ir.Value]) -> list[ir.Value]:
+            def load(step: ir.Value) -> list[list[ir.Value]]:
+                return [side.load(step * kernel.step, outer) for side in sides]
 
-        rows, columns = load(index(0))
-        carried = [*totals, *rows, *columns]
-        with loop(index(0), steps, index(1), carried) as (step, given, op):
-            coming = load(at_most(step + 1, steps + -1))
-            own, left = given[tiles:], len(rows)
-            runs = self.first.runs(own[:left]), self.second.runs(own[left:])
-            scf.YieldOp([*self._added(given[:tiles], *runs), *coming[0], *coming[1]])
-        totals = list(op.results)[:tiles]
-        if split:
-            start = steps * kernel.step
-            totals = self._added(totals, *(side.end(start, size) for side in sides))
-        return totals
+            rows, columns = load(index(0))
+            carried = [*totals, *rows, *columns]
+            with loop(index(0), steps, index(1), carried) as (step, given, op):
+                coming = load(at_most(step + 1, steps + -1))
+                own, left = given[tiles:], len(rows)
+                runs = self.first.runs(own[:left]), self.second.runs(own[left:])
+                scf.YieldOp([*self._added(given[:tiles], *runs), *coming[0], *coming[1]])
+            found = list(op.results)[:tiles]
+            if split:
+                start = steps * kernel.step
+                found = self._added(found, *(side.end(start, size, outer) for side in sides))
+            return found
+
+        if not kernel.outer:
+            return add(totals, [])
+        counts = self.sizes[: kernel.outer]
+        every = reduce(operator.mul, counts)
+        with loop(index(0), every, index(1), totals) as (number, given, op):
+            scf.YieldOp(add(given, _places(number, counts)))
+        return list(op.results)
 
     def _added(
         self, totals: Sequence[ir.Value], rows: Sequence[ir.Value], columns: Sequence[ir.Value]
@@ -127,3 +135,12 @@ class _Body:
         instruction = self.kernel.instruction
         multiply = {"mfma": mfma, "wmma": wmma}[instruction.unit.family]
         return multiply((instruction.rows, instruction.rows, self.kernel.depth), a, b, total)
+
+
+def _places(number: ir.Value, sizes: Sequence[ir.Value]) -> list[ir.Value]:
+    """The place along each of some loops in iteration `number` of all of them together."""
+    found: list[ir.Value] = []
+    for size in reversed(sizes[1:]):
+        found.insert(0, number % size)
+        number = number // size
+    return [number, *found] if sizes else []

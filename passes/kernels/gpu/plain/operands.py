@@ -18,7 +18,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, memref, vector
 
 from mxc.dialects.amdgpu import BEYOND
-from mxc.passes.kernels.extents import Size, product, value_of
+from mxc.passes.kernels.extents import Size, value_of
 from mxc.passes.kernels.gpu.lanes import Lane, at_most
 from mxc.passes.kernels.gpu.parts import rows_of
 from mxc.passes.kernels.gpu.plain.shape import TILE, OperandLayout, ProductShape
@@ -42,15 +42,14 @@ class PlainOperand:
         self.layout, self._kernel, self._flat = layout, kernel, flat(buffer)
         self._strides: dict[int, Size] = {}
         stride: Size = 1
-        for loop in reversed(layout.loops):
-            self._strides[loop] = stride
-            size = kernel.sizes[loop]
-            # Numbers stay numbers.
-            both = isinstance(stride, int) and isinstance(size, int)
-            stride = product(stride, size) if both else value_of(stride) * value_of(size)
+        sizes = kernel.sizes_of(layout)
+        for terms, size in zip(reversed(layout.dims), reversed(sizes), strict=True):
+            for loop, number in terms:
+                self._strides[loop] = _times(stride, number)
+            stride = _times(stride, size)
         self._total = value_of(stride)
         self.start = index(0)
-        for loop in layout.loops:
+        for loop in self._strides:
             self.start = self.start + places[loop] * self.stride(loop)
 
     def stride(self, loop: int) -> ir.Value:
@@ -59,13 +58,15 @@ class PlainOperand:
 
     def is_last(self, loop: int) -> bool:
         """Whether elements along a loop lie side by side."""
-        return self.layout.loops[-1] == loop
+        return self._strides[loop] == 1
 
-    def after(self, steps: ir.Value) -> ir.Value:
-        """What there is from so many elements along K on, bounded."""
+    def after(self, k: ir.Value, outer: Sequence[ir.Value] = ()) -> ir.Value:
+        """What there is from an element along K on, in the iteration `outer`; bounded."""
         start = self.start
         if self._kernel.k in self._strides:
-            start = start + steps * self.stride(self._kernel.k)
+            start = start + k * self.stride(self._kernel.k)
+            for loop, place in enumerate(outer):
+                start = start + place * self.stride(loop)
         # There is none where a loop has no iterations.
         start = at_most(start, self._total)
         return rows_of(self._flat, 1, start, BEYOND // self.layout.bytes, self._total)
@@ -74,6 +75,13 @@ class PlainOperand:
     def beyond(self) -> ir.Value:
         """An index that no part has."""
         return index(BEYOND // self.layout.bytes)
+
+
+def _times(stride: Size, size: Size) -> Size:
+    """The product of both; numbers stay numbers."""
+    if isinstance(stride, int) and isinstance(size, int):
+        return stride * size
+    return value_of(stride) * value_of(size)
 
 
 def flat(buffer: ir.Value) -> ir.Value:
@@ -118,9 +126,9 @@ class PlainSide:
         """The place along the loop of a row of a tile, from the first one of the wave on."""
         return row * self.tiles + tile if self.is_transposed else row + TILE * tile
 
-    def load(self, start: ir.Value) -> list[ir.Value]:
-        """A step from an element along K on, for `runs`."""
-        memory, kind = self.operand.after(start), self.operand.layout.kind
+    def load(self, start: ir.Value, outer: Sequence[ir.Value]) -> list[ir.Value]:
+        """A step from an element along K on, in the iteration `outer`, for `runs`."""
+        memory, kind = self.operand.after(start, outer), self.operand.layout.kind
         if self.is_transposed:
             return [
                 vector.load(of(kind, self.tiles), memory, [self._at(0, place)])
@@ -150,9 +158,9 @@ class PlainSide:
             each = [concat(loaded[at : at + count]) for at in range(0, len(loaded), count)]
         return [self._widened(run) for run in each]
 
-    def end(self, start: ir.Value, size: ir.Value) -> list[ir.Value]:
+    def end(self, start: ir.Value, size: ir.Value, outer: Sequence[ir.Value]) -> list[ir.Value]:
         """Runs of what is left of K, `size` elements in all, from `start` on; zero after it."""
-        memory, kind, found = self.operand.after(start), self.operand.layout.kind, []
+        memory, kind, found = self.operand.after(start, outer), self.operand.layout.kind, []
         left = size - start
         for tile in range(self.tiles):
             values = []

@@ -19,7 +19,7 @@ from mxc.passes.kernels.finish import Finish, ResultColumns
 from mxc.passes.kernels.gpu.fragments import QUAD
 from mxc.passes.kernels.gpu.lanes import Lane, at_most
 from mxc.passes.kernels.gpu.plain.operands import PlainOperand, PlainSide
-from mxc.passes.kernels.gpu.plain.shape import OperandLayout, ProductShape
+from mxc.passes.kernels.gpu.plain.shape import ProductShape
 from mxc.passes.kernels.vectors import below, index, lanes_of, of, part_of, parts_of, signed_below
 
 #: The place of sums along the first loop, and those from there on.
@@ -44,7 +44,7 @@ class Result:
         left = value_of(kernel.sizes[first.loop]) - self.places[first.loop]
         size = kernel.instruction.rows * first.tiles
         known = kernel.sizes[first.loop]
-        if kernel.out.loops[-1] != first.loop:
+        if kernel.out.last != first.loop:
             self._put(self._alone, totals, left)
         elif isinstance(known, int) and known % size == 0:
             self._put(self._together, totals, None)
@@ -87,8 +87,7 @@ class Result:
             return lambda place, values: values
         memrefs = dict(zip(after.operands, self.buffers[2:], strict=False))
         # Rows of the result are those of all dimensions but the last one.
-        layout = OperandLayout(kernel.out.element, kernel.out.loops[:-1])
-        rows = PlainOperand(kernel, layout, self.buffers[-1], self.places)
+        rows = PlainOperand(kernel, kernel.out.rows, self.buffers[-1], self.places)
         row = rows.start + other * rows.stride(self.second.loop)
 
         def apply(place: ir.Value, values: ir.Value) -> ir.Value:

@@ -30,12 +30,32 @@ _WAVES = 4
 _LOAD = 16
 
 
+#: Loops, and the number that each is multiplied by.
+Terms = tuple[tuple[int, int], ...]
+
+
 @dataclass(frozen=True)
 class OperandLayout:
-    """A tensor in memory: the MLIR name of its elements, and the loops of its dimensions."""
+    """A tensor in memory: the MLIR name of its elements, and its dimensions.
+
+    A dimension is read at a loop, or, as that of an image is in a convolution, at a sum of loops
+    times numbers: `dims` has the loops and the numbers of each, and `extents` the size of such a
+    dimension, else None.
+    """
 
     element: str
-    loops: tuple[int, ...]
+    dims: tuple[Terms, ...]
+    extents: tuple[int | None, ...]
+
+    @property
+    def rows(self) -> OperandLayout:
+        """The dimensions but the last one."""
+        return replace(self, dims=self.dims[:-1], extents=self.extents[:-1])
+
+    @property
+    def last(self) -> int | None:
+        """The loop of the last dimension, if it is one."""
+        return self.dims[-1][0][0] if self.extents[-1] is None else None
 
     @property
     def kind(self) -> ir.Type:
@@ -50,10 +70,11 @@ class OperandLayout:
 
 @dataclass(frozen=True)
 class ProductShape:
-    """A product over loops g.., m, n, k of `sizes`; those that are None come with the call.
+    """A product over loops s.., g.., m, n, k of `sizes`; those that are None come with the call.
 
-    `element`: what both sides are in registers; the `instruction` for it takes `depth` elements
-    along K. `after`: what follows, of which the last dimension of the result are the columns.
+    The sum is over k for each of the `outer` loops s. `element`: what both sides are in registers;
+    the `instruction` for it takes `depth` elements along K. `after`: what follows, of which the
+    columns are the last dimension of the result.
     """
 
     sizes: tuple[Size, ...]
@@ -64,17 +85,27 @@ class ProductShape:
     depth: int
     instruction: TileInstruction
     after: Epilogue
+    outer: int = 0
 
     @property
     def name(self) -> str:
         """The symbol of the kernel."""
         sizes = "x".join(map(named, self.sizes))
-        letters = [*(f"g{number}" for number in range(self.m)), "m", "n", "k"]
-        sides = "_".join(
-            f"{each.element}_{''.join(letters[loop] for loop in each.loops)}"
+        letters = [
+            *(f"s{number}" for number in range(self.outer)),
+            *(f"g{number}" for number in range(self.m - self.outer)),
+            *"mnk",
+        ]
+
+        def dim(terms: Terms, extent: int | None) -> str:
+            own = "".join(f"{n if n > 1 else ''}{letters[loop]}" for loop, n in terms)
+            return own if extent is None else f"_{own}of{extent}_"
+
+        sides = [
+            f"{each.element}_{''.join(map(dim, each.dims, each.extents))}".strip("_")
             for each in (self.lhs, self.rhs, self.out)
-        )
-        return f"mxc_product_{sizes}_{sides}"
+        ]
+        return f"mxc_product_{sizes}_{'_'.join(sides)}"
 
     @property
     def m(self) -> int:
@@ -105,22 +136,22 @@ class ProductShape:
     def buffers(self) -> list[Buffer]:
         """Both sides, what the epilogue reads, and the result."""
         lhs, rhs, out = (
-            Buffer(self._rows(each.loops), each.kind) for each in (self.lhs, self.rhs, self.out)
+            Buffer(self._rows(each), each.kind) for each in (self.lhs, self.rhs, self.out)
         )
-        *rows, column = self.out.loops
-        return [lhs, rhs, *self.after.buffers(self._count(rows), None, self.sizes[column]), out]
+        *rows, columns = self.sizes_of(self.out)
+        return [lhs, rhs, *self.after.buffers(_product(rows), None, columns), out]
 
-    def _rows(self, loops: Sequence[int]) -> list[Size]:
+    def sizes_of(self, layout: OperandLayout) -> list[Size]:
+        """The size of each dimension of a tensor."""
+        return [
+            self.sizes[terms[0][0]] if extent is None else extent
+            for terms, extent in zip(layout.dims, layout.extents, strict=True)
+        ]
+
+    def _rows(self, layout: OperandLayout) -> list[Size]:
         """The sizes of a buffer: rows of a known length, or one row."""
-        last = self.sizes[loops[-1]]
-        return [self._count(loops[:-1]), last] if isinstance(last, int) else [self._count(loops)]
-
-    def _count(self, loops: Sequence[int]) -> Size:
-        """Iterations of some loops together."""
-        found: Size = 1
-        for loop in loops:
-            found = product(found, self.sizes[loop])
-        return found
+        *rows, last = self.sizes_of(layout)
+        return [_product(rows), last] if isinstance(last, int) else [_product([*rows, last])]
 
     def tiles(self, loop: int) -> int:
         """Tiles of rows or of columns that a wave has: a power of two."""
@@ -149,7 +180,7 @@ class ProductShape:
             quotient_up(self.sizes[loop], TILE * self.tiles(loop) * self.waves(loop))
             for loop in (self.n, self.m)
         )
-        return [right, down, self._count(range(self.m))]
+        return [right, down, _product(self.sizes[self.outer : self.m])]
 
     @property
     def count(self) -> int:
@@ -165,3 +196,10 @@ class ProductShape:
     def step(self) -> int:
         """Elements along K of all lanes."""
         return self.run * self.instruction.groups
+
+
+def _product(sizes: Sequence[Size]) -> Size:
+    found: Size = 1
+    for size in sizes:
+        found = product(found, size)
+    return found
