@@ -52,6 +52,12 @@ def _resized(of: _Node) -> str:
     return "" if whole else "Resize with align_corners to a size that is no integer"
 
 
+def _cut(of: _Node) -> str:
+    """The importer pads by negative numbers too."""
+    numbers = of.constants.get(of.input(1), of.attribute("pads").ints)
+    return "Pad by negative numbers" if any(each < 0 for each in numbers) else ""
+
+
 #: Operators -> what of a node has no lowering, or "".
 _REFUSED: dict[str, Callable[[_Node], str]] = {
     "AveragePool": _dilated,
@@ -61,6 +67,7 @@ _REFUSED: dict[str, Callable[[_Node], str]] = {
     "GridSample": lambda of: "GridSample",
     # It ignores them.
     "LSTM": lambda of: "LSTM with peepholes" if of.input(_PEEPHOLES) else "",
+    "Pad": _cut,
     "Resize": _resized,
 }
 

@@ -112,9 +112,18 @@ def _node(kind: str, made: int, more: dict[str, Any]) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
 
 
+def _padded() -> onnx.ModelProto:
+    made = _node("Pad", TensorProto.FLOAT, {})
+    made.graph.node[0].input.append("by")
+    by = np.array([0, 0, 1, 0, 0, 0, -1, 0], np.int64)
+    made.graph.initializer.append(onnx.numpy_helper.from_array(by, "by"))
+    return made
+
+
 @pytest.mark.parametrize(
     ("made", "said"),
     [
+        (_padded(), "y: Pad by negative numbers has no lowering"),
         (
             _node("AveragePool", TensorProto.FLOAT, {"kernel_shape": [2, 2], "dilations": [2, 2]}),
             "y: AveragePool with dilations has no lowering",

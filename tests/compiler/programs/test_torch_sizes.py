@@ -76,6 +76,14 @@ class Patches(nn.Module):
         return self.valid(x.reshape(-1, 1, 8, 8)).flatten(2).transpose(1, 2)
 
 
+class Shifted(nn.Module):
+    """Rows moved by one, as in RWKV: padded by a negative number, which keeps the size."""
+
+    def forward(self, x: Any) -> Any:
+        pad = nn.functional.pad
+        return pad(x, (0, 0, 1, -1)) + 2 * pad(x, (-2, 2, -1, 1), value=3.0)
+
+
 class Held(nn.Module):
     """Buffers of truth values, as a causal mask is, and of bytes."""
 
@@ -129,6 +137,7 @@ CASES = {
     "extremes": Extremes(),
     "patches": Patches(),
     "held": Held(),
+    "shifted": Shifted(),
 }
 
 
