@@ -1,8 +1,9 @@
 """A plain product straight from memory to registers.
 
     total = 0
-    for step of K: total += rows . columns, loaded while the step before was multiplied
-    for what is left of K: the same, with zeros past the end
+    for place of the window, in a convolution:
+      for step of K: total += rows . columns, loaded while the step before was multiplied
+      for what is left of K: the same, with zeros past the end
 
 Nothing goes through shared memory: what several waves of a workgroup read, the others find in the
 cache of the unit. Steps begin at a base of their own, so that offsets are small.

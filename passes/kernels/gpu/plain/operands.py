@@ -21,11 +21,8 @@ from mxc.dialects.amdgpu import BEYOND
 from mxc.passes.kernels.extents import Size, value_of
 from mxc.passes.kernels.gpu.lanes import Lane, at_most
 from mxc.passes.kernels.gpu.parts import rows_of
-from mxc.passes.kernels.gpu.plain.shape import TILE, OperandLayout, ProductShape
+from mxc.passes.kernels.gpu.plain.shape import LOAD, TILE, OperandLayout, ProductShape
 from mxc.passes.kernels.vectors import below, concat, index, lanes_of, of
-
-#: Bytes of a load.
-_LOAD = 16
 
 
 class PlainOperand:
@@ -134,7 +131,7 @@ class PlainSide:
                 vector.load(of(kind, self.tiles), memory, [self._at(0, place)])
                 for place in range(self.kernel.run)
             ]
-        size = min(self.kernel.run, _LOAD // self.operand.layout.bytes)
+        size = min(self.kernel.run, LOAD // self.operand.layout.bytes)
         if not self.operand.is_last(self.kernel.k):
             size = 1
         return [

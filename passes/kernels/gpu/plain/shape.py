@@ -19,6 +19,7 @@ from mxc.passes.kernels.epilogues import Epilogue
 from mxc.passes.kernels.executables import Threads
 from mxc.passes.kernels.extents import Buffer, Size, named, product, quotient_up
 from mxc.passes.kernels.gpu.fragments import TileInstruction
+from mxc.passes.rewriting.plain_products import Terms
 
 #: Rows and columns of a tile.
 TILE = 16
@@ -27,11 +28,7 @@ _TILES = {64: (4, 4), 32: (2, 4)}
 #: Waves of a workgroup.
 _WAVES = 4
 #: Bytes of a load.
-_LOAD = 16
-
-
-#: Loops, and the number that each is multiplied by.
-Terms = tuple[tuple[int, int], ...]
+LOAD = 16
 
 
 @dataclass(frozen=True)
@@ -190,7 +187,7 @@ class ProductShape:
     @property
     def run(self) -> int:
         """Elements along K that a lane has of a step: of one instruction, or of several."""
-        return max(self.count, _LOAD * 8 // element_bits(ir.Type.parse(self.element)))
+        return max(self.count, LOAD * 8 // element_bits(ir.Type.parse(self.element)))
 
     @property
     def step(self) -> int:

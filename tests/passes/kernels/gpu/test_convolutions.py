@@ -120,6 +120,7 @@ CASES = [
     Case("dilated", (16, 12, 12), (32, 16, 3, 2), dilation=2, element="f16"),
     Case("patches", (3, 32, 32), (64, 3, 8, 8), stride=8, element="bf16", bias=True),
     Case("single", (24, 7, 9), (40, 24, 1, 1), bias=True),
+    Case("single_strided", (24, 9, 9), (40, 24, 1, 1), stride=2),
     Case("channels_last", (9, 20, 24), (3, 3, 24, 40), last=True, bias=True),
     Case("few_images", (32, 7, 7), (32, 32, 3, 3), count=1),
     Case("line", (30, 50), (20, 30, 5), stride=2),
@@ -144,7 +145,9 @@ def test_numbers(target: str, watched: Callable[..., Any]) -> None:
 #: Cases of one kernel, with no weights to copy and nothing to add, of 16-bit floats, which all GPUs
 #: have an instruction for.
 ALONE = [
-    replace(case, bias=False, element="f16") for case in CASES if case.last or case.name == "single"
+    replace(case, bias=False, element="f16")
+    for case in CASES
+    if case.last or case.name in ("single", "single_strided")
 ]
 
 
