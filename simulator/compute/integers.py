@@ -204,6 +204,8 @@ def _words() -> dict[str, Operation]:
         "v_mul_lo_u16": operation("w", "ww", lambda a, b: a * b),
         "v_mad_u16": operation("w", "www", lambda a, b, c: a * b + c),
         "v_mad_i16": operation("s", "sss", lambda a, b, c: a * b + c),
+        "v_mad_legacy_u16": operation("w", "www", lambda a, b, c: a * b + c),
+        "v_mad_legacy_i16": operation("s", "sss", lambda a, b, c: a * b + c),
         "v_lshlrev_b16": operation("w", "ww", lambda n, a: a << (n & 15)),
         "v_lshrrev_b16": operation("w", "ww", lambda n, a: a >> (n & 15)),
         "v_ashrrev_i16": operation("s", "ss", lambda n, a: a >> (n & 15)),

@@ -83,7 +83,7 @@ def waves(count: int) -> Waves:
 def wanted_of(
     name: str, entry: Operation, operands: list[int], old: int, lane: int
 ) -> dict[str, Any]:
-    scope: dict[str, Any] = {"laneId": make("u", 32, lane), "D0": old, "D1": 0}
+    scope: dict[str, Any] = {"laneId": make("u", 32, lane), "D0": old, "D1": 0, "OPSEL": 0}
     place = 0
     for kind, bits in zip(entry.ins, operands, strict=True):
         if kind in "mc":
