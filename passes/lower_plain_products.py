@@ -33,10 +33,13 @@ from math import inf, prod
 
 from iree.compiler import ir
 
+from mxc.dialects.amdgpu import BEYOND
 from mxc.dialects.contraction import Contraction, OperandFormat
 from mxc.dialects.generic import element_of, generic, shape_of
 from mxc.dialects.indexing import dims as loops_of
 from mxc.dialects.indexing import indexing_maps, loop_ranges
+from mxc.dialects.kernel_calls import write_reason
+from mxc.dialects.reasons import Reason
 from mxc.dialects.sizes import axes_of, size_of, value_of
 from mxc.passes.base import Pass
 from mxc.passes.kernels.calls import Calls, take_over
@@ -58,6 +61,7 @@ from mxc.passes.rewriting.starts import add_after
 from mxc.targets.amd import known_gpu
 from mxc.targets.matrix_unit import MatrixUnit
 
+_FAR = Reason(f"rows lie further apart than buffers reach, which is less than {BEYOND} bytes")
 #: Iterations of a loop that is tiled because elements lie side by side along it.
 _FEW = 16
 #: Iterations that a dynamic loop is taken to have beside those of an image.
@@ -173,6 +177,9 @@ class _Kernels:
             kernel = PlainProduct(
                 sizes, lhs, rhs, out, element, layout[1], instruction, after, outer
             )
+            if not kernel.is_near:
+                write_reason(op, _FAR)
+                return
             name = kernel.name
             if after.stages:
                 number = self._epilogues.setdefault(after.signature, len(self._epilogues))

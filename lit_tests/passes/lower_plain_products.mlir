@@ -218,3 +218,27 @@ func.func @each_channel(%x: tensor<?x32x12x22xf32>, %w: tensor<32x3x3xf32>, %acc
   %y = linalg.depthwise_conv_2d_nchw_chw ins(%x, %w : tensor<?x32x12x22xf32>, tensor<32x3x3xf32>) outs(%acc : tensor<?x32x10x20xf32>) -> tensor<?x32x10x20xf32>
   func.return %y : tensor<?x32x10x20xf32>
 }
+
+// -----
+
+// Of 64 rows of so many elements no buffer reaches the last one.
+// CHECK-NOT: stream.executable
+// CHECK-LABEL: func.func @far(
+// CHECK: linalg.generic {{.*}}reason = "rows lie further apart than buffers reach, which is less than 2147483392 bytes"
+func.func @far(%x: tensor<?x16777216xbf16>, %w: tensor<64x16777216xbf16>, %n: index) -> tensor<?x64xf32> {
+  %z = arith.constant 0.0 : f32
+  %e = tensor.empty(%n) : tensor<?x64xf32>
+  %f = linalg.fill ins(%z : f32) outs(%e : tensor<?x64xf32>) -> tensor<?x64xf32>
+  %y = linalg.generic {
+      indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>],
+      iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%x, %w : tensor<?x16777216xbf16>, tensor<64x16777216xbf16>) outs(%f : tensor<?x64xf32>) {
+  ^bb0(%a: bf16, %b: bf16, %o: f32):
+    %l = arith.extf %a : bf16 to f32
+    %r = arith.extf %b : bf16 to f32
+    %s = arith.mulf %l, %r : f32
+    %q = arith.addf %o, %s : f32
+    linalg.yield %q : f32
+  } -> tensor<?x64xf32>
+  func.return %y : tensor<?x64xf32>
+}

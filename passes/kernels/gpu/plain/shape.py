@@ -14,6 +14,7 @@ from typing import Self
 
 from iree.compiler import ir
 
+from mxc.dialects.amdgpu import BEYOND
 from mxc.dialects.dispatches import element_bits
 from mxc.passes.kernels.epilogues import Epilogue
 from mxc.passes.kernels.executables import Threads
@@ -137,6 +138,21 @@ class ProductShape:
         )
         *rows, columns = self.sizes_of(self.out)
         return [lhs, rhs, *self.after.buffers(_product(rows), None, columns), out]
+
+    @property
+    def is_near(self) -> bool:
+        """Whether buffers reach what a wave reads from a base on, as far as sizes are known."""
+        reach = {loop: TILE * self.tiles(loop) for loop in (self.m, self.n)} | {self.k: self.step}
+        for layout in (self.lhs, self.rhs, self.out):
+            stride, sizes = layout.bytes, self.sizes_of(layout)
+            for terms, size in zip(reversed(layout.dims), reversed(sizes), strict=True):
+                rows = sum(reach.get(loop, 0) * number for loop, number in terms)
+                if rows * stride >= BEYOND:
+                    return False
+                if not isinstance(size, int):
+                    break
+                stride *= size
+        return True
 
     def sizes_of(self, layout: OperandLayout) -> list[Size]:
         """The size of each dimension of a tensor."""
