@@ -13,8 +13,9 @@ after:
     %y = flow.dispatch @mxc_product_..(%p, %v) {mxc.contraction = {..}}
 
 Loops that are neighbours in all operands become one, and those of one iteration go. Sides that are
-different floats are extended to f32 in registers, where the GPU has an instruction for it. What a
-sum of floats starts from is added after it.
+different floats are extended to f32 in registers, where the GPU has an instruction for it. A
+sum may start from a number for each row, each column or each product, as from a bias; what else it
+starts from is added after it.
 
 A convolution is a product whose sum has several loops: channels, and those of the window. Weights
 of which neither channel lies side by side are copied first, so that those of the sum do.
@@ -27,7 +28,7 @@ sign, and any other body than a product that is added.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from math import inf, prod
 
@@ -35,9 +36,10 @@ from iree.compiler import ir
 
 from mxc.dialects.amdgpu import BEYOND
 from mxc.dialects.contraction import Contraction, OperandFormat
+from mxc.dialects.dispatches import element_bits
 from mxc.dialects.generic import element_of, generic, shape_of
+from mxc.dialects.indexing import dim_of, indexing_maps, loop_ranges, trace
 from mxc.dialects.indexing import dims as loops_of
-from mxc.dialects.indexing import indexing_maps, loop_ranges
 from mxc.dialects.kernel_calls import write_reason
 from mxc.dialects.reasons import Reason
 from mxc.dialects.sizes import axes_of, size_of, value_of
@@ -57,11 +59,13 @@ from mxc.passes.rewriting.plain_products import (
     product_loops,
 )
 from mxc.passes.rewriting.rebuild import linalg_operations, sweep
-from mxc.passes.rewriting.starts import add_after
+from mxc.passes.rewriting.starts import add_after, fill_start
 from mxc.targets.amd import known_gpu
 from mxc.targets.matrix_unit import MatrixUnit
 
 _FAR = Reason(f"rows lie further apart than buffers reach, which is less than {BEYOND} bytes")
+#: Rows, columns or terms of a sum that a wave has at most.
+_MOST = 64
 #: Iterations of a loop that is tiled because elements lie side by side along it.
 _FEW = 16
 #: Iterations that a dynamic loop is taken to have beside those of an image.
@@ -130,8 +134,6 @@ class _Kernels:
 
     def lower(self, op: ir.Operation, loops: ProductLoops, element: str) -> None:
         """Replace a product."""
-        if not is_zero(op.operands[2]):
-            add_after(op)
         ranges = loop_ranges(op)
         kinds = (loops.sums, loops.batch, loops.rows, loops.columns)
         if loops.reads is None:
@@ -142,9 +144,13 @@ class _Kernels:
         reads = list(map(_Read, op.operands, loops.dims))
         unknown = _BATCH if loops.reads is None else inf
         k, m, n = (_best(each, reads, ranges, unknown) for each in (sums, rows, columns))
+        if not all(_is_near(read, {k[-1], m[-1], n[-1]}) for read in reads):
+            write_reason(op, _FAR)
+            return
         outer = [group for group in sums if group != k]
         others = [group for group in (*rows, *columns) if group not in (m, n)]
         order = [*outer, *batch, *others, m, n, k]
+        start = _started(op, loops.dims[2], order)
         if loops.reads is not None:
             op = with_loops(op, order, loops.reads)
             ranges, order = loop_ranges(op), [[place] for place in range(len(order))]
@@ -152,7 +158,7 @@ class _Kernels:
                 _Read(value, tuple(((loop, 1),) for loop in loops_of(affine) if loop is not None))
                 for value, affine in zip(op.operands, indexing_maps(op), strict=True)
             ]
-        self._replace(op, reads, [group[0] for group in order], ranges, len(outer), element)
+        self._replace(op, reads, [group[0] for group in order], ranges, len(outer), element, start)
 
     def _replace(
         self,
@@ -162,8 +168,10 @@ class _Kernels:
         ranges: Sequence[int | None],
         outer: int,
         element: str,
+        start: tuple[int, ir.Value] | None,
     ) -> None:
-        """Replace a product by a kernel with loops in this order, the first `outer` for sums."""
+        """Replace a product by a kernel with loops in this order, the first `outer` for sums.
+        `start`: the place of a loop, and what the sums of each of its iterations start from."""
         places = {loop: place for place, loop in enumerate(order)}
         after = _epilogue(op, reads[2], order[-3:-1])
         last, layout = after.last(op), self._unit.layout(element)
@@ -174,20 +182,39 @@ class _Kernels:
             out = replace(out, element=str(element_of(last.results[0])))
             instruction = TileInstruction(TILE, self._unit)
             sizes = tuple(ranges[loop] for loop in order)
+            place, numbers = (None, []) if start is None else (start[0], [start[1]])
             kernel = PlainProduct(
-                sizes, lhs, rhs, out, element, layout[1], instruction, after, outer
+                sizes, lhs, rhs, out, element, layout[1], instruction, after, outer, place
             )
-            if not kernel.is_near:
-                write_reason(op, _FAR)
-                return
             name = kernel.name
             if after.stages:
                 number = self._epilogues.setdefault(after.signature, len(self._epilogues))
                 name += f"_then_{number}"
             scalars = [_size(sides, loop) for loop in order if ranges[loop] is None]
-            given = [*(each.value for each in sides), *(value for _, value in after.operands)]
+            beside = [value for _, value in after.operands]
+            given = [*(each.value for each in sides), *beside, *numbers]
             made = self._calls.dispatch(name, kernel, given, scalars, kernel.threads)
             _record(kernel, after, op, made)
+
+
+def _started(
+    op: ir.Operation, result: Sequence[Terms], order: Sequence[Sequence[int]]
+) -> tuple[int, ir.Value] | None:
+    """Let the sums of `op` start from zero. What a kernel starts them from instead: f32 numbers for
+    each iteration of a loop, and its place in `order`. What is anything else is added after."""
+    value = op.operands[2]
+    if is_zero(value):
+        return None
+    loops = [ir.AffineDimExpr.get(axis) for axis in range(len(result))]
+    source, at = trace(value, loops, [n if n >= 0 else None for n in shape_of(value)])
+    axis = dim_of(at[0]) if len(at) == 1 else None
+    if axis is not None and str(element_of(source)) == "f32":
+        group = [loop for loop, _ in result[axis]]
+        if group in order and shape_of(source)[0] == shape_of(value)[axis]:
+            fill_start(op)
+            return order.index(group), source
+    add_after(op)
+    return None
 
 
 def _record(kernel: PlainProduct, after: Epilogue, op: ir.Operation, made: ir.Operation) -> None:
@@ -224,6 +251,18 @@ def _best(
         return group[-1] in lasts and (None in sizes or count >= _FEW), count
 
     return max(reversed(groups), key=value)
+
+
+def _is_near(read: _Read, tiled: Collection[int]) -> bool:
+    """Whether buffers reach what a wave reads along loops, as far as sizes are known."""
+    stride = element_bits(element_of(read.value)) // 8
+    for terms, size in zip(reversed(read.dims), reversed(shape_of(read.value)), strict=True):
+        if any(loop in tiled and _MOST * number * stride >= BEYOND for loop, number in terms):
+            return False
+        if size < 0:
+            break
+        stride *= size
+    return True
 
 
 def _side(read: _Read, tiled: Sequence[int]) -> _Read:

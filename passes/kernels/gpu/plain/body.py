@@ -1,6 +1,6 @@
 """A plain product straight from memory to registers.
 
-    total = 0
+    total = 0, or a number for each row, each column or each product
     for place of the window, in a convolution:
       for step of K: total += rows . columns, loaded while the step before was multiplied
       for what is left of K: the same, with zeros past the end
@@ -28,12 +28,9 @@ from mxc.passes.kernels.gpu.plain.shape import ProductShape
 from mxc.passes.kernels.vectors import (
     below,
     elements,
-    f32,
-    i32,
     index,
     loop,
     parts_of,
-    splat,
     when,
 )
 
@@ -75,13 +72,11 @@ class _Body:
         """The whole body."""
         inside = [below(self.places[at], self.sizes[at]) for at in (self.kernel.m, self.kernel.n)]
         with when(inside[0] & inside[1]):
-            self.result.store(self._totals())
+            self.result.store(self._totals(self.result.started()))
 
-    def _totals(self) -> list[ir.Value]:
+    def _totals(self, totals: list[ir.Value]) -> list[ir.Value]:
         kernel, size, sides = self.kernel, self.sizes[-1], (self.first, self.second)
-        kind = i32() if kernel.element == "i8" else f32()
-        tiles = self.first.tiles * self.second.tiles
-        totals = [splat(0, kind, kernel.instruction.totals)] * tiles
+        tiles = len(totals)
         # The last step is loaded one by one where it may have less, or where a load may go past the
         # end of a buffer, of which nothing would be read.
         depth = kernel.sizes[kernel.k]

@@ -11,16 +11,27 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, scf, vector
+from iree.compiler.dialects import arith, memref, scf, vector
 
 from mxc.dialects.amdgpu import KEEPS_NAN
+from mxc.dialects.generic import constant
 from mxc.passes.kernels.extents import value_of
 from mxc.passes.kernels.finish import Finish, ResultColumns
 from mxc.passes.kernels.gpu.fragments import QUAD
 from mxc.passes.kernels.gpu.lanes import Lane, at_most
 from mxc.passes.kernels.gpu.plain.operands import PlainOperand, PlainSide
 from mxc.passes.kernels.gpu.plain.shape import ProductShape
-from mxc.passes.kernels.vectors import below, index, lanes_of, of, part_of, parts_of, signed_below
+from mxc.passes.kernels.vectors import (
+    below,
+    f32,
+    i32,
+    index,
+    lanes_of,
+    of,
+    part_of,
+    parts_of,
+    signed_below,
+)
 
 #: The place of sums along the first loop, and those from there on.
 _Placed = tuple[ir.Value, ir.Value]
@@ -37,6 +48,29 @@ class Result:
     first: PlainSide
     second: PlainSide
     lane: Lane
+
+    def started(self) -> list[ir.Value]:
+        """What the sums of each tile start from."""
+        kernel, first, second = self.kernel, self.first, self.second
+        kind = of(i32() if kernel.element == "i8" else f32(), kernel.instruction.totals)
+        loop = kernel.start
+        if loop is None:
+            return [constant(0, kind)] * (first.tiles * second.tiles)
+        last = value_of(kernel.sizes[loop]) + -1
+
+        def at(place: ir.Value) -> ir.Value:
+            return memref.LoadOp(
+                self.buffers[-2], [at_most(self.places[loop] + place, last)]
+            ).result
+
+        def along(tile: int, other: int) -> ir.Value:
+            if loop == first.loop:
+                own = [at(first.element(tile, row)) for row in self._rows()]
+                return vector.from_elements(kind, own)
+            place = second.element(other, self.lane.row) if loop == second.loop else index(0)
+            return vector.broadcast(kind, at(place))
+
+        return [along(m, n) for m in range(first.tiles) for n in range(second.tiles)]
 
     def store(self, totals: Sequence[ir.Value]) -> None:
         """Finish the totals and store them, as far as there are rows and columns."""

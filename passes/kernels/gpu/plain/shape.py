@@ -14,7 +14,6 @@ from typing import Self
 
 from iree.compiler import ir
 
-from mxc.dialects.amdgpu import BEYOND
 from mxc.dialects.dispatches import element_bits
 from mxc.passes.kernels.epilogues import Epilogue
 from mxc.passes.kernels.executables import Threads
@@ -72,7 +71,8 @@ class ProductShape:
 
     The sum is over k for each of the `outer` loops s. `element`: what both sides are in registers;
     the `instruction` for it takes `depth` elements along K. `after`: what follows, of which the
-    columns are the last dimension of the result.
+    columns are the last dimension of the result. `start`: a loop of the result; sums then start
+    from f32 numbers for each of its iterations.
     """
 
     sizes: tuple[Size, ...]
@@ -84,6 +84,7 @@ class ProductShape:
     instruction: TileInstruction
     after: Epilogue
     outer: int = 0
+    start: int | None = None
 
     @property
     def name(self) -> str:
@@ -103,6 +104,7 @@ class ProductShape:
             f"{each.element}_{''.join(map(dim, each.dims, each.extents))}".strip("_")
             for each in (self.lhs, self.rhs, self.out)
         ]
+        sides += [] if self.start is None else [f"from_{letters[self.start]}"]
         return f"mxc_product_{sizes}_{'_'.join(sides)}"
 
     @property
@@ -132,27 +134,15 @@ class ProductShape:
 
     @property
     def buffers(self) -> list[Buffer]:
-        """Both sides, what the epilogue reads, and the result."""
+        """Both sides, what the epilogue reads, what sums start from, and the result."""
         lhs, rhs, out = (
             Buffer(self._rows(each), each.kind) for each in (self.lhs, self.rhs, self.out)
         )
         *rows, columns = self.sizes_of(self.out)
-        return [lhs, rhs, *self.after.buffers(_product(rows), None, columns), out]
-
-    @property
-    def is_near(self) -> bool:
-        """Whether buffers reach what a wave reads from a base on, as far as sizes are known."""
-        reach = {loop: TILE * self.tiles(loop) for loop in (self.m, self.n)} | {self.k: self.step}
-        for layout in (self.lhs, self.rhs, self.out):
-            stride, sizes = layout.bytes, self.sizes_of(layout)
-            for terms, size in zip(reversed(layout.dims), reversed(sizes), strict=True):
-                rows = sum(reach.get(loop, 0) * number for loop, number in terms)
-                if rows * stride >= BEYOND:
-                    return False
-                if not isinstance(size, int):
-                    break
-                stride *= size
-        return True
+        beside = self.after.buffers(_product(rows), None, columns)
+        if self.start is not None:
+            beside.append(Buffer([self.sizes[self.start]], ir.F32Type.get()))
+        return [lhs, rhs, *beside, out]
 
     def sizes_of(self, layout: OperandLayout) -> list[Size]:
         """The size of each dimension of a tensor."""
