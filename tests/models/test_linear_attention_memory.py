@@ -116,7 +116,7 @@ def transients(folder: Path, config: Any, target: str) -> dict[str, int]:
         ("gated delta net", "cpu:znver4", 9296),
         ("gated delta net", "gfx950", 7984),
         ("Kimi delta attention", "cpu:znver4", 15364),
-        ("Kimi delta attention", "gfx950", 11364),
+        ("Kimi delta attention", "gfx950", 12388),
         ("Mamba 2", "cpu:znver4", 9260),
         ("Mamba 2", "gfx950", 8332),
         ("short convolution", "cpu:znver4", 2785),
