@@ -48,7 +48,7 @@ from mxc.passes.kernels.calls import Calls, take_over
 from mxc.passes.kernels.epilogues import NOTHING, Epilogue, epilogue
 from mxc.passes.kernels.gpu.fragments import TileInstruction
 from mxc.passes.kernels.gpu.plain.body import PlainProduct
-from mxc.passes.kernels.gpu.plain.shape import TILE, OperandLayout
+from mxc.passes.kernels.gpu.plain.shape import REACH, TILE, OperandLayout
 from mxc.passes.kernels.values import is_zero
 from mxc.passes.rewriting.merged_loops import merged, with_loops
 from mxc.passes.rewriting.plain_products import (
@@ -64,8 +64,6 @@ from mxc.targets.amd import known_gpu
 from mxc.targets.matrix_unit import MatrixUnit
 
 _FAR = Reason(f"rows lie further apart than buffers reach, which is less than {BEYOND} bytes")
-#: Rows, columns or terms of a sum that a wave has at most.
-_MOST = 64
 #: Iterations of a loop that is tiled because elements lie side by side along it.
 _FEW = 16
 #: Iterations that a dynamic loop is taken to have beside those of an image.
@@ -257,7 +255,7 @@ def _is_near(read: _Read, tiled: Collection[int]) -> bool:
     """Whether buffers reach what a wave reads along loops, as far as sizes are known."""
     stride = element_bits(element_of(read.value)) // 8
     for terms, size in zip(reversed(read.dims), reversed(shape_of(read.value)), strict=True):
-        if any(loop in tiled and _MOST * number * stride >= BEYOND for loop, number in terms):
+        if any(loop in tiled and REACH * number * stride >= BEYOND for loop, number in terms):
             return False
         if size < 0:
             break

@@ -4,6 +4,7 @@
     _to_copy      of floats to uint8: by way of int32. The importer stops at 127.
     clamp_min, clamp_max    with a tensor: the larger, the lesser
     roll          two slices
+    pad           by negative numbers: a slice, then a padding
     sort.stable   a sort, which mxc-lower-sorts makes stable
     index_put     of one number under a mask: a choice
     gelu          by tanh: its formula. The importer's constants are off by 5e-5.
@@ -52,6 +53,7 @@ def _decompositions(table: dict[Any, Any]) -> dict[Any, Any]:
     table[aten.split_with_sizes.default] = _split_with_sizes
     table[aten.index_put.default] = _index_put
     table[aten.index.Tensor] = _index
+    table[aten.constant_pad_nd.default] = _pad
     table[aten.roll.default] = _roll
     table[aten.sort.stable] = _stable_sort
     table[aten._scaled_mm.default] = _scaled_mm
@@ -80,6 +82,21 @@ def _index(x: Any, indices: Sequence[Any]) -> Any:
         flat = flat * x.shape[axis] + torch.where(each < 0, each + x.shape[axis], each)
     first = [None] * places[0]
     return torch.ops.aten.index.Tensor(x.flatten(places[0], places[-1]), [*first, flat])
+
+
+def _pad(x: Any, by: Sequence[int], value: float = 0) -> Any:
+    """A negative number cuts off: the importer pads by it, and takes what has the same size for the
+    same. `by`: two numbers for each dimension, the last one first."""
+    import torch
+
+    cut = [min(each, 0) if isinstance(each, int) else 0 for each in by]
+    if not any(cut):
+        return NotImplemented
+    for place in range(0, len(by), 2):
+        axis, (before, after) = x.dim() - 1 - place // 2, cut[place : place + 2]
+        if before or after:
+            x = x.narrow(axis, -before, x.shape[axis] + before + after)
+    return torch.constant_pad_nd(x, [a - b for a, b in zip(by, cut, strict=True)], value)
 
 
 def _roll(x: Any, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:

@@ -7,7 +7,7 @@ torch is imported where it is used: only a program from torch needs it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -38,7 +38,6 @@ def missing_operations() -> dict[Any, Callable[..., Any]]:
         aten._native_batch_norm_legit_no_training.default: _batch_norm,
         aten._embedding_bag.default: _embedding_bag,
         aten._embedding_bag_forward_only.default: _embedding_bag,
-        aten.constant_pad_nd.default: _pad,
         aten.bitwise_left_shift.Scalar_Tensor: partial(_shift, torch.bitwise_left_shift),
         aten.bitwise_right_shift.Scalar_Tensor: partial(_shift, torch.bitwise_right_shift),
         aten.__lshift__.Scalar: lambda x, by: torch.bitwise_left_shift(x, torch.full_like(x, by)),
@@ -237,21 +236,6 @@ def _sign(x: Any) -> Any:
     if x.dtype in (torch.bool, torch.uint8):
         return (x != 0).to(x.dtype)
     return (x > 0).to(x.dtype) - (x < 0).to(x.dtype)
-
-
-def _pad(x: Any, by: Sequence[int], value: float = 0) -> Any:
-    """A negative number cuts off: the importer pads by it, and takes what has the same size for the
-    same. `by`: two numbers for each dimension, the last one first."""
-    import torch
-
-    cut = [min(each, 0) if isinstance(each, int) else 0 for each in by]
-    if not any(cut):
-        return NotImplemented
-    for place in range(0, len(by), 2):
-        axis, (before, after) = x.dim() - 1 - place // 2, cut[place : place + 2]
-        if before or after:
-            x = x.narrow(axis, -before, x.shape[axis] + before + after)
-    return torch.constant_pad_nd(x, [a - b for a, b in zip(by, cut, strict=True)], value)
 
 
 def _empty_permuted(size: Any, physical_layout: Any, **options: Any) -> Any:

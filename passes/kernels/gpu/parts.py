@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from iree.compiler import ir
 from iree.compiler.dialects import arith, memref, vector
 
@@ -24,6 +26,18 @@ def rows_of(buffer: ir.Value, size: int, start: ir.Value, most: int, total: Size
     return bounded(
         memref.SubViewOp(part, buffer, at, [count], [], [dynamic], [dynamic], [1]).result
     )
+
+
+def flat(buffer: ir.Value) -> ir.Value:
+    """A memref of rows, or of one, as one row."""
+    kind = ir.MemRefType(buffer.type)
+    if kind.rank == 1:
+        return buffer
+    dynamic = ir.ShapedType.get_dynamic_size()
+    size = dynamic if dynamic in kind.shape else prod(kind.shape)
+    layout = ir.StridedLayoutAttr.get(ir.ShapedType.get_dynamic_stride_or_offset(), [1])
+    wanted = ir.MemRefType.get([size], kind.element_type, layout, kind.memory_space)
+    return memref.collapse_shape(wanted, buffer, [[0, 1]])
 
 
 def load_bytes(

@@ -113,8 +113,16 @@ def multiply_floats(
     instruction: TileInstruction, a: ir.Value, b: ir.Value, c: ir.Value
 ) -> ir.Value:
     """c f32 and the product of fragments of bf16 or f16."""
+    return multiply_tiles(instruction, instruction.form.k, a, b, c)
+
+
+def multiply_tiles(
+    instruction: TileInstruction, k: int, a: ir.Value, b: ir.Value, c: ir.Value
+) -> ir.Value:
+    """c and the product of fragments, by the instruction of as many rows for `k` elements along K
+    of their type."""
     multiply = {"mfma": mfma, "wmma": wmma}[instruction.unit.family]
-    return multiply(instruction.form.shape, a, b, c)
+    return multiply((instruction.rows, instruction.rows, k), a, b, c)
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from mxc.passes.kernels.gpu.attention.sums import Sums
 from mxc.passes.kernels.gpu.attention.wave import Wave
 from mxc.passes.kernels.gpu.lanes import at_most, long
 from mxc.passes.kernels.gpu.last_wave import last_wave
+from mxc.passes.kernels.gpu.parts import flat
 from mxc.passes.kernels.runs import first_seen, read_run
 from mxc.passes.kernels.vectors import below, equal, f32, index, loop, of, when
 
@@ -63,8 +64,7 @@ def merge_when_last(
         count = pieces_between(first_seen(shape.reach, own.position), own.position)
         row = head * shape.group + long(own.skipped)
         place = long(own.token) * (shape.heads * shape.group) + row
-        flat = memref.collapse_shape(_flat(counters), counters, [[0, 1]])
-        with last_wave(flat, place, lane, count * shape.slices + -1):
+        with last_wave(flat(counters), place, lane, count * shape.slices + -1):
             pieces = _Pieces(
                 shape, parts, sinks, result, long(own.run), long(own.token), long(count)
             )
@@ -74,14 +74,6 @@ def merge_when_last(
             with loop(lane, rows * quads, index(shape.lanes)) as (each, _, _):
                 member = long(own.skipped) + each // quads
                 pieces.merge(head, member, each % quads * TAIL)
-
-
-def _flat(counters: ir.Value) -> ir.Type:
-    kind = ir.MemRefType(counters.type)
-    unknown = ir.ShapedType.get_dynamic_stride_or_offset()
-    layout = ir.StridedLayoutAttr.get(unknown, [1])
-    size = ir.ShapedType.get_dynamic_size()
-    return ir.MemRefType.get([size], kind.element_type, layout, kind.memory_space)
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,13 @@ from functools import reduce
 from iree.compiler import ir
 from iree.compiler.dialects import arith, scf
 
-from mxc.dialects.amdgpu import mfma, wmma
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.extents import value_of
 from mxc.passes.kernels.gpu.lanes import at_most, lane_of
 from mxc.passes.kernels.gpu.plain.operands import PlainOperand, PlainSide
-from mxc.passes.kernels.gpu.plain.result import Result
+from mxc.passes.kernels.gpu.plain.result import PlainResult
 from mxc.passes.kernels.gpu.plain.shape import ProductShape
+from mxc.passes.kernels.gpu.products import multiply_tiles
 from mxc.passes.kernels.vectors import (
     below,
     elements,
@@ -66,7 +66,7 @@ class _Body:
         first, second = (rows, columns) if kernel.out.last == m else (columns, rows)
         self.first = PlainSide(kernel, *first, self.lane.column, self.lane)
         self.second = PlainSide(kernel, *second, self.lane.row, self.lane)
-        self.result = Result(kernel, buffers, self.places, self.first, self.second, self.lane)
+        self.result = PlainResult(kernel, buffers, self.places, self.first, self.second, self.lane)
 
     def build(self) -> None:
         """The whole body."""
@@ -118,7 +118,7 @@ class _Body:
             for column in columns:
                 total = totals[len(found)]
                 for a, b in zip(self._cut(row), self._cut(column), strict=True):
-                    total = self._multiply(a, b, total)
+                    total = multiply_tiles(self.kernel.instruction, self.kernel.depth, a, b, total)
                 found.append(total)
         return found
 
@@ -126,11 +126,6 @@ class _Body:
         """A run as what a lane gives to each of some instructions."""
         count = self.kernel.count
         return elements(run) if count == 1 else list(parts_of(run, count))
-
-    def _multiply(self, a: ir.Value, b: ir.Value, total: ir.Value) -> ir.Value:
-        instruction = self.kernel.instruction
-        multiply = {"mfma": mfma, "wmma": wmma}[instruction.unit.family]
-        return multiply((instruction.rows, instruction.rows, self.kernel.depth), a, b, total)
 
 
 def _places(number: ir.Value, sizes: Sequence[ir.Value]) -> list[ir.Value]:

@@ -12,15 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, memref, vector
 
 from mxc.dialects.amdgpu import BEYOND
-from mxc.passes.kernels.extents import Size, value_of
+from mxc.passes.kernels.extents import Size, product, value_of
 from mxc.passes.kernels.gpu.lanes import Lane, at_most
-from mxc.passes.kernels.gpu.parts import rows_of
+from mxc.passes.kernels.gpu.parts import flat, rows_of
 from mxc.passes.kernels.gpu.plain.shape import LOAD, TILE, OperandLayout, ProductShape
 from mxc.passes.kernels.vectors import below, concat, index, lanes_of, of
 
@@ -42,8 +41,8 @@ class PlainOperand:
         sizes = kernel.sizes_of(layout)
         for terms, size in zip(reversed(layout.dims), reversed(sizes), strict=True):
             for loop, number in terms:
-                self._strides[loop] = _times(stride, number)
-            stride = _times(stride, size)
+                self._strides[loop] = product(stride, number)
+            stride = product(stride, size)
         self._total = value_of(stride)
         self.start = index(0)
         for loop in self._strides:
@@ -72,25 +71,6 @@ class PlainOperand:
     def beyond(self) -> ir.Value:
         """An index that no part has."""
         return index(BEYOND // self.layout.bytes)
-
-
-def _times(stride: Size, size: Size) -> Size:
-    """The product of both; numbers stay numbers."""
-    if isinstance(stride, int) and isinstance(size, int):
-        return stride * size
-    return value_of(stride) * value_of(size)
-
-
-def flat(buffer: ir.Value) -> ir.Value:
-    """A memref of rows, or of one, as one row."""
-    kind = ir.MemRefType(buffer.type)
-    if kind.rank == 1:
-        return buffer
-    dynamic = ir.ShapedType.get_dynamic_size()
-    size = dynamic if dynamic in kind.shape else prod(kind.shape)
-    layout = ir.StridedLayoutAttr.get(ir.ShapedType.get_dynamic_stride_or_offset(), [1])
-    wanted = ir.MemRefType.get([size], kind.element_type, layout, kind.memory_space)
-    return memref.collapse_shape(wanted, buffer, [[0, 1]])
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ _Placed = tuple[ir.Value, ir.Value]
 
 
 @dataclass(frozen=True)
-class Result:
+class PlainResult:
     """The tiles of a wave, which begins at `places` along the loops. `first`: the operand of which
     a lane has several places."""
 

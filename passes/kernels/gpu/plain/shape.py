@@ -25,6 +25,8 @@ from mxc.passes.rewriting.plain_products import Terms
 TILE = 16
 #: Tiles of rows and of columns that a wave has at most, by its lanes.
 _TILES = {64: (4, 4), 32: (2, 4)}
+#: Rows, columns or terms of a sum that a wave has at most.
+REACH = 64
 #: Waves of a workgroup.
 _WAVES = 4
 #: Bytes of a load.
