@@ -125,6 +125,22 @@ class _Read:
         return terms[0][0] if len(terms) == 1 and terms[0][1] == 1 else None
 
 
+@dataclass(frozen=True)
+class _Plan:
+    """A product `op` with its loops in the `order` of a kernel, the first `outer` of them for sums.
+
+    `reads`: of both sides and the result. `ranges`: of the loops of `op`. `start`: the place of a
+    loop in `order`, and what the sums of each of its iterations start from.
+    """
+
+    op: ir.Operation
+    reads: Sequence[_Read]
+    order: Sequence[int]
+    ranges: Sequence[int | None]
+    outer: int
+    start: tuple[int, ir.Value] | None
+
+
 class _Kernels:
     def __init__(self, module: ir.Operation, unit: MatrixUnit) -> None:
         self._calls, self._unit = Calls(module), unit
@@ -156,20 +172,12 @@ class _Kernels:
                 _Read(value, tuple(((loop, 1),) for loop in loops_of(affine) if loop is not None))
                 for value, affine in zip(op.operands, indexing_maps(op), strict=True)
             ]
-        self._replace(op, reads, [group[0] for group in order], ranges, len(outer), element, start)
+        plan = _Plan(op, reads, [group[0] for group in order], ranges, len(outer), start)
+        self._replace(plan, element)
 
-    def _replace(
-        self,
-        op: ir.Operation,
-        reads: Sequence[_Read],
-        order: Sequence[int],
-        ranges: Sequence[int | None],
-        outer: int,
-        element: str,
-        start: tuple[int, ir.Value] | None,
-    ) -> None:
-        """Replace a product by a kernel with loops in this order, the first `outer` for sums.
-        `start`: the place of a loop, and what the sums of each of its iterations start from."""
+    def _replace(self, plan: _Plan, element: str) -> None:
+        """Replace a product by a kernel."""
+        op, order, ranges, reads = plan.op, plan.order, plan.ranges, plan.reads
         places = {loop: place for place, loop in enumerate(order)}
         after = _epilogue(op, reads[2], order[-3:-1])
         last, layout = after.last(op), self._unit.layout(element)
@@ -180,9 +188,9 @@ class _Kernels:
             out = replace(out, element=str(element_of(last.results[0])))
             instruction = TileInstruction(TILE, self._unit)
             sizes = tuple(ranges[loop] for loop in order)
-            place, numbers = (None, []) if start is None else (start[0], [start[1]])
+            place, numbers = (None, []) if plan.start is None else (plan.start[0], [plan.start[1]])
             kernel = PlainProduct(
-                sizes, lhs, rhs, out, element, layout[1], instruction, after, outer, place
+                sizes, lhs, rhs, out, element, layout[1], instruction, after, plan.outer, place
             )
             name = kernel.name
             if after.stages:
