@@ -22,6 +22,7 @@ from mxc.passes.lower_to_cpu_kernels import LowerToCpuKernels
 from mxc.passes.lower_to_gpu_kernels import LowerToGpuKernels
 from mxc.passes.normalize import NORMALIZE
 from mxc.passes.propagate_nan import PropagateNan
+from mxc.passes.read_whole_tensors import ReadWholeTensors
 from mxc.passes.round_to_bf16 import RoundToBf16
 from mxc.passes.round_to_elements import RoundToElements
 from mxc.passes.set_cpu_schedule import SetCpuSchedule
@@ -62,6 +63,13 @@ _ROW_SCHEDULES = Stage(
     phase="flow",
 )
 
+_LOOKUPS = Stage(
+    name="lookups",
+    invariant="No element is looked up in a part of a buffer.",
+    passes=(ReadWholeTensors(),),
+    phase="flow",
+)
+
 _SPLIT_KERNELS = Stage(
     name="split-kernels",
     invariant="No kernel of ours is a switch on its workload: the host program chooses.",
@@ -85,7 +93,8 @@ def pipeline(target: str, *, schedules: str = "") -> Pipeline:
     record = iree.resolve(target_record(target))
     before = (_NORMALIZE, _kernels(record, schedules), _FORM_DISPATCHES, _lower(record))
     after = _SPLIT_KERNELS if record.is_gpu else _ROW_SCHEDULES
-    return Pipeline(record.name, (*before, _VERIFY_WEIGHTS, _VERIFY_TRANSIENTS, after))
+    verify = (_VERIFY_WEIGHTS, _VERIFY_TRANSIENTS)
+    return Pipeline(record.name, (*before, *verify, _LOOKUPS, after))
 
 
 #: Number of f32 lanes of the widest registers with multiply-add, by the CPU feature they need.

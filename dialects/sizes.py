@@ -95,12 +95,12 @@ def size_of(value: ir.Value, axis: int) -> Size:
         return sizes[before]
     if op.name == "flow.dispatch":
         earlier = sum(size < 0 for each in list(op.results)[:place] for size in shape_of(each))
-        return _segments(op)[-1][earlier + before]
+        return segments(op)[-1][earlier + before]
     if op.name == "tensor.collapse_shape":
         groups = [[int(one) for one in group] for group in op.attributes["reassociation"]]
         return product([size_of(operands[0], each) for each in groups[axis]])
     if op.name == "tensor.extract_slice":
-        source, _, sizes, _ = _segments(op)
+        source, _, sizes, _ = segments(op)
         static = list(ir.DenseI64ArrayAttr(op.attributes["static_sizes"]))
         kept = kept_axes(static, shape)
         dynamic = sum(size < 0 for size in static[: kept[axis]])
@@ -176,7 +176,8 @@ def _size_of_argument(value: ir.BlockArgument, axis: int) -> ir.Value:
         return tensor.dim(value, constant(axis, ir.IndexType.get()))
 
 
-def _segments(op: ir.Operation) -> list[list[ir.Value]]:
+def segments(op: ir.Operation) -> list[list[ir.Value]]:
+    """The operands of an operation in the groups of its definition, such as offsets and sizes."""
     counts = list(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"]))
     operands, found = iter(op.operands), []
     for count in counts:

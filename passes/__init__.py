@@ -31,6 +31,7 @@ from mxc.passes.merge_loops import MergeLoops
 from mxc.passes.propagate_nan import PropagateNan
 from mxc.passes.raise_attention import RaiseAttention
 from mxc.passes.raise_dequantize import RaiseDequantize
+from mxc.passes.read_whole_tensors import ReadWholeTensors
 from mxc.passes.round_constants import RoundConstants
 from mxc.passes.round_to_bf16 import RoundToBf16
 from mxc.passes.round_to_elements import RoundToElements
@@ -79,6 +80,7 @@ PASSES: tuple[type[Pass], ...] = (
     PropagateNan,
     RaiseAttention,
     RaiseDequantize,
+    ReadWholeTensors,
     RoundConstants,
     RoundToBf16,
     RoundToElements,
