@@ -4,6 +4,7 @@ sym_max, sym_min, sym_sum of sizes     prim.max and prim.min of two, and sums of
 padding [0] of a 2-d convolution       [0, 0]: of a shorter list the importer reads past the end
 buffers of truth values                bytes, which are not 0 where the value is true
 pairs of 4-bit floats                  bytes
+topk in any order                      in the order of the values
 _assert_tensor_metadata                nothing: types are fixed when a program is exported
 """
 
@@ -16,13 +17,15 @@ from typing import Any
 #: Where the lists of a convolution are among its arguments: strides, padding, dilation, and what is
 #: added to the output of a transposed one.
 _LISTS = (3, 4, 5, 7)
+#: Arguments of `topk`, of which the last says whether values are sorted.
+_TOP_K = ("x", "k", "dim", "largest", "sorted")
 
 
 def rewrite_graph(program: Any) -> None:
     """Rewrite the graph of an ExportedProgram in place."""
     graph = program.graph_module.graph
     for node in list(graph.nodes):
-        for rewrite in (_sum_of_sizes, _convolution, _view_of_bytes, _assertion):
+        for rewrite in (_sum_of_sizes, _convolution, _top_k, _view_of_bytes, _assertion):
             if rewrite(graph, node):
                 break
     _truths_as_bytes(program)
@@ -69,6 +72,15 @@ def _convolution(_: Any, node: Any) -> bool:
     for at in _LISTS:
         if len(node.args[at]) == 1:
             node.update_arg(at, [*node.args[at]] * rank)
+    return True
+
+
+def _top_k(graph: Any, node: Any) -> bool:
+    import torch
+
+    if node.target is not torch.ops.aten.topk.default or len(node.args) < len(_TOP_K):
+        return False
+    node.args = (*node.args[: len(_TOP_K) - 1], True)
     return True
 
 

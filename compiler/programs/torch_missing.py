@@ -46,6 +46,7 @@ def missing_operations() -> dict[Any, Callable[..., Any]]:
         aten.eye.m: _eye,
         aten.fmod.Scalar: _fmod,
         aten.fmod.Tensor: _fmod,
+        aten.histc.default: _histogram,
         aten.kthvalue.default: _kth_value,
         aten.median.default: _median,
         aten.median.dim: _median_along,
@@ -54,6 +55,8 @@ def missing_operations() -> dict[Any, Callable[..., Any]]:
         aten.pow.Tensor_Tensor: _power_of_integers,
         aten.put.default: _put,
         aten.rrelu_with_noise_functional.default: _rrelu,
+        aten.scatter.src: _scatter,
+        aten.scatter.value: _scatter_value,
         aten.scatter_reduce.two: _scatter_reduce,
         aten.searchsorted.Tensor: _search_sorted,
         aten.sign.default: _sign,
@@ -209,6 +212,28 @@ def _scatter_reduce(
     return torch.div(total, count, rounding_mode="floor")
 
 
+def _scatter(x: Any, dim: int, index: Any, src: Any) -> Any:
+    """One place along a dimension is a choice: the importer ends with the process where the number
+    of such places comes with the call."""
+    import torch
+
+    shape = list(x.shape)
+    shape[dim] = 1
+    if x.dim() == 0 or list(index.shape) != shape:
+        return NotImplemented
+    numbers = torch.arange(x.shape[dim], device=x.device)
+    numbers = numbers.reshape([-1 if axis == dim % x.dim() else 1 for axis in range(x.dim())])
+    return torch.where(numbers == index, src.narrow(dim, 0, 1), x)
+
+
+def _scatter_value(x: Any, dim: int, index: Any, value: float) -> Any:
+    """The importer ends with the process where sizes come with the call."""
+    import torch
+
+    values = torch.full_like(index, value, dtype=x.dtype)
+    return torch.ops.aten.scatter.src(x, dim, index, values)
+
+
 def _search_sorted(
     sorted_sequence: Any,
     values: Any,
@@ -228,6 +253,25 @@ def _search_sorted(
     column = values.unsqueeze(-1)
     before = elements <= column if most else elements < column
     return before.sum(-1).to(torch.int32 if out_int32 else torch.int64)
+
+
+def _histogram(x: Any, bins: int = 100, min: float = 0, max: float = 0) -> Any:
+    """How many elements are in each of `bins` ranges of equal width; the last one has its end too.
+
+    Where both ends are equal, they are those of the elements.
+    """
+    import torch
+
+    first: Any = torch.full((), min, dtype=x.dtype)
+    last: Any = torch.full((), max, dtype=x.dtype)
+    if min == max:
+        first, last = x.min(), x.max()
+        first, last = (torch.where(first == last, end, each)
+                       for each, end in ((first, first - 1), (last, last + 1)))  # fmt: skip
+    place = ((x - first) * bins / (last - first)).to(torch.int64).clamp(max=bins - 1)
+    inside = ((x >= first) & (x <= last)).reshape(-1)
+    here = place.reshape(-1)[None, :] == torch.arange(bins)[:, None]
+    return (here & inside[None, :]).sum(1).to(x.dtype)
 
 
 def _sign(x: Any) -> Any:
