@@ -10,6 +10,7 @@ from mxc.passes.decode_elements import DecodeElements
 from mxc.passes.expand_fnuz import ExpandFnuz
 from mxc.passes.expand_math import ExpandMath
 from mxc.passes.form_contraction_dispatches import FormContractionDispatches
+from mxc.passes.group_experts import GroupExperts
 from mxc.passes.kernels.cpu.isa import best_isa
 from mxc.passes.lower_dequantize_to_gpu_kernels import LowerDequantizeToGpuKernels
 from mxc.passes.lower_named_operations_to_cpu_kernels import LowerNamedOperationsToCpuKernels
@@ -116,6 +117,7 @@ def _kernels(target: Target, schedules: str) -> Stage:
     if gpu is not None:
         # Contractions that quantize their own operand come before the passes for quantization.
         found += [
+            GroupExperts(target=target.name),
             ChooseGpuSchedule(file=schedules, target=target.name),
             LowerToGpuKernels(target=target.name),
         ]

@@ -17,6 +17,7 @@ from mxc.passes.form_contraction_dispatches import FormContractionDispatches
 from mxc.passes.fuse_dequantize import FuseDequantize
 from mxc.passes.fuse_epilogues import FuseEpilogues
 from mxc.passes.gather_packed import GatherPacked
+from mxc.passes.group_experts import GroupExperts
 from mxc.passes.hoist_scales import HoistScales
 from mxc.passes.lower_dequantize_to_gpu_kernels import LowerDequantizeToGpuKernels
 from mxc.passes.lower_named_operations_to_cpu_kernels import LowerNamedOperationsToCpuKernels
@@ -31,6 +32,7 @@ from mxc.passes.merge_loops import MergeLoops
 from mxc.passes.propagate_nan import PropagateNan
 from mxc.passes.raise_attention import RaiseAttention
 from mxc.passes.raise_dequantize import RaiseDequantize
+from mxc.passes.raise_experts import RaiseExperts
 from mxc.passes.read_whole_tensors import ReadWholeTensors
 from mxc.passes.round_constants import RoundConstants
 from mxc.passes.round_to_bf16 import RoundToBf16
@@ -66,6 +68,7 @@ PASSES: tuple[type[Pass], ...] = (
     FuseDequantize,
     FuseEpilogues,
     GatherPacked,
+    GroupExperts,
     HoistScales,
     LowerDequantizeToGpuKernels,
     LowerNamedOperationsToCpuKernels,
@@ -80,6 +83,7 @@ PASSES: tuple[type[Pass], ...] = (
     PropagateNan,
     RaiseAttention,
     RaiseDequantize,
+    RaiseExperts,
     ReadWholeTensors,
     RoundConstants,
     RoundToBf16,

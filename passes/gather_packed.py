@@ -3,8 +3,8 @@
 A mixture of experts chooses its weights by number. A frontend that dequantizes all experts and then
 gathers the chosen ones writes all of them to memory for each token. Gathering the packed tensors
 reads only the chosen ones, and leaves the dequantize operation next to the contraction, which can
-absorb it. Rows of an embedding are treated alike. Where rows of these or of packed tensors are read
-element by element (tensor.extract), the reads first become a gather.
+absorb it. Rows of an embedding are treated alike. Where rows of these, of packed tensors or of
+their bytes are read element by element (tensor.extract), the reads first become a gather.
 
 before:
     %d = linalg.generic ins(%w, %s) { scaling_extf } -> tensor<ExNxKOx32xf32>
@@ -36,7 +36,7 @@ from mxc.dialects.scalar_nodes import loops_of
 from mxc.dialects.sizes import size_of
 from mxc.passes.base import Pass
 from mxc.passes.fuse_dequantize import is_decoding
-from mxc.passes.rewriting.lookups import lookup_of
+from mxc.passes.rewriting.lookups import Lookup, Numbers, lookup_of
 from mxc.passes.rewriting.rebuild import (
     discardable,
     linalg_operations,
@@ -44,6 +44,9 @@ from mxc.passes.rewriting.rebuild import (
     replace,
     sweep,
 )
+
+#: What reads bytes as elements.
+BITCAST = "flow.tensor.bitcast"
 
 
 @dataclass(frozen=True)
@@ -54,13 +57,12 @@ class GatherPacked(Pass):
 
     def run(self, module: ir.Operation) -> None:
         """Replace every gather of a dequantized tensor by gathers of its packed tensors."""
+        numbers = Numbers()
         for op in linalg_operations(module):
             found = lookup_of(op)
-            if found is not None and (
-                _is_decoded(found.table) or is_packed(element_of(found.table))
-            ):
+            if found is not None and (_is_decoded(found.table) or _is_read_packed(found)):
                 with ir.InsertionPoint(op), op.location:
-                    replace(op, found.gathered())
+                    replace(op, found.gathered(numbers.of(found)))
         narrowed: dict[ir.Value, ir.Value] = {}
         for op in operations_named(module, GATHER):
             if chooses_rows(op):
@@ -70,6 +72,13 @@ class GatherPacked(Pass):
                 if moved is not None:
                     replace(op, moved)
         sweep(module)
+
+
+def _is_read_packed(found: Lookup) -> bool:
+    """Whether rows are packed elements, or bytes that are read as such."""
+    users = [use.owner for use in found.op.results[0].uses]
+    unpacks = (user.name == BITCAST and is_packed(element_of(user.results[0])) for user in users)
+    return is_packed(element_of(found.table)) or any(unpacks)
 
 
 def chooses_rows(op: ir.Operation) -> bool:

@@ -16,6 +16,7 @@ from mxc.passes.hoist_scales import HoistScales
 from mxc.passes.merge_loops import MergeLoops
 from mxc.passes.raise_attention import RaiseAttention
 from mxc.passes.raise_dequantize import RaiseDequantize
+from mxc.passes.raise_experts import RaiseExperts
 from mxc.passes.round_constants import RoundConstants
 from mxc.passes.slice_windows import SliceWindows
 from mxc.passes.unit_scales import UnitScales
@@ -31,6 +32,7 @@ NORMALIZE: tuple[Pass | str, ...] = (
     RaiseAttention(),
     WidenSums(),
     RaiseDequantize(),
+    RaiseExperts(),
     FoldScaleBroadcast(),
     GatherPacked(),
     UnpackBeforeGather(),

@@ -24,10 +24,8 @@ from iree.compiler import ir
 from mxc.dialects.boundary import unpack
 from mxc.dialects.dequantize import is_packed
 from mxc.passes.base import Pass
-from mxc.passes.gather_packed import chooses_rows, gather_rows
+from mxc.passes.gather_packed import BITCAST, chooses_rows, gather_rows
 from mxc.passes.rewriting.rebuild import operations_named, replace, sweep
-
-BITCAST = "flow.tensor.bitcast"
 
 
 @dataclass(frozen=True)

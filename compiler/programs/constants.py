@@ -26,6 +26,7 @@ from mxc.dialects.dequantize import is_packed, iterators
 from mxc.dialects.dispatches import walk
 from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.indexing import dims, indexing_maps, loop_ranges
+from mxc.dialects.linalg_ext import GATHER
 from mxc.dialects.locations import names
 from mxc.dialects.parameters import Parameters, initial_value
 from mxc.dialects.reasons import Reason
@@ -34,7 +35,14 @@ from mxc.dialects.slices import sliced_trace
 from mxc.dialects.tensor_constants import codes_of_attribute
 from mxc.errors import CompileError
 from mxc.passes.base import add_note
-from mxc.passes.rewriting.rebuild import OperandRead, linalg_operations, rebuild, sums_floats, sweep
+from mxc.passes.rewriting.rebuild import (
+    OperandRead,
+    linalg_operations,
+    operations_named,
+    rebuild,
+    sums_floats,
+    sweep,
+)
 
 #: MLIR element type -> dtype of its bytes in memory, one element each.
 _DTYPES: dict[str, np.dtype[Any]] = {
@@ -121,7 +129,14 @@ class ConstantParameters:
         return self._load(name, ir.RankedTensorType.get(array.shape, element), parameters)
 
     def arrange(self) -> None:
-        """Give each contraction its parameters by rows, with the loops that it sums last."""
+        """Give each contraction its parameters by rows, with the loops that it sums last, and each
+        gather its table in the order of its dimensions."""
+        for op in operations_named(self._module.operation, GATHER):
+            axes = len(shape_of(op.operands[0]))
+            whole = ir.AffineMap.get_identity(axes)
+            table = self._by_rows(op, op.operands[0], whole, range(axes), shape_of(op.operands[0]))
+            if table is not None:
+                op.operands[0] = table.value
         for op in linalg_operations(self._module.operation):
             if not sums_floats(op):
                 continue
@@ -173,7 +188,7 @@ class ConstantParameters:
             for i in order
             if (size := ranges[i]) is not None and (i in moving or (size == 1 and i in read))
         ]
-        others = [each for each in indexing_maps(op) if each != affine]
+        others = [] if op.name == GATHER else [m for m in indexing_maps(op) if m != affine]
         elsewhere = {loop for each in others for loop in dims(each)}
         if not read - {loop for loop, _ in loops} <= elsewhere:
             # Windows alone have such a loop: without its own operand it would have no length.
@@ -296,7 +311,7 @@ def _parameter(value: ir.Value) -> str | None:
     if isinstance(value, ir.BlockArgument):
         return None
     op = value.owner.operation
-    if op.name == "flow.tensor.bitcast":
+    while op.name in ("flow.tensor.bitcast", GATHER):
         value = op.operands[0]
         if isinstance(value, ir.BlockArgument):
             return None

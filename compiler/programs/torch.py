@@ -17,6 +17,7 @@ from iree.compiler.dialects import arith
 
 from mxc.compiler.programs.constants import LIST, ConstantParameters
 from mxc.compiler.programs.single import NO_LOWERING, Tell, lower_each, named, refused
+from mxc.compiler.programs.torch_experts import TRANSFORMERS
 from mxc.compiler.programs.torch_graph import name_sizes
 from mxc.compiler.programs.torch_lowering import lowered
 from mxc.dialects.dispatches import walk
@@ -29,6 +30,11 @@ _UNKNOWN = re.compile(r"failed to resolve torch\.ops\.([\w.]+) to an operator")
 _PLACE = re.compile(r'File "([^"]+)", line (\d+)')
 #: What torch adds to an error in a graph.
 _AT = " While executing %"
+#: Names in a file that torch knows once a module is imported.
+_REGISTERED_BY = {
+    "torchao": "torchao.prototype.mx_formats",
+    TRANSFORMERS: "transformers.integrations.moe",
+}
 #: Files of torch.export.save.
 SUFFIX = ".pt2"
 
@@ -110,8 +116,9 @@ def read_torch(
     try:
         from iree.compiler.extras.fx_importer import FxImporter
 
-        if _names_torchao(file):
-            import_module("torchao.prototype.mx_formats")
+        for name, module in _REGISTERED_BY.items():
+            if _has(file, name.encode()):
+                import_module(module)
     except ImportError as error:
         raise CompileError(
             f"a program from torch needs what it was made with ({error}): pip install 'mxc[torch]'",
@@ -235,11 +242,11 @@ def _in_a_line(error: Exception) -> str:
     return (" ".join(str(error).split()) or type(error).__name__)[:600]
 
 
-def _names_torchao(file: Path) -> bool:
+def _has(file: Path, name: bytes) -> bool:
     if not file.stat().st_size:  # which has no map
         return False
     with file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        return data.find(b"torchao") >= 0
+        return data.find(name) >= 0
 
 
 class _Tensors:

@@ -24,6 +24,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
 from typing import Any
 
+from mxc.compiler.programs.torch_experts import expert_operations
 from mxc.compiler.programs.torch_graph import rewrite_graph
 from mxc.compiler.programs.torch_missing import missing_operations
 from mxc.compiler.programs.torch_reshapes import split_reshapes
@@ -44,6 +45,7 @@ def _decompositions(table: dict[Any, Any]) -> dict[Any, Any]:
     aten = torch.ops.aten
     table.update(dict(widened_operations()))
     table.update(missing_operations())
+    table.update(expert_operations())
     table[aten.clamp_min.Tensor] = aten.maximum
     table[aten.clamp_max.Tensor] = aten.minimum
     table[aten.full.default] = _full

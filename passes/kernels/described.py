@@ -79,7 +79,7 @@ def _scaled(found: ScaledContraction) -> Contraction | Reason:
     if len(found.batch) > 1:
         return Reason(f"it has {len(found.batch)} batch dimensions; kernels take one")
     assert found.rhs_scale is not None
-    if gathered(found.rhs_scale).ids != gathered(found.rhs).ids:
+    if not _is_same(gathered(found.rhs_scale).ids, gathered(found.rhs).ids):
         return Reason("elements and scales of the weights are gathered by different ids")
     return _sized(
         found.op,
@@ -88,6 +88,11 @@ def _scaled(found: ScaledContraction) -> Contraction | Reason:
         _format(found.rhs, found.rhs_scale, found.blocks[1], found.rounded[1]),
         shared=len(found.maps[1].results) == rank,
     )
+
+
+def _is_same(one: ir.Value | None, other: ir.Value | None) -> bool:
+    """Values do not compare with None."""
+    return one is other if one is None or other is None else bool(one == other)
 
 
 def _plain(op: ir.Operation) -> Contraction | Reason:

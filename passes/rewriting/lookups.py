@@ -8,22 +8,23 @@ is a gather of rows of the table.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from iree.compiler import ir
-from iree.compiler.dialects import linalg, tensor
+from iree.compiler.dialects import arith, tensor
 
 from mxc.dialects.dequantize import is_elementwise
-from mxc.dialects.generic import empty, shape_of
+from mxc.dialects.generic import generic, shape_of
 from mxc.dialects.indexing import dims, indexing_maps
 from mxc.dialects.linalg_ext import gather
-from mxc.dialects.sizes import size_of
+from mxc.dialects.sizes import axes_of, product, sizes_of, split
+from mxc.passes.kernels.reshapes import reshape
 from mxc.passes.rewriting.generics import yielded
 from mxc.passes.rewriting.rebuild import clone_scalar
-from mxc.passes.rewriting.split_loops import reassociation
 
 _CASTS = ("arith.index_cast", "arith.index_castui")
+#: Bits of numbers that are computed as indices.
+_WIDE = 64
 
 
 @dataclass(frozen=True)
@@ -34,39 +35,59 @@ class Lookup:
     table: ir.Value
     number: ir.Value
 
-    def gathered(self) -> ir.Value:
-        """Build the gather that is equivalent to the lookup."""
-        ids = self._ids()
-        lead, row = shape_of(ids), shape_of(self.table)[1:]
+    def gathered(self, numbers: ir.Value) -> ir.Value:
+        """Build the gather that is equivalent to the lookup, by its list of `numbers`."""
+        found = gather(self.table, numbers)
+        lead, row = sizes_of(self.op.operands[0]), shape_of(self.table)[1:]
         if len(lead) == 1:
-            return gather(self.table, ids)
-        every = [list(range(len(lead)))]
-        flat = ir.RankedTensorType.get(
-            [math.prod(lead)], ir.RankedTensorType(ids.type).element_type
-        )
-        found = gather(self.table, tensor.CollapseShapeOp(flat, ids, reassociation(every)).result)
-        groups = [*every, *([len(lead) + axis] for axis in range(len(row)))]
-        return tensor.ExpandShapeOp(
-            self.op.results[0].type,
-            found,
-            reassociation(groups),
-            output_shape=[],
-            static_output_shape=[*lead, *row],
-        ).result
+            return found
+        groups = [list(range(len(lead))), *([len(lead) + axis] for axis in range(len(row)))]
+        shape, dynamic = split([*lead, *row])
+        return tensor.expand_shape(self.op.results[0].type, found, groups, dynamic, shape)
 
-    def _ids(self) -> ir.Value:
-        """The numbers of the rows, which the body may compute from the input."""
+    def numbers(self) -> ir.Value:
+        """Build the list of the numbers of rows, which the body may compute from the input."""
         ids = self.op.operands[0]
         argument = self.op.regions[0].blocks[0].arguments[0]
-        if self.number == argument:
-            return ids
-        rank = len(shape_of(ids))
-        maps = [ir.AffineMap.get_identity(rank)] * 2
-        loops = [linalg.IteratorType.parallel] * rank
-        init = empty([size_of(ids, axis) for axis in range(rank)], self.number.type)
-        return linalg.generic([ids], [init], maps, loops)(
-            lambda id, _: clone_scalar(self.number, {argument: id})
-        )
+        if self.number != argument:
+            kind, axes = self.number.type, axes_of(ids)
+            if isinstance(kind, ir.IndexType):
+                kind = ir.IntegerType.get_signless(_WIDE)
+            ids = generic([(ids, axes)], axes, kind, self._number)
+        return reshape(ids, *split([product(sizes_of(ids))]))
+
+    def _number(self, id: ir.Value) -> ir.Value:
+        made = clone_scalar(self.number, {self.op.regions[0].blocks[0].arguments[0]: id})
+        if isinstance(made.type, ir.IndexType):
+            return arith.index_cast(ir.IntegerType.get_signless(_WIDE), made)
+        return made
+
+
+class Numbers:
+    """The lists of numbers of lookups, built once for lookups by the same ones."""
+
+    def __init__(self) -> None:
+        """Start without lists."""
+        self._built: list[tuple[ir.Value, str, ir.Block, ir.Value]] = []
+
+    def of(self, lookup: Lookup) -> ir.Value:
+        """The list of a lookup, at the insertion point, which comes after those before."""
+        ids, said, block = lookup.op.operands[0], _said(lookup.number), lookup.op.operation.block
+        for known in self._built:
+            if known[:3] == (ids, said, block):
+                return known[3]
+        made = lookup.numbers()
+        self._built.append((ids, said, block, made))
+        return made
+
+
+def _said(value: ir.Value) -> str:
+    """A text that is equal for scalars of bodies that are computed alike."""
+    if isinstance(value, ir.BlockArgument):
+        return f"%{value.arg_number}"
+    op = value.owner
+    attributes = ", ".join(f"{name} = {op.attributes[name]}" for name in sorted(op.attributes))
+    return f"{op.name}({', '.join(map(_said, op.operands))}) {{{attributes}}} : {value.type}"
 
 
 def lookup_of(op: ir.Operation) -> Lookup | None:
@@ -79,18 +100,17 @@ def lookup_of(op: ir.Operation) -> Lookup | None:
     if isinstance(value, ir.BlockArgument) or value.owner.name != "tensor.extract":
         return None
     table, *at = value.owner.operands
-    ids = shape_of(op.operands[0])
-    lead = len(ids)
-    if dims(read) != list(range(lead)) or (lead != 1 and min(ids, default=-1) < 0):
+    lead = len(shape_of(op.operands[0]))
+    if dims(read) != list(range(lead)) or not lead:
         return None
     row, *columns = at
     if [_loop(each) for each in columns] != list(range(lead, written.n_dims)):
         return None
     if shape_of(table)[1:] != shape_of(op.results[0])[lead:] or min(shape_of(table)) < 0:
         return None
-    if isinstance(row, ir.BlockArgument) or row.owner.name not in _CASTS:
+    if isinstance(row, ir.BlockArgument):
         return None
-    number = row.owner.operands[0]
+    number = row.owner.operands[0] if row.owner.name in _CASTS else row
     return Lookup(op, table, number) if _is_computed(number, op) else None
 
 

@@ -96,6 +96,17 @@ def plan_split(
     return LoopSplit(split_kinds, sizes, digits, loops)
 
 
+def is_divided_evenly(maps: Sequence[ir.AffineMap], ranges: Sequence[int | None]) -> bool:
+    """Whether `plan_split` refuses none of these loops: each division is of a known loop, by a size
+    of which there is a whole number."""
+    sizes: dict[int, int] = {}
+    for loop, size in (each for map in maps for e in map.results for each in _divisions(e)):
+        length, other = ranges[loop], sizes.setdefault(loop, size)
+        if length is None or length % size or max(size, other) % min(size, other):
+            return False
+    return True
+
+
 def _divisors(
     maps: Sequence[ir.AffineMap], ranges: Sequence[int | None], location: ir.Location
 ) -> dict[int, set[int]]:

@@ -125,7 +125,10 @@ def _gathered(
                 else lengths[next(each for each, at in offset_of.items() if at == axis)]
             )
 
-    def body() -> ir.Value:
+    # A place of one number is an operand of the loops: so a lookup of rows is recognized.
+    given = _numbers(start, found.vector) if len(found.map) == 1 else None
+
+    def body(*number: ir.Value) -> ir.Value:
         loops = [loop_index(output, letter) for letter in letters]
         at = []
         for axis, length in enumerate(lengths):
@@ -140,15 +143,31 @@ def _gathered(
                     component if each == found.vector else loops[batch_of[each]]
                     for each in range(places.rank)
                 ]
-                given = arith.index_cast(ir.IndexType.get(), tensor.extract(start, where))
-                place = _clamped(value, axis, given, length)
+                (own_place,) = number or (tensor.extract(start, where),)
+                offset = arith.index_cast(ir.IndexType.get(), own_place)
+                place = _clamped(value, axis, offset, length)
             if axis in offset_of:
                 inside = loops[offset_of[axis]]
                 place = arith.addi(place, inside) if axis in found.map else inside
             at.append(place)
         return tensor.extract(value, at)
 
-    return generic([], output, kind.element_type, body, sizes=known)
+    read = [] if given is None else [(given, " ".join(letters[batch_of[each]] for each in own))]
+    return generic(read, output, kind.element_type, body, sizes=known)
+
+
+def _numbers(start: ir.Value, vector: int) -> ir.Value | None:
+    """Places of one number without the dimension of that number."""
+    kind = ir.RankedTensorType(start.type)
+    if vector == kind.rank:
+        return start
+    if kind.rank == 1 or kind.shape[vector] != 1:
+        return None
+    groups = [[axis] for axis in range(kind.rank) if axis != vector]
+    groups[max(vector - 1, 0)].append(vector)
+    groups = [sorted(group) for group in groups]
+    shape = [size for axis, size in enumerate(kind.shape) if axis != vector]
+    return tensor.collapse_shape(ir.RankedTensorType.get(shape, kind.element_type), start, groups)
 
 
 def sliced(op: ir.Operation, sizes: DimensionSizes) -> ir.Value | None:
