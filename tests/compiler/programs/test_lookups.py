@@ -56,7 +56,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Model]:
 
     @functools.cache
     def make(target: str) -> Model:
-        size, programs = {0: torch.export.Dim("t", min=4, max=4096)}, {}
+        size = {0: torch.export.Dim("t", min=4, max=4096)}
+        programs: dict[str, torch.export.ExportedProgram] = {}
         for name in FORMS:
             whole = torch.export.export(Form(name), given(7), dynamic_shapes=(size, size))
             programs |= {name: whole, f"{name}_of_7": torch.export.export(Form(name), given(7))}
