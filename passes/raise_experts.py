@@ -168,8 +168,9 @@ def _chosen(op: ir.Operation) -> _ChosenProduct | None:
         at = [simplified(index, ranges) for index in read]
         made_by = producer(source)
         lookup = None if made_by is None else lookup_of(made_by)
-        if lookup is not None:
-            return _loops(op, lookup, at, other)
+        found = None if lookup is None else _loops(op, lookup, at, other)
+        if found is not None:
+            return found
     return None
 
 
@@ -198,17 +199,22 @@ def _loops(
         return None
     looked_up, x, result = plan.digits
     pairs = [loop for group in looked_up[:lead] for loop in group]
-    if len(pairs) != lead:
+    if any(len(group) != 1 for group in looked_up[:lead]):
         return None
-    inside = [loop for group in looked_up[lead:] for loop in group]
-    of_side = [loop for group in x for loop in group]
-    written = [loop for group in result for loop in group]
+    # Loops of one iteration index nothing.
+    moving = [loop for loop, size in enumerate(plan.sizes) if size != 1]
+    inside, of_side, written = (
+        [loop for group in groups for loop in group if loop in moving]
+        for groups in (looked_up[lead:], x, result)
+    )
     sums = [loop for loop in inside if loop not in written]
     columns = [loop for loop in inside if loop in written]
     rows = [loop for loop in of_side if loop in written and loop not in pairs]
-    if not (columns and sums) or not set(pairs) <= set(written) or set(columns) & set(of_side):
+    if not (columns and sums) or set(columns) & set(of_side):
         return None
-    if {*pairs, *rows, *columns, *sums} != set(range(len(plan.sizes))):
+    if {*pairs, *rows, *columns, *sums} & set(moving) != set(moving):
+        return None
+    if not set(pairs) & set(moving) <= set(written):
         return None
     return _ChosenProduct(
         op=op,

@@ -135,7 +135,8 @@ class ConstantParameters:
             axes = len(shape_of(op.operands[0]))
             whole = ir.AffineMap.get_identity(axes)
             table = self._by_rows(op, op.operands[0], whole, range(axes), shape_of(op.operands[0]))
-            if table is not None:
+            # A table that is repeated along a dimension stays as it is.
+            if table is not None and table.value.type == op.operands[0].type:
                 op.operands[0] = table.value
         for op in linalg_operations(self._module.operation):
             if not sums_floats(op):
@@ -156,7 +157,7 @@ class ConstantParameters:
 
     def _say(self, op: ir.Operation, inputs: Sequence[OperandRead]) -> None:
         """Name a contraction by its weight where nothing names it, for the report."""
-        read = [_parameter(each.value) for each in inputs]
+        read = [_parameter(_table(each.value)) for each in inputs]
         weights = [name for name in read if name in self.found and name not in self._unnamed]
         if weights and not names(op.location):
             largest = max(weights, key=lambda name: prod(self.found[name].shape))
@@ -306,12 +307,18 @@ def _stored(array: NDArray[Any], element: str) -> NDArray[Any]:
     return array.view(np.uint8) if element.startswith("f8") else array
 
 
+def _table(value: ir.Value) -> ir.Value:
+    """What a tensor is gathered from; other tensors as they are."""
+    gathers = not isinstance(value, ir.BlockArgument) and value.owner.name == GATHER
+    return value.owner.operands[0] if gathers else value
+
+
 def _parameter(value: ir.Value) -> str | None:
     """The parameter that a tensor is loaded from, or its bytes are."""
     if isinstance(value, ir.BlockArgument):
         return None
     op = value.owner.operation
-    while op.name in ("flow.tensor.bitcast", GATHER):
+    if op.name == "flow.tensor.bitcast":
         value = op.operands[0]
         if isinstance(value, ir.BlockArgument):
             return None

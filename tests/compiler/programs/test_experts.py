@@ -161,10 +161,12 @@ TORCH: Mapping[str, Experts] = {
 TARGETS = ["cpu", "gfx950", "gfx942"]
 
 
-def exported(module: torch.nn.Module, given: tuple[Array, ...]) -> Any:
+def exported(module: torch.nn.Module, tokens: int | None = None) -> Any:
+    """For so many tokens, or for those that come with the call."""
+    arguments = tuple(map(torch.tensor, sizes_of(tokens or 5)))
     sizes = {0: torch.export.Dim("t", min=2, max=4096)}
-    arguments = tuple(map(torch.tensor, given))
-    return torch.export.export(module, arguments, dynamic_shapes=(sizes,) * 3)
+    dynamic = (sizes,) * 3 if tokens is None else None
+    return torch.export.export(module, arguments, dynamic_shapes=dynamic)
 
 
 def exported_from_jax(tokens: str) -> Any:
@@ -182,7 +184,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, bool], Mode
     @functools.cache
     def make(target: str, of_torch: bool) -> Model:
         if of_torch:
-            programs = {name: exported(each, sizes_of(5)) for name, each in TORCH.items()}
+            programs = {name: exported(each) for name, each in TORCH.items()}
         else:
             programs = {"dynamic": exported_from_jax("t"), "known": exported_from_jax("9")}
         path = tmp_path_factory.mktemp(target) / "made.mxc"
@@ -221,6 +223,22 @@ def test_experts_of_torch(name: str, target: str, made: Callable[[str, bool], Mo
 def test_no_weight_is_copied(target: str, made: Callable[[str, bool], Model]) -> None:
     findings = report_of(made(target, True)).findings
     assert not [each for each in findings if "copy of a weight" in str(each)], findings
+
+
+@pytest.mark.parametrize("target", ["cpu", "gfx950"])
+@pytest.mark.parametrize("tokens", [1, 2, E // J, 9])
+def test_a_known_number_of_tokens(tokens: int, target: str, tmp_path: Path) -> None:
+    """Also where pairs are as many as experts, or half as many."""
+    programs = {name: exported(each, tokens) for name, each in TORCH.items()}
+    made = mxc.compile(programs, output=tmp_path / "o.mxc", target=target, listing=False)
+    model = mxc.load(made.path, device=None if target == "cpu" else "simulator")
+    for name, module in TORCH.items():
+        given = sizes_of(tokens)
+        wanted = module(*map(torch.tensor, given)).detach().numpy()
+        (found,) = model.call(name, *given)
+        np.testing.assert_array_equal(found, wanted, err_msg=name)
+        if "packed" in name:
+            assert {each.reason for each in weights_of(model, name)} == {None}
 
 
 @pytest.mark.parametrize("name", ["dynamic", "known"])
