@@ -211,10 +211,15 @@ def _reference(
         return [owner, pair_of_slot, places]
     choices = value_of(size_of(chosen, 0)) // value_of(size_of(copied, 0))
 
-    def row(pair: ir.Value) -> ir.Value:
-        token = arith.index_cast(ir.IndexType.get(), pair) // choices
-        return tensor.extract(copied, [token, loop_index("s k", "k")])
+    return [owner, pair_of_slot, places, rows_at(copied, pair_of_slot, choices)]
 
-    many = {"k": shape_of(copied)[1]}
-    rows_of = generic([(pair_of_slot, "s")], "s k", element_of(copied), row, sizes=many)
-    return [owner, pair_of_slot, places, rows_of]
+
+def rows_at(values: ir.Value, numbers: ir.Value, share: Size) -> ir.Value:
+    """The rows of values [R, K] at numbers i32 [S], divided by `share`: [S, K]."""
+
+    def row(number: ir.Value) -> ir.Value:
+        place = arith.index_cast(ir.IndexType.get(), number) // share
+        return tensor.extract(values, [place, loop_index("s k", "k")])
+
+    width = {"k": shape_of(values)[1]}
+    return generic([(numbers, "s")], "s k", element_of(values), row, sizes=width)

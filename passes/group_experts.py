@@ -34,9 +34,10 @@ from mxc.dialects.expert_groups import (
     FEW_ROWS,
     clamped,
     group_by_expert,
+    rows_at,
     rows_of_groups,
 )
-from mxc.dialects.generic import element_of, fill, generic, loop_index, shape_of
+from mxc.dialects.generic import element_of, fill, generic, shape_of
 from mxc.dialects.indexing import indexing_maps
 from mxc.dialects.linalg_ext import gather
 from mxc.dialects.sizes import product, quotient, size_of, sizes_of, split
@@ -83,7 +84,7 @@ def _group(call: GpuContractionCall) -> None:
             made = _rounded(made, "g m n")
         groups, rows, columns = sizes_of(made)
         flat = reshape(made, *split([product([groups, rows]), columns]))
-        ordered = _rows(flat, slots, 1)
+        ordered = rows_at(flat, slots, 1)
     with ir.InsertionPoint(last), op.location:
         replace(last, reshape(ordered, *split(sizes_of(last.results[0]))))
 
@@ -99,7 +100,7 @@ def _grouped(call: GpuContractionCall) -> tuple[ir.Value, ir.Value]:
     owners, pair_of_slot, slots, *copied = group_by_expert(
         call.ids, of.experts, rows, x if whole else None
     )
-    x = copied[0] if copied else _rows(x, pair_of_slot, call.lhs.share)
+    x = copied[0] if copied else rows_at(x, pair_of_slot, call.lhs.share)
     if call.lhs.source.rounded:
         x = _rounded(x, "s k")
     groups = size_of(owners, 0)
@@ -137,17 +138,6 @@ def _gathered(value: ir.Value, ids: ir.Value) -> ir.Value:
     groups = [[int(axis) for axis in group] for group in expansion.attributes["reassociation"]]
     kind = ir.RankedTensorType.get(shape, element_of(made))
     return tensor.expand_shape(kind, made, groups, dynamic, shape)
-
-
-def _rows(values: ir.Value, numbers: ir.Value, share: int) -> ir.Value:
-    """The row of values [R, K] at each of numbers i32 [S] / share: [S, K]."""
-
-    def row(number: ir.Value) -> ir.Value:
-        place = arith.index_cast(ir.IndexType.get(), number)
-        return tensor.extract(values, [place // share, loop_index("s k", "k")])
-
-    width = {"k": shape_of(values)[1]}
-    return generic([(numbers, "s")], "s k", element_of(values), row, sizes=width)
 
 
 def _rounded(values: ir.Value, loops: str) -> ir.Value:
