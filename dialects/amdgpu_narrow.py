@@ -29,6 +29,8 @@ from mxc.targets.matrix_unit import MatrixUnit
 _FP16_OVFL = 1 | 23 << 6
 #: f32 values that a conversion to 6 bits takes, in two vectors.
 _SIX = 32
+#: DPP control of a move from one lane of 16 to all of them.
+_ROW_NEWBCAST = 0x150
 #: Elements -> their name in conversions.
 _NAMES = {
     "f4E2M1FN": "fp4",
@@ -167,6 +169,14 @@ def mirrored(value: ir.Value, of: int = 8) -> ir.Value:
     """The i32 of the lane at the mirrored position within its group of 8 or 16 lanes: DPP."""
     kind = {8: amdgpu.DPPPerm.row_half_mirror, 16: amdgpu.DPPPerm.row_mirror}[of]
     return amdgpu.dpp(value, value, kind, perm_argument=ir.UnitAttr.get(), bound_ctrl=True)
+
+
+def of_sixteen(value: ir.Value, lane: int) -> ir.Value:
+    """The f32 or i32 that lane number `lane` of the 16 adjacent ones has: DPP row_newbcast, which
+    LLVM makes a part of the instruction that reads it."""
+    control, every = _ROW_NEWBCAST + lane, 0xF
+    found: ir.Value = rocdl.update_dpp(value.type, value, value, control, every, every, True)
+    return found
 
 
 def swapped(first: ir.Value, second: ir.Value, rows: int) -> tuple[ir.Value, ir.Value]:

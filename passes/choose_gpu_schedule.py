@@ -40,6 +40,7 @@ from mxc.passes.kernels.gpu.choice import TRANSPORTS, choose, choose_by_rows
 from mxc.passes.kernels.gpu.problem import problem_of
 from mxc.passes.kernels.gpu.results import Results
 from mxc.passes.kernels.gpu.ring.float_kernel import FloatRing
+from mxc.passes.kernels.gpu.ring.summed_kernel import SummedRing
 from mxc.passes.kernels.gpu.schedule import (
     ATTRIBUTE,
     Schedules,
@@ -89,9 +90,11 @@ class ChooseGpuSchedule(Pass):
 def _chosen(call: GpuContractionCall, gpu: Gpu) -> Schedules:
     """The cheapest schedules that can compute the call together with its epilogue."""
     results, transports = Results.of(call, gpu.matrix), TRANSPORTS
-    # No ring multiplies sums by f32 scales that differ along a row. One of a dense product has
-    # tiles of half a block of the result, which cannot be quantized.
-    if call.sums_blocks or (call.is_dense and results.blocks is not None):
+    if call.sums_blocks:
+        takes = gpu.matrix.converts and SummedRing.takes(call.left, call.right)
+        transports = ("stream", "ring") if takes else ("stream",)
+    elif call.is_dense and results.blocks is not None:
+        # A ring has tiles of half a block of the result, which cannot be quantized.
         transports = ("stream",)
     elif call.decodes and not FloatRing.takes(call.left, call.right):
         transports = ("stream", "decoded")

@@ -78,6 +78,7 @@ from mxc.passes.kernels.gpu.ring.decoded_kernel import DecodedRing
 from mxc.passes.kernels.gpu.ring.float_kernel import DenseRing, FloatRing
 from mxc.passes.kernels.gpu.ring.kernel import Ring
 from mxc.passes.kernels.gpu.ring.split import split_side
+from mxc.passes.kernels.gpu.ring.summed_kernel import SummedRing
 from mxc.passes.kernels.gpu.schedule import GpuSchedule, Schedules, read_schedules, text_of
 from mxc.passes.kernels.gpu.stream import StreamKernel
 from mxc.passes.kernels.rotary_writes import entry_and_pages, pool_after, results_of
@@ -259,8 +260,10 @@ def _kind(call: GpuContractionCall, schedule: GpuSchedule) -> type[GpuContractio
     """The class of kernel that computes a call by a schedule. ValueError where there is none."""
     if schedule.transport == "stream":
         return DenseStream if call.is_dense else StreamKernel
+    if call.sums_blocks and schedule.transport == "ring" and schedule.instruction.unit.converts:
+        return SummedRing
     if call.sums_blocks:
-        raise ValueError("there is no ring for f32 scales that differ along a row")
+        raise ValueError("f32 scales that differ along a row take a stream, or a ring of gfx950")
     if schedule.transport == "decoded":
         if not call.decodes:
             raise ValueError("the kernel decodes nothing, so no schedule has the transport decoded")

@@ -229,8 +229,8 @@ def on_gpus(rows: int, depth: int) -> dict[str, tuple[Side, Side]]:
     }
 
 
-#: Rows in no whole tile; K in no whole step, and in shares of several waves.
-SIZES = [(37, 640), (1, 2176)]
+#: Rows in no whole tile; K in no whole step, and in shares of several waves; rows for a ring.
+SIZES = [(37, 640), (1, 2176), (300, 1408)]
 
 
 @pytest.fixture(scope="module")
@@ -267,23 +267,30 @@ def test_on_gpus_float_scales_of_blocks_multiply_sums(
     numbers_are_right(artifact, function, "simulator", (x, w))
 
 
+RING: dict[str, Any] = {"instruction": 32, "waves": [2, 2, 1], "transport": "ring", "k_steps": 1}
+
+
 @pytest.mark.parametrize(
-    ("name", "instruction", "tiles", "waves"),
+    ("name", "schedule"),
     [
-        ("deepseek", 16, [2, 4], [2, 2, 1]),
-        ("deepseek", 32, [1, 2], [1, 1, 3]),
-        ("columns_in_no_tile", 16, [2, 4], [2, 2, 1]),
-        ("columns_in_no_tile", 32, [1, 2], [1, 1, 3]),
+        ("deepseek", {"instruction": 16, "tiles": [2, 4], "waves": [2, 2, 1]}),
+        ("deepseek", {"instruction": 32, "tiles": [1, 2], "waves": [1, 1, 3]}),
+        ("columns_in_no_tile", {"instruction": 16, "tiles": [2, 4], "waves": [2, 2, 1]}),
+        ("columns_in_no_tile", {"instruction": 32, "tiles": [1, 2], "waves": [1, 1, 3]}),
         # Two sums a k-step.
-        ("groups_of_32", 32, [1, 1], [1, 1, 3]),
+        ("groups_of_32", {"instruction": 32, "tiles": [1, 1], "waves": [1, 1, 3]}),
+        ("deepseek", {**RING, "tiles": [2, 2], "stages": 2, "k_steps": 2}),
+        ("columns_in_no_tile", {**RING, "tiles": [1, 2], "stages": 2}),
+        ("partial_squares", {**RING, "tiles": [2, 1], "stages": 4}),
+        ("e5m2", {**RING, "tiles": [1, 1], "stages": 3}),
+        ("int8", {**RING, "tiles": [1, 2], "stages": 3}),
     ],
 )
 def test_on_gpus_each_tile_has_its_own_factors(
-    name: str, instruction: int, tiles: list[int], waves: list[int], tmp_path: Path
+    name: str, schedule: dict[str, Any], tmp_path: Path
 ) -> None:
     sides = on_gpus(37, 1664)[name]
     (tmp_path / "p.mlir").write_text(program(name, *sides))
-    schedule = {"instruction": instruction, "tiles": tiles, "waves": waves}
     (tmp_path / "s.json").write_text(json.dumps([{"schedule": schedule}]))
     mxc.compile(
         tmp_path / "p.mlir",
@@ -293,3 +300,29 @@ def test_on_gpus_each_tile_has_its_own_factors(
         strict=True,
     )
     numbers_are_right(tmp_path / "p.mxc", name, "simulator", sides)
+
+
+@pytest.mark.parametrize("name", ["groups_of_32", "fnuz", "one_side"])
+def test_scales_that_no_ring_multiplies_by(name: str, tmp_path: Path) -> None:
+    (tmp_path / "p.mlir").write_text(program(name, *on_gpus(512, 1024)[name]))
+    schedule = {**RING, "tiles": [1, 1], "stages": 3}
+    (tmp_path / "s.json").write_text(json.dumps([{"schedule": schedule}]))
+    with pytest.raises(mxc.MxcError, match="a ring takes f32 scales of 64 elements or a multiple"):
+        mxc.compile(
+            tmp_path / "p.mlir",
+            target="gfx950",
+            output=tmp_path / "p.mxc",
+            schedule=tmp_path / "s.json",
+        )
+
+
+def test_many_rows_take_a_ring(tmp_path: Path) -> None:
+    name = "deepseek"
+    squares: dict[str, Any] = {"shape": (8, 8), "at": "r / 128, k / 128", "depth": 1024}
+    sides = Side("bf16", 2048, depth=1024), Side("f8E4M3FN", 1024, **squares)
+    (tmp_path / "p.mlir").write_text(program(name, *sides))
+    mxc.compile(tmp_path / "p.mlir", target="gfx950", output=tmp_path / "p.mxc", strict=True)
+    kernels = json.loads((tmp_path / "p.mxc" / REPORT).read_text())["kernels"]
+    (kernel,) = (each for each in kernels if each["name"].startswith("mxc_bf16"))
+    assert kernel["hot_loop"]["census"]["load_to_lds"] > 0
+    assert kernel["hot_loop"]["shares"]["matrix"] > 0.5

@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
 from dataclasses import replace
-from itertools import product
 from typing import get_args
 
 from mxc.dialects.expert_groups import FEW_ROWS, MANY_ROWS
-from mxc.passes.kernels.gpu.cost import Problem, cost, padding, requests, result_tiles
-from mxc.passes.kernels.gpu.dense.chunks import ROWS, STAGE, Chunks
+from mxc.passes.kernels.gpu.candidates import candidates
+from mxc.passes.kernels.gpu.cost import Problem, cost, padding, requests
 from mxc.passes.kernels.gpu.float_scales import factors_of_step, sums_of
 from mxc.passes.kernels.gpu.floats import loaded_ahead
-from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT, K_STEPS, TileInstruction
-from mxc.passes.kernels.gpu.output import tiles_of
-from mxc.passes.kernels.gpu.ring.decoded_mainloop import SLOTS
-from mxc.passes.kernels.gpu.ring.decoded_side import BLOCK_BYTES
-from mxc.passes.kernels.gpu.ring.pipeline import ACCUMULATORS
-from mxc.passes.kernels.gpu.ring.scales import AT_ONCE, scale_bytes
-from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, PIECE, layout_bytes
+from mxc.passes.kernels.gpu.fragments import BLOCK, K_STEPS
 from mxc.passes.kernels.gpu.schedule import GpuSchedule, Schedules, Transport
 from mxc.targets.amd import GFX950
 from mxc.targets.gpu import Gpu
 
 #: Each way of operands to registers.
 TRANSPORTS: tuple[Transport, ...] = get_args(Transport)
-#: Waves along K of a stream, at most.
-_ALONG_K = (8, 4, 4, 4)
 #: Registers that a streaming kernel may be estimated to take: with more LLVM 24 was seen to spill.
 _REGISTERS = 400
 #: The same where sides are decoded by integers, by the registers that a lane may have. With more
@@ -35,9 +24,6 @@ _REGISTERS = 400
 _DECODING = {256: 180, 512: 345, 1024: 345}
 #: The same of a dense product, by the lanes of a wave.
 _DENSE = {64: 345, 32: 130}
-#: Tiles of a wave that has a chunk of a dense product, and of one that has them all, in a ring.
-_FEW = 4
-_DENSE_TILES = ((8, 4), (4, 8), (4, 4), (4, 2), (2, 4), (2, 2), (1, 2), (1, 4), (2, 1), (1, 1))
 #: Registers of a block in bf16.
 _DECODED = 16
 #: More where a float is more than one of them, for each.
@@ -52,25 +38,6 @@ _GROUPS = 8
 _TILE = 16
 #: How many times as fast a schedule has to be that leaves parts of sums in memory.
 _GAIN = 1.05
-#: Workgroups that share K, for each unit.
-_SHARED_UNITS = 2
-#: Tiles of a wave, at most.
-_TILES = 16
-#: Bits of an element of both sides, where both are decoded, of which 16 tiles have registers.
-_PACKED = 12
-#: Registers for addresses, and for a block while it is decoded.
-_DECODERS = 70
-#: Latencies of memory that a ring of floats has time for, and the stages that it has at most.
-_LATENCIES, _MOST_STAGES = 1.5, 8
-#: Stages of a ring: with fewer than two nothing is loaded while something is multiplied, and more
-#: than these are asked for long before they are needed.
-_STAGES = range(4, 1, -1)
-#: Stages where one is brief: no more than so many clocks.
-_MANY, _BRIEF = 8, 512
-#: K-steps of a stage: two blocks of six bits are whole pieces.
-_K_STEPS = 2
-#: Tiles of a wave along the side that goes straight to registers, and along the other one.
-_DIRECT, _STAGED = (2, 1), (8, 7, 6, 5, 4, 3, 2, 1)
 
 
 def choose(
@@ -152,49 +119,6 @@ def _is_cheaper(
     return cost(own, schedule, device) < cost(own, other, device)
 
 
-def candidates(problem: Problem, device: Gpu = GFX950) -> Iterator[GpuSchedule]:
-    """Schedules that compute a product."""
-    if problem.is_dense:
-        yield from _dense_streams(problem, device)
-        if device.matrix.dma == PIECE and problem.parts == 1:
-            yield from _dense_rings(problem, device)
-        return
-    yield from _streams(problem, device)
-    for ring in _scaled_rings(problem, device):
-        yield ring
-        yield from _split(problem, ring, device)
-
-
-def _split(problem: Problem, ring: GpuSchedule, device: Gpu) -> Iterator[GpuSchedule]:
-    """A ring whose workgroups share K; also one of floats with half of the LDS, so that a unit has
-    two of them."""
-    tiles, stages = result_tiles(problem, ring), {ring.stages}
-    if problem.parts and ring.transport == "ring":
-        half = device.unit.lds_bytes // 2 // _slot_bytes(problem, ring)
-        stages |= {min(ring.stages, half)} if half >= min(_STAGES) else set()
-    # Rows of one tile read little but weights, and parts would be as many bytes again.
-    for splits in problem.splits if problem.rows > _TILE else ():
-        if tiles * splits <= _SHARED_UNITS * device.units:
-            for count in sorted(stages):
-                yield replace(ring, splits=splits, stages=count)
-
-
-def _scaled_rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
-    """The rings of scaled sides, each with all of K."""
-    if problem.parts and not any(problem.shared):
-        # Where both cost the same, the matrix cores are busier in the first by the issue model: of
-        # gfx950 0.86 and 0.96 for bf16 x f4, 0.96 and 0.88 for nvfp4 x nvfp4.
-        rings = [_decoded_rings, _float_rings]
-        if problem.is_float and not any(problem.integers):
-            rings.reverse()
-        for each in rings:
-            yield from each(problem, device)
-    # A ring has tiles of 32 rows: fewer than half of them are few, and streamed.
-    few = 2 * problem.rows < INSTRUCTION.rows
-    if device.matrix.dma == PIECE and not problem.parts and not few:
-        yield from _rings(problem, device)
-
-
 def registers(problem: Problem, schedule: GpuSchedule) -> int:
     """Estimated registers of a lane of a streaming kernel: totals, two steps of operands, and what
     elements are decoded to. Of floats there is less than a step at a time."""
@@ -242,145 +166,3 @@ def _of_sums(problem: Problem, schedule: GpuSchedule) -> int:
             scales = factors_of_step(each, instruction, sums)
             found += of_tile * scales.count * (1 if scales.late else 2)
     return found
-
-
-def _streams(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
-    small = TileInstruction(16, device.matrix)
-    steps, least = -(-problem.blocks // small.step), _least(problem, small)
-    for tiles, most in enumerate(_ALONG_K, start=1):
-        along = _along(steps, min(most, steps))
-        yield GpuSchedule(instruction=small, tiles=(tiles, least), waves=(1, 1, along))
-    if problem.is_float and problem.parts == 1 and device.matrix.converts:
-        # Floats are most of the bytes of a stream: these read them for more columns at once.
-        for across, most in ((2, _ALONG_K[0]), (4, _ALONG_K[1])):
-            along = _along(steps, min(most, steps))
-            yield GpuSchedule(instruction=small, tiles=(1, across * least), waves=(1, 1, along))
-    for tiles_m, tiles_n in product((4, 2, 1), repeat=2):
-        if tiles_n % least == 0:
-            yield GpuSchedule(instruction=small, tiles=(tiles_m, tiles_n), waves=(2, 2, 1))
-    if problem.is_float and problem.parts > 1:
-        # What is split is split once for two tiles, and waves along K wait for it side by side.
-        along = _along(steps, min(_ALONG_K[0], steps))
-        yield GpuSchedule(instruction=small, tiles=(1, 2 * least), waves=(1, 1, along))
-
-
-def _dense_streams(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
-    """Each wave of a workgroup has a chunk of K, or one has all of them."""
-    small = TileInstruction(ROWS, device.matrix)
-    along = Chunks.of(problem.blocks).count
-    for m, n in product((4, 2, 1), repeat=2):
-        if n % _least(problem, small) == 0:
-            yield GpuSchedule(instruction=small, tiles=(m, n), waves=(2, 2, 1))
-            if m * n <= _FEW and along > 1:
-                yield GpuSchedule(instruction=small, tiles=(m, n), waves=(1, 1, along))
-
-
-def _dense_rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
-    """As many stages as there is room for, up to those in which memory has time to answer."""
-    small = TileInstruction(ROWS, device.matrix)
-    for tiles, waves in product(_DENSE_TILES, ((2, 2, 1), (1, 4, 1))):
-        found = _ring(small, tiles, waves, _MOST_STAGES, STAGE)
-        stages = min(_MOST_STAGES, device.unit.lds_bytes // _slot_bytes(problem, found))
-        if tiles[1] % _least(problem, small) == 0 and stages > min(_STAGES):
-            yield replace(found, stages=stages)
-
-
-def _least(problem: Problem, instruction: TileInstruction) -> int:
-    """Tiles of a wave along columns, at least: other numbers are multiples of it."""
-    return problem.halves * (tiles_of(instruction) if problem.in_blocks else 1)
-
-
-def _ring(
-    instruction: TileInstruction,
-    tiles: tuple[int, int],
-    waves: tuple[int, int, int],
-    stages: int,
-    k_steps: int,
-    transport: Transport = "ring",
-) -> GpuSchedule:
-    return GpuSchedule(
-        instruction=instruction,
-        tiles=tiles,
-        waves=waves,
-        transport=transport,
-        stages=stages,
-        k_steps=k_steps,
-    )
-
-
-def _slot_bytes(problem: Problem, schedule: GpuSchedule) -> int:
-    """Bytes of LDS of a stage of two blocks along K of both sides."""
-    sizes = zip((schedule.rows, schedule.columns), problem.bits, strict=True)
-    return sum(layout_bytes(rows, bits, STAGE, 4) for rows, bits in sizes)
-
-
-def _along(steps: int, most: int) -> int:
-    """Waves that share the steps of K: of those that are not far fewer than `most` the ones that
-    have the least to do beyond the end."""
-    return min(range(most, most // 2, -1), key=lambda waves: -(-steps // waves) * waves)
-
-
-def _rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
-    waves = device.unit.simds
-    for direct, staged in product(_DIRECT, _STAGED):
-        if direct * staged * INSTRUCTION.totals > ACCUMULATORS:
-            continue
-        for tiles, places in (
-            ((direct, staged), (waves, 1, 1)),
-            ((staged, direct), (1, waves, 1)),
-        ):
-            if tiles[1] % problem.halves:
-                continue
-            bits = problem.bits[1 if places[0] > 1 else 0]
-            rows = staged * INSTRUCTION.rows
-            slot = layout_bytes(rows, bits, _K_STEPS * INSTRUCTION.groups, waves)
-            k_step = direct * staged * INSTRUCTION.clocks
-            for stages in _STAGES if k_step * _K_STEPS > _BRIEF else (_MANY, *_STAGES):
-                if stages * slot + scale_bytes(rows, waves) <= device.unit.lds_bytes:
-                    yield _ring(INSTRUCTION, tiles, places, stages, _K_STEPS)
-                    break
-
-
-def _decoded_rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
-    """A stage is one block along K; there are two in LDS. None where no instruction has as many
-    sums as waves have registers for. Of as many tiles those with the fewest rows in LDS are first.
-    """
-    if all(form.m != INSTRUCTION.rows for form in device.matrix.forms):
-        return
-    large = TileInstruction(INSTRUCTION.rows, device.matrix)
-    every = product((4, 3, 2, 1), repeat=2)
-    for m, n in sorted(every, key=lambda mn: (-mn[0] * mn[1], mn[0] * problem.parts + mn[1])):
-        found = _ring(large, (m, n), (2, 2, 1), SLOTS, 1, "decoded")
-        size = SLOTS * (found.rows * problem.parts + found.columns) * BLOCK_BYTES
-        fits = size <= device.workgroup_lds_bytes
-        if n % problem.halves == 0 and fits and _of_decoded(problem, m, n) <= device.unit.registers:
-            yield found
-
-
-def _of_decoded(problem: Problem, m: int, n: int) -> int:
-    """Registers of a wave of such a ring: sums, half a stage and the one after it, four blocks of a
-    row of each side, and what they are decoded with."""
-    fragments = 2 * FRAGMENT // 2 * (m * problem.parts + n)
-    return m * n * INSTRUCTION.totals + fragments + K_STEPS * sum(problem.bits) + _DECODERS
-
-
-def _float_rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
-    """A stage is one k-step; there are as many as memory needs to answer, and one more. None of few
-    blocks, or where no load goes straight to LDS."""
-    if device.matrix.dma != PIECE or problem.blocks < AT_ONCE:
-        return
-    waves, rates = (2, 2, 1), device.rates
-    # Three parts of an f32 and wide weights leave no registers for 16 tiles, nor do two packed
-    # sides of 6 bits and more.
-    wide = problem.parts > 2 and problem.bits[1] > 4
-    wide |= not problem.is_float and sum(problem.bits) > _PACKED
-    for m, n in product((4, 3, 2, 1), repeat=2):
-        if n % problem.halves or (m * n == _TILES and wide):
-            continue
-        k_step = m * n * INSTRUCTION.decoded_clocks * problem.parts
-        wanted = 2 + math.ceil(_LATENCIES * rates.memory_latency / k_step)
-        found = _ring(INSTRUCTION, (m, n), waves, wanted, 1)
-        most = device.unit.lds_bytes // _slot_bytes(problem, found)
-        stages = min(wanted, _MOST_STAGES, most)
-        if stages >= min(_STAGES):
-            yield replace(found, stages=stages)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT, K_STEPS
 from mxc.passes.kernels.gpu.ring.decoded_side import BLOCK_BYTES, PIECES
+from mxc.passes.kernels.gpu.ring.factors import factor_bytes
 from mxc.passes.kernels.gpu.schedule import GpuSchedule
 from mxc.targets.gpu import Gpu
 
@@ -30,6 +31,8 @@ _EXTEND = {4: 100, 6: 160, 8: 130}
 #: The same where conversions read elements and scales, and of integers there.
 _CONVERT = {4: 20, 6: 5, 8: 20}
 _INTEGERS = 90
+#: The same where they are decoded without scales, which multiply sums.
+_PLAIN_INTEGERS = {4: 75, 8: 55}
 #: Instructions beside these for a stage of which each block is decoded once: loads, stores, scales.
 _BESIDE = 30
 #: What waves get of LDS, and of the path to memory, when they all want it.
@@ -39,6 +42,10 @@ _SPLIT = {1: 0, 2: 160, 3: 240}
 #: Times that a k-step waits for a tile of floats that are split. By the issue model four k-steps of
 #: f32 by f4 take 18812 clocks.
 _WAITS = 4
+#: The same for a tile of rows or of columns, where f32 scales multiply the sums of a stream, and
+#: how many times as much where no side is floats: by the issue model 1.2 latencies with one of
+#: each, 2.7 with two, and 0.8 without floats.
+_LATE_TILE, _LATE_PACKED = 0.6, 0.6
 #: How much longer a k-step of a ring takes, of floats that are split, if no other workgroup fills
 #: its waits: by the issue model 1.3 to 1.8 of f32 by f4, in less than so many tiles a wave.
 _ALONE, _FULL = 1.4, 8
@@ -46,6 +53,11 @@ _ALONE, _FULL = 1.4, 8
 #: products that comes on top. By the issue model, of bf16 by f4, 466 clocks with one tile a wave,
 #: 720 with four, 1100 with eight.
 _ALONE_K_STEP, _ALONE_PRODUCTS = 375, 0.7
+#: Part of the time for which the busiest pipe is busy, where f32 scales multiply the sums of a ring
+#: and a unit has two workgroups: by the issue model 0.67 to 0.9.
+_SUMMED = 0.8
+#: Instructions of these for a tile: products, a scale for each column, a scale for each row.
+_SCALED, _COLUMNS, _ROWS = 8, 16, 8
 #: Latencies of memory between the last product of a split and the sum of all.
 _MERGED = 3
 #: Tiles of a wave of a ring at most, if its SIMD is to have registers for another one.
@@ -147,8 +159,11 @@ def cost(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float:
         start += _MERGED * rates.memory_latency + (schedule.splits + 1) * result
     k_step = _k_step(problem, schedule, device)
     tiles = schedule.tiles[0] * schedule.tiles[1]
-    alone = rounds == 1 or (schedule.splits > 1 and not _fits_twice(problem, schedule, device))
-    if alone and problem.is_float and problem.parts > 1 and schedule.transport != "stream":
+    fits = _fits_twice(problem, schedule, device)
+    alone = rounds == 1 or (schedule.splits > 1 and not fits)
+    if _is_summed(problem, schedule):
+        k_step *= _ALONE if rounds == 1 or not fits else 1
+    elif alone and problem.is_float and problem.parts > 1 and schedule.transport != "stream":
         k_step *= _ALONE if tiles < _FULL else 1
     elif alone and schedule.splits > 1 and problem.parts:
         products = tiles * schedule.instruction.decoded_clocks
@@ -208,17 +223,24 @@ def _fits_twice(problem: Problem, schedule: GpuSchedule, device: Gpu) -> bool:
     stage = side * BLOCK * schedule.instruction.groups // 8 * schedule.k_steps
     if schedule.transport == "decoded":
         stage = (schedule.rows * problem.parts + schedule.columns) * BLOCK_BYTES
+    for rows, shared in zip((schedule.rows, schedule.columns), problem.shared, strict=True):
+        stage += factor_bytes(rows, schedule.threads // device.unit.wave) if shared else 0
     return 2 * stage * schedule.stages <= device.unit.lds_bytes and m * n <= _TWICE
 
 
 def _late(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float:
     """Clocks for which one workgroup waits for memory in a k-step, whatever others do: floats of a
-    stream that are split come when they are needed, if they take the registers of a step."""
-    tiles = schedule.tiles[0]
-    splits = problem.is_float and problem.parts > 1 and schedule.transport == "stream"
-    if not splits or (problem.parts == 2 and tiles == 1):
+    stream that are split come when they are needed, if they take the registers of a step; so does
+    much of both sides, where f32 scales multiply sums."""
+    tiles, columns = schedule.tiles
+    if schedule.transport != "stream":
         return 0
-    return _WAITS * tiles * device.rates.memory_latency
+    waits = 0.0
+    if any(problem.shared):
+        waits = _LATE_TILE * (tiles + columns) * (1 if problem.is_float else _LATE_PACKED)
+    if problem.is_float and problem.parts > 1 and (problem.parts > 2 or tiles > 1):
+        waits = max(waits, _WAITS * tiles)
+    return waits * device.rates.memory_latency
 
 
 def _at_once(schedule: GpuSchedule, device: Gpu) -> int:
@@ -232,6 +254,8 @@ def _k_step(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float:
     """Clocks of a k-step of one workgroup that has a unit to itself."""
     if schedule.transport == "decoded":
         return _decoded_k_step(problem, schedule, device)
+    if _is_summed(problem, schedule):
+        return _summed_k_step(problem, schedule, device)
     unit, rates = device.unit, device.rates
     m, n = schedule.tiles
     waves = schedule.threads // unit.wave
@@ -276,11 +300,40 @@ def _decoding(problem: Problem, device: Gpu) -> tuple[int, int]:
     """Vector instructions that decode, or split, a block of lhs and one of rhs."""
     converts, extends = device.matrix.converts, device.matrix.extends_fnuz
     known = _CONVERT if converts else _EXTEND if extends else _DECODE
+    whole = _PLAIN_INTEGERS if any(problem.shared) else dict.fromkeys((4, 8), _INTEGERS)
     first, second = (
-        0 if bits > _WIDEST else _INTEGERS if converts and integers else known[bits]
+        0 if bits > _WIDEST else whole[bits] if converts and integers else known[bits]
         for bits, integers in zip(problem.bits, problem.integers, strict=True)
     )
     return (_SPLIT[problem.parts] if problem.is_float else first), second
+
+
+def _is_summed(problem: Problem, schedule: GpuSchedule) -> bool:
+    """Whether f32 scales multiply the sums of a ring."""
+    return any(problem.shared) and schedule.transport == "ring"
+
+
+def _summed_k_step(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float:
+    """The same where f32 scales multiply the sums of a ring."""
+    rates, instruction = device.rates, schedule.instruction
+    (m, n), (down, right, _) = schedule.tiles, schedule.waves
+    first, second = _decoding(problem, device) if problem.parts else (0, 0)
+    k_steps = min(shared for shared in problem.shared if shared) / instruction.groups
+    scaled = m * n * _SCALED + n * _COLUMNS + (0 if problem.is_float else m * n * _ROWS)
+    products = m * n * max(1, problem.parts * BLOCK // instruction.fragment)
+    issued = products + m * first + n * second + scaled / k_steps + _BESIDE
+    decoded = instruction.decoded_clocks * problem.parts
+    loaded = _side_bytes(problem, schedule, m * down, n * right)
+    lds = loaded + down * right * _side_bytes(problem, schedule, m, n)
+    busiest = max(
+        m * n * (decoded or 2 * instruction.clocks),
+        issued * rates.issue,
+        lds / rates.lds_bytes_per_clock,
+        loaded / rates.memory_bytes_per_clock,
+    )
+    # What is asked for comes some stages later.
+    late = rates.memory_latency / (schedule.k_steps * max(1, schedule.stages - 1))
+    return max(busiest / _SUMMED, late)
 
 
 def _decoded_k_step(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float:

@@ -20,7 +20,8 @@ decoded by each wave that uses it. Decoded once to LDS (decoded_kernel.py) it ta
 room and has to be written, and fewer stages are under way; what takes many instructions to decode,
 on both sides, gains by that.
 
-Plain weights (DenseRing) are summed in chunks of K, each from zero: see dense/chunks.py.
+Plain weights (DenseRing) are summed in chunks of K, each from zero: see dense/chunks.py. Where f32
+scales multiply sums: see summed_kernel.py.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ from mxc.passes.kernels.gpu.dense.chunks import ROWS, STAGE, Chunks
 from mxc.passes.kernels.gpu.floats import FloatBlocks
 from mxc.passes.kernels.gpu.fragments import BLOCK, TileInstruction
 from mxc.passes.kernels.gpu.lanes import lane_of
-from mxc.passes.kernels.gpu.ring.float_mainloop import FloatMainloop, Rates
+from mxc.passes.kernels.gpu.ring.factors import StagedFactors, factor_bytes
+from mxc.passes.kernels.gpu.ring.float_mainloop import FloatMainloop
+from mxc.passes.kernels.gpu.ring.float_registers import Rates
 from mxc.passes.kernels.gpu.ring.kernel import StagedProduct
 from mxc.passes.kernels.gpu.ring.pairs import PackedSide, PairDecoder, steps_of
 from mxc.passes.kernels.gpu.ring.scales import AT_ONCE, RowScales
@@ -50,17 +53,19 @@ from mxc.passes.kernels.gpu.sides import ScaledBlocks
 from mxc.passes.kernels.vectors import i8
 from mxc.targets.amd import GFX950
 
+#: Scales of a side, if it has some.
+SideScales = RowScales | StagedFactors | None
 #: Tiles of a wave of a dense product: their sums, twice, and what is read for them have registers.
 _TILES = 32
 #: What a wave issues beside products. Where there are two stages of a FloatRing memory has the rest
 #: of one to answer, else another one too.
 _DENSE_RATES = Rates(budget=3, load=3, pace=0.5, read=0.6)
-_FLOAT_RATES = Rates(budget=7, load=6, pace=1.0, read=0.5)
-_TWO_STAGES = Rates(budget=7, load=6, pace=0.5, read=0.5)
+FLOAT_RATES = Rates(budget=7, load=6, pace=1.0, read=0.5)
+TWO_STAGES = Rates(budget=7, load=6, pace=0.5, read=0.5)
 
 
 @dataclass(frozen=True)
-class _FloatProduct(StagedProduct):
+class RingOfFloats(StagedProduct):
     """A product whose sides are both multiplied as floats."""
 
     #: The matrix instruction.
@@ -86,24 +91,36 @@ class _FloatProduct(StagedProduct):
             (buffers.rhs(tile.first), self.layouts[0].bytes, tile.first_column, tile.rhs_row),
         )
         sides, factors = [], []
+        behind = sum(layout.bytes for layout in self.layouts)
         for layout, tiles, place in zip(self.layouts, self.schedule.tiles, places, strict=True):
             (elements, *scales), start, *rows = place
             sides.append(StagedSide(layout, lane, elements, memory, start, *rows))
-            of_rows = [RowScales(layout.scaled, lane, buffer, tiles, *rows) for buffer in scales]
-            factors.append(of_rows[0] if of_rows else None)
+            own: SideScales = None
+            if _multiplies_sums(layout.kind):
+                own = StagedFactors(layout, lane, scales[0], memory, behind, *rows)
+                behind += own.bytes
+            elif scales:
+                own = RowScales(layout.scaled, lane, scales[0], tiles, *rows)
+            factors.append(own)
         tile.store(self._sums((sides[0], sides[1]), (factors[0], factors[1])))
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of LDS that a stage takes."""
+        summed = [layout for layout in self.layouts if _multiplies_sums(layout.kind)]
+        return super().slot_bytes + sum(factor_bytes(each.rows, each.waves) for each in summed)
 
     @abstractmethod
     def _sums(
         self,
         sides: tuple[StagedSide, StagedSide],
-        scales: tuple[RowScales | None, RowScales | None],
+        scales: tuple[SideScales, SideScales],
     ) -> list[ir.Value]:
         """The sums of the tiles. `scales`: those of each side, if it has some."""
 
 
 @dataclass(frozen=True)
-class FloatRing(_FloatProduct):
+class FloatRing(RingOfFloats):
     """Floats or a packed side, by packed weights, by a schedule of the transport "ring"."""
 
     rhs: ScaledBlocks
@@ -131,19 +148,24 @@ class FloatRing(_FloatProduct):
     def _sums(
         self,
         sides: tuple[StagedSide, StagedSide],
-        scales: tuple[RowScales | None, RowScales | None],
+        scales: tuple[SideScales, SideScales],
     ) -> list[ir.Value]:
         """The sums of the tiles."""
         assert self.decoded is not None
-        rates = _TWO_STAGES if self.schedule.stages == 2 else _FLOAT_RATES
+        rates = TWO_STAGES if self.schedule.stages == 2 else FLOAT_RATES
         left, right = (
             PackedSide(side, own, PairDecoder(side.layout.scaled.format, self.decoded))
-            if own is not None
+            if isinstance(own, RowScales)
             else None
             for side, own in zip(sides, scales, strict=True)
         )
         steps = steps_of(self.lhs, self.decoded)
         return FloatMainloop(self.schedule, sides, rates, (left, right), steps).sums()
+
+
+def _multiplies_sums(side: FloatBlocks | ScaledBlocks) -> bool:
+    """Whether a side has f32 scales."""
+    return isinstance(side, ScaledBlocks) and side.multiplies_sums
 
 
 def _is_taken(side: ScaledBlocks) -> bool:
@@ -156,7 +178,7 @@ def _is_taken(side: ScaledBlocks) -> bool:
 
 
 @dataclass(frozen=True)
-class DenseRing(_FloatProduct):
+class DenseRing(RingOfFloats):
     """A dense product by a schedule of the transport "ring"."""
 
     lhs: FloatBlocks
@@ -187,7 +209,7 @@ class DenseRing(_FloatProduct):
     def _sums(
         self,
         sides: tuple[StagedSide, StagedSide],
-        scales: tuple[RowScales | None, RowScales | None],
+        scales: tuple[SideScales, SideScales],
     ) -> list[ir.Value]:
         """The sums of the tiles."""
         return FloatMainloop(self.schedule, sides, _DENSE_RATES).sums_of(Chunks.of(self.lhs.blocks))

@@ -14,7 +14,6 @@ Beyond the end of K zeros are loaded; no memory moves.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import product
 
@@ -28,6 +27,7 @@ from mxc.passes.kernels.gpu.dense.chunks import STAGE, Chunks
 from mxc.passes.kernels.gpu.floats import FloatBlocks
 from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT, K_STEPS
 from mxc.passes.kernels.gpu.lanes import long
+from mxc.passes.kernels.gpu.ring.float_registers import FloatRegisters, Rates
 from mxc.passes.kernels.gpu.ring.interleave import InterleavedWork, evenly, interleaved_within
 from mxc.passes.kernels.gpu.ring.pairs import (
     PAIRS,
@@ -39,44 +39,24 @@ from mxc.passes.kernels.gpu.ring.pairs import (
 )
 from mxc.passes.kernels.gpu.ring.staging import StagedSide
 from mxc.passes.kernels.gpu.schedule import GpuSchedule
-from mxc.passes.kernels.vectors import bitcast, concat, equal, f32, i8, i32, index, loop, of, splat
+from mxc.passes.kernels.vectors import (
+    bitcast,
+    concat,
+    equal,
+    f32,
+    i32,
+    index,
+    lanes_of,
+    loop,
+    of,
+    splat,
+)
 
 Issue = Callable[[], None]
 
 #: Share of a step after which what is read in it is there.
 
 _THERE = 0.55
-
-
-@dataclass(frozen=True)
-class Rates:
-    """What a wave issues beside products: `budget` instructions while its matrix core computes one.
-
-    `load`: instructions of a direct load, with those of its addresses; `pace`: share of a stage in
-    which the loads of another are issued; `read`: share of a step before which reads are issued.
-    """
-
-    budget: int
-    load: int
-    pace: float
-    read: float
-
-
-@dataclass
-class FloatRegisters:
-    """What a lane holds between stages. Tiles are numbered: those of lhs, then those of rhs.
-
-    `floats`: by tile, fragments that add up to what it multiplies next; `raw`: floats that are yet
-    to be split; `packed`: tiles that are decoded; `words`: their scales of four stages; `slot`:
-    i32, the offset of the stage.
-    """
-
-    totals: list[ir.Value]
-    floats: dict[int, list[ir.Value]]
-    raw: dict[int, list[ir.Value]]
-    packed: dict[int, DecodedTile]
-    words: dict[int, list[ir.Value]]
-    slot: ir.Value
 
 
 class FloatMainloop:
@@ -122,7 +102,7 @@ class FloatMainloop:
         """
         stages = -(-self._lhs.blocks // self._blocks)
         held = in_groups(self._begin(), stages, K_STEPS, self._four)
-        _drain()
+        drain()
         return held.totals
 
     def _four(self, held: FloatRegisters, four: ir.Value, count: int) -> FloatRegisters:
@@ -151,7 +131,7 @@ class FloatMainloop:
             added = [one + other for one, other in zip(before, now.totals, strict=True)]
             now.totals = []
             scf.YieldOp(values_of((added, now)))
-        _drain()
+        drain()
         return with_values(carried, op.results)[0]
 
     def _begin(self) -> FloatRegisters:
@@ -218,6 +198,8 @@ class FloatMainloop:
                     works += evenly("vmem_read", self._asks(self._before + 1), 0.0, 1.0, count)
                 if (soon, step) == (0, 0):
                     works += self._packed_reads(held, coming, after, (k_step + 1) % K_STEPS)
+                if (part + 2, step) == (parts, 0):
+                    works += self._last_reads(held)
                 ready: dict[int, list[ir.Value]] = {}
                 reads = self._float_reads(tiles, soon, slot, held.raw if self._split else ready)
                 works += evenly("ds_read", reads, 0.0, rates.read, self._reads)
@@ -226,7 +208,7 @@ class FloatMainloop:
                     works += self._splits(held, following, ready)
                 products = [
                     partial(self._multiply, held, tile, piece, column, part)
-                    for tile, column in product(tiles, self._columns)
+                    for tile, column in self._order(tiles)
                     # The least first.
                     for piece in reversed(range(len(self._fragments(held, tile, part))))
                 ]
@@ -248,6 +230,10 @@ class FloatMainloop:
             for at in range(side.layout.loads)
         ]
 
+    def _last_reads(self, held: FloatRegisters) -> list[InterleavedWork]:
+        """What else is read of a stage, before the barrier after which its slot is loaded again."""
+        return []
+
     def _portion(self, loads: Sequence[Issue], part: int) -> Sequence[Issue]:
         """Those that a part issues, counted from the one after the barrier."""
         pace, size = self._rates.pace * self._parts, len(loads)
@@ -259,14 +245,21 @@ class FloatMainloop:
         size, steps = len(issues), len(self._steps)
         return issues[size * step // steps : size * (step + 1) // steps]
 
+    def _order(self, tiles: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """The products of a step: tiles of lhs, and columns."""
+        return product(tiles, self._columns)
+
     def _multiply(
         self, held: FloatRegisters, tile: int, piece: int, column: int, part: int
     ) -> None:
         at = tile * len(self._columns) + column
         left = self._fragments(held, tile, part)[piece]
         (right,) = self._fragments(held, len(self._rows) + column, part)
-        shape = self._instruction.form.shape
-        held.totals[at] = mfma(shape, right, left, held.totals[at])
+        held.totals[at] = self._product(right, left, held.totals[at])
+
+    def _product(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
+        """c and the product of two fragments."""
+        return mfma(self._instruction.form.shape, a, b, c)
 
     @staticmethod
     def _fragments(held: FloatRegisters, key: int, part: int) -> list[ir.Value]:
@@ -278,16 +271,16 @@ class FloatMainloop:
         tiles = list(decoded.values())
         fragments = [each for own in held.floats.values() for each in own]
         fragments += [each.known[part] for each in tiles]
-        element = ir.VectorType(fragments[0].type).element_type
         waiting = [] if part else [each for each in tiles if each.block is not None]
         values = [*fragments, *(each.block for each in waiting)]
-        pins = iter(pinned([bitcast(each, i32(), _bytes(each) // 4) for each in values]))
+        pins = pinned([bitcast(each, i32(), _bytes(each) // 4) for each in values])
+        found = iter(_like(pin, each) for pin, each in zip(pins, values, strict=True))
         for tile, own in held.floats.items():
-            held.floats[tile] = [bitcast(next(pins), element, FRAGMENT) for _ in own]
+            held.floats[tile] = [next(found) for _ in own]
         for each in tiles:
-            each.known[part] = bitcast(next(pins), element, FRAGMENT)
-        for each, block in zip(waiting, values[len(fragments) :], strict=True):
-            each.block = bitcast(next(pins), i8(), _bytes(block))
+            each.known[part] = next(found)
+        for each in waiting:
+            each.block = next(found)
 
     def _float_reads(
         self, tiles: Sequence[int], part: int, slot: ir.Value, into: dict[int, list[ir.Value]]
@@ -375,7 +368,7 @@ class FloatMainloop:
         return works
 
 
-def _drain() -> None:
+def drain() -> None:
     """Wait for all loads: none may write to LDS that is another workgroup's by then."""
     mark_loads()
     wait_for_loads(0)
@@ -385,6 +378,11 @@ def _moved(slot: ir.Value, where: int, there: int, by: int) -> ir.Value:
     """A slot's offset moved, but for the one place from which it goes `there`."""
     same = equal(slot, where)
     return arith.select(same, number(there), slot + by)
+
+
+def _like(value: ir.Value, other: ir.Value) -> ir.Value:
+    """The bits of a vector as the type of another."""
+    return bitcast(value, ir.VectorType(other.type).element_type, lanes_of(other))
 
 
 def _bytes(value: ir.Value) -> int:

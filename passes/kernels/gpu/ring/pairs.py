@@ -19,12 +19,13 @@ from mxc.dialects.amdgpu import pinned
 from mxc.dialects.amdgpu_narrow import extended_pair
 from mxc.dialects.generic import constant
 from mxc.dialects.quantize_scalars import i32 as integer
-from mxc.formats.formats import E8M0, BlockFormat, ElementFormat
+from mxc.formats.formats import E4M3, E8M0, BlockFormat, ElementFormat
 from mxc.formats.recipes import MANTISSA, NAN_BYTE
 from mxc.passes.kernels.gpu.decode import Register, float_factors, pair_by_float, sixes
 from mxc.passes.kernels.gpu.floats import FloatBlocks
 from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT
 from mxc.passes.kernels.gpu.lanes import long
+from mxc.passes.kernels.gpu.ring.factors import NoScales
 from mxc.passes.kernels.gpu.ring.scales import RowScales
 from mxc.passes.kernels.gpu.ring.staging import StagedSide, packed
 from mxc.passes.kernels.gpu.sides import ScaledBlocks
@@ -53,7 +54,7 @@ class PairDecoder:
     """Blocks of a format as floats of a type.
 
     `factor` of a block is the f32 whose exponent is its scale, nothing else of which counts; of
-    nvfp4 its two scales as floats.
+    nvfp4 its two scales as floats. f32 scales multiply sums: here it is one.
     """
 
     format: BlockFormat
@@ -72,13 +73,13 @@ class PairDecoder:
     @property
     def instructions(self) -> int:
         """For a pair, or for a whole block."""
-        if self.format.scale != E8M0:
+        if self.format.scale == E4M3:
             return 2 if self.register == "f16" else 3
         return 1 if self.element.exponent else 5
 
     def factor(self, scales: ir.Value) -> ir.Value:
         """That of a block, from what RowScales has of it."""
-        return scales if self.format.scale == E8M0 else float_factors(scales, self.register)
+        return float_factors(scales, self.register) if self.format.scale == E4M3 else scales
 
     def block(self, block: ir.Value, factor: ir.Value) -> list[ir.Value]:
         """The fragments of a whole block, i8."""
@@ -93,12 +94,14 @@ class PairDecoder:
     def pair(self, block: ir.Value, factor: ir.Value, number: int) -> ir.Value:
         """Elements 2 number and the next one of a block of i8, floats [2]."""
         kind = ir.Type.parse(self.register)
-        if not self.element.exponent:
-            return _integers(part_of(block, 2 * number, 2), factor, kind)
         bits = self.element.bits
+        if not self.element.exponent and self.format.scale == E8M0:
+            return _integers(part_of(block, 2 * number, 2), factor, kind)
         at, place = divmod(number, 16 // bits)
         word = vector.extract(bitcast(block, i32(), BLOCK * bits // 32), [], [at])
-        if self.format.scale == E8M0:
+        if not self.element.exponent:
+            return arith.truncf(of(kind, 2), integer_pair(word, bits, place))
+        if self.format.scale != E4M3:
             return extended_pair(word, factor, self.element, kind, place)
         own = vector.extract(factor, [], [2 * number // self.format.block])
         # Else LLVM would multiply all pairs of a fragment at the end.
@@ -122,7 +125,7 @@ class PackedSide:
     """A side that is decoded: elements in LDS, scales, and what decodes them."""
 
     side: StagedSide
-    scales: RowScales
+    scales: RowScales | NoScales
     decoder: PairDecoder
 
     @property
@@ -182,6 +185,15 @@ def _integers(part: ir.Value, factor: ir.Value, kind: ir.Type) -> ir.Value:
     wide = arith.sitofp(of(f32(), count), part)
     scaled = wide * vector.broadcast(of(f32(), count), unit)
     return arith.truncf(of(kind, count), scaled)
+
+
+def integer_pair(word: ir.Value, bits: int, number: int) -> ir.Value:
+    """Pair `number` of the signed integers of 4 or 8 bits in an i32, as f32 [2]."""
+    found = []
+    for at in (2 * number, 2 * number + 1):
+        top = word << integer(32 - bits * (at + 1))
+        found.append(arith.sitofp(f32(), arith.shrsi(top, integer(32 - bits))))
+    return vector.from_elements(of(f32(), 2), found)
 
 
 def _exact(factor: ir.Value) -> ir.Value:

@@ -164,7 +164,9 @@ class StageLayout:
 
     @property
     def runs(self) -> tuple[tuple[Slice, ...], ...]:
-        """The same for each run of 8 floats, all runs of a stage."""
+        """The same for each run of 8 floats of a stage; of what has scales, for each k-step."""
+        if isinstance(self.kind, ScaledBlocks):
+            return self.slices
         every = [one for own in self.slices for one in own]
         size = FRAGMENT * self.kind.bits // 8 // PIECE
         return tuple(tuple(every[at : at + size]) for at in range(0, len(every), size))

@@ -22,7 +22,8 @@ from mxc.compiler.report.issue_model import estimate
 from mxc.compiler.report.issue_steps import read_steps
 from mxc.compiler.report.loops import Loop, hot_loop
 from mxc.dialects.context import new_context
-from mxc.formats.formats import FORMATS
+from mxc.formats import formats
+from mxc.formats.formats import F32, FORMATS, BlockFormat
 from mxc.formats.packing import decode_elements, decode_scales
 from mxc.passes.kernels.calls import build
 from mxc.passes.kernels.executables import Threads, dispatch
@@ -35,6 +36,7 @@ from mxc.passes.kernels.gpu.ring.float_kernel import FloatRing
 from mxc.passes.kernels.gpu.ring.kernel import Ring, StagedProduct
 from mxc.passes.kernels.gpu.ring.split import COUNTERS
 from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION
+from mxc.passes.kernels.gpu.ring.summed_kernel import SummedRing
 from mxc.passes.kernels.gpu.schedule import GpuSchedule, Transport
 from mxc.passes.kernels.gpu.sides import ScaledBlocks
 from mxc.passes.kernels.gpu.stream import StreamKernel
@@ -55,8 +57,17 @@ NVFP4 = "nvfp4"
 #: Activations that are f32, of which bf16 are multiplied.
 ROUNDED = "f32 as bf16"
 FLOATS = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32, ROUNDED: np.float32}
+#: Elements under an f32 scale for 128 of them, or for the block of a case.
+E4M3_F32, E5M2_F32, INT8_F32, INT4_F32 = "e4m3_f32", "e5m2_f32", "int8_f32", "int4_f32"
+UNDER_F32 = {
+    E4M3_F32: formats.E4M3,
+    E5M2_F32: formats.E5M2,
+    INT8_F32: formats.INT8,
+    INT4_F32: formats.INT4,
+}
 #: Codes that are no numbers, by what their bits are under a mask.
 NOT_FINITE = {E4M3: (0x7F, 0x7F), E5M2: (0x7C, 0x7C)}
+NOT_FINITE |= {E4M3_F32: NOT_FINITE[E4M3], E5M2_F32: NOT_FINITE[E5M2]}
 
 
 @dataclass(frozen=True)
@@ -87,7 +98,7 @@ class Case:
     panels: bool = False
 
     @property
-    def kernel(self) -> Ring | FloatRing | DecodedRing | StreamKernel:
+    def kernel(self) -> StagedProduct | StreamKernel:
         unit = known_gpu(self.target).matrix
         streams = self.transport == "stream"
         schedule = GpuSchedule(
@@ -101,7 +112,7 @@ class Case:
         )
         blocks = self.k // 32 // self.splits
         lhs: FloatBlocks | ScaledBlocks
-        if self.lhs in FORMATS:
+        if self.lhs not in FLOATS:
             lhs = scaled(self.lhs, blocks, self.block)
         else:
             source = ("f32", True) if self.lhs == ROUNDED else (self.lhs, False)
@@ -111,6 +122,8 @@ class Case:
         rest = (rhs, self.groups, self.m, self.n, self.experts, schedule, self.share)
         if streams:
             return StreamKernel(lhs, *rest, decoded=register)
+        if self.rhs in UNDER_F32:
+            return SummedRing(lhs, *rest, decoded=register)
         if register is None:
             assert isinstance(lhs, ScaledBlocks)
             return Ring(lhs, *rest)
@@ -125,11 +138,17 @@ class Case:
             return "bf16"
         if {self.lhs, self.rhs} <= FORMATS.keys() - {NVFP4, "mxint8"}:
             return None
-        return "f16" if {self.lhs, self.rhs} <= {"f16", NVFP4} else "bf16"
+        if {self.lhs, self.rhs} <= {E4M3_F32, E5M2_F32} and self.k_steps > 1:
+            return None
+        return "f16" if {self.lhs, self.rhs} <= {"f16", NVFP4, *UNDER_F32} else "bf16"
+
+
+def format_of(name: str) -> BlockFormat:
+    return FORMATS[name] if name in FORMATS else BlockFormat(name, UNDER_F32[name], 128, F32)
 
 
 def scaled(name: str, blocks: int, block: int = 0) -> ScaledBlocks:
-    format = FORMATS[name]
+    format = format_of(name)
     return ScaledBlocks(replace(format, block=block or format.block), blocks)
 
 
@@ -233,17 +252,32 @@ def side(
     rng: np.random.Generator, format: str, rows: int, k: int, block: int = 0
 ) -> tuple[Bytes, Bytes, Doubles]:
     """All finite codes, scales with both ends of their range, and what they mean, [rows, k]."""
-    packed = rng.integers(0, 256, (rows, k * FORMATS[format].element.bits // 8), dtype=np.uint8)
+    bits = format_of(format).element.bits
+    packed = rng.integers(0, 256, (rows, k * bits // 8), dtype=np.uint8)
     if format in NOT_FINITE:
         mask, bits = NOT_FINITE[format]
         packed[(packed & mask) == bits] = 0
-    block = block or FORMATS[format].block
+    block = block or format_of(format).block
+    if format in UNDER_F32:
+        powers = np.ldexp(rng.uniform(1, 2, (rows, k // block)), rng.integers(-8, 8))
+        factors = (powers * rng.choice([-1, 1], powers.shape)).astype(np.float32)
+        elements = under_f32(packed, format) * np.repeat(factors.astype(np.float64), block, axis=1)
+        return packed, factors.view(np.uint8), elements
     # Of nvfp4 no NaN, 0x7F.
     most = 127 if format == NVFP4 else 140
     scales = rng.integers(most - 25, most, (rows, k // block), dtype=np.uint8)
     values = decode_elements(packed, format).astype(np.float64)
     factors = decode_scales(scales, format).astype(np.float64)
     return packed, scales, values * np.repeat(factors, block, axis=1)
+
+
+def under_f32(packed: Bytes, format: str) -> Doubles:
+    """The elements without their scales, by ml_dtypes."""
+    if format == INT4_F32:
+        both = np.stack([packed & 15, packed >> 4], axis=-1).reshape(len(packed), -1)
+        return both.astype(ml_dtypes.int4).astype(np.float64)
+    kinds = {E4M3_F32: ml_dtypes.float8_e4m3fn, E5M2_F32: ml_dtypes.float8_e5m2}
+    return packed.view(kinds.get(format, np.int8)).astype(np.float64)
 
 
 def floats(

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from mxc.formats.formats import FORMATS
-from mxc.passes.kernels.gpu.choice import candidates, choose, choose_by_rows
+from mxc.passes.kernels.gpu.candidates import candidates
+from mxc.passes.kernels.gpu.choice import choose, choose_by_rows
 from mxc.passes.kernels.gpu.cost import Problem, cost, padding, workgroups
 from mxc.passes.kernels.gpu.floats import FloatBlocks
 from mxc.passes.kernels.gpu.fragments import TileInstruction
@@ -79,6 +80,8 @@ SPLIT = Problem(rows=2048, columns=4096, blocks=128, bits=(32, 8), parts=3)
 INTEGERS = Problem(rows=16, columns=4096, blocks=128, bits=(8, 8), parts=1, integers=(True, True))
 DENSE = Problem(rows=512, columns=4096, blocks=128, bits=(16, 16), parts=1)
 SHARED = Problem(rows=512, columns=4096, blocks=128, bits=(8, 8), parts=1, shared=(4, 4))
+FLOAT_SHARED = Problem(rows=4096, columns=4096, blocks=128, bits=(16, 8), parts=1, shared=(0, 4))
+BYTES_SHARED = replace(SHARED, rows=4096, parts=0)
 #: Rows of the instruction, tiles, waves, stages and k-steps.
 CHOSEN = [
     (ROW, GFX950, (16, (1, 1), (1, 1, 8), 0, 0)),
@@ -102,7 +105,10 @@ CHOSEN = [
     (DENSE, GFX942, (16, (4, 2), (2, 2, 1), 0, 0)),
     (DENSE, GFX1201, (16, (2, 2), (2, 2, 1), 0, 0)),
     (DENSE, GFX1151, (16, (2, 1), (1, 1, 4), 0, 0)),
-    (SHARED, GFX950, (16, (4, 2), (2, 2, 1), 0, 0)),
+    (SHARED, GFX950, (16, (2, 2), (2, 2, 1), 0, 0)),
+    (FLOAT_SHARED, GFX950, (32, (2, 2), (2, 2, 1), 3, 1)),
+    (replace(FLOAT_SHARED, rows=16), GFX950, (16, (1, 1), (1, 1, 8), 0, 0)),
+    (BYTES_SHARED, GFX950, (32, (2, 2), (2, 2, 1), 2, 2)),
     (SHARED, GFX942, (16, (4, 1), (1, 1, 4), 0, 0)),
 ]
 

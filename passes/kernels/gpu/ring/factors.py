@@ -1,0 +1,126 @@
+"""The f32 scales of a side on their way through a ring: they multiply sums, not elements.
+
+A stage has those of its rows, one after the other, behind the elements of both sides. So they come
+with the elements, and what waits for these waits for them. They are loaded to LDS directly, 4 bytes
+a lane; a scale that several stages share comes with each of them.
+
+A lane has one row of lhs in a tile of the result, and 16 columns, as 15 others have: it reads the
+scale of one, and has the others from these lanes (DPP). For all 16 it would read 16 bytes of LDS
+four times, the same as half of the wave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, vector
+
+from mxc.dialects.amdgpu import BEYOND, load_to_shared
+from mxc.dialects.generic import constant
+from mxc.passes.kernels.gpu.fragments import QUAD
+from mxc.passes.kernels.gpu.lanes import LANES, Lane
+from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, StageLayout
+from mxc.passes.kernels.vectors import below, bitcast, f32, i8, index, of
+
+#: Bytes of a scale.
+_SIZE = 4
+
+
+def factor_bytes(rows: int, waves: int) -> int:
+    """Bytes of LDS of a stage for the scales of so many rows: all lanes load as many."""
+    return factor_loads(rows, waves) * waves * LANES * _SIZE
+
+
+def factor_loads(rows: int, waves: int) -> int:
+    """Direct loads of each wave for the scales of a stage."""
+    return -(-rows // (waves * LANES))
+
+
+class StagedFactors:
+    """The f32 scales of a side for one lane: `buffer` in memory, `start` of their bytes in a slot
+    of the LDS `slots`.
+
+    `row_of`: the row in memory of a row of the workgroup's tile; `first`: the first row of this
+    wave's tiles.
+    """
+
+    def __init__(
+        self,
+        layout: StageLayout,
+        lane: Lane,
+        buffer: ir.Value,
+        slots: ir.Value,
+        start: int,
+        first: ir.Value,
+        row_of: Callable[[ir.Value], ir.Value],
+    ) -> None:
+        """At the insertion point: what is the same in all stages."""
+        self._layout, kind = layout, layout.scaled
+        self._buffer, self._slots, self._first, self._lane = buffer, slots, first, lane
+        self._start, self._blocks, self._shared = start, layout.blocks, kind.shared
+        count = factor_loads(layout.rows, layout.waves)
+        own = lane.wave * (count * LANES) + lane.lane
+        self._into = lane.wave * (count * LANES * _SIZE) + start
+        self._offsets = []
+        for number in range(count):
+            row = own + number * LANES
+            offset = row_of(row) * (kind.blocks // kind.shared * _SIZE)
+            self._offsets.append(arith.select(below(row, layout.rows), offset, index(BEYOND)))
+
+    @property
+    def loads(self) -> int:
+        """Direct loads of a stage."""
+        return len(self._offsets)
+
+    @property
+    def stages(self) -> int:
+        """Stages that share a scale."""
+        return self._shared // self._blocks
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of LDS of a stage."""
+        return factor_bytes(self._layout.rows, self._layout.waves)
+
+    def load(self, number: int, stage: ir.Value, slot: ir.Value) -> None:
+        """Issue one direct load of a stage. Those of a stage past the end are used by nothing."""
+        at = self._offsets[number] + stage * self._blocks // self._shared * _SIZE
+        into = slot + self._into + number * LANES * _SIZE
+        load_to_shared(self._buffer, at, self._slots, into, _SIZE)
+
+    def of_row(self, tile: int, slot: ir.Value) -> ir.Value:
+        """The f32 scale of this lane's row of a tile."""
+        return self._read(self._lane.row + tile * INSTRUCTION.rows, slot)
+
+    def of_columns(self, tile: int, slot: ir.Value) -> ir.Value:
+        """The f32 scale of one of the columns of a tile that this lane and the 15 beside it have:
+        lane n of these 16 has that of their sums number n."""
+        number = self._lane.row % INSTRUCTION.totals
+        quad, rest = number // QUAD, number % QUAD
+        column = quad * INSTRUCTION.row(1) + self._lane.group * QUAD + rest
+        return self._read(column + tile * INSTRUCTION.rows, slot)
+
+    def _read(self, row: ir.Value, slot: ir.Value) -> ir.Value:
+        at = (self._first + row) * _SIZE + self._start + slot
+        found = vector.load(of(i8(), _SIZE), self._slots, [at], alignment=_SIZE)
+        return vector.extract(bitcast(found, f32(), 1), [], [0])
+
+
+class NoScales:
+    """Instead of RowScales, where elements are decoded without scales."""
+
+    #: Loads for a tile.
+    loads = 0
+
+    def load(self, tile: int, four: ir.Value) -> list[ir.Value]:
+        """Nothing."""
+        return []
+
+    def words(self, loaded: list[ir.Value], four: ir.Value) -> list[ir.Value]:
+        """Nothing."""
+        return []
+
+    def factor(self, words: list[ir.Value], k_step: int) -> ir.Value:
+        """One."""
+        return constant(1.0, f32())

@@ -1,0 +1,40 @@
+"""What a lane of a ring of floats holds between stages, and what a wave issues beside products."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from iree.compiler import ir
+
+from mxc.passes.kernels.gpu.ring.pairs import DecodedTile
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What a wave issues beside products: `budget` instructions while its matrix core computes one.
+
+    `load`: instructions of a direct load, with those of its addresses; `pace`: share of a stage in
+    which the loads of another are issued; `read`: share of a step before which reads are issued.
+    """
+
+    budget: int
+    load: int
+    pace: float
+    read: float
+
+
+@dataclass
+class FloatRegisters:
+    """What a lane holds between stages. Tiles are numbered: those of lhs, then those of rhs.
+
+    `floats`: by tile, fragments that add up to what it multiplies next; `raw`: floats that are yet
+    to be split; `packed`: tiles that are decoded; `words`: their scales of four stages; `slot`:
+    i32, the offset of the stage.
+    """
+
+    totals: list[ir.Value]
+    floats: dict[int, list[ir.Value]]
+    raw: dict[int, list[ir.Value]]
+    packed: dict[int, DecodedTile]
+    words: dict[int, list[ir.Value]]
+    slot: ir.Value
