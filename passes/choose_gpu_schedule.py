@@ -39,6 +39,7 @@ from mxc.passes.kernels.gpu.calls import GpuContractionCall, match
 from mxc.passes.kernels.gpu.choice import TRANSPORTS, choose, choose_by_rows
 from mxc.passes.kernels.gpu.problem import problem_of
 from mxc.passes.kernels.gpu.results import Results
+from mxc.passes.kernels.gpu.ring.decoded_kernel import DecodedRing
 from mxc.passes.kernels.gpu.ring.float_kernel import FloatRing
 from mxc.passes.kernels.gpu.ring.summed_kernel import SummedRing
 from mxc.passes.kernels.gpu.schedule import (
@@ -91,8 +92,11 @@ def _chosen(call: GpuContractionCall, gpu: Gpu) -> Schedules:
     """The cheapest schedules that can compute the call together with its epilogue."""
     results, transports = Results.of(call, gpu.matrix), TRANSPORTS
     if call.sums_blocks:
-        takes = gpu.matrix.converts and SummedRing.takes(call.left, call.right)
-        transports = ("stream", "ring") if takes else ("stream",)
+        transports = ("stream",)
+        if gpu.matrix.converts and SummedRing.takes(call.left, call.right):
+            transports += ("ring",)
+        if call.decodes and DecodedRing.takes(call.left, call.right):
+            transports += ("decoded",)
     elif call.is_dense and results.blocks is not None:
         # A ring has tiles of half a block of the result, which cannot be quantized.
         transports = ("stream",)

@@ -260,14 +260,12 @@ def _kind(call: GpuContractionCall, schedule: GpuSchedule) -> type[GpuContractio
     """The class of kernel that computes a call by a schedule. ValueError where there is none."""
     if schedule.transport == "stream":
         return DenseStream if call.is_dense else StreamKernel
-    if call.sums_blocks and schedule.transport == "ring" and schedule.instruction.unit.converts:
-        return SummedRing
-    if call.sums_blocks:
-        raise ValueError("f32 scales that differ along a row take a stream, or a ring of gfx950")
     if schedule.transport == "decoded":
         if not call.decodes:
             raise ValueError("the kernel decodes nothing, so no schedule has the transport decoded")
         return DecodedRing
     if call.decodes and not schedule.instruction.unit.converts:
         raise ValueError("without conversions the transport of a ring is decoded")
+    if call.sums_blocks:
+        return SummedRing
     return FloatRing if call.decodes else DenseRing if call.is_dense else Ring

@@ -267,6 +267,21 @@ def test_on_gpus_float_scales_of_blocks_multiply_sums(
     numbers_are_right(artifact, function, "simulator", (x, w))
 
 
+def numbers_of(name: str, target: str, schedule: dict[str, Any], folder: Path) -> None:
+    """Compile a product by a schedule, and check its numbers on the simulator."""
+    sides = on_gpus(37, 1664)[name]
+    (folder / "p.mlir").write_text(program(name, *sides))
+    (folder / "s.json").write_text(json.dumps([{"schedule": schedule}]))
+    mxc.compile(
+        folder / "p.mlir",
+        target=target,
+        output=folder / "p.mxc",
+        schedule=folder / "s.json",
+        strict=True,
+    )
+    numbers_are_right(folder / "p.mxc", name, "simulator", sides)
+
+
 RING: dict[str, Any] = {"instruction": 32, "waves": [2, 2, 1], "transport": "ring", "k_steps": 1}
 
 
@@ -284,22 +299,22 @@ RING: dict[str, Any] = {"instruction": 32, "waves": [2, 2, 1], "transport": "rin
         ("partial_squares", {**RING, "tiles": [2, 1], "stages": 4}),
         ("e5m2", {**RING, "tiles": [1, 1], "stages": 3}),
         ("int8", {**RING, "tiles": [1, 2], "stages": 3}),
+        ("int8", {**RING, "tiles": [2, 2], "stages": 2, "transport": "decoded"}),
+        ("fnuz", {**RING, "tiles": [1, 2], "stages": 2, "transport": "decoded"}),
     ],
 )
 def test_on_gpus_each_tile_has_its_own_factors(
     name: str, schedule: dict[str, Any], tmp_path: Path
 ) -> None:
-    sides = on_gpus(37, 1664)[name]
-    (tmp_path / "p.mlir").write_text(program(name, *sides))
-    (tmp_path / "s.json").write_text(json.dumps([{"schedule": schedule}]))
-    mxc.compile(
-        tmp_path / "p.mlir",
-        target="gfx950",
-        output=tmp_path / "p.mxc",
-        schedule=tmp_path / "s.json",
-        strict=True,
-    )
-    numbers_are_right(tmp_path / "p.mxc", name, "simulator", sides)
+    numbers_of(name, "gfx950", schedule, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name", ["deepseek", "partial_squares", "fnuz", "fnuz_by_floats", "one_side"]
+)
+def test_on_gfx942_sides_are_decoded_once(name: str, tmp_path: Path) -> None:
+    schedule = {**RING, "tiles": [2, 1], "stages": 2, "transport": "decoded"}
+    numbers_of(name, "gfx942", schedule, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["groups_of_32", "fnuz", "one_side"])

@@ -30,8 +30,9 @@ _DENSE_TILES = ((8, 4), (4, 8), (4, 4), (4, 2), (2, 4), (2, 2), (1, 2), (1, 4), 
 _TILE = 16
 #: Workgroups that share K, for each unit.
 _SHARED_UNITS = 2
-#: Stages of a ring whose sums f32 scales multiply, at most.
-_SUMMED_STAGES = 5
+#: Tiles of a wave along rows and columns, where f32 scales multiply the sums of a ring, and stages
+#: of it, at most.
+_SUMMED, _SUMMED_STAGES = 2, 5
 #: Tiles of a wave, at most.
 _TILES = 16
 #: Bits of an element of both sides, where both are decoded, of which 16 tiles have registers.
@@ -80,7 +81,10 @@ def _split(problem: Problem, ring: GpuSchedule, device: Gpu) -> Iterator[GpuSche
 
 def _scaled_rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
     """The rings of scaled sides, each with all of K."""
-    if problem.parts and not any(problem.shared):
+    if any(problem.shared):
+        yield from _summed_rings(problem, device)
+        return
+    if problem.parts:
         # Where both cost the same, the matrix cores are busier in the first by the issue model: of
         # gfx950 0.86 and 0.96 for bf16 x f4, 0.96 and 0.88 for nvfp4 x nvfp4.
         rings = [_decoded_rings, _float_rings]
@@ -89,11 +93,8 @@ def _scaled_rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
         for each in rings:
             yield from each(problem, device)
     # A ring has tiles of 32 rows: fewer than half of them are few, and streamed.
-    if device.matrix.dma != PIECE or 2 * problem.rows < INSTRUCTION.rows:
-        return
-    if any(problem.shared):
-        yield from _summed_rings(problem, device)
-    elif not problem.parts:
+    few = 2 * problem.rows < INSTRUCTION.rows
+    if device.matrix.dma == PIECE and not problem.parts and not few:
         yield from _rings(problem, device)
 
 
@@ -199,9 +200,16 @@ def _rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
 
 def _summed_rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
     """Rings whose sums f32 scales multiply: those of which a unit has two workgroups, if it has
-    room for them."""
+    room for them. Tiles of 32 rows are too many for fewer than half of them."""
+    if 2 * problem.rows < INSTRUCTION.rows:
+        return
+    if problem.parts:
+        # Three or four tiles of columns and one of rows spill.
+        yield from (ring for ring in _decoded_rings(problem, device) if max(ring.tiles) <= _SUMMED)
+    if device.matrix.dma != PIECE:
+        return
     k_steps = 1 if problem.parts else _K_STEPS
-    for m, n in product((2, 1), repeat=2):
+    for m, n in product(range(_SUMMED, 0, -1), repeat=2):
         found = _ring(INSTRUCTION, (m, n), (2, 2, 1), _SUMMED_STAGES, k_steps)
         if n % problem.halves == 0:
             slot = _slot_bytes(problem, found, k_steps * INSTRUCTION.groups)

@@ -161,7 +161,7 @@ def cost(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float:
     tiles = schedule.tiles[0] * schedule.tiles[1]
     fits = _fits_twice(problem, schedule, device)
     alone = rounds == 1 or (schedule.splits > 1 and not fits)
-    if _is_summed(problem, schedule):
+    if any(problem.shared) and schedule.transport != "stream":
         k_step *= _ALONE if rounds == 1 or not fits else 1
     elif alone and problem.is_float and problem.parts > 1 and schedule.transport != "stream":
         k_step *= _ALONE if tiles < _FULL else 1
@@ -223,7 +223,8 @@ def _fits_twice(problem: Problem, schedule: GpuSchedule, device: Gpu) -> bool:
     stage = side * BLOCK * schedule.instruction.groups // 8 * schedule.k_steps
     if schedule.transport == "decoded":
         stage = (schedule.rows * problem.parts + schedule.columns) * BLOCK_BYTES
-    for rows, shared in zip((schedule.rows, schedule.columns), problem.shared, strict=True):
+    sides = zip((schedule.rows, schedule.columns), problem.shared, strict=True)
+    for rows, shared in sides if schedule.transport == "ring" else ():
         stage += factor_bytes(rows, schedule.threads // device.unit.wave) if shared else 0
     return 2 * stage * schedule.stages <= device.unit.lds_bytes and m * n <= _TWICE
 
@@ -254,7 +255,7 @@ def _k_step(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float:
     """Clocks of a k-step of one workgroup that has a unit to itself."""
     if schedule.transport == "decoded":
         return _decoded_k_step(problem, schedule, device)
-    if _is_summed(problem, schedule):
+    if any(problem.shared) and schedule.transport == "ring":
         return _summed_k_step(problem, schedule, device)
     unit, rates = device.unit, device.rates
     m, n = schedule.tiles
@@ -306,11 +307,6 @@ def _decoding(problem: Problem, device: Gpu) -> tuple[int, int]:
         for bits, integers in zip(problem.bits, problem.integers, strict=True)
     )
     return (_SPLIT[problem.parts] if problem.is_float else first), second
-
-
-def _is_summed(problem: Problem, schedule: GpuSchedule) -> bool:
-    """Whether f32 scales multiply the sums of a ring."""
-    return any(problem.shared) and schedule.transport == "ring"
 
 
 def _summed_k_step(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float:

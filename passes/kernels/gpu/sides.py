@@ -325,19 +325,22 @@ class ScaledSide:
 
     def floats(self, loaded: Loaded, tile: int, k_step: int) -> list[ir.Value]:
         """The elements of a tile in a k-step as floats: runs of 8 along K."""
-        format, count = self.kind.format, self.kind.scales * max(1, self.sums)
+        count = self.kind.scales * max(1, self.sums)
+        block, scales = self._bytes(loaded, tile, k_step), self._scale_bytes(loaded, tile)
+        if not self.kind.multiplies_sums:
+            scales = part_of(scales, k_step * count, count)
+        return self.decoded_block(block, scales)
+
+    def decoded_block(self, block: ir.Value, scales: ir.Value | None) -> list[ir.Value]:
+        """A block, i8, under its scales, i8 [n], as floats: runs of 8 along K. f32 scales multiply
+        sums, and elements are decoded without them."""
+        format = self.kind.format
         if self.kind.multiplies_sums:
             # Of integers a one is a fraction under E8M0.
             unit = _ONE + (0 if format.element.exponent else format.element.mantissa)
-            format = replace(format, scale=E8M0)
-            own = splat(unit, i8(), 1)
-        else:
-            own = part_of(self._scale_bytes(loaded, tile), k_step * count, count)
-        return self._decode(self._bytes(loaded, tile, k_step), own, format)
-
-    def decoded_block(self, block: ir.Value, scales: ir.Value) -> list[ir.Value]:
-        """A block, i8, under its scales, i8 [n], as floats: runs of 8 along K."""
-        return self._decode(block, scales, self.kind.format)
+            format, scales = replace(format, scale=E8M0), splat(unit, i8(), 1)
+        assert scales is not None
+        return self._decode(block, scales, format)
 
     def _decode(self, block: ir.Value, scales: ir.Value, format: BlockFormat) -> list[ir.Value]:
         assert self.decoded is not None

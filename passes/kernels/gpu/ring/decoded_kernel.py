@@ -10,16 +10,21 @@ lane decodes a block of a row, and all waves that use the row read floats from L
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from iree.compiler import ir
 
 from mxc.dialects.amdgpu import pinned, shared, uniform
 from mxc.passes.kernels.gpu.contraction_buffers import ContractionBuffers
+from mxc.passes.kernels.gpu.floats import FloatBlocks
+from mxc.passes.kernels.gpu.fragments import K_STEPS
 from mxc.passes.kernels.gpu.lanes import LANES, lane_of, long, short
 from mxc.passes.kernels.gpu.ring.decoded_mainloop import SLOTS, DecodedMainloop
 from mxc.passes.kernels.gpu.ring.decoded_side import BLOCK_BYTES, WAVES, DecodedSide, parts_of_side
-from mxc.passes.kernels.gpu.ring.kernel import StagedProduct
+from mxc.passes.kernels.gpu.ring.factors import LoadedFactors
+from mxc.passes.kernels.gpu.ring.kernel import SUMMED_TILES, StagedProduct
+from mxc.passes.kernels.gpu.ring.summed_decoded import SummedDecodedMainloop
 from mxc.passes.kernels.gpu.ring.tile import WorkgroupTile
 from mxc.passes.kernels.gpu.sides import ScaledBlocks
 from mxc.passes.kernels.vectors import i8
@@ -44,6 +49,16 @@ class DecodedRing(StagedProduct):
             raise ValueError(f"{schedule}: a ring has {lanes} lanes and {SLOTS} stages here")
         if max(schedule.rows, schedule.columns) > lanes:
             raise ValueError(f"{schedule}: there is a lane for {lanes} rows")
+        if self.sums and not self.takes(self.lhs, self.rhs):
+            raise ValueError("a ring that decodes takes f32 scales of 128 elements or a multiple")
+        if self.sums and schedule.tiles[0] * schedule.tiles[1] > SUMMED_TILES:
+            raise ValueError(f"{schedule}: a wave has registers for {SUMMED_TILES} tiles")
+
+    @staticmethod
+    def takes(lhs: FloatBlocks | ScaledBlocks, rhs: FloatBlocks | ScaledBlocks) -> bool:
+        """Whether it multiplies sums by the f32 scales of such operands."""
+        sides = [side for side in (lhs, rhs) if isinstance(side, ScaledBlocks)]
+        return all(side.shared % K_STEPS == 0 for side in sides if side.multiplies_sums)
 
     @property
     def slot_bytes(self) -> int:
@@ -69,31 +84,40 @@ class DecodedRing(StagedProduct):
         tile = _ScalarTile(self, replace(lane, row=row, group=group), buffers)
         memory = shared([self.lds_bytes], i8())
         end = schedule.rows * parts_of_side(self.lhs, self.decoded) * BLOCK_BYTES
-        left = DecodedSide(
-            self.lhs,
-            self.decoded,
-            instruction,
-            lane,
-            buffers.lhs(tile.start),
-            schedule.rows,
-            memory,
-            0,
-            tile.first_row,
-            tile.lhs_row,
+        places = (
+            (buffers.lhs(tile.start), schedule.rows, 0, tile.first_row, tile.lhs_row),
+            (buffers.rhs(tile.first), schedule.columns, end, tile.first_column, tile.rhs_row),
         )
-        right = DecodedSide(
-            self.rhs,
-            self.decoded,
-            instruction,
-            lane,
-            buffers.rhs(tile.first),
-            schedule.columns,
-            memory,
-            end,
-            tile.first_column,
-            tile.rhs_row,
-        )
-        tile.store(DecodedMainloop(schedule, (left, right), self.lhs.blocks, kept).sums())
+        sides, factors = [], []
+        for number, (kind, place) in enumerate(zip((self.lhs, self.rhs), places, strict=True)):
+            given_here, rows, start, first, row_of = place
+            fixed = (kind, self.decoded, instruction, lane, given_here, rows, memory, start)
+            sides.append(DecodedSide(*fixed, first, row_of))
+            own: LoadedFactors | None = None
+            if isinstance(kind, ScaledBlocks) and kind.multiplies_sums:
+                tiles = schedule.tiles[number]
+                own = LoadedFactors(
+                    kind, lane, given_here[1], tiles, first, row_of, columns=number == 1
+                )
+            factors.append(own)
+        both, blocks = (sides[0], sides[1]), self.lhs.blocks
+        if self.sums:
+            loop = SummedDecodedMainloop(schedule, both, blocks, kept, (factors[0], factors[1]))
+            tile.store(loop.sums())
+        else:
+            tile.store(DecodedMainloop(schedule, both, blocks, kept).sums())
+
+    @property
+    def attributes(self) -> Mapping[str, str]:
+        """Attributes of the function, for LLVM; of f32 scales as many waves a SIMD as LDS and what
+        lanes hold of lhs allow, one or two."""
+        if not self.sums:
+            return super().attributes
+        assert self.decoded is not None
+        most = gpu_of(self.schedule.instruction.unit).unit.lds_bytes
+        parts = parts_of_side(self.lhs, self.decoded)
+        waves = 2 if parts == 1 and 2 * self.lds_bytes <= most else 1
+        return {"amdgpu-waves-per-eu": f"{waves}, {waves}"}
 
 
 class _ScalarTile(WorkgroupTile):

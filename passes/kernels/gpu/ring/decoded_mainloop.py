@@ -18,7 +18,7 @@ memory moves.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -52,7 +52,7 @@ Key = tuple[int, int, int]
 
 
 @dataclass
-class _Held:
+class DecodedRegisters:
     """What a lane holds between stages: sums; fragments of half a stage; by side and by block of
     four what was loaded of its row; by side the scales of four blocks."""
 
@@ -90,12 +90,12 @@ class DecodedMainloop:
         """Build all stages: the sums of the tiles, row after row."""
         return in_groups(self._begin(), self._blocks, K_STEPS, self._four).totals
 
-    def _begin(self) -> _Held:
+    def _begin(self) -> DecodedRegisters:
         """Decode the first stage, and lhs of the second."""
         words = [side.scales(index(0)) for side in self._sides]
         loaded = [[side.load(index(x)) for x in range(K_STEPS)] for side in self._sides]
         kind = of(f32(), self._instruction.totals)
-        held = _Held([], {}, loaded, words)
+        held = DecodedRegisters([], {}, loaded, words)
         for number, block in ((0, 0), (1, 0), (0, 1)):
             self._store(number, loaded[number][block], words[number], block, block)
             loaded[number][block] = self._sides[number].load(index(K_STEPS + block))
@@ -105,7 +105,7 @@ class DecodedMainloop:
         held.totals = [zeros(kind)] * (self._tiles[0] * self._tiles[1])
         return held
 
-    def _four(self, held: _Held, four: ir.Value, count: int) -> _Held:
+    def _four(self, held: DecodedRegisters, four: ir.Value, count: int) -> DecodedRegisters:
         """So many of four stages, `four` of which came before."""
         self._next: list[list[ir.Value]] = []
         self._asked: list[tuple[Issue, int]] = []
@@ -117,7 +117,7 @@ class DecodedMainloop:
             held.words = self._next
         return held
 
-    def _half(self, held: _Held, four: ir.Value, stage: int, half: int) -> None:
+    def _half(self, held: DecodedRegisters, four: ir.Value, stage: int, half: int) -> None:
         """Multiply half a stage, and bring what comes after it."""
         last = half + 1 == self._halves
         ready: dict[Key, ir.Value] = {}
@@ -133,7 +133,7 @@ class DecodedMainloop:
             partial(self._multiply, held, tile, part, column, piece)
             for piece in range(FRAGMENT // self._instruction.fragment)
             for part in reversed(range(self._sides[0].parts))
-            for tile, column in product(*map(range, self._tiles))
+            for tile, column in self._order()
         ]
         count = round(_DECODED[half] * len(products))
         if (stage, half) == (0, 0) and self._stages > _ASKED + 1:
@@ -141,11 +141,12 @@ class DecodedMainloop:
         if (stage, half) == (_ASKED, 1):
             works += self._spread(self._asked, _DECODED[half])
             self._asked = []
+        works += self._more(held, four, stage, half)
         # rhs of the next stage, then lhs of the one after it.
         works += self._decodes(held, four, 1 - half, stage + 1 + half, count)
         most = max((work.count for work in works), default=0)
         interleaved_within(products, works, max(self._budget, most + 1), waits=not last)
-        if (stage, half) == (_ASKED, 1) and self._next:
+        if (stage, half) == (_ASKED, 1) and any(self._next):
             # Else LLVM would take bytes out of them where they are loaded, and wait for them there.
             pins = iter(pinned([word for words in self._next for word in words]))
             self._next = [[next(pins) for _ in words] for words in self._next]
@@ -154,13 +155,27 @@ class DecodedMainloop:
         held.fragments = ready
         self._pin(held)
 
+    def _order(self) -> Iterator[tuple[int, int]]:
+        """The products of a piece: tiles of lhs, and columns."""
+        rows, columns = map(range, self._tiles)
+        return product(rows, columns)
+
+    def _before_product(self, held: DecodedRegisters, at: int) -> None:
+        """What comes before a product is added to the sums of a tile of the result."""
+
+    def _more(
+        self, held: DecodedRegisters, four: ir.Value, stage: int, half: int
+    ) -> list[InterleavedWork]:
+        """What else is issued while half a stage of four is multiplied."""
+        return []
+
     @property
     def _budget(self) -> int:
         """Instructions that a wave issues while a product is computed."""
         return self._instruction.form.clocks // CDNA.issue - 1
 
     def _decodes(
-        self, held: _Held, four: ir.Value, number: int, ahead: int, count: int
+        self, held: DecodedRegisters, four: ir.Value, number: int, ahead: int, count: int
     ) -> list[InterleavedWork]:
         """Decode the block of a side of stage `ahead` after the first of four, and load the one
         that comes four stages later."""
@@ -211,17 +226,20 @@ class DecodedMainloop:
             for part, each in enumerate(parts):
                 side.write(piece, part, each, slot)
 
-    def _multiply(self, held: _Held, tile: int, part: int, column: int, piece: int) -> None:
+    def _multiply(
+        self, held: DecodedRegisters, tile: int, part: int, column: int, piece: int
+    ) -> None:
         size = self._instruction.fragment
         left, right = (
             list(parts_of(held.fragments[key], size))[piece]
             for key in ((0, tile, part), (1, column, 0))
         )
         at = tile * self._tiles[1] + column
+        self._before_product(held, at)
         shape = self._instruction.form.shape
         held.totals[at] = mfma(shape, right, left, held.totals[at])
 
-    def _pin(self, held: _Held) -> None:
+    def _pin(self, held: DecodedRegisters) -> None:
         """What is multiplied next is there from here on."""
         kind = next(iter(held.fragments.values())).type
         count = kind.shape[0]

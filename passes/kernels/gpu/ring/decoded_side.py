@@ -111,7 +111,7 @@ class DecodedSide:
 
     def scales(self, four: ir.Value) -> list[ir.Value]:
         """The scales of four blocks of this lane's row, i32, after `four` such groups."""
-        if self._scaled is None:
+        if self._scaled is None or self._scaled.kind.multiplies_sums:
             return []
         # Those of blocks past the end are used by nothing; but a load that goes beyond the end of
         # the buffer gives nothing at all.
@@ -143,7 +143,7 @@ class DecodedSide:
         assert self._scaled is not None
         # Not as bytes, of which LLVM would make registers.
         block = [word for each in loaded for word in elements(each)]
-        own = part_of(_bytes(scales), number * kind.scales, self._scales)
+        own = part_of(_bytes(scales), number * kind.scales, self._scales) if scales else None
         return [[piece] for piece in self._scaled.decoded_block(_bytes(block), own)]
 
     def write(self, piece: int, part: int, floats: ir.Value, slot: int) -> None:

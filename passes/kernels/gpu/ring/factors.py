@@ -14,14 +14,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, vector
+from iree.compiler.dialects import arith, math, vector
 
 from mxc.dialects.amdgpu import BEYOND, load_to_shared
+from mxc.dialects.amdgpu_narrow import of_sixteen
 from mxc.dialects.generic import constant
 from mxc.passes.kernels.gpu.fragments import QUAD
 from mxc.passes.kernels.gpu.lanes import LANES, Lane
+from mxc.passes.kernels.gpu.parts import load_bytes
 from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, StageLayout
-from mxc.passes.kernels.vectors import below, bitcast, f32, i8, index, of
+from mxc.passes.kernels.gpu.sides import ScaledBlocks
+from mxc.passes.kernels.vectors import below, bitcast, elements, f32, i8, index, of
 
 #: Bytes of a scale.
 _SIZE = 4
@@ -96,15 +99,63 @@ class StagedFactors:
     def of_columns(self, tile: int, slot: ir.Value) -> ir.Value:
         """The f32 scale of one of the columns of a tile that this lane and the 15 beside it have:
         lane n of these 16 has that of their sums number n."""
-        number = self._lane.row % INSTRUCTION.totals
-        quad, rest = number // QUAD, number % QUAD
-        column = quad * INSTRUCTION.row(1) + self._lane.group * QUAD + rest
-        return self._read(column + tile * INSTRUCTION.rows, slot)
+        return self._read(_column_of(self._lane) + tile * INSTRUCTION.rows, slot)
 
     def _read(self, row: ir.Value, slot: ir.Value) -> ir.Value:
         at = (self._first + row) * _SIZE + self._start + slot
         found = vector.load(of(i8(), _SIZE), self._slots, [at], alignment=_SIZE)
         return vector.extract(bitcast(found, f32(), 1), [], [0])
+
+
+class LoadedFactors:
+    """The f32 scales of `tiles` tiles of a side for one lane, from memory to registers: those of
+    its rows, or of a column as StagedFactors has it. See there."""
+
+    def __init__(
+        self,
+        kind: ScaledBlocks,
+        lane: Lane,
+        buffer: ir.Value,
+        tiles: int,
+        first: ir.Value,
+        row_of: Callable[[ir.Value], ir.Value],
+        *,
+        columns: bool,
+    ) -> None:
+        """At the insertion point: what is the same in all stages."""
+        self._buffer, self._shared = buffer, kind.shared
+        own = first + (_column_of(lane) if columns else lane.row)
+        self._offsets = [
+            row_of(own + tile * INSTRUCTION.rows) * (kind.blocks // kind.shared * _SIZE)
+            for tile in range(tiles)
+        ]
+
+    def load(self, tile: int, block: ir.Value) -> ir.Value:
+        """The f32 scale of a block of a tile."""
+        at = self._offsets[tile] + block // self._shared * _SIZE
+        return vector.extract(bitcast(load_bytes(self._buffer, at, _SIZE), f32(), 1), [], [0])
+
+
+def under_scales(
+    sums: ir.Value, before: ir.Value, row: ir.Value | None, columns: ir.Value | None
+) -> ir.Value:
+    """The sums of a tile of the result, times its scales, and what came before: f32 [totals].
+    `row`, `columns`: the scales, of the sides that have some."""
+    found = []
+    for place, (one, other) in enumerate(zip(elements(sums), elements(before), strict=True)):
+        factor = row
+        if columns is not None:
+            own = of_sixteen(columns, place)
+            factor = own if row is None else own * row
+        found.append(math.fma(one, factor, other))
+    return vector.from_elements(sums.type, found)
+
+
+def _column_of(lane: Lane) -> ir.Value:
+    """The column of a tile whose scale a lane reads: that of one of the sums which it and the 15
+    lanes beside it have, lane n of these that of sum n."""
+    number = lane.row % INSTRUCTION.totals
+    return number // QUAD * INSTRUCTION.row(1) + lane.group * QUAD + number % QUAD
 
 
 class NoScales:

@@ -23,14 +23,12 @@ from mxc.passes.kernels.gpu.ring.float_kernel import (
     RingOfFloats,
     SideScales,
 )
+from mxc.passes.kernels.gpu.ring.kernel import SUMMED_TILES
 from mxc.passes.kernels.gpu.ring.pairs import PackedSide, PairDecoder, steps_of
 from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, StagedSide, StageLayout
 from mxc.passes.kernels.gpu.ring.summed_mainloop import SummedBytes, SummedMainloop
 from mxc.passes.kernels.gpu.sides import ScaledBlocks
 from mxc.targets.amd import GFX950
-
-#: Tiles of a wave of which another one has registers on its SIMD.
-_TILES = 4
 
 
 @dataclass(frozen=True)
@@ -46,8 +44,8 @@ class SummedRing(RingOfFloats):
         """Raise ValueError where the schedule cannot compute this product."""
         super().__post_init__()
         m, n = self.schedule.tiles
-        if m * n > _TILES:
-            raise ValueError(f"{self.schedule}: a wave has registers for {_TILES} tiles")
+        if m * n > SUMMED_TILES:
+            raise ValueError(f"{self.schedule}: a wave has registers for {SUMMED_TILES} tiles")
         if not self.takes(self.lhs, self.rhs):
             raise ValueError("a ring takes f32 scales of 64 elements or a multiple, of all sides")
         self.require_fit(k_steps=1 if self.decoded else 2)

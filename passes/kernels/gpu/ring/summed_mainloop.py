@@ -20,22 +20,21 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from iree.compiler import ir
-from iree.compiler.dialects import math, scf, vector
+from iree.compiler.dialects import scf
 
 from mxc.dialects.amdgpu import scaled_mfma, zeros
-from mxc.dialects.amdgpu_narrow import of_sixteen
 from mxc.dialects.generic import constant
 from mxc.passes.kernels.carried import values_of, with_values
 from mxc.passes.kernels.gpu.fragments import K_STEPS
 from mxc.passes.kernels.gpu.lanes import long
-from mxc.passes.kernels.gpu.ring.factors import StagedFactors
+from mxc.passes.kernels.gpu.ring.factors import StagedFactors, under_scales
 from mxc.passes.kernels.gpu.ring.float_mainloop import FloatMainloop, Issue, drain
 from mxc.passes.kernels.gpu.ring.float_registers import FloatRegisters, Rates
 from mxc.passes.kernels.gpu.ring.interleave import InterleavedWork, evenly
 from mxc.passes.kernels.gpu.ring.pairs import PackedSide
 from mxc.passes.kernels.gpu.ring.staging import StagedSide
 from mxc.passes.kernels.gpu.schedule import GpuSchedule
-from mxc.passes.kernels.vectors import bitcast, elements, f32, i8, index, loop, splat
+from mxc.passes.kernels.vectors import bitcast, f32, i8, index, loop, splat
 
 #: The E8M0 of 1.
 E8M0_ONE = 127
@@ -142,14 +141,7 @@ class SummedMainloop(FloatMainloop):
         """The sums of a tile of the result times their scales, and what came before."""
         tile, column = divmod(at, len(self._columns))
         row, columns = (factors.get(key) for key in (tile, len(self._rows) + column))
-        before, found = elements(held.scaled[at]), []
-        for place, sums in enumerate(elements(held.totals[at])):
-            factor = row
-            if columns is not None:
-                own = of_sixteen(columns, place)
-                factor = own if row is None else own * row
-            found.append(math.fma(sums, factor, before[place]))
-        return vector.from_elements(held.totals[at].type, found)
+        return under_scales(held.totals[at], held.scaled[at], row, columns)
 
     def _loads(self, stage: ir.Value, slot: ir.Value) -> list[Issue]:
         """The direct loads of a stage, its scales last."""

@@ -122,7 +122,7 @@ class Case:
         rest = (rhs, self.groups, self.m, self.n, self.experts, schedule, self.share)
         if streams:
             return StreamKernel(lhs, *rest, decoded=register)
-        if self.rhs in UNDER_F32:
+        if self.rhs in UNDER_F32 and self.transport == "ring":
             return SummedRing(lhs, *rest, decoded=register)
         if register is None:
             assert isinstance(lhs, ScaledBlocks)
@@ -333,6 +333,22 @@ def simulate(
     launch(observed, workgroups, given, observer=ObserverGroup([sanitizer, counter]))
     assert not any(each.any() for each in counters)
     return Run(out, wanted.reshape(rows, case.n), sanitizer, counter)
+
+
+def busy_with_two(compiled: Compiled) -> float:
+    """The share of matrix cores, where another workgroup works while one waits.
+
+    Both have registers, of which no sum is read from an accumulation register, and nothing spills.
+    """
+    text, unit = compiled.assembly, known_gpu(compiled.case.target).unit
+    vgpr, spilled = (
+        int(re.findall(rf"\.{name}:\s+(\d+)", text)[0])
+        for name in ("vgpr_count", "vgpr_spill_count")
+    )
+    assert (vgpr <= unit.registers // 2, spilled, "v_accvgpr" in text) == (True, 0, False)
+    assert unit.rates is not None
+    steps = read_steps(hot_loop(text).lines, unit.rates)
+    return estimate(steps, unit, workgroup_size=256, workgroups=2).matrix_share
 
 
 def loop_of(compiled: Compiled) -> tuple[Loop, float]:

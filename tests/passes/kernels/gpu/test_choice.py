@@ -109,7 +109,14 @@ CHOSEN = [
     (FLOAT_SHARED, GFX950, (32, (2, 2), (2, 2, 1), 3, 1)),
     (replace(FLOAT_SHARED, rows=16), GFX950, (16, (1, 1), (1, 1, 8), 0, 0)),
     (BYTES_SHARED, GFX950, (32, (2, 2), (2, 2, 1), 2, 2)),
-    (SHARED, GFX942, (16, (4, 1), (1, 1, 4), 0, 0)),
+    (SHARED, GFX942, (32, (2, 1), (2, 2, 1), 2, 1)),
+    (
+        replace(FLOAT_SHARED, bits=(16, 4), integers=(False, True)),
+        GFX950,
+        (32, (2, 2), (2, 2, 1), 2, 1),
+    ),
+    (replace(FLOAT_SHARED, rows=16), GFX942, (16, (1, 1), (1, 1, 8), 0, 0)),
+    (FLOAT_SHARED, GFX942, (32, (2, 2), (2, 2, 1), 2, 1)),
 ]
 
 

@@ -10,8 +10,12 @@ from tests.passes.kernels.gpu.rings import (
     E2M3,
     E3M2,
     E4M3,
+    E4M3_F32,
     E5M2,
+    E5M2_F32,
     F4,
+    INT4_F32,
+    INT8_F32,
     NVFP4,
     ROUNDED,
     SQUARE,
@@ -19,6 +23,7 @@ from tests.passes.kernels.gpu.rings import (
     Case,
     Compiled,
     Doubles,
+    busy_with_two,
     compiler,
     loop_of,
     simulate,
@@ -52,6 +57,14 @@ CASES = [
     case("f16", E2M3, 40, 68, 128, (1, 2)),
     case("f32", E4M3, 70, 64, 160),
     replace(case(ROUNDED, F4, 68, 36, 256), groups=3, experts=2, share=4),
+    # f32 scales, which multiply sums: of one run of four stages, of some, of all; of both sides.
+    case("bf16", E4M3_F32, 130, 100, 640, (2, 2)),
+    case("f16", INT8_F32, 64, 132, 128, (1, 2)),
+    case("f32", INT4_F32, 70, 64, 384, (2, 1)),
+    case(E5M2_F32, E4M3_F32, 100, 70, 512, (2, 2)),
+    replace(case("bf16", E4M3_F32, 70, 68, 512), block=512, panels=True),
+    replace(case(INT8_F32, INT4_F32, 68, 36, 512), block=256, groups=3, experts=2, share=4),
+    replace(case(F4, E4M3_F32, 40, 68, 512), splits=2),
 ]
 #: Two packed sides that no scaled instruction takes, integers, and fewer blocks than scales that a
 #: wave loads at once.
@@ -65,6 +78,9 @@ CASES_OF_GFX950 = [
     of_gfx950("bf16", "mxint8", 64, 64, 1024),
     of_gfx950("f32", "mxint8", 64, 64, 96),
     of_gfx950("bf16", F4, 64, 64, 224, (1, 4)),
+    of_gfx950("bf16", INT4_F32, 130, 100, 640, (2, 2)),
+    of_gfx950(INT8_F32, INT8_F32, 64, 132, 384, (1, 2)),
+    replace(of_gfx950("f32", E4M3_F32, 68, 36, 512), splits=4),
 ]
 
 
@@ -177,6 +193,24 @@ def test_a_block_of_few_rows_is_decoded_by_several_lanes(
 
 
 @pytest.mark.parametrize(
+    ("case", "share"),
+    [
+        (case("bf16", E4M3_F32, 4096, 4096, 4096, (2, 2)), 0.87),
+        (case("bf16", INT4_F32, 4096, 4096, 4096, (2, 2)), 0.94),
+        (case(E4M3_F32, E4M3_F32, 4096, 4096, 4096, (2, 2)), 0.74),
+        (of_gfx950("bf16", INT4_F32, 4096, 4096, 4096, (2, 2)), 0.55),
+        (of_gfx950(INT8_F32, INT8_F32, 4096, 4096, 4096, (2, 2)), 0.53),
+    ],
+    ids=str,
+)
+def test_f32_scales_keep_no_matrix_core_waiting(
+    case: Case, share: float, compiled: Callable[[Case], Compiled]
+) -> None:
+    """Sums are multiplied while those of the next four stages begin."""
+    assert busy_with_two(compiled(replace(case, panels=True))) > share
+
+
+@pytest.mark.parametrize(
     "case",
     [
         case(F4, F4, 4097, 4097, 256, (4, 4)),
@@ -198,6 +232,8 @@ def test_nothing_spills(case: Case, compiled: Callable[[Case], Compiled]) -> Non
         (case(F4, F4, 64, 64, 512, (5, 1)), "a lane for 256 rows"),
         (replace(case(F4, F4, 64, 64, 512), stages=3), "and 2 stages"),
         (replace(case(F4, F4, 64, 64, 512), waves=(2, 1, 1)), "has 256 lanes"),
+        (replace(case("bf16", E4M3_F32, 64, 64, 512), block=64), "128 elements or a multiple"),
+        (case("bf16", E4M3_F32, 64, 64, 512, (4, 2)), "registers for 4 tiles"),
     ],
 )
 def test_refuses_what_it_cannot_compute(case: Case, message: str) -> None:

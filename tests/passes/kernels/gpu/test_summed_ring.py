@@ -1,16 +1,11 @@
 """Rings whose sums f32 scales multiply, on the simulator with its sanitizer."""
 
-import re
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from mxc.compiler.report.issue_model import estimate
-from mxc.compiler.report.issue_steps import read_steps
-from mxc.compiler.report.loops import hot_loop
-from mxc.targets.amd import GFX950
 from tests.passes.kernels.gpu.rings import (
     E4M3_F32,
     E5M2_F32,
@@ -20,6 +15,7 @@ from tests.passes.kernels.gpu.rings import (
     SQUARE,
     Case,
     Compiled,
+    busy_with_two,
     compiler,
     drains,
     simulate,
@@ -85,15 +81,18 @@ def test_no_load_outlives_its_wave(case: Case, compiled: Callable[[Case], Compil
 def test_matrix_cores_are_busy(
     case: Case, share: float, compiled: Callable[[Case], Compiled]
 ) -> None:
-    """Two workgroups share a unit; no sum is read from an accumulation register."""
-    text, unit = compiled(case).assembly, GFX950.unit
-    vgpr, spilled = (
-        int(re.findall(rf"\.{name}:\s+(\d+)", text)[0])
-        for name in ("vgpr_count", "vgpr_spill_count")
-    )
-    assert (vgpr <= unit.registers // 2, spilled, "v_accvgpr" in text) == (True, 0, False)
-    rates = unit.rates
-    assert rates is not None
-    steps = read_steps(hot_loop(text).lines, rates)
-    busy = estimate(steps, unit, workgroup_size=256, workgroups=2).matrix_share
-    assert busy > share
+    """Two workgroups share a unit."""
+    assert busy_with_two(compiled(case)) > share
+
+
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        (Case("bf16", E4M3_F32, 64, 64, 512, (4, 2), **RING), "registers for 4 tiles"),
+        (Case("bf16", E4M3_F32, 64, 64, 512, block=32, **RING), "64 elements or a multiple"),
+        (Case("bf16", E4M3_F32, 64, 64, 512, **BYTES), "here of 1 k-step"),
+    ],
+)
+def test_refuses_what_it_cannot_compute(case: Case, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        _ = case.kernel
