@@ -13,6 +13,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Literal
 
 from mxc.dialects.expert_groups import rows_of_groups
+from mxc.formats.formats import E4M3, F32, FORMATS, INT4, INT8, BlockFormat
 
 if TYPE_CHECKING:
     from fuzz.description import Program
@@ -32,13 +33,22 @@ SHORT = {
     "int8": "mxint8",
 }
 FLOATS = ("bf16", "f16", "f32")
+#: Elements under an f32 scale for 128 of them, by their names in cases.
+_UNDER_F32 = {"fp8s": E4M3, "i8s": INT8, "i4s": INT4}
 Epilogue = Literal["", "bias_silu", "gelu", "gelu_tanh", "relu", "bf16", "f16", "quantize"]
 _ELEMENTS = ("f4", "f6e2m3", "f6e3m2", "e4m3", "e5m2")
 
 
+def format_of(name: str) -> BlockFormat:
+    """The format of a side, by its short name."""
+    if name in _UNDER_F32:
+        return BlockFormat(name, _UNDER_F32[name], 128, F32)
+    return FORMATS[SHORT[name]]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One program. Names of formats are keys of `SHORT`, or of `FLOATS`; m is -1 where dynamic.
+    """One program. Names of formats are those of `format_of` or `FLOATS`; m is -1 where dynamic.
 
     block: elements a scale, 0 for the format's own. batch: leading dimension of both sides, with
     `shared` of the activations only. experts, choices: weights are gathered by expert for m tokens
@@ -80,7 +90,7 @@ class Case:
         """Whether scaled instructions compute it: E8M0 scales for 32 elements at least, and what is
         dequantized first loses nothing (f16 lacks most scales, bf16 the least values of 8 bits)."""
         sides = (self.lhs, self.rhs)
-        whole = self.block != 16 and "nvf4" not in sides and "int8" not in sides
+        whole = self.block != 16 and not {"nvf4", "int8", "i8s", "i4s"} & set(sides)
         wide = "e4m3" in (self.lhs, self.rhs) or "e5m2" in (self.lhs, self.rhs)
         return whole and self.between != "f16" and not (self.between == "bf16" and wide)
 
@@ -198,6 +208,7 @@ def cases() -> list[Case]:
         *_weight_only(),
         *_shapes(),
         *_dynamic(),
+        *_float_scales(),
         *_forms(),
         *_epilogues(),
         *_alone(),
@@ -268,6 +279,21 @@ def _dynamic() -> Iterator[Case]:
     for lhs in ("e4m3", "bf16"):
         yield Case(name=f"dynamic M experts {lhs}xf4", group="dynamic", m=-1, n=5760, k=k, lhs=lhs,
                    experts=32, choices=4)  # fmt: skip
+
+
+def _float_scales() -> Iterator[Case]:
+    """Those of checkpoints in fp8, int8 and int4: for 128 elements along K."""
+    pairs = (("bf16", "fp8s"), ("bf16", "i8s"), ("bf16", "i4s"), ("f32", "fp8s"), ("fp8s", "fp8s"),
+             ("i8s", "i8s"))  # fmt: skip
+    for lhs, rhs in pairs:
+        for m in (*_ROWS, -1):
+            rows = "dynamic M" if m < 0 else f"M{m}"
+            yield Case(name=f"float scales {lhs}x{rhs} {rows}", group="float scales", m=m, n=4096,
+                       k=4096, lhs=lhs, rhs=rhs)  # fmt: skip
+    n, k, experts, choices = _MODELS["deepseek-r1"]["experts up"]
+    for m in _ROWS:
+        yield Case(name=f"float scales experts bf16xfp8s M{m}", group="float scales", m=m, n=n, k=k,
+                   lhs="bf16", rhs="fp8s", experts=experts, choices=choices)  # fmt: skip
 
 
 def _forms() -> Iterator[Case]:

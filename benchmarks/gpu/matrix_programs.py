@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, func, linalg, math, tensor
-from matrix_cases import SHORT, Case
+from matrix_cases import SHORT, Case, format_of
 
 from mxc.dialects.boundary import pack, unpack
 from mxc.dialects.context import new_context
@@ -20,7 +20,7 @@ from mxc.dialects.linalg_ext import gather
 from mxc.dialects.parameters import Parameters
 from mxc.dialects.quantize import quantize_mx
 from mxc.dialects.scaled import contraction_into, scaled_contraction
-from mxc.formats.formats import FORMATS
+from mxc.formats.formats import F32
 
 #: Elements [.., KO, KB] and their scales [.., KO]; no scales for plain numbers.
 Side = tuple[ir.Value, ir.Value | None]
@@ -37,6 +37,11 @@ def program(case: Case) -> bytes:
 
 def _i8() -> ir.Type:
     return ir.IntegerType.get_signless(8)
+
+
+def _scale(name: str) -> ir.Type:
+    """The type of a format's scales in memory: f32, or bytes."""
+    return ir.F32Type.get() if format_of(name).scale == F32 else _i8()
 
 
 def _size(count: int) -> int:
@@ -98,7 +103,7 @@ class _Builder:
 
     def _shape(self, name: str, outer: Sequence[int]) -> tuple[list[int], list[int]]:
         """Shapes of the bytes of elements [.., KO, bytes] and of scales [.., KO]."""
-        format = FORMATS[SHORT[name]]
+        format = format_of(name)
         block = self.case.block or format.block
         blocks = [*outer, self.case.k // block]
         return [*blocks, block * format.element.bits // 8], blocks
@@ -109,7 +114,8 @@ class _Builder:
             kind = _float(case.source or case.lhs)
             return [ir.RankedTensorType.get([*self.lead, self.rows, case.k], kind)]
         shapes = self._shape(case.lhs, [*self.lead, self.rows])
-        return [ir.RankedTensorType.get(shape, _i8()) for shape in shapes]
+        kinds = (_i8(), _scale(case.lhs))
+        return [ir.RankedTensorType.get(*each) for each in zip(shapes, kinds, strict=True)]
 
     def _activations(self, arguments: Sequence[ir.Value]) -> Side:
         case = self.case
@@ -120,15 +126,17 @@ class _Builder:
             )  # fmt: skip
             return quantize_mx(wide, SHORT[case.lhs], "floor")
         if case.weight_only:
-            format = FORMATS[SHORT[case.rhs]]
+            format = format_of(case.rhs)
             block = case.block or format.block
             return _blocked(arguments[0], block), None
         return self._elements(case.lhs, arguments[0], arguments[1])
 
     def _elements(self, name: str, data: ir.Value, scales: ir.Value) -> Side:
-        format = FORMATS[SHORT[name]]
+        format = format_of(name)
         kind = ir.Type.parse(format.element.mlir)
         elements = data if is_byte(kind) else unpack(data, kind)
+        if format.scale == F32:
+            return elements, scales
         return elements, unpack(scales, ir.Type.parse(format.scale.mlir))
 
     def _weights(self, ids: ir.Value | None) -> Side:
@@ -138,7 +146,7 @@ class _Builder:
         elements, factors = self._elements(
             case.rhs,
             self.parameters.load("weight_blocks", data, _i8()),
-            self.parameters.load("weight_scales", scales, _i8()),
+            self.parameters.load("weight_scales", scales, _scale(case.rhs)),
         )
         if ids is None:
             return elements, factors

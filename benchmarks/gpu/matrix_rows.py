@@ -7,13 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from matrix_cases import SHORT, Case
+from matrix_cases import Case, format_of
 
 from mxc.compiler.report import Report
 from mxc.compiler.report.assembly import KernelCode
 from mxc.compiler.report.kernel_time import Time
 from mxc.compiler.report.lowering import best_kind
-from mxc.formats.formats import FORMATS
 from mxc.targets.target import KINDS, Target
 
 #: Instructions fill a matrix from so many rows on.
@@ -157,8 +156,9 @@ def _minimum(case: Case) -> int | None:
 def _row_bytes(name: str, case: Case) -> float:
     if name in _WIDE_FLOATS:
         return case.k * _WIDE_FLOATS[name] / 8
-    format = FORMATS[SHORT[name]]
-    return case.k * format.element.bits / 8 + case.k // (case.block or format.block)
+    format = format_of(name)
+    scales = case.k // (case.block or format.block)
+    return (case.k * format.element.bits + scales * format.scale.bits) / 8
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from mxc.compiler.report.issue_steps import IssueStep, lane_bytes, read_steps
 from mxc.compiler.report.loops import hot_loop
 from mxc.targets.compute_unit import ComputeUnit, Occupancy
 
-#: Limits on the simulated steps, of kernels with matrix instructions (0.2 s) and of others. Fewer
+#: Limits on the simulated steps, of kernels with matrix instructions (0.1 s) and of others. Fewer
 #: workgroups are simulated to stay below them.
-_MOST_STEPS, _MOST_OTHERS = 60_000, 12_000
+_MOST_STEPS, _MOST_OTHERS = 120_000, 12_000
 _LOADS = ("global_load", "load_to_lds")
 
 

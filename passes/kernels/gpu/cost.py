@@ -226,7 +226,9 @@ def _fits_twice(problem: Problem, schedule: GpuSchedule, device: Gpu) -> bool:
     sides = zip((schedule.rows, schedule.columns), problem.shared, strict=True)
     for rows, shared in sides if schedule.transport == "ring" else ():
         stage += factor_bytes(rows, schedule.threads // device.unit.wave) if shared else 0
-    return 2 * stage * schedule.stages <= device.unit.lds_bytes and m * n <= _TWICE
+    # Floats that are split wait in registers, beside both sums.
+    held = m * n * (2 if any(problem.shared) and problem.parts > 1 else 1)
+    return 2 * stage * schedule.stages <= device.unit.lds_bytes and held <= _TWICE
 
 
 def _late(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float:
