@@ -317,6 +317,59 @@ def test_on_gfx942_sides_are_decoded_once(name: str, tmp_path: Path) -> None:
     numbers_of(name, "gfx942", schedule, tmp_path)
 
 
+GATE = """
+  %g = tensor.extract_slice %y[0, 0] [37, 128] [1, 1] : tensor<37x256xf32> to tensor<37x128xf32>
+  %u = tensor.extract_slice %y[0, 128] [37, 128] [1, 1] : tensor<37x256xf32> to tensor<37x128xf32>
+  %gated_empty = tensor.empty() : tensor<37x128xf32>
+  %gated = linalg.generic {indexing_maps = [affine_map<(m, n) -> (m, n)>,
+      affine_map<(m, n) -> (m, n)>, affine_map<(m, n) -> (m, n)>],
+      iterator_types = ["parallel", "parallel"]}
+      ins(%g, %u : tensor<37x128xf32>, tensor<37x128xf32>)
+      outs(%gated_empty : tensor<37x128xf32>) {
+  ^bb0(%a: f32, %b: f32, %o: f32):
+    %none = arith.constant 0.0 : f32
+    %positive = arith.maximumf %a, %none : f32
+    %p = arith.mulf %positive, %b : f32
+    linalg.yield %p : f32
+  } -> tensor<37x128xf32>
+  return %gated : tensor<37x128xf32>
+}"""
+
+
+@pytest.mark.parametrize(
+    ("target", "transport"), [("gfx950", "ring"), ("gfx950", "decoded"), ("gfx942", "decoded")]
+)
+def test_both_halves_of_a_gate_have_their_scales(
+    target: str, transport: str, tmp_path: Path
+) -> None:
+    blocks = 640 // 128
+    sides = (
+        Side("bf16", 37, depth=640),
+        Side("i8", 256, shape=(256, blocks), at="r, k / 128", depth=640),
+    )
+    text = program("gate", *sides).replace("-> tensor<37x256xf32> {", "-> tensor<37x128xf32> {", 1)
+    (tmp_path / "p.mlir").write_text(text[: text.rindex("  return")] + GATE)
+    schedule = {**RING, "tiles": [1, 2], "stages": 2, "transport": transport}
+    (tmp_path / "s.json").write_text(json.dumps([{"schedule": schedule}]))
+    output = tmp_path / "p.mxc"
+    mxc.compile(
+        tmp_path / "p.mlir",
+        target=target,
+        output=output,
+        schedule=tmp_path / "s.json",
+        strict=True,
+    )
+    assert rows_of(output)["gate"]["kernels"] == 1
+    rng = np.random.default_rng(0)
+    left, (elements, scales) = (side.arrays(rng) for side in sides)
+    # Both halves are multiplied: their scales are moved to where f32 holds that.
+    right = [elements, np.frexp(scales)[0]]
+    (found,) = mxc.load(output, device="simulator").call("gate", *left, *right)
+    y = sides[0].values(*left) @ sides[1].values(*right).T
+    wanted = np.maximum(y[:, :128], 0) * y[:, 128:]
+    assert (np.abs(found - wanted) <= 2.0**-20 * np.abs(wanted).max()).all()
+
+
 @pytest.mark.parametrize("name", ["groups_of_32", "fnuz", "one_side"])
 def test_scales_that_no_ring_multiplies_by(name: str, tmp_path: Path) -> None:
     (tmp_path / "p.mlir").write_text(program(name, *on_gpus(512, 1024)[name]))
