@@ -90,14 +90,26 @@ class DecodedRing(StagedProduct):
         )
         sides, factors = [], []
         for number, (kind, place) in enumerate(zip((self.lhs, self.rhs), places, strict=True)):
-            given_here, rows, start, first, row_of = place
-            fixed = (kind, self.decoded, instruction, lane, given_here, rows, memory, start)
-            sides.append(DecodedSide(*fixed, first, row_of))
+            operand, rows, start, first, row_of = place
+            sides.append(
+                DecodedSide(
+                    kind,
+                    self.decoded,
+                    instruction,
+                    lane,
+                    operand,
+                    rows,
+                    memory,
+                    start,
+                    first,
+                    row_of,
+                )
+            )
             own: LoadedFactors | None = None
             if isinstance(kind, ScaledBlocks) and kind.multiplies_sums:
                 tiles = schedule.tiles[number]
                 own = LoadedFactors(
-                    kind, lane, given_here[1], tiles, first, row_of, columns=number == 1
+                    kind, lane, operand[1], tiles, first, row_of, columns=number == 1
                 )
             factors.append(own)
         both, blocks = (sides[0], sides[1]), self.lhs.blocks
