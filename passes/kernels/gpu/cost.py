@@ -303,9 +303,9 @@ def _decoding(problem: Problem, device: Gpu) -> tuple[int, int]:
     """Vector instructions that decode, or split, a block of lhs and one of rhs."""
     converts, extends = device.matrix.converts, device.matrix.extends_fnuz
     known = _CONVERT if converts else _EXTEND if extends else _DECODE
-    whole = _PLAIN_INTEGERS if any(problem.shared) else dict.fromkeys((4, 8), _INTEGERS)
+    of_integers = _PLAIN_INTEGERS if any(problem.shared) else dict.fromkeys((4, 8), _INTEGERS)
     first, second = (
-        0 if bits > _WIDEST else whole[bits] if converts and integers else known[bits]
+        0 if bits > _WIDEST else of_integers[bits] if converts and integers else known[bits]
         for bits, integers in zip(problem.bits, problem.integers, strict=True)
     )
     return (_SPLIT[problem.parts] if problem.is_float else first), second

@@ -320,7 +320,7 @@ class ScaledSide:
     def scales(self, loaded: Loaded, tile: int) -> ir.Value:
         """The scales of a tile for the instructions of the step; 1 where they multiply sums."""
         if self.kind.multiplies_sums:
-            return bitcast(splat(_ONE, i8(), K_STEPS), ir.Float8E8M0FNUType.get(), K_STEPS)
+            return ones()
         return bitcast(self._scale_bytes(loaded, tile), ir.Float8E8M0FNUType.get(), K_STEPS)
 
     def floats(self, loaded: Loaded, tile: int, k_step: int) -> list[ir.Value]:
@@ -354,3 +354,8 @@ class ScaledSide:
 def clamped(row: ir.Value, rows: int) -> ir.Value:
     """A row that exists: those beyond the end are computed for nothing, and not stored."""
     return at_most(row, rows - 1)
+
+
+def ones() -> ir.Value:
+    """Scales of 1 for the instructions of a step."""
+    return bitcast(splat(_ONE, i8(), K_STEPS), ir.Float8E8M0FNUType.get(), K_STEPS)

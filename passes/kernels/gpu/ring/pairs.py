@@ -100,7 +100,7 @@ class PairDecoder:
         at, place = divmod(number, 16 // bits)
         word = vector.extract(bitcast(block, i32(), BLOCK * bits // 32), [], [at])
         if not self.element.exponent:
-            return arith.truncf(of(kind, 2), integer_pair(word, bits, place))
+            return arith.truncf(of(kind, 2), _integer_pair(word, bits, place))
         if self.format.scale != E4M3:
             return extended_pair(word, factor, self.element, kind, place)
         own = vector.extract(factor, [], [2 * number // self.format.block])
@@ -187,7 +187,7 @@ def _integers(part: ir.Value, factor: ir.Value, kind: ir.Type) -> ir.Value:
     return arith.truncf(of(kind, count), scaled)
 
 
-def integer_pair(word: ir.Value, bits: int, number: int) -> ir.Value:
+def _integer_pair(word: ir.Value, bits: int, number: int) -> ir.Value:
     """Pair `number` of the signed integers of 4 or 8 bits in an i32, as f32 [2]."""
     found = []
     for at in (2 * number, 2 * number + 1):

@@ -69,8 +69,7 @@ class SummedRing(RingOfFloats):
 
     @property
     def attributes(self) -> Mapping[str, str]:
-        """Attributes of the function, for LLVM: as many waves a SIMD as LDS allows, one or two; one
-        rather than a spill."""
+        """Attributes of the function, for LLVM: as many waves a SIMD as LDS allows, one or two."""
         waves = 2 if 2 * self.lds_bytes <= GFX950.unit.lds_bytes else 1
         return {"amdgpu-waves-per-eu": f"{waves}, {waves}"}
 
@@ -85,7 +84,8 @@ class SummedRing(RingOfFloats):
         run = gcd(*(each.stages for each in (lhs, rhs) if each is not None))
         register = self.decoded
         if register is None:
-            return SummedBytes(self.schedule, sides, rates, (lhs, rhs), run).sums()
+            none, factors = (None, None), (lhs, rhs)
+            return SummedBytes(self.schedule, sides, rates, none, (), factors, run).sums()
         left, right = (
             PackedSide(side, NoScales(), PairDecoder(side.layout.scaled.format, register))
             if own is not None

@@ -25,7 +25,6 @@ from iree.compiler.dialects import scf
 from mxc.dialects.amdgpu import scaled_mfma, zeros
 from mxc.dialects.generic import constant
 from mxc.passes.kernels.carried import values_of, with_values
-from mxc.passes.kernels.gpu.fragments import K_STEPS
 from mxc.passes.kernels.gpu.lanes import long
 from mxc.passes.kernels.gpu.ring.factors import StagedFactors, under_scales
 from mxc.passes.kernels.gpu.ring.float_mainloop import FloatMainloop, Issue, drain
@@ -34,10 +33,9 @@ from mxc.passes.kernels.gpu.ring.interleave import InterleavedWork, evenly
 from mxc.passes.kernels.gpu.ring.pairs import PackedSide
 from mxc.passes.kernels.gpu.ring.staging import StagedSide
 from mxc.passes.kernels.gpu.schedule import GpuSchedule
-from mxc.passes.kernels.vectors import bitcast, f32, i8, index, loop, splat
+from mxc.passes.kernels.gpu.sides import ones
+from mxc.passes.kernels.vectors import f32, index, loop
 
-#: The E8M0 of 1.
-E8M0_ONE = 127
 #: The f32 scales of lhs and of rhs, of which one or both have some.
 BothFactors = tuple[StagedFactors | None, StagedFactors | None]
 
@@ -166,17 +164,6 @@ class SummedMainloop(FloatMainloop):
 class SummedBytes(SummedMainloop):
     """The same where both sides are 8-bit floats that the scaled instruction multiplies."""
 
-    def __init__(
-        self,
-        schedule: GpuSchedule,
-        sides: tuple[StagedSide, StagedSide],
-        rates: Rates,
-        factors: BothFactors,
-        run: int,
-    ) -> None:
-        """What does not depend on the insertion point."""
-        super().__init__(schedule, sides, rates, (None, None), (), factors, run)
-
     def _read(self, side: StagedSide, tile: int, part: int, slot: ir.Value) -> list[ir.Value]:
         """A lane's elements of a tile for an instruction."""
         pieces = side.layout.new_pieces(part)
@@ -186,5 +173,4 @@ class SummedBytes(SummedMainloop):
 
     def _product(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
         """c and the product of two fragments."""
-        one = bitcast(splat(E8M0_ONE, i8(), K_STEPS), ir.Float8E8M0FNUType.get(), K_STEPS)
-        return scaled_mfma(self._instruction.shape, a, b, c, (one, one), (0, 0))
+        return scaled_mfma(self._instruction.shape, a, b, c, (ones(), ones()), (0, 0))
