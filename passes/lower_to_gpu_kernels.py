@@ -75,7 +75,8 @@ from mxc.passes.kernels.gpu.packed_weights import PackedWeights
 from mxc.passes.kernels.gpu.problem import problem_of
 from mxc.passes.kernels.gpu.results import Results
 from mxc.passes.kernels.gpu.ring.decoded_kernel import DecodedRing
-from mxc.passes.kernels.gpu.ring.float_kernel import DenseRing, FloatRing
+from mxc.passes.kernels.gpu.ring.dense_kernel import DenseRing
+from mxc.passes.kernels.gpu.ring.float_kernel import FloatRing
 from mxc.passes.kernels.gpu.ring.kernel import Ring
 from mxc.passes.kernels.gpu.ring.split import split_side
 from mxc.passes.kernels.gpu.ring.summed_kernel import SummedRing

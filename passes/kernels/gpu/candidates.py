@@ -131,10 +131,12 @@ def _dense_streams(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
 
 def _dense_rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
     """As many stages as there is room for, up to those in which memory has time to answer."""
-    small = TileInstruction(ROWS, device.matrix)
+    small, latency = TileInstruction(ROWS, device.matrix), device.rates.memory_latency
     for tiles, waves in product(_DENSE_TILES, ((2, 2, 1), (1, 4, 1))):
-        found = _ring(small, tiles, waves, _MOST_STAGES, STAGE)
-        stages = min(_MOST_STAGES, device.unit.lds_bytes // _slot_bytes(problem, found))
+        stage = math.prod(tiles) * small.form.clocks * STAGE
+        wanted = min(_MOST_STAGES, 2 + math.ceil(_LATENCIES * latency / stage))
+        found = _ring(small, tiles, waves, wanted, STAGE)
+        stages = min(wanted, device.unit.lds_bytes // _slot_bytes(problem, found))
         if tiles[1] % _least(problem, small) == 0 and stages > min(_STAGES):
             yield replace(found, stages=stages)
 
@@ -163,8 +165,10 @@ def _ring(
 
 
 def _slot_bytes(problem: Problem, schedule: GpuSchedule, blocks: int = STAGE) -> int:
-    """Bytes of LDS of a stage of so many blocks along K of both sides."""
-    sides = zip((schedule.rows, schedule.columns), problem.bits, problem.shared, strict=True)
+    """Bytes of LDS of a stage of so many blocks along K, of both sides but for weights of a dense
+    product that waves do not share."""
+    columns = 0 if problem.is_dense and schedule.waves[0] == 1 else schedule.columns
+    sides = zip((schedule.rows, columns), problem.bits, problem.shared, strict=True)
     return sum(
         layout_bytes(rows, bits, blocks, 4) + (factor_bytes(rows, 4) if shared else 0)
         for rows, bits, shared in sides

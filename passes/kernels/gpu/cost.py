@@ -280,14 +280,20 @@ def _k_step(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float:
         return max(matrix, fragments / rates.memory_bytes_per_clock)
     down, right, _ = schedule.waves
     loaded = _side_bytes(problem, schedule, m * down, n * right)
-    # A side that waves do not share goes to registers, the other one through LDS; dense ones both.
-    own = (m, n) if problem.is_dense else (m if right > 1 else 0, n if down > 1 else 0)
+    # A side that waves do not share goes to registers, the other one through LDS. Plain rows always
+    # do.
+    own = (m if right > 1 or problem.is_dense else 0, n if down > 1 else 0)
     staged = waves * _side_bytes(problem, schedule, *own)
     staged += _side_bytes(problem, schedule, own[0] * down, own[1] * right)
-    shared = max(staged / rates.lds_bytes_per_clock, loaded / rates.memory_bytes_per_clock)
+    lds, path = staged / rates.lds_bytes_per_clock, loaded / rates.memory_bytes_per_clock
+    if problem.is_dense:
+        # What is read in a block is multiplied in the next one.
+        shared = max(lds + instruction.groups * rates.lds_latency, path)
+    else:
+        shared = max(lds, path) / _SHARED
     # What is asked for comes some stages later.
     late = rates.memory_latency / (_of_stage(problem, schedule) * max(1, schedule.stages - 2))
-    return max(matrix, shared / _SHARED, late)
+    return max(matrix, shared, late)
 
 
 def _is_alone(problem: Problem, schedule: GpuSchedule) -> bool:

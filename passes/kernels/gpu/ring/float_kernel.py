@@ -20,26 +20,22 @@ decoded by each wave that uses it. Decoded once to LDS (decoded_kernel.py) it ta
 room and has to be written, and fewer stages are under way; what takes many instructions to decode,
 on both sides, gains by that.
 
-Plain weights (DenseRing) are summed in chunks of K, each from zero: see dense/chunks.py. Where f32
-scales multiply sums: see summed_kernel.py.
+Plain weights: see dense_kernel.py. Where f32 scales multiply sums: see summed_kernel.py.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
 
 from iree.compiler import ir
 
 from mxc.dialects.amdgpu import shared
 from mxc.formats.formats import E4M3, E8M0
 from mxc.passes.kernels.gpu.contraction_buffers import ContractionBuffers
-from mxc.passes.kernels.gpu.dense.chunks import ROWS, STAGE, Chunks
 from mxc.passes.kernels.gpu.floats import FloatBlocks
-from mxc.passes.kernels.gpu.fragments import BLOCK, TileInstruction
+from mxc.passes.kernels.gpu.fragments import BLOCK
 from mxc.passes.kernels.gpu.lanes import lane_of
 from mxc.passes.kernels.gpu.ring.factors import StagedFactors, factor_bytes
 from mxc.passes.kernels.gpu.ring.float_mainloop import FloatMainloop
@@ -51,15 +47,11 @@ from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, StagedSide, StageLa
 from mxc.passes.kernels.gpu.ring.tile import WorkgroupTile
 from mxc.passes.kernels.gpu.sides import ScaledBlocks
 from mxc.passes.kernels.vectors import i8
-from mxc.targets.amd import GFX950
 
 #: Scales of a side, if it has some.
 SideScales = RowScales | StagedFactors | None
-#: Tiles of a wave of a dense product: their sums, twice, and what is read for them have registers.
-_TILES = 32
 #: What a wave issues beside products. Where there are two stages of a FloatRing memory has the rest
 #: of one to answer, else another one too.
-_DENSE_RATES = Rates(budget=3, load=3, pace=0.5, read=0.6)
 FLOAT_RATES = Rates(budget=7, load=6, pace=1.0, read=0.5)
 TWO_STAGES = Rates(budget=7, load=6, pace=0.5, read=0.5)
 
@@ -68,21 +60,14 @@ TWO_STAGES = Rates(budget=7, load=6, pace=0.5, read=0.5)
 class RingOfFloats(StagedProduct):
     """A product whose sides are both multiplied as floats."""
 
-    #: The matrix instruction.
-    instruction: ClassVar[TileInstruction]
-
     def __post_init__(self) -> None:
         """Raise ValueError where the schedule cannot compute this product."""
         super().__post_init__()
-        schedule, rows = self.schedule, self.instruction.rows
-        down, right, along = schedule.waves
-        other = schedule.instruction != self.instruction
-        if other or along != 1 or down * right > GFX950.unit.simds:
-            raise ValueError(f"{schedule}: a ring has tiles of {rows}, up to 4 waves, none along K")
+        self.require_waves(INSTRUCTION)
 
     def compute(self, *given: ir.Value) -> None:
         """Build what a workgroup does for a group."""
-        lane = lane_of(self.instruction)
+        lane = lane_of(INSTRUCTION)
         buffers = ContractionBuffers(self, given)
         tile = WorkgroupTile(self, lane, buffers)
         memory = shared([self.lds_bytes], i8())
@@ -126,7 +111,6 @@ class FloatRing(RingOfFloats):
     rhs: ScaledBlocks
 
     layout = partial(StageLayout, decoded=True)
-    instruction = INSTRUCTION
 
     def __post_init__(self) -> None:
         """Raise ValueError where the schedule cannot compute this product."""
@@ -175,41 +159,3 @@ def _is_taken(side: ScaledBlocks) -> bool:
     if side.format.scale == E4M3:
         return side.blocks % INSTRUCTION.groups == 0
     return side.format.scale == E8M0 and side.format.block == BLOCK
-
-
-@dataclass(frozen=True)
-class DenseRing(RingOfFloats):
-    """A dense product by a schedule of the transport "ring"."""
-
-    lhs: FloatBlocks
-    rhs: FloatBlocks
-
-    layout = partial(StageLayout, instruction=TileInstruction(ROWS), shared=True)
-    instruction = TileInstruction(ROWS)
-
-    def __post_init__(self) -> None:
-        """Raise ValueError where the schedule cannot compute this product."""
-        super().__post_init__()
-        schedule, (m, n) = self.schedule, self.schedule.tiles
-        if m * n > _TILES:
-            raise ValueError(f"{schedule}: a wave has registers for {_TILES} tiles")
-        if self.splits > 1:
-            raise ValueError(f"{schedule}: the bits of dense rows do not depend on a schedule")
-        if self.out is not None:
-            raise ValueError(f"{schedule}: a tile of {ROWS} columns has no whole block")
-        if self.decoded is None or self.lhs.parts(self.decoded) > 1:
-            raise ValueError(f"{self.lhs.memory} are more than one {self.decoded}")
-        self.require_fit(k_steps=STAGE)
-
-    @property
-    def attributes(self) -> Mapping[str, str]:
-        """Attributes of the function, for LLVM: one wave per SIMD."""
-        return {"amdgpu-waves-per-eu": "1, 1"}
-
-    def _sums(
-        self,
-        sides: tuple[StagedSide, StagedSide],
-        scales: tuple[SideScales, SideScales],
-    ) -> list[ir.Value]:
-        """The sums of the tiles."""
-        return FloatMainloop(self.schedule, sides, _DENSE_RATES).sums_of(Chunks.of(self.lhs.blocks))

@@ -18,12 +18,11 @@ from functools import partial
 from itertools import product
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, scf
+from iree.compiler.dialects import arith
 
 from mxc.dialects.amdgpu import mark_loads, mfma, pinned, wait_for_loads, zeros
 from mxc.dialects.quantize_scalars import i32 as number
-from mxc.passes.kernels.carried import in_groups, values_of, with_values
-from mxc.passes.kernels.gpu.dense.chunks import STAGE, Chunks
+from mxc.passes.kernels.carried import in_groups
 from mxc.passes.kernels.gpu.floats import FloatBlocks
 from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT, K_STEPS
 from mxc.passes.kernels.gpu.lanes import long
@@ -37,7 +36,7 @@ from mxc.passes.kernels.gpu.ring.pairs import (
     split,
     splitting,
 )
-from mxc.passes.kernels.gpu.ring.staging import StagedSide
+from mxc.passes.kernels.gpu.ring.staging import DirectSide, StagedSide
 from mxc.passes.kernels.gpu.schedule import GpuSchedule
 from mxc.passes.kernels.vectors import (
     bitcast,
@@ -47,9 +46,7 @@ from mxc.passes.kernels.vectors import (
     i32,
     index,
     lanes_of,
-    loop,
     of,
-    splat,
 )
 
 Issue = Callable[[], None]
@@ -60,33 +57,36 @@ _THERE = 0.55
 
 
 class FloatMainloop:
-    """What a wave does along K. `sides`: in LDS; `packed`: each, where it is decoded; `steps`: in
-    which a pair of lhs is split into bf16, see pairs.py."""
+    """What a wave does along K. `sides`: in LDS, or straight from memory where a subclass loads it;
+    `packed`: each, where it is decoded; `steps`: in which a pair of lhs is split into bf16, see
+    pairs.py."""
 
     def __init__(
         self,
         schedule: GpuSchedule,
-        sides: tuple[StagedSide, StagedSide],
+        sides: tuple[StagedSide, StagedSide | DirectSide],
         rates: Rates,
         packed: tuple[PackedSide | None, PackedSide | None] = (None, None),
         steps: tuple[int, ...] = (),
     ) -> None:
         """What does not depend on the insertion point."""
         layout = sides[0].layout
-        self._lhs, self._sides, self._rates = layout.kind, sides, rates
+        self._lhs, self._rates = layout.kind, rates
+        self._sides = [side for side in sides if isinstance(side, StagedSide)]
         self._instruction, self._stages = schedule.instruction, schedule.stages
-        self._slot_bytes, self._blocks = sum(side.layout.bytes for side in sides), layout.blocks
+        self._slot_bytes = sum(side.layout.bytes for side in self._sides)
+        self._blocks = layout.blocks
         self._rows, self._columns = (range(tiles) for tiles in schedule.tiles)
         self._split = steps
         keys = (self._rows, range(len(self._rows), len(self._rows) + len(self._columns)))
         self._packed = [
             (side, own) for side, own in zip(packed, keys, strict=True) if side is not None
         ]
-        #: Number of a tile that is not packed -> its side, and its number there.
+        #: Number of a tile of floats in LDS -> its side, and its number there.
         self._floats = {
             key: (side, tile)
             for side, decoded, own in zip(sides, packed, keys, strict=True)
-            if decoded is None
+            if decoded is None and isinstance(side, StagedSide)
             for tile, key in enumerate(own)
         }
         runs = [side.layout.runs for side, tile in self._floats.values() if tile == 0]
@@ -112,46 +112,17 @@ class FloatMainloop:
             self._stage(held, four * K_STEPS + k_step, k_step)
         return held
 
-    def sums_of(self, chunks: Chunks) -> list[ir.Value]:
-        """The same, each chunk from zero; the sums of the chunks are added up in their order."""
-        held = self._begin()
-        zero, held.totals = held.totals, []
-        # What is added to the negative zero stays what it is, whatever its sign.
-        whole = [splat(-0.0, f32(), self._instruction.totals)] * len(zero)
-        each, bounds = chunks.size // STAGE, (index(0), index(chunks.count), index(1))
-        carried = whole, held
-        with loop(*bounds, values_of(carried)) as (chunk, given, op):
-            before, now = with_values(carried, given)
-            now.totals = zero
-            with loop(index(0), index(each), index(1), values_of(now)) as (at, inside, inner):
-                found = with_values(now, inside)
-                self._stage(found, chunk * each + at, 0)
-                scf.YieldOp(values_of(found))
-            now = with_values(now, inner.results)
-            added = [one + other for one, other in zip(before, now.totals, strict=True)]
-            now.totals = []
-            scf.YieldOp(values_of((added, now)))
-        drain()
-        return with_values(carried, op.results)[0]
-
     def _begin(self) -> FloatRegisters:
         """Fill the ring, and bring what is multiplied first."""
-        last = self._stages - 1
         for issue in self._asks(index(0)):
             issue()
-        for stage in range(last):
-            for issue in self._loads(index(stage), index(stage * self._slot_bytes)):
-                issue()
-            mark_loads()
-        # The others are issued in the first stage, as always.
-        for issue in self._portion(self._loads(index(last), index(last * self._slot_bytes)), 0):
-            issue()
+        self._fill()
         words = {
             key: pack.scales.words(self._coming[key], index(0))
             for pack, keys in self._packed
             for key in keys
         }
-        wait_for_loads(last - 1)
+        wait_for_loads(self._stages - 2)
         slot, kind = number(0), of(f32(), self._instruction.totals)
         held = FloatRegisters([], {}, {}, {}, words, slot)
         if self._split:
@@ -168,6 +139,17 @@ class FloatMainloop:
                 pack.decode(held.packed[key])
         held.totals = [zeros(kind)] * (len(self._rows) * len(self._columns))
         return held
+
+    def _fill(self) -> None:
+        """Issue the loads of the first stages."""
+        last = self._stages - 1
+        for stage in range(last):
+            for issue in self._loads(index(stage), index(stage * self._slot_bytes)):
+                issue()
+            mark_loads()
+        # The others are issued in the first stage, as always.
+        for issue in self._portion(self._loads(index(last), index(last * self._slot_bytes)), 0):
+            issue()
 
     def _stage(self, held: FloatRegisters, stage: ir.Value, k_step: int) -> None:
         """Multiply a stage, and bring what the next one begins with. `k_step`: which of four."""
@@ -198,9 +180,9 @@ class FloatMainloop:
                     works += evenly("vmem_read", self._asks(self._before + 1), 0.0, 1.0, count)
                 if (soon, step) == (0, 0):
                     works += self._packed_reads(held, coming, after, (k_step + 1) % K_STEPS)
-                if (part + 2, step) == (parts, 0):
-                    works += self._last_reads(held)
                 ready: dict[int, list[ir.Value]] = {}
+                if step == 0:
+                    works += self._further(held, stage, soon, ready)
                 reads = self._float_reads(tiles, soon, slot, held.raw if self._split else ready)
                 works += evenly("ds_read", reads, 0.0, rates.read, self._reads)
                 if self._split:
@@ -230,8 +212,11 @@ class FloatMainloop:
             for at in range(side.layout.loads)
         ]
 
-    def _last_reads(self, held: FloatRegisters) -> list[InterleavedWork]:
-        """What else is read of a stage, before the barrier after which its slot is loaded again."""
+    def _further(
+        self, held: FloatRegisters, stage: ir.Value, soon: int, ready: dict[int, list[ir.Value]]
+    ) -> list[InterleavedWork]:
+        """What else is done before part `soon` of a stage, or of the next one if it is the first;
+        `ready`: takes fragments of that part."""
         return []
 
     def _portion(self, loads: Sequence[Issue], part: int) -> Sequence[Issue]:
@@ -274,7 +259,7 @@ class FloatMainloop:
         waiting = [] if part else [each for each in tiles if each.block is not None]
         values = [*fragments, *(each.block for each in waiting)]
         pins = pinned([bitcast(each, i32(), _bytes(each) // 4) for each in values])
-        found = iter(_like(pin, each) for pin, each in zip(pins, values, strict=True))
+        found = iter(like(pin, each) for pin, each in zip(pins, values, strict=True))
         for tile, own in held.floats.items():
             held.floats[tile] = [next(found) for _ in own]
         for each in tiles:
@@ -380,7 +365,7 @@ def _moved(slot: ir.Value, where: int, there: int, by: int) -> ir.Value:
     return arith.select(same, number(there), slot + by)
 
 
-def _like(value: ir.Value, other: ir.Value) -> ir.Value:
+def like(value: ir.Value, other: ir.Value) -> ir.Value:
     """The bits of a vector as the type of another."""
     return bitcast(value, ir.VectorType(other.type).element_type, lanes_of(other))
 

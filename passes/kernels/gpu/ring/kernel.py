@@ -34,6 +34,7 @@ from iree.compiler import ir
 from mxc.dialects.amdgpu import shared
 from mxc.passes.kernels.gpu.contraction import GpuContraction
 from mxc.passes.kernels.gpu.contraction_buffers import ContractionBuffers
+from mxc.passes.kernels.gpu.fragments import TileInstruction
 from mxc.passes.kernels.gpu.lanes import lane_of
 from mxc.passes.kernels.gpu.ring.mainloop import Copies, sums
 from mxc.passes.kernels.gpu.ring.pipeline import ACCUMULATORS, RingPipeline
@@ -82,6 +83,17 @@ class StagedProduct(GpuContraction):
             "amdgpu-waves-per-eu": "1, 1",
             "amdgpu-agpr-alloc": str(m * n * INSTRUCTION.totals),
         }
+
+    def require_waves(self, instruction: TileInstruction) -> None:
+        """Raise ValueError where a schedule has tiles of another instruction, or waves that are
+        more than the SIMDs or along K."""
+        down, right, along = self.schedule.waves
+        other = self.schedule.instruction != instruction
+        if other or along != 1 or down * right > GFX950.unit.simds:
+            raise ValueError(
+                f"{self.schedule}: a ring has tiles of {instruction.rows}, up to 4 waves, none "
+                "along K"
+            )
 
     def require_fit(self, *, k_steps: int, lds: int = GFX950.unit.lds_bytes) -> None:
         """Raise ValueError where a ring has other stages than the kernel, or more than `lds` bytes

@@ -269,13 +269,9 @@ class StagedSide:
     ) -> None:
         """Issue one direct load of a stage. `left`: blocks that its rows have, if not all."""
         layout = self.layout
-        offset = self._offsets[number] + along(layout.kind, stage * layout.row_bytes)
-        if left is not None:
-            _, piece = self._rows[number]
-            size = layout.kind.block_bytes
-            there = left * size
-            valid = below(piece * PIECE, there)
-            offset = arith.select(valid, offset, index(BEYOND))
+        _, piece = self._rows[number]
+        start = self._offsets[number]
+        offset = _offset(layout, start, along(layout.kind, stage * layout.row_bytes), piece, left)
         into = slot + self._into + number * LANES * PIECE
         load_to_shared(self._buffer, offset, self._slots, into, PIECE)
 
@@ -315,19 +311,37 @@ class DirectSide:
         self._starts = [start_of(layout.kind, row) for row in rows]
 
     def load(
-        self, tile: int, piece: tuple[int, int], stage: ir.Value, *, left: int | None
+        self, tile: int, piece: tuple[int, int], stage: ir.Value, *, left: int | ir.Value | None
     ) -> ir.Value:
         """A piece of this lane's row of a tile. `left`: blocks that rows have, if not all."""
         first, across = piece
-        inside = self._lane.group * (across * PIECE) + first * PIECE
-        further = inside + stage * self.layout.row_bytes
-        offset = self._starts[tile] + along(self.layout.kind, further)
-        there = None if left is None else below(inside, left * self.layout.kind.block_bytes)
-        return load_bytes(self._buffer, offset, PIECE, there)
+        layout, own = self.layout, self._lane.group * across + first
+        start = self._starts[tile] + along(layout.kind, own * PIECE)
+        offset = _offset(layout, start, along(layout.kind, stage * layout.row_bytes), own, left)
+        return load_bytes(self._buffer, offset, PIECE)
 
     def fragment(self, known: Pieces, tile: int, k_step: int) -> ir.Value:
         """The elements of a tile for a k-step."""
         return fragment(self.layout, known, tile, k_step)
+
+
+def _offset(
+    layout: StageLayout,
+    start: ir.Value,
+    further: ir.Value,
+    piece: ir.Value,
+    left: int | ir.Value | None,
+) -> ir.Value:
+    """Where in memory a piece of a row is, `further` than its start; beyond the buffer, where loads
+    give zeros, if the row ends before it. `left`: blocks that it has from the stage on, if not all.
+    """
+    if left is None:
+        return start + further
+    if isinstance(left, ir.Value) and layout.kind.blocks % layout.blocks == 0:
+        # Rows end with a stage, the same for all lanes.
+        return start + arith.select(below(index(0), left), further, index(BEYOND))
+    there = below(piece * PIECE, left * layout.kind.block_bytes)
+    return arith.select(there, start + further, index(BEYOND))
 
 
 def fragment(layout: StageLayout, known: Pieces, tile: int, k_step: int) -> ir.Value:

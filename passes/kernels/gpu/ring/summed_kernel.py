@@ -38,8 +38,6 @@ class SummedRing(RingOfFloats):
 
     rhs: ScaledBlocks
 
-    instruction = INSTRUCTION
-
     def __post_init__(self) -> None:
         """Raise ValueError where the schedule cannot compute this product."""
         super().__post_init__()

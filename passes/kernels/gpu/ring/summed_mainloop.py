@@ -147,10 +147,12 @@ class SummedMainloop(FloatMainloop):
             partial(each.load, at, stage, slot) for each in self._all for at in range(each.loads)
         ]
 
-    def _last_reads(self, held: FloatRegisters) -> list[InterleavedWork]:
-        """The scales of a run."""
+    def _further(
+        self, held: FloatRegisters, stage: ir.Value, soon: int, ready: dict[int, list[ir.Value]]
+    ) -> list[InterleavedWork]:
+        """Reads of the scales of a run, before the barrier after which its slot is loaded again."""
         assert isinstance(held, SummedRegisters)
-        if not self._is_last:
+        if not self._is_last or soon + 1 != self._parts:
             return []
         slot, factors = long(held.slot), held.factors
 

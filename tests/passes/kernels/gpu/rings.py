@@ -213,8 +213,16 @@ def compiler(
 
 
 def drains(assembly: str) -> bool:
-    """Whether a wave waits for all its loads after the last one that writes to LDS."""
-    return "vmcnt(0)" in assembly[assembly.rindex("offen lds") :]
+    """Whether a wave waits for all its loads that write to LDS after the last of them: for all but
+    those to registers that follow it."""
+    _, *lines = assembly[assembly.rindex("offen lds") :].splitlines()
+    loads = 0
+    for line in lines:
+        loads += "buffer_load" in line
+        found = re.search(r"vmcnt\((\d+)\)", line)
+        if found and int(found[1]) <= loads:
+            return True
+    return False
 
 
 def program(kernels: Sequence[StagedProduct | StreamKernel]) -> str:

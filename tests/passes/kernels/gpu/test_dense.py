@@ -19,7 +19,7 @@ from mxc.passes.kernels.gpu.dense.stream import DenseStream
 from mxc.passes.kernels.gpu.floats import FloatBlocks
 from mxc.passes.kernels.gpu.fragments import TileInstruction
 from mxc.passes.kernels.gpu.panels import LAYOUT
-from mxc.passes.kernels.gpu.ring.float_kernel import DenseRing
+from mxc.passes.kernels.gpu.ring.dense_kernel import DenseRing
 from mxc.passes.kernels.gpu.schedule import GpuSchedule
 from mxc.simulator.run.launch import launch
 from mxc.simulator.run.translate import TranslatedKernel
@@ -103,6 +103,12 @@ CASES = [
     Case(ROUNDED, "bf16", 64, 72, 352, tiles=(4, 2), waves=SQUARE, stages=2),
     Case("bf16", "bf16", 12, 36, 96, groups=3, experts=2, share=4, waves=SQUARE, stages=4),
     Case("bf16", "bf16", 4, 36, 256, groups=3, experts=2, share=4),
+    # Weights straight to registers: fewer stages than memory needs, and a chunk of whole rounds of
+    # the loop and more.
+    Case("bf16", "bf16", 40, 200, 352, tiles=(2, 2), waves=ACROSS, stages=3),
+    Case("bf16", "bf16", 20, 140, 2880, tiles=(1, 2), waves=ACROSS, stages=4, panels=True),
+    Case(ROUNDED, "bf16", 130, 300, 1056, tiles=(8, 4), waves=ACROSS, stages=2, panels=True),
+    Case("f16", "f16", 8, 70, 256, (2, 1), ACROSS, 5, groups=3, experts=2, share=4, panels=True),
     # Weights in panels.
     Case("bf16", "bf16", 3, 20, 512, panels=True),
     Case("f32", "bf16", 40, 36, 480, tiles=(1, 2), waves=SQUARE, panels=True),
@@ -200,7 +206,7 @@ def test_every_schedule_gives_a_row_the_same_bits(k: int, compiled: Callable[[Ca
         np.testing.assert_array_equal(alone[0].view(np.uint32), first[row].view(np.uint32))
 
 
-@pytest.mark.parametrize("number", [0, 6, 9])
+@pytest.mark.parametrize("number", [0, 6, 9, 14])
 def test_infinities_stay_and_nan_too(number: int, compiled: Callable[[Case], Any]) -> None:
     case = CASES[number]
     x, w = operands(case)

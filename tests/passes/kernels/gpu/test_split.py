@@ -15,7 +15,7 @@ from mxc.dialects.scaled import scaled_contraction
 from mxc.passes.kernels.gpu.dense.chunks import STAGE
 from mxc.passes.kernels.gpu.floats import FloatBlocks
 from mxc.passes.kernels.gpu.fragments import TileInstruction
-from mxc.passes.kernels.gpu.ring.float_kernel import DenseRing
+from mxc.passes.kernels.gpu.ring.dense_kernel import DenseRing
 from mxc.passes.kernels.gpu.ring.split import split_side
 from tests.passes.kernels.gpu.rings import (
     ACROSS,

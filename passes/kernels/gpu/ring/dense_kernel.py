@@ -1,0 +1,95 @@
+"""Products of floats by plain weights of 16 bits, of many rows: through a ring of stages in LDS.
+
+The sums are put together in chunks of K, as dense/chunks.py says. A stage is two blocks of 32 along
+K; the loads of both sides go to LDS, some stages ahead, and waves read tiles of both
+(dense_mainloop.py).
+
+Where the waves of a workgroup lie side by side, each has columns of its own. LDS would have each
+byte of the weights written once and read once; so they go straight to registers, some stages ahead,
+and LDS has the rows alone, which all waves read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from iree.compiler import ir
+
+from mxc.dialects.amdgpu import shared
+from mxc.passes.kernels.gpu.contraction_buffers import ContractionBuffers
+from mxc.passes.kernels.gpu.dense.chunks import ROWS, STAGE, Chunks
+from mxc.passes.kernels.gpu.floats import FloatBlocks
+from mxc.passes.kernels.gpu.fragments import TileInstruction
+from mxc.passes.kernels.gpu.lanes import lane_of
+from mxc.passes.kernels.gpu.ring.dense_mainloop import DenseMainloop
+from mxc.passes.kernels.gpu.ring.kernel import StagedProduct
+from mxc.passes.kernels.gpu.ring.staging import DirectSide, StagedSide, StageLayout
+from mxc.passes.kernels.gpu.ring.tile import WorkgroupTile
+from mxc.passes.kernels.vectors import i8
+
+#: Tiles of a wave: their sums, twice, and what is read for them have registers.
+_TILES = 32
+
+
+@dataclass(frozen=True)
+class DenseRing(StagedProduct):
+    """A dense product by a schedule of the transport "ring"."""
+
+    lhs: FloatBlocks
+    rhs: FloatBlocks
+
+    layout = partial(StageLayout, instruction=TileInstruction(ROWS), shared=True)
+
+    def __post_init__(self) -> None:
+        """Raise ValueError where the schedule cannot compute this product."""
+        super().__post_init__()
+        schedule, (m, n) = self.schedule, self.schedule.tiles
+        self.require_waves(TileInstruction(ROWS))
+        if m * n > _TILES:
+            raise ValueError(f"{schedule}: a wave has registers for {_TILES} tiles")
+        if self.splits > 1:
+            raise ValueError(f"{schedule}: the bits of dense rows do not depend on a schedule")
+        if self.out is not None:
+            raise ValueError(f"{schedule}: a tile of {ROWS} columns has no whole block")
+        if self.decoded is None or self.lhs.parts(self.decoded) > 1:
+            raise ValueError(f"{self.lhs.memory} are more than one {self.decoded}")
+        self.require_fit(k_steps=STAGE)
+
+    @property
+    def attributes(self) -> Mapping[str, str]:
+        """Attributes of the function, for LLVM: one wave per SIMD. Sums are in vector registers as
+        far as there are some, since those of a chunk are added to others."""
+        return {"amdgpu-waves-per-eu": "1, 1", "amdgpu-agpr-alloc": "0"}
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether the weights go straight to registers."""
+        return self.schedule.waves[0] == 1
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of LDS that a stage takes."""
+        lhs, rhs = self.layouts
+        return lhs.bytes + (0 if self.is_direct else rhs.bytes)
+
+    def compute(self, *given: ir.Value) -> None:
+        """Build what a workgroup does for a group."""
+        lane = lane_of(self.schedule.instruction)
+        buffers = ContractionBuffers(self, given)
+        tile = WorkgroupTile(self, lane, buffers)
+        memory = shared([self.lds_bytes], i8())
+        (rows,), (columns,) = buffers.lhs(tile.start), buffers.rhs(tile.first)
+        left, right = self.layouts
+        lhs = StagedSide(left, lane, rows, memory, 0, tile.first_row, tile.lhs_row)
+        rhs: StagedSide | DirectSide
+        if self.is_direct:
+            first = tile.first_column + lane.row
+            own = [tile.rhs_row(first + n * ROWS) for n in range(self.schedule.tiles[1])]
+            rhs = DirectSide(right, lane, columns, own)
+        else:
+            place = tile.first_column, tile.rhs_row
+            rhs = StagedSide(right, lane, columns, memory, left.bytes, *place)
+        chunks = Chunks.of(self.lhs.blocks)
+        tile.store(DenseMainloop(self.schedule, (lhs, rhs), chunks).sums())

@@ -1,0 +1,204 @@
+"""The stages of a ring of plain weights: sums of chunks of K, each from zero, added in their order.
+
+    whole = -0
+    for each chunk of K                                                  # dense/chunks.py
+      sum = products of its stages, from zero
+      whole = whole + sum
+
+The last line is computed tile by tile while the first stage of the next chunk is multiplied, each
+tile before its first product there, so that matrix cores wait for none of it.
+
+Weights that go straight to registers are asked for `together` stages before they are multiplied:
+as many as a round of the loop has, so that a load goes to the registers of the fragment that was
+multiplied right before. Else what is on its way would have to be moved, and waited for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, scf
+
+from mxc.dialects.amdgpu import mark_loads, pinned, zeros
+from mxc.passes.kernels.carried import values_of, with_values
+from mxc.passes.kernels.gpu.dense.chunks import STAGE, Chunks
+from mxc.passes.kernels.gpu.floats import FloatBlocks
+from mxc.passes.kernels.gpu.fragments import FRAGMENT
+from mxc.passes.kernels.gpu.ring.float_mainloop import FloatMainloop, drain, like
+from mxc.passes.kernels.gpu.ring.float_registers import FloatRegisters, Rates
+from mxc.passes.kernels.gpu.ring.interleave import InterleavedWork, evenly
+from mxc.passes.kernels.gpu.ring.pairs import DecodedTile
+from mxc.passes.kernels.gpu.ring.staging import DirectSide, StagedSide
+from mxc.passes.kernels.gpu.schedule import GpuSchedule
+from mxc.passes.kernels.vectors import bitcast, f32, i32, index, loop, splat
+from mxc.targets.amd import GFX950
+
+#: What a wave issues beside products.
+_RATES = Rates(budget=3, load=3, pace=0.5, read=0.8)
+#: Latencies of memory that there should be time for, and registers that weights may take.
+_LATENCIES, _REGISTERS = 1.5, 128
+#: Registers of a fragment of a tile.
+_FRAGMENT = FRAGMENT // 2
+
+
+@dataclass
+class DenseRegisters(FloatRegisters):
+    """`totals` are the sums of a chunk. `whole`: what the chunks before it add up to; `ahead`:
+    fragments of weights that were asked for, in the order of their use, but for those that are
+    multiplied."""
+
+    whole: list[ir.Value] = field(default_factory=list)
+    ahead: list[ir.Value] = field(default_factory=list)
+
+
+class DenseMainloop(FloatMainloop):
+    """What a wave does along K."""
+
+    def __init__(
+        self,
+        schedule: GpuSchedule,
+        sides: tuple[StagedSide, StagedSide | DirectSide],
+        chunks: Chunks,
+    ) -> None:
+        """What does not depend on the insertion point."""
+        super().__init__(schedule, sides, _RATES)
+        self._chunks = chunks
+        #: Tiles whose sums of the chunk before are yet to be added.
+        self._stale: set[int] = set()
+        self._direct = sides[1] if isinstance(sides[1], DirectSide) else None
+        self._together = together(schedule, chunks) if self._direct else 1
+        #: Parts of stages for which a lane has fragments of weights.
+        self._ahead = self._together * self._parts
+
+    def sums(self) -> list[ir.Value]:
+        """Build all stages: the sums of the tiles, row after row."""
+        self._filled: list[ir.Value] = []
+        begun = self._begin()
+        # What is added to the negative zero stays what it is, whatever its sign.
+        none = [splat(-0.0, f32(), self._instruction.totals)] * len(begun.totals)
+        begun.totals = list(none)
+        held = DenseRegisters(**vars(begun), whole=none, ahead=self._filled)
+        self._take(held, held.floats)
+        bounds = index(0), index(self._chunks.count), index(1)
+        with loop(*bounds, values_of(held)) as (chunk, given, op):
+            scf.YieldOp(values_of(self._chunk(with_values(held, given), chunk)))
+        held = with_values(held, op.results)
+        drain()
+        return [one + other for one, other in zip(held.whole, held.totals, strict=True)]
+
+    def _chunk(self, held: DenseRegisters, chunk: ir.Value) -> DenseRegisters:
+        """The stages of a chunk."""
+        stages, size = self._chunks.size // STAGE, self._together
+        rounds, rest = divmod(stages, size)
+        first = chunk * stages
+        self._stale = set(range(len(held.totals)))
+        self._round(held, first, size)
+        with loop(index(1), index(rounds), index(1), values_of(held)) as (number, given, op):
+            now = with_values(held, given)
+            self._round(now, first + number * size, size)
+            scf.YieldOp(values_of(now))
+        held = with_values(held, op.results)
+        self._round(held, first + rounds * size, rest)
+        return held
+
+    def _round(self, held: DenseRegisters, first: ir.Value, stages: int) -> None:
+        for at in range(stages):
+            self._stage(held, first + at, 0)
+
+    def _multiply(
+        self, held: FloatRegisters, tile: int, piece: int, column: int, part: int
+    ) -> None:
+        at = tile * len(self._columns) + column
+        if at in self._stale:
+            assert isinstance(held, DenseRegisters)
+            self._stale.remove(at)
+            # Else sums of both chunks are in registers at once.
+            (held.whole[at],) = pinned([held.whole[at] + held.totals[at]])
+            held.totals[at] = zeros(held.totals[at].type)
+        super()._multiply(held, tile, piece, column, part)
+
+    def _fill(self) -> None:
+        """Issue the loads of the first stages, in the order of the loop: as if stages before the
+        first one were multiplied. So the loop waits for no more than it must."""
+        if self._direct is None:
+            super()._fill()
+            return
+        size, last = self._slot_bytes, self._stages - 1
+        for stage in range(-max(self._stages, self._together), 0):
+            for part in range(self._parts):
+                soon = (part + 1) % self._parts
+                if soon == 0 and stage + last >= 0:
+                    mark_loads()
+                coming = part + self._ahead - 1 + stage * self._parts
+                if coming >= 0:
+                    for issue in self._weights(*divmod(coming, self._parts), self._filled):
+                        issue()
+                to = stage + (last if soon else self._stages)
+                if to >= 0:
+                    for issue in self._portion(self._loads(index(to), index(to * size)), soon):
+                        issue()
+
+    def _further(
+        self, held: FloatRegisters, stage: ir.Value, soon: int, ready: dict[int, list[ir.Value]]
+    ) -> list[InterleavedWork]:
+        """Take the weights of a part, and load later ones to the registers of the part before."""
+        if self._direct is None:
+            return []
+        assert isinstance(held, DenseRegisters)
+        self._take(held, ready)
+        part = (soon - 1) % self._parts
+        later, which = divmod(part + self._ahead - 1, self._parts)
+        loads = self._weights(stage + later, which, held.ahead)
+        return evenly("vmem_read", loads, 0.1, 1.0, self._rates.load)
+
+    def _pin(self, held: FloatRegisters, decoded: dict[int, DecodedTile], part: int) -> None:
+        """What is multiplied next is there from here on, weights in accumulation registers."""
+        first = len(self._rows)
+        own = {key: held.floats.pop(key) for key in list(held.floats) if key >= first}
+        super()._pin(held, decoded, part)
+        if own:
+            values = [each for (each,) in own.values()]
+            words = pinned([bitcast(each, i32(), _FRAGMENT) for each in values], "a")
+            for key, word, each in zip(own, words, values, strict=True):
+                held.floats[key] = [like(word, each)]
+
+    def _take(self, held: DenseRegisters, ready: dict[int, list[ir.Value]]) -> None:
+        """Move what was asked for of a part to what is multiplied."""
+        if self._direct is not None:
+            for column in self._columns:
+                ready[len(self._rows) + column] = [held.ahead.pop(0)]
+
+    def _weights(
+        self, stage: ir.Value | int, part: int, into: list[ir.Value]
+    ) -> list[Callable[[], None]]:
+        """Loads of the weights of a part of a stage; zeros beyond the end of K."""
+        direct = self._direct
+        assert direct is not None
+        kind = direct.layout.kind
+        assert isinstance(kind, FloatBlocks)
+        at = index(stage) if isinstance(stage, int) else stage
+        end = index(kind.blocks)
+        left = end - arith.minui(at * self._blocks, end)
+        (run,) = direct.layout.runs[part]
+
+        def load(tile: int) -> None:
+            found = direct.load(tile, run.piece, at, left=left)
+            into.append(bitcast(found, kind.element, FRAGMENT))
+
+        return [partial(load, tile) for tile in self._columns]
+
+
+def together(schedule: GpuSchedule, chunks: Chunks) -> int:
+    """Stages that a round of the loop has: two, or as many as memory needs to answer, if they leave
+    registers; of these numbers one that leaves the fewest stages of a chunk for behind the loop."""
+    stages, parts = chunks.size // STAGE, STAGE
+    rows, columns = schedule.tiles
+    clocks = rows * columns * schedule.instruction.form.clocks
+    wanted = _LATENCIES * GFX950.rates.memory_latency / clocks + 1
+    most = min(stages, max(2, _REGISTERS // (columns * parts * _FRAGMENT)))
+    least = min(most, max(2, math.ceil(wanted / parts)))
+    return min(range(least, most + 1), key=lambda size: (stages % size, size))
