@@ -86,6 +86,11 @@ class Case:
         return self.lhs in FLOATS
 
     @property
+    def is_dense(self) -> bool:
+        """Whether the weights are plain numbers too."""
+        return self.rhs in FLOATS
+
+    @property
     def scales_fit(self) -> bool:
         """Whether scaled instructions compute it: E8M0 scales for 32 elements at least, and what is
         dequantized first loses nothing (f16 lacks most scales, bf16 the least values of 8 bits)."""
@@ -209,6 +214,7 @@ def cases() -> list[Case]:
         *_shapes(),
         *_dynamic(),
         *_float_scales(),
+        *_dense(),
         *_forms(),
         *_epilogues(),
         *_alone(),
@@ -294,6 +300,29 @@ def _float_scales() -> Iterator[Case]:
     for m in _ROWS:
         yield Case(name=f"float scales experts bf16xfp8s M{m}", group="float scales", m=m, n=n, k=k,
                    lhs="bf16", rhs="fp8s", experts=experts, choices=choices)  # fmt: skip
+
+
+def _dense() -> Iterator[Case]:
+    """Plain weights, as attention projections, the LM head and unquantized experts have them."""
+    for lhs, rhs in (("bf16", "bf16"), ("f16", "f16"), ("f32", "bf16"), ("f16", "bf16")):
+        for m in (*_ROWS, 512, -1):
+            rows = "dynamic M" if m < 0 else f"M{m}"
+            yield Case(name=f"dense {lhs}x{rhs} {rows}", group="dense", m=m, n=4096, k=4096,
+                       lhs=lhs, rhs=rhs)  # fmt: skip
+    for model, layer in (("gpt-oss-20b", "q"), ("gpt-oss-20b", "kv"), ("llama-3.1-70b", "up"),
+                         ("llama-3.1-70b", "down")):  # fmt: skip
+        n, k, _, _ = _MODELS[model][layer]
+        for m in (*_ROWS, 512):
+            yield Case(name=f"dense {model} {layer} M{m}", group="dense", m=m, n=n, k=k,
+                       lhs="bf16", rhs="bf16")  # fmt: skip
+    for epilogue in ("bias_silu", "gelu_tanh", "bf16"):
+        for m in (1, 128, 4096):
+            yield Case(name=f"dense {epilogue} M{m}", group="dense", m=m, n=4096, k=4096,
+                       lhs="bf16", rhs="bf16", epilogue=epilogue)  # fmt: skip
+    n, k, experts, choices = _MODELS["qwen3-30b-a3b"]["experts up"]
+    for m in _ROWS:
+        yield Case(name=f"dense experts M{m}", group="dense", m=m, n=n, k=k, lhs="bf16",
+                   rhs="bf16", experts=experts, choices=choices)  # fmt: skip
 
 
 def _forms() -> Iterator[Case]:

@@ -125,6 +125,8 @@ class _Builder:
                 lambda x: _to(x, ir.F32Type.get()),
             )  # fmt: skip
             return quantize_mx(wide, SHORT[case.lhs], "floor")
+        if case.is_dense:
+            return arguments[0], None
         if case.weight_only:
             format = format_of(case.rhs)
             block = case.block or format.block
@@ -142,6 +144,10 @@ class _Builder:
     def _weights(self, ids: ir.Value | None) -> Side:
         case = self.case
         outer = [case.experts] if case.experts else [] if case.shared else self.lead
+        if case.is_dense:
+            shape = [*outer, case.n, case.k]
+            plain = self.parameters.load("weight", shape, _float(case.rhs))
+            return plain if ids is None else gather(plain, ids), None
         data, scales = self._shape(case.rhs, [*outer, case.n])
         elements, factors = self._elements(
             case.rhs,
@@ -163,6 +169,8 @@ class _Builder:
             if case.shared:
                 return self._shared(left, right)
             batch = 1 if self.lead else 0
+            if case.is_dense:
+                return _plain(left[0], right[0], batch)
             return scaled_contraction(
                 left[0], right[0], lhs_scale=left[1], rhs_scale=right[1], batch=batch,
                 name="contraction",
@@ -200,13 +208,9 @@ class _Builder:
 
     def _by_tensors(self, left: Side, right: Side) -> ir.Value:
         """A side that has scales becomes a plain tensor first; then a plain product."""
-        kind, f32 = _float(self.case.between), ir.F32Type.get()
+        kind = _float(self.case.between)
         x, w = (_flat(self._widened(side, kind)) for side in (left, right))
-
-        def body(a: ir.Value, b: ir.Value, acc: ir.Value) -> ir.Value:
-            return arith.addf(acc, arith.mulf(_to(a, f32), _to(b, f32)))
-
-        return generic([(x, "m k"), (w, "n k")], "m n", f32, body)
+        return _plain(x, w, batch=0)
 
     def _widened(self, side: Side, kind: ir.Type) -> ir.Value:
         """[.., KO, KB] in a plain type; scales are broadcast where the form does so."""
@@ -223,6 +227,16 @@ class _Builder:
             [(elements, "r o b"), (scales, inner)], "r o b", kind,
             lambda e, s: _to(extend(e, s), kind),
         )  # fmt: skip
+
+
+def _plain(x: ir.Value, w: ir.Value, batch: int) -> ir.Value:
+    """[.., M, K] by [.., N, K], in f32."""
+    f32, lead = ir.F32Type.get(), "g " * batch
+
+    def body(a: ir.Value, b: ir.Value, sum: ir.Value) -> ir.Value:
+        return arith.addf(sum, arith.mulf(_to(a, f32), _to(b, f32)))
+
+    return generic([(x, lead + "m k"), (w, lead + "n k")], lead + "m n", f32, body)
 
 
 def _bytes(value: ir.Value) -> ir.Value:
