@@ -5,6 +5,7 @@ from __future__ import annotations
 from mxc.compiler import iree
 from mxc.errors import TargetError
 from mxc.passes.base import Pass, Pipeline, Stage
+from mxc.passes.check_dispatches import CheckDispatches
 from mxc.passes.choose_gpu_schedule import ChooseGpuSchedule
 from mxc.passes.decode_elements import DecodeElements
 from mxc.passes.expand_fnuz import ExpandFnuz
@@ -78,6 +79,13 @@ _SPLIT_KERNELS = Stage(
     phase="executable-sources",
 )
 
+_CHECK_DISPATCHES = Stage(
+    name="check-dispatches",
+    invariant="No kernel takes more arguments than IREE's runtime passes.",
+    passes=(CheckDispatches(),),
+    phase="executable-sources",
+)
+
 _VERIFY_TRANSIENTS = Stage(
     name="verify-transients",
     invariant="Nothing is prepared at load and no weight is copied, or it is marked and reported.",
@@ -95,7 +103,8 @@ def pipeline(target: str, *, schedules: str = "") -> Pipeline:
     before = (_NORMALIZE, _kernels(record, schedules), _FORM_DISPATCHES, _lower(record))
     after = _SPLIT_KERNELS if record.is_gpu else _ROW_SCHEDULES
     verify = (_VERIFY_WEIGHTS, _VERIFY_TRANSIENTS)
-    return Pipeline(record.name, (*before, *verify, _LOOKUPS, after))
+    last = (_LOOKUPS, after, _CHECK_DISPATCHES)
+    return Pipeline(record.name, (*before, *verify, *last))
 
 
 #: Number of f32 lanes of the widest registers with multiply-add, by the CPU feature they need.

@@ -4,6 +4,7 @@ from mxc.passes.base import Pass, Pipeline, Stage, Timing, run
 from mxc.passes.canonical_accumulators import CanonicalAccumulators
 from mxc.passes.canonical_operands import CanonicalOperands
 from mxc.passes.check_contractions import CheckContractions
+from mxc.passes.check_dispatches import CheckDispatches
 from mxc.passes.check_operations import CheckOperations
 from mxc.passes.choose_gpu_schedule import ChooseGpuSchedule
 from mxc.passes.decode_elements import DecodeElements
@@ -55,6 +56,7 @@ PASSES: tuple[type[Pass], ...] = (
     CanonicalAccumulators,
     CanonicalOperands,
     CheckContractions,
+    CheckDispatches,
     CheckOperations,
     ChooseGpuSchedule,
     DecodeElements,

@@ -33,11 +33,10 @@ from iree.compiler import ir
 
 from mxc.artifact.kernel_names import case_name
 from mxc.passes.base import Pass
-from mxc.passes.kernels.executables import BARRIER, CASES, TRANSLATION
+from mxc.passes.kernels.executables import BARRIER, CASES, EXPORT, TRANSLATION, inside
 from mxc.passes.kernels.vectors import below
 from mxc.passes.rewriting.worklist import erase
 
-_EXPORT = "hal.executable.export"
 _SWITCH = "scf.index_switch"
 _SYMBOL = "sym_name"
 
@@ -50,26 +49,13 @@ class SplitKernels(Pass):
 
     def run(self, module: ir.Operation) -> None:
         """Split every kernel that has cases."""
-        for variant in _inside([module], "hal.executable", "hal.executable.variant"):
-            found = _inside([variant], "builtin.module", "func.func")
+        for variant in inside([module], "hal.executable", "hal.executable.variant"):
+            found = inside([variant], "builtin.module", "func.func")
             functions = {_symbol(op): op for op in found}
-            for export in _inside([variant], _EXPORT):
+            for export in inside([variant], EXPORT):
                 function = functions.get(_symbol(export))
                 if function is not None and CASES in function.attributes:
                     _split(export, function)
-
-
-def _inside(ops: list[ir.Operation], *names: str) -> list[ir.Operation]:
-    """Return the operations of the last name in those of the name before it, and so on: the bodies
-    of kernels are long."""
-    for name in names:
-        ops = [
-            inner.operation
-            for op in ops
-            for inner in op.regions[0].blocks[0].operations
-            if inner.operation.name == name
-        ]
-    return ops
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,8 @@ class Cases:
         )
 
 
+#: A kernel as host programs see it.
+EXPORT = "hal.executable.export"
 #: Attribute of a function: its cases, for mxc-split-kernels.
 CASES = "mxc.cases"
 #: The operation whose result is the number of the case.
@@ -261,3 +263,16 @@ def dispatch(
             ),
         },
     )
+
+
+def inside(ops: list[ir.Operation], *names: str) -> list[ir.Operation]:
+    """Return the operations of the last name in those of the name before it, and so on: the bodies
+    of kernels are long."""
+    for name in names:
+        ops = [
+            inner.operation
+            for op in ops
+            for inner in op.regions[0].blocks[0].operations
+            if inner.operation.name == name
+        ]
+    return ops

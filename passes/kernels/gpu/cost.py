@@ -8,8 +8,7 @@
 A k-step is one instruction along K. What runs at once, and is asked for, follows from registers and
 LDS. Each byte of the operands comes from memory once: what several workgroups read is in a cache
 then, which the path to memory sees and memory does not. The figures are those of the records in
-targets/amd/; like the issue model (compiler/report) this ranks
-schedules, it does not predict time.
+targets/amd/; like the issue model (compiler/report) this ranks schedules, it predicts no time.
 """
 
 from __future__ import annotations
@@ -280,8 +279,7 @@ def _k_step(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float:
         return max(matrix, fragments / rates.memory_bytes_per_clock)
     down, right, _ = schedule.waves
     loaded = _side_bytes(problem, schedule, m * down, n * right)
-    # A side that waves do not share goes to registers, the other one through LDS. Plain rows always
-    # do.
+    # A side that waves do not share goes to registers, the other one, and plain rows, through LDS.
     own = (m if right > 1 or problem.is_dense else 0, n if down > 1 else 0)
     staged = waves * _side_bytes(problem, schedule, *own)
     staged += _side_bytes(problem, schedule, own[0] * down, own[1] * right)

@@ -52,7 +52,7 @@ from mxc.passes.kernels.vectors import i8
 SideScales = RowScales | StagedFactors | None
 #: What a wave issues beside products. Where there are two stages of a FloatRing memory has the rest
 #: of one to answer, else another one too.
-FLOAT_RATES = Rates(budget=7, load=6, pace=1.0, read=0.5)
+FLOAT_RATES = Rates(budget=7, load=7, pace=1.0, read=0.5)
 TWO_STAGES = Rates(budget=7, load=6, pace=0.5, read=0.5)
 
 
