@@ -132,10 +132,10 @@ def _dense_streams(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
 def _dense_rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
     """As many stages as there is room for, up to those in which memory has time to answer."""
     small, latency = TileInstruction(ROWS, device.matrix), device.rates.memory_latency
-    for tiles, waves in product(_DENSE_TILES, ((2, 2, 1), (1, 4, 1))):
+    for tiles in _DENSE_TILES:
         stage = math.prod(tiles) * small.form.clocks * STAGE
         wanted = min(_MOST_STAGES, 2 + math.ceil(_LATENCIES * latency / stage))
-        found = _ring(small, tiles, waves, wanted, STAGE)
+        found = _ring(small, tiles, (1, device.unit.simds, 1), wanted, STAGE)
         stages = min(wanted, device.unit.lds_bytes // _slot_bytes(problem, found))
         if tiles[1] % _least(problem, small) == 0 and stages > min(_STAGES):
             yield replace(found, stages=stages)
@@ -165,9 +165,8 @@ def _ring(
 
 
 def _slot_bytes(problem: Problem, schedule: GpuSchedule, blocks: int = STAGE) -> int:
-    """Bytes of LDS of a stage of so many blocks along K, of both sides but for weights of a dense
-    product that waves do not share."""
-    columns = 0 if problem.is_dense and schedule.waves[0] == 1 else schedule.columns
+    """Bytes of LDS of a stage of so many blocks along K, of both sides but for plain weights."""
+    columns = 0 if problem.is_dense else schedule.columns
     sides = zip((schedule.rows, columns), problem.bits, problem.shared, strict=True)
     return sum(
         layout_bytes(rows, bits, blocks, 4) + (factor_bytes(rows, 4) if shared else 0)

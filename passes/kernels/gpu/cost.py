@@ -279,8 +279,8 @@ def _k_step(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float:
         return max(matrix, fragments / rates.memory_bytes_per_clock)
     down, right, _ = schedule.waves
     loaded = _side_bytes(problem, schedule, m * down, n * right)
-    # A side that waves do not share goes to registers, the other one, and plain rows, through LDS.
-    own = (m if right > 1 or problem.is_dense else 0, n if down > 1 else 0)
+    # A side that waves do not share goes to registers, the other one through LDS.
+    own = (m if right > 1 else 0, n if down > 1 else 0)
     staged = waves * _side_bytes(problem, schedule, *own)
     staged += _side_bytes(problem, schedule, own[0] * down, own[1] * right)
     lds, path = staged / rates.lds_bytes_per_clock, loaded / rates.memory_bytes_per_clock

@@ -1,12 +1,9 @@
 """Products of floats by plain weights of 16 bits, of many rows: through a ring of stages in LDS.
 
-The sums are put together in chunks of K, as dense/chunks.py says. A stage is two blocks of 32 along
-K; the loads of both sides go to LDS, some stages ahead, and waves read tiles of both
-(dense_mainloop.py).
-
-Where the waves of a workgroup lie side by side, each has columns of its own. LDS would have each
-byte of the weights written once and read once; so they go straight to registers, some stages ahead,
-and LDS has the rows alone, which all waves read.
+The waves of a workgroup lie side by side, so each has columns of its own. LDS would have each byte
+of their weights written once and read once; so these go straight to registers, some stages ahead,
+and LDS has the rows alone, which all waves read. A stage is two blocks of 32 along K
+(dense_mainloop.py). The sums are put together in chunks of K, as dense/chunks.py says.
 """
 
 from __future__ import annotations
@@ -47,6 +44,8 @@ class DenseRing(StagedProduct):
         super().__post_init__()
         schedule, (m, n) = self.schedule, self.schedule.tiles
         self.require_waves(TileInstruction(ROWS))
+        if schedule.waves[0] > 1:
+            raise ValueError(f"{schedule}: waves of a dense ring have different columns")
         if m * n > _TILES:
             raise ValueError(f"{schedule}: a wave has registers for {_TILES} tiles")
         if self.splits > 1:
@@ -64,15 +63,9 @@ class DenseRing(StagedProduct):
         return {"amdgpu-waves-per-eu": "1, 1", "amdgpu-agpr-alloc": "0"}
 
     @property
-    def is_direct(self) -> bool:
-        """Whether the weights go straight to registers."""
-        return self.schedule.waves[0] == 1
-
-    @property
     def slot_bytes(self) -> int:
         """Bytes of LDS that a stage takes."""
-        lhs, rhs = self.layouts
-        return lhs.bytes + (0 if self.is_direct else rhs.bytes)
+        return self.layouts[0].bytes
 
     def compute(self, *given: ir.Value) -> None:
         """Build what a workgroup does for a group."""
@@ -83,13 +76,8 @@ class DenseRing(StagedProduct):
         (rows,), (columns,) = buffers.lhs(tile.start), buffers.rhs(tile.first)
         left, right = self.layouts
         lhs = StagedSide(left, lane, rows, memory, 0, tile.first_row, tile.lhs_row)
-        rhs: StagedSide | DirectSide
-        if self.is_direct:
-            first = tile.first_column + lane.row
-            own = [tile.rhs_row(first + n * ROWS) for n in range(self.schedule.tiles[1])]
-            rhs = DirectSide(right, lane, columns, own)
-        else:
-            place = tile.first_column, tile.rhs_row
-            rhs = StagedSide(right, lane, columns, memory, left.bytes, *place)
+        first = tile.first_column + lane.row
+        own = [tile.rhs_row(first + n * ROWS) for n in range(self.schedule.tiles[1])]
+        rhs = DirectSide(right, lane, columns, own)
         chunks = Chunks.of(self.lhs.blocks)
-        tile.store(DenseMainloop(self.schedule, (lhs, rhs), chunks).sums())
+        tile.store(DenseMainloop(self.schedule, lhs, rhs, chunks).sums())

@@ -8,9 +8,9 @@
 The last line is computed tile by tile while the first stage of the next chunk is multiplied, each
 tile before its first product there, so that matrix cores wait for none of it.
 
-Weights that go straight to registers are asked for `together` stages before they are multiplied:
-as many as a round of the loop has, so that a load goes to the registers of the fragment that was
-multiplied right before. Else what is on its way would have to be moved, and waited for.
+Weights go straight to registers. They are asked for as early as a round of the loop has stages
+(`together`), so that a load goes to the registers of the fragment that was multiplied right before.
+Else what is on its way would have to be moved, and waited for.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from mxc.passes.kernels.gpu.fragments import FRAGMENT
 from mxc.passes.kernels.gpu.ring.float_mainloop import FloatMainloop, drain, like
 from mxc.passes.kernels.gpu.ring.float_registers import FloatRegisters, Rates
 from mxc.passes.kernels.gpu.ring.interleave import InterleavedWork, evenly
-from mxc.passes.kernels.gpu.ring.pairs import DecodedTile
 from mxc.passes.kernels.gpu.ring.staging import DirectSide, StagedSide
 from mxc.passes.kernels.gpu.schedule import GpuSchedule
 from mxc.passes.kernels.vectors import bitcast, f32, i32, index, loop, splat
@@ -48,29 +47,25 @@ _FRAGMENT = FRAGMENT // 2
 @dataclass
 class DenseRegisters(FloatRegisters):
     """`totals` are the sums of a chunk. `whole`: what the chunks before it add up to; `ahead`:
-    fragments of weights that were asked for, in the order of their use, but for those that are
-    multiplied."""
+    fragments of weights that were asked for, in the order of their use."""
 
     whole: list[ir.Value] = field(default_factory=list)
     ahead: list[ir.Value] = field(default_factory=list)
 
 
 class DenseMainloop(FloatMainloop):
-    """What a wave does along K."""
+    """What a wave does along K; it alone has these columns of rhs."""
 
     def __init__(
-        self,
-        schedule: GpuSchedule,
-        sides: tuple[StagedSide, StagedSide | DirectSide],
-        chunks: Chunks,
+        self, schedule: GpuSchedule, lhs: StagedSide, rhs: DirectSide, chunks: Chunks
     ) -> None:
         """What does not depend on the insertion point."""
-        super().__init__(schedule, sides, _RATES)
+        super().__init__(schedule, (lhs, rhs), _RATES)
+        self._rhs = rhs
         self._chunks = chunks
         #: Tiles whose sums of the chunk before are yet to be added.
         self._stale: set[int] = set()
-        self._direct = sides[1] if isinstance(sides[1], DirectSide) else None
-        self._together = together(schedule, chunks) if self._direct else 1
+        self._together = together(schedule, chunks)
         #: Parts of stages for which a lane has fragments of weights.
         self._ahead = self._together * self._parts
 
@@ -82,7 +77,6 @@ class DenseMainloop(FloatMainloop):
         none = [splat(-0.0, f32(), self._instruction.totals)] * len(begun.totals)
         begun.totals = list(none)
         held = DenseRegisters(**vars(begun), whole=none, ahead=self._filled)
-        self._take(held, held.floats)
         bounds = index(0), index(self._chunks.count), index(1)
         with loop(*bounds, values_of(held)) as (chunk, given, op):
             scf.YieldOp(values_of(self._chunk(with_values(held, given), chunk)))
@@ -124,9 +118,6 @@ class DenseMainloop(FloatMainloop):
     def _fill(self) -> None:
         """Issue the loads of the first stages, in the order of the loop: as if stages before the
         first one were multiplied. So the loop waits for no more than it must."""
-        if self._direct is None:
-            super()._fill()
-            return
         size, last = self._slot_bytes, self._stages - 1
         for stage in range(-max(self._stages, self._together), 0):
             for part in range(self._parts):
@@ -142,51 +133,36 @@ class DenseMainloop(FloatMainloop):
                     for issue in self._portion(self._loads(index(to), index(to * size)), soon):
                         issue()
 
-    def _further(
-        self, held: FloatRegisters, stage: ir.Value, soon: int, ready: dict[int, list[ir.Value]]
-    ) -> list[InterleavedWork]:
+    def _further(self, held: FloatRegisters, stage: ir.Value, soon: int) -> list[InterleavedWork]:
         """Take the weights of a part, and load later ones to the registers of the part before."""
-        if self._direct is None:
-            return []
         assert isinstance(held, DenseRegisters)
-        self._take(held, ready)
+        own = [held.ahead.pop(0) for _ in self._columns]
+        # Vector registers have the sums.
+        words = pinned([bitcast(each, i32(), _FRAGMENT) for each in own], "a")
+        self._own = [like(*each) for each in zip(words, own, strict=True)]
         part = (soon - 1) % self._parts
         later, which = divmod(part + self._ahead - 1, self._parts)
         loads = self._weights(stage + later, which, held.ahead)
         return evenly("vmem_read", loads, 0.1, 1.0, self._rates.load)
 
-    def _pin(self, held: FloatRegisters, decoded: dict[int, DecodedTile], part: int) -> None:
-        """What is multiplied next is there from here on, weights in accumulation registers."""
-        first = len(self._rows)
-        own = {key: held.floats.pop(key) for key in list(held.floats) if key >= first}
-        super()._pin(held, decoded, part)
-        if own:
-            values = [each for (each,) in own.values()]
-            words = pinned([bitcast(each, i32(), _FRAGMENT) for each in values], "a")
-            for key, word, each in zip(own, words, values, strict=True):
-                held.floats[key] = [like(word, each)]
-
-    def _take(self, held: DenseRegisters, ready: dict[int, list[ir.Value]]) -> None:
-        """Move what was asked for of a part to what is multiplied."""
-        if self._direct is not None:
-            for column in self._columns:
-                ready[len(self._rows) + column] = [held.ahead.pop(0)]
+    def _fragments(self, held: FloatRegisters, key: int, part: int) -> list[ir.Value]:
+        """The fragments of a tile that add up to what is multiplied."""
+        column = key - len(self._rows)
+        return super()._fragments(held, key, part) if column < 0 else [self._own[column]]
 
     def _weights(
         self, stage: ir.Value | int, part: int, into: list[ir.Value]
     ) -> list[Callable[[], None]]:
         """Loads of the weights of a part of a stage; zeros beyond the end of K."""
-        direct = self._direct
-        assert direct is not None
-        kind = direct.layout.kind
+        kind = self._rhs.layout.kind
         assert isinstance(kind, FloatBlocks)
         at = index(stage) if isinstance(stage, int) else stage
         end = index(kind.blocks)
         left = end - arith.minui(at * self._blocks, end)
-        (run,) = direct.layout.runs[part]
+        (run,) = self._rhs.layout.runs[part]
 
         def load(tile: int) -> None:
-            found = direct.load(tile, run.piece, at, left=left)
+            found = self._rhs.load(tile, run.piece, at, left=left)
             into.append(bitcast(found, kind.element, FRAGMENT))
 
         return [partial(load, tile) for tile in self._columns]

@@ -182,7 +182,7 @@ class FloatMainloop:
                     works += self._packed_reads(held, coming, after, (k_step + 1) % K_STEPS)
                 ready: dict[int, list[ir.Value]] = {}
                 if step == 0:
-                    works += self._further(held, stage, soon, ready)
+                    works += self._further(held, stage, soon)
                 reads = self._float_reads(tiles, soon, slot, held.raw if self._split else ready)
                 works += evenly("ds_read", reads, 0.0, rates.read, self._reads)
                 if self._split:
@@ -212,11 +212,8 @@ class FloatMainloop:
             for at in range(side.layout.loads)
         ]
 
-    def _further(
-        self, held: FloatRegisters, stage: ir.Value, soon: int, ready: dict[int, list[ir.Value]]
-    ) -> list[InterleavedWork]:
-        """What else is done before part `soon` of a stage, or of the next one if it is the first;
-        `ready`: takes fragments of that part."""
+    def _further(self, held: FloatRegisters, stage: ir.Value, soon: int) -> list[InterleavedWork]:
+        """What else is done before part `soon` of a stage; the first is that of the next stage."""
         return []
 
     def _portion(self, loads: Sequence[Issue], part: int) -> Sequence[Issue]:
@@ -246,8 +243,7 @@ class FloatMainloop:
         """c and the product of two fragments."""
         return mfma(self._instruction.form.shape, a, b, c)
 
-    @staticmethod
-    def _fragments(held: FloatRegisters, key: int, part: int) -> list[ir.Value]:
+    def _fragments(self, held: FloatRegisters, key: int, part: int) -> list[ir.Value]:
         """The fragments of a tile that add up to what is multiplied."""
         return [held.packed[key].known[part]] if key in held.packed else held.floats[key]
 

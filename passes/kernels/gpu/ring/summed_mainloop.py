@@ -147,9 +147,7 @@ class SummedMainloop(FloatMainloop):
             partial(each.load, at, stage, slot) for each in self._all for at in range(each.loads)
         ]
 
-    def _further(
-        self, held: FloatRegisters, stage: ir.Value, soon: int, ready: dict[int, list[ir.Value]]
-    ) -> list[InterleavedWork]:
+    def _further(self, held: FloatRegisters, stage: ir.Value, soon: int) -> list[InterleavedWork]:
         """Reads of the scales of a run, before the barrier after which its slot is loaded again."""
         assert isinstance(held, SummedRegisters)
         if not self._is_last or soon + 1 != self._parts:

@@ -138,7 +138,7 @@ def test_products_count_one_after_the_other(watched: Callable[..., Any]) -> None
 
 def test_dense_products_do_not_share_k() -> None:
     blocks, schedule = FloatBlocks("bf16", False, 8), _FLOATS.kernel.schedule
-    dense = replace(schedule, instruction=TileInstruction(16), k_steps=STAGE)
+    dense = replace(schedule, instruction=TileInstruction(16), k_steps=STAGE, waves=(1, 4, 1))
     with pytest.raises(ValueError, match="bits of dense rows"):
         DenseRing(blocks, blocks, 1, 64, 64, 0, dense, decoded="bf16")
 
