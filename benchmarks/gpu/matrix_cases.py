@@ -315,6 +315,10 @@ def _dense() -> Iterator[Case]:
         for m in (*_ROWS, 512):
             yield Case(name=f"dense {model} {layer} M{m}", group="dense", m=m, n=n, k=k,
                        lhs="bf16", rhs="bf16")  # fmt: skip
+    for m in (16, 128, 1000, 4096, -1):
+        rows = "dynamic M" if m < 0 else f"M{m}"
+        yield Case(name=f"dense f32 rounded to bf16 {rows}", group="dense", m=m, n=2880, k=2880,
+                   lhs="bf16", rhs="bf16", source="f32")  # fmt: skip
     for epilogue in ("bias_silu", "gelu_tanh", "bf16"):
         for m in (1, 128, 4096):
             yield Case(name=f"dense {epilogue} M{m}", group="dense", m=m, n=4096, k=4096,

@@ -119,6 +119,9 @@ class _Builder:
 
     def _activations(self, arguments: Sequence[ir.Value]) -> Side:
         case = self.case
+        if case.is_dense and case.source:
+            kind = _float(case.lhs)
+            return generic([(arguments[0], "m k")], "m k", kind, lambda x: _to(x, kind)), None
         if case.source:
             wide = generic(
                 [(arguments[0], "m k")], "m k", ir.F32Type.get(),

@@ -13,6 +13,7 @@ from mxc.passes.kernels.gpu.fragments import FRAGMENT, K_STEPS, TileInstruction
 from mxc.passes.kernels.gpu.output import tiles_of
 from mxc.passes.kernels.gpu.ring.decoded_mainloop import SLOTS
 from mxc.passes.kernels.gpu.ring.decoded_side import BLOCK_BYTES
+from mxc.passes.kernels.gpu.ring.dense_mainloop import most_tiles
 from mxc.passes.kernels.gpu.ring.factors import factor_bytes
 from mxc.passes.kernels.gpu.ring.pipeline import ACCUMULATORS
 from mxc.passes.kernels.gpu.ring.scales import AT_ONCE, scale_bytes
@@ -25,7 +26,7 @@ from mxc.targets.gpu import Gpu
 _ALONG_K = (8, 4, 4, 4)
 #: Tiles of a wave that has a chunk of a dense product, and of one that has them all, in a ring.
 _FEW = 4
-_DENSE_TILES = ((8, 4), (4, 8), (4, 4), (4, 2), (2, 4), (2, 2), (1, 2), (1, 4), (2, 1), (1, 1))
+_DENSE_TILES = ((8, 4), (4, 4), (4, 2), (2, 4), (2, 2), (1, 2), (1, 4), (2, 1), (1, 1))
 #: Rows of a tile: between its multiples nothing changes.
 _TILE = 16
 #: Workgroups that share K, for each unit.
@@ -133,6 +134,8 @@ def _dense_rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
     """As many stages as there is room for, up to those in which memory has time to answer."""
     small, latency = TileInstruction(ROWS, device.matrix), device.rates.memory_latency
     for tiles in _DENSE_TILES:
+        if math.prod(tiles) > most_tiles(problem.bits[0]):
+            continue
         stage = math.prod(tiles) * small.form.clocks * STAGE
         wanted = min(_MOST_STAGES, 2 + math.ceil(_LATENCIES * latency / stage))
         found = _ring(small, tiles, (1, device.unit.simds, 1), wanted, STAGE)

@@ -20,14 +20,11 @@ from mxc.passes.kernels.gpu.dense.chunks import ROWS, STAGE, Chunks
 from mxc.passes.kernels.gpu.floats import FloatBlocks
 from mxc.passes.kernels.gpu.fragments import TileInstruction
 from mxc.passes.kernels.gpu.lanes import lane_of
-from mxc.passes.kernels.gpu.ring.dense_mainloop import DenseMainloop
+from mxc.passes.kernels.gpu.ring.dense_mainloop import DenseMainloop, most_tiles
 from mxc.passes.kernels.gpu.ring.kernel import StagedProduct
 from mxc.passes.kernels.gpu.ring.staging import DirectSide, StagedSide, StageLayout
 from mxc.passes.kernels.gpu.ring.tile import WorkgroupTile
 from mxc.passes.kernels.vectors import i8
-
-#: Tiles of a wave: their sums, twice, and what is read for them have registers.
-_TILES = 32
 
 
 @dataclass(frozen=True)
@@ -46,8 +43,9 @@ class DenseRing(StagedProduct):
         self.require_waves(TileInstruction(ROWS))
         if schedule.waves[0] > 1:
             raise ValueError(f"{schedule}: waves of a dense ring have different columns")
-        if m * n > _TILES:
-            raise ValueError(f"{schedule}: a wave has registers for {_TILES} tiles")
+        most = most_tiles(self.lhs.bits)
+        if m * n > most:
+            raise ValueError(f"{schedule}: a wave has registers for {most} tiles")
         if self.splits > 1:
             raise ValueError(f"{schedule}: the bits of dense rows do not depend on a schedule")
         if self.out is not None:

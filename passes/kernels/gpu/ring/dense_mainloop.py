@@ -31,6 +31,7 @@ from mxc.passes.kernels.gpu.fragments import FRAGMENT
 from mxc.passes.kernels.gpu.ring.float_mainloop import FloatMainloop, drain, like
 from mxc.passes.kernels.gpu.ring.float_registers import FloatRegisters, Rates
 from mxc.passes.kernels.gpu.ring.interleave import InterleavedWork, evenly
+from mxc.passes.kernels.gpu.ring.pairs import DecodedTile
 from mxc.passes.kernels.gpu.ring.staging import DirectSide, StagedSide
 from mxc.passes.kernels.gpu.schedule import GpuSchedule
 from mxc.passes.kernels.vectors import bitcast, f32, i32, index, loop, splat
@@ -40,6 +41,8 @@ from mxc.targets.amd import GFX950
 _RATES = Rates(budget=3, load=3, pace=0.5, read=0.8)
 #: Latencies of memory that there should be time for, and registers that weights may take.
 _LATENCIES, _REGISTERS = 1.5, 128
+#: Tiles of a wave with 16-bit rows, at most.
+_TILES = 32
 #: Registers of a fragment of a tile.
 _FRAGMENT = FRAGMENT // 2
 
@@ -145,6 +148,13 @@ class DenseMainloop(FloatMainloop):
         loads = self._weights(stage + later, which, held.ahead)
         return evenly("vmem_read", loads, 0.1, 1.0, self._rates.load)
 
+    def _pin(self, held: FloatRegisters, decoded: dict[int, DecodedTile], part: int) -> None:
+        """Rows are multiplied as they come, but for those that are rounded first: they would take
+        twice the registers until then."""
+        assert isinstance(self._lhs, FloatBlocks)
+        if self._lhs.rounded:
+            super()._pin(held, decoded, part)
+
     def _fragments(self, held: FloatRegisters, key: int, part: int) -> list[ir.Value]:
         """The fragments of a tile that add up to what is multiplied."""
         column = key - len(self._rows)
@@ -166,6 +176,12 @@ class DenseMainloop(FloatMainloop):
             into.append(bitcast(found, kind.element, FRAGMENT))
 
         return [partial(load, tile) for tile in self._columns]
+
+
+def most_tiles(bits: int) -> int:
+    """Tiles of a wave whose sums, twice, and what is read for them have registers. `bits`: of an
+    element of lhs in memory."""
+    return _TILES * 16 // bits
 
 
 def together(schedule: GpuSchedule, chunks: Chunks) -> int:

@@ -106,7 +106,8 @@ CASES = [
     # Fewer stages than memory needs, and a chunk of whole rounds of the loop and more.
     Case("bf16", "bf16", 40, 200, 352, tiles=(2, 2), waves=ACROSS, stages=3),
     Case("bf16", "bf16", 20, 140, 2880, tiles=(1, 2), waves=ACROSS, stages=4, panels=True),
-    Case(ROUNDED, "bf16", 130, 300, 1056, tiles=(8, 4), waves=ACROSS, stages=2, panels=True),
+    Case("bf16", "bf16", 130, 300, 1056, tiles=(8, 4), waves=ACROSS, stages=2, panels=True),
+    Case(ROUNDED, "bf16", 70, 300, 1056, tiles=(4, 4), waves=ACROSS, stages=2, panels=True),
     Case("f16", "f16", 8, 70, 256, (2, 1), ACROSS, 5, groups=3, experts=2, share=4, panels=True),
     # Weights in panels.
     Case("bf16", "bf16", 3, 20, 512, panels=True),
@@ -239,6 +240,7 @@ def test_chunks_cover_k_and_have_whole_stages() -> None:
     [
         (Case("bf16", "bf16", 64, 64, 2880, waves=(1, 1, 4)), "1 or 5 waves along K"),
         (Case("bf16", "bf16", 64, 64, 512, (8, 8), ACROSS, 2), "registers for 32 tiles"),
+        (Case(ROUNDED, "bf16", 64, 64, 512, (8, 4), ACROSS, 2), "registers for 16 tiles"),
         (Case("f32", "bf16", 64, 64, 512, (1, 1), ACROSS, 2), "more than one bf16"),
         (Case("bf16", "bf16", 64, 64, 512, (8, 4), ACROSS, 12), "196608 bytes"),
         (Case("bf16", "bf16", 64, 64, 512, (2, 2), SQUARE, 2), "waves .* have different columns"),
