@@ -23,7 +23,7 @@ from functools import partial
 from iree.compiler import ir
 from iree.compiler.dialects import arith, scf
 
-from mxc.dialects.amdgpu import mark_loads, pinned, zeros
+from mxc.dialects.amdgpu import mark_loads, pinned
 from mxc.passes.kernels.carried import values_of, with_values
 from mxc.passes.kernels.gpu.dense.chunks import STAGE, Chunks
 from mxc.passes.kernels.gpu.floats import FloatBlocks
@@ -66,8 +66,6 @@ class DenseMainloop(FloatMainloop):
         super().__init__(schedule, (lhs, rhs), _RATES)
         self._rhs = rhs
         self._chunks = chunks
-        #: Tiles whose sums of the chunk before are yet to be added.
-        self._stale: set[int] = set()
         self._together = together(schedule, chunks)
         #: Parts of stages for which a lane has fragments of weights.
         self._ahead = self._together * self._parts
@@ -106,17 +104,11 @@ class DenseMainloop(FloatMainloop):
         for at in range(stages):
             self._stage(held, first + at, 0)
 
-    def _multiply(
-        self, held: FloatRegisters, tile: int, piece: int, column: int, part: int
-    ) -> None:
-        at = tile * len(self._columns) + column
-        if at in self._stale:
-            assert isinstance(held, DenseRegisters)
-            self._stale.remove(at)
-            # Else sums of both chunks are in registers at once.
-            (held.whole[at],) = pinned([held.whole[at] + held.totals[at]])
-            held.totals[at] = zeros(held.totals[at].type)
-        super()._multiply(held, tile, piece, column, part)
+    def _take_sums(self, held: FloatRegisters, at: int) -> None:
+        """Add the sums of the chunk before."""
+        assert isinstance(held, DenseRegisters)
+        # Else sums of both chunks are in registers at once.
+        (held.whole[at],) = pinned([held.whole[at] + held.totals[at]])
 
     def _fill(self) -> None:
         """Issue the loads of the first stages, in the order of the loop: as if stages before the

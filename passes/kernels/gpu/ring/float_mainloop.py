@@ -78,6 +78,8 @@ class FloatMainloop:
         self._blocks = layout.blocks
         self._rows, self._columns = (range(tiles) for tiles in schedule.tiles)
         self._split = steps
+        #: Tiles of the result whose sums are taken before their next product.
+        self._stale: set[int] = set()
         keys = (self._rows, range(len(self._rows), len(self._rows) + len(self._columns)))
         self._packed = [
             (side, own) for side, own in zip(packed, keys, strict=True) if side is not None
@@ -235,9 +237,16 @@ class FloatMainloop:
         self, held: FloatRegisters, tile: int, piece: int, column: int, part: int
     ) -> None:
         at = tile * len(self._columns) + column
+        if at in self._stale:
+            self._stale.remove(at)
+            self._take_sums(held, at)
+            held.totals[at] = zeros(held.totals[at].type)
         left = self._fragments(held, tile, part)[piece]
         (right,) = self._fragments(held, len(self._rows) + column, part)
         held.totals[at] = self._product(right, left, held.totals[at])
+
+    def _take_sums(self, held: FloatRegisters, at: int) -> None:
+        """Take the sums of a tile of the result, which begin again from zero."""
 
     def _product(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
         """c and the product of two fragments."""

@@ -22,7 +22,7 @@ from functools import partial
 from iree.compiler import ir
 from iree.compiler.dialects import scf
 
-from mxc.dialects.amdgpu import scaled_mfma, zeros
+from mxc.dialects.amdgpu import scaled_mfma
 from mxc.dialects.generic import constant
 from mxc.passes.kernels.carried import values_of, with_values
 from mxc.passes.kernels.gpu.lanes import long
@@ -68,8 +68,7 @@ class SummedMainloop(FloatMainloop):
         self._all = [each for each in factors if each is not None]
         self._slot_bytes += sum(each.bytes for each in self._all)
         self._run = run
-        #: Tiles of the result whose sums are yet to be multiplied by their scales, and these.
-        self._stale: set[int] = set()
+        #: The scales that the sums of the run before are multiplied by.
         self._due: dict[int, ir.Value] = {}
         self._is_last = False
         rows, columns = factors
@@ -122,16 +121,10 @@ class SummedMainloop(FloatMainloop):
         for column in self._columns:
             yield from ((tile, column) for tile in tiles)
 
-    def _multiply(
-        self, held: FloatRegisters, tile: int, piece: int, column: int, part: int
-    ) -> None:
+    def _take_sums(self, held: FloatRegisters, at: int) -> None:
+        """Multiply the sums of the run before by their scales, and add them."""
         assert isinstance(held, SummedRegisters)
-        at = tile * len(self._columns) + column
-        if at in self._stale:
-            self._stale.remove(at)
-            held.scaled[at] = self._under_scales(held, at, self._due)
-            held.totals[at] = zeros(held.totals[at].type)
-        super()._multiply(held, tile, piece, column, part)
+        held.scaled[at] = self._under_scales(held, at, self._due)
 
     def _under_scales(
         self, held: SummedRegisters, at: int, factors: dict[int, ir.Value]
