@@ -40,7 +40,7 @@ RINGS = [
 DENSE = [
     dense.Case("bf16", "bf16", 3, 36, 544),
     dense.Case("f32", "bf16", 20, 84, 800, tiles=(2, 1)),
-    dense.Case("bf16", "bf16", 70, 164, 544, tiles=(2, 2), waves=dense.SQUARE, stages=3),
+    dense.Case("bf16", "bf16", 70, 164, 544, tiles=(2, 2), waves=dense.ACROSS, stages=3),
 ]
 
 

@@ -100,7 +100,7 @@ def schedules(target: str, cases: list[Case]) -> Iterator[dict[str, Any]]:
         if target == "gfx950" and case.lhs != "f32":
             found[-1]["below"] = 50
             size = 16 if dense else 32
-            waves = [2, 2, 1] if case.lhs in FLOATS else [4, 1, 1]
+            waves = [1, 4, 1] if dense else [2, 2, 1] if case.lhs in FLOATS else [4, 1, 1]
             steps = 2 if dense or case.lhs not in FLOATS else 1
             tiles = [1, least if dense else 2]
             found.append(
