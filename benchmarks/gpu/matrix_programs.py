@@ -119,17 +119,17 @@ class _Builder:
 
     def _activations(self, arguments: Sequence[ir.Value]) -> Side:
         case = self.case
-        if case.is_dense and case.source:
-            kind = _float(case.lhs)
-            return generic([(arguments[0], "m k")], "m k", kind, lambda x: _to(x, kind)), None
+        if case.is_dense:
+            kind, given = _float(case.lhs), arguments[0]
+            if case.source:
+                given = generic([(given, "m k")], "m k", kind, lambda x: _to(x, kind))
+            return given, None
         if case.source:
             wide = generic(
                 [(arguments[0], "m k")], "m k", ir.F32Type.get(),
                 lambda x: _to(x, ir.F32Type.get()),
             )  # fmt: skip
             return quantize_mx(wide, SHORT[case.lhs], "floor")
-        if case.is_dense:
-            return arguments[0], None
         if case.weight_only:
             format = format_of(case.rhs)
             block = case.block or format.block

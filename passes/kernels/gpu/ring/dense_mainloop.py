@@ -67,12 +67,14 @@ class DenseMainloop(FloatMainloop):
         self._rhs = rhs
         self._chunks = chunks
         self._together = together(schedule, chunks)
-        #: Parts of stages for which a lane has fragments of weights.
+        #: Parts of stages for which a lane has fragments of weights: those that were asked for
+        #: first, and those of the part that is multiplied.
         self._ahead = self._together * self._parts
+        self._filled: list[ir.Value] = []
+        self._own: list[ir.Value] = []
 
     def sums(self) -> list[ir.Value]:
         """Build all stages: the sums of the tiles, row after row."""
-        self._filled: list[ir.Value] = []
         begun = self._begin()
         # What is added to the negative zero stays what it is, whatever its sign.
         none = [splat(-0.0, f32(), self._instruction.totals)] * len(begun.totals)

@@ -215,7 +215,7 @@ class FloatMainloop:
         ]
 
     def _further(self, held: FloatRegisters, stage: ir.Value, soon: int) -> list[InterleavedWork]:
-        """What else is done before part `soon` of a stage; the first is that of the next stage."""
+        """What else is issued while the part before `soon` is multiplied, the last one before 0."""
         return []
 
     def _portion(self, loads: Sequence[Issue], part: int) -> Sequence[Issue]:
