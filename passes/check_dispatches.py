@@ -1,8 +1,8 @@
 """mxc-check-dispatches: refuse a kernel that takes more arguments than IREE's runtime passes.
 
 The runtime hands a kernel at most 64 constants (sizes and offsets of a call, in pieces of 32 bits),
-and 64 buffers on CPUs, 16 on AMD GPUs. The compiler does not know: such a program would be written,
-and nobody could load it.
+and 32 buffers, 16 on AMD GPUs. The compiler does not know: such a program would be written, and
+nobody could load it.
 
 Runs after IREE's phase executable-sources, when the arguments of a kernel are final.
 
@@ -13,8 +13,9 @@ after:
 
 Leaves alone: kernels within the limits.
 
-Source of the limits: IREE 3.13, IREE_HAL_EXECUTABLE_MAX_CONSTANT_COUNT and _BINDING_COUNT of
-hal/local, IREE_HAL_HIP_MAX_DISPATCH_CONSTANT_COUNT and _BINDING_COUNT of the HIP driver.
+Source of the limits: what IREE 3.13 loads on a CPU, and what its messages say (hal/local and the
+HAL module); for AMD GPUs IREE_HAL_HIP_MAX_DISPATCH_CONSTANT_COUNT and _BINDING_COUNT of its HIP
+driver.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from mxc.passes.base import Pass
 from mxc.passes.kernels.executables import EXPORT, inside
 
 _CONSTANTS = 64
-#: Buffers of a kernel, at most, by the name of IREE's driver in the target of an executable.
-_BUFFERS = {"llvm-cpu": 64, "rocm": 16}
+#: Buffers of a kernel, at most, and on GPUs that the HIP driver runs.
+_BUFFERS, _BUFFERS_OF_HIP = 32, 16
 _COUNTED = re.compile(r"constants = (\d+)")
 _BUFFER = "#hal.pipeline.binding<"
 
@@ -44,8 +45,7 @@ class CheckDispatches(Pass):
     def run(self, module: ir.Operation) -> None:
         """Raise PassError at the first kernel that takes too many."""
         for variant in inside([module], "hal.executable", "hal.executable.variant"):
-            target = str(variant.attributes["target"])
-            most = next((count for name, count in _BUFFERS.items() if f'"{name}"' in target), None)
+            most = _BUFFERS_OF_HIP if '"rocm"' in str(variant.attributes["target"]) else _BUFFERS
             for export in inside([variant], EXPORT):
                 layout = str(export.attributes["layout"])
                 found = _COUNTED.search(layout)
@@ -53,7 +53,7 @@ class CheckDispatches(Pass):
                 buffers = layout.count(_BUFFER)
                 if constants > _CONSTANTS:
                     _refuse(export, f"{constants} sizes and offsets", _CONSTANTS)
-                if most is not None and buffers > most:
+                if buffers > most:
                     _refuse(export, f"{buffers} buffers", most)
 
 

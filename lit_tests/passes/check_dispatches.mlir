@@ -7,7 +7,7 @@
 #b = #hal.pipeline.binding<storage_buffer>
 hal.executable private @on_cpu {
   hal.executable.variant public @cpu target(#cpu) {
-    hal.executable.export public @on_cpu ordinal(0) layout(#hal.pipeline.layout<constants = 64, bindings = [#b, #b, #b, #b, #b, #b, #b, #b, #b, #b, #b, #b, #b, #b, #b, #b, #b]>) count(%d: !hal.device) -> (index, index, index) {
+    hal.executable.export public @on_cpu ordinal(0) layout(#hal.pipeline.layout<constants = 64, bindings = [#b, #b, #b, #b, #b, #b, #b, #b, #b, #b, #b, #b, #b, #b, #b, #b, #b, #b, #b, #b, #b, #b, #b, #b, #b, #b, #b, #b, #b, #b, #b, #b]>) count(%d: !hal.device) -> (index, index, index) {
       %one = arith.constant 1 : index
       hal.return %one, %one, %one : index, index, index
     }

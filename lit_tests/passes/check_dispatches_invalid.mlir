@@ -15,6 +15,20 @@ hal.executable private @constants {
 
 // -----
 
+#cpu = #hal.executable.target<"llvm-cpu", "embedded-elf-x86_64">
+#b = #hal.pipeline.binding<storage_buffer>
+hal.executable private @buffers_on_cpu {
+  hal.executable.variant public @cpu target(#cpu) {
+    // expected-error @+1 {{kernel main_dispatch_2 takes 33 buffers of a call, and IREE's runtime passes 32}}
+    hal.executable.export public @main_dispatch_2 ordinal(0) layout(#hal.pipeline.layout<bindings = [#b, #b, #b, #b, #b, #b, #b, #b, #b, #b, #b, #b, #b, #b, #b, #b, #b, #b, #b, #b, #b, #b, #b, #b, #b, #b, #b, #b, #b, #b, #b, #b, #b]>) count(%d: !hal.device) -> (index, index, index) {
+      %one = arith.constant 1 : index
+      hal.return %one, %one, %one : index, index, index
+    }
+  }
+}
+
+// -----
+
 #gpu = #hal.executable.target<"rocm", "rocm-hsaco-fb">
 #b = #hal.pipeline.binding<storage_buffer>
 hal.executable private @buffers {
