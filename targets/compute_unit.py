@@ -18,7 +18,8 @@ class PipeRates:
     """Rates of the pipes of one compute unit.
 
     issue: clocks between two instructions of one wave, and of one kind on one SIMD; transcendental:
-    clocks that a SIMD needs for a wave of v_exp, v_rcp, ..; lds_bytes_per_clock,
+    clocks that a SIMD needs for a wave of v_exp, v_rcp, ..; matrix_start: clocks from a matrix
+    instruction on in which its SIMD issues no other vector instruction; lds_bytes_per_clock,
     memory_bytes_per_clock: bandwidth between LDS, or the L1 path, and the registers of all SIMDs;
     lds_latency, memory_latency: clocks from the end of a transfer until its data can be used;
     lds_queue, memory_queue: clocks by which a pipe may lag before an instruction for it stalls;
@@ -27,6 +28,7 @@ class PipeRates:
 
     issue: int = 4
     transcendental: int = 16
+    matrix_start: int = 8
     lds_bytes_per_clock: int = 128
     lds_latency: int = 64
     lds_queue: int = 64

@@ -6,8 +6,9 @@ chooses schedules reads them too.
 
 Modelled: the waves of all workgroups of a compute unit, spread over its SIMDs. Each wave issues in
 order, one instruction every 4 clocks. A SIMD issues one instruction of each kind (vector, scalar,
-LDS, memory) every 4 clocks, from the wave that has waited longest. Each SIMD has one matrix core;
-all share one LDS port and one path to memory. s_waitcnt waits for in-order counters, s_barrier for
+LDS, memory) every 4 clocks, from the wave that has waited longest. Each SIMD has one matrix core,
+beside which it issues no vector instruction in the first 8 clocks, and some not at all; all share
+one LDS port and one path to memory. s_waitcnt waits for in-order counters, s_barrier for
 the workgroup. Loads to LDS also take the LDS port. Not modelled: bank conflicts (the simulator
 counts them; `lds_factor` includes them), caches, registers that are not ready (the compiler has put
 waits and s_nop there), clocks that fall under load. All 64 lanes are taken as active with adjacent
@@ -122,6 +123,7 @@ def waits(
 _UNITS: dict[str, tuple[str, ...]] = {
     "matrix": ("matrix", "vector"),
     "vector": ("vector",),
+    "vector alone": ("vector", "matrix"),
     "scalar": ("scalar",),
     "lds": ("lds", "LDS queue"),
     "memory": ("memory", "memory queue"),
@@ -131,14 +133,14 @@ _UNITS: dict[str, tuple[str, ...]] = {
 @dataclass(frozen=True)
 class _Demand:
     """What a step takes, worked out before the run. `places`: for each SIMD, the units and queues
-    that must be free, by their numbers in `_Run.free`; `busy`: clocks of the first. `memory`,
+    that must be free, by their numbers in `_Run.free`; `busy`: clocks of each unit. `memory`,
     `lds`: clocks of the shared pipes; None where the step does not use them. `latency`: clocks from
     the end of the transfer by LDS, or from now for a scalar load, to the data that the counter lgkm
     waits for; None for other steps; `transfers`: whether one of these three is not None."""
 
     step: IssueStep
     places: tuple[tuple[int, ...], ...]
-    busy: float
+    busy: tuple[float, ...]
     memory: float | None
     lds: float | None
     latency: float | None
@@ -204,7 +206,11 @@ class _Run:
         self.demands = [self._demand(step, simds) for step in steps]
 
     def _demand(self, step: IssueStep, simds: int) -> _Demand:
-        needs, names = self.needs(step), _UNITS.get(step.pipe, ())
+        needs = self.needs(step)
+        names = _UNITS.get("vector alone" if step.alone else step.pipe, ())
+        busy = [max(self.rates.issue, step.clocks)] * 2
+        if step.pipe == "matrix":
+            busy[1] = self.rates.matrix_start
         latency: float | None = None
         if step.pipe == "lds":
             latency = self.rates.lds_latency
@@ -217,7 +223,7 @@ class _Run:
                 tuple(self.first[name] + (0 if "queue" in name else simd) for name in names)
                 for simd in range(simds)
             ),
-            busy=max(self.rates.issue, step.clocks),
+            busy=tuple(busy),
             memory=memory,
             lds=lds,
             latency=latency,
@@ -293,11 +299,11 @@ class _Run:
                 self.called[last] = True
                 return free[last], -1, last
             done = now + self.issue
-            free[first] = now + demand.busy
+            free[first] = now + demand.busy[0]
             if demand.transfers:
                 self._transfer(now, wave, demand)
-            elif len(places) > 1:  # a matrix instruction also takes an issue slot of vectors
-                free[places[1]] = done
+            elif len(places) > 1:
+                free[places[1]] = now + demand.busy[1]
         else:
             step = demand.step
             if step.pipe == "wait":

@@ -13,6 +13,13 @@ from mxc.targets.mfma_clocks import matrix_clocks
 
 Pipe = Literal["matrix", "vector", "scalar", "lds", "memory", "wait", "barrier", "nop"]
 _TRANSCENDENTAL = ("v_exp_", "v_log_", "v_rcp_", "v_rsq_", "v_sqrt_", "v_sin_", "v_cos_")
+#: Instructions that a SIMD does not run beside one of its matrix core. Source: LLVM,
+#: SIInstrInfo::isNeverCoissue (llvm-project pull request 157968): packed arithmetic, dot products,
+#: transcendental functions and these conversions.
+_ALONE = (
+    *("v_pk_", "v_dot", "v_cvt_pk_fp8_f32", "v_cvt_pk_bf8_f32", "v_mqsad_", "v_qsad_"),
+    *_TRANSCENDENTAL,
+)
 _DWORDS = re.compile(r"dwordx(\d)")
 _BITS = re.compile(r"_[bui](\d+)(?=_|$)")
 #: Suffixes of loads and stores of less than a dword in older LLVM, which did not write the bits.
@@ -27,13 +34,15 @@ _COUNTER = re.compile(r"(\w+cnt)\((\d+)\)")
 class IssueStep:
     """Demand of one instruction on the compute unit.
 
-    clocks: busy clocks of the matrix core or the vector unit, or idle ones of s_nop; lane_bytes:
-    bytes that a lane moves; to_lds: a load from memory to LDS; vm, lgkm: largest values of these
-    counters with which a wait ends.
+    clocks: busy clocks of the matrix core or the vector unit, or idle ones of s_nop; alone: whether
+    the matrix core of the SIMD computes nothing beside it; lane_bytes: bytes that a lane moves;
+    to_lds: a load from memory to LDS; vm, lgkm: largest values of these counters with which a wait
+    ends.
     """
 
     pipe: Pipe
     clocks: int = 0
+    alone: bool = False
     lane_bytes: int = 0
     to_lds: bool = False
     vm: int | None = None
@@ -67,7 +76,8 @@ def _step(line: LoopInstruction, rates: PipeRates) -> IssueStep:
     if kind in ("salu", "branch", "scalar_load"):
         return IssueStep(pipe="scalar", lane_bytes=4 if kind == "scalar_load" else 0)
     slow = mnemonic.startswith(_TRANSCENDENTAL)
-    return IssueStep(pipe="vector", clocks=rates.transcendental if slow else rates.issue)
+    clocks = rates.transcendental if slow else rates.issue
+    return IssueStep(pipe="vector", clocks=clocks, alone=mnemonic.startswith(_ALONE))
 
 
 def lane_bytes(mnemonic: str) -> int:

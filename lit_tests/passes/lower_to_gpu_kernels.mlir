@@ -214,13 +214,14 @@ func.func @dynamic_rows(%x: tensor<?x16x32xf4E2M1FN>, %xs: tensor<?x16xf8E8M0FNU
 
 // -----
 
-// Both sides in nvfp4: both become f16, which hold an element times its scale.
-// CHECK: stream.executable private @mxc_nvfp4_nvfp4_in_f16_1x4x32x512 {
-// CHECK-COUNT-2: rocdl.cvt.scalef32.pk.f16.fp8
-// CHECK: arith.mulf {{.*}} : vector<2xf16>
-// CHECK: amdgpu.mfma 16x16x32 {{.*}} : vector<8xf16>, vector<8xf16>, vector<4xf32>
+// Both sides in nvfp4: both become bf16, which hold an element times its scale. That is a product of
+// f32: no matrix core works beside an instruction for two f16.
+// CHECK: stream.executable private @mxc_nvfp4_nvfp4_1x4x32x512 {
+// CHECK-COUNT-2: rocdl.cvt.pk.f32.fp8
+// CHECK: arith.mulf {{.*}} : vector<2xf32>
+// CHECK: amdgpu.mfma 16x16x32 {{.*}} : vector<8xbf16>, vector<8xbf16>, vector<4xf32>
 // CHECK-LABEL: func.func @both_nvfp4(
-// CHECK: flow.dispatch @mxc_nvfp4_nvfp4_in_f16_1x4x32x512{{.*}} lhs = {block = 16 : i64, element = f4E2M1FN, scale = f8E4M3FN}
+// CHECK: flow.dispatch @mxc_nvfp4_nvfp4_1x4x32x512{{.*}} lhs = {block = 16 : i64, element = f4E2M1FN, scale = f8E4M3FN}
 func.func @both_nvfp4(%x: tensor<4x32x16xf4E2M1FN>, %xs: tensor<4x32xf8E4M3FN>, %w: tensor<32x32x16xf4E2M1FN>, %s: tensor<32x32xf8E4M3FN>) -> tensor<4x32xf32> {
   %zero = arith.constant 0.0 : f32
   %empty = tensor.empty() : tensor<4x32xf32>

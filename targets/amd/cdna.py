@@ -4,6 +4,8 @@
   lanes; each SIMD is selected every 4th clock and then issues one instruction per kind, from
   different waves: AMD's GCN white paper). Transcendental functions run at a quarter of that rate:
   LLVM SISchedule.td, WriteTrans32.
+- matrix_start: no vector instruction runs beside the first two passes of a matrix instruction
+  (llvm-project pull request 184084).
 - lds_bytes_per_clock: CDNA4 ISA guide, 11.1: 32 reads of 32 bits at once. The same chapter has 64
   banks, and microbenchmarks of gfx950 get 180 to 210 bytes, so this figure is a safe one.
 - lds_latency: LLVM SISchedule.td, WriteLDS ("can be between 2 and 64").
@@ -19,6 +21,7 @@ from mxc.targets.compute_unit import PipeRates
 CDNA = PipeRates(
     issue=4,
     transcendental=16,
+    matrix_start=8,
     lds_bytes_per_clock=128,
     lds_latency=64,
     lds_queue=64,

@@ -309,16 +309,12 @@ def _decoded(
     whole = whole and _parts(left, right, unit) == 1
     if whole and unit.takes(left.bits, right.bits) and not any(rounded):
         return None
-    f16 = "f16" in rounded or (unit.converts and not any(rounded) and _fits_f16(left, right))
+    f16 = isinstance(left, FloatBlocks) and left.memory == "f16" and _fits_f16(right)
+    f16 = "f16" in rounded or (unit.converts and not any(rounded) and f16)
     return "f16" if f16 else "bf16"
 
 
-def _fits_f16(left: ScaledBlocks | FloatBlocks, right: ScaledBlocks) -> bool:
-    """Whether f16 holds all values of both sides: E8M0 scales alone have a greater range."""
-    own = left.memory == "f16" if isinstance(left, FloatBlocks) else _has_few_bits(left)
-    return own and _has_few_bits(right)
-
-
-def _has_few_bits(side: ScaledBlocks) -> bool:
-    """Whether f16 holds its values, and conversions make f16 of them."""
+def _fits_f16(side: ScaledBlocks) -> bool:
+    """Whether f16 holds its values, and conversions make f16 of them: E8M0 scales have a greater
+    range."""
     return side.format.scale != E8M0 and not side.is_fnuz

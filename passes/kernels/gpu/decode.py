@@ -7,7 +7,8 @@ from the exact value:
     f16     holds those from 2^-24 to 65504: what was asked for where values are rounded to f16
 
 An E4M3 scale (nvfp4) has 4 bits of significand, an element of 4 bits 2: 6 in all, from 2^-10 to
-2688, which f16 holds too. There it is one product for two elements, in bf16 one of f32 for each.
+2688, which both hold. Elements are multiplied by such scales as f32, although f16 would be one
+product for two of them: no matrix core works beside an instruction for two f16 (issue_steps.py).
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def _by_floats(
     assert (format.element, format.scale) == (E2M1, E4M3)
     count = lanes_of(scales)
     twice = vector.shuffle(scales, scales, [at % count for at in range(4)])
-    factors = float_factors(vector.extract(bitcast(twice, i32(), 1), [], [0]), register)
+    factors = float_factors(vector.extract(bitcast(twice, i32(), 1), [], [0]))
     found = []
     # 8 elements are a word: four pairs.
     for number, word in enumerate(elements(bitcast(block, i32(), lanes_of(block) // 4))):
@@ -107,17 +108,14 @@ def _by_floats(
     return found
 
 
-def float_factors(pair: ir.Value, register: Register) -> ir.Value:
-    """The two E4M3 scales in the lower half of an i32, as what elements are multiplied by: f16 [2]
-    for f16, else f32 [2]."""
-    if register == "f16":
-        return extended_pair(pair, constant(1.0, f32()), E4M3, ir.F16Type.get(), 0)
+def float_factors(pair: ir.Value) -> ir.Value:
+    """The two E4M3 scales in the lower half of an i32, as f32 [2]."""
     return rocdl.cvt_pk_f32_fp8(of(f32(), 2), pair, False)
 
 
 def pair_by_float(word: ir.Value, factor: ir.Value, number: int, register: Register) -> ir.Value:
     """Pair `number` of the eight elements of 4 bits in an i32, times one of these factors."""
-    wide = extended_pair(word, constant(1.0, f32()), E2M1, factor.type, number)
+    wide = extended_pair(word, constant(1.0, f32()), E2M1, f32(), number)
     return _times(wide, factor, register)
 
 
@@ -150,11 +148,9 @@ def integers(block: ir.Value, bits: int) -> list[ir.Value]:
 
 
 def _times(values: ir.Value, factor: ir.Value, register: Register) -> ir.Value:
-    """f32 [n] times an f32, rounded to the type of the register; or f16 by f16, for f16."""
+    """f32 [n] times an f32, rounded to the type of the register."""
     count = lanes_of(values)
-    scaled = values * vector.broadcast(of(factor.type, count), factor)
-    if factor.type == ir.Type.parse(register):
-        return scaled
+    scaled = values * vector.broadcast(of(f32(), count), factor)
     return arith.truncf(of(ir.Type.parse(register), count), scaled)
 
 

@@ -20,7 +20,6 @@ import operator
 from collections.abc import Sequence
 from functools import reduce
 
-import numpy as np
 from iree.compiler import ir
 from iree.compiler.dialects import arith, rocdl, vector
 
@@ -36,12 +35,10 @@ from mxc.passes.kernels.vectors import (
     elements,
     equal,
     f32,
-    i16,
     i32,
     lanes_of,
     of,
     splat,
-    table,
     upper_halves,
 )
 
@@ -54,6 +51,8 @@ _NANS = -0x7F7F7F80
 #: Elements of 6 bits in bytes: their bits but the sign, and how far that is from the highest bit;
 #: the first elements of two halves.
 _SIX, _TO_SIGN, _FIRST = 0x1F1F1F1F, 2, 0x003F003F
+#: The lower half of an i32.
+_LOWER = 0xFFFF
 
 
 def decode_fnuz(block: ir.Value, scales: ir.Value, format: BlockFormat) -> list[ir.Value]:
@@ -113,14 +112,8 @@ def _sixes(words: Sequence[ir.Value], number_of: int) -> ir.Value:
     # Three bytes: the first two, and the last two, as halves of 12 bits.
     bytes_of = (byte, byte + 1, byte + 1, byte + 2)
     halves = permuted_bytes(later, words[first], sum(at << 8 * n for n, at in enumerate(bytes_of)))
-    shifts = table(np.array([0, 4], np.int16), i16())
-    word = vector.extract(
-        bitcast(
-            bitcast(vector.from_elements(of(i32(), 1), [halves]), i16(), 2) >> shifts, i32(), 1
-        ),
-        [],
-        [0],
-    )
+    # Not as two i16: no matrix core works beside a packed shift.
+    word = halves & _LOWER | halves >> 4 & ~_LOWER
     word = word & _FIRST | word << 2 & ~_FIRST
     return _signed(word & _SIX, word << _TO_SIGN)
 

@@ -74,12 +74,12 @@ class PairDecoder:
     def instructions(self) -> int:
         """For a pair, or for a whole block."""
         if self.format.scale == E4M3:
-            return 2 if self.register == "f16" else 3
+            return 3
         return 1 if self.element.exponent else 5
 
     def factor(self, scales: ir.Value) -> ir.Value:
         """That of a block, from what RowScales has of it."""
-        return float_factors(scales, self.register) if self.format.scale == E4M3 else scales
+        return float_factors(scales) if self.format.scale == E4M3 else scales
 
     def block(self, block: ir.Value, factor: ir.Value) -> list[ir.Value]:
         """The fragments of a whole block, i8."""

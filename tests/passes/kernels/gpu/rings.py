@@ -140,7 +140,7 @@ class Case:
             return None
         if {self.lhs, self.rhs} <= {E4M3_F32, E5M2_F32} and self.k_steps > 1:
             return None
-        return "f16" if {self.lhs, self.rhs} <= {"f16", NVFP4, *UNDER_F32} else "bf16"
+        return "f16" if self.lhs == "f16" and self.rhs in {NVFP4, *UNDER_F32} else "bf16"
 
 
 def format_of(name: str) -> BlockFormat:

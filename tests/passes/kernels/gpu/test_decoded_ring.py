@@ -128,7 +128,7 @@ def test_a_scale_that_is_nan_makes_its_row_nan(
     [
         (F4, F4, 0.98),
         (E4M3, E4M3, 0.95),
-        (E2M3, E3M2, 0.94),
+        (E2M3, E3M2, 0.86),
         (NVFP4, NVFP4, 0.95),
         ("bf16", F4, 0.92),
     ],
@@ -147,13 +147,13 @@ def test_matrix_cores_have_work(
 @pytest.mark.parametrize(
     ("lhs", "rhs", "share"),
     [
-        (NVFP4, NVFP4, 0.95),
-        (F4, NVFP4, 0.94),
-        (E4M3, NVFP4, 0.94),
+        (NVFP4, NVFP4, 0.94),
+        (F4, NVFP4, 0.93),
+        (E4M3, NVFP4, 0.92),
         (E2M3, NVFP4, 0.87),
-        ("mxint8", "mxint8", 0.87),
-        (F4, "mxint8", 0.86),
-        ("bf16", "mxint8", 0.80),
+        ("mxint8", "mxint8", 0.85),
+        (F4, "mxint8", 0.85),
+        ("bf16", "mxint8", 0.79),
     ],
 )
 def test_matrix_cores_of_gfx950_have_work(
@@ -178,8 +178,8 @@ def test_scales_of_rows_that_end_within_four_are_not_waited_for(
 @pytest.mark.parametrize(
     ("lhs", "rhs", "tiles", "share"),
     [
-        (F4, F4, (2, 2), 0.70),
-        (E4M3, E4M3, (2, 2), 0.62),
+        (F4, F4, (2, 2), 0.67),
+        (E4M3, E4M3, (2, 2), 0.61),
         ("bf16", F4, (2, 2), 0.69),
         ("f32", F4, (1, 4), 0.84),
     ],
@@ -195,11 +195,11 @@ def test_a_block_of_few_rows_is_decoded_by_several_lanes(
 @pytest.mark.parametrize(
     ("case", "share"),
     [
-        (case("bf16", E4M3_F32, 4096, 4096, 4096, (2, 2)), 0.87),
-        (case("bf16", INT4_F32, 4096, 4096, 4096, (2, 2)), 0.94),
-        (case(E4M3_F32, E4M3_F32, 4096, 4096, 4096, (2, 2)), 0.74),
-        (of_gfx950("bf16", INT4_F32, 4096, 4096, 4096, (2, 2)), 0.55),
-        (of_gfx950(INT8_F32, INT8_F32, 4096, 4096, 4096, (2, 2)), 0.53),
+        (case("bf16", E4M3_F32, 4096, 4096, 4096, (2, 2)), 0.79),
+        (case("bf16", INT4_F32, 4096, 4096, 4096, (2, 2)), 0.86),
+        (case(E4M3_F32, E4M3_F32, 4096, 4096, 4096, (2, 2)), 0.67),
+        (of_gfx950("bf16", INT4_F32, 4096, 4096, 4096, (2, 2)), 0.54),
+        (of_gfx950(INT8_F32, INT8_F32, 4096, 4096, 4096, (2, 2)), 0.52),
     ],
     ids=str,
 )

@@ -71,10 +71,10 @@ def test_no_load_outlives_its_wave(case: Case, compiled: Callable[[Case], Compil
 @pytest.mark.parametrize(
     ("case", "share"),
     [
-        (Case("bf16", E4M3_F32, 4096, 4096, 4096, (2, 2), stages=3, panels=True, **RING), 0.74),
-        (Case("bf16", INT8_F32, 4096, 4096, 4096, (2, 2), stages=3, panels=True, **RING), 0.6),
-        (Case("bf16", INT4_F32, 4096, 4096, 4096, (2, 2), stages=3, panels=True, **RING), 0.49),
-        (Case("f32", E4M3_F32, 4096, 4096, 4096, (1, 2), stages=3, panels=True, **RING), 0.5),
+        (Case("bf16", E4M3_F32, 4096, 4096, 4096, (2, 2), stages=3, panels=True, **RING), 0.71),
+        (Case("bf16", INT8_F32, 4096, 4096, 4096, (2, 2), stages=3, panels=True, **RING), 0.59),
+        (Case("bf16", INT4_F32, 4096, 4096, 4096, (2, 2), stages=3, panels=True, **RING), 0.47),
+        (Case("f32", E4M3_F32, 4096, 4096, 4096, (1, 2), stages=3, panels=True, **RING), 0.49),
         (Case(E4M3_F32, E4M3_F32, 4096, 4096, 4096, (2, 2), stages=2, **BYTES), 0.5),
     ],
 )
