@@ -95,7 +95,7 @@ def _chosen(call: GpuContractionCall, gpu: Gpu) -> Schedules:
         transports = ("stream",)
         if gpu.matrix.converts and SummedRing.takes(call.left, call.right):
             transports += ("ring",)
-        if call.decodes and DecodedRing.takes(call.left, call.right):
+        if call.decodes and DecodedRing.run_of(call.left, call.right) is not None:
             transports += ("decoded",)
     elif call.is_dense and results.blocks is not None:
         # A ring has tiles of half a block of the result, which cannot be quantized.

@@ -36,12 +36,12 @@ func.func @more_sums_than_registers(%x: tensor<4x4x128xf8E4M3FN>, %xs: tensor<4x
   %zero = arith.constant 0.0 : f32
   %empty = tensor.empty() : tensor<4x32xf32>
   %acc = linalg.fill ins(%zero : f32) outs(%empty : tensor<4x32xf32>) -> tensor<4x32xf32>
-  // expected-error @+1 {{a wave has registers for 4 tiles; leave the schedule to mxc-choose-gpu-schedule}}
+  // expected-error @+1 {{a wave has registers for 8 tiles; leave the schedule to mxc-choose-gpu-schedule}}
   %y = linalg.generic {
       indexing_maps = [affine_map<(m, n, k, b) -> (m, k, b)>, affine_map<(m, n, k, b) -> (n, k, b)>, affine_map<(m, n, k, b) -> (m, k)>, affine_map<(m, n, k, b) -> (n, k)>, affine_map<(m, n, k, b) -> (m, n)>],
       iterator_types = ["parallel", "parallel", "reduction", "reduction"]}
       ins(%x, %w, %xs, %s : tensor<4x4x128xf8E4M3FN>, tensor<32x4x128xf8E4M3FN>, tensor<4x4xf32>, tensor<32x4xf32>) outs(%acc : tensor<4x32xf32>)
-      attrs = {mxc.schedule = {instruction = 32 : i64, k_steps = 2 : i64, stages = 3 : i64, tiles = array<i64: 4, 2>, transport = "ring", waves = array<i64: 1, 1, 1>}} {
+      attrs = {mxc.schedule = {instruction = 32 : i64, k_steps = 2 : i64, stages = 3 : i64, tiles = array<i64: 3, 3>, transport = "ring", waves = array<i64: 1, 1, 1>}} {
   ^bb0(%a: f8E4M3FN, %b: f8E4M3FN, %as: f32, %c: f32, %o: f32):
     %l0 = arith.extf %a : f8E4M3FN to f32
     %l = arith.mulf %l0, %as : f32

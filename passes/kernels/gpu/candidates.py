@@ -18,6 +18,7 @@ from mxc.passes.kernels.gpu.ring.factors import factor_bytes
 from mxc.passes.kernels.gpu.ring.pipeline import ACCUMULATORS
 from mxc.passes.kernels.gpu.ring.scales import AT_ONCE, scale_bytes
 from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, PIECE, layout_bytes
+from mxc.passes.kernels.gpu.ring.summed_kernel import k_steps_under, most_summed
 from mxc.passes.kernels.gpu.schedule import GpuSchedule, Transport
 from mxc.targets.amd import GFX950
 from mxc.targets.gpu import Gpu
@@ -31,9 +32,11 @@ _DENSE_TILES = ((8, 4), (4, 4), (4, 2), (2, 4), (2, 2), (1, 2), (1, 4), (2, 1), 
 _TILE = 16
 #: Workgroups that share K, for each unit.
 _SHARED_UNITS = 2
-#: Tiles of a wave along rows and columns, where f32 scales multiply the sums of a ring, and stages
-#: of it, at most.
-_SUMMED, _SUMMED_STAGES = 2, 5
+#: Tiles of a wave along rows and columns at most, where f32 scales multiply the sums of a ring; of
+#: one that decodes; and parts of a stage after which its loads are asked for and waited for.
+_SUMMED, _SUMMED_DECODED, _LATE = (4, 2), 2, 1.25
+#: Bits of floats that a ring multiplies as they are.
+_NARROW = 16
 #: Tiles of a wave, at most.
 _TILES = 16
 #: Bits of an element of both sides, where both are decoded, of which 16 tiles have registers.
@@ -168,13 +171,13 @@ def _ring(
 
 
 def _slot_bytes(problem: Problem, schedule: GpuSchedule, blocks: int = STAGE) -> int:
-    """Bytes of LDS of a stage of so many blocks along K, of both sides but for plain weights."""
-    columns = 0 if problem.is_dense else schedule.columns
-    sides = zip((schedule.rows, columns), problem.bits, problem.shared, strict=True)
-    return sum(
-        layout_bytes(rows, bits, blocks, 4) + (factor_bytes(rows, 4) if shared else 0)
-        for rows, bits, shared in sides
-    )
+    """Bytes of LDS of a stage of so many blocks along K."""
+    sides = (schedule.rows, problem.bits[0]), (schedule.columns, problem.bits[1])
+    # What waves do not share goes straight to registers.
+    staged = sides[:1] if problem.is_dense or any(problem.shared) else sides
+    scaled = zip(sides, problem.shared, strict=True)
+    scales = sum(factor_bytes(rows, 4) for (rows, _), shared in scaled if shared)
+    return sum(layout_bytes(rows, bits, blocks, 4) for rows, bits in staged) + scales
 
 
 def _along(steps: int, most: int) -> int:
@@ -205,24 +208,31 @@ def _rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
 
 
 def _summed_rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
-    """Rings whose sums f32 scales multiply: those of which a unit has two workgroups, if it has
-    room for them. Tiles of 32 rows are too many for fewer than half of them."""
+    """Rings whose sums f32 scales multiply. Tiles of 32 rows are too many for fewer than half of
+    them."""
     if 2 * problem.rows < INSTRUCTION.rows:
         return
     if problem.parts:
         # Three or four tiles of columns and one of rows spill.
-        yield from (ring for ring in _decoded_rings(problem, device) if max(ring.tiles) <= _SUMMED)
-    if device.matrix.dma != PIECE:
+        for ring in _decoded_rings(problem, device):
+            if max(ring.tiles) <= _SUMMED_DECODED:
+                yield ring
+    # Rows that are decoded, split or rounded are so once for all waves.
+    floats = problem.is_float and problem.parts == 1 and problem.bits[0] <= _NARROW
+    if device.matrix.dma != PIECE or (problem.parts and not floats):
         return
-    k_steps = 1 if problem.parts else _K_STEPS
-    for m, n in product(range(_SUMMED, 0, -1), repeat=2):
-        found = _ring(INSTRUCTION, (m, n), (2, 2, 1), _SUMMED_STAGES, k_steps)
-        if n % problem.halves == 0:
-            slot = _slot_bytes(problem, found, k_steps * INSTRUCTION.groups)
-            lds = device.unit.lds_bytes
-            stages = lds // 2 // slot
-            stages = lds // slot if stages < min(_STAGES) else stages
-            yield replace(found, stages=min(_SUMMED_STAGES, stages))
+    k_steps = k_steps_under(*(shared for shared in problem.shared if shared))
+    clocks = INSTRUCTION.decoded_clocks if problem.parts else 2 * INSTRUCTION.clocks
+    for m, n in product(*(range(most, 0, -1) for most in _SUMMED)):
+        if n % problem.halves or m * n > most_summed(integers=problem.integers[1]):
+            continue
+        latencies = _LATENCIES * device.rates.memory_latency / (m * n * k_steps * clocks)
+        wanted = min(_MOST_STAGES, math.ceil(latencies + _LATE))
+        found = _ring(INSTRUCTION, (m, n), (1, device.unit.simds, 1), wanted, k_steps)
+        slot = _slot_bytes(problem, found, k_steps * INSTRUCTION.groups)
+        stages = min(wanted, device.unit.lds_bytes // slot)
+        if stages >= min(_STAGES):
+            yield replace(found, stages=stages)
 
 
 def _decoded_rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:

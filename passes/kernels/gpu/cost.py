@@ -17,7 +17,6 @@ from dataclasses import dataclass
 
 from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT, K_STEPS
 from mxc.passes.kernels.gpu.ring.decoded_side import BLOCK_BYTES, PIECES
-from mxc.passes.kernels.gpu.ring.factors import factor_bytes
 from mxc.passes.kernels.gpu.schedule import GpuSchedule
 from mxc.targets.gpu import Gpu
 
@@ -52,11 +51,12 @@ _ALONE, _FULL = 1.4, 8
 #: products that comes on top. By the issue model, of bf16 by f4, 466 clocks with one tile a wave,
 #: 720 with four, 1100 with eight.
 _ALONE_K_STEP, _ALONE_PRODUCTS = 375, 0.7
-#: Part of the time for which the busiest pipe is busy, where f32 scales multiply the sums of a ring
-#: and a unit has two workgroups: by the issue model 0.67 to 0.9.
-_SUMMED = 0.8
-#: Instructions of these for a tile: products, a scale for each column, a scale for each row.
-_SCALED, _COLUMNS, _ROWS = 8, 16, 8
+#: Part of the time for which the busiest pipe is busy, where f32 scales multiply the sums of a
+#: ring of two tiles of columns a wave, and of one tile or where integers are decoded for it: by
+#: the issue model 0.67 to 0.87, and 0.5 to 0.75.
+_SUMMED, _SUMMED_WAITS = 0.8, 0.65
+#: Instructions of these for the sums of a tile, and for the scales of its columns.
+_SCALED = 16
 #: Latencies of memory between the last product of a split and the sum of all.
 _MERGED = 3
 #: Tiles of a wave of a ring at most, if its SIMD is to have registers for another one.
@@ -160,7 +160,7 @@ def cost(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float:
     tiles = schedule.tiles[0] * schedule.tiles[1]
     fits = _fits_twice(problem, schedule, device)
     alone = rounds == 1 or (schedule.splits > 1 and not fits)
-    if any(problem.shared) and schedule.transport != "stream":
+    if any(problem.shared) and schedule.transport == "decoded":
         k_step *= _ALONE if rounds == 1 or not fits else 1
     elif alone and problem.is_float and problem.parts > 1 and schedule.transport != "stream":
         k_step *= _ALONE if tiles < _FULL else 1
@@ -222,9 +222,6 @@ def _fits_twice(problem: Problem, schedule: GpuSchedule, device: Gpu) -> bool:
     stage = side * BLOCK * schedule.instruction.groups // 8 * schedule.k_steps
     if schedule.transport == "decoded":
         stage = (schedule.rows * problem.parts + schedule.columns) * BLOCK_BYTES
-    sides = zip((schedule.rows, schedule.columns), problem.shared, strict=True)
-    for rows, shared in sides if schedule.transport == "ring" else ():
-        stage += factor_bytes(rows, schedule.threads // device.unit.wave) if shared else 0
     # Floats that are split wait in registers, beside both sums.
     held = m * n * (2 if any(problem.shared) and problem.parts > 1 else 1)
     return 2 * stage * schedule.stages <= device.unit.lds_bytes and held <= _TWICE
@@ -316,17 +313,16 @@ def _decoding(problem: Problem, device: Gpu) -> tuple[int, int]:
 
 
 def _summed_k_step(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float:
-    """The same where f32 scales multiply the sums of a ring."""
+    """The same where f32 scales multiply the sums of a ring. LDS has the rows alone."""
     rates, instruction = device.rates, schedule.instruction
-    (m, n), (down, right, _) = schedule.tiles, schedule.waves
-    first, second = _decoding(problem, device) if problem.parts else (0, 0)
-    k_steps = min(shared for shared in problem.shared if shared) / instruction.groups
-    scaled = m * n * _SCALED + n * _COLUMNS + (0 if problem.is_float else m * n * _ROWS)
+    (m, n), waves = schedule.tiles, schedule.waves[1]
+    second = _decoding(problem, device)[1] if problem.parts else 0
+    scaled = (m * n * (1 if problem.is_float else 2) + n) * _SCALED / schedule.k_steps
     products = m * n * max(1, problem.parts * BLOCK // instruction.fragment)
-    issued = products + m * first + n * second + scaled / k_steps + _BESIDE
+    issued = products + n * second + scaled + _BESIDE
     decoded = instruction.decoded_clocks * problem.parts
-    loaded = _side_bytes(problem, schedule, m * down, n * right)
-    lds = loaded + down * right * _side_bytes(problem, schedule, m, n)
+    loaded = _side_bytes(problem, schedule, m, n * waves)
+    lds = (1 + waves) * _side_bytes(problem, schedule, m, 0)
     busiest = max(
         m * n * (decoded or 2 * instruction.clocks),
         issued * rates.issue,
@@ -335,7 +331,8 @@ def _summed_k_step(problem: Problem, schedule: GpuSchedule, device: Gpu) -> floa
     )
     # What is asked for comes some stages later.
     late = rates.memory_latency / (schedule.k_steps * max(1, schedule.stages - 1))
-    return max(busiest / _SUMMED, late)
+    waits = n == 1 or any(problem.integers)
+    return max(busiest / (_SUMMED_WAITS if waits else _SUMMED), late)
 
 
 def _decoded_k_step(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float:

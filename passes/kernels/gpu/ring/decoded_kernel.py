@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import gcd
 
 from iree.compiler import ir
 
@@ -49,16 +50,17 @@ class DecodedRing(StagedProduct):
             raise ValueError(f"{schedule}: a ring has {lanes} lanes and {SLOTS} stages here")
         if max(schedule.rows, schedule.columns) > lanes:
             raise ValueError(f"{schedule}: there is a lane for {lanes} rows")
-        if self.sums and not self.takes(self.lhs, self.rhs):
-            raise ValueError("a ring that decodes takes f32 scales of 128 elements or a multiple")
+        if self.sums and self.run_of(self.lhs, self.rhs) is None:
+            raise ValueError("a ring that decodes takes f32 scales of 64 elements or a multiple")
         if self.sums and schedule.tiles[0] * schedule.tiles[1] > SUMMED_TILES:
             raise ValueError(f"{schedule}: a wave has registers for {SUMMED_TILES} tiles")
 
     @staticmethod
-    def takes(lhs: FloatBlocks | ScaledBlocks, rhs: FloatBlocks | ScaledBlocks) -> bool:
-        """Whether it multiplies sums by the f32 scales of such operands."""
+    def run_of(lhs: FloatBlocks | ScaledBlocks, rhs: FloatBlocks | ScaledBlocks) -> int | None:
+        """Stages under one f32 scale of such operands, four or two; None where it is for fewer."""
         sides = [side for side in (lhs, rhs) if isinstance(side, ScaledBlocks)]
-        return all(side.shared % K_STEPS == 0 for side in sides if side.multiplies_sums)
+        run = gcd(K_STEPS, *(side.shared for side in sides if side.multiplies_sums))
+        return run if run > 1 else None
 
     @property
     def slot_bytes(self) -> int:
@@ -114,7 +116,10 @@ class DecodedRing(StagedProduct):
             factors.append(own)
         both, blocks = (sides[0], sides[1]), self.lhs.blocks
         if self.sums:
-            loop = SummedDecodedMainloop(schedule, both, blocks, kept, (factors[0], factors[1]))
+            run = self.run_of(self.lhs, self.rhs)
+            assert run is not None
+            scales = factors[0], factors[1]
+            loop = SummedDecodedMainloop(schedule, both, blocks, kept, scales, run)
             tile.store(loop.sums())
         else:
             tile.store(DecodedMainloop(schedule, both, blocks, kept).sums())
@@ -125,10 +130,9 @@ class DecodedRing(StagedProduct):
         lanes hold of lhs allow, one or two."""
         if not self.sums:
             return super().attributes
-        assert self.decoded is not None
         most = gpu_of(self.schedule.instruction.unit).unit.lds_bytes
-        parts = parts_of_side(self.lhs, self.decoded)
-        waves = 2 if parts == 1 and 2 * self.lds_bytes <= most else 1
+        # Of f32 too much is held, whether it is split or rounded.
+        waves = 2 if self.lhs.bits < 32 and 2 * self.lds_bytes <= most else 1
         return {"amdgpu-waves-per-eu": f"{waves}, {waves}"}
 
 

@@ -11,14 +11,13 @@ four times, the same as half of the wave.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, math, vector
 
 from mxc.dialects.amdgpu import BEYOND, load_to_shared
 from mxc.dialects.amdgpu_narrow import of_sixteen
-from mxc.dialects.generic import constant
 from mxc.passes.kernels.gpu.fragments import QUAD
 from mxc.passes.kernels.gpu.lanes import LANES, Lane
 from mxc.passes.kernels.gpu.parts import load_bytes
@@ -136,17 +135,22 @@ class LoadedFactors:
         return vector.extract(bitcast(load_bytes(self._buffer, at, _SIZE), f32(), 1), [], [0])
 
 
+def columns_of(scale: ir.Value, first: int, count: int) -> list[ir.Value]:
+    """The scales of the columns of a lane's sums `first` and so many: `scale` is what `of_columns`
+    gives to this lane and to the 15 beside it."""
+    return [of_sixteen(scale, first + at) for at in range(count)]
+
+
 def under_scales(
-    sums: ir.Value, before: ir.Value, row: ir.Value | None, columns: ir.Value | None
+    sums: ir.Value, before: ir.Value, row: ir.Value | None, columns: Sequence[ir.Value] | None
 ) -> ir.Value:
-    """The sums of a tile of the result, times its scales, and what came before: f32 [totals].
-    `row`, `columns`: the scales, of the sides that have some."""
+    """Sums of a tile of the result, f32 [n], times their scales, and what came before. `row`,
+    `columns`: the scales, of the sides that have some."""
     found = []
-    for place, (one, other) in enumerate(zip(elements(sums), elements(before), strict=True)):
+    for at, (one, other) in enumerate(zip(elements(sums), elements(before), strict=True)):
         factor = row
         if columns is not None:
-            own = of_sixteen(columns, place)
-            factor = own if row is None else own * row
+            factor = columns[at] if row is None else columns[at] * row
         found.append(math.fma(one, factor, other))
     return vector.from_elements(sums.type, found)
 
@@ -156,22 +160,3 @@ def _column_of(lane: Lane) -> ir.Value:
     lanes beside it have, lane n of these that of sum n."""
     number = lane.row % INSTRUCTION.totals
     return number // QUAD * INSTRUCTION.row(1) + lane.group * QUAD + number % QUAD
-
-
-class NoScales:
-    """Instead of RowScales, where elements are decoded without scales."""
-
-    #: Loads for a tile.
-    loads = 0
-
-    def load(self, tile: int, four: ir.Value) -> list[ir.Value]:
-        """Nothing."""
-        return []
-
-    def words(self, loaded: list[ir.Value], four: ir.Value) -> list[ir.Value]:
-        """Nothing."""
-        return []
-
-    def factor(self, words: list[ir.Value], k_step: int) -> ir.Value:
-        """One."""
-        return constant(1.0, f32())

@@ -25,7 +25,6 @@ Plain weights: see dense_kernel.py. Where f32 scales multiply sums: see summed_k
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from dataclasses import dataclass
 from functools import partial
 
@@ -37,7 +36,6 @@ from mxc.passes.kernels.gpu.contraction_buffers import ContractionBuffers
 from mxc.passes.kernels.gpu.floats import FloatBlocks
 from mxc.passes.kernels.gpu.fragments import BLOCK
 from mxc.passes.kernels.gpu.lanes import lane_of
-from mxc.passes.kernels.gpu.ring.factors import StagedFactors, factor_bytes
 from mxc.passes.kernels.gpu.ring.float_mainloop import FloatMainloop
 from mxc.passes.kernels.gpu.ring.float_registers import Rates
 from mxc.passes.kernels.gpu.ring.kernel import StagedProduct
@@ -48,8 +46,6 @@ from mxc.passes.kernels.gpu.ring.tile import WorkgroupTile
 from mxc.passes.kernels.gpu.sides import ScaledBlocks
 from mxc.passes.kernels.vectors import i8
 
-#: Scales of a side, if it has some.
-SideScales = RowScales | StagedFactors | None
 #: What a wave issues beside products. Where there are two stages of a FloatRing memory has the rest
 #: of one to answer, else another one too.
 FLOAT_RATES = Rates(budget=7, load=7, pace=1.0, read=0.5)
@@ -57,55 +53,7 @@ TWO_STAGES = Rates(budget=7, load=6, pace=0.5, read=0.5)
 
 
 @dataclass(frozen=True)
-class RingOfFloats(StagedProduct):
-    """A product whose sides are both multiplied as floats."""
-
-    def __post_init__(self) -> None:
-        """Raise ValueError where the schedule cannot compute this product."""
-        super().__post_init__()
-        self.require_waves(INSTRUCTION)
-
-    def compute(self, *given: ir.Value) -> None:
-        """Build what a workgroup does for a group."""
-        lane = lane_of(INSTRUCTION)
-        buffers = ContractionBuffers(self, given)
-        tile = WorkgroupTile(self, lane, buffers)
-        memory = shared([self.lds_bytes], i8())
-        places = (
-            (buffers.lhs(tile.start), 0, tile.first_row, tile.lhs_row),
-            (buffers.rhs(tile.first), self.layouts[0].bytes, tile.first_column, tile.rhs_row),
-        )
-        sides, factors = [], []
-        behind = sum(layout.bytes for layout in self.layouts)
-        for layout, tiles, place in zip(self.layouts, self.schedule.tiles, places, strict=True):
-            (elements, *scales), start, *rows = place
-            sides.append(StagedSide(layout, lane, elements, memory, start, *rows))
-            own: SideScales = None
-            if _multiplies_sums(layout.kind):
-                own = StagedFactors(layout, lane, scales[0], memory, behind, *rows)
-                behind += own.bytes
-            elif scales:
-                own = RowScales(layout.scaled, lane, scales[0], tiles, *rows)
-            factors.append(own)
-        tile.store(self._sums((sides[0], sides[1]), (factors[0], factors[1])))
-
-    @property
-    def slot_bytes(self) -> int:
-        """Bytes of LDS that a stage takes."""
-        summed = [layout for layout in self.layouts if _multiplies_sums(layout.kind)]
-        return super().slot_bytes + sum(factor_bytes(each.rows, each.waves) for each in summed)
-
-    @abstractmethod
-    def _sums(
-        self,
-        sides: tuple[StagedSide, StagedSide],
-        scales: tuple[SideScales, SideScales],
-    ) -> list[ir.Value]:
-        """The sums of the tiles. `scales`: those of each side, if it has some."""
-
-
-@dataclass(frozen=True)
-class FloatRing(RingOfFloats):
+class FloatRing(StagedProduct):
     """Floats or a packed side, by packed weights, by a schedule of the transport "ring"."""
 
     rhs: ScaledBlocks
@@ -115,6 +63,7 @@ class FloatRing(RingOfFloats):
     def __post_init__(self) -> None:
         """Raise ValueError where the schedule cannot compute this product."""
         super().__post_init__()
+        self.require_waves(INSTRUCTION)
         self.require_accumulators()
         if self.decoded is None or not self.takes(self.lhs, self.rhs):
             raise ValueError("a ring of floats takes sides in blocks of 32 or in nvfp4")
@@ -129,27 +78,33 @@ class FloatRing(RingOfFloats):
             return False
         return all(_is_taken(side) for side in (lhs, rhs) if isinstance(side, ScaledBlocks))
 
-    def _sums(
-        self,
-        sides: tuple[StagedSide, StagedSide],
-        scales: tuple[SideScales, SideScales],
-    ) -> list[ir.Value]:
-        """The sums of the tiles."""
+    def compute(self, *given: ir.Value) -> None:
+        """Build what a workgroup does for a group."""
         assert self.decoded is not None
-        rates = TWO_STAGES if self.schedule.stages == 2 else FLOAT_RATES
-        left, right = (
-            PackedSide(side, own, PairDecoder(side.layout.scaled.format, self.decoded))
-            if isinstance(own, RowScales)
-            else None
-            for side, own in zip(sides, scales, strict=True)
+        lane = lane_of(INSTRUCTION)
+        buffers = ContractionBuffers(self, given)
+        tile = WorkgroupTile(self, lane, buffers)
+        memory = shared([self.lds_bytes], i8())
+        places = (
+            (buffers.lhs(tile.start), 0, tile.first_row, tile.lhs_row),
+            (buffers.rhs(tile.first), self.layouts[0].bytes, tile.first_column, tile.rhs_row),
         )
+        sides: list[StagedSide] = []
+        packed: list[PackedSide | None] = []
+        for layout, tiles, place in zip(self.layouts, self.schedule.tiles, places, strict=True):
+            (elements, *scales), start, *rows = place
+            side = StagedSide(layout, lane, elements, memory, start, *rows)
+            sides.append(side)
+            decoded: PackedSide | None = None
+            if scales:
+                own = RowScales(layout.scaled, lane, scales[0], tiles, *rows)
+                decoder = PairDecoder(layout.scaled.format, self.decoded)
+                decoded = PackedSide(side, own, decoder)
+            packed.append(decoded)
+        rates = TWO_STAGES if self.schedule.stages == 2 else FLOAT_RATES
         steps = steps_of(self.lhs, self.decoded)
-        return FloatMainloop(self.schedule, sides, rates, (left, right), steps).sums()
-
-
-def _multiplies_sums(side: FloatBlocks | ScaledBlocks) -> bool:
-    """Whether a side has f32 scales."""
-    return isinstance(side, ScaledBlocks) and side.multiplies_sums
+        both = (sides[0], sides[1]), rates, (packed[0], packed[1]), steps
+        tile.store(FloatMainloop(self.schedule, *both).sums())
 
 
 def _is_taken(side: ScaledBlocks) -> bool:

@@ -192,7 +192,7 @@ class FloatMainloop:
                     works += self._splits(held, following, ready)
                 products = [
                     partial(self._multiply, held, tile, piece, column, part)
-                    for tile, column in self._order(tiles)
+                    for tile, column in product(tiles, self._columns)
                     # The least first.
                     for piece in reversed(range(len(self._fragments(held, tile, part))))
                 ]
@@ -229,10 +229,6 @@ class FloatMainloop:
         size, steps = len(issues), len(self._steps)
         return issues[size * step // steps : size * (step + 1) // steps]
 
-    def _order(self, tiles: Sequence[int]) -> Iterator[tuple[int, int]]:
-        """The products of a step: tiles of lhs, and columns."""
-        return product(tiles, self._columns)
-
     def _multiply(
         self, held: FloatRegisters, tile: int, piece: int, column: int, part: int
     ) -> None:
@@ -243,14 +239,10 @@ class FloatMainloop:
             held.totals[at] = zeros(held.totals[at].type)
         left = self._fragments(held, tile, part)[piece]
         (right,) = self._fragments(held, len(self._rows) + column, part)
-        held.totals[at] = self._product(right, left, held.totals[at])
+        held.totals[at] = mfma(self._instruction.form.shape, right, left, held.totals[at])
 
     def _take_sums(self, held: FloatRegisters, at: int) -> None:
         """Take the sums of a tile of the result, which begin again from zero."""
-
-    def _product(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
-        """c and the product of two fragments."""
-        return mfma(self._instruction.form.shape, a, b, c)
 
     def _fragments(self, held: FloatRegisters, key: int, part: int) -> list[ir.Value]:
         """The fragments of a tile that add up to what is multiplied."""

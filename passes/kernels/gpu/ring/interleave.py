@@ -23,7 +23,7 @@ class InterleavedWork:
 
     at: float
     kind: Kind
-    issue: Callable[[], None]
+    issue: Callable[[], object]
     count: int = 1
 
 

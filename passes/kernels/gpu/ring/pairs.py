@@ -25,7 +25,6 @@ from mxc.passes.kernels.gpu.decode import Register, float_factors, pair_by_float
 from mxc.passes.kernels.gpu.floats import FloatBlocks
 from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT
 from mxc.passes.kernels.gpu.lanes import long
-from mxc.passes.kernels.gpu.ring.factors import NoScales
 from mxc.passes.kernels.gpu.ring.scales import RowScales
 from mxc.passes.kernels.gpu.ring.staging import StagedSide, packed
 from mxc.passes.kernels.gpu.sides import ScaledBlocks
@@ -125,7 +124,7 @@ class PackedSide:
     """A side that is decoded: elements in LDS, scales, and what decodes them."""
 
     side: StagedSide
-    scales: RowScales | NoScales
+    scales: RowScales
     decoder: PairDecoder
 
     @property

@@ -1,8 +1,8 @@
 """The stages of a ring whose sides a workgroup decodes once, where f32 scales multiply sums.
 
-Four stages are 128 elements along K, under one scale of each side. As in summed_mainloop.py their
-sums are multiplied by it while the first products of the next four are computed. Each lane loads
-the scales that it needs to registers, in the third stage of four.
+Four stages, or two, are under one scale of each side: 128 elements along K, or 64. The sums of such
+a run are multiplied by it tile by tile while the first products of the next run are computed, each
+before the first product of its tile. Each lane loads the scales of a run to registers meanwhile.
 """
 
 from __future__ import annotations
@@ -14,34 +14,33 @@ from itertools import product
 
 from iree.compiler import ir
 
-from mxc.dialects.amdgpu import zeros
+from mxc.dialects.amdgpu import pinned, zeros
 from mxc.dialects.generic import constant
 from mxc.passes.kernels.carried import in_groups
 from mxc.passes.kernels.gpu.fragments import K_STEPS
 from mxc.passes.kernels.gpu.ring.decoded_mainloop import DecodedMainloop, DecodedRegisters
 from mxc.passes.kernels.gpu.ring.decoded_side import DecodedSide
-from mxc.passes.kernels.gpu.ring.factors import LoadedFactors, under_scales
+from mxc.passes.kernels.gpu.ring.factors import LoadedFactors, columns_of, under_scales
 from mxc.passes.kernels.gpu.ring.interleave import InterleavedWork, evenly
 from mxc.passes.kernels.gpu.schedule import GpuSchedule
-from mxc.passes.kernels.vectors import f32
+from mxc.passes.kernels.vectors import f32, lanes_of
 
-#: Stage of four in which the scales are loaded, half of it.
-_ASKED = (2, 0)
 #: A side, a tile of it.
 Key = tuple[int, int]
 
 
 @dataclass
 class SummedDecodedRegisters(DecodedRegisters):
-    """`totals` are the sums of four stages. `scaled`: what all of them add up to; `factors`: by
-    side and tile, the scales that `totals` are yet to be multiplied by."""
+    """`totals` are the sums of a run. `scaled`: what all of them add up to; `factors`: by side and
+    tile, the scales that `totals` are yet to be multiplied by."""
 
     scaled: list[ir.Value] = field(default_factory=list)
     factors: dict[Key, ir.Value] = field(default_factory=dict)
 
 
 class SummedDecodedMainloop(DecodedMainloop):
-    """What a wave does along K. `factors`: of lhs and of rhs, None where a side has no scales."""
+    """What a wave does along K. `factors`: of lhs and of rhs, None where a side has no scales;
+    `run`: stages under one scale."""
 
     def __init__(
         self,
@@ -50,6 +49,7 @@ class SummedDecodedMainloop(DecodedMainloop):
         blocks: int,
         kept: Sequence[ir.Value],
         factors: tuple[LoadedFactors | None, LoadedFactors | None],
+        run: int,
     ) -> None:
         """What does not depend on the insertion point."""
         super().__init__(schedule, sides, blocks, kept)
@@ -59,8 +59,10 @@ class SummedDecodedMainloop(DecodedMainloop):
             if each is not None
             for tile in range(schedule.tiles[number])
         }
-        #: Tiles of the result whose sums are yet to be multiplied by their scales.
+        self._run = run
+        #: Tiles of the result whose sums are yet to be multiplied by their scales, and these.
         self._stale: set[int] = set()
+        self._due: dict[Key, ir.Value] = {}
 
     def sums(self) -> list[ir.Value]:
         """Build all stages: the sums of the tiles, row after row."""
@@ -68,14 +70,14 @@ class SummedDecodedMainloop(DecodedMainloop):
         held = SummedDecodedRegisters(
             **vars(begun), scaled=list(begun.totals), factors=dict.fromkeys(self._factors, none)
         )
-        held = in_groups(held, self._blocks, K_STEPS, self._run)
+        held = in_groups(held, self._blocks, K_STEPS, self._stages_of)
+        self._due = held.factors
         return [self._under_scales(held, at) for at in range(len(held.totals))]
 
-    def _run(
+    def _stages_of(
         self, held: SummedDecodedRegisters, four: ir.Value, count: int
     ) -> SummedDecodedRegisters:
-        """Four stages."""
-        self._stale = set(range(len(held.totals)))
+        """So many of four stages."""
         self._four(held, four, count)
         return held
 
@@ -85,29 +87,36 @@ class SummedDecodedMainloop(DecodedMainloop):
         return ((tile, column) for column, tile in product(columns, rows))
 
     def _before_product(self, held: DecodedRegisters, at: int) -> None:
-        """Multiply the sums of the four stages before by their scales."""
+        """Multiply the sums of the run before by their scales."""
         if at in self._stale:
             assert isinstance(held, SummedDecodedRegisters)
             self._stale.remove(at)
             held.scaled[at] = self._under_scales(held, at)
+            if self._run < K_STEPS:
+                # Else LLVM would do so at the end of four stages, and keep all sums until then.
+                (held.scaled[at],) = pinned([held.scaled[at]])
             held.totals[at] = zeros(held.totals[at].type)
 
     def _under_scales(self, held: SummedDecodedRegisters, at: int) -> ir.Value:
         """The sums of a tile of the result times their scales, and what came before."""
         row, column = divmod(at, self._tiles[1])
-        own = (held.factors.get(key) for key in ((0, row), (1, column)))
-        return under_scales(held.totals[at], held.scaled[at], *own)
+        scale, columns = (self._due.get(key) for key in ((0, row), (1, column)))
+        sums = held.totals[at]
+        own = None if columns is None else columns_of(columns, 0, lanes_of(sums))
+        return under_scales(sums, held.scaled[at], scale, own)
 
     def _more(
         self, held: DecodedRegisters, four: ir.Value, stage: int, half: int
     ) -> list[InterleavedWork]:
-        """Loads of the scales of these four stages."""
-        if (stage, half) != _ASKED:
+        """Begin a run: loads of its scales."""
+        if stage % self._run or half:
             return []
         assert isinstance(held, SummedDecodedRegisters)
-        factors = held.factors
+        self._stale, self._due = set(range(len(held.totals))), held.factors
+        factors: dict[Key, ir.Value] = {}
+        held.factors = factors
 
         def load(key: Key) -> None:
-            factors[key] = self._factors[key].load(key[1], four * K_STEPS)
+            factors[key] = self._factors[key].load(key[1], four * K_STEPS + stage)
 
         return evenly("vmem_read", [partial(load, key) for key in self._factors], 0.0, 0.5, 2)

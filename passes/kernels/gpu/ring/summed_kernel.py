@@ -1,52 +1,66 @@
-"""A ring of floats of which one side or both are packed, under f32 scales that multiply sums.
+"""A ring of products under f32 scales, which multiply sums: of floats, or of 8-bit floats as they
+are, by packed weights.
 
-Elements become floats without their scales (float_kernel.py), or 8-bit floats of both sides stay
-what they are; and the sums of the elements that share a scale are multiplied by it
-(summed_mainloop.py). So a wave has two sets of sums, in vector
-registers: with four tiles it takes half of the registers of a SIMD, and another workgroup works
-while this one waits.
+Elements are multiplied without their scales, and the sums of the elements that share a scale are
+multiplied by it (summed_mainloop.py). As in dense_kernel.py the waves of a workgroup lie side by
+side, each with columns of its own. Their weights go straight to registers, and LDS has the rows,
+which all waves read, and the scales of both sides.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import gcd
+from typing import get_args
 
 from iree.compiler import ir
 
+from mxc.dialects.amdgpu import shared
+from mxc.formats.formats import E4M3, E5M2
+from mxc.passes.kernels.gpu.contraction_buffers import ContractionBuffers
+from mxc.passes.kernels.gpu.decode import Register
 from mxc.passes.kernels.gpu.floats import FloatBlocks
-from mxc.passes.kernels.gpu.ring.factors import NoScales, StagedFactors
-from mxc.passes.kernels.gpu.ring.float_kernel import (
-    FLOAT_RATES,
-    TWO_STAGES,
-    RingOfFloats,
-    SideScales,
-)
-from mxc.passes.kernels.gpu.ring.kernel import SUMMED_TILES
-from mxc.passes.kernels.gpu.ring.pairs import PackedSide, PairDecoder, steps_of
-from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, StagedSide, StageLayout
-from mxc.passes.kernels.gpu.ring.summed_mainloop import SummedBytes, SummedMainloop
+from mxc.passes.kernels.gpu.lanes import lane_of
+from mxc.passes.kernels.gpu.ring.factors import StagedFactors, factor_bytes
+from mxc.passes.kernels.gpu.ring.kernel import StagedProduct
+from mxc.passes.kernels.gpu.ring.pairs import PairDecoder
+from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, DirectSide, StagedSide, StageLayout
+from mxc.passes.kernels.gpu.ring.summed_mainloop import SummedMainloop
+from mxc.passes.kernels.gpu.ring.summed_operands import SummedOperands
+from mxc.passes.kernels.gpu.ring.tile import WorkgroupTile
 from mxc.passes.kernels.gpu.sides import ScaledBlocks
-from mxc.targets.amd import GFX950
+from mxc.passes.kernels.vectors import i8
+
+#: Tiles of a wave whose totals have vector registers; fewer where integers are decoded.
+_TILES, _OF_INTEGERS = 8, 6
 
 
 @dataclass(frozen=True)
-class SummedRing(RingOfFloats):
-    """Floats or a packed side, by packed weights under f32 scales, by a schedule of the transport
-    "ring"."""
+class SummedRing(StagedProduct):
+    """Floats or fp8 by packed weights under f32 scales, by a schedule of the transport "ring"."""
 
     rhs: ScaledBlocks
 
     def __post_init__(self) -> None:
         """Raise ValueError where the schedule cannot compute this product."""
         super().__post_init__()
+        self.require_waves(INSTRUCTION)
         m, n = self.schedule.tiles
-        if m * n > SUMMED_TILES:
-            raise ValueError(f"{self.schedule}: a wave has registers for {SUMMED_TILES} tiles")
+        if self.schedule.waves[0] > 1:
+            raise ValueError(f"{self.schedule}: waves of this ring have different columns")
+        most = most_summed(integers=not self.rhs.format.element.exponent)
+        if m * n > most:
+            raise ValueError(f"{self.schedule}: a wave has registers for {most} tiles")
         if not self.takes(self.lhs, self.rhs):
-            raise ValueError("a ring takes f32 scales of 64 elements or a multiple, of all sides")
-        self.require_fit(k_steps=1 if self.decoded else 2)
+            raise ValueError(
+                "a ring takes bf16, f16 or fp8 by weights, with f32 scales of 64 elements or a "
+                "multiple"
+            )
+        self.require_fit(
+            k_steps=k_steps_under(*(side.shared for side in _scaled(self.lhs, self.rhs)))
+        )
 
     @property
     def layouts(self) -> tuple[StageLayout, StageLayout]:
@@ -58,39 +72,71 @@ class SummedRing(RingOfFloats):
 
     @staticmethod
     def takes(lhs: FloatBlocks | ScaledBlocks, rhs: FloatBlocks | ScaledBlocks) -> bool:
-        """Whether it computes products of such operands."""
-        sides = [side for side in (lhs, rhs) if isinstance(side, ScaledBlocks)]
-        return isinstance(rhs, ScaledBlocks) and all(
-            side.multiplies_sums and side.shared % INSTRUCTION.groups == 0 and not side.is_fnuz
-            for side in sides
-        )
+        """Whether it computes products of such operands, which stay what they are, or where lhs is
+        floats, are decoded beside it."""
+        sides = _scaled(lhs, rhs)
+        k_steps = k_steps_under(*(side.shared for side in sides))
+        if not all(side.multiplies_sums and not side.is_fnuz for side in sides):
+            return False
+        if isinstance(lhs, FloatBlocks):
+            return lhs.memory in get_args(Register) and k_steps > 0
+        # Under scales for fewer elements than an instruction takes they are decoded.
+        return all(side.format.element in (E4M3, E5M2) for side in sides) and k_steps > 1
 
     @property
     def attributes(self) -> Mapping[str, str]:
-        """Attributes of the function, for LLVM: as many waves a SIMD as LDS allows, one or two."""
-        waves = 2 if 2 * self.lds_bytes <= GFX950.unit.lds_bytes else 1
-        return {"amdgpu-waves-per-eu": f"{waves}, {waves}"}
+        """Attributes of the function, for LLVM: one wave per SIMD. Sums are in vector registers."""
+        return {"amdgpu-waves-per-eu": "1, 1", "amdgpu-agpr-alloc": "0"}
 
-    def _sums(
-        self,
-        sides: tuple[StagedSide, StagedSide],
-        scales: tuple[SideScales, SideScales],
-    ) -> list[ir.Value]:
-        """The sums of the tiles."""
-        lhs, rhs = (each if isinstance(each, StagedFactors) else None for each in scales)
-        rates = TWO_STAGES if self.schedule.stages == 2 else FLOAT_RATES
-        run = gcd(*(each.stages for each in (lhs, rhs) if each is not None))
-        register = self.decoded
-        if register is None:
-            none, factors = (None, None), (lhs, rhs)
-            return SummedBytes(self.schedule, sides, rates, none, (), factors, run).sums()
-        left, right = (
-            PackedSide(side, NoScales(), PairDecoder(side.layout.scaled.format, register))
-            if own is not None
-            else None
-            for side, own in zip(sides, (lhs, rhs), strict=True)
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of LDS that a stage takes."""
+        scaled = [each for each in self.layouts if isinstance(each.kind, ScaledBlocks)]
+        scales = sum(factor_bytes(each.rows, each.waves) for each in scaled)
+        return self.layouts[0].bytes + scales
+
+    def compute(self, *given: ir.Value) -> None:
+        """Build what a workgroup does for a group."""
+        lane = lane_of(INSTRUCTION)
+        buffers = ContractionBuffers(self, given)
+        tile = WorkgroupTile(self, lane, buffers)
+        memory = shared([self.lds_bytes], i8())
+        (rows, *row_scales), (columns, column_scales) = (
+            buffers.lhs(tile.start),
+            buffers.rhs(tile.first),
         )
-        steps = steps_of(self.lhs, register)
-        both = (left, right)
-        loop = SummedMainloop(self.schedule, sides, rates, both, steps, (lhs, rhs), run)
-        return loop.sums()
+        left, right = self.layouts
+        lhs = StagedSide(left, lane, rows, memory, 0, tile.first_row, tile.lhs_row)
+        first = tile.first_column + lane.row
+        tiles = range(self.schedule.tiles[1])
+        own_rows = [tile.rhs_row(first + n * INSTRUCTION.rows) for n in tiles]
+        rhs = DirectSide(right, lane, columns, own_rows)
+        place = partial(StagedFactors, right, lane, column_scales, memory, left.bytes)
+        of_columns = place(tile.first_column, tile.rhs_row)
+        of_rows = None
+        if row_scales:
+            behind = left.bytes + of_columns.bytes
+            of_rows = StagedFactors(
+                left, lane, row_scales[0], memory, behind, tile.first_row, tile.lhs_row
+            )
+        decoder = None if self.decoded is None else PairDecoder(self.rhs.format, self.decoded)
+        own = self.schedule.tiles, self.schedule.stages
+        operands = SummedOperands(lhs, rhs, of_rows, of_columns, *own)
+        tile.store(SummedMainloop(self.schedule, operands, decoder).sums())
+
+
+def _scaled(*sides: FloatBlocks | ScaledBlocks) -> list[ScaledBlocks]:
+    """The sides that have scales."""
+    return [side for side in sides if isinstance(side, ScaledBlocks)]
+
+
+def most_summed(*, integers: bool) -> int:
+    """Tiles of a wave, at most. `integers`: whether those of rhs are decoded."""
+    return _OF_INTEGERS if integers else _TILES
+
+
+def k_steps_under(*shared: int) -> int:
+    """K-steps of a stage, whose elements have one scale of each side: 2, or 1 where a scale is for
+    two blocks; 0 where it is for one. `shared`: blocks of a scale."""
+    both = gcd(*shared)
+    return next((n for n in (2, 1) if both % (n * INSTRUCTION.groups) == 0), 0)

@@ -1,169 +1,296 @@
-"""The stages of a ring of floats whose sums are multiplied by f32 scales.
+"""The stages of a ring whose sums are multiplied by f32 scales, tile by tile of the result.
 
-    scaled = 0
-    for each run of stages that have a scale in common:
-      sums = products of these stages, from zero
-      scaled += sums * (scale of the row * scale of the column)
+A stage has one scale for each row of a side:
 
-Products are those of floats; or of 8-bit floats as they are (`SummedBytes`), by the scaled
-instruction under scales of one, where a run is of whole such instructions.
+    for each tile of columns, each tile of rows
+      sums = products of the stage, from zero
+      totals += sums * (scale of the row * scale of the column)
 
-The last line is computed tile by tile while the first stage of the next run is multiplied, each
-tile before its first product there, so that matrix cores wait for none of it. The scales are read
-from LDS in the last stage of a run (factors.py).
+The last line is computed for some sums at a time behind the products of the next tile, when the
+matrix core has them. So a lane holds the sums of two or three tiles, and the totals of all.
+
+All rows of a stage are in registers; those of the next one are read from LDS as soon as their last
+product is issued. Weights go straight to accumulation registers, to those of what was multiplied
+before: a round of the loop has as many stages as there are weights on the way. Those that are
+decoded are so while the tile of columns before them is multiplied.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
+from itertools import product
 
 from iree.compiler import ir
-from iree.compiler.dialects import scf
 
-from mxc.dialects.amdgpu import scaled_mfma
+from mxc.dialects.amdgpu import mark_loads, mfma, pinned, scaled_mfma, wait_for_loads, zeros
 from mxc.dialects.generic import constant
-from mxc.passes.kernels.carried import values_of, with_values
-from mxc.passes.kernels.gpu.lanes import long
-from mxc.passes.kernels.gpu.ring.factors import StagedFactors, under_scales
-from mxc.passes.kernels.gpu.ring.float_mainloop import FloatMainloop, Issue, drain
-from mxc.passes.kernels.gpu.ring.float_registers import FloatRegisters, Rates
-from mxc.passes.kernels.gpu.ring.interleave import InterleavedWork, evenly
-from mxc.passes.kernels.gpu.ring.pairs import PackedSide
-from mxc.passes.kernels.gpu.ring.staging import StagedSide
+from mxc.passes.kernels.carried import in_groups
+from mxc.passes.kernels.gpu.fragments import BLOCK
+from mxc.passes.kernels.gpu.ring.factors import columns_of, under_scales
+from mxc.passes.kernels.gpu.ring.float_mainloop import Issue, drain
+from mxc.passes.kernels.gpu.ring.interleave import InterleavedWork, evenly, interleaved_within
+from mxc.passes.kernels.gpu.ring.pairs import PAIRS, PairDecoder
+from mxc.passes.kernels.gpu.ring.summed_operands import SummedOperands
+from mxc.passes.kernels.gpu.ring.summed_registers import (
+    DecodedColumns,
+    SummedRegisters,
+    UnscaledSums,
+)
 from mxc.passes.kernels.gpu.schedule import GpuSchedule
 from mxc.passes.kernels.gpu.sides import ones
-from mxc.passes.kernels.vectors import f32, index, loop
+from mxc.passes.kernels.vectors import bitcast, concat, f32, index, of, part_of
+from mxc.targets.amd import GFX950
 
-#: The f32 scales of lhs and of rhs, of which one or both have some.
-BothFactors = tuple[StagedFactors | None, StagedFactors | None]
+#: Instructions of a load, with those of its addresses.
+_LOAD = 3
+#: Parts of a stage before a wave waits for the others, before the next stage is read, and before
+#: the rows of a later stage have been asked for.
+_WAIT, _READ, _ASKED = 0.3, 0.48, 0.55
+#: Instructions that decode beside a product.
+_BESIDE = 2.5
+#: Products after which the matrix core has the sums of a tile, where they are brief.
+_BRIEF = 2
+#: Times that a lane scales sums of a tile, at most.
+_TIMES = 4
+
+#: A tile of rows, a tile of columns, and a part of a stage or of the sums of the tile.
+Place = tuple[int, int, int]
 
 
-@dataclass
-class SummedRegisters(FloatRegisters):
-    """`totals` are the sums of a run of stages. `scaled`: what all of them add up to, by tile of
-    the result; `factors`: by tile of a side, the scales that `totals` are yet to be multiplied by.
-    """
-
-    scaled: list[ir.Value] = field(default_factory=list)
-    factors: dict[int, ir.Value] = field(default_factory=dict)
-
-
-class SummedMainloop(FloatMainloop):
-    """What a wave does along K, where each `run` stages have a scale in common."""
+class SummedMainloop:
+    """What a wave does along K; it alone has these columns of rhs. `decoder` makes floats of rhs;
+    None where the scaled instruction takes both sides, under scales of one."""
 
     def __init__(
-        self,
-        schedule: GpuSchedule,
-        sides: tuple[StagedSide, StagedSide],
-        rates: Rates,
-        packed: tuple[PackedSide | None, PackedSide | None],
-        steps: tuple[int, ...],
-        factors: BothFactors,
-        run: int,
+        self, schedule: GpuSchedule, operands: SummedOperands, decoder: PairDecoder | None
     ) -> None:
         """What does not depend on the insertion point."""
-        super().__init__(schedule, sides, rates, packed, steps)
-        self._all = [each for each in factors if each is not None]
-        self._slot_bytes += sum(each.bytes for each in self._all)
-        self._run = run
-        #: The scales that the sums of the run before are multiplied by.
-        self._due: dict[int, ir.Value] = {}
-        self._is_last = False
-        rows, columns = factors
-        #: Number of a tile of a side -> what reads its scales in a slot.
-        self._reads_of: dict[int, Callable[[ir.Value], ir.Value]] = {}
-        if rows is not None:
-            self._reads_of |= {tile: partial(rows.of_row, tile) for tile in self._rows}
-        if columns is not None:
-            self._reads_of |= {
-                len(self._rows) + tile: partial(columns.of_columns, tile) for tile in self._columns
-            }
+        self._operands, self._decoder = operands, decoder
+        self._instruction, self._stages = schedule.instruction, schedule.stages
+        self._rows, self._columns = (range(tiles) for tiles in schedule.tiles)
+        self._parts = operands.parts
+        self._places = list(self._in_order(self._parts))
+        #: Times that sums of a tile are scaled, and how many at once; these, in their order; and
+        #: how many of them were not yet scaled when a tile begins.
+        self._times = min(self._parts, _TIMES)
+        self._some = self._instruction.totals // self._times
+        self._scaled = list(self._in_order(self._times))
+        self._behind = self._times + (self._times == self._parts)
+        #: Fragments of the tile of columns that is multiplied, and the one that is decoded; the
+        #: sums of a tile; scales of columns by tile and part.
+        self._own: list[ir.Value] = []
+        self._coming: DecodedColumns | None = None
+        self._sums: ir.Value | None = None
+        self._scales: dict[tuple[int, int], list[ir.Value]] = {}
+
+    def _in_order(self, count: int) -> Iterator[Place]:
+        """Parts of all tiles, in the order in which these are multiplied."""
+        for column, row, part in product(self._columns, self._rows, range(count)):
+            yield row, column, part
 
     def sums(self) -> list[ir.Value]:
         """Build all stages: the sums of the tiles, row after row."""
-        begun, none = self._begin(), constant(0.0, f32())
-        held = SummedRegisters(
-            **vars(begun), scaled=list(begun.totals), factors=dict.fromkeys(self._reads_of, none)
-        )
-        self._before = index(0)
-        runs = self._lhs.blocks // (self._blocks * self._run)
-        with loop(index(0), index(runs), index(1), values_of(held)) as (number, given, op):
-            now, first = with_values(held, given), number * self._run
-            # Those of this run may be read before all sums of the one before are multiplied.
-            self._stale, self._due = set(range(len(now.totals))), dict(now.factors)
-            self._stage_of_run(now, first, last=self._run == 1)
-            if self._run > 1:
-                now = self._between(now, first)
-                self._stage_of_run(now, first + (self._run - 1), last=True)
-            scf.YieldOp(values_of(now))
-        held = with_values(held, op.results)
+        held = in_groups(self._begin(), self._operands.all_stages, self._stages, self._round)
         drain()
-        return [self._under_scales(held, at, held.factors) for at in range(len(held.totals))]
+        for at in range(self._behind):
+            self._scale(held, self._due(at))
+        return [concat(parts) for parts in held.totals]
 
-    def _between(self, held: SummedRegisters, first: ir.Value) -> SummedRegisters:
-        """The stages of a run but for the first and the last."""
-        if self._run == 2:
-            return held
-        with loop(index(1), index(self._run - 1), index(1), values_of(held)) as (at, given, op):
-            now = with_values(held, given)
-            self._stage_of_run(now, first + at, last=False)
-            scf.YieldOp(values_of(now))
-        return with_values(held, op.results)
+    def _due(self, at: int) -> Place:
+        """What is scaled as number `at` of a stage."""
+        return self._scaled[(at - self._behind) % len(self._scaled)]
 
-    def _stage_of_run(self, held: SummedRegisters, stage: ir.Value, *, last: bool) -> None:
-        self._is_last = last
-        self._stage(held, stage, 0)
+    def _round(self, held: SummedRegisters, before: ir.Value, count: int) -> SummedRegisters:
+        """So many stages, after `before` whole rounds; gives what is held after them."""
+        for at in range(count):
+            self._stage(held, before * self._stages + at, at)
+        return held
 
-    def _order(self, tiles: Sequence[int]) -> Iterator[tuple[int, int]]:
-        """Tiles of a column one after the other: they have the scales of the columns in common."""
+    def _begin(self) -> SummedRegisters:
+        """Fill the ring, and bring what is multiplied first."""
+        none, operands = zeros(of(f32(), self._some)), self._operands
+        held = self._empty()
+        held.totals = [[none] * self._times for _ in range(len(self._rows) * len(self._columns))]
+        # In the order of the loop, so that it waits for no more than it must.
+        for stage in range(self._stages):
+            for column in self._columns:
+                if column == len(self._columns) // 2:
+                    for issue in operands.load_rows(index(stage), stage):
+                        issue()
+                    mark_loads()
+                for issue in self._weights(stage - self._stages, column, held.ahead):
+                    issue()
+        wait_for_loads(self._stages - 1)
+        for issue in (*operands.read_rows(held, 0), *operands.read_scales(held, 0)):
+            issue()
+        if self._decoder is not None:
+            self._step(held)
+            held.decoded = self._decoded()
+        zero = constant(0.0, f32())
+        row = None if operands.row_scales is None else zero
+        held.unscaled = [UnscaledSums(none, row, [zero] * self._some) for _ in range(self._behind)]
+        return held
+
+    def _empty(self) -> SummedRegisters:
+        """What is held before anything is read."""
+        return SummedRegisters([[] for _ in self._rows])
+
+    def _stage(self, held: SummedRegisters, stage: ir.Value, slot: int) -> None:
+        """Multiply a stage, which is in a slot, and bring what the next one begins with."""
+        after, operands = self._empty(), self._operands
+        self._own = held.decoded
+        self._scales.clear()
+        works = [*self._scalings(held), *self._decodings(held)]
         for column in self._columns:
-            yield from ((tile, column) for tile in tiles)
+            loads = self._weights(stage, column, held.ahead)
+            first, last = ((column + more) / len(self._columns) for more in (0.04, 1))
+            works += evenly("vmem_read", loads, first, last, _LOAD * operands.column_pieces)
+        cut = max(1, round(len(self._places) * _WAIT))
+        wait = cut / len(self._places)
+        # All waves have read this stage by then, and the next one is there.
+        loads = operands.load_rows(stage + self._stages, slot)
+        works += evenly("vmem_read", loads, wait, max(_ASKED, wait), _LOAD)
+        rows = operands.read_rows(after, (slot + 1) % self._stages)
+        works += evenly("ds_read", rows, max(_READ, wait), 1.0, operands.row_pieces)
+        scales = operands.read_scales(after, (slot + 1) % self._stages)
+        works += evenly("ds_read", scales, max(_READ, wait), 1.0)
+        self._multiply_all(held, works, 0, cut)
+        wait_for_loads(self._stages - 2)
+        self._multiply_all(held, works, cut, len(self._places))
+        mark_loads()
+        for at, each in enumerate(held.unscaled):
+            self._ask_scales(held, each, self._due(at))
+        held.rows, held.decoded = after.rows, self._decoded()
+        held.row_scales, held.column_scales = after.row_scales, after.column_scales
 
-    def _take_sums(self, held: FloatRegisters, at: int) -> None:
-        """Multiply the sums of the run before by their scales, and add them."""
-        assert isinstance(held, SummedRegisters)
-        held.scaled[at] = self._under_scales(held, at, self._due)
-
-    def _under_scales(
-        self, held: SummedRegisters, at: int, factors: dict[int, ir.Value]
-    ) -> ir.Value:
-        """The sums of a tile of the result times their scales, and what came before."""
-        tile, column = divmod(at, len(self._columns))
-        row, columns = (factors.get(key) for key in (tile, len(self._rows) + column))
-        return under_scales(held.totals[at], held.scaled[at], row, columns)
-
-    def _loads(self, stage: ir.Value, slot: ir.Value) -> list[Issue]:
-        """The direct loads of a stage, its scales last."""
-        return super()._loads(stage, slot) + [
-            partial(each.load, at, stage, slot) for each in self._all for at in range(each.loads)
+    def _multiply_all(
+        self, held: SummedRegisters, works: Sequence[InterleavedWork], first: int, last: int
+    ) -> None:
+        """Some products of a stage, with the work that is due among them."""
+        count = len(self._places)
+        start, stop = first / count, last / count
+        own = [
+            replace(each, at=(each.at - start) / (stop - start))
+            for each in works
+            if start <= each.at < stop or each.at >= stop == 1
         ]
+        products = [partial(self._multiply, held, *place) for place in self._places[first:last]]
+        clocks = self._instruction.form.clocks if self._decoder else 2 * self._instruction.clocks
+        # Beside the product itself, and what no vector instruction may run beside.
+        budget = (clocks - GFX950.rates.matrix_start) // GFX950.rates.issue
+        interleaved_within(products, own, budget, waits=last < count)
 
-    def _further(self, held: FloatRegisters, stage: ir.Value, soon: int) -> list[InterleavedWork]:
-        """Reads of the scales of a run, before the barrier after which its slot is loaded again."""
-        assert isinstance(held, SummedRegisters)
-        if not self._is_last or soon + 1 != self._parts:
-            return []
-        slot, factors = long(held.slot), held.factors
+    def _scalings(self, held: SummedRegisters) -> Iterator[InterleavedWork]:
+        """What multiplies sums by their scales, those of a tile behind products of the next ones;
+        and for the first tile of some columns what brings the scales of these."""
+        count, rows = len(self._places), len(self._rows)
+        instructions = self._some * (1 if self._operands.row_scales is None else 2)
+        for at in range(len(self._scaled)):
+            tile, part = divmod(at, self._times)
+            # In the middle of a product, that no rounding moves it to another.
+            place = tile * self._parts + part + 0.5
+            if self._times < self._parts:
+                apart = (self._parts - _BRIEF) / self._times
+                place = tile * self._parts + _BRIEF + part * apart + 0.5
+            scale = partial(self._scale, held, self._due(at))
+            yield InterleavedWork(place / count, "valu", scale, instructions)
+            if tile % rows == 0:
+                ask = partial(self._columns_of, held, tile // rows, part)
+                yield InterleavedWork((place + 0.5) / count, "valu", ask, self._some)
 
-        def read(key: int) -> None:
-            factors[key] = self._reads_of[key](slot)
+    def _decodings(self, held: SummedRegisters) -> Iterator[InterleavedWork]:
+        """What decodes a tile of columns while the one before it is multiplied: as late as there is
+        room, because fragments of both are in registers then."""
+        if self._decoder is None:
+            return
+        count, most = len(self._places), len(self._rows) * self._parts
+        pairs = self._parts * PAIRS
+        # A word is moved out of an accumulation register, and has some pairs.
+        of_word = 16 // self._decoder.element.bits
+        counts = [self._decoder.instructions + (at % of_word == 0) for at in range(pairs)]
+        interval = min(most, max(self._parts, sum(counts) / _BESIDE))
+        for column in self._columns:
+            first = (column + 1) * most - interval
+            for at, instructions in enumerate(counts):
+                place = (first + interval * (at + 0.5) / pairs) / count
+                yield InterleavedWork(place, "valu", partial(self._step, held), instructions)
 
-        issues = [partial(read, key) for key in self._reads_of]
-        return evenly("ds_read", issues, 0.0, self._rates.read)
+    def _step(self, held: SummedRegisters) -> None:
+        """Decode a pair of the next tile of columns."""
+        if self._coming is None:
+            assert self._decoder is not None
+            self._coming = DecodedColumns(self._decoder, self._take(held))
+        self._coming.step()
 
+    def _decoded(self) -> list[ir.Value]:
+        """The fragments of the next tile of columns, where they are decoded."""
+        coming, self._coming = self._coming, None
+        return [] if coming is None else coming.fragments()
 
-class SummedBytes(SummedMainloop):
-    """The same where both sides are 8-bit floats that the scaled instruction multiplies."""
+    def _take(self, held: SummedRegisters) -> list[ir.Value]:
+        """The weights of the next tile of columns, for each k-step."""
+        k_steps = self._operands.rhs.layout.k_steps
+        own, held.ahead[:k_steps] = held.ahead[:k_steps], []
+        # Vector registers have the sums.
+        return pinned(own, "a")
 
-    def _read(self, side: StagedSide, tile: int, part: int, slot: ir.Value) -> list[ir.Value]:
-        """A lane's elements of a tile for an instruction."""
-        pieces = side.layout.new_pieces(part)
-        return [
-            side.fragment({(tile, p): side.read(tile, p, long(slot)) for p in pieces}, tile, part)
-        ]
+    def _weights(self, stage: ir.Value | int, column: int, into: list[ir.Value]) -> list[Issue]:
+        """Loads of weights while a tile of columns of a stage is multiplied, to the registers that
+        the tile before it leaves, or if it is decoded, it itself. None before the first stage."""
+        tile, later = column, self._stages
+        if self._decoder is None:
+            tile, later = (column - 1, later) if column else (self._columns[-1], later - 1)
+        coming = stage + later
+        if isinstance(coming, int):
+            return self._operands.load_columns(index(coming), tile, into) if coming >= 0 else []
+        return self._operands.load_columns(coming, tile, into)
+
+    def _multiply(self, held: SummedRegisters, row: int, column: int, part: int) -> None:
+        if (row, part) == (0, 0):
+            if self._decoder is None:
+                self._own = self._take(held)
+            elif column:
+                self._own = self._decoded()
+        if part == 0:
+            self._sums = zeros(of(f32(), self._instruction.totals))
+        assert self._sums is not None
+        self._sums = self._product(self._own[part], held.rows[row][part], self._sums)
+        if part + 1 == self._parts:
+            scale = held.row_scales[row] if held.row_scales else None
+            held.unscaled += [
+                UnscaledSums(part_of(self._sums, at * self._some, self._some), scale)
+                for at in range(self._times)
+            ]
 
     def _product(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
-        """c and the product of two fragments."""
-        return scaled_mfma(self._instruction.shape, a, b, c, (ones(), ones()), (0, 0))
+        """c and the product of a fragment of each side."""
+        if self._decoder is not None:
+            return mfma(self._instruction.form.shape, a, b, c)
+        left, right = (
+            bitcast(each, ir.Type.parse(side.layout.scaled.format.element.mlir), BLOCK)
+            for each, side in ((a, self._operands.rhs), (b, self._operands.lhs))
+        )
+        return scaled_mfma(self._instruction.shape, left, right, c, (ones(), ones()), (0, 0))
+
+    def _scale(self, held: SummedRegisters, place: Place) -> None:
+        """Multiply the first sums that are not scaled by their scales; `place`: which these are."""
+        (row, column, part), own = place, held.unscaled.pop(0)
+        self._ask_scales(held, own, place)
+        totals = held.totals[row * len(self._columns) + column]
+        scaled = under_scales(own.sums, totals[part], own.row, own.columns)
+        # Else LLVM would do so at the end of the loop, and keep all sums until then.
+        (totals[part],) = pinned([scaled])
+
+    def _ask_scales(self, held: SummedRegisters, own: UnscaledSums, place: Place) -> None:
+        """Bring the scales of the columns of some sums."""
+        _, column, part = place
+        own.columns = own.columns or self._columns_of(held, column, part)
+
+    def _columns_of(self, held: SummedRegisters, column: int, part: int) -> list[ir.Value]:
+        """The scales of the columns of some sums of a tile."""
+        if (column, part) not in self._scales:
+            own = held.column_scales[column]
+            self._scales[column, part] = columns_of(own, part * self._some, self._some)
+        return self._scales[column, part]

@@ -138,7 +138,7 @@ class Case:
             return "bf16"
         if {self.lhs, self.rhs} <= FORMATS.keys() - {NVFP4, "mxint8"}:
             return None
-        if {self.lhs, self.rhs} <= {E4M3_F32, E5M2_F32} and self.k_steps > 1:
+        if {self.lhs, self.rhs} <= {E4M3_F32, E5M2_F32} and self.transport == "ring":
             return None
         return "f16" if self.lhs == "f16" and self.rhs in {NVFP4, *UNDER_F32} else "bf16"
 
@@ -357,6 +357,16 @@ def busy_with_two(compiled: Compiled) -> float:
     assert unit.rates is not None
     steps = read_steps(hot_loop(text).lines, unit.rates)
     return estimate(steps, unit, workgroup_size=256, workgroups=2).matrix_share
+
+
+def share_of(compiled: Compiled) -> float:
+    """The share of matrix cores, of a workgroup alone on its unit. Nothing spills."""
+    text, unit = compiled.assembly, known_gpu(compiled.case.target).unit
+    names = ("vgpr_spill_count", "private_segment_fixed_size")
+    assert [int(re.findall(rf"\.{name}:\s+(\d+)", text)[0]) for name in names] == [0, 0]
+    assert unit.rates is not None
+    steps = read_steps(hot_loop(text).lines, unit.rates)
+    return estimate(steps, unit, workgroup_size=256).matrix_share
 
 
 def loop_of(compiled: Compiled) -> tuple[Loop, float]:

@@ -106,9 +106,9 @@ CHOSEN = [
     (DENSE, GFX1201, (16, (2, 2), (2, 2, 1), 0, 0)),
     (DENSE, GFX1151, (16, (2, 1), (1, 1, 4), 0, 0)),
     (SHARED, GFX950, (16, (2, 2), (2, 2, 1), 0, 0)),
-    (FLOAT_SHARED, GFX950, (32, (2, 2), (2, 2, 1), 3, 1)),
+    (FLOAT_SHARED, GFX950, (32, (4, 2), (1, 4, 1), 2, 2)),
     (replace(FLOAT_SHARED, rows=16), GFX950, (16, (1, 1), (1, 1, 8), 0, 0)),
-    (BYTES_SHARED, GFX950, (32, (2, 2), (2, 2, 1), 2, 2)),
+    (BYTES_SHARED, GFX950, (32, (4, 2), (1, 4, 1), 3, 2)),
     (SHARED, GFX942, (32, (2, 1), (2, 2, 1), 2, 1)),
     (
         replace(FLOAT_SHARED, bits=(16, 4), integers=(False, True)),

@@ -1,0 +1,132 @@
+"""Operands of a ring whose sums are multiplied by f32 scales: loads of a stage, and reads of it.
+
+Rows of lhs and the scales of both sides go through LDS. Weights, of which each wave has its own, go
+straight to registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith
+
+from mxc.passes.kernels.gpu.floats import FloatBlocks
+from mxc.passes.kernels.gpu.fragments import FRAGMENT
+from mxc.passes.kernels.gpu.ring.factors import StagedFactors
+from mxc.passes.kernels.gpu.ring.float_mainloop import Issue
+from mxc.passes.kernels.gpu.ring.staging import DirectSide, StagedSide
+from mxc.passes.kernels.gpu.ring.summed_registers import SummedRegisters
+from mxc.passes.kernels.vectors import bitcast, concat, i32, index
+
+
+@dataclass(frozen=True)
+class SummedOperands:
+    """Both sides for one lane, the scales of lhs, if it has some, and of rhs; `stages` in LDS."""
+
+    lhs: StagedSide
+    rhs: DirectSide
+    row_scales: StagedFactors | None
+    column_scales: StagedFactors
+    tiles: tuple[int, int]
+    stages: int
+
+    @property
+    def parts(self) -> int:
+        """Instructions along K of a stage, for each tile of the result."""
+        return len(self.lhs.layout.runs)
+
+    @property
+    def row_pieces(self) -> int:
+        """Reads of a fragment of rows."""
+        return len(self.lhs.layout.runs[0])
+
+    @property
+    def column_pieces(self) -> int:
+        """Loads of what a lane has of a column in a k-step."""
+        return len(self.rhs.layout.new_pieces(0))
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of a stage."""
+        return self.lhs.layout.blocks
+
+    @property
+    def all_stages(self) -> int:
+        """Stages of K."""
+        return self.lhs.layout.kind.blocks // self.blocks
+
+    def read_rows(self, into: SummedRegisters, slot: int) -> list[Issue]:
+        """Reads of the rows of the stage in a slot from LDS."""
+        start = self._start(slot)
+
+        def read(tile: int, part: int) -> None:
+            kind, pieces = self.lhs.layout.kind, self.lhs.layout.runs[part]
+            found = [self.lhs.read(tile, each.piece, start) for each in pieces]
+            whole = concat([_words(each) for each in found])
+            if isinstance(kind, FloatBlocks):
+                whole = bitcast(whole, kind.element, FRAGMENT)
+            into.rows[tile].append(whole)
+
+        return [partial(read, *each) for each in product(range(self.tiles[0]), range(self.parts))]
+
+    def read_scales(self, into: SummedRegisters, slot: int) -> list[Issue]:
+        """Reads of the scales of the stage in a slot from LDS."""
+        start = self._start(slot)
+
+        def read(found: list[ir.Value], of_tile: Callable[..., ir.Value], tile: int) -> None:
+            found.append(of_tile(tile, start))
+
+        rows, columns = self.row_scales, self.column_scales
+        reads: list[Issue] = [
+            partial(read, into.column_scales, columns.of_columns, tile)
+            for tile in range(self.tiles[1])
+        ]
+        if rows is not None:
+            own = range(self.tiles[0])
+            reads += [partial(read, into.row_scales, rows.of_row, tile) for tile in own]
+        return reads
+
+    def load_rows(self, stage: ir.Value, slot: int) -> list[Issue]:
+        """The direct loads of a stage to a slot of LDS, its scales last; past the end, zeros."""
+        left, start = self._left(stage), self._start(slot)
+        rows = range(self.lhs.layout.loads)
+        loads: list[Issue] = [partial(self.lhs.load, at, stage, start, left=left) for at in rows]
+        return loads + [
+            partial(each.load, at, stage, start)
+            for each in self._scales
+            for at in range(each.loads)
+        ]
+
+    def load_columns(self, stage: ir.Value, tile: int, into: list[ir.Value]) -> list[Issue]:
+        """Loads of the weights of a tile of columns in a stage, i32 [n] for each k-step; zeros past
+        the end."""
+        left, layout = self._left(stage), self.rhs.layout
+
+        def load(pieces: Sequence[tuple[int, int]]) -> None:
+            found = [self.rhs.load(tile, piece, stage, left=left) for piece in pieces]
+            into.append(concat([_words(each) for each in found]))
+
+        return [partial(load, layout.new_pieces(k_step)) for k_step in range(layout.k_steps)]
+
+    @property
+    def _scales(self) -> list[StagedFactors]:
+        return [each for each in (self.row_scales, self.column_scales) if each is not None]
+
+    def _start(self, slot: int) -> ir.Value:
+        """The offset of a slot in LDS."""
+        size = self.lhs.layout.bytes + sum(each.bytes for each in self._scales)
+        return index(slot * size)
+
+    def _left(self, stage: ir.Value) -> ir.Value:
+        """Blocks of a row from a stage on."""
+        end = index(self.lhs.layout.kind.blocks)
+        return end - arith.minui(stage * self.blocks, end)
+
+
+def _words(piece: ir.Value) -> ir.Value:
+    """The 16 bytes of a piece as i32 [4]."""
+    return bitcast(piece, i32(), 4)

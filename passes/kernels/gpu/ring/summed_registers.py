@@ -1,0 +1,75 @@
+"""What a lane of a ring whose sums are multiplied by f32 scales holds between stages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from iree.compiler import ir
+
+from mxc.dialects.generic import constant
+from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT
+from mxc.passes.kernels.gpu.ring.pairs import PAIRS, PairDecoder
+from mxc.passes.kernels.vectors import bitcast, concat, f32, i8, lanes_of
+
+
+@dataclass
+class UnscaledSums:
+    """Some sums of a tile, f32 [n], and the scale of their row, if rows have some; the scales of
+    their columns, as soon as something needs them."""
+
+    sums: ir.Value
+    row: ir.Value | None
+    columns: list[ir.Value] = field(default_factory=list)
+
+
+@dataclass
+class SummedRegisters:
+    """What a lane holds between stages.
+
+    `rows`: of each tile of rows the fragments of the stage; `totals`: by tile of the result, row
+    after row, in as many vectors as its sums are scaled in; `decoded`: fragments of the first tile
+    of columns, where they are decoded; `row_scales`, `column_scales`: of each tile; `ahead`:
+    weights that were asked for, i32 [n], in the order of their use; `unscaled`: sums that are yet
+    to be multiplied by their scales, the first ones first.
+    """
+
+    rows: list[list[ir.Value]]
+    totals: list[list[ir.Value]] = field(default_factory=list)
+    decoded: list[ir.Value] = field(default_factory=list)
+    row_scales: list[ir.Value] = field(default_factory=list)
+    column_scales: list[ir.Value] = field(default_factory=list)
+    ahead: list[ir.Value] = field(default_factory=list)
+    unscaled: list[UnscaledSums] = field(default_factory=list)
+
+
+class DecodedColumns:
+    """The fragments of a tile of columns for a stage, of which pairs are decoded one by one."""
+
+    def __init__(self, decoder: PairDecoder, blocks: Sequence[ir.Value]) -> None:
+        """`blocks`: those of a lane, i32 [n]."""
+        self._decoder, self._one = decoder, constant(1.0, f32())
+        self._blocks = [bitcast(each, i8(), 4 * lanes_of(each)) for each in blocks]
+        self._pairs: list[ir.Value] = []
+        self._found: list[ir.Value] = []
+
+    def step(self) -> None:
+        """Decode a pair, if one is left."""
+        if self._is_done:
+            return
+        block, fragment = divmod(len(self._found), BLOCK // FRAGMENT)
+        place = fragment * PAIRS + len(self._pairs)
+        self._pairs.append(self._decoder.pair(self._blocks[block], self._one, place))
+        if len(self._pairs) == PAIRS:
+            self._found.append(concat(self._pairs))
+            self._pairs = []
+
+    def fragments(self) -> list[ir.Value]:
+        """All of them; pairs that are left are decoded here."""
+        while not self._is_done:
+            self.step()
+        return self._found
+
+    @property
+    def _is_done(self) -> bool:
+        return len(self._found) == len(self._blocks) * BLOCK // FRAGMENT
