@@ -24,12 +24,16 @@ from mxc.passes.kernels.gpu.lanes import LANES, lane_of, long, short
 from mxc.passes.kernels.gpu.ring.decoded_mainloop import SLOTS, DecodedMainloop
 from mxc.passes.kernels.gpu.ring.decoded_side import BLOCK_BYTES, WAVES, DecodedSide, parts_of_side
 from mxc.passes.kernels.gpu.ring.factors import LoadedFactors
-from mxc.passes.kernels.gpu.ring.kernel import SUMMED_TILES, StagedProduct
+from mxc.passes.kernels.gpu.ring.kernel import StagedProduct
 from mxc.passes.kernels.gpu.ring.summed_decoded import SummedDecodedMainloop
 from mxc.passes.kernels.gpu.ring.tile import WorkgroupTile
 from mxc.passes.kernels.gpu.sides import ScaledBlocks
 from mxc.passes.kernels.vectors import i8
 from mxc.targets.amd import gpu_of
+
+#: Tiles of a wave that has two sets of sums, one of which f32 scales multiply, if another wave is
+#: to have registers on its SIMD.
+_SUMMED = 4
 
 
 @dataclass(frozen=True)
@@ -52,8 +56,8 @@ class DecodedRing(StagedProduct):
             raise ValueError(f"{schedule}: there is a lane for {lanes} rows")
         if self.sums and self.run_of(self.lhs, self.rhs) is None:
             raise ValueError("a ring that decodes takes f32 scales of 64 elements or a multiple")
-        if self.sums and schedule.tiles[0] * schedule.tiles[1] > SUMMED_TILES:
-            raise ValueError(f"{schedule}: a wave has registers for {SUMMED_TILES} tiles")
+        if self.sums and schedule.tiles[0] * schedule.tiles[1] > _SUMMED:
+            raise ValueError(f"{schedule}: a wave has registers for {_SUMMED} tiles")
 
     @staticmethod
     def run_of(lhs: FloatBlocks | ScaledBlocks, rhs: FloatBlocks | ScaledBlocks) -> int | None:

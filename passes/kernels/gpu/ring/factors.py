@@ -76,11 +76,6 @@ class StagedFactors:
         return len(self._offsets)
 
     @property
-    def stages(self) -> int:
-        """Stages that share a scale."""
-        return self._shared // self._blocks
-
-    @property
     def bytes(self) -> int:
         """Bytes of LDS of a stage."""
         return factor_bytes(self._layout.rows, self._layout.waves)

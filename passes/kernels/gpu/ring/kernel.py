@@ -45,10 +45,6 @@ from mxc.passes.kernels.gpu.sides import ScaledBlocks
 from mxc.passes.kernels.vectors import i8
 from mxc.targets.amd import GFX950
 
-#: Tiles of a wave that has two sets of sums, one of which f32 scales multiply, if another wave is
-#: to have registers on its SIMD.
-SUMMED_TILES = 4
-
 
 @dataclass(frozen=True)
 class StagedProduct(GpuContraction):
