@@ -33,7 +33,8 @@ SHORT = {
     "int8": "mxint8",
 }
 FLOATS = ("bf16", "f16", "f32")
-#: Elements under an f32 scale for 128 of them, by their names in cases.
+#: Elements under an f32 scale for so many of them, by their names in cases.
+_F32_BLOCK = 128
 _UNDER_F32 = {"fp8s": E4M3, "i8s": INT8, "i4s": INT4}
 Epilogue = Literal["", "bias_silu", "gelu", "gelu_tanh", "relu", "bf16", "f16", "quantize"]
 _ELEMENTS = ("f4", "f6e2m3", "f6e3m2", "e4m3", "e5m2")
@@ -42,7 +43,7 @@ _ELEMENTS = ("f4", "f6e2m3", "f6e3m2", "e4m3", "e5m2")
 def format_of(name: str) -> BlockFormat:
     """The format of a side, by its short name."""
     if name in _UNDER_F32:
-        return BlockFormat(name, _UNDER_F32[name], 128, F32)
+        return BlockFormat(name, _UNDER_F32[name], _F32_BLOCK, F32)
     return FORMATS[SHORT[name]]
 
 
@@ -92,10 +93,12 @@ class Case:
 
     @property
     def scales_fit(self) -> bool:
-        """Whether scaled instructions compute it: E8M0 scales for 32 elements at least, and what is
-        dequantized first loses nothing (f16 lacks most scales, bf16 the least values of 8 bits)."""
+        """Whether scaled instructions compute it: E8M0 scales for 32 elements at least, f32 scales
+        for 128; and what is dequantized first loses nothing (f16 lacks most scales, bf16 the least
+        values of 8 bits)."""
         sides = (self.lhs, self.rhs)
-        whole = self.block != 16 and not {"nvf4", "int8", "i8s", "i4s"} & set(sides)
+        few = self.block == 16 or ("fp8s" in sides and 0 < self.block < _F32_BLOCK)
+        whole = not few and not {"nvf4", "int8", "i8s", "i4s"} & set(sides)
         wide = "e4m3" in (self.lhs, self.rhs) or "e5m2" in (self.lhs, self.rhs)
         return whole and self.between != "f16" and not (self.between == "bf16" and wide)
 
@@ -300,6 +303,17 @@ def _float_scales() -> Iterator[Case]:
     for m in _ROWS:
         yield Case(name=f"float scales experts bf16xfp8s M{m}", group="float scales", m=m, n=n, k=k,
                    lhs="bf16", rhs="fp8s", experts=experts, choices=choices)  # fmt: skip
+    for m in (128, 4096):
+        for epilogue in ("bias_silu", "gelu_tanh", "bf16"):
+            yield Case(name=f"float scales {epilogue} M{m}", group="float scales", m=m, n=4096,
+                       k=4096, lhs="bf16", rhs="fp8s", epilogue=epilogue)  # fmt: skip
+        for lhs, rhs in (("bf16", "fp8s"), ("f32", "i4s"), ("fp8s", "fp8s")):
+            yield Case(name=f"float scales {lhs}x{rhs} blocks of 64 M{m}", group="float scales",
+                       m=m, n=4096, k=4096, lhs=lhs, rhs=rhs, block=64)  # fmt: skip
+        for name in ("o", "q_b"):
+            n, k, *_ = _MODELS["deepseek-r1"][name]
+            yield Case(name=f"float scales deepseek-r1 {name} M{m}", group="float scales", m=m, n=n,
+                       k=k, lhs="bf16", rhs="fp8s")  # fmt: skip
 
 
 def _dense() -> Iterator[Case]:

@@ -223,8 +223,9 @@ def _summed_rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
         return
     k_steps = k_steps_under(*(shared for shared in problem.shared if shared))
     clocks = INSTRUCTION.decoded_clocks if problem.parts else 2 * INSTRUCTION.clocks
+    tiles = most_summed(integers=problem.integers[1], k_steps=k_steps)
     for m, n in product(*(range(most, 0, -1) for most in _SUMMED)):
-        if n % problem.halves or m * n > most_summed(integers=problem.integers[1]):
+        if n % problem.halves or m * n > tiles:
             continue
         latencies = _LATENCIES * device.rates.memory_latency / (m * n * k_steps * clocks)
         wanted = min(_MOST_STAGES, math.ceil(latencies + _LATE))

@@ -51,10 +51,11 @@ _ALONE, _FULL = 1.4, 8
 #: products that comes on top. By the issue model, of bf16 by f4, 466 clocks with one tile a wave,
 #: 720 with four, 1100 with eight.
 _ALONE_K_STEP, _ALONE_PRODUCTS = 375, 0.7
-#: Part of the time for which the busiest pipe is busy, where f32 scales multiply the sums of a
-#: ring of two tiles of columns a wave, and of one tile or where integers are decoded for it: by
-#: the issue model 0.67 to 0.87, and 0.5 to 0.75.
-_SUMMED, _SUMMED_WAITS = 0.8, 0.65
+#: How much longer than its busiest pipe a ring takes whose sums f32 scales multiply: if that is the
+#: matrix cores, the path to memory or the instructions of a wave with fp8 on both sides; if it is
+#: LDS, or the instructions beside floats; and if these are of one tile of columns, or decode
+#: integers. By the issue model, most tiles within a fifth.
+_SUMMED, _SUMMED_LDS, _SUMMED_WAITS = 1.15, 1.35, 1.6
 #: Instructions of these for the sums of a tile, and for the scales of its columns.
 _SCALED = 16
 #: Latencies of memory between the last product of a split and the sum of all.
@@ -323,16 +324,15 @@ def _summed_k_step(problem: Problem, schedule: GpuSchedule, device: Gpu) -> floa
     decoded = instruction.decoded_clocks * problem.parts
     loaded = _side_bytes(problem, schedule, m, n * waves)
     lds = (1 + waves) * _side_bytes(problem, schedule, m, 0)
-    busiest = max(
-        m * n * (decoded or 2 * instruction.clocks),
-        issued * rates.issue,
-        lds / rates.lds_bytes_per_clock,
-        loaded / rates.memory_bytes_per_clock,
+    waits = _SUMMED_WAITS if n == 1 or any(problem.integers) else _SUMMED_LDS
+    return max(
+        m * n * (decoded or 2 * instruction.clocks) * _SUMMED,
+        issued * rates.issue * (waits if problem.parts else _SUMMED),
+        lds / rates.lds_bytes_per_clock * _SUMMED_LDS,
+        loaded / rates.memory_bytes_per_clock * _SUMMED,
+        # What is asked for comes some stages later.
+        rates.memory_latency / (schedule.k_steps * max(1, schedule.stages - 1)),
     )
-    # What is asked for comes some stages later.
-    late = rates.memory_latency / (schedule.k_steps * max(1, schedule.stages - 1))
-    waits = n == 1 or any(problem.integers)
-    return max(busiest / (_SUMMED_WAITS if waits else _SUMMED), late)
 
 
 def _decoded_k_step(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float:

@@ -33,8 +33,9 @@ from mxc.passes.kernels.gpu.ring.tile import WorkgroupTile
 from mxc.passes.kernels.gpu.sides import ScaledBlocks
 from mxc.passes.kernels.vectors import i8
 
-#: Tiles of a wave whose totals have vector registers; fewer where integers are decoded.
-_TILES, _OF_INTEGERS = 8, 6
+#: Tiles of a wave whose totals have vector registers; and where integers are decoded, or sums are
+#: multiplied by scales twice as often.
+_TILES, _FEWER = 8, 6
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,8 @@ class SummedRing(StagedProduct):
         m, n = self.schedule.tiles
         if self.schedule.waves[0] > 1:
             raise ValueError(f"{self.schedule}: waves of this ring have different columns")
-        most = most_summed(integers=not self.rhs.format.element.exponent)
+        integers = not self.rhs.format.element.exponent
+        most = most_summed(integers=integers, k_steps=self.schedule.k_steps)
         if m * n > most:
             raise ValueError(f"{self.schedule}: a wave has registers for {most} tiles")
         if not self.takes(self.lhs, self.rhs):
@@ -130,9 +132,10 @@ def _scaled(*sides: FloatBlocks | ScaledBlocks) -> list[ScaledBlocks]:
     return [side for side in sides if isinstance(side, ScaledBlocks)]
 
 
-def most_summed(*, integers: bool) -> int:
-    """Tiles of a wave, at most. `integers`: whether those of rhs are decoded."""
-    return _OF_INTEGERS if integers else _TILES
+def most_summed(*, integers: bool, k_steps: int) -> int:
+    """Tiles of a wave, at most. `integers`: whether those of rhs are decoded; `k_steps`: of a
+    stage."""
+    return _FEWER if integers or k_steps == 1 else _TILES
 
 
 def k_steps_under(*shared: int) -> int:
