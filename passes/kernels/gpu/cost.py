@@ -26,48 +26,43 @@ _STREAM_WAVES = 2
 _DECODE = {4: 100, 6: 180, 8: 150}
 #: The same where conversions read FNUZ numbers.
 _EXTEND = {4: 100, 6: 160, 8: 130}
-#: The same where conversions read elements and scales, and of integers there.
+#: The same where conversions read elements and scales; of integers there, and of elements that are
+#: multiplied by E4M3 scales as floats.
 _CONVERT = {4: 20, 6: 5, 8: 20}
-_INTEGERS = 90
+_INTEGERS, _BY_FLOATS = 90, 70
 #: The same where they are decoded without scales, which multiply sums.
 _PLAIN_INTEGERS = {4: 75, 8: 55}
 #: Instructions beside these for a stage of which each block is decoded once: loads, stores, scales.
 _BESIDE = 30
 #: What waves get of LDS, and of the path to memory, when they all want it.
 _SHARED = 0.9
-#: Vector instructions that split 32 floats into so many bf16.
-_SPLIT = {1: 0, 2: 160, 3: 240}
-#: Times that a k-step waits for a tile of floats that are split. By the issue model four k-steps of
-#: f32 by f4 take 18812 clocks.
-_WAITS = 4
+#: Vector instructions that split 32 floats into so many bf16, and times that a k-step waits for a
+#: tile of them. By the issue model four k-steps of f32 by f4 take 18812 clocks.
+_SPLIT, _WAITS = {1: 0, 2: 160, 3: 240}, 4
 #: The same for a tile of rows or of columns, where f32 scales multiply the sums of a stream, and
 #: how many times as much where no side is floats: by the issue model 1.2 latencies with one of
 #: each, 2.7 with two, and 0.8 without floats.
 _LATE_TILE, _LATE_PACKED = 0.6, 0.6
-#: How much longer a k-step of a ring takes, of floats that are split, if no other workgroup fills
-#: its waits: by the issue model 1.3 to 1.8 of f32 by f4, in less than so many tiles a wave.
+#: How much longer a k-step of a ring of split floats takes if no other workgroup fills its waits:
+#: by the issue model 1.3 to 1.8 of f32 by f4, in less than so many tiles a wave.
 _ALONE, _FULL = 1.4, 8
 #: The same of other decoded sides, where K is split: clocks of a k-step, and the part of its
 #: products that comes on top. By the issue model, of bf16 by f4, 466 clocks with one tile a wave,
 #: 720 with four, 1100 with eight.
 _ALONE_K_STEP, _ALONE_PRODUCTS = 375, 0.7
-#: How much longer than its busiest pipe a ring takes whose sums f32 scales multiply: if that is the
-#: matrix cores, the path to memory or the instructions of a wave with fp8 on both sides; if it is
-#: LDS, or the instructions beside floats; and if these are of one tile of columns, or decode
-#: integers. By the issue model, most tiles within a fifth.
+#: How much longer than its busiest pipe a ring takes whose sums f32 scales multiply: matrix cores,
+#: path to memory, and instructions with fp8 on both sides; LDS, and instructions beside floats;
+#: these of one tile of columns, or of integers. By the issue model, most within a fifth.
 _SUMMED, _SUMMED_LDS, _SUMMED_WAITS = 1.15, 1.35, 1.6
 #: Instructions of these for the sums of a tile, and for the scales of its columns.
 _SCALED = 16
 #: Latencies of memory between the last product of a split and the sum of all.
 _MERGED = 3
-#: Tiles of a wave of a ring at most, if its SIMD is to have registers for another one.
-_TWICE = 4
-#: Lanes of a wave that may be alone on its SIMD.
-_WIDE = 64
-#: Bytes of a load of a lane.
-_LOAD = 16
-#: Bytes of a result.
-_RESULT = 4
+#: Tiles of a wave of a ring at most, if its SIMD is to have registers for another one; and lanes of
+#: a wave that may be alone on its SIMD.
+_TWICE, _WIDE = 4, 64
+#: Bytes of a load of a lane, and of a result.
+_LOAD, _RESULT = 16, 4
 #: Bits of an element with a scale, at most.
 _WIDEST = 8
 
@@ -82,7 +77,8 @@ class Problem:
     multiplied as; 0 where both sides are multiplied as they are, with their scales. `shared`: of
     lhs and of rhs the blocks that share an f32 scale, which multiplies sums; 0 without such scales.
     `in_blocks`: all columns of a block of the result are stored together. `integers`: whether the
-    elements of lhs and of rhs are integers, which no conversion of scaled elements decodes.
+    elements of lhs and of rhs are integers, which no conversion of scaled elements decodes;
+    `by_floats`: whether their scales are E4M3, which no such conversion takes.
     `splits`: numbers of parts that K may be cut into, of workgroups that share a tile. `panels`:
     whether rhs is packed in panels.
     """
@@ -99,6 +95,7 @@ class Problem:
     shared: tuple[int, int] = (0, 0)
     in_blocks: bool = False
     integers: tuple[bool, bool] = (False, False)
+    by_floats: tuple[bool, bool] = (False, False)
     splits: tuple[int, ...] = ()
     panels: bool = False
 
@@ -306,11 +303,16 @@ def _decoding(problem: Problem, device: Gpu) -> tuple[int, int]:
     converts, extends = device.matrix.converts, device.matrix.extends_fnuz
     known = _CONVERT if converts else _EXTEND if extends else _DECODE
     of_integers = _PLAIN_INTEGERS if any(problem.shared) else dict.fromkeys((4, 8), _INTEGERS)
-    first, second = (
-        0 if bits > _WIDEST else of_integers[bits] if converts and integers else known[bits]
-        for bits, integers in zip(problem.bits, problem.integers, strict=True)
-    )
-    return (_SPLIT[problem.parts] if problem.is_float else first), second
+
+    def of_block(side: int) -> int:
+        bits = problem.bits[side]
+        if bits > _WIDEST or not converts:
+            return 0 if bits > _WIDEST else known[bits]
+        if problem.integers[side]:
+            return of_integers[bits]
+        return _BY_FLOATS if problem.by_floats[side] else known[bits]
+
+    return (_SPLIT[problem.parts] if problem.is_float else of_block(0)), of_block(1)
 
 
 def _summed_k_step(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mxc.formats.formats import E4M3
 from mxc.passes.kernels.gpu.calls import GpuContractionCall
 from mxc.passes.kernels.gpu.cost import Problem
 from mxc.passes.kernels.gpu.floats import FloatBlocks
@@ -33,6 +34,7 @@ def problem_of(call: GpuContractionCall, results: Results, unit: MatrixUnit) -> 
         shared=(_shared(call.left), _shared(call.right)),
         in_blocks=results.in_blocks,
         integers=(_is_integer(call.left), _is_integer(call.right)),
+        by_floats=(_has_float_scales(call.left), _has_float_scales(call.right)),
         splits=_splits(call),
         panels=reads_panels(call, results, unit),
     )
@@ -51,6 +53,10 @@ def _splits(call: GpuContractionCall) -> tuple[int, ...]:
 
 def _is_integer(side: ScaledBlocks | FloatBlocks) -> bool:
     return isinstance(side, ScaledBlocks) and not side.format.element.exponent
+
+
+def _has_float_scales(side: ScaledBlocks | FloatBlocks) -> bool:
+    return isinstance(side, ScaledBlocks) and side.format.scale == E4M3
 
 
 def _parts(call: GpuContractionCall) -> int:

@@ -107,6 +107,13 @@ CHOSEN = [
     (DENSE, GFX1151, (16, (2, 1), (1, 1, 4), 0, 0)),
     (SHARED, GFX950, (16, (2, 2), (2, 2, 1), 0, 0)),
     (FLOAT_SHARED, GFX950, (32, (4, 2), (1, 4, 1), 2, 2)),
+    (
+        replace(
+            ROW, rows=100, columns=2880, blocks=90, parts=1, bits=(16, 4), by_floats=(False, True)
+        ),
+        GFX950,
+        (16, (2, 1), (1, 1, 3), 0, 0),
+    ),
     (replace(FLOAT_SHARED, rows=16), GFX950, (16, (1, 1), (1, 1, 8), 0, 0)),
     (BYTES_SHARED, GFX950, (32, (4, 2), (1, 4, 1), 3, 2)),
     (SHARED, GFX942, (32, (2, 1), (2, 2, 1), 2, 1)),
