@@ -219,9 +219,9 @@ def _summed_rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
                 yield ring
     # Rows that are decoded, split or rounded are so once for all waves.
     floats = problem.is_float and problem.parts == 1 and problem.bits[0] <= _NARROW
-    if device.matrix.dma != PIECE or (problem.parts and not floats):
-        return
     k_steps = k_steps_under(*(shared for shared in problem.shared if shared))
+    if device.matrix.dma != PIECE or (problem.parts and not floats) or not k_steps:
+        return
     clocks = INSTRUCTION.decoded_clocks if problem.parts else 2 * INSTRUCTION.clocks
     tiles = most_summed(integers=problem.integers[1], k_steps=k_steps)
     for m, n in product(*(range(most, 0, -1) for most in _SUMMED)):

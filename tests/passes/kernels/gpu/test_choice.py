@@ -115,6 +115,8 @@ CHOSEN = [
         (16, (2, 1), (1, 1, 3), 0, 0),
     ),
     (replace(FLOAT_SHARED, rows=16), GFX950, (16, (1, 1), (1, 1, 8), 0, 0)),
+    # Scales for 32 elements have no ring.
+    (replace(FLOAT_SHARED, rows=100, shared=(0, 1)), GFX950, (16, (4, 1), (1, 1, 4), 0, 0)),
     (BYTES_SHARED, GFX950, (32, (4, 2), (1, 4, 1), 3, 2)),
     (SHARED, GFX942, (32, (2, 1), (2, 2, 1), 2, 1)),
     (
