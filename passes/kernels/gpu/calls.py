@@ -309,9 +309,10 @@ def _decoded(
     whole = whole and _parts(left, right, unit) == 1
     if whole and unit.takes(left.bits, right.bits) and not any(rounded):
         return None
-    f16 = isinstance(left, FloatBlocks) and left.memory == "f16" and _fits_f16(right)
-    f16 = "f16" in rounded or (unit.converts and not any(rounded) and f16)
-    return "f16" if f16 else "bf16"
+    if any(rounded):
+        return "f16" if "f16" in rounded else "bf16"
+    of_f16 = isinstance(left, FloatBlocks) and left.memory == "f16"
+    return "f16" if of_f16 and unit.converts and _fits_f16(right) else "bf16"
 
 
 def _fits_f16(side: ScaledBlocks) -> bool:

@@ -306,11 +306,11 @@ def _decoding(problem: Problem, device: Gpu) -> tuple[int, int]:
 
     def of_block(side: int) -> int:
         bits = problem.bits[side]
-        if bits > _WIDEST or not converts:
-            return 0 if bits > _WIDEST else known[bits]
-        if problem.integers[side]:
+        if bits > _WIDEST:
+            return 0
+        if converts and problem.integers[side]:
             return of_integers[bits]
-        return _BY_FLOATS if problem.by_floats[side] else known[bits]
+        return _BY_FLOATS if converts and problem.by_floats[side] else known[bits]
 
     return (_SPLIT[problem.parts] if problem.is_float else of_block(0)), of_block(1)
 

@@ -122,7 +122,7 @@ class SummedRing(StagedProduct):
                 left, lane, row_scales[0], memory, behind, tile.first_row, tile.lhs_row
             )
         decoder = None if self.decoded is None else PairDecoder(self.rhs.format, self.decoded)
-        own = self.schedule.tiles, self.schedule.stages
+        own = self.schedule.tiles, self.slot_bytes
         operands = SummedOperands(lhs, rhs, of_rows, of_columns, *own)
         tile.store(SummedMainloop(self.schedule, operands, decoder).sums())
 

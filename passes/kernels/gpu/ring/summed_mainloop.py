@@ -75,15 +75,15 @@ class SummedMainloop:
         #: Times that sums of a tile are scaled, and how many at once; these, in their order; and
         #: how many of them were not yet scaled when a tile begins.
         self._times = min(self._parts, _TIMES)
-        self._some = self._instruction.totals // self._times
-        self._scaled = list(self._in_order(self._times))
+        self._at_once = self._instruction.totals // self._times
+        self._sum_places = list(self._in_order(self._times))
         self._behind = self._times + (self._times == self._parts)
         #: Fragments of the tile of columns that is multiplied, and the one that is decoded; the
         #: sums of a tile; scales of columns by tile and part.
         self._own: list[ir.Value] = []
         self._coming: DecodedColumns | None = None
         self._sums: ir.Value | None = None
-        self._scales: dict[tuple[int, int], list[ir.Value]] = {}
+        self._known_scales: dict[tuple[int, int], list[ir.Value]] = {}
 
     def _in_order(self, count: int) -> Iterator[Place]:
         """Parts of all tiles, in the order in which these are multiplied."""
@@ -100,7 +100,7 @@ class SummedMainloop:
 
     def _due(self, at: int) -> Place:
         """What is scaled as number `at` of a stage."""
-        return self._scaled[(at - self._behind) % len(self._scaled)]
+        return self._sum_places[(at - self._behind) % len(self._sum_places)]
 
     def _round(self, held: SummedRegisters, before: ir.Value, count: int) -> SummedRegisters:
         """So many stages, after `before` whole rounds; gives what is held after them."""
@@ -110,7 +110,7 @@ class SummedMainloop:
 
     def _begin(self) -> SummedRegisters:
         """Fill the ring, and bring what is multiplied first."""
-        none, operands = zeros(of(f32(), self._some)), self._operands
+        none, operands = zeros(of(f32(), self._at_once)), self._operands
         held = self._empty()
         held.totals = [[none] * self._times for _ in range(len(self._rows) * len(self._columns))]
         # In the order of the loop, so that it waits for no more than it must.
@@ -130,7 +130,9 @@ class SummedMainloop:
             held.decoded = self._decoded()
         zero = constant(0.0, f32())
         row = None if operands.row_scales is None else zero
-        held.unscaled = [UnscaledSums(none, row, [zero] * self._some) for _ in range(self._behind)]
+        held.unscaled = [
+            UnscaledSums(none, row, [zero] * self._at_once) for _ in range(self._behind)
+        ]
         return held
 
     def _empty(self) -> SummedRegisters:
@@ -141,7 +143,7 @@ class SummedMainloop:
         """Multiply a stage, which is in a slot, and bring what the next one begins with."""
         after, operands = self._empty(), self._operands
         self._own = held.decoded
-        self._scales.clear()
+        self._known_scales.clear()
         works = [*self._scalings(held), *self._decodings(held)]
         for column in self._columns:
             loads = self._weights(stage, column, held.ahead)
@@ -186,8 +188,8 @@ class SummedMainloop:
         """What multiplies sums by their scales, those of a tile behind products of the next ones;
         and for the first tile of some columns what brings the scales of these."""
         count, rows = len(self._places), len(self._rows)
-        instructions = self._some * (1 if self._operands.row_scales is None else 2)
-        for at in range(len(self._scaled)):
+        instructions = self._at_once * (1 if self._operands.row_scales is None else 2)
+        for at in range(len(self._sum_places)):
             tile, part = divmod(at, self._times)
             # In the middle of a product, that no rounding moves it to another.
             place = tile * self._parts + part + 0.5
@@ -198,7 +200,7 @@ class SummedMainloop:
             yield InterleavedWork(place / count, "valu", scale, instructions)
             if tile % rows == 0:
                 ask = partial(self._columns_of, held, tile // rows, part)
-                yield InterleavedWork((place + 0.5) / count, "valu", ask, self._some)
+                yield InterleavedWork((place + 0.5) / count, "valu", ask, self._at_once)
 
     def _decodings(self, held: SummedRegisters) -> Iterator[InterleavedWork]:
         """What decodes a tile of columns while the one before it is multiplied: as late as there is
@@ -260,7 +262,7 @@ class SummedMainloop:
         if part + 1 == self._parts:
             scale = held.row_scales[row] if held.row_scales else None
             held.unscaled += [
-                UnscaledSums(part_of(self._sums, at * self._some, self._some), scale)
+                UnscaledSums(part_of(self._sums, at * self._at_once, self._at_once), scale)
                 for at in range(self._times)
             ]
 
@@ -290,7 +292,7 @@ class SummedMainloop:
 
     def _columns_of(self, held: SummedRegisters, column: int, part: int) -> list[ir.Value]:
         """The scales of the columns of some sums of a tile."""
-        if (column, part) not in self._scales:
+        if (column, part) not in self._known_scales:
             own = held.column_scales[column]
-            self._scales[column, part] = columns_of(own, part * self._some, self._some)
-        return self._scales[column, part]
+            self._known_scales[column, part] = columns_of(own, part * self._at_once, self._at_once)
+        return self._known_scales[column, part]

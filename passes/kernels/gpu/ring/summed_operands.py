@@ -25,14 +25,15 @@ from mxc.passes.kernels.vectors import bitcast, concat, i32, index
 
 @dataclass(frozen=True)
 class SummedOperands:
-    """Both sides for one lane, the scales of lhs, if it has some, and of rhs; `stages` in LDS."""
+    """Both sides for one lane, the scales of lhs, if it has some, and of rhs; `slot_bytes`: of LDS
+    for a stage."""
 
     lhs: StagedSide
     rhs: DirectSide
     row_scales: StagedFactors | None
     column_scales: StagedFactors
     tiles: tuple[int, int]
-    stages: int
+    slot_bytes: int
 
     @property
     def parts(self) -> int:
@@ -118,8 +119,7 @@ class SummedOperands:
 
     def _start(self, slot: int) -> ir.Value:
         """The offset of a slot in LDS."""
-        size = self.lhs.layout.bytes + sum(each.bytes for each in self._scales)
-        return index(slot * size)
+        return index(slot * self.slot_bytes)
 
     def _left(self, stage: ir.Value) -> ir.Value:
         """Blocks of a row from a stage on."""
