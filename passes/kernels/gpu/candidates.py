@@ -13,7 +13,7 @@ from mxc.passes.kernels.gpu.fragments import FRAGMENT, K_STEPS, TileInstruction
 from mxc.passes.kernels.gpu.output import tiles_of
 from mxc.passes.kernels.gpu.ring.decoded_mainloop import SLOTS
 from mxc.passes.kernels.gpu.ring.decoded_side import BLOCK_BYTES
-from mxc.passes.kernels.gpu.ring.dense_mainloop import most_tiles
+from mxc.passes.kernels.gpu.ring.dense_mainloop import most_tiles, together
 from mxc.passes.kernels.gpu.ring.factors import factor_bytes
 from mxc.passes.kernels.gpu.ring.pipeline import ACCUMULATORS
 from mxc.passes.kernels.gpu.ring.scales import AT_ONCE, scale_bytes
@@ -143,6 +143,9 @@ def _dense_rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
         wanted = min(_MOST_STAGES, 2 + math.ceil(_LATENCIES * latency / stage))
         found = _ring(small, tiles, (1, device.unit.simds, 1), wanted, STAGE)
         stages = min(wanted, device.unit.lds_bytes // _slot_bytes(problem, found))
+        if stages - 1 == together(found, Chunks.of(problem.blocks)):
+            # In a round of as many stages the slot of each is a constant.
+            stages -= 1
         if tiles[1] % _least(problem, small) == 0 and stages > min(_STAGES):
             yield replace(found, stages=stages)
 

@@ -43,6 +43,9 @@ _RATES = Rates(budget=3, load=3, pace=0.5, read=0.8)
 _LATENCIES, _REGISTERS = 1.5, 128
 #: Tiles of a wave with 16-bit rows, at most.
 _TILES = 32
+#: Rounds of a chunk with which they are a loop: the first stands before it, and LLVM unrolls a
+#: single one.
+_LOOP = 3
 #: Registers of a fragment of a tile.
 _FRAGMENT = FRAGMENT // 2
 
@@ -180,11 +183,18 @@ def most_tiles(bits: int) -> int:
 
 def together(schedule: GpuSchedule, chunks: Chunks) -> int:
     """Stages that a round of the loop has: two, or as many as memory needs to answer, if they leave
-    registers; of these numbers one that leaves the fewest stages of a chunk for behind the loop."""
+    registers. Of these numbers one that leaves the fewest stages of a chunk for behind the loop:
+    where none are left, the largest with which the loop is one, since a round has scalar
+    instructions of its own; else the smallest, which takes the fewest registers."""
     stages, parts = chunks.size // STAGE, STAGE
     rows, columns = schedule.tiles
     clocks = rows * columns * schedule.instruction.form.clocks
     wanted = _LATENCIES * GFX950.rates.memory_latency / clocks + 1
     most = min(stages, max(2, _REGISTERS // (columns * parts * _FRAGMENT)))
     least = min(most, max(2, math.ceil(wanted / parts)))
-    return min(range(least, most + 1), key=lambda size: (stages % size, size))
+
+    def preference(size: int) -> tuple[int, int]:
+        rounds, rest = divmod(stages, size)
+        return rest, -size if rest == 0 and rounds >= _LOOP else size
+
+    return min(range(least, most + 1), key=preference)

@@ -94,6 +94,9 @@ def interleaved_within(
             while left:
                 left.pop(0).issue()
         product()
+        if number == 1:
+            # Before it all waves may have waited for each other: matrix cores begin at once.
+            no_reordering()
         free = budget
         while left and left[0].at * len(products) < number:
             if left[0].count > free < budget:

@@ -360,8 +360,8 @@ def busy_with_two(compiled: Compiled) -> float:
 
 
 def share_of(compiled: Compiled) -> float:
-    """The share of matrix cores, of a workgroup alone on its unit. Nothing spills."""
-    text, unit = compiled.assembly, known_gpu(compiled.case.target).unit
+    """The share of matrix cores of gfx950, of a workgroup alone on its unit. Nothing spills."""
+    text, unit = compiled.assembly, known_gpu("gfx950").unit
     names = ("vgpr_spill_count", "private_segment_fixed_size")
     assert [int(re.findall(rf"\.{name}:\s+(\d+)", text)[0]) for name in names] == [0, 0]
     assert unit.rates is not None

@@ -26,7 +26,7 @@ from mxc.simulator.run.translate import TranslatedKernel
 from mxc.simulator.watch.count import Counter
 from mxc.simulator.watch.observe import ObserverGroup
 from mxc.simulator.watch.sanitizer import Sanitizer
-from tests.passes.kernels.gpu.rings import compiler, drains
+from tests.passes.kernels.gpu.rings import compiler, drains, share_of
 
 Array = npt.NDArray[Any]
 #: Activations that are f32, of which bf16 are multiplied.
@@ -182,6 +182,18 @@ def test_as_numpy_and_clean(case: Case, compiled: Callable[[Case], Any]) -> None
 @pytest.mark.parametrize("case", [case for case in CASES if case.stages], ids=str)
 def test_no_load_outlives_its_wave(case: Case, compiled: Callable[[Case], Any]) -> None:
     assert drains(compiled(case).assembly)
+
+
+@pytest.mark.parametrize(
+    ("k", "stages", "share"),
+    # Of the last two chunks have no number of stages that a round of three or four divides.
+    [(4096, 4, 0.95), (2880, 3, 0.95), (2048, 4, 0.93), (11008, 4, 0.93)],
+)
+def test_matrix_cores_are_busy(
+    k: int, stages: int, share: float, compiled: Callable[[Case], Any]
+) -> None:
+    case = Case("bf16", "bf16", 4096, 4096, k, (8, 4), ACROSS, stages, panels=True)
+    assert share_of(compiled(case)) > share
 
 
 @pytest.mark.parametrize("k", [96, 320, 352, 1056])

@@ -87,7 +87,7 @@ def test_a_product_hides_so_many_instructions(events: Events, waits: bool) -> No
     if waits:
         end = ["valu 0.75", "valu 0.8", "product 3", "|", "|"]
     assert events == [
-        *("product 0", "valu 0.0", "valu 0.01", "|"),
+        *("product 0", "|", "valu 0.0", "valu 0.01", "|"),
         *("product 1", "valu 0.1", "|"),
         *("product 2", *middle),
         *end,
