@@ -156,16 +156,18 @@ class WeightRecord:
     """How the bytes of one packed tensor are to be read.
 
     `shape` is the logical shape in elements; `format` a name of `mxc list formats` or a plain dtype
-    ("bf16"); `layout` names how the bytes of `source` were reordered ("identity" if not),
-    `scale_layout` the same for its scales, if it has any. `recipe` is the scale recipe, "unstated"
-    where the checkpoint does not state it. `sqnr` is the signal-to-noise ratio in dB of a weight
-    that was quantized while it was packed.
+    ("bf16"); `block` elements of each of `rows` consecutive rows (None: of one) share a scale;
+    `layout` names how the bytes of `source` were reordered ("identity" if not), `scale_layout` the
+    same for its scales, if it has any. `recipe` is the scale recipe, "unstated" where the
+    checkpoint does not state it. `sqnr` is the signal-to-noise ratio in dB of a weight that was
+    quantized while it was packed.
     """
 
     source: str
     shape: tuple[int, ...]
     format: str
     block: int | None = None
+    rows: int | None = None
     axis: int | None = None
     nibble_order: str | None = None
     recipe: str | None = None
@@ -382,10 +384,7 @@ def read_json(text: str, place: str) -> Any:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Read manifest.json of the artifact folder `path`.
-
-    Raises ArtifactError where the file is missing or cannot be read.
-    """
+    """Read manifest.json of the artifact folder `path`. Raises ArtifactError where it cannot."""
     file = path / MANIFEST
     try:
         if not path.exists():

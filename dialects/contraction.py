@@ -32,14 +32,15 @@ _NAMES[("i8", "f32", 32)] = "int8"
 
 @dataclass(frozen=True)
 class OperandFormat:
-    """`element` and `scale`: MLIR types by name; `block`: elements per scale. Plain numbers have no
-    scale. `rounded`: the type to which values are rounded before they are multiplied, "" for no
-    rounding."""
+    """`element` and `scale`: MLIR types by name; `block`: elements of a row per scale. Plain
+    numbers have no scale. `rounded`: the type to which values are rounded before they are
+    multiplied, "" for no rounding. `rows`: consecutive rows that share their scales in memory."""
 
     element: str
     scale: str = ""
     block: int = 0
     rounded: str = ""
+    rows: int = 1
 
     @staticmethod
     def of(format: BlockFormat, rounded: str = "") -> OperandFormat:
@@ -59,7 +60,8 @@ class OperandFormat:
         """
         if not self.scale:
             return self.element
-        unknown = f"{self.element} with {self.scale} per {self.block}"
+        block = str(self.block) if self.rows == 1 else f"{self.rows} x {self.block}"
+        unknown = f"{self.element} with {self.scale} per {block}"
         return _NAMES.get((self.element, self.scale, self.block), unknown)
 
     @property
@@ -67,10 +69,10 @@ class OperandFormat:
         """Width of an element."""
         return element_bits(ir.Type.parse(self.element))
 
-    def row_bytes(self, k: int) -> int:
-        """Bytes of k elements with their scales."""
+    def matrix_bytes(self, rows: int, k: int) -> int:
+        """Bytes of rows of k elements with their scales."""
         scales = element_bits(ir.Type.parse(self.scale)) * (k // self.block) if self.scale else 0
-        return (self.bits * k + scales) // 8
+        return (rows * self.bits * k + -(-rows // self.rows) * scales) // 8
 
 
 @dataclass(frozen=True, kw_only=True)

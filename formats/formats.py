@@ -174,7 +174,8 @@ class BlockFormat:
     """`block` elements along one axis share one scale: value = scale * element.
 
     With `tensor_scale`, a float32 of the whole tensor is a further factor. With `unit_scales`,
-    every block scale is 1 and is not stored; the further factor is the only one.
+    every block scale is 1 and is not stored; the further factor is the only one. `rows`:
+    consecutive rows of a matrix that share their scales.
     """
 
     name: str
@@ -183,6 +184,7 @@ class BlockFormat:
     scale: ElementFormat = E8M0
     tensor_scale: bool = False
     unit_scales: bool = False
+    rows: int = 1
 
     def __str__(self) -> str:
         """The name."""

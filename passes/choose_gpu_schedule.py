@@ -37,7 +37,7 @@ from mxc.passes.base import Pass
 from mxc.passes.kernels.given_schedules import GivenSchedules
 from mxc.passes.kernels.gpu.calls import GpuContractionCall, match
 from mxc.passes.kernels.gpu.choice import TRANSPORTS, choose, choose_by_rows
-from mxc.passes.kernels.gpu.problem import problem_of
+from mxc.passes.kernels.gpu.problem_of_call import problem_of
 from mxc.passes.kernels.gpu.results import Results
 from mxc.passes.kernels.gpu.ring.decoded_kernel import DecodedRing
 from mxc.passes.kernels.gpu.ring.float_kernel import FloatRing

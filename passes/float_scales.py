@@ -1,8 +1,9 @@
 """mxc-float-scales: make float scales of blocks f32, one for each row and block.
 
 Some fp8 formats have a float scale per square of 128 x 128 elements, shared by its rows, which may
-be bf16 or f16. A kernel reads scales by row and block: scales are repeated for the rows, which
-costs four bytes per block of a row, and extended, which is exact. The elements are not copied.
+be bf16 or f16. The canonical contraction has scales by row and block: they are extended, which is
+exact, and repeated for the rows (dialects/repeated_rows.py). Kernels for GPUs look through the
+repetition; for others it costs four bytes per block of a row. The elements are not copied.
 
 before:
     linalg.generic {indexing_maps = [(m, n, k) -> (m, k), (m, n, k) -> (n, k),
@@ -10,8 +11,9 @@ before:
       ins(%x, %w : tensor<256x512xf8E4M3FN>, %s : tensor<2x4xbf16>) outs(%acc)
       { mulf(extf(%w), extf(%s)), mulf, addf }
 after:
+    %e = linalg.generic ins(%s) { extf } -> tensor<2x4xf32>
     %r = linalg.generic {indexing_maps = [(n, ko) -> (n floordiv 128, ko), (n, ko) -> (n, ko)]}
-      ins(%s) { extf } -> tensor<256x4xf32>
+      ins(%e) -> tensor<256x4xf32>
     linalg.generic {indexing_maps = [.., (m, n, k) -> (n, k floordiv 128), (m, n, k) -> (m, n)]}
       ins(%x, %w, %r) outs(%acc) { mulf(extf(%w), %r), mulf, addf }
 
@@ -34,6 +36,8 @@ from mxc.dialects.scalar_nodes import loops_of
 from mxc.passes.base import Pass
 from mxc.passes.rewriting.generics import generic_like, is_product, read_map, yielded
 from mxc.passes.rewriting.rebuild import OperandRead, clone_scalar, replace, sums_of_elements, sweep
+
+_PARALLEL = linalg.IteratorType.parallel
 
 
 @dataclass(frozen=True)
@@ -142,17 +146,28 @@ def _read(op: ir.Operation, pair: _Pair) -> OperandRead | None:
         else:
             reads.append(substitute(expression, places))
     with ir.InsertionPoint(op), op.location:
-        repeated = _copied(source, reads, sizes)
+        # Before they are repeated, so that a kernel may read those that are not.
+        repeated = _repeated(_extended(source), reads, sizes)
     return OperandRead(repeated, ir.AffineMap.get(of_scale.n_dims, 0, wanted))
 
 
-def _copied(source: ir.Value, reads: Sequence[ir.AffineExpr], sizes: Sequence[int]) -> ir.Value:
-    """An f32 tensor of these sizes with the elements of `source` at `reads`."""
-    rank, f32 = len(sizes), ir.F32Type.get()
+def _extended(source: ir.Value) -> ir.Value:
+    """A tensor of floats as f32."""
+    f32, shape = ir.F32Type.get(), shape_of(source)
+    if ir.RankedTensorType(source.type).element_type == f32:
+        return source
+    each = [ir.AffineMap.get_identity(len(shape))] * 2
+    init = tensor.empty(shape, f32)
+    return linalg.generic([source], [init], each, [_PARALLEL] * len(shape))(
+        lambda value, _: arith.extf(f32, value)
+    )
+
+
+def _repeated(source: ir.Value, reads: Sequence[ir.AffineExpr], sizes: Sequence[int]) -> ir.Value:
+    """A tensor of these sizes with the elements of `source` at `reads`."""
+    rank = len(sizes)
+    if list(reads) == [ir.AffineDimExpr.get(axis) for axis in range(rank)]:
+        return source
     maps = [ir.AffineMap.get(rank, 0, list(reads)), ir.AffineMap.get_identity(rank)]
-
-    def body(value: ir.Value, _: ir.Value) -> ir.Value:
-        return value if value.type == f32 else arith.extf(f32, value)
-
-    init = tensor.empty(list(sizes), f32)
-    return linalg.generic([source], [init], maps, [linalg.IteratorType.parallel] * rank)(body)
+    init = tensor.empty(list(sizes), ir.RankedTensorType(source.type).element_type)
+    return linalg.generic([source], [init], maps, [_PARALLEL] * rank)(lambda value, _: value)

@@ -72,7 +72,7 @@ from mxc.passes.kernels.gpu.counters import Counters
 from mxc.passes.kernels.gpu.dense.stream import DenseStream
 from mxc.passes.kernels.gpu.floats import FloatBlocks
 from mxc.passes.kernels.gpu.packed_weights import PackedWeights
-from mxc.passes.kernels.gpu.problem import problem_of
+from mxc.passes.kernels.gpu.problem_of_call import problem_of
 from mxc.passes.kernels.gpu.results import Results
 from mxc.passes.kernels.gpu.ring.decoded_kernel import DecodedRing
 from mxc.passes.kernels.gpu.ring.dense_kernel import DenseRing

@@ -24,7 +24,8 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-from matrix_cases import Case, cases
+from matrix_case import Case
+from matrix_cases import cases
 from matrix_objects import ROWS, disagreements
 from matrix_objects import read as read_code
 from matrix_programs import program

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, func, linalg, math, tensor
-from matrix_cases import SHORT, Case, format_of
+from matrix_case import SHORT, Case, format_of
 
 from mxc.dialects.boundary import pack, unpack
 from mxc.dialects.context import new_context
@@ -19,6 +19,7 @@ from mxc.dialects.generic import constant, element_of, fill, generic, shape_of
 from mxc.dialects.linalg_ext import gather
 from mxc.dialects.parameters import Parameters
 from mxc.dialects.quantize import quantize_mx
+from mxc.dialects.repeated_rows import repeat_rows
 from mxc.dialects.scaled import contraction_into, scaled_contraction
 from mxc.formats.formats import F32
 
@@ -102,11 +103,13 @@ class _Builder:
         func.FuncOp.from_py_func(*kinds, name="main")(main)
 
     def _shape(self, name: str, outer: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Shapes of the bytes of elements [.., KO, bytes] and of scales [.., KO]."""
+        """Shapes of the bytes of elements [.., N, KO, bytes] and of scales [.., N, KO], fewer where
+        rows share some."""
         format = format_of(name)
         block = self.case.block or format.block
-        blocks = [*outer, self.case.k // block]
-        return [*blocks, block * format.element.bits // 8], blocks
+        *lead, rows, blocks = [*outer, self.case.k // block]
+        data = [*lead, rows, blocks, block * format.element.bits // 8]
+        return data, [*lead, rows if format.rows == 1 else -(-rows // format.rows), blocks]
 
     def _activation_types(self) -> list[ir.Type]:
         case = self.case
@@ -155,7 +158,11 @@ class _Builder:
         elements, factors = self._elements(
             case.rhs,
             self.parameters.load("weight_blocks", data, _i8()),
-            self.parameters.load("weight_scales", scales, _scale(case.rhs)),
+            repeat_rows(
+                self.parameters.load("weight_scales", scales, _scale(case.rhs)),
+                case.n,
+                format_of(case.rhs).rows,
+            ),
         )
         if ids is None:
             return elements, factors

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from matrix_cases import Case, format_of
+from matrix_case import Case, format_of
 
 from mxc.compiler.report import Report
 from mxc.compiler.report.assembly import KernelCode
@@ -157,7 +157,7 @@ def _row_bytes(name: str, case: Case) -> float:
     if name in _WIDE_FLOATS:
         return case.k * _WIDE_FLOATS[name] / 8
     format = format_of(name)
-    scales = case.k // (case.block or format.block)
+    scales = case.k // (case.block or format.block) / format.rows
     return (case.k * format.element.bits + scales * format.scale.bits) / 8
 
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from matrix_cases import SHORT, Case
+from matrix_case import SHORT, Case
 
 sys.path.append(str(Path(__file__).parents[1]))
 

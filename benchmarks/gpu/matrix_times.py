@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from matrix import every_case, read
-from matrix_cases import Case
+from matrix_case import Case
 from matrix_rows import Row
 
 from mxc.compiler.report.kernel_time import Time

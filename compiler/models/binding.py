@@ -16,7 +16,7 @@ from mxc.compiler.models.blocks.devices import Device
 from mxc.compiler.models.blocks.parameters import CheckpointRows, Parameter
 from mxc.compiler.models.blocks.weights import ELEMENTS, Formats
 from mxc.compiler.models.decoder import Decoder
-from mxc.compiler.models.float_scales import packed_format
+from mxc.compiler.models.float_scales import packed_format, sharing_rows
 from mxc.compiler.models.fused_layers import rows_of
 from mxc.dialects.reasons import Reason
 from mxc.errors import CheckpointError
@@ -62,10 +62,12 @@ def bind(
     source: CheckpointSource,
     dense: DenseQuantization | None = None,
     unit: MatrixUnit | None = None,
+    devices: int = 1,
 ) -> tuple[tuple[BoundParameter, ...], Mapping[str, CanonicalTensor]]:
     """Return every parameter with its tensors, in model order, and the tensors not used.
 
-    unit: the matrix unit of the GPU whose kernels read the weights, None for CPUs. Raises
+    unit: the matrix unit of the GPU whose kernels read the weights, None for CPUs. devices: how
+    many of them have a part of the parameters. Raises
     CheckpointError for a tensor that is missing, has another shape than config.json says, or has a
     format that cannot be read for its parameter.
     """
@@ -90,9 +92,21 @@ def bind(
         )
     ]
     bound = tuple(_bind(each, source, dense, unit) for each in parameters)
+    if unit is not None and devices == 1:
+        # Kernels for GPUs take scales that rows share; a device may have a part of such rows.
+        bound = tuple(map(_sharing_rows, bound))
     used = {rows.tensor for each in parameters for rows in each.rows}
     left = {name: source.tensors[name] for name in sorted(source.tensors) if name not in used}
     return bound, left
+
+
+def _sharing_rows(bound: BoundParameter) -> BoundParameter:
+    """Return a parameter whose rows share scales as in the checkpoint, where they may."""
+    parameter, blocks = bound.parameter, bound.blocks
+    if blocks is None or not parameter.matrix or parameter.layout != "identity":
+        return bound
+    found = sharing_rows(blocks, bound.tensors, parameter.shape)
+    return replace(bound, format=found.name, blocks=found)
 
 
 def _named(decoder: Decoder, source: CheckpointSource) -> CheckpointSource:

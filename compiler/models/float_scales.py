@@ -3,13 +3,15 @@
     fp8, a scale per tensor or row      elements, and a factor per row of the result
     int8, a scale per tensor or row     the same; the factor includes the 1/64 of mxint8 elements
     fp8, int8 and int4 in groups,       elements, and an f32 per row and group, which multiplies
-    fp8 in square blocks, Q8_0          the partial sum of the group
+    fp8 in square blocks, Q8_0          the partial sum of the group; on GPUs one per square
 
-A weight takes the bytes of its elements, and 4 bytes per row, or per row and group.
+A weight takes the bytes of its elements, and 4 bytes per row, per row and group, or per square.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from math import gcd
 
 from mxc.compiler.checkpoints.canonical.tensor import CanonicalTensor
@@ -47,3 +49,21 @@ def packed_format(tensor: CanonicalTensor, unit: MatrixUnit | None) -> BlockForm
             f"a scale is for {width} of {depth} elements; kernels take 16 and multiples of {BLOCK}"
         )
     return BlockFormat(OperandFormat(element.mlir, F32.mlir, block).name, element, block, F32)
+
+
+def sharing_rows(
+    format: BlockFormat, tensors: Sequence[CanonicalTensor], shape: tuple[int, ...]
+) -> BlockFormat:
+    """The format of a weight [.., N, K] of these tensors, one behind the other, where rows share
+    scales as in the checkpoint, if they do and no tensor or matrix begins within such rows."""
+    heights = {1 if tensor.block is None else tensor.block[0] for tensor in tensors}
+    if format.scale != F32 or len(heights) > 1:
+        return format
+    (height,) = heights
+    ends = [tensor.shape[-2] for tensor in tensors]
+    # Of one matrix the last rows may be fewer.
+    ends = ends[:-1] if len(shape) == 2 else [shape[-2], *ends]
+    if any(rows % height for rows in ends):
+        return format
+    name = OperandFormat(format.element.mlir, F32.mlir, format.block, rows=height).name
+    return replace(format, name=name, rows=height)

@@ -249,10 +249,10 @@ def open_model(
     dense = None
     if options.dense_format is not None and options.recipe is not None:
         dense = DenseQuantization(format=options.dense_format, recipe=scale_recipe(options.recipe))
-    bound, left = bind(decoder, source, dense, unit)
+    bound, left = bind(decoder, source, dense, unit, count)
     if why := why_by_number(options.devices, bound):
         decoder, notes = decoder.with_experts_by_number(), (*notes, why)
-        bound, left = bind(decoder, source, dense, unit)
+        bound, left = bind(decoder, source, dense, unit, count)
     _require_nvfp4(bound, options, place)
     require_blocks(decoder, options.devices, bound)
     scales, unread = describe_unread(decoder, left)

@@ -128,7 +128,7 @@ def _under_floats(
 ) -> Iterator[tuple[str, StoredPart | TensorRecord | Stacked]]:
     """Yield the elements of a weight with float scales, and the scales as f32 per row or block.
 
-    shape: [.., blocks per row].
+    shape: [.., rows, blocks per row].
     """
     tensors = bound.tensors
     stored = (*shape, format.block_bytes)
@@ -137,8 +137,9 @@ def _under_floats(
     else:
         yield BLOCKS, _source([tensor.elements for tensor in tensors], stored)
     if not format.unit_scales:
-        scales = tuple(FloatRowScales(tensor, format.block) for tensor in tensors)
-        yield SCALES, Stacked(scales, shape, "F32")
+        scales = tuple(FloatRowScales(tensor, format.block, each=format.rows) for tensor in tensors)
+        *lead, rows, blocks = shape
+        yield SCALES, Stacked(scales, (*lead, -(-rows // format.rows), blocks), "F32")
         return
     # Kernels read int8 elements as multiples of 1/64.
     unit = 1.0 if format.element.exponent else 1 / format.element.min_positive
@@ -179,6 +180,7 @@ def weight_records(
             shape=shape,
             format=format.name,
             block=None if format.unit_scales else format.block,
+            rows=format.rows if format.rows > 1 else None,
             axis=len(bound.parameter.shape) - 1,
             nibble_order="low-even" if format.element.bits == 4 else None,
             recipe=" or ".join(recipes) if bound.dense is None else str(bound.dense.recipe),

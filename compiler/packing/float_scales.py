@@ -1,6 +1,7 @@
 """Weights with float scales in the form that kernels read: f32 scales per row, 4-bit codes.
 
-scales bf16 [N / 128, K / 128]     ->   f32 [N, K / 128]: a square's scale for each of its rows
+scales bf16 [N / 128, K / 128]     ->   f32 [N, K / 128]: a square's scale for each of its rows;
+                                        or f32 [N / 128, K / 128], for kernels that repeat it
 scales f32 [N] or [1]              ->   f32 [N, 1], one factor per row
 codes int8 [N, K], from -8 to 7    ->   two per byte [N, K / 2], the even code in the low nibble
 """
@@ -24,12 +25,14 @@ class FloatRowScales:
     """The scales of a weight as f32 [rows, K / block], multiplied by the tensor scale.
 
     `block`: number of elements per scale along K, a divisor of the weight's own. `unit`: a power of
-    two that all scales are multiplied by.
+    two that all scales are multiplied by. `each`: consecutive rows of the weight that have one row
+    here; a matrix has a multiple of them, or there is one.
     """
 
     tensor: CanonicalTensor
     block: int
     unit: float = 1.0
+    each: int = 1
 
     @property
     def records(self) -> tuple[TensorRecord, ...]:
@@ -46,8 +49,8 @@ class FloatRowScales:
 
     @property
     def rows(self) -> int:
-        """Number of rows of the matrix."""
-        return self.tensor.rows
+        """Number of rows of scales."""
+        return -(-self.tensor.rows // self.each)
 
     def reader(self, raw: Raw) -> Decoded:
         """Return a function that reads bytes of the scales. `raw` does not read a tensor scale."""
@@ -56,14 +59,16 @@ class FloatRowScales:
 
         def read(start: int, size: int) -> NDArray[np.uint8]:
             first, last = start // self.row_bytes, -(-(start + size) // self.row_bytes)
+            # The rows of the weight that have these, or where rows share them, the first of each.
+            first, last = first * self.each, min(last * self.each, tensor.rows)
             found = None
             if stored is not None and tensor.scales is not None:
                 row = tensor.scales.row_bytes
                 begin, end = tensor.scale_rows(first, last - first)
                 found = stored(begin * row, (end - begin) * row).reshape(end - begin, row)
             scales = tensor.factors(first, last - first, found) * np.float32(self.unit)
-            wide = self._by_block(scales)
-            begin = start - first * self.row_bytes
+            wide = self._by_block(scales[:: self.each])
+            begin = start - first // self.each * self.row_bytes
             return np.ascontiguousarray(wide).reshape(-1).view(np.uint8)[begin : begin + size]
 
         return read

@@ -105,14 +105,14 @@ def least_bytes(
     if call.batch is None or call.m is None or min(call.n, call.k) < 0:
         return None
     rows = call.batch * call.m
-    written = rows * call.out.row_bytes(call.n)
+    written = call.out.matrix_bytes(rows, call.n)
     # A gated product writes half of the columns.
     written = min(written, _results(dispatch, sizes) or written)
     for finish in after:
         written = min(written, result_bytes(finish, 0, sizes) or written)
     return (
-        call.weights * call.n * call.rhs.row_bytes(call.k)
-        + rows * call.lhs.row_bytes(call.k)
+        call.weights * call.rhs.matrix_bytes(call.n, call.k)
+        + call.lhs.matrix_bytes(rows, call.k)
         + written
     )
 

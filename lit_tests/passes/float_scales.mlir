@@ -1,12 +1,13 @@
 // RUN: mxc opt %s --split-input-file --passes mxc-float-scales | filecheck %s
 
-// Rows share a scale for a square: it is repeated for each of them, and widened. A last square may
+// Rows share a scale for a square: it is widened, and repeated for each of them. A last square may
 // be partial. The activations, floats too, are not taken for scales.
 // CHECK: #[[SHARED:.*]] = affine_map<(d0, d1) -> (d0 floordiv 128, d1)>
 // CHECK: #[[OWN:.*]] = affine_map<(d0, d1, d2) -> (d1, d2 floordiv 128)>
 // CHECK-LABEL: @squares
-// CHECK: %[[S:.*]] = linalg.generic {indexing_maps = [#[[SHARED]], {{.*}}]{{.*}} ins(%arg2 : tensor<2x2xbf16>) outs(%{{.*}} : tensor<192x2xf32>)
+// CHECK: %[[WIDE:.*]] = linalg.generic {{.*}} ins(%arg2 : tensor<2x2xbf16>) outs(%{{.*}} : tensor<2x2xf32>)
 // CHECK: arith.extf
+// CHECK: %[[S:.*]] = linalg.generic {indexing_maps = [#[[SHARED]], {{.*}}]{{.*}} ins(%[[WIDE]] : tensor<2x2xf32>) outs(%{{.*}} : tensor<192x2xf32>)
 // CHECK: linalg.generic {indexing_maps = [{{.*}}, {{.*}}, #[[OWN]], {{.*}}]
 // CHECK-SAME: ins(%arg0, %arg1, %[[S]] : tensor<4x256xf32>, tensor<192x256xf8E4M3FN>, tensor<192x2xf32>)
 // CHECK: %[[W:.*]] = arith.extf %{{.*}} : f8E4M3FN to f32

@@ -24,7 +24,7 @@ from fuzz.description import (
     fault,
 )
 from iree.compiler import ir
-from matrix_cases import Case
+from matrix_case import Case
 from matrix_objects import Module, disagreements, read
 from matrix_rows import Row
 from matrix_spellings import spelled, spelling_cases

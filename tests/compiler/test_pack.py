@@ -367,7 +367,26 @@ def test_scales_are_repeated_to_the_blocks_of_the_kernel(
     """Scales of 128 columns each, or one for 256 columns; a row has what the kernel reads."""
     scales = np.array([[1, 2], [1, 2]] if own else [[1], [1]], np.float32)
     tensor: Any = SimpleNamespace(
-        shape=(2, 256), block=own, scales=None, scale_rows=None, factors=lambda *_: scales
+        shape=(2, 256), rows=2, block=own, scales=None, scale_rows=None, factors=lambda *_: scales
     )
     found = FloatRowScales(tensor, block).reader(cast(Any, None))(0, 4 * 2 * len(wanted))
     np.testing.assert_array_equal(found.view(np.float32).reshape(2, -1), [wanted, wanted])
+
+
+@pytest.mark.parametrize(("shape", "leads"), [((320, 256), 1), ((2, 256, 256), 2)])
+def test_rows_share_scales_as_in_the_checkpoint(shape: tuple[int, ...], leads: int) -> None:
+    """A matrix may end within a square; each of several has whole ones. Read in pieces."""
+    few = -(-shape[-2] // 128)
+    scales = np.arange(leads * few * 2, dtype=np.float32).reshape(-1, 2)
+    rows = leads * shape[-2]
+    wide = np.repeat(scales.reshape(leads, few, 2), 128, axis=1)[:, : shape[-2]].reshape(rows, 2)
+    tensor: Any = SimpleNamespace(
+        shape=shape, rows=rows, block=(128, 128), scales=None, scale_rows=None,
+        factors=lambda first, count, _: wide[first : first + count],
+    )  # fmt: skip
+    source = FloatRowScales(tensor, 128, each=128)
+    assert source.rows == leads * few
+    read = source.reader(cast(Any, None))
+    found = np.concatenate([read(at, 8) for at in range(0, 8 * source.rows, 8)])
+    np.testing.assert_array_equal(found.view(np.float32).reshape(-1, 2), scales)
+    np.testing.assert_array_equal(read(0, found.size), found)

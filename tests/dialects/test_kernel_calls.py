@@ -80,7 +80,7 @@ def test_names_and_bytes_of_a_row(
     format: OperandFormat, name: str, size: int, packed: bool
 ) -> None:
     with new_context():
-        assert (format.name, format.row_bytes(256), format.is_packed) == (name, size, packed)
+        assert (format.name, format.matrix_bytes(1, 256), format.is_packed) == (name, size, packed)
 
 
 @pytest.mark.parametrize(

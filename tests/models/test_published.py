@@ -91,11 +91,25 @@ _SQUARES = replace(
         "self_attn.q_proj|mlp.experts": ("f8E4M3FN with f32 per 128", lambda k: k + k / 128 * 4)
     },
 )
+#: GPUs read scales of squares as they are, where all parts of a weight begin with a square.
+_FP8 = PUBLISHED["qwen3-fp8"]
+#: At least 160 rows, which may end within a square.
+_OF_SQUARES = ("f8E4M3FN with f32 per 128 x 64", lambda k: k + 2 * k / 64 * 4 / 160)
 ON_GPUS = {
-    "qwen3-fp8": PUBLISHED["qwen3-fp8"],
+    "qwen3-fp8": replace(
+        _FP8,
+        packed={
+            "self_attn.o_proj": _FP8.packed["self_attn.o_proj"],
+            "self_attn.q_proj|mlp.down_proj": _OF_SQUARES,
+            "mlp.gate_up_proj": _FP8.packed["self_attn.q_proj|mlp"],
+        },
+    ),
     "kimi-int4": PUBLISHED["kimi-int4"],
     "one form a projection": _ONE_FORM_EACH,
-    "squares of experts": _SQUARES,
+    "squares of experts": replace(
+        _SQUARES,
+        packed={"mlp.experts": ("f8E4M3FN with f32 per 128 x 128", lambda k: k + k / 128 / 32)},
+    ),
 }
 
 

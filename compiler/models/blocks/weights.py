@@ -28,6 +28,7 @@ from mxc.dialects.boundary import unpack
 from mxc.dialects.dequantize import is_byte
 from mxc.dialects.generic import constant, fill, generic
 from mxc.dialects.parameters import Parameters
+from mxc.dialects.repeated_rows import repeat_rows
 from mxc.dialects.scaled import scaled_contraction
 from mxc.formats.formats import BlockFormat
 
@@ -106,7 +107,8 @@ class Weights:
     def blocked(
         self, key: str, format: BlockFormat, rows: Sequence[int], depth: int
     ) -> tuple[ir.Value, ir.Value]:
-        """Load elements [.., K / block, block] and scales [.., K / block] of a weight [.., K]."""
+        """Load elements [.., N, K / block, block] and scales [.., N, K / block] of a weight
+        [.., N, K]; scales that rows share are repeated."""
         i8 = ir.IntegerType.get_signless(8)
         shape = [*rows, format.blocks(depth)]
         elements = self._parameters.load(f"{key}{BLOCKS}", [*shape, format.block_bytes], i8)
@@ -116,7 +118,9 @@ class Weights:
         if format.unit_scales:
             return elements, fill(shape, scale, 1.0)
         if scale == f32():
-            return elements, self._parameters.load(f"{key}{SCALES}", shape, scale)
+            few = [*rows[:-1], -(-rows[-1] // format.rows), shape[-1]]
+            scales = self._parameters.load(f"{key}{SCALES}", few, scale)
+            return elements, repeat_rows(scales, rows[-1], format.rows)
         return elements, unpack(self._parameters.load(f"{key}{SCALES}", shape, i8), scale)
 
     def lookup(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import get_args
 
 from iree.compiler import ir
@@ -12,6 +12,7 @@ from mxc.dialects.attention import ATTENTION
 from mxc.dialects.contraction import Contraction, OperandFormat
 from mxc.dialects.named_operations import is_call
 from mxc.dialects.reasons import Reason
+from mxc.dialects.repeated_rows import RepeatedRows, match_repeated_rows
 from mxc.dialects.row_norms import ROW_NORM
 from mxc.formats.formats import (
     E4M3FNUZ,
@@ -133,6 +134,8 @@ def match(op: ir.Operation, unit: MatrixUnit = GFX950.matrix) -> GpuContractionC
     lhs = _activations(found)
     if isinstance(lhs, Reason):
         return lhs
+    scales = _scales(found.rhs_scale)
+    of = replace(of, rhs=replace(of.rhs, rows=scales.rows))
     right = _side(of.rhs, of.k, unit)
     if isinstance(right, Reason):
         return right
@@ -153,13 +156,12 @@ def match(op: ir.Operation, unit: MatrixUnit = GFX950.matrix) -> GpuContractionC
     size = of.n * of.k * right.bits // 8
     if _too_far(op, size):
         return Reason(_FAR.format(size=size))
-    elements, scales = gathered(found.rhs), gathered(found.rhs_scale)
-    source = _source(found)
+    elements, source = gathered(found.rhs), _source(found)
     return GpuContractionCall(
         op=op,
         of=of,
         lhs=lhs,
-        rhs=(elements.tensor, scales.tensor),
+        rhs=(elements.tensor, scales.source),
         ids=elements.ids,
         left=left,
         right=right,
@@ -204,6 +206,15 @@ def _dense(found: Described) -> GpuContractionCall | Reason:
     )
 
 
+def _scales(value: ir.Value) -> RepeatedRows:
+    """The scales of the weights of all experts, as they are before they are repeated for rows."""
+    repeated = match_repeated_rows(value)
+    if repeated is not None:
+        return replace(repeated, source=gathered(repeated.source).tensor)
+    whole = gathered(value).tensor
+    return match_repeated_rows(whole) or RepeatedRows(whole, 1)
+
+
 def _source(found: Described) -> Gathered:
     """Where the elements of the weights come from: a parameter, if they are one."""
     source = stored(found.rhs)
@@ -246,7 +257,7 @@ def _side(side: OperandFormat, k: int, unit: MatrixUnit) -> ScaledBlocks | Reaso
     """What a scaled side is, or why no lane reads it."""
     names, block = (side.element, side.scale), side.block
     if side.element in _UNDER_F32 and side.scale == F32.mlir:
-        return _under_f32(_UNDER_F32[side.element], k, block, unit)
+        return _under_f32(_UNDER_F32[side.element], k, side, unit)
     known = [f for f in _KNOWN.values() if (f.element.mlir, f.scale.mlir) == names]
     if not known:
         formats = sorted({f"{f.element.mlir} under {f.scale.mlir}" for f in _KNOWN.values()})
@@ -264,13 +275,14 @@ def _side(side: OperandFormat, k: int, unit: MatrixUnit) -> ScaledBlocks | Reaso
 
 
 def _under_f32(
-    element: ElementFormat, k: int, block: int, unit: MatrixUnit
+    element: ElementFormat, k: int, side: OperandFormat, unit: MatrixUnit
 ) -> ScaledBlocks | Reason:
     """A side whose scales are f32, or why no kernel multiplies sums by them."""
-    if isinstance(found := blocks_of_scale(element, block, unit), Reason):
+    if isinstance(found := blocks_of_scale(element, side.block, unit), Reason):
         return found
-    name = f"{element.mlir}_by_f32x{block}"
-    return ScaledBlocks(BlockFormat(name, element, block, F32), k // BLOCK)
+    name = f"{element.mlir}_by_f32x{side.block}" + (f"x{side.rows}" if side.rows > 1 else "")
+    format = BlockFormat(name, element, side.block, F32, rows=side.rows)
+    return ScaledBlocks(format, k // BLOCK)
 
 
 def _sums(left: ScaledBlocks | FloatBlocks, right: ScaledBlocks) -> bool:

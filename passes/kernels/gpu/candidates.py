@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
-from mxc.passes.kernels.gpu.cost import Problem, result_tiles
+from mxc.passes.kernels.gpu.cost import result_tiles
 from mxc.passes.kernels.gpu.dense.chunks import ROWS, STAGE, Chunks
 from mxc.passes.kernels.gpu.fragments import FRAGMENT, K_STEPS, TileInstruction
 from mxc.passes.kernels.gpu.output import tiles_of
+from mxc.passes.kernels.gpu.problem import Problem
 from mxc.passes.kernels.gpu.ring.decoded_mainloop import SLOTS
 from mxc.passes.kernels.gpu.ring.decoded_side import BLOCK_BYTES
 from mxc.passes.kernels.gpu.ring.dense_mainloop import most_tiles, together
@@ -105,12 +106,16 @@ def _scaled_rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
 def _streams(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
     small = TileInstruction(16, device.matrix)
     steps, least = -(-problem.blocks // small.step), _least(problem, small)
-    for tiles, most in enumerate(_ALONG_K, start=1):
+    along_k = list(_ALONG_K)
+    if any(problem.shared) and steps > _ALONG_K[0]:
+        # With the scales of two steps a wave has not enough registers beside another on its SIMD.
+        along_k[0] = device.unit.simds
+    for tiles, most in enumerate(along_k, start=1):
         along = _along(steps, min(most, steps))
         yield GpuSchedule(instruction=small, tiles=(tiles, least), waves=(1, 1, along))
     if problem.is_float and problem.parts == 1 and device.matrix.converts:
         # Floats are most of the bytes of a stream: these read them for more columns at once.
-        for across, most in ((2, _ALONG_K[0]), (4, _ALONG_K[1])):
+        for across, most in ((2, along_k[0]), (4, along_k[1])):
             along = _along(steps, min(most, steps))
             yield GpuSchedule(instruction=small, tiles=(1, across * least), waves=(1, 1, along))
     for tiles_m, tiles_n in product((4, 2, 1), repeat=2):
@@ -118,7 +123,7 @@ def _streams(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
             yield GpuSchedule(instruction=small, tiles=(tiles_m, tiles_n), waves=(2, 2, 1))
     if problem.is_float and problem.parts > 1:
         # What is split is split once for two tiles, and waves along K wait for it side by side.
-        along = _along(steps, min(_ALONG_K[0], steps))
+        along = _along(steps, min(along_k[0], steps))
         yield GpuSchedule(instruction=small, tiles=(1, 2 * least), waves=(1, 1, along))
 
 

@@ -7,10 +7,11 @@ from typing import get_args
 
 from mxc.dialects.expert_groups import FEW_ROWS, MANY_ROWS
 from mxc.passes.kernels.gpu.candidates import candidates
-from mxc.passes.kernels.gpu.cost import Problem, cost, padding, requests
+from mxc.passes.kernels.gpu.cost import cost, padding, requests
 from mxc.passes.kernels.gpu.float_scales import factors_of_step, sums_of
 from mxc.passes.kernels.gpu.floats import loaded_ahead
 from mxc.passes.kernels.gpu.fragments import BLOCK, K_STEPS
+from mxc.passes.kernels.gpu.problem import Problem
 from mxc.passes.kernels.gpu.schedule import GpuSchedule, Schedules, Transport
 from mxc.targets.amd import GFX950
 from mxc.targets.gpu import Gpu
@@ -24,6 +25,9 @@ _REGISTERS = 400
 _DECODING = {256: 180, 512: 345, 1024: 345}
 #: The same of a dense product, by the lanes of a wave.
 _DENSE = {64: 345, 32: 130}
+#: The same of a wave with all of K, where f32 scales multiply so many sums of a k-step, which LLVM
+#: computes side by side.
+_SUMS = {1: _REGISTERS, 2: 350, 4: 250}
 #: Registers of a block in bf16.
 _DECODED = 16
 #: More where a float is more than one of them, for each.
@@ -60,14 +64,9 @@ def choose(
         asked = requests(problem, schedule, device) if counts and not problem.is_dense else 0
         return round(clocks), not streams, asked, padding(problem, schedule)
 
-    unit = device.matrix
-    decodes = problem.parts and not unit.converts
-    most = _DECODING[unit.registers] if decodes else _REGISTERS
-    if problem.is_dense:
-        most = _DENSE[unit.lanes]
     known = [s for s in candidates(problem, device) if s.transport in transports]
-    found = [s for s in known if s.transport != "stream" or registers(problem, s) <= most]
-    if decodes and not found:
+    found = [s for s in known if s.transport != "stream" or _fits(problem, s, device)]
+    if not found:
         found = [min(known, key=lambda schedule: registers(problem, schedule))]
     return min(found, key=rank)
 
@@ -117,6 +116,17 @@ def _is_cheaper(
 ) -> bool:
     own = replace(problem, rows=rows)
     return cost(own, schedule, device) < cost(own, other, device)
+
+
+def _fits(problem: Problem, schedule: GpuSchedule, device: Gpu) -> bool:
+    """Whether a lane of a streaming kernel has registers for what it is estimated to take."""
+    unit, shared = device.matrix, [each for each in problem.shared if each]
+    most = _DECODING[unit.registers] if problem.parts and not unit.converts else _REGISTERS
+    if problem.is_dense:
+        most = _DENSE[unit.lanes]
+    if shared and schedule.waves[2] == 1:
+        most = min(most, _SUMS[sums_of(schedule.instruction.groups, *shared)])
+    return registers(problem, schedule) <= most
 
 
 def registers(problem: Problem, schedule: GpuSchedule) -> int:

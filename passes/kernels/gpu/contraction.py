@@ -123,6 +123,14 @@ class GpuContraction(Sized, ABC):
         return column + (column // apart + half) * apart
 
     @property
+    def tile_has_one_scale(self) -> bool:
+        """Whether the columns of a tile have the same row of scales of rhs."""
+        size, apart = self.schedule.instruction.rows, 0
+        if self.halves > 1:
+            apart = self.width if self.rotary is None else self.rotary.rotation.distance
+        return self.rhs.rows_of_scale % size == 0 == apart % size
+
+    @property
     def stored_together(self) -> int:
         """Tiles along columns that are stored together: those that hold a block, or one."""
         whole = self.in_blocks or self.out is not None
@@ -154,7 +162,8 @@ class GpuContraction(Sized, ABC):
     def rhs_rows(self) -> tuple[int, ...]:
         """Rows of the elements and of the scales, if any, of an expert's rhs, of all splits."""
         elements = padded(self.columns) if self.rhs.panels else self.columns
-        both = (elements * self.splits, self.columns * self.splits)
+        scales = -(-self.columns // self.rhs.rows_of_scale)
+        both = (elements * self.splits, scales * self.splits)
         return both[: len(self.rhs.row_sizes)]
 
     @property

@@ -77,11 +77,13 @@ class ContractionBuffers:
 
         Where they are cut they begin at the column `first` of the workgroup: see `rhs_row`.
         """
-        contraction = self.contraction
+        contraction, shared = self.contraction, self.contraction.rhs.rows_of_scale > 1
         if not contraction.cut:
             return [bounded(buffer) for buffer in self._rhs]
         most, sizes = contraction.schedule.columns, contraction.rhs.row_sizes
-        return self._rows(self._rhs, sizes, first, most, contraction.rhs_rows)
+        cut = self._rows(self._rhs, sizes, first, most, contraction.rhs_rows)
+        # A buffer reaches all scales that rows share.
+        return [cut[0], *map(bounded, self._rhs[1:])] if shared else cut
 
     def _rows(
         self,
@@ -121,6 +123,11 @@ class ContractionBuffers:
     def rhs_row(self, first: ir.Value, column: ir.Value) -> ir.Value:
         """The row in these of a column, for a workgroup that begins at the column `first`."""
         return self._of_split(column - first if self.contraction.cut else column)
+
+    def scale_row(self, first: ir.Value, column: ir.Value) -> ir.Value:
+        """The same of the scales of a column."""
+        shared = self.contraction.rhs.rows_of_scale
+        return self.rhs_row(first, column) if shared == 1 else self._of_split(column // shared)
 
     def lhs_row(self, first: ir.Value, local: ir.Value) -> ir.Value:
         """The row in these of the workgroup's row `local`."""

@@ -86,6 +86,11 @@ class FloatBlocks:
         return FloatBlocks("f32" if source.rounded else source.format, source.rounded, blocks)
 
     @property
+    def rows_of_scale(self) -> int:
+        """Rows that have the same scale, of which there is none."""
+        return 1
+
+    @property
     def row_sizes(self) -> tuple[int, ...]:
         """Bytes of a row."""
         return (self.blocks * self.block_bytes,)

@@ -1,71 +1,74 @@
-"""A call as the model of time has it (cost.py)."""
+"""A product as the model of time has it (cost.py): shapes and widths alone."""
 
 from __future__ import annotations
 
-from mxc.formats.formats import E4M3
-from mxc.passes.kernels.gpu.calls import GpuContractionCall
-from mxc.passes.kernels.gpu.cost import Problem
-from mxc.passes.kernels.gpu.floats import FloatBlocks
+from dataclasses import dataclass
+
 from mxc.passes.kernels.gpu.fragments import BLOCK
-from mxc.passes.kernels.gpu.packed_weights import reads_panels
-from mxc.passes.kernels.gpu.results import Results
-from mxc.passes.kernels.gpu.ring.split import is_split
-from mxc.passes.kernels.gpu.sides import ScaledBlocks
-from mxc.targets.matrix_unit import MatrixUnit
+from mxc.passes.kernels.gpu.schedule import GpuSchedule
 
-#: Parts that K is cut into, at most.
-_MOST_SPLITS = 16
-#: Groups that a product is taken to have where they come with each call.
-_GROUPS = 32
+#: Bits of an element with a scale, at most.
+WIDEST = 8
 
 
-def problem_of(call: GpuContractionCall, results: Results, unit: MatrixUnit) -> Problem:
-    """The shapes and widths of a call for `unit`, and of what is computed after it."""
-    return Problem(
-        rows=1 if call.of.m is None else call.of.m,
-        columns=call.of.n,
-        blocks=call.of.k // BLOCK,
-        bits=call.bits,
-        groups=_GROUPS if call.of.batch is None else call.of.batch,
-        halves=results.halves,
-        width=call.of.n // 2 if results.after.gated else call.of.n,
-        experts=call.of.experts,
-        parts=_parts(call),
-        shared=(_shared(call.left), _shared(call.right)),
-        in_blocks=results.in_blocks,
-        integers=(_is_integer(call.left), _is_integer(call.right)),
-        by_floats=(_has_float_scales(call.left), _has_float_scales(call.right)),
-        splits=_splits(call),
-        panels=reads_panels(call, results, unit),
-    )
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """`groups` products of [rows, blocks] and [columns, blocks], elements of so many bits.
 
+    `halves`: 2 where the columns are computed in halves. `width`: columns of the result; 0: those
+    of a half. `experts`: different rhs that
+    the groups read; 0 where they read one. `parts`: the floats that an element of lhs is
+    multiplied as; 0 where both sides are multiplied as they are, with their scales. `shared`: of
+    lhs and of rhs the blocks that share an f32 scale, which multiplies sums; 0 without such scales.
+    `tall`: whether the columns of a tile share those of rhs.
+    `in_blocks`: all columns of a block of the result are stored together. `integers`: whether the
+    elements of lhs and of rhs are integers, which no conversion of scaled elements decodes;
+    `by_floats`: whether their scales are E4M3, which no such conversion takes.
+    `splits`: numbers of parts that K may be cut into, of workgroups that share a tile. `panels`:
+    whether rhs is packed in panels.
+    """
 
-def _splits(call: GpuContractionCall) -> tuple[int, ...]:
-    """Numbers of parts that K may be cut into."""
-    if call.is_dense or call.of.experts or call.of.batch != 1:
-        return ()
-    return tuple(
-        splits
-        for splits in range(2, _MOST_SPLITS + 1)
-        if is_split(call.left, splits) and is_split(call.right, splits)
-    )
+    rows: int
+    columns: int
+    blocks: int
+    bits: tuple[int, int] = (4, 4)
+    groups: int = 1
+    halves: int = 1
+    width: int = 0
+    experts: int = 0
+    parts: int = 0
+    shared: tuple[int, int] = (0, 0)
+    tall: bool = False
+    in_blocks: bool = False
+    integers: tuple[bool, bool] = (False, False)
+    by_floats: tuple[bool, bool] = (False, False)
+    splits: tuple[int, ...] = ()
+    panels: bool = False
 
+    @property
+    def is_float(self) -> bool:
+        """Whether lhs has no scales."""
+        return self.bits[0] > WIDEST
 
-def _is_integer(side: ScaledBlocks | FloatBlocks) -> bool:
-    return isinstance(side, ScaledBlocks) and not side.format.element.exponent
+    @property
+    def is_dense(self) -> bool:
+        """Whether neither side has scales."""
+        return self.bits[1] > WIDEST
 
+    @property
+    def workgroups_of(self) -> int:
+        """Different rhs that are read."""
+        return min(self.groups, self.experts) if self.experts else 1
 
-def _has_float_scales(side: ScaledBlocks | FloatBlocks) -> bool:
-    return isinstance(side, ScaledBlocks) and side.format.scale == E4M3
+    def row_bytes(self, side: int) -> int:
+        """Bytes of a block of a row of lhs (0) or rhs (1), with its scale."""
+        return BLOCK * self.bits[side] // 8 + (not self.is_dense)
 
+    def side_bytes(self, schedule: GpuSchedule, m: int, n: int) -> int:
+        """Bytes of a k-step, for so many tiles of lhs and of rhs."""
+        size = schedule.instruction.rows * schedule.instruction.groups
+        return size * (m * self.row_bytes(0) + n * self.row_bytes(1))
 
-def _parts(call: GpuContractionCall) -> int:
-    """Parts of an element of lhs, as floats in registers."""
-    if call.decoded is None:
-        return 0
-    return call.left.parts(call.decoded) if isinstance(call.left, FloatBlocks) else 1
-
-
-def _shared(side: ScaledBlocks | FloatBlocks) -> int:
-    """Blocks of 32 that have one f32 scale, which multiplies sums; 0 where there is none."""
-    return side.shared if isinstance(side, ScaledBlocks) and side.multiplies_sums else 0
+    def stage_k_steps(self, schedule: GpuSchedule) -> float:
+        """K-steps of a stage of a ring; those of a dense product are over one block."""
+        return schedule.k_steps / (schedule.instruction.groups if self.is_dense else 1)

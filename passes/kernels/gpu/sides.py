@@ -84,6 +84,11 @@ class ScaledBlocks:
         return max(1, self.format.block // BLOCK)
 
     @property
+    def rows_of_scale(self) -> int:
+        """Rows that have the same scale."""
+        return self.format.rows
+
+    @property
     def multiplies_sums(self) -> bool:
         """Whether its scales are f32: no instruction takes them, so they multiply sums."""
         return self.format.scale == F32

@@ -116,7 +116,7 @@ class Body:
         """Both sides."""
         at, sums = (self.instruction, self.lane), self.kernel.sums
         kind, register = self.kernel.lhs, self.kernel.decoded
-        own = self._own_columns() if sums else ()
+        own = self._scale_rows() if sums else ()
         assert isinstance(self.kernel.rhs, ScaledBlocks)
         right = ScaledSide(self.kernel.rhs, *at, (rhs[0], rhs[1]), columns, register, own, sums)
         if isinstance(kind, FloatBlocks):
@@ -127,20 +127,27 @@ class Body:
 
     def _rhs_row(self, column: ir.Value, half: int) -> ir.Value:
         """The row in rhs of a column of a half."""
-        row = self.kernel.column_of(clamped(column, self.kernel.width), half)
-        return self.given.rhs_row(self.first_column, row)
+        return self.given.rhs_row(self.first_column, self._rhs_column(column, half))
 
-    def _own_columns(self) -> tuple[tuple[ir.Value, ...], ...]:
-        """The columns of the totals that this lane has, of each tile, in their order."""
-        return tuple(
-            tuple(
-                self._rhs_row(self._column(column, quad) + at, half)
-                for quad in range(self.instruction.totals // QUAD)
-                for at in range(QUAD)
-            )
-            for half in range(self.halves)
-            for column in self.columns
-        )
+    def _rhs_column(self, column: ir.Value, half: int) -> ir.Value:
+        """The column of rhs of a column of a half, the last one beyond the end."""
+        return self.kernel.column_of(clamped(column, self.kernel.width), half)
+
+    def _scale_rows(self) -> tuple[tuple[ir.Value, ...], ...]:
+        """The rows of scales of the columns that this lane has totals of, of each tile, in their
+        order."""
+
+        def row(column: ir.Value, half: int) -> ir.Value:
+            return self.given.scale_row(self.first_column, self._rhs_column(column, half))
+
+        def rows(column: ir.Value, half: int) -> tuple[ir.Value, ...]:
+            if self.kernel.tile_has_one_scale:
+                return (row(column, half),) * self.instruction.totals
+            quads = range(self.instruction.totals // QUAD)
+            firsts = [self._column(column, quad) for quad in quads]
+            return tuple(row(first + at, half) for first in firsts for at in range(QUAD))
+
+        return tuple(rows(column, half) for half in range(self.halves) for column in self.columns)
 
     def _product(self) -> ScaledProduct | DecodedProduct | SummedProduct:
         """How the sides are multiplied."""

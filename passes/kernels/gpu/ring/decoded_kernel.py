@@ -94,6 +94,7 @@ class DecodedRing(StagedProduct):
             (buffers.lhs(tile.start), schedule.rows, 0, tile.first_row, tile.lhs_row),
             (buffers.rhs(tile.first), schedule.columns, end, tile.first_column, tile.rhs_row),
         )
+        rows_of_scales = tile.lhs_row, tile.scale_row
         sides, factors = [], []
         for number, (kind, place) in enumerate(zip((self.lhs, self.rhs), places, strict=True)):
             operand, rows, start, first, row_of = place
@@ -115,7 +116,14 @@ class DecodedRing(StagedProduct):
             if isinstance(kind, ScaledBlocks) and kind.multiplies_sums:
                 tiles = schedule.tiles[number]
                 own = LoadedFactors(
-                    kind, lane, operand[1], tiles, first, row_of, columns=number == 1
+                    kind,
+                    lane,
+                    operand[1],
+                    tiles,
+                    first,
+                    rows_of_scales[number],
+                    columns=number == 1,
+                    one=number == 1 and self.tile_has_one_scale,
                 )
             factors.append(own)
         both, blocks = (sides[0], sides[1]), self.lhs.blocks

@@ -6,7 +6,8 @@ a lane; a scale that several stages share comes with each of them.
 
 A lane has one row of lhs in a tile of the result, and 16 columns, as 15 others have: it reads the
 scale of one, and has the others from these lanes (DPP). For all 16 it would read 16 bytes of LDS
-four times, the same as half of the wave.
+four times, the same as half of the wave. Where all columns of a tile have one scale, it is read by
+all lanes.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from mxc.passes.kernels.gpu.lanes import LANES, Lane
 from mxc.passes.kernels.gpu.parts import load_bytes
 from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, StageLayout
 from mxc.passes.kernels.gpu.sides import ScaledBlocks
-from mxc.passes.kernels.vectors import below, bitcast, elements, f32, i8, index, of
+from mxc.passes.kernels.vectors import below, bitcast, elements, f32, i8, index, lanes_of, of
 
 #: Bytes of a scale.
 _SIZE = 4
@@ -43,8 +44,8 @@ class StagedFactors:
     """The f32 scales of a side for one lane: `buffer` in memory, `start` of their bytes in a slot
     of the LDS `slots`.
 
-    `row_of`: the row in memory of a row of the workgroup's tile; `first`: the first row of this
-    wave's tiles.
+    `row_of`: the row in memory of the scales of a row of the workgroup's tile; `first`: the first
+    row of this wave's tiles; `one`: whether all columns of a tile have the same.
     """
 
     def __init__(
@@ -56,9 +57,11 @@ class StagedFactors:
         start: int,
         first: ir.Value,
         row_of: Callable[[ir.Value], ir.Value],
+        *,
+        one: bool = False,
     ) -> None:
         """At the insertion point: what is the same in all stages."""
-        self._layout, kind = layout, layout.scaled
+        self._layout, kind, self.one = layout, layout.scaled, one
         self._buffer, self._slots, self._first, self._lane = buffer, slots, first, lane
         self._start, self._blocks, self._shared = start, layout.blocks, kind.shared
         count = factor_loads(layout.rows, layout.waves)
@@ -91,9 +94,9 @@ class StagedFactors:
         return self._read(self._lane.row + tile * INSTRUCTION.rows, slot)
 
     def of_columns(self, tile: int, slot: ir.Value) -> ir.Value:
-        """The f32 scale of one of the columns of a tile that this lane and the 15 beside it have:
-        lane n of these 16 has that of their sums number n."""
-        return self._read(_column_of(self._lane) + tile * INSTRUCTION.rows, slot)
+        """The f32 scale of the columns of a tile; or of one of those that this lane and the 15
+        beside it have: lane n of these 16 has that of their sums number n."""
+        return self._read(_column_of(self._lane, one=self.one) + tile * INSTRUCTION.rows, slot)
 
     def _read(self, row: ir.Value, slot: ir.Value) -> ir.Value:
         at = (self._first + row) * _SIZE + self._start + slot
@@ -115,10 +118,11 @@ class LoadedFactors:
         row_of: Callable[[ir.Value], ir.Value],
         *,
         columns: bool,
+        one: bool,
     ) -> None:
         """At the insertion point: what is the same in all stages."""
-        self._buffer, self._shared = buffer, kind.shared
-        own = first + (_column_of(lane) if columns else lane.row)
+        self._buffer, self._shared, self.one = buffer, kind.shared, one
+        own = first + (_column_of(lane, one=one) if columns else lane.row)
         self._offsets = [
             row_of(own + tile * INSTRUCTION.rows) * (kind.blocks // kind.shared * _SIZE)
             for tile in range(tiles)
@@ -130,28 +134,30 @@ class LoadedFactors:
         return vector.extract(bitcast(load_bytes(self._buffer, at, _SIZE), f32(), 1), [], [0])
 
 
-def columns_of(scale: ir.Value, first: int, count: int) -> list[ir.Value]:
-    """The scales of the columns of a lane's sums `first` and so many: `scale` is what `of_columns`
-    gives to this lane and to the 15 beside it."""
-    return [of_sixteen(scale, first + at) for at in range(count)]
+def columns_of(scale: ir.Value, first: int, count: int, *, one: bool) -> list[ir.Value]:
+    """The scales of the columns of a lane's sums `first` and so many, or the `one` of all of them:
+    `scale` is what `of_columns` gives to this lane and to the 15 beside it."""
+    return [scale] if one else [of_sixteen(scale, first + at) for at in range(count)]
 
 
 def under_scales(
     sums: ir.Value, before: ir.Value, row: ir.Value | None, columns: Sequence[ir.Value] | None
 ) -> ir.Value:
     """Sums of a tile of the result, f32 [n], times their scales, and what came before. `row`,
-    `columns`: the scales, of the sides that have some."""
-    found = []
-    for at, (one, other) in enumerate(zip(elements(sums), elements(before), strict=True)):
-        factor = row
-        if columns is not None:
-            factor = columns[at] if row is None else columns[at] * row
-        found.append(math.fma(one, factor, other))
-    return vector.from_elements(sums.type, found)
+    `columns`: the scales, of the sides that have some; one of all columns, or of each."""
+    factors = [row] if columns is None else list(columns)
+    if columns is not None and row is not None:
+        factors = [column * row for column in columns]
+    if len(factors) == 1:
+        factors *= lanes_of(sums)
+    each = zip(elements(sums), factors, elements(before), strict=True)
+    return vector.from_elements(sums.type, [math.fma(*own) for own in each])
 
 
-def _column_of(lane: Lane) -> ir.Value:
+def _column_of(lane: Lane, *, one: bool) -> ir.Value:
     """The column of a tile whose scale a lane reads: that of one of the sums which it and the 15
-    lanes beside it have, lane n of these that of sum n."""
+    lanes beside it have, lane n of these that of sum n. `one`: any, and so the first."""
+    if one:
+        return index(0)
     number = lane.row % INSTRUCTION.totals
     return number // QUAD * INSTRUCTION.row(1) + lane.group * QUAD + number % QUAD

@@ -198,7 +198,7 @@ class FloatMainloop:
                 ]
                 whole = step + 1 == len(self._steps)
                 waits = whole and soon + 1 == parts
-                interleaved_within(products, works, rates.budget, waits=waits)
+                interleaved_within(products, works, rates.budget, waits=waits, at_once=True)
                 held.floats = ready
                 self._pin(held, known if whole else {}, soon)
         # In the order of the loop, not in that of the reads.

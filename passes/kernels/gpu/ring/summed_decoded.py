@@ -60,6 +60,7 @@ class SummedDecodedMainloop(DecodedMainloop):
             for tile in range(schedule.tiles[number])
         }
         self._run = run
+        self._one = factors[1] is not None and factors[1].one
         #: Tiles of the result whose sums are yet to be multiplied by their scales, and these.
         self._stale: set[int] = set()
         self._due: dict[Key, ir.Value] = {}
@@ -102,7 +103,9 @@ class SummedDecodedMainloop(DecodedMainloop):
         row, column = divmod(at, self._tiles[1])
         scale, columns = (self._due.get(key) for key in ((0, row), (1, column)))
         sums = held.totals[at]
-        own = None if columns is None else columns_of(columns, 0, lanes_of(sums))
+        own = None
+        if columns is not None:
+            own = columns_of(columns, 0, lanes_of(sums), one=self._one)
         return under_scales(sums, held.scaled[at], scale, own)
 
     def _more(

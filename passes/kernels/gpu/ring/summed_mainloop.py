@@ -46,8 +46,8 @@ from mxc.targets.amd import GFX950
 #: Instructions of a load, with those of its addresses.
 _LOAD = 3
 #: Parts of a stage before a wave waits for the others, before the next stage is read, and before
-#: the rows of a later stage have been asked for.
-_WAIT, _READ, _ASKED = 0.3, 0.48, 0.55
+#: the rows of a later stage have been asked for; and where little else is done beside products.
+_PARTS, _PARTS_OF_FEW = (0.3, 0.48, 0.55), (0.2, 0.35, 0.5)
 #: Instructions that decode beside a product.
 _BESIDE = 2.5
 #: Products after which the matrix core has the sums of a tile, where they are brief.
@@ -78,6 +78,8 @@ class SummedMainloop:
         self._at_once = self._instruction.totals // self._times
         self._sum_places = list(self._in_order(self._times))
         self._behind = self._times + (self._times == self._parts)
+        self._one = operands.column_scales.one
+        self._parts_before = _PARTS_OF_FEW if self._one and decoder is None else _PARTS
         #: Fragments of the tile of columns that is multiplied, and the one that is decoded; the
         #: sums of a tile; scales of columns by tile and part.
         self._own: list[ir.Value] = []
@@ -131,7 +133,8 @@ class SummedMainloop:
         zero = constant(0.0, f32())
         row = None if operands.row_scales is None else zero
         held.unscaled = [
-            UnscaledSums(none, row, [zero] * self._at_once) for _ in range(self._behind)
+            UnscaledSums(none, row, [zero] * (1 if self._one else self._at_once))
+            for _ in range(self._behind)
         ]
         return held
 
@@ -149,15 +152,16 @@ class SummedMainloop:
             loads = self._weights(stage, column, held.ahead)
             first, last = ((column + more) / len(self._columns) for more in (0.04, 1))
             works += evenly("vmem_read", loads, first, last, _LOAD * operands.column_pieces)
-        cut = max(1, round(len(self._places) * _WAIT))
+        start, read, asked = self._parts_before
+        cut = max(1, round(len(self._places) * start))
         wait = cut / len(self._places)
         # All waves have read this stage by then, and the next one is there.
         loads = operands.load_rows(stage + self._stages, slot)
-        works += evenly("vmem_read", loads, wait, max(_ASKED, wait), _LOAD)
+        works += evenly("vmem_read", loads, wait, max(asked, wait), _LOAD)
         rows = operands.read_rows(after, (slot + 1) % self._stages)
-        works += evenly("ds_read", rows, max(_READ, wait), 1.0, operands.row_pieces)
+        works += evenly("ds_read", rows, max(read, wait), 1.0, operands.row_pieces)
         scales = operands.read_scales(after, (slot + 1) % self._stages)
-        works += evenly("ds_read", scales, max(_READ, wait), 1.0)
+        works += evenly("ds_read", scales, max(read, wait), 1.0)
         self._multiply_all(held, works, 0, cut)
         wait_for_loads(self._stages - 2)
         self._multiply_all(held, works, cut, len(self._places))
@@ -182,13 +186,16 @@ class SummedMainloop:
         clocks = self._instruction.form.clocks if self._decoder else 2 * self._instruction.clocks
         # Beside the product itself, and what no vector instruction may run beside.
         budget = (clocks - GFX950.rates.matrix_start) // GFX950.rates.issue
-        interleaved_within(products, own, budget, waits=last < count)
+        interleaved_within(products, own, budget, waits=last < count, at_once=True)
 
     def _scalings(self, held: SummedRegisters) -> Iterator[InterleavedWork]:
         """What multiplies sums by their scales, those of a tile behind products of the next ones;
         and for the first tile of some columns what brings the scales of these."""
         count, rows = len(self._places), len(self._rows)
-        instructions = self._at_once * (1 if self._operands.row_scales is None else 2)
+        # The scales of both sides are multiplied, for all columns at once if they have one.
+        both, columns = self._operands.row_scales is not None, 1 if self._one else self._at_once
+        instructions = self._at_once + both * columns
+        moves = 0 if self._one else self._at_once
         for at in range(len(self._sum_places)):
             tile, part = divmod(at, self._times)
             # In the middle of a product, that no rounding moves it to another.
@@ -200,7 +207,7 @@ class SummedMainloop:
             yield InterleavedWork(place / count, "valu", scale, instructions)
             if tile % rows == 0:
                 ask = partial(self._columns_of, held, tile // rows, part)
-                yield InterleavedWork((place + 0.5) / count, "valu", ask, self._at_once)
+                yield InterleavedWork((place + 0.5) / count, "valu", ask, moves)
 
     def _decodings(self, held: SummedRegisters) -> Iterator[InterleavedWork]:
         """What decodes a tile of columns while the one before it is multiplied: as late as there is
@@ -294,5 +301,6 @@ class SummedMainloop:
         """The scales of the columns of some sums of a tile."""
         if (column, part) not in self._known_scales:
             own = held.column_scales[column]
-            self._known_scales[column, part] = columns_of(own, part * self._at_once, self._at_once)
+            first, count = part * self._at_once, self._at_once
+            self._known_scales[column, part] = columns_of(own, first, count, one=self._one)
         return self._known_scales[column, part]

@@ -83,7 +83,15 @@ class WorkgroupTile:
         return self._given.lhs_row(self.start, local)
 
     def rhs_row(self, local: ir.Value) -> ir.Value:
-        """The same of rhs, the last one beyond the end.
+        """The same of rhs, the last one beyond the end."""
+        return self._given.rhs_row(self.first, self._column_of(local))
+
+    def scale_row(self, local: ir.Value) -> ir.Value:
+        """The same of the scales of rhs."""
+        return self._given.scale_row(self.first, self._column_of(local))
+
+    def _column_of(self, local: ir.Value) -> ir.Value:
+        """The column of rhs of one of the workgroup's tile, the last one beyond the end.
 
         The halves of a result are in the halves of each wave's tiles.
         """
@@ -94,8 +102,7 @@ class WorkgroupTile:
             wave, tile = tile // self._tiles_n, tile % self._tiles_n
             row = self._wave_column(wave) + local % size + tile % self._across * size
             half = tile // self._across
-        row = contraction.column_of(at_most(row, contraction.width - 1), half)
-        return self._given.rhs_row(self.first, row)
+        return contraction.column_of(at_most(row, contraction.width - 1), half)
 
     def _wave_column(self, wave: ir.Value) -> ir.Value:
         """The first column of a wave."""

@@ -48,6 +48,7 @@ from mxc.simulator.watch.count import Counter
 from mxc.simulator.watch.observe import ObserverGroup
 from mxc.simulator.watch.sanitizer import Sanitizer
 from mxc.targets.amd import known_gpu
+from mxc.targets.compute_unit import ComputeUnit
 
 Doubles = npt.NDArray[np.float64]
 Bytes = npt.NDArray[np.uint8]
@@ -76,7 +77,7 @@ class Case:
 
     experts: how many rhs there are to choose from; share: rows that have the same row of lhs;
     block: elements of a scale, 0 for the formats' own; splits: workgroups along K; panels: whether
-    rhs lies in them.
+    rhs lies in them; rows: of rhs that have the same scales.
     """
 
     lhs: str
@@ -96,6 +97,7 @@ class Case:
     transport: Transport = "ring"
     splits: int = 1
     panels: bool = False
+    rows: int = 1
 
     @property
     def kernel(self) -> StagedProduct | StreamKernel:
@@ -117,7 +119,7 @@ class Case:
         else:
             source = ("f32", True) if self.lhs == ROUNDED else (self.lhs, False)
             lhs = FloatBlocks(*source, blocks)
-        rhs, register = scaled(self.rhs, blocks, self.block), self.register
+        rhs, register = scaled(self.rhs, blocks, self.block, self.rows), self.register
         rhs = replace(rhs, panels=self.splits if self.panels else 0)
         rest = (rhs, self.groups, self.m, self.n, self.experts, schedule, self.share)
         if streams:
@@ -147,9 +149,9 @@ def format_of(name: str) -> BlockFormat:
     return FORMATS[name] if name in FORMATS else BlockFormat(name, UNDER_F32[name], 128, F32)
 
 
-def scaled(name: str, blocks: int, block: int = 0) -> ScaledBlocks:
+def scaled(name: str, blocks: int, block: int = 0, rows: int = 1) -> ScaledBlocks:
     format = format_of(name)
-    return ScaledBlocks(replace(format, block=block or format.block), blocks)
+    return ScaledBlocks(replace(format, block=block or format.block, rows=rows), blocks)
 
 
 ACROSS, SQUARE = (1, 4, 1), (2, 2, 1)
@@ -279,6 +281,15 @@ def side(
     return packed, scales, values * np.repeat(factors, block, axis=1)
 
 
+def shared_by_rows(case: Case, packed: Bytes, scales: Bytes) -> tuple[Bytes, Doubles]:
+    """Scales of which every `case.rows` rows of an expert have the first, and what rhs means."""
+    block = case.block or 128
+    few = scales.view(np.float32).reshape(-1, case.n, case.k // block)[:, :: case.rows].copy()
+    rows = np.repeat(few.astype(np.float64), case.rows, axis=1)[:, : case.n]
+    wide = np.repeat(rows, block, axis=2).reshape(-1, case.k)
+    return few.reshape(-1, few.shape[-1]).view(np.uint8), under_f32(packed, case.rhs) * wide
+
+
 def under_f32(packed: Bytes, format: str) -> Doubles:
     """The elements without their scales, by ml_dtypes."""
     if format == INT4_F32:
@@ -316,6 +327,8 @@ def simulate(
     else:
         a, p, left = side(rng, case.lhs, rows // case.share, case.k, case.block)
     b, q, right = side(rng, case.rhs, max(case.experts, 1) * case.n, case.k, case.block)
+    if case.rows > 1:
+        q, right = shared_by_rows(case, b, q)
     left = np.repeat(left, case.share, axis=0).reshape(case.groups, case.m, case.k)
     right = right.reshape(-1, case.n, case.k)
     ids = np.arange(case.groups, dtype=np.int32)[::-1].copy()
@@ -349,24 +362,27 @@ def busy_with_two(compiled: Compiled) -> float:
     Both have registers, of which no sum is read from an accumulation register, and nothing spills.
     """
     text, unit = compiled.assembly, known_gpu(compiled.case.target).unit
-    vgpr, spilled = (
-        int(re.findall(rf"\.{name}:\s+(\d+)", text)[0])
-        for name in ("vgpr_count", "vgpr_spill_count")
-    )
+    vgpr, spilled = figures(text, "vgpr_count", "vgpr_spill_count")
     assert (vgpr <= unit.registers // 2, spilled, "v_accvgpr" in text) == (True, 0, False)
+    return _share(hot_loop(text), unit, workgroups=2)
+
+
+def figures(text: str, *names: str) -> list[int]:
+    """What the metadata in an assembly says."""
+    return [int(re.findall(rf"\.{name}:\s+(\d+)", text)[0]) for name in names]
+
+
+def _share(loop: Loop, unit: ComputeUnit, workgroups: int = 1) -> float:
     assert unit.rates is not None
-    steps = read_steps(hot_loop(text).lines, unit.rates)
-    return estimate(steps, unit, workgroup_size=256, workgroups=2).matrix_share
+    steps = read_steps(loop.lines, unit.rates)
+    return estimate(steps, unit, workgroup_size=256, workgroups=workgroups).matrix_share
 
 
 def share_of(compiled: Compiled) -> float:
     """The share of matrix cores of gfx950, of a workgroup alone on its unit. Nothing spills."""
     text, unit = compiled.assembly, known_gpu("gfx950").unit
-    names = ("vgpr_spill_count", "private_segment_fixed_size")
-    assert [int(re.findall(rf"\.{name}:\s+(\d+)", text)[0]) for name in names] == [0, 0]
-    assert unit.rates is not None
-    steps = read_steps(hot_loop(text).lines, unit.rates)
-    return estimate(steps, unit, workgroup_size=256).matrix_share
+    assert figures(text, "vgpr_spill_count", "private_segment_fixed_size") == [0, 0]
+    return _share(hot_loop(text), unit)
 
 
 def loop_of(compiled: Compiled) -> tuple[Loop, float]:
@@ -374,17 +390,10 @@ def loop_of(compiled: Compiled) -> tuple[Loop, float]:
 
     All sums are in accumulation registers, and nothing spills.
     """
-    text = compiled.assembly
-
-    def figure(name: str) -> int:
-        return int(re.findall(rf"\.{name}:\s+(\d+)", text)[0])
-
-    m, n = compiled.case.tiles
-    assert figure("agpr_count") >= 16 * m * n
-    assert figure("vgpr_count") <= 512
-    assert figure("vgpr_spill_count") == figure("private_segment_fixed_size") == 0
-    unit = known_gpu(compiled.case.target).unit
-    assert unit.rates is not None
+    text, (m, n) = compiled.assembly, compiled.case.tiles
+    vgpr, agpr = figures(text, "vgpr_count", "agpr_count")
+    assert agpr >= 16 * m * n
+    assert vgpr <= 512
+    assert figures(text, "vgpr_spill_count", "private_segment_fixed_size") == [0, 0]
     loop = hot_loop(text)
-    found = estimate(read_steps(loop.lines, unit.rates), unit, workgroup_size=256)
-    return loop, found.matrix_share
+    return loop, _share(loop, known_gpu(compiled.case.target).unit)

@@ -7,9 +7,10 @@ import pytest
 from mxc.formats.formats import FORMATS
 from mxc.passes.kernels.gpu.candidates import candidates
 from mxc.passes.kernels.gpu.choice import choose, choose_by_rows
-from mxc.passes.kernels.gpu.cost import Problem, cost, padding, workgroups
+from mxc.passes.kernels.gpu.cost import cost, padding, workgroups
 from mxc.passes.kernels.gpu.floats import FloatBlocks
 from mxc.passes.kernels.gpu.fragments import TileInstruction
+from mxc.passes.kernels.gpu.problem import Problem
 from mxc.passes.kernels.gpu.ring.float_kernel import FloatRing
 from mxc.passes.kernels.gpu.ring.kernel import Ring
 from mxc.passes.kernels.gpu.schedule import GpuSchedule

@@ -21,6 +21,7 @@ from tests.passes.kernels.gpu import test_dense as dense
 from tests.passes.kernels.gpu.rings import (
     ACROSS,
     E4M3,
+    E4M3_F32,
     F4,
     SQUARE,
     Case,
@@ -36,6 +37,7 @@ RINGS = [
     Case(E4M3, E4M3, 64, 100, 512, tiles=(1, 2)),
     Case("bf16", F4, 70, 100, 544, tiles=(2, 1), stages=3, k_steps=1, waves=SQUARE),
     Case(F4, F4, 68, 132, 512, groups=3, experts=2, share=4),
+    Case("bf16", E4M3_F32, 70, 300, 640, tiles=(2, 1), waves=ACROSS, stages=3, rows=24),
 ]
 DENSE = [
     dense.Case("bf16", "bf16", 3, 36, 544),

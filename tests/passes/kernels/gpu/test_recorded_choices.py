@@ -17,7 +17,8 @@ from typing import NamedTuple
 import pytest
 
 from mxc.passes.kernels.gpu.choice import choose, choose_by_rows
-from mxc.passes.kernels.gpu.cost import Problem, cost
+from mxc.passes.kernels.gpu.cost import cost
+from mxc.passes.kernels.gpu.problem import Problem
 from mxc.passes.kernels.gpu.schedule import GpuSchedule
 from mxc.targets.amd import GFX950, GPUS
 from mxc.targets.gpu import Gpu

@@ -13,7 +13,7 @@ from mxc.dialects.context import new_context
 from mxc.dialects.generic import generic
 from mxc.dialects.scaled import scaled_contraction
 from mxc.passes.kernels.gpu.choice import choose
-from mxc.passes.kernels.gpu.cost import Problem
+from mxc.passes.kernels.gpu.problem import Problem
 from mxc.passes.kernels.gpu.ring.staging import Slice, StageLayout
 from mxc.simulator.run.launch import launch
 from mxc.simulator.run.translate import TranslatedKernel

@@ -1,0 +1,153 @@
+"""Clocks of a k-step of a product, of a workgroup that has a unit to itself: the busiest of matrix
+cores, LDS and the path to memory (cost.py). A k-step is one instruction along K."""
+
+from __future__ import annotations
+
+from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT, K_STEPS
+from mxc.passes.kernels.gpu.problem import WIDEST, Problem
+from mxc.passes.kernels.gpu.ring.decoded_side import BLOCK_BYTES, PIECES
+from mxc.passes.kernels.gpu.schedule import GpuSchedule
+from mxc.targets.gpu import Gpu
+
+#: Vector instructions that decode a block of so many bits an element, where no conversion does.
+_DECODE = {4: 100, 6: 180, 8: 150}
+#: The same where conversions read FNUZ numbers.
+_EXTEND = {4: 100, 6: 160, 8: 130}
+#: The same where conversions read elements and scales; of integers there, and of elements that are
+#: multiplied by E4M3 scales as floats.
+_CONVERT = {4: 20, 6: 5, 8: 20}
+_INTEGERS, _BY_FLOATS = 90, 70
+#: The same where they are decoded without scales, which multiply sums.
+_PLAIN_INTEGERS = {4: 75, 8: 55}
+#: Instructions beside these for a stage of which each block is decoded once: loads, stores, scales.
+_BESIDE = 30
+#: What waves get of LDS, and of the path to memory, when they all want it.
+_SHARED = 0.9
+#: Vector instructions that split 32 floats into so many bf16.
+_SPLIT = {1: 0, 2: 160, 3: 240}
+#: How much longer than its busiest pipe a ring takes whose sums f32 scales multiply: matrix cores,
+#: path to memory, and instructions with fp8 on both sides; LDS, and instructions beside floats;
+#: these of one tile of columns, or of integers. By the issue model, most within a fifth.
+_SUMMED, _SUMMED_LDS, _SUMMED_WAITS = 1.15, 1.35, 1.6
+#: Instructions of these for the sums of a tile, and for the scales of its columns.
+_SCALED = 16
+#: Lanes of a wave that may be alone on its SIMD.
+_WIDE = 64
+
+
+def k_step_clocks(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float:
+    """Clocks of a k-step of one workgroup that has a unit to itself."""
+    if schedule.transport == "decoded":
+        return _decoded_k_step(problem, schedule, device)
+    if any(problem.shared) and schedule.transport == "ring":
+        return _summed_k_step(problem, schedule, device)
+    unit, rates = device.unit, device.rates
+    m, n = schedule.tiles
+    waves = schedule.threads // unit.wave
+    instruction = schedule.instruction
+    if problem.parts:
+        first, second = _decoding(problem, device)
+        products = m * n * problem.parts * BLOCK // instruction.fragment
+        issued = products + m * first + n * second
+        clocks = m * n * instruction.decoded_clocks * problem.parts
+        if schedule.transport == "stream" and _is_alone(problem, schedule):
+            # It decodes, then multiplies. A ring does both at once.
+            clocks += issued * rates.issue
+        clocks = max(clocks, issued * rates.issue)
+    else:
+        clocks = m * n * instruction.clocks * (2 if 8 in problem.bits else 1)
+    matrix = clocks * -(-waves // unit.simds)
+    fragments = waves * problem.side_bytes(schedule, m, n)
+    if schedule.transport == "stream":
+        return max(matrix, fragments / rates.memory_bytes_per_clock)
+    down, right, _ = schedule.waves
+    loaded = problem.side_bytes(schedule, m * down, n * right)
+    # A side that waves do not share goes to registers, the other one through LDS.
+    own = (m if right > 1 else 0, n if down > 1 else 0)
+    staged = waves * problem.side_bytes(schedule, *own)
+    staged += problem.side_bytes(schedule, own[0] * down, own[1] * right)
+    lds, path = staged / rates.lds_bytes_per_clock, loaded / rates.memory_bytes_per_clock
+    if problem.is_dense:
+        # What is read in a block is multiplied in the next one.
+        shared = max(lds + instruction.groups * rates.lds_latency, path)
+    else:
+        shared = max(lds, path) / _SHARED
+    # What is asked for comes some stages later.
+    late = rates.memory_latency / (problem.stage_k_steps(schedule) * max(1, schedule.stages - 2))
+    return max(matrix, shared, late)
+
+
+def _is_alone(problem: Problem, schedule: GpuSchedule) -> bool:
+    """Whether tiles that make up for decoding leave one wave a SIMD: of both sides, and where no
+    conversion decodes, of one. Not in waves of 32, which have half of the tiles."""
+    unit = schedule.instruction.unit
+    if unit.converts:
+        return not problem.is_float
+    return not problem.is_dense and unit.lanes == _WIDE
+
+
+def _decoding(problem: Problem, device: Gpu) -> tuple[int, int]:
+    """Vector instructions that decode, or split, a block of lhs and one of rhs."""
+    converts, extends = device.matrix.converts, device.matrix.extends_fnuz
+    known = _CONVERT if converts else _EXTEND if extends else _DECODE
+    of_integers = _PLAIN_INTEGERS if any(problem.shared) else dict.fromkeys((4, 8), _INTEGERS)
+
+    def of_block(side: int) -> int:
+        bits = problem.bits[side]
+        if bits > WIDEST:
+            return 0
+        if converts and problem.integers[side]:
+            return of_integers[bits]
+        return _BY_FLOATS if converts and problem.by_floats[side] else known[bits]
+
+    return (_SPLIT[problem.parts] if problem.is_float else of_block(0)), of_block(1)
+
+
+def _summed_k_step(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float:
+    """The same where f32 scales multiply the sums of a ring. LDS has the rows alone."""
+    rates, instruction = device.rates, schedule.instruction
+    (m, n), waves = schedule.tiles, schedule.waves[1]
+    second = _decoding(problem, device)[1] if problem.parts else 0
+    # Each sum, and the scales of its column and of its row where these are not the same for a tile.
+    scales = 0 if problem.tall else n + (0 if problem.is_float else m * n)
+    scaled = (m * n + scales) * _SCALED / schedule.k_steps
+    products = m * n * max(1, problem.parts * BLOCK // instruction.fragment)
+    issued = products + n * second + scaled + _BESIDE
+    decoded = instruction.decoded_clocks * problem.parts
+    loaded = problem.side_bytes(schedule, m, n * waves)
+    lds = (1 + waves) * problem.side_bytes(schedule, m, 0)
+    waits = _SUMMED_WAITS if n == 1 or any(problem.integers) else _SUMMED_LDS
+    return max(
+        m * n * (decoded or 2 * instruction.clocks) * _SUMMED,
+        issued * rates.issue * (waits if problem.parts else _SUMMED),
+        lds / rates.lds_bytes_per_clock * _SUMMED_LDS,
+        loaded / rates.memory_bytes_per_clock * _SUMMED,
+        # What is asked for comes some stages later.
+        rates.memory_latency / (schedule.k_steps * max(1, schedule.stages - 1)),
+    )
+
+
+def _decoded_k_step(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float:
+    """The same where a workgroup decodes a block of each row once, a lane one of each side."""
+    rates, instruction = device.rates, schedule.instruction
+    m, n = schedule.tiles
+    products = m * n * problem.parts * BLOCK // instruction.fragment
+    # Lanes that are more than the rows of a side decode parts of its blocks.
+    decoded = sum(
+        count / max(1, min(PIECES, schedule.threads // rows))
+        for count, rows in zip(
+            _decoding(problem, device), (schedule.rows, schedule.columns), strict=True
+        )
+    )
+    reads = BLOCK // FRAGMENT * (m * problem.parts + n)
+    issued = products + reads + instruction.groups * (decoded + _BESIDE)
+    matrix = m * n * instruction.decoded_clocks * problem.parts
+    down, right, _ = schedule.waves
+    path = problem.side_bytes(schedule, m * down, n * right) / rates.memory_bytes_per_clock
+    # Each wave reads the floats of its tiles; those of a workgroup are written once.
+    rows = schedule.rows * problem.parts + schedule.columns
+    rows += down * right * instruction.rows * (m * problem.parts + n)
+    lds = rows * BLOCK_BYTES * instruction.groups / rates.lds_bytes_per_clock
+    # What is asked for comes four blocks later.
+    late = rates.memory_latency * instruction.groups / K_STEPS
+    return max(matrix, issued * rates.issue, lds / _SHARED, path / _SHARED, late)
