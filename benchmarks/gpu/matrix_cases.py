@@ -166,7 +166,7 @@ def _float_scales() -> Iterator[Case]:
 
 def _squares() -> Iterator[Case]:
     """fp8 weights with a scale for 128 x 128 elements, as those of DeepSeek and of Qwen3."""
-    for lhs, m in product(("bf16", "f32", "fp8s"), (*_ROWS, -1)):
+    for lhs, m in product(("bf16", "f32", "fp8s", "e4m3", "f4"), (*_ROWS, -1)):
         rows = "dynamic M" if m < 0 else f"M{m}"
         yield Case(name=f"squares {lhs} {rows}", group="squares", m=m, n=4096, k=4096, lhs=lhs,
                    rhs=SQUARES)  # fmt: skip

@@ -54,7 +54,7 @@ def _get_mode(i: Instruction) -> Step | None:
 
 
 def _set_mode(i: Instruction, read: Reader) -> Step | None:
-    """Return the step of s_setreg of MODE, which must change MODE alike for all waves."""
+    """Return the step of s_setreg of MODE, which must change MODE alike for all executing waves."""
     word = i.has("hwreg")
     register, first, size = word & 63, word >> 6 & 31, (word >> 11 & 31) + 1
     if register != _HWREG_MODE:
@@ -64,8 +64,8 @@ def _set_mode(i: Instruction, read: Reader) -> Step | None:
 
     def step(w: Waves) -> None:
         wanted = value(w)
-        if wanted.size != 1 or w.active is not None:
+        if wanted.size != 1:
             raise SimulationError("waves that set MODE differently are not modelled")
-        w.mode = w.mode & ~mask | int(wanted.flat[0]) << first & mask
+        w.set_mode(w.mode & ~mask | int(wanted.flat[0]) << first & mask)
 
     return step

@@ -58,6 +58,10 @@ class _Run:
                 continue
             place = int(self.next[running].min())
             chosen = running & (self.next == place)
+            modes = self.w.modes
+            if modes is not None:
+                # Waves that execute together have one MODE.
+                chosen &= modes == modes[chosen.argmax()]
             others = running & ~chosen
             stop = int(self.next[others].min()) if others.any() else _NEVER
             everyone = not others.any() and not (self.state == _WAITING).any()

@@ -58,7 +58,9 @@ class Waves:
         self.scratch_base: Array = np.zeros(self.shape, np.int64)
         self.scratch_size = 0
         self.workgroup: Array = np.zeros(count, np.int64)
+        #: MODE of the executing waves; and of each wave, int [waves], where they differ.
         self.mode = 0
+        self.modes: Array | None = None
         self.alive: Array = np.ones((count, 1), bool)
         self.active: Array | None = None
         self.groups: dict[tuple[str, int], tuple[Array, tuple[Array, ...]]] = {}
@@ -85,9 +87,17 @@ class Waves:
         return new if self.active is None else np.where(self.active, new, old)
 
     def select(self, active: Array | None) -> None:
-        """Let only some waves execute; None: all that have not ended."""
+        """Let only some waves execute, which have the same MODE; None: all that have not ended."""
         self.active = active
+        if self.modes is not None:
+            self.mode = int(self.modes[0 if active is None else active[:, 0].argmax()])
         self._refresh(self._bits(self.s[EXEC], self.s[EXEC + 1]))
+
+    def set_mode(self, mode: int) -> None:
+        """Write MODE in the executing waves."""
+        modes = np.full(self.count, self.mode) if self.modes is None else self.modes
+        self.modes = None if self.active is None else np.where(self.active[:, 0], mode, modes)
+        self.mode = mode
 
     def set_exec(self, mask: Array) -> None:
         """Write EXEC (uint64) in the executing waves."""

@@ -4,6 +4,7 @@ What a weight's bytes mean is written out in stored_weights.py; transformers run
 numbers. test_published_further.py has further architectures.
 """
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 import mxc
+from mxc.artifact.manifest import REPORT
 from mxc.compiler.models.model import open_model
 from mxc.targets.amd import GFX1201
 from tests.models.compared import TOLERANCE
@@ -132,6 +134,32 @@ def test_float_scales_on_gfx950(name: str, tmp_path: Path) -> None:
     wanted = Numbers(tmp_path).logits(tokens, torch.float64)
     found = mxc.load(place, device="simulator").sequence().feed(tokens)
     assert np.abs(found - wanted).max() / np.sqrt(np.mean(wanted**2)) <= TOLERANCE
+
+
+def test_activations_in_mxfp8_beside_squares(tmp_path: Path) -> None:
+    """CPUs and GPUs quantize them alike."""
+    write_published(tmp_path, _SQUARES)
+    tokens, found = [5, 77, 31], {}
+    for target in ("cpu", "gfx950"):
+        place = tmp_path / f"{target}.mxc"
+        artifact = mxc.compile(
+            tmp_path / "checkpoint",
+            target,
+            place,
+            activations="mxfp8",
+            max_sequence_length=4,
+            listing=False,
+        )
+        products = json.loads((artifact.path / REPORT).read_text())["matmuls"]
+        assert {each["lhs"] for each in products if "f32 per" in each["rhs"]} == {"mxfp8e4m3"}
+        assert all(each["reason"] is None for each in products)
+        device = None if target == "cpu" else "simulator"
+        found[target] = mxc.load(place, device=device).sequence().feed(tokens)
+    size = np.sqrt(np.mean(found["cpu"] ** 2))
+    assert np.abs(found["gfx950"] - found["cpu"]).max() / size <= 0.02
+    exact = Numbers(tmp_path).logits(tokens, torch.float64)
+    # They are rounded, and no more than e4m3 does.
+    assert 1e-3 < np.abs(found["cpu"] - exact).max() / size < 0.3
 
 
 def test_what_no_kernel_of_gpus_reads_is_said(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ DTYPES = {
     "f16": np.dtype(np.float16),
     "f8E4M3FN": np.dtype(ml_dtypes.float8_e4m3fn),
     "f8E5M2": np.dtype(ml_dtypes.float8_e5m2),
+    "f8E8M0FNU": np.dtype(ml_dtypes.float8_e8m0fnu),
     "f8E4M3FNUZ": np.dtype(ml_dtypes.float8_e4m3fnuz),
     "f8E5M2FNUZ": np.dtype(ml_dtypes.float8_e5m2fnuz),
     "i8": np.dtype(np.int8),
@@ -121,22 +122,22 @@ func.func @{name}({arguments}) -> tensor<{x.rows}x{w.rows}xf32> {{
 
 ROW: dict[str, Any] = {"shape": (N,), "at": "r"}
 SQUARES: dict[str, Any] = {"shape": (N // 128, K // 128), "at": "r / 128, k / 128"}
+
+
+def grouped(element: str, rows: int, block: int, scale: str = "f32") -> Side:
+    """A scale for each row and so many elements of it."""
+    return Side(element, rows, scale, shape=(rows, K // block), at=f"r, k / {block}")
+
+
+TOKENS = Side("f8E4M3FN", M, shape=(M,), at="r")
 CASES: dict[str, tuple[Side, Side]] = {
     "tensor_by_tensor": (Side("f8E4M3FN", M, shape=(), at=""), Side("f8E4M3FN", N, shape=())),
-    "token_by_channel": (
-        Side("f8E4M3FN", M, shape=(M,), at="r"),
-        Side("f8E4M3FN", N, "bf16", **ROW),
-    ),
+    "token_by_channel": (TOKENS, Side("f8E4M3FN", N, "bf16", **ROW)),
     "fnuz": (Side("f8E4M3FNUZ", M, shape=(), at=""), Side("f8E5M2FNUZ", N, **ROW)),
-    "deepseek": (
-        Side("f8E4M3FN", M, shape=(M, K // 128), at="r, k / 128"),
-        Side("f8E4M3FN", N, "f32", **SQUARES),
-    ),
-    "groups_of_64": (
-        Side("f8E4M3FN", M, shape=(M,), at="r"),
-        Side("f8E4M3FN", N, "bf16", shape=(N, K // 64), at="r, k / 64"),
-    ),
-    "int8_groups": (Side("f32", M), Side("i8", N, shape=(N, K // 128), at="r, k / 128")),
+    "deepseek": (grouped("f8E4M3FN", M, 128), Side("f8E4M3FN", N, "f32", **SQUARES)),
+    "mxfp8_by_squares": (grouped("f8E4M3FN", M, 32, "f8E8M0FNU"), Side("f8E4M3FN", N, **SQUARES)),
+    "groups_of_64": (TOKENS, grouped("f8E4M3FN", N, 64, "bf16")),
+    "int8_groups": (Side("f32", M), grouped("i8", N, 128)),
     "partial_squares": (
         Side("bf16", M),
         Side("f8E4M3FN", 192, shape=(2, K // 128), at="r / 128, k / 128"),

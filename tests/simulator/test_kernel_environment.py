@@ -244,3 +244,25 @@ def test_modes_of_a_kernel(field: str, bits: int) -> None:
     there = "    .amdhsa_accum_offset 8\n"
     changed = written(there, f"{there}    .amdhsa_{field}\n").descriptor.mode
     assert changed ^ written().descriptor.mode == bits
+
+
+def test_a_mode_is_that_of_the_waves_that_set_it() -> None:
+    """The second of three workgroups saturates what it converts; all go on together."""
+    begin, rest = ARGUMENTS.split("kernel:\n", 1)[1].split("  v_mov_b32 v2, s4\n")
+    words = f"""  v_mov_b32 v6, s2
+{begin}  v_readfirstlane_b32 s4, v6
+  s_cmp_lg_u32 s4, 1
+  s_cbranch_scc1 others
+  s_setreg_imm32_b32 hwreg(HW_REG_MODE, 23, 1), 1
+others:
+  v_mov_b32 v7, 0x49742400
+  v_cvt_f16_f32 v7, v7
+  v_lshlrev_b32 v1, 2, v6
+  global_store_dword v1, v7, s[2:3]
+  s_endpgm
+"""
+    assert rest
+    out = np.zeros(4, np.uint32)
+    launch(TranslatedKernel(written(begin, words)), (3, 1, 1), [out])
+    # 1e6 in f16: infinite, or the largest number.
+    np.testing.assert_array_equal(out, [0x7C00, 0x7BFF, 0x7C00, 0])

@@ -14,7 +14,7 @@ from mxc.compiler.models.blocks.primitives import expand, f32
 from mxc.dialects.attention import F32_BITS
 from mxc.dialects.generic import generic, shape_of
 from mxc.dialects.quantize import BLOCK, quantize_int8, quantize_mx, quantize_nvfp4
-from mxc.formats.formats import FORMATS, BlockFormat
+from mxc.formats.formats import E4M3, E5M2, F32, FORMATS, BlockFormat
 from mxc.formats.recipes import ScaleRecipe
 
 #: Modes in which nothing is quantized.
@@ -41,6 +41,13 @@ NVFP4 = "nvfp4"
 
 #: All values of `--activations`.
 MODES = (*FLOATS, INT8, *MX, NVFP4)
+
+
+#: Elements of a row that share a scale in the usual fp8 format, of squares.
+_SQUARE = 128
+
+#: See `preparation`.
+Preparation = tuple[int, bool]
 
 
 @dataclass(frozen=True)
@@ -89,19 +96,34 @@ class Activations:
     def blocks(self, x: ir.Value, format: BlockFormat) -> BlockActivations:
         """Prepare x f32 [.., K] for weights of `format`.
 
-        x is quantized only where the mode's block size is that of `format`, because both scales of
-        a product apply to the same block. Otherwise x is rounded to `floats`.
+        x is quantized where the mode's block size is that of `format`, and to an MX format beside
+        fp8 whose float scales are for four blocks or a multiple: GPUs multiply as many by one
+        instruction. Otherwise x is rounded to `floats`.
         """
         if self.mode == NVFP4 and format.block == FORMATS[NVFP4].block:
             return BlockActivations(*quantize_nvfp4(x))
-        if format.block != BLOCK:
-            return BlockActivations(in_blocks(self.round(x), format.block), None)
+        block, is_fp8_under_floats = preparation(format)
+        if self.mode in MX and is_fp8_under_floats:
+            return BlockActivations(*self._mx(x))
+        if block != BLOCK:
+            return BlockActivations(in_blocks(self.round(x), block), None)
         if self.mode == INT8:
             return BlockActivations(*quantize_int8(x))
         if self.mode in MX:
-            name, usual = MX[self.mode]
-            return BlockActivations(*quantize_mx(x, name, self.recipe or usual))
+            return BlockActivations(*self._mx(x))
         return BlockActivations(in_blocks(self.round(x)), None)
+
+    def _mx(self, x: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """x f32 [.., K] in the MX format of the mode: elements [.., K / 32, 32] and scales."""
+        name, usual = MX[self.mode]
+        return quantize_mx(x, name, self.recipe or usual)
+
+
+def preparation(format: BlockFormat) -> Preparation:
+    """What activations depend on of the format of the weights: elements of a scale, and whether
+    they are fp8 of which an f32 scales 128 or a multiple."""
+    fp8 = format.element in (E4M3, E5M2) and format.scale == F32
+    return format.block, fp8 and format.block % _SQUARE == 0
 
 
 def in_blocks(x: ir.Value, block: int = BLOCK) -> ir.Value:

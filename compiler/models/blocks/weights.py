@@ -14,7 +14,12 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith
 
 from mxc.artifact.manifest import BLOCKS, EXPERTS, INPUTS, SCALES
-from mxc.compiler.models.blocks.activations import Activations, BlockActivations
+from mxc.compiler.models.blocks.activations import (
+    Activations,
+    BlockActivations,
+    Preparation,
+    preparation,
+)
 from mxc.compiler.models.blocks.primitives import (
     add_bias,
     embed,
@@ -48,10 +53,11 @@ TENSOR_SCALES = "_tensor_scales"
 
 @dataclass(frozen=True)
 class PreparedInputs:
-    """Prepared activations: `floats` for plain weights, `blocks` by block size for the others."""
+    """Prepared activations: `floats` for plain weights; `blocks` for others, by what activations
+    depend on of their format."""
 
     floats: ir.Value | None
-    blocks: Mapping[int, BlockActivations] = field(default_factory=dict)
+    blocks: Mapping[Preparation, BlockActivations] = field(default_factory=dict)
 
 
 class Weights:
@@ -157,8 +163,8 @@ class Weights:
         self.observe(x, keys)
         formats = [self.format(key) for key in keys]
         floats = self._activations.round(x) if None in formats else None
-        sizes = {format.block: format for format in formats if format is not None}
-        blocks = {size: self._activations.blocks(x, format) for size, format in sizes.items()}
+        own = {preparation(format): format for format in formats if format is not None}
+        blocks = {key: self._activations.blocks(x, format) for key, format in own.items()}
         return PreparedInputs(floats, blocks)
 
     def rows(self, x: ir.Value, key: str) -> BlockActivations:
@@ -213,7 +219,7 @@ class Weights:
                 if x.floats is None:
                     raise ValueError(f"{key} is plain; its activations were prepared in blocks")
                 return linear(x.floats, self.load(key, *shape), shift)
-            blocks = x.blocks[format.block]
+            blocks = x.blocks[preparation(format)]
             elements, scales = self.blocked(key, format, [shape[0]], shape[1])
             y = scaled_contraction(
                 blocks.elements, elements, lhs_scale=blocks.scales, rhs_scale=scales, name=name

@@ -2,7 +2,8 @@
 
 A stage has those of its rows, one after the other, behind the elements of both sides. So they come
 with the elements, and what waits for these waits for them. They are loaded to LDS directly, 4 bytes
-a lane; a scale that several stages share comes with each of them.
+a lane; a scale that several stages share comes with each of them. The four E8M0 scales that blocks
+of 32 have in such a stage take the same way.
 
 A lane has one row of lhs in a tile of the result, and 16 columns, as 15 others have: it reads the
 scale of one, and has the others from these lanes (DPP). For all 16 it would read 16 bytes of LDS
@@ -24,10 +25,10 @@ from mxc.passes.kernels.gpu.lanes import LANES, Lane
 from mxc.passes.kernels.gpu.parts import load_bytes
 from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, StageLayout
 from mxc.passes.kernels.gpu.sides import ScaledBlocks
-from mxc.passes.kernels.vectors import below, bitcast, elements, f32, i8, index, lanes_of, of
+from mxc.passes.kernels.vectors import below, bitcast, elements, f32, i8, i32, index, lanes_of, of
 
-#: Bytes of a scale.
-_SIZE = 4
+#: Bytes of the scales of a row in a stage, and bits of one.
+_SIZE, _BYTE = 4, 8
 
 
 def factor_bytes(rows: int, waves: int) -> int:
@@ -41,8 +42,8 @@ def factor_loads(rows: int, waves: int) -> int:
 
 
 class StagedFactors:
-    """The f32 scales of a side for one lane: `buffer` in memory, `start` of their bytes in a slot
-    of the LDS `slots`.
+    """The scales of a side for one lane, 4 bytes a row and stage: `buffer` in memory, `start` of
+    their bytes in a slot of the LDS `slots`.
 
     `row_of`: the row in memory of the scales of a row of the workgroup's tile; `first`: the first
     row of this wave's tiles; `one`: whether all columns of a tile have the same.
@@ -64,13 +65,14 @@ class StagedFactors:
         self._layout, kind, self.one = layout, layout.scaled, one
         self._buffer, self._slots, self._first, self._lane = buffer, slots, first, lane
         self._start, self._blocks, self._shared = start, layout.blocks, kind.shared
+        self._bytes = kind.format.scale.bits // 8
         count = factor_loads(layout.rows, layout.waves)
         own = lane.wave * (count * LANES) + lane.lane
         self._into = lane.wave * (count * LANES * _SIZE) + start
         self._offsets = []
         for number in range(count):
             row = own + number * LANES
-            offset = row_of(row) * (kind.blocks // kind.shared * _SIZE)
+            offset = row_of(row) * (kind.blocks // kind.shared * self._bytes)
             self._offsets.append(arith.select(below(row, layout.rows), offset, index(BEYOND)))
 
     @property
@@ -85,7 +87,7 @@ class StagedFactors:
 
     def load(self, number: int, stage: ir.Value, slot: ir.Value) -> None:
         """Issue one direct load of a stage. Those of a stage past the end are used by nothing."""
-        at = self._offsets[number] + stage * self._blocks // self._shared * _SIZE
+        at = self._offsets[number] + stage * self._blocks // self._shared * self._bytes
         into = slot + self._into + number * LANES * _SIZE
         load_to_shared(self._buffer, at, self._slots, into, _SIZE)
 
@@ -93,15 +95,26 @@ class StagedFactors:
         """The f32 scale of this lane's row of a tile."""
         return self._read(self._lane.row + tile * INSTRUCTION.rows, slot)
 
+    def of_blocks(self, tile: int, slot: ir.Value) -> ir.Value:
+        """The E8M0 of this lane's blocks of its row of a tile: i32, that of k-step n in byte n."""
+        size, row = self._layout.k_steps * self._bytes, self._lane.row + tile * INSTRUCTION.rows
+        at = self._at(row, slot) + self._lane.group * size
+        found = vector.load(of(i8(), size), self._slots, [at], alignment=size)
+        narrow = ir.IntegerType.get_signless(size * _BYTE)
+        return arith.extui(i32(), vector.extract(bitcast(found, narrow, 1), [], [0]))
+
     def of_columns(self, tile: int, slot: ir.Value) -> ir.Value:
         """The f32 scale of the columns of a tile; or of one of those that this lane and the 15
         beside it have: lane n of these 16 has that of their sums number n."""
         return self._read(_column_of(self._lane, one=self.one) + tile * INSTRUCTION.rows, slot)
 
     def _read(self, row: ir.Value, slot: ir.Value) -> ir.Value:
-        at = (self._first + row) * _SIZE + self._start + slot
-        found = vector.load(of(i8(), _SIZE), self._slots, [at], alignment=_SIZE)
+        found = vector.load(of(i8(), _SIZE), self._slots, [self._at(row, slot)], alignment=_SIZE)
         return vector.extract(bitcast(found, f32(), 1), [], [0])
+
+    def _at(self, row: ir.Value, slot: ir.Value) -> ir.Value:
+        """Where the scales of a row of the wave's tiles are."""
+        return (self._first + row) * _SIZE + self._start + slot
 
 
 class LoadedFactors:

@@ -1,5 +1,5 @@
-"""A ring of products under f32 scales, which multiply sums: of floats, or of 8-bit floats as they
-are, by packed weights.
+"""A ring of products under f32 scales, which multiply sums: of floats, or of floats of 8 or 4 bits
+as they are, by packed weights.
 
 Elements are multiplied without their scales, and the sums of the elements that share a scale are
 multiplied by it (summed_mainloop.py). As in dense_kernel.py the waves of a workgroup lie side by
@@ -26,7 +26,13 @@ from mxc.passes.kernels.gpu.lanes import lane_of
 from mxc.passes.kernels.gpu.ring.factors import StagedFactors, factor_bytes
 from mxc.passes.kernels.gpu.ring.kernel import StagedProduct
 from mxc.passes.kernels.gpu.ring.pairs import PairDecoder
-from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, DirectSide, StagedSide, StageLayout
+from mxc.passes.kernels.gpu.ring.staging import (
+    INSTRUCTION,
+    PIECE,
+    DirectSide,
+    StagedSide,
+    StageLayout,
+)
 from mxc.passes.kernels.gpu.ring.summed_mainloop import SummedMainloop
 from mxc.passes.kernels.gpu.ring.summed_operands import SummedOperands
 from mxc.passes.kernels.gpu.ring.tile import WorkgroupTile
@@ -57,12 +63,10 @@ class SummedRing(StagedProduct):
             raise ValueError(f"{self.schedule}: a wave has registers for {most} tiles")
         if not self.takes(self.lhs, self.rhs):
             raise ValueError(
-                "a ring takes bf16, f16 or fp8 by weights, with f32 scales of 64 elements or a "
-                "multiple"
+                "a ring takes bf16, f16, fp8, mxfp8 or mxfp4 by weights, with f32 scales of 64 "
+                "elements or a multiple"
             )
-        self.require_fit(
-            k_steps=k_steps_under(*(side.shared for side in _scaled(self.lhs, self.rhs)))
-        )
+        self.require_fit(k_steps=k_steps_under(*_shared(self.lhs, self.rhs)))
 
     @property
     def layouts(self) -> tuple[StageLayout, StageLayout]:
@@ -76,14 +80,18 @@ class SummedRing(StagedProduct):
     def takes(lhs: FloatBlocks | ScaledBlocks, rhs: FloatBlocks | ScaledBlocks) -> bool:
         """Whether it computes products of such operands, which stay what they are, or where lhs is
         floats, are decoded beside it."""
-        sides = _scaled(lhs, rhs)
-        k_steps = k_steps_under(*(side.shared for side in sides))
-        if not all(side.multiplies_sums and not side.is_fnuz for side in sides):
+        if isinstance(rhs, FloatBlocks) or not rhs.multiplies_sums or rhs.is_fnuz:
             return False
+        k_steps = k_steps_under(*_shared(lhs, rhs))
         if isinstance(lhs, FloatBlocks):
             return lhs.memory in get_args(Register) and k_steps > 0
         # Under scales for fewer elements than an instruction takes they are decoded.
-        return all(side.format.element in (E4M3, E5M2) for side in sides) and k_steps > 1
+        if rhs.format.element not in (E4M3, E5M2) or k_steps < 2:
+            return False
+        if lhs.multiplies_sums:
+            return lhs.format.element in (E4M3, E5M2)
+        # The instruction takes powers of two for blocks of 32.
+        return lhs.is_whole and lhs.shared == 1 and lhs.block_bytes % PIECE == 0
 
     @property
     def attributes(self) -> Mapping[str, str]:
@@ -127,9 +135,10 @@ class SummedRing(StagedProduct):
         tile.store(SummedMainloop(self.schedule, operands, decoder).sums())
 
 
-def _scaled(*sides: FloatBlocks | ScaledBlocks) -> list[ScaledBlocks]:
-    """The sides that have scales."""
-    return [side for side in sides if isinstance(side, ScaledBlocks)]
+def _shared(*sides: FloatBlocks | ScaledBlocks) -> list[int]:
+    """Blocks of an f32 scale, of the sides that have some."""
+    scaled = [side for side in sides if isinstance(side, ScaledBlocks)]
+    return [side.shared for side in scaled if side.multiplies_sums]
 
 
 def most_summed(*, integers: bool, k_steps: int) -> int:

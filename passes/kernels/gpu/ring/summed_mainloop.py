@@ -23,11 +23,12 @@ from functools import partial
 from itertools import product
 
 from iree.compiler import ir
+from iree.compiler.dialects import vector
 
 from mxc.dialects.amdgpu import mark_loads, mfma, pinned, scaled_mfma, wait_for_loads, zeros
 from mxc.dialects.generic import constant
 from mxc.passes.kernels.carried import in_groups
-from mxc.passes.kernels.gpu.fragments import BLOCK
+from mxc.passes.kernels.gpu.fragments import BLOCK, K_STEPS
 from mxc.passes.kernels.gpu.ring.factors import columns_of, under_scales
 from mxc.passes.kernels.gpu.ring.float_mainloop import Issue, drain
 from mxc.passes.kernels.gpu.ring.interleave import InterleavedWork, evenly, interleaved_within
@@ -40,14 +41,15 @@ from mxc.passes.kernels.gpu.ring.summed_registers import (
 )
 from mxc.passes.kernels.gpu.schedule import GpuSchedule
 from mxc.passes.kernels.gpu.sides import ones
-from mxc.passes.kernels.vectors import bitcast, concat, f32, index, of, part_of
+from mxc.passes.kernels.vectors import bitcast, concat, f32, i32, index, of, part_of
 from mxc.targets.amd import GFX950
 
 #: Instructions of a load, with those of its addresses.
 _LOAD = 3
 #: Parts of a stage before a wave waits for the others, before the next stage is read, and before
-#: the rows of a later stage have been asked for; and where little else is done beside products.
-_PARTS, _PARTS_OF_FEW = (0.3, 0.48, 0.55), (0.2, 0.35, 0.5)
+#: the rows of a later stage have been asked for; the same where sums have one scale for a tile, and
+#: where the scales of rows are the instruction's.
+_PARTS, _PARTS_OF_TALL, _PARTS_OF_BLOCKS = (0.3, 0.48, 0.55), (0.2, 0.35, 0.5), (0.2, 0.3, 0.6)
 #: Instructions that decode beside a product.
 _BESIDE = 2.5
 #: Products after which the matrix core has the sums of a tile, where they are brief.
@@ -79,7 +81,11 @@ class SummedMainloop:
         self._sum_places = list(self._in_order(self._times))
         self._behind = self._times + (self._times == self._parts)
         self._one = operands.column_scales.one
-        self._parts_before = _PARTS_OF_FEW if self._one and decoder is None else _PARTS
+        self._before = _PARTS
+        if operands.rows_scale_blocks:
+            self._before = _PARTS_OF_BLOCKS
+        elif self._one and decoder is None:
+            self._before = _PARTS_OF_TALL
         #: Fragments of the tile of columns that is multiplied, and the one that is decoded; the
         #: sums of a tile; scales of columns by tile and part.
         self._own: list[ir.Value] = []
@@ -131,7 +137,7 @@ class SummedMainloop:
             self._step(held)
             held.decoded = self._decoded()
         zero = constant(0.0, f32())
-        row = None if operands.row_scales is None else zero
+        row = zero if operands.rows_scale_sums else None
         held.unscaled = [
             UnscaledSums(none, row, [zero] * (1 if self._one else self._at_once))
             for _ in range(self._behind)
@@ -152,7 +158,7 @@ class SummedMainloop:
             loads = self._weights(stage, column, held.ahead)
             first, last = ((column + more) / len(self._columns) for more in (0.04, 1))
             works += evenly("vmem_read", loads, first, last, _LOAD * operands.column_pieces)
-        start, read, asked = self._parts_before
+        start, read, asked = self._before
         cut = max(1, round(len(self._places) * start))
         wait = cut / len(self._places)
         # All waves have read this stage by then, and the next one is there.
@@ -193,7 +199,7 @@ class SummedMainloop:
         and for the first tile of some columns what brings the scales of these."""
         count, rows = len(self._places), len(self._rows)
         # The scales of both sides are multiplied, for all columns at once if they have one.
-        both, columns = self._operands.row_scales is not None, 1 if self._one else self._at_once
+        both, columns = self._operands.rows_scale_sums, 1 if self._one else self._at_once
         instructions = self._at_once + both * columns
         moves = 0 if self._one else self._at_once
         for at in range(len(self._sum_places)):
@@ -265,23 +271,28 @@ class SummedMainloop:
         if part == 0:
             self._sums = zeros(of(f32(), self._instruction.totals))
         assert self._sums is not None
-        self._sums = self._product(self._own[part], held.rows[row][part], self._sums)
+        self._sums = self._product(held, row, part, self._sums)
         if part + 1 == self._parts:
-            scale = held.row_scales[row] if held.row_scales else None
+            scale = held.row_scales[row] if self._operands.rows_scale_sums else None
             held.unscaled += [
                 UnscaledSums(part_of(self._sums, at * self._at_once, self._at_once), scale)
                 for at in range(self._times)
             ]
 
-    def _product(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
+    def _product(self, held: SummedRegisters, row: int, part: int, c: ir.Value) -> ir.Value:
         """c and the product of a fragment of each side."""
+        a, b = self._own[part], held.rows[row][part]
         if self._decoder is not None:
             return mfma(self._instruction.form.shape, a, b, c)
         left, right = (
             bitcast(each, ir.Type.parse(side.layout.scaled.format.element.mlir), BLOCK)
             for each, side in ((a, self._operands.rhs), (b, self._operands.lhs))
         )
-        return scaled_mfma(self._instruction.shape, left, right, c, (ones(), ones()), (0, 0))
+        scales, chosen = ones(), 0
+        if self._operands.rows_scale_blocks:
+            words = vector.from_elements(of(i32(), 1), [held.row_scales[row]])
+            scales, chosen = bitcast(words, ir.Float8E8M0FNUType.get(), K_STEPS), part
+        return scaled_mfma(self._instruction.shape, left, right, c, (ones(), scales), (0, chosen))
 
     def _scale(self, held: SummedRegisters, place: Place) -> None:
         """Multiply the first sums that are not scaled by their scales; `place`: which these are."""

@@ -26,7 +26,7 @@ from mxc.passes.kernels.vectors import bitcast, concat, i32, index
 @dataclass(frozen=True)
 class SummedOperands:
     """Both sides for one lane, the scales of lhs, if it has some, and of rhs; `slot_bytes`: of LDS
-    for a stage."""
+    for a stage. Scales of lhs multiply sums, or are E8M0, which the instruction takes."""
 
     lhs: StagedSide
     rhs: DirectSide
@@ -39,6 +39,16 @@ class SummedOperands:
     def parts(self) -> int:
         """Instructions along K of a stage, for each tile of the result."""
         return len(self.lhs.layout.runs)
+
+    @property
+    def rows_scale_sums(self) -> bool:
+        """Whether lhs has scales that multiply sums."""
+        return self.row_scales is not None and self.lhs.layout.scaled.multiplies_sums
+
+    @property
+    def rows_scale_blocks(self) -> bool:
+        """Whether lhs has scales that the instruction takes."""
+        return self.row_scales is not None and not self.rows_scale_sums
 
     @property
     def row_pieces(self) -> int:
@@ -88,7 +98,8 @@ class SummedOperands:
         ]
         if rows is not None:
             own = range(self.tiles[0])
-            reads += [partial(read, into.row_scales, rows.of_row, tile) for tile in own]
+            of_tile = rows.of_row if self.rows_scale_sums else rows.of_blocks
+            reads += [partial(read, into.row_scales, of_tile, tile) for tile in own]
         return reads
 
     def load_rows(self, stage: ir.Value, slot: int) -> list[Issue]:

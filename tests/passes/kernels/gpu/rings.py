@@ -140,7 +140,8 @@ class Case:
             return "bf16"
         if {self.lhs, self.rhs} <= FORMATS.keys() - {NVFP4, "mxint8"}:
             return None
-        if {self.lhs, self.rhs} <= {E4M3_F32, E5M2_F32} and self.transport == "ring":
+        known = {E4M3, E5M2, F4, E4M3_F32, E5M2_F32}
+        if {self.lhs, self.rhs} <= known and self.transport == "ring":
             return None
         return "f16" if self.lhs == "f16" and self.rhs in {NVFP4, *UNDER_F32} else "bf16"
 

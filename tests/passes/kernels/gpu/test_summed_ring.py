@@ -8,8 +8,11 @@ import pytest
 
 from tests.passes.kernels.gpu.rings import (
     ACROSS,
+    E4M3,
     E4M3_F32,
+    E5M2,
     E5M2_F32,
+    F4,
     INT4_F32,
     INT8_F32,
     SQUARE,
@@ -42,6 +45,11 @@ CASES = [
     Case(E4M3_F32, E4M3_F32, 68, 36, 512, groups=3, experts=2, share=4, stages=3, **RING),
     Case(E4M3_F32, E4M3_F32, 40, 68, 1024, stages=3, splits=2, block=512, **RING),
     Case("bf16", E4M3_F32, 70, 68, 1024, stages=3, splits=4, panels=True, **RING),
+    # Rows whose scales the instruction takes, for blocks of 32.
+    Case(E4M3, E4M3_F32, 70, 100, 640, tiles=(2, 1), stages=3, panels=True, **RING),
+    Case(E5M2, E4M3_F32, 130, 132, 1024, tiles=(3, 2), stages=2, rows=64, **RING),
+    Case(F4, E5M2_F32, 68, 36, 512, groups=3, experts=2, share=4, stages=3, **RING),
+    Case(F4, E4M3_F32, 40, 68, 1024, stages=3, splits=2, **RING),
 ]
 
 
@@ -89,7 +97,7 @@ def test_matrix_cores_are_busy(
         (Case("bf16", E4M3_F32, 64, 64, 512, (3, 3), **RING), "registers for 8 tiles"),
         (Case("bf16", INT8_F32, 64, 64, 512, (4, 2), **RING), "registers for 6 tiles"),
         (Case("bf16", E4M3_F32, 64, 64, 512, block=32, **RING), "64 elements or a multiple"),
-        (Case("f32", E4M3_F32, 64, 64, 512, **RING), "takes bf16, f16 or fp8"),
+        (Case("f32", E4M3_F32, 64, 64, 512, **RING), "takes bf16, f16, fp8, mxfp8 or mxfp4"),
         (Case("bf16", E4M3_F32, 64, 64, 512, waves=SQUARE), "different columns"),
         (Case("bf16", E4M3_F32, 64, 64, 512, block=64, **RING), "here of 1 k-step"),
         (Case("bf16", E4M3_F32, 64, 64, 512, **HALF), "here of 2 k-steps"),
