@@ -72,7 +72,11 @@ def match_repeated_rows(value: ir.Value) -> RepeatedRows | None:
         rows = shape_of(op.results[0])[row]
     elif not merged and [*own[:row], *own[row + 1 :]] == others:
         rows = _divisor(read.results[row], row)
-    return RepeatedRows(op.operands[0], rows) if rows else None
+    if rows is None or rows <= 0:
+        return None
+    # A tensor may have more rows than are read.
+    few, count = shape_of(op.operands[0])[-2], shape_of(value)[-2]
+    return RepeatedRows(op.operands[0], rows) if few == -(-count // rows) > 0 else None
 
 
 def _copies(op: ir.Operation) -> bool:

@@ -84,6 +84,8 @@ def test_rows_of_two_loops_that_are_merged() -> None:
     [
         # Each row with its own; columns, not rows; rows that are apart; another loop; no copy.
         generic("a, b", "8x2xf32", "8x2xf32"),
+        # More rows of scales than are read.
+        generic("a floordiv 4, b", "3x2xf32", "8x2xf32"),
         generic("a, b floordiv 2", "8x2xf32", "8x4xf32"),
         generic("a mod 4, b", "4x2xf32", "8x2xf32"),
         generic("b floordiv 2, a", "2x8xf32", "8x4xf32"),

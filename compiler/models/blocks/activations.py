@@ -97,8 +97,8 @@ class Activations:
         """Prepare x f32 [.., K] for weights of `format`.
 
         x is quantized where the mode's block size is that of `format`, and to an MX format beside
-        fp8 whose float scales are for four blocks or a multiple: GPUs multiply as many by one
-        instruction. Otherwise x is rounded to `floats`.
+        fp8 whose float scales are for 128 elements or a multiple; where they are for fewer, no
+        kernel for GPUs takes 6 bits. Otherwise x is rounded to `floats`.
         """
         if self.mode == NVFP4 and format.block == FORMATS[NVFP4].block:
             return BlockActivations(*quantize_nvfp4(x))
