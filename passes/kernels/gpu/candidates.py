@@ -220,14 +220,15 @@ def _summed_rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
     them."""
     if 2 * problem.rows < INSTRUCTION.rows:
         return
-    if problem.parts:
+    shared = [blocks for blocks in problem.shared if blocks]
+    if problem.parts and math.gcd(K_STEPS, *shared) > 1:
         # Three or four tiles of columns and one of rows spill.
         for ring in _decoded_rings(problem, device):
             if max(ring.tiles) <= _SUMMED_DECODED:
                 yield ring
     # Rows that are decoded, split or rounded are so once for all waves.
     floats = problem.is_float and problem.parts == 1 and problem.bits[0] <= _NARROW
-    k_steps = k_steps_under(*(shared for shared in problem.shared if shared))
+    k_steps = k_steps_under(*shared)
     if device.matrix.dma != PIECE or (problem.parts and not floats) or not k_steps:
         return
     clocks = INSTRUCTION.decoded_clocks if problem.parts else 2 * INSTRUCTION.clocks

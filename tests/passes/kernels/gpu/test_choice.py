@@ -140,6 +140,19 @@ def test_schedules_that_are_chosen_today(
     assert (s.transport != "stream") is bool(s.stages)
 
 
+@pytest.mark.parametrize("device", [GFX950, GFX942])
+@pytest.mark.parametrize("bits", [8, 4])
+def test_streams_under_f32_scales_have_registers(bits: int, device: Gpu) -> None:
+    """Of what was seen to spill: eight waves with several steps each, and where a scale is for 32
+    elements more than one tile of columns, or three of rows."""
+    few = Problem(rows=1, columns=7168, blocks=512, bits=(16, bits), parts=1, shared=(0, 4))
+    assert choose(few, device=device).waves == (1, 1, 4)
+    for blocks in (128, 512):
+        found = choose(replace(few, rows=4096, blocks=blocks, shared=(0, 1)), device=device)
+        assert found.transport == "stream"
+        assert found.waves == (1, 1, 4) or found.tiles in ((2, 1), (1, 1))
+
+
 @pytest.mark.parametrize("columns", [2880, 4096, 28672])
 def test_one_row_is_streamed_by_all_units(columns: int) -> None:
     problem = Problem(rows=1, columns=columns, blocks=128)
