@@ -338,19 +338,21 @@ GATE = """
 }"""
 
 
+@pytest.mark.parametrize("half", [128, 80])
 @pytest.mark.parametrize(
     ("target", "transport"), [("gfx950", "ring"), ("gfx950", "decoded"), ("gfx942", "decoded")]
 )
 def test_both_halves_of_a_gate_have_their_scales(
-    target: str, transport: str, tmp_path: Path
+    target: str, transport: str, half: int, tmp_path: Path
 ) -> None:
-    blocks = 640 // 128
-    sides = (
-        Side("bf16", 37, depth=640),
-        Side("i8", 256, shape=(256, blocks), at="r, k / 128", depth=640),
-    )
-    text = program("gate", *sides).replace("-> tensor<37x256xf32> {", "-> tensor<37x128xf32> {", 1)
-    (tmp_path / "p.mlir").write_text(text[: text.rindex("  return")] + GATE)
+    """Scales of rows, and of squares that begin within a tile of the second half."""
+    n, weights = 2 * half, Side("f8E4M3FN", 160, shape=(2, 5), at="r / 128, k / 128", depth=640)
+    if half == 128:
+        weights = Side("i8", n, shape=(n, 5), at="r, k / 128", depth=640)
+    sides = Side("bf16", 37, depth=640), weights
+    text = program("gate", *sides).replace(f"-> tensor<37x{n}x", f"-> tensor<37x{half}x", 1)
+    text = text[: text.rindex("  return")] + GATE.replace("128", str(half)).replace("256", str(n))
+    (tmp_path / "p.mlir").write_text(text)
     schedule = {**(RING if transport == "ring" else DECODED), "tiles": [1, 2], "stages": 2}
     (tmp_path / "s.json").write_text(json.dumps([{"schedule": schedule}]))
     output = tmp_path / "p.mxc"
@@ -368,15 +370,15 @@ def test_both_halves_of_a_gate_have_their_scales(
     right = [elements, np.frexp(scales)[0]]
     (found,) = mxc.load(output, device="simulator").call("gate", *left, *right)
     y = sides[0].values(*left) @ sides[1].values(*right).T
-    wanted = np.maximum(y[:, :128], 0) * y[:, 128:]
+    wanted = np.maximum(y[:, :half], 0) * y[:, half:]
     assert (np.abs(found - wanted) <= 2.0**-20 * np.abs(wanted).max()).all()
 
 
 @pytest.mark.parametrize("name", ["groups_of_32", "fnuz", "one_side", "int8"])
 def test_scales_that_no_ring_multiplies_by(name: str, tmp_path: Path) -> None:
     (tmp_path / "p.mlir").write_text(program(name, *on_gpus(512, 1024)[name]))
-    schedule = {**RING, "tiles": [1, 1], "stages": 3}
-    (tmp_path / "s.json").write_text(json.dumps([{"schedule": schedule}]))
+    given = [{"schedule": {**RING, "tiles": [1, 1], "stages": 3}}]
+    (tmp_path / "s.json").write_text(json.dumps(given))
     with pytest.raises(mxc.MxcError, match="with f32 scales of 64 elements or a multiple"):
         mxc.compile(
             tmp_path / "p.mlir",
