@@ -37,7 +37,7 @@ from mxc.compiler.checkpoints.files.safetensors import (
 from mxc.compiler.checkpoints.layers.quantization import ActivationFormat, CheckpointQuantization
 from mxc.compiler.checkpoints.source import CheckpointSource
 from mxc.compiler.models.binding import BoundParameter, DenseQuantization, bind, formats_of
-from mxc.compiler.models.blocks.activations import NVFP4
+from mxc.compiler.models.blocks.activations import MX, NVFP4, preparation
 from mxc.compiler.models.blocks.devices import Device, devices_of
 from mxc.compiler.models.blocks.self_attention import SelfAttention
 from mxc.compiler.models.builder import Builder
@@ -262,7 +262,7 @@ def open_model(
         *notes,
         *_wider_rows(decoder),
         *_longrope(decoder, options),
-        *_float_scales(bound, source.quantization),
+        *_float_scales(bound, source.quantization, options.activations),
         *said,
         *unread,
     )
@@ -324,11 +324,12 @@ def _declared(source: CheckpointSource) -> frozenset[ActivationFormat | None]:
 
 
 def _float_scales(
-    bound: Sequence[BoundParameter], quantization: CheckpointQuantization
+    bound: Sequence[BoundParameter], quantization: CheckpointQuantization, mode: str
 ) -> list[str]:
     """Return notes about weights under float scales: which ones no kernel reads and why, and the
-    config's activation formats that are not followed."""
+    config's activation formats that are not followed, in the `mode` of activations."""
     weights: dict[tuple[str, str], list[str]] = {}
+    near = set()
     packed: Counter[tuple[str, str]] = Counter()
     for each in bound:
         format = each.stored or each.tensors[0].format
@@ -339,11 +340,14 @@ def _float_scales(
             packed[format, so] += prod(each.parameter.shape) * _BYTES[each.format]
         elif format not in FORMATS and each.blocks is not None and each.dense is None:
             weights.setdefault((format, ""), []).extend(names)
+            if preparation(each.blocks)[1] and mode not in MX:
+                near.add(format)
     notes = []
     for (format, reason), names in sorted(weights.items()):
         inputs = {quantization.activations(name.removesuffix(".weight")) for name in names}
         declared = sorted({activations.format for activations in inputs if activations})
         so = f"they do not meet activations in {', '.join(declared)}, as the config says"
+        so += "; --activations mxfp8 is near it" if format in near and not reason else ""
         found = [f"{reason}, {packed[format, reason] / 2**20:.1f} MiB"] if reason else []
         if found or declared:
             what = "; ".join([*found, *([so] if declared else [])])
