@@ -18,7 +18,7 @@ from mxc.passes.kernels.gpu.ring.dense_mainloop import most_tiles, together
 from mxc.passes.kernels.gpu.ring.factors import factor_bytes
 from mxc.passes.kernels.gpu.ring.pipeline import ACCUMULATORS
 from mxc.passes.kernels.gpu.ring.scales import AT_ONCE, scale_bytes
-from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, PIECE, layout_bytes
+from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, LATENCIES, PIECE, layout_bytes
 from mxc.passes.kernels.gpu.ring.summed_kernel import k_steps_under, most_summed
 from mxc.passes.kernels.gpu.schedule import GpuSchedule, Transport
 from mxc.targets.amd import GFX950
@@ -35,7 +35,7 @@ _TILE = 16
 _SHARED_UNITS = 2
 #: Tiles of a wave along rows and columns at most, where f32 scales multiply the sums of a ring; of
 #: one that decodes; and parts of a stage after which its loads are asked for and waited for.
-_SUMMED, _SUMMED_DECODED, _LATE = (4, 2), 2, 1.25
+_SUMMED_TILES, _SUMMED_DECODED, _LATE = (4, 2), 2, 1.25
 #: Bits of floats that a ring multiplies as they are.
 _NARROW = 16
 #: Tiles of a wave, at most.
@@ -44,8 +44,8 @@ _TILES = 16
 _PACKED = 12
 #: Registers for addresses, and for a block while it is decoded.
 _DECODERS = 70
-#: Latencies of memory that a ring of floats has time for, and the stages that it has at most.
-_LATENCIES, _MOST_STAGES = 1.5, 8
+#: Stages of a ring of floats, at most.
+_MOST_STAGES = 8
 #: Stages of a ring: with fewer than two nothing is loaded while something is multiplied, and more
 #: than these are asked for long before they are needed.
 _STAGES = range(4, 1, -1)
@@ -145,7 +145,7 @@ def _dense_rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
         if math.prod(tiles) > most_tiles(problem.bits[0]):
             continue
         stage = math.prod(tiles) * small.form.clocks * STAGE
-        wanted = min(_MOST_STAGES, 2 + math.ceil(_LATENCIES * latency / stage))
+        wanted = min(_MOST_STAGES, 2 + math.ceil(LATENCIES * latency / stage))
         found = _ring(small, tiles, (1, device.unit.simds, 1), wanted, STAGE)
         stages = min(wanted, device.unit.lds_bytes // _slot_bytes(problem, found))
         if stages - 1 == together(found, Chunks.of(problem.blocks)):
@@ -231,12 +231,12 @@ def _summed_rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
     k_steps = k_steps_under(*shared)
     if device.matrix.dma != PIECE or (problem.parts and not floats) or not k_steps:
         return
-    clocks = INSTRUCTION.decoded_clocks if problem.parts else 2 * INSTRUCTION.clocks
+    clocks = INSTRUCTION.decoded_clocks if problem.parts else INSTRUCTION.byte_clocks
     tiles = most_summed(integers=problem.integers[1], k_steps=k_steps)
-    for m, n in product(*(range(most, 0, -1) for most in _SUMMED)):
+    for m, n in product(*(range(most, 0, -1) for most in _SUMMED_TILES)):
         if n % problem.halves or m * n > tiles:
             continue
-        latencies = _LATENCIES * device.rates.memory_latency / (m * n * k_steps * clocks)
+        latencies = LATENCIES * device.rates.memory_latency / (m * n * k_steps * clocks)
         wanted = min(_MOST_STAGES, math.ceil(latencies + _LATE))
         found = _ring(INSTRUCTION, (m, n), (1, device.unit.simds, 1), wanted, k_steps)
         slot = _slot_bytes(problem, found, k_steps * INSTRUCTION.groups)
@@ -282,7 +282,7 @@ def _float_rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
         if n % problem.halves or (m * n == _TILES and wide):
             continue
         k_step = m * n * INSTRUCTION.decoded_clocks * problem.parts
-        wanted = 2 + math.ceil(_LATENCIES * rates.memory_latency / k_step)
+        wanted = 2 + math.ceil(LATENCIES * rates.memory_latency / k_step)
         found = _ring(INSTRUCTION, (m, n), waves, wanted, 1)
         most = device.unit.lds_bytes // _slot_bytes(problem, found)
         stages = min(wanted, _MOST_STAGES, most)

@@ -94,6 +94,11 @@ class TileInstruction:
         return BLOCK // self.fragment * self.form.clocks
 
     @property
+    def byte_clocks(self) -> int:
+        """The same of floats of 8 bits, on one side or both."""
+        return 2 * self.clocks
+
+    @property
     def step(self) -> int:
         """Blocks of a step."""
         return K_STEPS * self.groups

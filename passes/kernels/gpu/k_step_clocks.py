@@ -28,7 +28,7 @@ _SPLIT = {1: 0, 2: 160, 3: 240}
 #: How much longer than its busiest pipe a ring takes whose sums f32 scales multiply: matrix cores,
 #: path to memory, and instructions with fp8 on both sides; LDS, and instructions beside floats;
 #: these of one tile of columns, or of integers. By the issue model, most within a fifth.
-_SUMMED, _SUMMED_LDS, _SUMMED_WAITS = 1.15, 1.35, 1.6
+_SLOWER, _SLOWER_LDS, _SLOWER_WAITS = 1.15, 1.35, 1.6
 #: Instructions of these for the sums of a tile, and for the scales of its columns.
 _SCALED = 16
 #: Lanes of a wave that may be alone on its SIMD.
@@ -55,7 +55,7 @@ def k_step_clocks(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float
             clocks += issued * rates.issue
         clocks = max(clocks, issued * rates.issue)
     else:
-        clocks = m * n * instruction.clocks * (2 if 8 in problem.bits else 1)
+        clocks = m * n * (instruction.byte_clocks if 8 in problem.bits else instruction.clocks)
     matrix = clocks * -(-waves // unit.simds)
     fragments = waves * problem.side_bytes(schedule, m, n)
     if schedule.transport == "stream":
@@ -116,12 +116,12 @@ def _summed_k_step(problem: Problem, schedule: GpuSchedule, device: Gpu) -> floa
     decoded = instruction.decoded_clocks * problem.parts
     loaded = problem.side_bytes(schedule, m, n * waves)
     lds = (1 + waves) * problem.side_bytes(schedule, m, 0)
-    waits = _SUMMED_WAITS if n == 1 or any(problem.integers) else _SUMMED_LDS
+    waits = _SLOWER_WAITS if n == 1 or any(problem.integers) else _SLOWER_LDS
     return max(
-        m * n * (decoded or 2 * instruction.clocks) * _SUMMED,
-        issued * rates.issue * (waits if problem.parts else _SUMMED),
-        lds / rates.lds_bytes_per_clock * _SUMMED_LDS,
-        loaded / rates.memory_bytes_per_clock * _SUMMED,
+        m * n * (decoded or instruction.byte_clocks) * _SLOWER,
+        issued * rates.issue * (waits if problem.parts else _SLOWER),
+        lds / rates.lds_bytes_per_clock * _SLOWER_LDS,
+        loaded / rates.memory_bytes_per_clock * _SLOWER,
         # What is asked for comes some stages later.
         rates.memory_latency / (schedule.k_steps * max(1, schedule.stages - 1)),
     )

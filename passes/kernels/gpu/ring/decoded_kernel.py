@@ -33,7 +33,7 @@ from mxc.targets.amd import gpu_of
 
 #: Tiles of a wave that has two sets of sums, one of which f32 scales multiply, if another wave is
 #: to have registers on its SIMD.
-_SUMMED = 4
+_SUMMED_TILES = 4
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ class DecodedRing(StagedProduct):
             raise ValueError(f"{schedule}: there is a lane for {lanes} rows")
         if self.sums and self.run_of(self.lhs, self.rhs) is None:
             raise ValueError("a ring that decodes takes f32 scales of 64 elements or a multiple")
-        if self.sums and schedule.tiles[0] * schedule.tiles[1] > _SUMMED:
-            raise ValueError(f"{schedule}: a wave has registers for {_SUMMED} tiles")
+        if self.sums and schedule.tiles[0] * schedule.tiles[1] > _SUMMED_TILES:
+            raise ValueError(f"{schedule}: a wave has registers for {_SUMMED_TILES} tiles")
 
     @staticmethod
     def run_of(lhs: FloatBlocks | ScaledBlocks, rhs: FloatBlocks | ScaledBlocks) -> int | None:

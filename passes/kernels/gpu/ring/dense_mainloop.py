@@ -32,15 +32,15 @@ from mxc.passes.kernels.gpu.ring.float_mainloop import FloatMainloop, drain, lik
 from mxc.passes.kernels.gpu.ring.float_registers import FloatRegisters, Rates
 from mxc.passes.kernels.gpu.ring.interleave import InterleavedWork, evenly
 from mxc.passes.kernels.gpu.ring.pairs import DecodedTile
-from mxc.passes.kernels.gpu.ring.staging import DirectSide, StagedSide
+from mxc.passes.kernels.gpu.ring.staging import LATENCIES, DirectSide, StagedSide
 from mxc.passes.kernels.gpu.schedule import GpuSchedule
 from mxc.passes.kernels.vectors import bitcast, f32, i32, index, loop, splat
 from mxc.targets.amd import GFX950
 
 #: What a wave issues beside products.
 _RATES = Rates(budget=3, load=3, pace=0.5, read=0.8)
-#: Latencies of memory that there should be time for, and registers that weights may take.
-_LATENCIES, _REGISTERS = 1.5, 128
+#: Registers that weights may take.
+_REGISTERS = 128
 #: Tiles of a wave with 16-bit rows, at most.
 _TILES = 32
 #: Rounds of a chunk with which they are a loop: the first stands before it, and LLVM unrolls a
@@ -189,7 +189,7 @@ def together(schedule: GpuSchedule, chunks: Chunks) -> int:
     stages, parts = chunks.size // STAGE, STAGE
     rows, columns = schedule.tiles
     clocks = rows * columns * schedule.instruction.form.clocks
-    wanted = _LATENCIES * GFX950.rates.memory_latency / clocks + 1
+    wanted = LATENCIES * GFX950.rates.memory_latency / clocks + 1
     most = min(stages, max(2, _REGISTERS // (columns * parts * _FRAGMENT)))
     least = min(most, max(2, math.ceil(wanted / parts)))
 

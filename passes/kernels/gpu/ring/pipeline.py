@@ -11,7 +11,7 @@ from functools import cached_property
 
 from mxc.passes.kernels.gpu.fragments import K_STEPS
 from mxc.passes.kernels.gpu.ring.scales import CHUNK, CHUNK_K_STEPS, HALF, HALVES
-from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, Key, StageLayout
+from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, LATENCIES, Key, StageLayout
 from mxc.passes.kernels.gpu.schedule import GpuSchedule
 from mxc.targets.amd import GFX950
 
@@ -19,10 +19,8 @@ from mxc.targets.amd import GFX950
 ACCUMULATORS = 256
 #: Share of the path to memory that loads may take: with more of it waves would wait for each other.
 _PATH = 0.9
-#: Latencies of memory that there should be time for.
-_LATENCIES = 1.5
-#: The same of what goes straight to registers; pieces that it may have there beside all sums, and
-#: registers of one.
+#: Latencies of memory that what goes straight to registers has time for; pieces that it may have
+#: there beside all sums, and registers of one.
 _DIRECT_LATENCIES = 2.5
 _DIRECT_PIECES, _PIECE_REGISTERS = 12, 4
 #: Products that are issued later than even reading wants, right before waiting for other waves: the
@@ -108,7 +106,7 @@ class RingPipeline:
     def halves_ahead(self) -> int:
         """How many halves of a chunk direct scales are asked for before they are used."""
         half = K_STEPS * self.stage_clocks / self.schedule.k_steps
-        wanted = math.ceil(_LATENCIES * GFX950.rates.memory_latency / half)
+        wanted = math.ceil(LATENCIES * GFX950.rates.memory_latency / half)
         return min(wanted, self.together * HALVES - 1)
 
     @property
@@ -120,7 +118,7 @@ class RingPipeline:
         rates, stage = GFX950.rates, self.stage_clocks
         direct = self.direct.rows * self.direct.row_bytes
         path = max(_PATH * rates.memory_bytes_per_clock * stage - direct, self.slot_bytes)
-        most = self.schedule.stages - 1 - _LATENCIES * rates.memory_latency / stage
+        most = self.schedule.stages - 1 - LATENCIES * rates.memory_latency / stage
         return min(1.0, max(self.slot_bytes / path, most))
 
     @property

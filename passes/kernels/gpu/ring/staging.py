@@ -42,6 +42,8 @@ from mxc.passes.kernels.vectors import below, bitcast, equal, i8, i32, index, of
 
 #: Bytes that a lane moves at once.
 PIECE = 16
+#: Latencies of memory that a ring has time for, from when a stage is asked for until it is needed.
+LATENCIES = 1.5
 #: Lanes that read LDS together, 16 bytes each.
 _TOGETHER = 16
 #: The instruction of the kernels that stage; its lane groups have a block each.

@@ -189,7 +189,7 @@ class SummedMainloop:
             if start <= each.at < stop or each.at >= stop == 1
         ]
         products = [partial(self._multiply, held, *place) for place in self._places[first:last]]
-        clocks = self._instruction.form.clocks if self._decoder else 2 * self._instruction.clocks
+        clocks = self._instruction.form.clocks if self._decoder else self._instruction.byte_clocks
         # Beside the product itself, and what no vector instruction may run beside.
         budget = (clocks - GFX950.rates.matrix_start) // GFX950.rates.issue
         interleaved_within(products, own, budget, waits=last < count, at_once=True)
