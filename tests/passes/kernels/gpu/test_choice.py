@@ -143,7 +143,7 @@ def test_schedules_that_are_chosen_today(
 @pytest.mark.parametrize("device", [GFX950, GFX942])
 @pytest.mark.parametrize("bits", [8, 4])
 def test_streams_under_f32_scales_have_registers(bits: int, device: Gpu) -> None:
-    """Of what was seen to spill: eight waves with several steps each, and where a scale is for 32
+    """These were seen to spill: eight waves with several steps each, and where a scale is for 32
     elements more than one tile of columns, or three of rows."""
     few = Problem(rows=1, columns=7168, blocks=512, bits=(16, bits), parts=1, shared=(0, 4))
     assert choose(few, device=device).waves == (1, 1, 4)
