@@ -15,13 +15,14 @@ have the same reads %scales; for others IREE computes the repetition.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from iree.compiler import ir
 from iree.compiler.dialects import linalg, tensor
 
 from mxc.dialects.dispatches import owner
-from mxc.dialects.generic import shape_of
+from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.indexing import dims, indexing_maps
 
 _PARALLEL = linalg.IteratorType.parallel
@@ -45,11 +46,16 @@ def repeat_rows(source: ir.Value, count: int, rows: int) -> ir.Value:
         raise ValueError(
             f"{count} rows, {rows} with the same scale, are not those of {source.type}"
         )
-    rank = len(lead) + 2
-    each = [ir.AffineDimExpr.get(axis) for axis in range(rank)]
-    read = [*each[:-2], ir.AffineExpr.get_floor_div(each[-2], rows), each[-1]]
-    maps = [ir.AffineMap.get(rank, 0, read), ir.AffineMap.get_identity(rank)]
-    init = tensor.empty([*lead, count, blocks], ir.RankedTensorType(source.type).element_type)
+    each = [ir.AffineDimExpr.get(axis) for axis in range(len(lead) + 2)]
+    reads = [*each[:-2], ir.AffineExpr.get_floor_div(each[-2], rows), each[-1]]
+    return read_at(source, reads, [*lead, count, blocks])
+
+
+def read_at(source: ir.Value, reads: Sequence[ir.AffineExpr], sizes: Sequence[int]) -> ir.Value:
+    """A tensor of these sizes with the elements of `source` at `reads`, at the insertion point."""
+    rank = len(sizes)
+    maps = [ir.AffineMap.get(rank, 0, list(reads)), ir.AffineMap.get_identity(rank)]
+    init = tensor.empty(list(sizes), element_of(source))
     return linalg.generic([source], [init], maps, [_PARALLEL] * rank)(lambda value, _: value)
 
 

@@ -27,17 +27,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith, linalg, tensor
+from iree.compiler.dialects import arith
 
 from mxc.dialects.dequantize import is_element, is_integer, iterators
-from mxc.dialects.generic import shape_of
+from mxc.dialects.generic import element_of, generic, shape_of
 from mxc.dialects.indexing import loop_ranges, substitute
+from mxc.dialects.repeated_rows import read_at
 from mxc.dialects.scalar_nodes import loops_of
 from mxc.passes.base import Pass
 from mxc.passes.rewriting.generics import generic_like, is_product, read_map, yielded
 from mxc.passes.rewriting.rebuild import OperandRead, clone_scalar, replace, sums_of_elements, sweep
-
-_PARALLEL = linalg.IteratorType.parallel
 
 
 @dataclass(frozen=True)
@@ -153,21 +152,14 @@ def _read(op: ir.Operation, pair: _Pair) -> OperandRead | None:
 
 def _extended(source: ir.Value) -> ir.Value:
     """A tensor of floats as f32."""
-    f32, shape = ir.F32Type.get(), shape_of(source)
-    if ir.RankedTensorType(source.type).element_type == f32:
+    f32 = ir.F32Type.get()
+    if element_of(source) == f32:
         return source
-    each = [ir.AffineMap.get_identity(len(shape))] * 2
-    init = tensor.empty(shape, f32)
-    return linalg.generic([source], [init], each, [_PARALLEL] * len(shape))(
-        lambda value, _: arith.extf(f32, value)
-    )
+    loops = " ".join(f"d{axis}" for axis in range(len(shape_of(source))))
+    return generic([(source, loops)], loops, f32, lambda value: arith.extf(f32, value))
 
 
 def _repeated(source: ir.Value, reads: Sequence[ir.AffineExpr], sizes: Sequence[int]) -> ir.Value:
-    """A tensor of these sizes with the elements of `source` at `reads`."""
-    rank = len(sizes)
-    if list(reads) == [ir.AffineDimExpr.get(axis) for axis in range(rank)]:
-        return source
-    maps = [ir.AffineMap.get(rank, 0, list(reads)), ir.AffineMap.get_identity(rank)]
-    init = tensor.empty(list(sizes), ir.RankedTensorType(source.type).element_type)
-    return linalg.generic([source], [init], maps, [_PARALLEL] * rank)(lambda value, _: value)
+    """The elements of `source` at `reads`; itself where these are all of them, in their order."""
+    every = [ir.AffineDimExpr.get(axis) for axis in range(len(sizes))]
+    return source if list(reads) == every else read_at(source, reads, sizes)

@@ -37,7 +37,7 @@ from mxc.compiler.checkpoints.files.safetensors import (
 from mxc.compiler.checkpoints.layers.quantization import ActivationFormat, CheckpointQuantization
 from mxc.compiler.checkpoints.source import CheckpointSource
 from mxc.compiler.models.binding import BoundParameter, DenseQuantization, bind, formats_of
-from mxc.compiler.models.blocks.activations import MX, NVFP4, preparation
+from mxc.compiler.models.blocks.activations import MX, NVFP4, preparation_key
 from mxc.compiler.models.blocks.devices import Device, devices_of
 from mxc.compiler.models.blocks.self_attention import SelfAttention
 from mxc.compiler.models.builder import Builder
@@ -340,7 +340,7 @@ def _float_scales(
             packed[format, so] += prod(each.parameter.shape) * _BYTES[each.format]
         elif format not in FORMATS and each.blocks is not None and each.dense is None:
             weights.setdefault((format, ""), []).extend(names)
-            if preparation(each.blocks)[1] and mode not in MX:
+            if preparation_key(each.blocks).of_squares and mode not in MX:
                 near.add(format)
     notes = []
     for (format, reason), names in sorted(weights.items()):

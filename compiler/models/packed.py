@@ -137,7 +137,9 @@ def _under_floats(
     else:
         yield BLOCKS, _source([tensor.elements for tensor in tensors], stored)
     if not format.unit_scales:
-        scales = tuple(FloatRowScales(tensor, format.block, each=format.rows) for tensor in tensors)
+        scales = tuple(
+            FloatRowScales(tensor, format.block, height=format.rows) for tensor in tensors
+        )
         *lead, rows, blocks = shape
         yield SCALES, Stacked(scales, (*lead, -(-rows // format.rows), blocks), "F32")
         return

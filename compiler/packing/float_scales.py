@@ -25,14 +25,14 @@ class FloatRowScales:
     """The scales of a weight as f32 [rows, K / block], multiplied by the tensor scale.
 
     `block`: number of elements per scale along K, a divisor of the weight's own. `unit`: a power of
-    two that all scales are multiplied by. `each`: consecutive rows of the weight that have one row
-    here; a matrix has a multiple of them, or there is one.
+    two that all scales are multiplied by. `height`: consecutive rows of the weight that have one
+    row here; a matrix has a multiple of them, or there is one.
     """
 
     tensor: CanonicalTensor
     block: int
     unit: float = 1.0
-    each: int = 1
+    height: int = 1
 
     @property
     def records(self) -> tuple[TensorRecord, ...]:
@@ -50,7 +50,7 @@ class FloatRowScales:
     @property
     def rows(self) -> int:
         """Number of rows of scales."""
-        return -(-self.tensor.rows // self.each)
+        return -(-self.tensor.rows // self.height)
 
     def reader(self, raw: Raw) -> Decoded:
         """Return a function that reads bytes of the scales. `raw` does not read a tensor scale."""
@@ -60,15 +60,15 @@ class FloatRowScales:
         def read(start: int, size: int) -> NDArray[np.uint8]:
             first, last = start // self.row_bytes, -(-(start + size) // self.row_bytes)
             # The rows of the weight that have these, or where rows share them, the first of each.
-            first, last = first * self.each, min(last * self.each, tensor.rows)
+            first, last = first * self.height, min(last * self.height, tensor.rows)
             found = None
             if stored is not None and tensor.scales is not None:
                 row = tensor.scales.row_bytes
                 begin, end = tensor.scale_rows(first, last - first)
                 found = stored(begin * row, (end - begin) * row).reshape(end - begin, row)
             scales = tensor.factors(first, last - first, found) * np.float32(self.unit)
-            wide = self._by_block(scales[:: self.each])
-            begin = start - first // self.each * self.row_bytes
+            wide = self._by_block(scales[:: self.height])
+            begin = start - first // self.height * self.row_bytes
             return np.ascontiguousarray(wide).reshape(-1).view(np.uint8)[begin : begin + size]
 
         return read

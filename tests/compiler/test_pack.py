@@ -384,7 +384,7 @@ def test_rows_share_scales_as_in_the_checkpoint(shape: tuple[int, ...], leads: i
         shape=shape, rows=rows, block=(128, 128), scales=None, scale_rows=None,
         factors=lambda first, count, _: wide[first : first + count],
     )  # fmt: skip
-    source = FloatRowScales(tensor, 128, each=128)
+    source = FloatRowScales(tensor, 128, height=128)
     assert source.rows == leads * few
     read = source.reader(cast(Any, None))
     found = np.concatenate([read(at, 8) for at in range(0, 8 * source.rows, 8)])

@@ -1,4 +1,4 @@
-"""Preparation of activations for contractions: rounding, or quantization in blocks of 32 or 16.
+"""PreparationKey of activations for contractions: rounding, or quantization in blocks of 32 or 16.
 
 A tensor is prepared once for all contractions that read it: Q, K and V, or gate and up. Activations
 that multiply MX weights are in the chosen mode. Activations that multiply plain weights are floats
@@ -6,6 +6,7 @@ in every mode: there is no product of int8 and bf16, and quantizing could change
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith
@@ -46,8 +47,13 @@ MODES = (*FLOATS, INT8, *MX, NVFP4)
 #: Elements of a row that share a scale in the usual fp8 format, of squares.
 _SQUARE = 128
 
-#: See `preparation`.
-Preparation = tuple[int, bool]
+
+class PreparationKey(NamedTuple):
+    """What activations depend on of the format of weights: elements of a scale, and whether the MX
+    modes quantize them, though these are more than a block has."""
+
+    block: int
+    of_squares: bool
 
 
 @dataclass(frozen=True)
@@ -102,8 +108,8 @@ class Activations:
         """
         if self.mode == NVFP4 and format.block == FORMATS[NVFP4].block:
             return BlockActivations(*quantize_nvfp4(x))
-        block, is_fp8_under_floats = preparation(format)
-        if self.mode in MX and is_fp8_under_floats:
+        block, of_squares = preparation_key(format)
+        if self.mode in MX and of_squares:
             return BlockActivations(*self._mx(x))
         if block != BLOCK:
             return BlockActivations(in_blocks(self.round(x), block), None)
@@ -119,11 +125,10 @@ class Activations:
         return quantize_mx(x, name, self.recipe or usual)
 
 
-def preparation(format: BlockFormat) -> Preparation:
-    """What activations depend on of the format of the weights: elements of a scale, and whether
-    they are fp8 of which an f32 scales 128 or a multiple."""
+def preparation_key(format: BlockFormat) -> PreparationKey:
+    """How activations are prepared for weights of this format."""
     fp8 = format.element in (E4M3, E5M2) and format.scale == F32
-    return format.block, fp8 and format.block % _SQUARE == 0
+    return PreparationKey(format.block, fp8 and format.block % _SQUARE == 0)
 
 
 def in_blocks(x: ir.Value, block: int = BLOCK) -> ir.Value:

@@ -17,8 +17,8 @@ from mxc.artifact.manifest import BLOCKS, EXPERTS, INPUTS, SCALES
 from mxc.compiler.models.blocks.activations import (
     Activations,
     BlockActivations,
-    Preparation,
-    preparation,
+    PreparationKey,
+    preparation_key,
 )
 from mxc.compiler.models.blocks.primitives import (
     add_bias,
@@ -57,7 +57,7 @@ class PreparedInputs:
     depend on of their format."""
 
     floats: ir.Value | None
-    blocks: Mapping[Preparation, BlockActivations] = field(default_factory=dict)
+    blocks: Mapping[PreparationKey, BlockActivations] = field(default_factory=dict)
 
 
 class Weights:
@@ -163,7 +163,7 @@ class Weights:
         self.observe(x, keys)
         formats = [self.format(key) for key in keys]
         floats = self._activations.round(x) if None in formats else None
-        own = {preparation(format): format for format in formats if format is not None}
+        own = {preparation_key(format): format for format in formats if format is not None}
         blocks = {key: self._activations.blocks(x, format) for key, format in own.items()}
         return PreparedInputs(floats, blocks)
 
@@ -219,7 +219,7 @@ class Weights:
                 if x.floats is None:
                     raise ValueError(f"{key} is plain; its activations were prepared in blocks")
                 return linear(x.floats, self.load(key, *shape), shift)
-            blocks = x.blocks[preparation(format)]
+            blocks = x.blocks[preparation_key(format)]
             elements, scales = self.blocked(key, format, [shape[0]], shape[1])
             y = scaled_contraction(
                 blocks.elements, elements, lhs_scale=blocks.scales, rhs_scale=scales, name=name

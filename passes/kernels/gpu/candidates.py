@@ -183,8 +183,10 @@ def _slot_bytes(problem: Problem, schedule: GpuSchedule, blocks: int = STAGE) ->
     sides = (schedule.rows, problem.bits[0]), (schedule.columns, problem.bits[1])
     # What waves do not share goes straight to registers.
     staged = sides[:1] if problem.is_dense or any(problem.shared) else sides
-    scaled = sides[problem.is_float :] if any(problem.shared) else ()
-    scales = sum(factor_bytes(rows, 4) for rows, _ in scaled)
+    scales = 0
+    if any(problem.shared):
+        scaled = sides[1:] if problem.is_float else sides
+        scales = sum(factor_bytes(rows, 4) for rows, _ in scaled)
     return sum(layout_bytes(rows, bits, blocks, 4) for rows, bits in staged) + scales
 
 

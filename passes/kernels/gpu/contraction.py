@@ -128,7 +128,7 @@ class GpuContraction(Sized, ABC):
         size, apart = self.schedule.instruction.rows, 0
         if self.halves > 1:
             apart = self.width if self.rotary is None else self.rotary.rotation.distance
-        return self.rhs.rows_of_scale % size == 0 == apart % size
+        return self.rhs.rows_of_scale % size == 0 and apart % size == 0
 
     @property
     def stored_together(self) -> int:

@@ -109,7 +109,7 @@ def _summed_k_step(problem: Problem, schedule: GpuSchedule, device: Gpu) -> floa
     (m, n), waves = schedule.tiles, schedule.waves[1]
     second = _decoding(problem, device)[1] if problem.parts else 0
     # Each sum, and the scales of its column and of its row where these are not the same for a tile.
-    scales = 0 if problem.tall else n + (m * n if problem.shared[0] else 0)
+    scales = 0 if problem.one_scale else n + (m * n if problem.shared[0] else 0)
     scaled = (m * n + scales) * _SCALED / schedule.k_steps
     products = m * n * max(1, problem.parts * BLOCK // instruction.fragment)
     issued = products + n * second + scaled + _BESIDE

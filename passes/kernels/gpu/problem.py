@@ -20,7 +20,7 @@ class Problem:
     the groups read; 0 where they read one. `parts`: the floats that an element of lhs is
     multiplied as; 0 where both sides are multiplied as they are, with their scales. `shared`: of
     lhs and of rhs the blocks that share an f32 scale, which multiplies sums; 0 without such scales.
-    `tall`: whether the columns of a tile share those of rhs.
+    `one_scale`: whether the columns of a tile share those of rhs.
     `in_blocks`: all columns of a block of the result are stored together. `integers`: whether the
     elements of lhs and of rhs are integers, which no conversion of scaled elements decodes;
     `by_floats`: whether their scales are E4M3, which no such conversion takes.
@@ -38,7 +38,7 @@ class Problem:
     experts: int = 0
     parts: int = 0
     shared: tuple[int, int] = (0, 0)
-    tall: bool = False
+    one_scale: bool = False
     in_blocks: bool = False
     integers: tuple[bool, bool] = (False, False)
     by_floats: tuple[bool, bool] = (False, False)

@@ -33,7 +33,7 @@ def problem_of(call: GpuContractionCall, results: Results, unit: MatrixUnit) -> 
         experts=call.of.experts,
         parts=_parts(call),
         shared=(_shared(call.left), _shared(call.right)),
-        tall=call.right.rows_of_scale % INSTRUCTION.rows == 0,
+        one_scale=call.right.rows_of_scale % INSTRUCTION.rows == 0,
         in_blocks=results.in_blocks,
         integers=(_is_integer(call.left), _is_integer(call.right)),
         by_floats=(_has_float_scales(call.left), _has_float_scales(call.right)),

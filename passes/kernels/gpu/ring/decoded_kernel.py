@@ -123,7 +123,7 @@ class DecodedRing(StagedProduct):
                     first,
                     rows_of_scales[number],
                     columns=number == 1,
-                    one=number == 1 and self.tile_has_one_scale,
+                    one_scale=number == 1 and self.tile_has_one_scale,
                 )
             factors.append(own)
         both, blocks = (sides[0], sides[1]), self.lhs.blocks

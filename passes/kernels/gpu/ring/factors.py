@@ -46,7 +46,7 @@ class StagedFactors:
     their bytes in a slot of the LDS `slots`.
 
     `row_of`: the row in memory of the scales of a row of the workgroup's tile; `first`: the first
-    row of this wave's tiles; `one`: whether all columns of a tile have the same.
+    row of this wave's tiles; `one_scale`: whether all columns of a tile have the same.
     """
 
     def __init__(
@@ -59,10 +59,10 @@ class StagedFactors:
         first: ir.Value,
         row_of: Callable[[ir.Value], ir.Value],
         *,
-        one: bool = False,
+        one_scale: bool = False,
     ) -> None:
         """At the insertion point: what is the same in all stages."""
-        self._layout, kind, self.one = layout, layout.scaled, one
+        self._layout, kind, self.one_scale = layout, layout.scaled, one_scale
         self._buffer, self._slots, self._first, self._lane = buffer, slots, first, lane
         self._start, self._blocks, self._shared = start, layout.blocks, kind.shared
         self._bytes = kind.format.scale.bits // 8
@@ -106,7 +106,9 @@ class StagedFactors:
     def of_columns(self, tile: int, slot: ir.Value) -> ir.Value:
         """The f32 scale of the columns of a tile; or of one of those that this lane and the 15
         beside it have: lane n of these 16 has that of their sums number n."""
-        return self._read(_column_of(self._lane, one=self.one) + tile * INSTRUCTION.rows, slot)
+        return self._read(
+            _column_of(self._lane, one_scale=self.one_scale) + tile * INSTRUCTION.rows, slot
+        )
 
     def _read(self, row: ir.Value, slot: ir.Value) -> ir.Value:
         found = vector.load(of(i8(), _SIZE), self._slots, [self._at(row, slot)], alignment=_SIZE)
@@ -131,11 +133,11 @@ class LoadedFactors:
         row_of: Callable[[ir.Value], ir.Value],
         *,
         columns: bool,
-        one: bool,
+        one_scale: bool,
     ) -> None:
         """At the insertion point: what is the same in all stages."""
-        self._buffer, self._shared, self.one = buffer, kind.shared, one
-        own = first + (_column_of(lane, one=one) if columns else lane.row)
+        self._buffer, self._shared, self.one_scale = buffer, kind.shared, one_scale
+        own = first + (_column_of(lane, one_scale=one_scale) if columns else lane.row)
         self._offsets = [
             row_of(own + tile * INSTRUCTION.rows) * (kind.blocks // kind.shared * _SIZE)
             for tile in range(tiles)
@@ -147,10 +149,10 @@ class LoadedFactors:
         return vector.extract(bitcast(load_bytes(self._buffer, at, _SIZE), f32(), 1), [], [0])
 
 
-def columns_of(scale: ir.Value, first: int, count: int, *, one: bool) -> list[ir.Value]:
-    """The scales of the columns of a lane's sums `first` and so many, or the `one` of all of them:
+def columns_of(scale: ir.Value, first: int, count: int, *, one_scale: bool) -> list[ir.Value]:
+    """The scales of the columns of a lane's sums `first` and so many, or the one of all of them:
     `scale` is what `of_columns` gives to this lane and to the 15 beside it."""
-    return [scale] if one else [of_sixteen(scale, first + at) for at in range(count)]
+    return [scale] if one_scale else [of_sixteen(scale, first + at) for at in range(count)]
 
 
 def under_scales(
@@ -167,10 +169,10 @@ def under_scales(
     return vector.from_elements(sums.type, [math.fma(*own) for own in each])
 
 
-def _column_of(lane: Lane, *, one: bool) -> ir.Value:
+def _column_of(lane: Lane, *, one_scale: bool) -> ir.Value:
     """The column of a tile whose scale a lane reads: that of one of the sums which it and the 15
-    lanes beside it have, lane n of these that of sum n. `one`: any, and so the first."""
-    if one:
+    lanes beside it have, lane n of these that of sum n. `one_scale`: any, and so the first."""
+    if one_scale:
         return index(0)
     number = lane.row % INSTRUCTION.totals
     return number // QUAD * INSTRUCTION.row(1) + lane.group * QUAD + number % QUAD

@@ -199,8 +199,8 @@ class FloatMainloop:
                 whole = step + 1 == len(self._steps)
                 waits = whole and soon + 1 == parts
                 # What decodes may as well go before them.
-                once = not self._packed
-                interleaved_within(products, works, rates.budget, waits=waits, at_once=once)
+                first = not self._packed
+                interleaved_within(products, works, rates.budget, waits=waits, product_first=first)
                 held.floats = ready
                 self._pin(held, known if whole else {}, soon)
         # In the order of the loop, not in that of the reads.

@@ -80,14 +80,14 @@ def interleaved_within(
     budget: int,
     *,
     waits: bool,
-    at_once: bool = False,
+    product_first: bool = False,
 ) -> None:
     """Build the products in their order, and after each the work that is due.
 
     Of that at most `budget` instructions while a product is computed; the rest goes behind the next
     one. `waits`: something follows for which all waves wait, so that the last product has nothing
-    after it. `at_once`: the first product is issued before anything else, as where waves may have
-    waited for each other before it. Each product is a region of its own to the compiler's
+    after it. `product_first`: the first product is issued before anything else, as where waves may
+    have waited for each other before it. Each product is a region of its own to the compiler's
     scheduler: by counts alone it would take addresses for conversions.
     """
     left = sorted(works, key=lambda work: work.at)
@@ -96,7 +96,7 @@ def interleaved_within(
             while left:
                 left.pop(0).issue()
         product()
-        if at_once and number == 1:
+        if product_first and number == 1:
             no_reordering()
         free = budget
         while left and left[0].at * len(products) < number:

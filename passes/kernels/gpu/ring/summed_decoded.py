@@ -60,7 +60,7 @@ class SummedDecodedMainloop(DecodedMainloop):
             for tile in range(schedule.tiles[number])
         }
         self._run = run
-        self._one = factors[1] is not None and factors[1].one
+        self._one_scale = factors[1] is not None and factors[1].one_scale
         #: Tiles of the result whose sums are yet to be multiplied by their scales, and these.
         self._stale: set[int] = set()
         self._due: dict[Key, ir.Value] = {}
@@ -105,7 +105,7 @@ class SummedDecodedMainloop(DecodedMainloop):
         sums = held.totals[at]
         own = None
         if columns is not None:
-            own = columns_of(columns, 0, lanes_of(sums), one=self._one)
+            own = columns_of(columns, 0, lanes_of(sums), one_scale=self._one_scale)
         return under_scales(sums, held.scaled[at], scale, own)
 
     def _more(

@@ -122,7 +122,7 @@ class SummedRing(StagedProduct):
         own_rows = [tile.rhs_row(first + n * INSTRUCTION.rows) for n in tiles]
         rhs = DirectSide(right, lane, columns, own_rows)
         place = partial(StagedFactors, right, lane, column_scales, memory, left.bytes)
-        of_columns = place(tile.first_column, tile.scale_row, one=self.tile_has_one_scale)
+        of_columns = place(tile.first_column, tile.scale_row, one_scale=self.tile_has_one_scale)
         of_rows = None
         if row_scales:
             behind = left.bytes + of_columns.bytes

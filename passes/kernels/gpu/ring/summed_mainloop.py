@@ -49,7 +49,7 @@ _LOAD = 3
 #: Parts of a stage before a wave waits for the others, before the next stage is read, and before
 #: the rows of a later stage have been asked for; the same where sums have one scale for a tile, and
 #: where the scales of rows are the instruction's.
-_PARTS, _PARTS_OF_TALL, _PARTS_OF_BLOCKS = (0.3, 0.48, 0.55), (0.2, 0.35, 0.5), (0.2, 0.3, 0.6)
+_PARTS, _PARTS_OF_ONE_SCALE, _PARTS_OF_BLOCKS = (0.3, 0.48, 0.55), (0.2, 0.35, 0.5), (0.2, 0.3, 0.6)
 #: Instructions that decode beside a product.
 _BESIDE = 2.5
 #: Products after which the matrix core has the sums of a tile, where they are brief.
@@ -80,12 +80,12 @@ class SummedMainloop:
         self._at_once = self._instruction.totals // self._times
         self._sum_places = list(self._in_order(self._times))
         self._behind = self._times + (self._times == self._parts)
-        self._one = operands.column_scales.one
+        self._one_scale = operands.column_scales.one_scale
         self._before = _PARTS
         if operands.rows_scale_blocks:
             self._before = _PARTS_OF_BLOCKS
-        elif self._one and decoder is None:
-            self._before = _PARTS_OF_TALL
+        elif self._one_scale and decoder is None:
+            self._before = _PARTS_OF_ONE_SCALE
         #: Fragments of the tile of columns that is multiplied, and the one that is decoded; the
         #: sums of a tile; scales of columns by tile and part.
         self._own: list[ir.Value] = []
@@ -139,7 +139,7 @@ class SummedMainloop:
         zero = constant(0.0, f32())
         row = zero if operands.rows_scale_sums else None
         held.unscaled = [
-            UnscaledSums(none, row, [zero] * (1 if self._one else self._at_once))
+            UnscaledSums(none, row, [zero] * (1 if self._one_scale else self._at_once))
             for _ in range(self._behind)
         ]
         return held
@@ -192,16 +192,16 @@ class SummedMainloop:
         clocks = self._instruction.form.clocks if self._decoder else self._instruction.byte_clocks
         # Beside the product itself, and what no vector instruction may run beside.
         budget = (clocks - GFX950.rates.matrix_start) // GFX950.rates.issue
-        interleaved_within(products, own, budget, waits=last < count, at_once=True)
+        interleaved_within(products, own, budget, waits=last < count, product_first=True)
 
     def _scalings(self, held: SummedRegisters) -> Iterator[InterleavedWork]:
         """What multiplies sums by their scales, those of a tile behind products of the next ones;
         and for the first tile of some columns what brings the scales of these."""
         count, rows = len(self._places), len(self._rows)
         # The scales of both sides are multiplied, for all columns at once if they have one.
-        both, columns = self._operands.rows_scale_sums, 1 if self._one else self._at_once
+        both, columns = self._operands.rows_scale_sums, 1 if self._one_scale else self._at_once
         instructions = self._at_once + both * columns
-        moves = 0 if self._one else self._at_once
+        moves = 0 if self._one_scale else self._at_once
         for at in range(len(self._sum_places)):
             tile, part = divmod(at, self._times)
             # In the middle of a product, that no rounding moves it to another.
@@ -313,5 +313,7 @@ class SummedMainloop:
         if (column, part) not in self._known_scales:
             own = held.column_scales[column]
             first, count = part * self._at_once, self._at_once
-            self._known_scales[column, part] = columns_of(own, first, count, one=self._one)
+            self._known_scales[column, part] = columns_of(
+                own, first, count, one_scale=self._one_scale
+            )
         return self._known_scales[column, part]

@@ -96,5 +96,5 @@ def test_a_product_hides_so_many_instructions(events: Events, waits: bool) -> No
 
 def test_the_first_product_may_be_issued_before_anything_else(events: Events) -> None:
     works = [work(events, 0.0), work(events, 0.6)]
-    interleaved_within(products(events, 2), works, 4, waits=False, at_once=True)
+    interleaved_within(products(events, 2), works, 4, waits=False, product_first=True)
     assert events == ["product 0", "|", "valu 0.0", "|", "product 1", "valu 0.6", "|", "|"]
