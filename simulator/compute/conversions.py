@@ -32,6 +32,11 @@ def _byte(place: int) -> Callable[[Array], Array]:
     return lambda a: (a >> 8 * place & 0xFF).astype(np.float32)
 
 
+def _sixteenths(value: Array) -> Array:
+    """The signed integer in the lowest four bits, / 16."""
+    return ((value & 15 ^ 8).astype(np.int32) - 8).astype(np.float32) / np.float32(16)
+
+
 def half_bits(value: Array) -> Array:
     """float32 -> float16 bits in uint32, to nearest even."""
     return value.astype(np.float16).view(np.uint16).astype(np.uint32)
@@ -70,6 +75,7 @@ CONVERSIONS: dict[str, Operation] = {
     "v_cvt_f32_ubyte1": operation("f", "u", _byte(1)),
     "v_cvt_f32_ubyte2": operation("f", "u", _byte(2)),
     "v_cvt_f32_ubyte3": operation("f", "u", _byte(3)),
+    "v_cvt_off_f32_i4": operation("f", "u", _sixteenths),
     "v_cvt_f32_bf16": operation("f", "b", lambda a: a),
     "v_cvt_pk_bf16_f32": operation("u", "ff", lambda a, b: to_bfloat(a) | to_bfloat(b) << 16),
     "v_cvt_pk_f16_f32": operation("u", "ff", lambda a, b: half_bits(a) | half_bits(b) << 16),

@@ -150,6 +150,9 @@ def quads(width: int) -> Callable[[int], list[int]]:
     return lambda a: [int(a >> n & 15 != 0) for n in range(0, width, 4)]
 
 
+#: v_cvt_off_f32_i4 by the lowest four bits, in sixteenths: what LLVM replaces it with where its
+#: operand is constant.
+OFFSETS = (0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1)
 #: Bits of the operands (the old result last where it counts) to bits of the result.
 ORACLES: dict[str, Callable[..., int]] = {
     "v_accvgpr_read_b32": lambda a: a,
@@ -174,6 +177,7 @@ ORACLES: dict[str, Callable[..., int]] = {
     **{f"v_ldexp_f{w}": scaled(w) for w in (16, 32, 64)},
     "v_fmac_f64": fused(64),
     "v_fma_f16": fused(16),
+    "v_cvt_off_f32_i4": lambda a: bits_of(OFFSETS[a & 15] / 16),
     "v_cvt_f32_fp8": small(ml_dtypes.float8_e4m3fn),
     "v_cvt_f32_bf8": small(ml_dtypes.float8_e5m2),
     **{f"v_dot{32 // w}_{k}": dot(w, k[0] == "i") for w, k in ((16, "i32_i16"), (16, "u32_u16"))},
