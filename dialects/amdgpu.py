@@ -298,6 +298,37 @@ def permuted_bytes(high: ir.Value, low: ir.Value, selectors: ir.Value | int) -> 
     ).result
 
 
+def sixteenths(word: ir.Value) -> ir.Value:
+    """v_cvt_off_f32_i4: the signed integer in the lowest four bits of an i32 / 16, as f32.
+
+    Sources: AMD CDNA3 and CDNA4 ISA documents, VOP1.
+    """
+    return ir.Operation.create(
+        "llvm.call_intrinsic",
+        results=[ir.F32Type.get()],
+        operands=[word],
+        attributes={
+            "intrin": ir.StringAttr.get("llvm.amdgcn.cvt.off.f32.i4"),
+            "operandSegmentSizes": ir.DenseI32ArrayAttr.get([1, 0]),
+            "op_bundle_sizes": ir.DenseI32ArrayAttr.get([]),
+        },
+    ).result
+
+
+def opaque(word: ir.Value) -> ir.Value:
+    """The same i32, of which LLVM does not know what it is made of: it is computed once for all
+    uses, not again in another way for each."""
+    return ir.Operation.create(
+        "llvm.inline_asm",
+        results=[word.type],
+        operands=[word],
+        attributes={
+            "asm_string": ir.StringAttr.get(""),
+            "constraints": ir.StringAttr.get("=v,0"),
+        },
+    ).result
+
+
 def ldexp(value: ir.Value, exponent: ir.Value) -> ir.Value:
     """v_ldexp_f32: an f32 times two to the power of an i32, rounded once."""
     return ir.Operation.create(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Self
 
 from iree.compiler import ir
@@ -140,6 +141,12 @@ class GpuContraction(Sized, ABC):
     def in_blocks(self) -> bool:
         """Whether keys and values become blocks with scales of their own."""
         return self.rotary is not None and self.rotary.in_blocks
+
+    @property
+    def unit(self) -> float:
+        """What a product of two elements of 1 adds to the sums of a kernel."""
+        sides = (self.lhs, self.rhs)
+        return prod(side.unit for side in sides if isinstance(side, ScaledBlocks))
 
     @property
     def sums(self) -> int:

@@ -19,7 +19,7 @@ from mxc.passes.kernels.gpu.lanes import Lane
 from mxc.passes.kernels.gpu.output import BlockOutput
 from mxc.passes.kernels.gpu.parts import rows_of
 from mxc.passes.kernels.gpu.ring.split import TileSums, WavePart
-from mxc.passes.kernels.vectors import below, index, of, part_of, when
+from mxc.passes.kernels.vectors import below, f32, index, of, part_of, splat, when
 
 
 @dataclass(frozen=True)
@@ -237,6 +237,8 @@ class ContractionBuffers:
             sums[number] if isinstance(sums, list) else part_of(sums, QUAD * number, QUAD)
             for sums in quad.tile
         ]
+        if self.contraction.unit != 1:
+            parts = [part * splat(1 / self.contraction.unit, f32(), QUAD) for part in parts]
         places = [
             ResultColumns(row, self.contraction.column_of(quad.column, half), mask)
             for half in range(len(parts))

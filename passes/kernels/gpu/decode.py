@@ -20,6 +20,7 @@ import numpy as np
 from iree.compiler import ir
 from iree.compiler.dialects import arith, rocdl, vector
 
+from mxc.dialects.amdgpu import opaque, sixteenths
 from mxc.dialects.amdgpu_narrow import extended_block, extended_pair
 from mxc.dialects.generic import constant
 from mxc.dialects.quantize_scalars import i32 as i32_of
@@ -130,21 +131,44 @@ def _integers(
     block: ir.Value, scale: ir.Value, element: ElementFormat, register: Register
 ) -> list[ir.Value]:
     """An integer of at most 8 bits is a bf16 as it is, and a power of two moves its exponent."""
-    one = constant(element.min_positive, f32())
+    one = constant(element.min_positive / unit_of(element), f32())
     unit = power(scale) * one
-    return [_times(each, unit, register) for each in integers(block, element.bits)]
+    return [_times(each, unit, register) for each in integers(block, element)]
 
 
-def integers(block: ir.Value, bits: int) -> list[ir.Value]:
-    """Integers of 8 or 4 bits, i8, as f32 [8] along K."""
-    each, found = 32 // bits, []
-    # Those of a word are in turn moved to the top, and down with their signs.
-    up = table(np.arange(32 - bits, -1, -bits, dtype=np.int32), i32())
-    for own in elements(bitcast(block, i32(), lanes_of(block) // 4)):
-        top = vector.broadcast(of(i32(), each), own) << up
-        down = arith.shrsi(top, splat(32 - bits, i32(), each))
-        found.append(arith.sitofp(of(f32(), each), down))
-    return list(parts_of(concat(found), FRAGMENT))
+def integers(block: ir.Value, element: ElementFormat) -> list[ir.Value]:
+    """Integers of 8 or 4 bits, i8, as multiples of `unit_of` them: f32 [8] along K."""
+    words = elements(bitcast(block, i32(), lanes_of(block) // 4))
+    return list(parts_of(concat([_of_word(word, element) for word in words]), FRAGMENT))
+
+
+def _of_word(word: ir.Value, element: ElementFormat) -> ir.Value:
+    count = 32 // element.bits
+    if element.bits == 4:
+        found = [integer(word, element, number) for number in range(count)]
+        return vector.from_elements(of(f32(), count), found)
+    # Each is moved to the top, and down with its sign.
+    up = table(np.arange(24, -1, -8, dtype=np.int32), i32())
+    top = vector.broadcast(of(i32(), count), word) << up
+    return arith.sitofp(of(f32(), count), arith.shrsi(top, splat(24, i32(), count)))
+
+
+def integer(word: ir.Value, element: ElementFormat, number: int) -> ir.Value:
+    """Integer `number` of those in an i32 as a multiple of `unit_of` them: f32.
+
+    In forms that LLVM makes one instruction of, with the byte of the word as its operand (SDWA).
+    """
+    if element.bits == 8:
+        top = word << i32_of(24 - 8 * number)
+        return arith.sitofp(f32(), arith.shrsi(top, i32_of(24)))
+    byte, odd = divmod(number, 2)
+    own = opaque(word >> 4) if odd else word
+    return sixteenths(own >> 8 * byte & 0xFF if byte else own)
+
+
+def unit_of(element: ElementFormat) -> float:
+    """The float that an integer of 1 becomes where it is decoded without a scale."""
+    return 1 / 16 if element.bits == 4 else 1.0
 
 
 def _times(values: ir.Value, factor: ir.Value, register: Register) -> ir.Value:

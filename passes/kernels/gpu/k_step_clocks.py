@@ -18,7 +18,7 @@ _EXTEND = {4: 100, 6: 160, 8: 130}
 _CONVERT = {4: 20, 6: 5, 8: 20}
 _INTEGERS, _BY_FLOATS = 90, 70
 #: The same where they are decoded without scales, which multiply sums.
-_PLAIN_INTEGERS = {4: 75, 8: 55}
+_PLAIN_INTEGERS = {4: 54, 8: 56}
 #: Instructions beside these for a stage of which each block is decoded once: loads, stores, scales.
 _BESIDE = 30
 #: What waves get of LDS, and of the path to memory, when they all want it.
@@ -27,8 +27,9 @@ _SHARED = 0.9
 _SPLIT = {1: 0, 2: 160, 3: 240}
 #: How much longer than its busiest pipe a ring takes whose sums f32 scales multiply: matrix cores,
 #: path to memory, and instructions with fp8 on both sides; LDS, and instructions beside floats;
-#: these of one tile of columns, or of integers. By the issue model, most within a fifth.
-_SLOWER, _SLOWER_LDS, _SLOWER_WAITS = 1.15, 1.35, 1.6
+#: these of one tile of columns; these where they decode integers. By the issue model, most within a
+#: fifth.
+_SLOWER, _SLOWER_LDS, _SLOWER_WAITS, _SLOWER_INTEGERS = 1.15, 1.35, 1.6, 1.25
 #: Instructions of these for the sums of a tile, and for the scales of its columns.
 _SCALED = 16
 #: Lanes of a wave that may be alone on its SIMD.
@@ -116,7 +117,9 @@ def _summed_k_step(problem: Problem, schedule: GpuSchedule, device: Gpu) -> floa
     decoded = instruction.decoded_clocks * problem.parts
     loaded = problem.side_bytes(schedule, m, n * waves)
     lds = (1 + waves) * problem.side_bytes(schedule, m, 0)
-    waits = _SLOWER_WAITS if n == 1 or any(problem.integers) else _SLOWER_LDS
+    waits = _SLOWER_WAITS if n == 1 else _SLOWER_LDS
+    if any(problem.integers):
+        waits = _SLOWER_INTEGERS
     return max(
         m * n * (decoded or instruction.byte_clocks) * _SLOWER,
         issued * rates.issue * (waits if problem.parts else _SLOWER),

@@ -8,6 +8,7 @@ instructions of it.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import log2
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, vector
@@ -16,7 +17,7 @@ from mxc.dialects.amdgpu import BEYOND, concat
 from mxc.dialects.sizes import constant
 from mxc.formats.formats import E8M0, F32, BlockFormat, Specials
 from mxc.passes.kernels.extents import Buffer, Size, product
-from mxc.passes.kernels.gpu.decode import Register, decode
+from mxc.passes.kernels.gpu.decode import Register, decode, unit_of
 from mxc.passes.kernels.gpu.decode_bits import decode_bits
 from mxc.passes.kernels.gpu.decode_fnuz import decode_fnuz
 from mxc.passes.kernels.gpu.float_scales import StepFactors, factors_of_step
@@ -92,6 +93,13 @@ class ScaledBlocks:
     def multiplies_sums(self) -> bool:
         """Whether its scales are f32: no instruction takes them, so they multiply sums."""
         return self.format.scale == F32
+
+    @property
+    def unit(self) -> float:
+        """The float that an element of 1 becomes where it is decoded and f32 scales multiply sums:
+        a product is multiplied by the reciprocal at its end."""
+        integers = self.multiplies_sums and not self.format.element.exponent
+        return unit_of(self.format.element) if integers else 1.0
 
     @property
     def is_whole(self) -> bool:
@@ -341,9 +349,12 @@ class ScaledSide:
         sums, and elements are decoded without them."""
         format = self.kind.format
         if self.kind.multiplies_sums:
-            # Of integers a one is a fraction under E8M0.
-            unit = _ONE + (0 if format.element.exponent else format.element.mantissa)
-            format, scales = replace(format, scale=E8M0), splat(unit, i8(), 1)
+            unit = self.kind.unit
+            if not format.element.exponent:
+                # Of integers a one is a fraction under E8M0.
+                unit /= format.element.min_positive
+            code = _ONE + int(log2(unit))
+            format, scales = replace(format, scale=E8M0), splat(code, i8(), 1)
         assert scales is not None
         return self._decode(block, scales, format)
 

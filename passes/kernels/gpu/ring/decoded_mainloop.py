@@ -30,7 +30,12 @@ from mxc.passes.kernels.carried import in_groups
 from mxc.passes.kernels.gpu.fragments import FRAGMENT, K_STEPS
 from mxc.passes.kernels.gpu.ring.decoded_side import BLOCK_BYTES, PIECES, DecodedSide
 from mxc.passes.kernels.gpu.ring.divided import Issue, divided
-from mxc.passes.kernels.gpu.ring.interleave import InterleavedWork, evenly, interleaved_within
+from mxc.passes.kernels.gpu.ring.interleave import (
+    InterleavedWork,
+    IssueBudget,
+    evenly,
+    interleaved_within,
+)
 from mxc.passes.kernels.gpu.schedule import GpuSchedule
 from mxc.passes.kernels.vectors import bitcast, f32, i32, index, of, parts_of
 from mxc.targets.amd.cdna import CDNA
@@ -145,7 +150,9 @@ class DecodedMainloop:
         # rhs of the next stage, then lhs of the one after it.
         works += self._decodes(held, four, 1 - half, stage + 1 + half, count)
         most = max((work.count for work in works), default=0)
-        interleaved_within(products, works, max(self._budget, most + 1), waits=not last)
+        interleaved_within(
+            products, works, IssueBudget(max(self._budget, most + 1)), waits=not last
+        )
         if (stage, half) == (_ASKED, 1) and any(self._next):
             # Else LLVM would take bytes out of them where they are loaded, and wait for them there.
             pins = iter(pinned([word for words in self._next for word in words]))

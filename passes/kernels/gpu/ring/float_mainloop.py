@@ -27,7 +27,12 @@ from mxc.passes.kernels.gpu.floats import FloatBlocks
 from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT, K_STEPS
 from mxc.passes.kernels.gpu.lanes import long
 from mxc.passes.kernels.gpu.ring.float_registers import FloatRegisters, Rates
-from mxc.passes.kernels.gpu.ring.interleave import InterleavedWork, evenly, interleaved_within
+from mxc.passes.kernels.gpu.ring.interleave import (
+    InterleavedWork,
+    IssueBudget,
+    evenly,
+    interleaved_within,
+)
 from mxc.passes.kernels.gpu.ring.pairs import (
     PAIRS,
     DecodedTile,
@@ -200,7 +205,9 @@ class FloatMainloop:
                 waits = whole and soon + 1 == parts
                 # What decodes may as well go before them.
                 first = not self._packed
-                interleaved_within(products, works, rates.budget, waits=waits, product_first=first)
+                interleaved_within(
+                    products, works, IssueBudget(rates.budget), waits=waits, product_first=first
+                )
                 held.floats = ready
                 self._pin(held, known if whole else {}, soon)
         # In the order of the loop, not in that of the reads.

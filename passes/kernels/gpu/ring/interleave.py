@@ -7,7 +7,7 @@ is held to it, by sched_group_barrier: n of this kind, then m of that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -19,12 +19,30 @@ Kind = Literal["ds_read", "ds_write", "vmem_read", "valu"]
 
 @dataclass(frozen=True)
 class InterleavedWork:
-    """`issue` builds `count` instructions of a kind, after the part `at` (0 to 1) of a k-step."""
+    """`issue` builds `count` instructions of a kind, after the part `at` (0 to 1) of a k-step.
+
+    Works of one `sequence` keep their order. One that does not fit behind a product lets works of
+    other sequences pass.
+    """
 
     at: float
     kind: Kind
     issue: Callable[[], object]
     count: int = 1
+    sequence: str = ""
+
+
+@dataclass(frozen=True)
+class IssueBudget:
+    """Instructions that a wave issues while a product is computed.
+
+    `beside`: so many others than vector arithmetic take nothing of it, where they come first.
+    `over`: one product may have so many more, which the next one has less.
+    """
+
+    instructions: int
+    beside: int = 0
+    over: int = 0
 
 
 def evenly(
@@ -77,35 +95,65 @@ def _spaced(works: Sequence[InterleavedWork]) -> list[InterleavedWork]:
 def interleaved_within(
     products: Sequence[Callable[[], None]],
     works: Sequence[InterleavedWork],
-    budget: int,
+    budget: IssueBudget,
     *,
     waits: bool,
     product_first: bool = False,
-) -> None:
+    leaves: Collection[Kind] = (),
+) -> list[InterleavedWork]:
     """Build the products in their order, and after each the work that is due.
 
-    Of that at most `budget` instructions while a product is computed; the rest goes behind the next
-    one. `waits`: something follows for which all waves wait, so that the last product has nothing
-    after it. `product_first`: the first product is issued before anything else, as where waves may
-    have waited for each other before it. Each product is a region of its own to the compiler's
-    scheduler: by counts alone it would take addresses for conversions.
+    Of that as much as fits while a product is computed; the rest goes behind the next one. `waits`:
+    something follows for which all waves wait, so that the last product has nothing after it.
+    `product_first`: the first product is issued before anything else, as where waves may have
+    waited for each other before it. `leaves`: kinds of work of which those that did not fit are
+    returned, for what follows. Each product is a region of its own to the compiler's scheduler: by
+    counts alone it would take addresses for conversions.
     """
-    left = sorted(works, key=lambda work: work.at)
+    left, owed = sorted(works, key=lambda work: work.at), 0
     for number, product in enumerate(products, start=1):
         if waits and number == len(products):
-            while left:
-                left.pop(0).issue()
+            left = _issue([work for work in left if work.kind not in leaves], left)
         product()
         if product_first and number == 1:
             no_reordering()
-        free = budget
-        while left and left[0].at * len(products) < number:
-            if left[0].count > free < budget:
-                break
-            work = left.pop(0)
-            work.issue()
-            free -= work.count
+        due = [work for work in left if work.at * len(products) < number]
+        fitting, owed = _fitting(due, budget, owed)
+        left = _issue(fitting, left)
         no_reordering()
-    for work in left:
-        work.issue()
+    left = _issue([work for work in left if work.kind not in leaves], left)
     no_reordering()
+    return left
+
+
+def _issue(
+    works: Sequence[InterleavedWork], left: Sequence[InterleavedWork]
+) -> list[InterleavedWork]:
+    """Build some works of those that are left; returns the others."""
+    for work in works:
+        work.issue()
+    return [work for work in left if all(work is not each for each in works)]
+
+
+def _fitting(
+    due: Sequence[InterleavedWork], budget: IssueBudget, owed: int
+) -> tuple[list[InterleavedWork], int]:
+    """Works that are due, as many as fit, one in any case; and what the next product owes. `owed`:
+    instructions by which products before exceeded the budget."""
+    free = budget.instructions - owed
+    beside, full = budget.beside, set[str]()
+    # Work for which there is a place beside the budget comes first.
+    others = [at for at, work in enumerate(due) if work.kind != "valu"][:beside]
+    order = sorted(range(len(due)), key=lambda at: (at not in others, at))
+    fitting: list[InterleavedWork] = []
+    for work in (due[at] for at in order):
+        count = work.count
+        if work.kind != "valu":
+            taken = min(beside, count)
+            count, beside = count - taken, beside - taken
+        if work.sequence in full or (fitting and count > free + budget.over):
+            full.add(work.sequence)
+            continue
+        fitting.append(work)
+        free -= count
+    return fitting, max(0, -free) if budget.over else 0

@@ -18,10 +18,16 @@ from iree.compiler.dialects import arith, rocdl, vector
 from mxc.dialects.amdgpu import pinned
 from mxc.dialects.amdgpu_narrow import extended_pair
 from mxc.dialects.generic import constant
-from mxc.dialects.quantize_scalars import i32 as integer
+from mxc.dialects.quantize_scalars import i32 as i32_of
 from mxc.formats.formats import E4M3, E8M0, BlockFormat, ElementFormat
 from mxc.formats.recipes import MANTISSA, NAN_BYTE
-from mxc.passes.kernels.gpu.decode import Register, float_factors, pair_by_float, sixes
+from mxc.passes.kernels.gpu.decode import (
+    Register,
+    float_factors,
+    integer,
+    pair_by_float,
+    sixes,
+)
 from mxc.passes.kernels.gpu.floats import FloatBlocks
 from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT
 from mxc.passes.kernels.gpu.lanes import long
@@ -74,7 +80,15 @@ class PairDecoder:
         """For a pair, or for a whole block."""
         if self.format.scale == E4M3:
             return 3
-        return 1 if self.element.exponent else 5
+        if self.element.exponent:
+            return 1
+        # Two conversions and a rounding of both; a product of each with its scale.
+        return 5 if self.format.scale == E8M0 else 3
+
+    @property
+    def instructions_of_word(self) -> int:
+        """For all pairs of a word: integers of 4 bits at odd places are moved to even ones."""
+        return int(not self.element.exponent and self.element.bits == 4)
 
     def factor(self, scales: ir.Value) -> ir.Value:
         """That of a block, from what RowScales has of it."""
@@ -99,7 +113,8 @@ class PairDecoder:
         at, place = divmod(number, 16 // bits)
         word = vector.extract(bitcast(block, i32(), BLOCK * bits // 32), [], [at])
         if not self.element.exponent:
-            return arith.truncf(of(kind, 2), _integer_pair(word, bits, place))
+            both = [integer(word, self.element, 2 * place + at) for at in range(2)]
+            return arith.truncf(of(kind, 2), vector.from_elements(of(f32(), 2), both))
         if self.format.scale != E4M3:
             return extended_pair(word, factor, self.element, kind, place)
         own = vector.extract(factor, [], [2 * number // self.format.block])
@@ -186,21 +201,12 @@ def _integers(part: ir.Value, factor: ir.Value, kind: ir.Type) -> ir.Value:
     return arith.truncf(of(kind, count), scaled)
 
 
-def _integer_pair(word: ir.Value, bits: int, number: int) -> ir.Value:
-    """Pair `number` of the signed integers of 4 or 8 bits in an i32, as f32 [2]."""
-    found = []
-    for at in (2 * number, 2 * number + 1):
-        top = word << integer(32 - bits * (at + 1))
-        found.append(arith.sitofp(f32(), arith.shrsi(top, integer(32 - bits))))
-    return vector.from_elements(of(f32(), 2), found)
-
-
 def _exact(factor: ir.Value) -> ir.Value:
     """What an exponent stands for: 255 for NaN, and 0 for 2^-127, which is subnormal."""
     bits = arith.bitcast(i32(), factor)
-    least = arith.maxsi(bits, integer(1 << (MANTISSA - 1)))
+    least = arith.maxsi(bits, i32_of(1 << (MANTISSA - 1)))
     none = equal(bits, NAN_BYTE << MANTISSA)
-    return arith.bitcast(f32(), arith.select(none, integer(_NAN), least))
+    return arith.bitcast(f32(), arith.select(none, i32_of(_NAN), least))
 
 
 def steps_of(kind: FloatBlocks | ScaledBlocks, register: Register) -> tuple[int, ...]:

@@ -39,8 +39,8 @@ from mxc.passes.kernels.gpu.ring.tile import WorkgroupTile
 from mxc.passes.kernels.gpu.sides import ScaledBlocks
 from mxc.passes.kernels.vectors import i8
 
-#: Tiles of a wave whose totals have vector registers; and where integers are decoded, or sums are
-#: multiplied by scales twice as often.
+#: Tiles of a wave whose totals have vector registers; and beside integers of 8 bits, or where sums
+#: are multiplied by scales twice as often.
 _TILES, _FEWER = 8, 6
 
 
@@ -57,8 +57,9 @@ class SummedRing(StagedProduct):
         m, n = self.schedule.tiles
         if self.schedule.waves[0] > 1:
             raise ValueError(f"{self.schedule}: waves of this ring have different columns")
-        integers = not self.rhs.format.element.exponent
-        most = most_summed(integers=integers, k_steps=self.schedule.k_steps)
+        element = self.rhs.format.element
+        integers = 0 if element.exponent else element.bits
+        most = most_summed(integers, self.schedule.k_steps)
         if m * n > most:
             raise ValueError(f"{self.schedule}: a wave has registers for {most} tiles")
         if not self.takes(self.lhs, self.rhs):
@@ -141,10 +142,10 @@ def _shared(*sides: FloatBlocks | ScaledBlocks) -> list[int]:
     return [side.shared for side in scaled if side.multiplies_sums]
 
 
-def most_summed(*, integers: bool, k_steps: int) -> int:
-    """Tiles of a wave, at most. `integers`: whether those of rhs are decoded; `k_steps`: of a
-    stage."""
-    return _FEWER if integers or k_steps == 1 else _TILES
+def most_summed(integers: int, k_steps: int) -> int:
+    """Tiles of a wave, at most. `integers`: bits of those of rhs, 0 where it has floats; `k_steps`:
+    of a stage."""
+    return _FEWER if integers == 8 or k_steps == 1 else _TILES
 
 
 def k_steps_under(*shared: int) -> int:

@@ -18,7 +18,7 @@ decoded are so while the tile of columns before them is multiplied.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 
@@ -31,7 +31,13 @@ from mxc.passes.kernels.carried import in_groups
 from mxc.passes.kernels.gpu.fragments import BLOCK, K_STEPS
 from mxc.passes.kernels.gpu.ring.factors import columns_of, under_scales
 from mxc.passes.kernels.gpu.ring.float_mainloop import Issue, drain
-from mxc.passes.kernels.gpu.ring.interleave import InterleavedWork, evenly, interleaved_within
+from mxc.passes.kernels.gpu.ring.interleave import (
+    InterleavedWork,
+    IssueBudget,
+    Kind,
+    evenly,
+    interleaved_within,
+)
 from mxc.passes.kernels.gpu.ring.pairs import PAIRS, PairDecoder
 from mxc.passes.kernels.gpu.ring.summed_operands import SummedOperands
 from mxc.passes.kernels.gpu.ring.summed_registers import (
@@ -46,10 +52,6 @@ from mxc.targets.amd import GFX950
 
 #: Instructions of a load, with those of its addresses.
 _LOAD = 3
-#: Parts of a stage before a wave waits for the others, before the next stage is read, and before
-#: the rows of a later stage have been asked for; the same where sums have one scale for a tile, and
-#: where the scales of rows are the instruction's.
-_PARTS, _PARTS_OF_ONE_SCALE, _PARTS_OF_BLOCKS = (0.3, 0.48, 0.55), (0.2, 0.35, 0.5), (0.2, 0.3, 0.6)
 #: Instructions that decode beside a product.
 _BESIDE = 2.5
 #: Products after which the matrix core has the sums of a tile, where they are brief.
@@ -59,6 +61,34 @@ _TIMES = 4
 
 #: A tile of rows, a tile of columns, and a part of a stage or of the sums of the tile.
 Place = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """Parts of a stage before a wave `waits` for the others, before the next stage is `read`, and
+    before the rows of a later stage have been `asked` for. `beside`, `over`: as of IssueBudget.
+
+    Of all that was tried these keep the matrix cores busiest (docs/gpu.md). What is read earlier
+    waits less, and takes registers longer.
+    """
+
+    waits: float
+    read: float
+    asked: float
+    beside: int = 0
+    over: int = 0
+
+    @staticmethod
+    def of(decoder: PairDecoder | None, k_steps: int) -> _Stage:
+        """That of so many k-steps where `decoder` decodes rhs, or none does."""
+        if decoder is None:
+            return _Stage(0.15, 0.3, 0.5, over=2)
+        # Where vector instructions are the most of it, a wave issues as many as it can.
+        if k_steps == 1:
+            return _Stage(0.3, 0.53, 0.5, beside=1, over=2)
+        if decoder.element.exponent:
+            return _Stage(0.3, 0.52, 0.55, beside=1)
+        return _Stage(0.25, 0.56, 0.55, beside=1, over=2)
 
 
 class SummedMainloop:
@@ -81,11 +111,7 @@ class SummedMainloop:
         self._sum_places = list(self._in_order(self._times))
         self._behind = self._times + (self._times == self._parts)
         self._one_scale = operands.column_scales.one_scale
-        self._before = _PARTS
-        if operands.rows_scale_blocks:
-            self._before = _PARTS_OF_BLOCKS
-        elif self._one_scale and decoder is None:
-            self._before = _PARTS_OF_ONE_SCALE
+        self._stage_plan = _Stage.of(decoder, schedule.k_steps)
         #: Fragments of the tile of columns that is multiplied, and the one that is decoded; the
         #: sums of a tile; scales of columns by tile and part.
         self._own: list[ir.Value] = []
@@ -158,19 +184,19 @@ class SummedMainloop:
             loads = self._weights(stage, column, held.ahead)
             first, last = ((column + more) / len(self._columns) for more in (0.04, 1))
             works += evenly("vmem_read", loads, first, last, _LOAD * operands.column_pieces)
-        start, read, asked = self._before
-        cut = max(1, round(len(self._places) * start))
+        plan = self._stage_plan
+        cut = max(1, round(len(self._places) * plan.waits))
         wait = cut / len(self._places)
         # All waves have read this stage by then, and the next one is there.
         loads = operands.load_rows(stage + self._stages, slot)
-        works += evenly("vmem_read", loads, wait, max(asked, wait), _LOAD)
+        works += evenly("vmem_read", loads, wait, max(plan.asked, wait), _LOAD)
         rows = operands.read_rows(after, (slot + 1) % self._stages)
-        works += evenly("ds_read", rows, max(read, wait), 1.0, operands.row_pieces)
+        works += evenly("ds_read", rows, max(plan.read, wait), 1.0, operands.row_pieces)
         scales = operands.read_scales(after, (slot + 1) % self._stages)
-        works += evenly("ds_read", scales, max(read, wait), 1.0)
-        self._multiply_all(held, works, 0, cut)
+        works += evenly("ds_read", scales, max(plan.read, wait), 1.0)
+        left = self._multiply_all(held, works, 0, cut)
         wait_for_loads(self._stages - 2)
-        self._multiply_all(held, works, cut, len(self._places))
+        self._multiply_all(held, [*left, *works], cut, len(self._places))
         mark_loads()
         for at, each in enumerate(held.unscaled):
             self._ask_scales(held, each, self._due(at))
@@ -179,8 +205,9 @@ class SummedMainloop:
 
     def _multiply_all(
         self, held: SummedRegisters, works: Sequence[InterleavedWork], first: int, last: int
-    ) -> None:
-        """Some products of a stage, with the work that is due among them."""
+    ) -> list[InterleavedWork]:
+        """Some products of a stage, with the work that is due among them; gives arithmetic that did
+        not fit, for those that follow."""
         count = len(self._places)
         start, stop = first / count, last / count
         own = [
@@ -191,8 +218,15 @@ class SummedMainloop:
         products = [partial(self._multiply, held, *place) for place in self._places[first:last]]
         clocks = self._instruction.form.clocks if self._decoder else self._instruction.byte_clocks
         # Beside the product itself, and what no vector instruction may run beside.
-        budget = (clocks - GFX950.rates.matrix_start) // GFX950.rates.issue
-        interleaved_within(products, own, budget, waits=last < count, product_first=True)
+        rates = GFX950.rates
+        free = (clocks - rates.matrix_start) // rates.issue
+        budget = IssueBudget(free, self._stage_plan.beside, self._stage_plan.over)
+        waits = last < count
+        leaves: list[Kind] = ["valu"] if waits else []
+        left = interleaved_within(
+            products, own, budget, waits=waits, product_first=True, leaves=leaves
+        )
+        return [replace(each, at=stop) for each in left]
 
     def _scalings(self, held: SummedRegisters) -> Iterator[InterleavedWork]:
         """What multiplies sums by their scales, those of a tile behind products of the next ones;
@@ -210,10 +244,10 @@ class SummedMainloop:
                 apart = (self._parts - _BRIEF) / self._times
                 place = tile * self._parts + _BRIEF + part * apart + 0.5
             scale = partial(self._scale, held, self._due(at))
-            yield InterleavedWork(place / count, "valu", scale, instructions)
+            yield InterleavedWork(place / count, "valu", scale, instructions, "scale")
             if tile % rows == 0:
                 ask = partial(self._columns_of, held, tile // rows, part)
-                yield InterleavedWork((place + 0.5) / count, "valu", ask, moves)
+                yield InterleavedWork((place + 0.5) / count, "valu", ask, moves, "scale")
 
     def _decodings(self, held: SummedRegisters) -> Iterator[InterleavedWork]:
         """What decodes a tile of columns while the one before it is multiplied: as late as there is
@@ -223,14 +257,17 @@ class SummedMainloop:
         count, most = len(self._places), len(self._rows) * self._parts
         pairs = self._parts * PAIRS
         # A word is moved out of an accumulation register, and has some pairs.
-        of_word = 16 // self._decoder.element.bits
-        counts = [self._decoder.instructions + (at % of_word == 0) for at in range(pairs)]
+        of_word, each = 16 // self._decoder.element.bits, self._decoder.instructions
+        first = each + 1 + self._decoder.instructions_of_word
+        counts = [each if at % of_word else first for at in range(pairs)]
         interval = min(most, max(self._parts, sum(counts) / _BESIDE))
         for column in self._columns:
-            first = (column + 1) * most - interval
+            begin = (column + 1) * most - interval
             for at, instructions in enumerate(counts):
-                place = (first + interval * (at + 0.5) / pairs) / count
-                yield InterleavedWork(place, "valu", partial(self._step, held), instructions)
+                place = (begin + interval * (at + 0.5) / pairs) / count
+                yield InterleavedWork(
+                    place, "valu", partial(self._step, held), instructions, "decode"
+                )
 
     def _step(self, held: SummedRegisters) -> None:
         """Decode a pair of the next tile of columns."""

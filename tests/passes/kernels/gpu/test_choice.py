@@ -123,7 +123,7 @@ CHOSEN = [
     (
         replace(FLOAT_SHARED, bits=(16, 4), integers=(False, True)),
         GFX950,
-        (32, (2, 2), (2, 2, 1), 2, 1),
+        (32, (4, 2), (1, 4, 1), 2, 2),
     ),
     (replace(FLOAT_SHARED, rows=16), GFX942, (16, (1, 1), (1, 1, 8), 0, 0)),
     (FLOAT_SHARED, GFX942, (32, (2, 2), (2, 2, 1), 2, 1)),

@@ -8,6 +8,7 @@ import pytest
 from mxc.passes.kernels.gpu.ring import interleave
 from mxc.passes.kernels.gpu.ring.interleave import (
     InterleavedWork,
+    IssueBudget,
     Kind,
     evenly,
     interleaved,
@@ -30,8 +31,10 @@ def products(events: Events, count: int) -> list[Callable[[], None]]:
     return [partial(events.append, f"product {n}") for n in range(count)]
 
 
-def work(events: Events, at: float, kind: Kind = "valu", count: int = 1) -> InterleavedWork:
-    return InterleavedWork(at, kind, partial(events.append, f"{kind} {at}"), count)
+def work(
+    events: Events, at: float, kind: Kind = "valu", count: int = 1, sequence: str = ""
+) -> InterleavedWork:
+    return InterleavedWork(at, kind, partial(events.append, f"{kind} {at}"), count, sequence)
 
 
 def test_evenly() -> None:
@@ -81,7 +84,7 @@ def test_a_product_hides_so_many_instructions(events: Events, waits: bool) -> No
         work(events, 0.75),  # due after the last of four
         work(events, 0.8, count=4),
     ]
-    interleaved_within(products(events, 4), works, 4, waits=waits)
+    interleaved_within(products(events, 4), works, IssueBudget(4), waits=waits)
     middle = ["valu 0.2", "|"]
     end = ["product 3", "valu 0.75", "|", "valu 0.8", "|"]
     if waits:
@@ -96,5 +99,66 @@ def test_a_product_hides_so_many_instructions(events: Events, waits: bool) -> No
 
 def test_the_first_product_may_be_issued_before_anything_else(events: Events) -> None:
     works = [work(events, 0.0), work(events, 0.6)]
-    interleaved_within(products(events, 2), works, 4, waits=False, product_first=True)
+    interleaved_within(products(events, 2), works, IssueBudget(4), waits=False, product_first=True)
     assert events == ["product 0", "|", "valu 0.0", "|", "product 1", "valu 0.6", "|", "|"]
+
+
+def test_work_of_another_sequence_passes_what_does_not_fit(events: Events) -> None:
+    works = [
+        work(events, 0.0, count=3, sequence="a"),
+        work(events, 0.1, count=3, sequence="a"),
+        work(events, 0.2, count=1, sequence="a"),  # stays behind the one before it
+        work(events, 0.3, count=1, sequence="b"),
+    ]
+    interleaved_within(products(events, 2), works, IssueBudget(4), waits=False)
+    assert events == [
+        *("product 0", "valu 0.0", "valu 0.3", "|"),
+        *("product 1", "valu 0.1", "valu 0.2", "|", "|"),
+    ]
+
+
+def test_other_instructions_have_a_place_beside_the_budget(events: Events) -> None:
+    works = [
+        work(events, 0.0, count=4),
+        work(events, 0.1, "ds_read"),
+        work(events, 0.2, "ds_read"),
+    ]
+    interleaved_within(products(events, 2), works, IssueBudget(4, beside=1), waits=False)
+    assert events == [
+        *("product 0", "ds_read 0.1", "valu 0.0", "|"),
+        *("product 1", "ds_read 0.2", "|", "|"),
+    ]
+
+
+def test_the_next_product_owes_what_one_has_too_much(events: Events) -> None:
+    works = [work(events, at, count=3) for at in (0.0, 0.1, 0.2, 0.3)]
+    interleaved_within(products(events, 3), works, IssueBudget(4, over=2), waits=False)
+    assert events == [
+        # 6 of 4, 3 of 2, 3 of 3.
+        *("product 0", "valu 0.0", "valu 0.1", "|"),
+        *("product 1", "valu 0.2", "|"),
+        *("product 2", "valu 0.3", "|", "|"),
+    ]
+
+
+def test_arithmetic_is_left_for_behind_a_wait(events: Events) -> None:
+    works = [
+        work(events, 0.0, count=4),
+        work(events, 0.1, count=4),
+        work(events, 0.2, "vmem_read"),
+        work(events, 0.3, count=2),
+    ]
+    left = interleaved_within(
+        products(events, 2), works, IssueBudget(4), waits=True, leaves=["valu"]
+    )
+    assert events == [
+        "product 0",
+        "valu 0.0",
+        "|",
+        "vmem_read 0.2",
+        "product 1",
+        "valu 0.1",
+        "|",
+        "|",
+    ]
+    assert left == [works[3]]
