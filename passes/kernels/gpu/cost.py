@@ -32,6 +32,9 @@ _LATE_TILE, _LATE_PACKED = 0.6, 0.6
 #: How much longer a k-step of a ring of split floats takes if no other workgroup fills its waits:
 #: by the issue model 1.3 to 1.8 of f32 by f4, in less than so many tiles a wave.
 _ALONE, _FULL = 1.4, 8
+#: The same of sides that are decoded once under f32 scales, beside another workgroup: 912 clocks by
+#: the issue model where LDS has work for 853.
+_BESIDE_ANOTHER = 1.07
 #: The same of other decoded sides, where K is split: clocks of a k-step, and the part of its
 #: products that comes on top. By the issue model, of bf16 by f4, 466 clocks with one tile a wave,
 #: 720 with four, 1100 with eight.
@@ -84,7 +87,7 @@ def cost(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float:
     fits = _fits_twice(problem, schedule, device)
     alone = rounds == 1 or (schedule.splits > 1 and not fits)
     if any(problem.shared) and schedule.transport == "decoded":
-        k_step *= _ALONE if rounds == 1 or not fits else 1
+        k_step *= _ALONE if rounds == 1 or not fits else _BESIDE_ANOTHER
     elif alone and problem.is_float and problem.parts > 1 and schedule.transport != "stream":
         k_step *= _ALONE if tiles < _FULL else 1
     elif alone and schedule.splits > 1 and problem.parts:

@@ -52,8 +52,6 @@ from mxc.targets.amd import GFX950
 
 #: Instructions of a load, with those of its addresses.
 _LOAD = 3
-#: Instructions that decode beside a product.
-_BESIDE = 2.5
 #: Products after which the matrix core has the sums of a tile, where they are brief.
 _BRIEF = 2
 #: Times that a lane scales sums of a tile, at most.
@@ -67,6 +65,7 @@ Place = tuple[int, int, int]
 class _Stage:
     """Parts of a stage before a wave `waits` for the others, before the next stage is `read`, and
     before the rows of a later stage have been `asked` for. `beside`, `over`: as of IssueBudget.
+    `decoded`: instructions beside a product that decode.
 
     Of all that was tried these keep the matrix cores busiest (docs/gpu.md). What is read earlier
     waits less, and takes registers longer.
@@ -77,6 +76,7 @@ class _Stage:
     asked: float
     beside: int = 0
     over: int = 0
+    decoded: float = 2.5
 
     @staticmethod
     def of(decoder: PairDecoder | None, k_steps: int) -> _Stage:
@@ -87,8 +87,8 @@ class _Stage:
         if k_steps == 1:
             return _Stage(0.3, 0.53, 0.5, beside=1, over=2)
         if decoder.element.exponent:
-            return _Stage(0.3, 0.52, 0.55, beside=1)
-        return _Stage(0.25, 0.56, 0.55, beside=1, over=2)
+            return _Stage(0.2, 0.52, 0.6, beside=1, decoded=3.5)
+        return _Stage(0.25, 0.56, 0.55, beside=1, over=3, decoded=4.5)
 
 
 class SummedMainloop:
@@ -260,7 +260,7 @@ class SummedMainloop:
         of_word, each = 16 // self._decoder.element.bits, self._decoder.instructions
         first = each + 1 + self._decoder.instructions_of_word
         counts = [each if at % of_word else first for at in range(pairs)]
-        interval = min(most, max(self._parts, sum(counts) / _BESIDE))
+        interval = min(most, max(self._parts, sum(counts) / self._stage_plan.decoded))
         for column in self._columns:
             begin = (column + 1) * most - interval
             for at, instructions in enumerate(counts):

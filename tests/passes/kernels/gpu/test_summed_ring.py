@@ -96,11 +96,11 @@ def test_no_load_outlives_its_wave(case: Case, compiled: Callable[[Case], Compil
 @pytest.mark.parametrize(
     ("case", "share"),
     [
-        (Case("bf16", E4M3_F32, 4096, 4096, 4096, (4, 2), stages=2, panels=True, **RING), 0.93),
+        (Case("bf16", E4M3_F32, 4096, 4096, 4096, (4, 2), stages=2, panels=True, **RING), 0.92),
         (Case("bf16", E4M3_F32, 1000, 2880, 7168, (4, 2), stages=2, panels=True, **RING), 0.92),
-        (Case("bf16", E4M3_F32, 4096, 4096, 4096, (3, 2), stages=3, panels=True, **RING), 0.88),
+        (Case("bf16", E4M3_F32, 4096, 4096, 4096, (3, 2), stages=3, panels=True, **RING), 0.86),
         (Case("bf16", E4M3_F32, 4096, 4096, 4096, (2, 2), stages=3, panels=True, **RING), 0.75),
-        (Case("bf16", INT8_F32, 4096, 4096, 4096, (3, 2), stages=3, panels=True, **RING), 0.69),
+        (Case("bf16", INT8_F32, 4096, 4096, 4096, (3, 2), stages=3, panels=True, **RING), 0.68),
         (Case("bf16", INT4_F32, 4096, 4096, 4096, (4, 2), stages=2, panels=True, **RING), 0.76),
         (Case(E4M3_F32, E4M3_F32, 4096, 4096, 4096, (4, 2), stages=3, panels=True, **RING), 0.64),
     ],
