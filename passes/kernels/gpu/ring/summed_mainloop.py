@@ -83,7 +83,8 @@ class _Stage:
         """That of so many k-steps where `decoder` decodes rhs, or none does."""
         if decoder is None:
             return _Stage(0.15, 0.3, 0.5, over=2)
-        # Where vector instructions are the most of it, a wave issues as many as it can.
+        # With sums that are scaled twice as often, or integers, vector instructions are the most of
+        # a stage: a wave issues as many as it can.
         if k_steps == 1:
             return _Stage(0.3, 0.53, 0.5, beside=1, over=2)
         if decoder.element.exponent:
