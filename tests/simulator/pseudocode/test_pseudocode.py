@@ -35,7 +35,7 @@ ELSEWHERE = {
     *("v_cvt_pkrtz_f16_f32", "v_sin_f32", "v_cos_f32"),
     # A product that overflows too soon there.
     *("v_ldexp_f16", "v_ldexp_f32", "v_ldexp_f64"),
-    *("v_cvt_f32_fp8", "v_cvt_f32_bf8"),
+    *("v_cvt_f32_fp8", "v_cvt_f32_bf8", "v_cvt_off_f32_i4"),
     *("s_bitset0_b32", "s_bitset1_b32", "s_bitset0_b64", "s_bitset1_b64"),
     *("s_wqm_b32", "s_wqm_b64", "s_quadmask_b32", "s_quadmask_b64", "s_bitreplicate_b64_b32"),
 }
