@@ -278,6 +278,22 @@ def scaled_wmma(
     return amdgpu.scaled_wmma(*shape, a, b, c, scales[0], first, scales[1], first)
 
 
+def intrinsic(
+    name: str, operands: Sequence[ir.Value], result: ir.Type | None = None
+) -> ir.Operation:
+    """A call of an intrinsic of LLVM, which has a result of this type or none."""
+    return ir.Operation.create(
+        "llvm.call_intrinsic",
+        results=[] if result is None else [result],
+        operands=list(operands),
+        attributes={
+            "intrin": ir.StringAttr.get(name),
+            "operandSegmentSizes": ir.DenseI32ArrayAttr.get([len(operands), 0]),
+            "op_bundle_sizes": ir.DenseI32ArrayAttr.get([]),
+        },
+    )
+
+
 def permuted_bytes(high: ir.Value, low: ir.Value, selectors: ir.Value | int) -> ir.Value:
     """v_perm_b32 of two i32: selects one byte for each byte of `selectors`.
 
@@ -286,16 +302,7 @@ def permuted_bytes(high: ir.Value, low: ir.Value, selectors: ir.Value | int) -> 
     i32 = ir.IntegerType.get_signless(32)
     if isinstance(selectors, int):
         selectors = arith.ConstantOp(i32, ir.IntegerAttr.get(i32, selectors)).result
-    return ir.Operation.create(
-        "llvm.call_intrinsic",
-        results=[i32],
-        operands=[high, low, selectors],
-        attributes={
-            "intrin": ir.StringAttr.get("llvm.amdgcn.perm"),
-            "operandSegmentSizes": ir.DenseI32ArrayAttr.get([3, 0]),
-            "op_bundle_sizes": ir.DenseI32ArrayAttr.get([]),
-        },
-    ).result
+    return intrinsic("llvm.amdgcn.perm", [high, low, selectors], i32).result
 
 
 def sixteenths(word: ir.Value) -> ir.Value:
@@ -303,16 +310,7 @@ def sixteenths(word: ir.Value) -> ir.Value:
 
     Sources: AMD CDNA3 and CDNA4 ISA documents, VOP1.
     """
-    return ir.Operation.create(
-        "llvm.call_intrinsic",
-        results=[ir.F32Type.get()],
-        operands=[word],
-        attributes={
-            "intrin": ir.StringAttr.get("llvm.amdgcn.cvt.off.f32.i4"),
-            "operandSegmentSizes": ir.DenseI32ArrayAttr.get([1, 0]),
-            "op_bundle_sizes": ir.DenseI32ArrayAttr.get([]),
-        },
-    ).result
+    return intrinsic("llvm.amdgcn.cvt.off.f32.i4", [word], ir.F32Type.get()).result
 
 
 def opaque(word: ir.Value) -> ir.Value:
@@ -331,16 +329,7 @@ def opaque(word: ir.Value) -> ir.Value:
 
 def ldexp(value: ir.Value, exponent: ir.Value) -> ir.Value:
     """v_ldexp_f32: an f32 times two to the power of an i32, rounded once."""
-    return ir.Operation.create(
-        "llvm.call_intrinsic",
-        results=[value.type],
-        operands=[value, exponent],
-        attributes={
-            "intrin": ir.StringAttr.get("llvm.ldexp"),
-            "operandSegmentSizes": ir.DenseI32ArrayAttr.get([2, 0]),
-            "op_bundle_sizes": ir.DenseI32ArrayAttr.get([]),
-        },
-    ).result
+    return intrinsic("llvm.ldexp", [value, exponent], value.type).result
 
 
 def zeros(kind: ir.Type) -> ir.Value:

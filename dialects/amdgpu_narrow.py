@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from iree.compiler import ir
 from iree.compiler.dialects import amdgpu, arith, rocdl, vector
 
-from mxc.dialects.amdgpu import pinned, thread
+from mxc.dialects.amdgpu import intrinsic, pinned, thread
 from mxc.formats.formats import ElementFormat
 from mxc.targets.matrix_unit import MatrixUnit
 
@@ -48,15 +48,7 @@ def saturate() -> None:
     """
     i32 = ir.IntegerType.get_signless(32)
     name, on = (arith.ConstantOp(i32, ir.IntegerAttr.get(i32, n)).result for n in (_FP16_OVFL, 1))
-    ir.Operation.create(
-        "llvm.call_intrinsic",
-        operands=[name, on],
-        attributes={
-            "intrin": ir.StringAttr.get("llvm.amdgcn.s.setreg"),
-            "operandSegmentSizes": ir.DenseI32ArrayAttr.get([2, 0]),
-            "op_bundle_sizes": ir.DenseI32ArrayAttr.get([]),
-        },
-    )
+    intrinsic("llvm.amdgcn.s.setreg", [name, on])
 
 
 def narrowed(values: ir.Value, scale: ir.Value, element: ElementFormat) -> ir.Value:

@@ -15,7 +15,7 @@ import numpy as np
 from iree.compiler import ir
 from iree.compiler.dialects import arith, rocdl, vector
 
-from mxc.dialects.amdgpu import pinned
+from mxc.dialects.amdgpu import intrinsic, pinned
 from mxc.dialects.amdgpu_narrow import extended_pair
 from mxc.dialects.generic import constant
 from mxc.dialects.quantize_scalars import i32 as i32_of
@@ -267,16 +267,7 @@ def _finite(pair: ir.Value) -> ir.Value:
 
 def _quiet(pair: ir.Value) -> ir.Value:
     """Floats of which NaN are so by the first bit of their fraction, not by one that is cut off."""
-    return ir.Operation.create(
-        "llvm.call_intrinsic",
-        results=[pair.type],
-        operands=[pair],
-        attributes={
-            "intrin": ir.StringAttr.get("llvm.canonicalize"),
-            "operandSegmentSizes": ir.DenseI32ArrayAttr.get([1, 0]),
-            "op_bundle_sizes": ir.DenseI32ArrayAttr.get([]),
-        },
-    ).result
+    return intrinsic("llvm.canonicalize", [pair], pair.type).result
 
 
 def _high(pair: ir.Value) -> ir.Value:
