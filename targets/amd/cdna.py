@@ -4,6 +4,8 @@
   lanes; each SIMD is selected every 4th clock and then issues one instruction per kind, from
   different waves: AMD's GCN white paper). Transcendental functions run at a quarter of that rate:
   LLVM SISchedule.td, WriteTrans32.
+  Conversions are taken to run at the full rate, an assumption: WriteFloatCvt there has a quarter of
+  it. docs/gpu-quality.md has what depends on this.
 - matrix_start: no vector instruction runs beside the first two passes of a matrix instruction
   (llvm-project pull request 184084).
 - lds_bytes_per_clock: CDNA4 ISA guide, 11.1: 32 reads of 32 bits at once. The same chapter has 64
