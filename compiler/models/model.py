@@ -340,7 +340,7 @@ def _float_scales(
             packed[format, so] += prod(each.parameter.shape) * _BYTES[each.format]
         elif format not in FORMATS and each.blocks is not None and each.dense is None:
             weights.setdefault((format, ""), []).extend(names)
-            if preparation_key(each.blocks).of_squares and mode not in MX:
+            if preparation_key(each.blocks).mx_quantizes and mode not in MX:
                 near.add(format)
     notes = []
     for (format, reason), names in sorted(weights.items()):

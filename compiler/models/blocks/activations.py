@@ -1,4 +1,4 @@
-"""PreparationKey of activations for contractions: rounding, or quantization in blocks of 32 or 16.
+"""Preparation of activations for contractions: rounding, or quantization in blocks of 32 or 16.
 
 A tensor is prepared once for all contractions that read it: Q, K and V, or gate and up. Activations
 that multiply MX weights are in the chosen mode. Activations that multiply plain weights are floats
@@ -53,7 +53,7 @@ class PreparationKey(NamedTuple):
     modes quantize them, though these are more than a block has."""
 
     block: int
-    of_squares: bool
+    mx_quantizes: bool
 
 
 @dataclass(frozen=True)
@@ -108,8 +108,8 @@ class Activations:
         """
         if self.mode == NVFP4 and format.block == FORMATS[NVFP4].block:
             return BlockActivations(*quantize_nvfp4(x))
-        block, of_squares = preparation_key(format)
-        if self.mode in MX and of_squares:
+        block, mx_quantizes = preparation_key(format)
+        if self.mode in MX and mx_quantizes:
             return BlockActivations(*self._mx(x))
         if block != BLOCK:
             return BlockActivations(in_blocks(self.round(x), block), None)

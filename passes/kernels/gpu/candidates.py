@@ -234,7 +234,7 @@ def _summed_rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
     if device.matrix.dma != PIECE or (problem.parts and not floats) or not k_steps:
         return
     clocks = INSTRUCTION.decoded_clocks if problem.parts else INSTRUCTION.byte_clocks
-    tiles = most_summed(problem.bits[1] * problem.integers[1], k_steps)
+    tiles = most_summed(problem.bits[1] if problem.integers[1] else 0, k_steps)
     for m, n in product(*(range(most, 0, -1) for most in _SUMMED_TILES)):
         if n % problem.halves or m * n > tiles:
             continue

@@ -143,10 +143,10 @@ class GpuContraction(Sized, ABC):
         return self.rotary is not None and self.rotary.in_blocks
 
     @property
-    def unit(self) -> float:
+    def decoded_one(self) -> float:
         """What a product of two elements of 1 adds to the sums of a kernel."""
         sides = (self.lhs, self.rhs)
-        return prod(side.unit for side in sides if isinstance(side, ScaledBlocks))
+        return prod(side.decoded_one for side in sides if isinstance(side, ScaledBlocks))
 
     @property
     def sums(self) -> int:

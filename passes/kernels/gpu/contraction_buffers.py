@@ -237,8 +237,9 @@ class ContractionBuffers:
             sums[number] if isinstance(sums, list) else part_of(sums, QUAD * number, QUAD)
             for sums in quad.tile
         ]
-        if self.contraction.unit != 1:
-            parts = [part * splat(1 / self.contraction.unit, f32(), QUAD) for part in parts]
+        one = self.contraction.decoded_one
+        if one != 1:
+            parts = [part * splat(1 / one, f32(), QUAD) for part in parts]
         places = [
             ResultColumns(row, self.contraction.column_of(quad.column, half), mask)
             for half in range(len(parts))

@@ -131,13 +131,13 @@ def _integers(
     block: ir.Value, scale: ir.Value, element: ElementFormat, register: Register
 ) -> list[ir.Value]:
     """An integer of at most 8 bits is a bf16 as it is, and a power of two moves its exponent."""
-    one = constant(element.min_positive / unit_of(element), f32())
+    one = constant(element.min_positive / decoded_one(element), f32())
     unit = power(scale) * one
     return [_times(each, unit, register) for each in integers(block, element)]
 
 
 def integers(block: ir.Value, element: ElementFormat) -> list[ir.Value]:
-    """Integers of 8 or 4 bits, i8, as multiples of `unit_of` them: f32 [8] along K."""
+    """Integers of 8 or 4 bits, i8, as multiples of `decoded_one`: f32 [8] along K."""
     words = elements(bitcast(block, i32(), lanes_of(block) // 4))
     return list(parts_of(concat([_of_word(word, element) for word in words]), FRAGMENT))
 
@@ -155,7 +155,7 @@ def _of_word(word: ir.Value, element: ElementFormat) -> ir.Value:
 
 
 def integer(word: ir.Value, element: ElementFormat, number: int) -> ir.Value:
-    """Integer `number` of those in an i32 as a multiple of `unit_of` them: f32.
+    """Integer `number` of those in an i32 as a multiple of `decoded_one`: f32.
 
     In forms that LLVM makes one instruction of, with the byte of the word as its operand (SDWA).
     """
@@ -167,7 +167,7 @@ def integer(word: ir.Value, element: ElementFormat, number: int) -> ir.Value:
     return sixteenths(own >> 8 * byte & 0xFF if byte else own)
 
 
-def unit_of(element: ElementFormat) -> float:
+def decoded_one(element: ElementFormat) -> float:
     """The float that an integer of 1 becomes where it is decoded without a scale."""
     return 1 / 16 if element.bits == 4 else 1.0
 

@@ -17,7 +17,7 @@ from mxc.dialects.amdgpu import BEYOND, concat
 from mxc.dialects.sizes import constant
 from mxc.formats.formats import E8M0, F32, BlockFormat, Specials
 from mxc.passes.kernels.extents import Buffer, Size, product
-from mxc.passes.kernels.gpu.decode import Register, decode, unit_of
+from mxc.passes.kernels.gpu.decode import Register, decode, decoded_one
 from mxc.passes.kernels.gpu.decode_bits import decode_bits
 from mxc.passes.kernels.gpu.decode_fnuz import decode_fnuz
 from mxc.passes.kernels.gpu.float_scales import StepFactors, factors_of_step
@@ -95,11 +95,11 @@ class ScaledBlocks:
         return self.format.scale == F32
 
     @property
-    def unit(self) -> float:
+    def decoded_one(self) -> float:
         """The float that an element of 1 becomes where it is decoded and f32 scales multiply sums:
         a product is multiplied by the reciprocal at its end."""
         integers = self.multiplies_sums and not self.format.element.exponent
-        return unit_of(self.format.element) if integers else 1.0
+        return decoded_one(self.format.element) if integers else 1.0
 
     @property
     def is_whole(self) -> bool:
@@ -349,11 +349,9 @@ class ScaledSide:
         sums, and elements are decoded without them."""
         format = self.kind.format
         if self.kind.multiplies_sums:
-            unit = self.kind.unit
-            if not format.element.exponent:
-                # Of integers a one is a fraction under E8M0.
-                unit /= format.element.min_positive
-            code = _ONE + int(log2(unit))
+            # The E8M0 under which nothing is multiplied: of integers a one is a fraction there.
+            least = 1 if format.element.exponent else format.element.min_positive
+            code = _ONE + int(log2(self.kind.decoded_one / least))
             format, scales = replace(format, scale=E8M0), splat(code, i8(), 1)
         assert scales is not None
         return self._decode(block, scales, format)

@@ -58,8 +58,8 @@ class SummedRing(StagedProduct):
         if self.schedule.waves[0] > 1:
             raise ValueError(f"{self.schedule}: waves of this ring have different columns")
         element = self.rhs.format.element
-        integers = 0 if element.exponent else element.bits
-        most = most_summed(integers, self.schedule.k_steps)
+        integer_bits = 0 if element.exponent else element.bits
+        most = most_summed(integer_bits, self.schedule.k_steps)
         if m * n > most:
             raise ValueError(f"{self.schedule}: a wave has registers for {most} tiles")
         if not self.takes(self.lhs, self.rhs):
@@ -142,10 +142,10 @@ def _shared(*sides: FloatBlocks | ScaledBlocks) -> list[int]:
     return [side.shared for side in scaled if side.multiplies_sums]
 
 
-def most_summed(integers: int, k_steps: int) -> int:
-    """Tiles of a wave, at most. `integers`: bits of those of rhs, 0 where it has floats; `k_steps`:
-    of a stage."""
-    return _FEWER if integers == 8 or k_steps == 1 else _TILES
+def most_summed(integer_bits: int, k_steps: int) -> int:
+    """Tiles of a wave, at most. `integer_bits`: of the integers of rhs, 0 where it has floats;
+    `k_steps`: of a stage."""
+    return _FEWER if integer_bits == 8 or k_steps == 1 else _TILES
 
 
 def k_steps_under(*shared: int) -> int:

@@ -62,7 +62,7 @@ Place = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
-class _Stage:
+class _StagePlan:
     """Parts of a stage before a wave `waits` for the others, before the next stage is `read`, and
     before the rows of a later stage have been `asked` for. `beside`, `over`: as of IssueBudget.
     `decoded`: instructions beside a product that decode.
@@ -79,17 +79,17 @@ class _Stage:
     decoded: float = 2.5
 
     @staticmethod
-    def of(decoder: PairDecoder | None, k_steps: int) -> _Stage:
+    def of(decoder: PairDecoder | None, k_steps: int) -> _StagePlan:
         """That of so many k-steps where `decoder` decodes rhs, or none does."""
         if decoder is None:
-            return _Stage(0.15, 0.3, 0.5, over=2)
+            return _StagePlan(0.15, 0.3, 0.5, over=2)
         # With sums that are scaled twice as often, or integers, vector instructions are the most of
         # a stage: a wave issues as many as it can.
         if k_steps == 1:
-            return _Stage(0.3, 0.53, 0.5, beside=1, over=2)
+            return _StagePlan(0.3, 0.53, 0.5, beside=1, over=2)
         if decoder.element.exponent:
-            return _Stage(0.2, 0.52, 0.6, beside=1, decoded=3.5)
-        return _Stage(0.25, 0.56, 0.55, beside=1, over=3, decoded=4.5)
+            return _StagePlan(0.2, 0.52, 0.6, beside=1, decoded=3.5)
+        return _StagePlan(0.25, 0.56, 0.55, beside=1, over=3, decoded=4.5)
 
 
 class SummedMainloop:
@@ -112,7 +112,11 @@ class SummedMainloop:
         self._sum_places = list(self._in_order(self._times))
         self._behind = self._times + (self._times == self._parts)
         self._one_scale = operands.column_scales.one_scale
-        self._stage_plan = _Stage.of(decoder, schedule.k_steps)
+        self._plan = _StagePlan.of(decoder, schedule.k_steps)
+        clocks = self._instruction.form.clocks if decoder else self._instruction.byte_clocks
+        # Beside the product itself, and what no vector instruction may run beside.
+        free = (clocks - GFX950.rates.matrix_start) // GFX950.rates.issue
+        self._budget = IssueBudget(free, self._plan.beside, self._plan.over)
         #: Fragments of the tile of columns that is multiplied, and the one that is decoded; the
         #: sums of a tile; scales of columns by tile and part.
         self._own: list[ir.Value] = []
@@ -185,7 +189,7 @@ class SummedMainloop:
             loads = self._weights(stage, column, held.ahead)
             first, last = ((column + more) / len(self._columns) for more in (0.04, 1))
             works += evenly("vmem_read", loads, first, last, _LOAD * operands.column_pieces)
-        plan = self._stage_plan
+        plan = self._plan
         cut = max(1, round(len(self._places) * plan.waits))
         wait = cut / len(self._places)
         # All waves have read this stage by then, and the next one is there.
@@ -217,15 +221,10 @@ class SummedMainloop:
             if start <= each.at < stop or each.at >= stop == 1
         ]
         products = [partial(self._multiply, held, *place) for place in self._places[first:last]]
-        clocks = self._instruction.form.clocks if self._decoder else self._instruction.byte_clocks
-        # Beside the product itself, and what no vector instruction may run beside.
-        rates = GFX950.rates
-        free = (clocks - rates.matrix_start) // rates.issue
-        budget = IssueBudget(free, self._stage_plan.beside, self._stage_plan.over)
         waits = last < count
         leaves: list[Kind] = ["valu"] if waits else []
         left = interleaved_within(
-            products, own, budget, waits=waits, product_first=True, leaves=leaves
+            products, own, self._budget, waits=waits, product_first=True, leaves=leaves
         )
         return [replace(each, at=stop) for each in left]
 
@@ -261,7 +260,7 @@ class SummedMainloop:
         of_word, each = 16 // self._decoder.element.bits, self._decoder.instructions
         first = each + 1 + self._decoder.instructions_of_word
         counts = [each if at % of_word else first for at in range(pairs)]
-        interval = min(most, max(self._parts, sum(counts) / self._stage_plan.decoded))
+        interval = min(most, max(self._parts, sum(counts) / self._plan.decoded))
         for column in self._columns:
             begin = (column + 1) * most - interval
             for at, instructions in enumerate(counts):
