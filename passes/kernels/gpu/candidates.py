@@ -19,7 +19,7 @@ from mxc.passes.kernels.gpu.ring.factors import factor_bytes
 from mxc.passes.kernels.gpu.ring.pipeline import ACCUMULATORS
 from mxc.passes.kernels.gpu.ring.scales import AT_ONCE, scale_bytes
 from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, LATENCIES, PIECE, layout_bytes
-from mxc.passes.kernels.gpu.ring.summed_kernel import k_steps_under, most_summed
+from mxc.passes.kernels.gpu.ring.summed_kernel import k_steps_under, most_summed, run_under
 from mxc.passes.kernels.gpu.schedule import GpuSchedule, Transport
 from mxc.targets.amd import GFX950
 from mxc.targets.gpu import Gpu
@@ -79,6 +79,9 @@ def _split(problem: Problem, ring: GpuSchedule, device: Gpu) -> Iterator[GpuSche
         stages |= {min(ring.stages, half)} if half >= min(_STAGES) else set()
     # Rows of one tile read little but weights, and parts would be as many bytes again.
     for splits in problem.splits if problem.rows > _TILE else ():
+        whole = problem.blocks // splits % _stage_blocks(problem, ring) == 0
+        if any(problem.shared) and ring.transport == "ring" and not whole:
+            continue
         if tiles * splits <= _SHARED_UNITS * device.units:
             for count in sorted(stages):
                 yield replace(ring, splits=splits, stages=count)
@@ -178,15 +181,21 @@ def _ring(
     )
 
 
-def _slot_bytes(problem: Problem, schedule: GpuSchedule, blocks: int = STAGE) -> int:
-    """Bytes of LDS of a stage of so many blocks along K."""
+def _stage_blocks(problem: Problem, schedule: GpuSchedule) -> int:
+    """Blocks along K of a stage of a ring."""
+    return schedule.k_steps * INSTRUCTION.groups if any(problem.shared) else STAGE
+
+
+def _slot_bytes(problem: Problem, schedule: GpuSchedule) -> int:
+    """Bytes of LDS of a stage of a ring."""
+    blocks = _stage_blocks(problem, schedule)
     sides = (schedule.rows, problem.bits[0]), (schedule.columns, problem.bits[1])
     # What waves do not share goes straight to registers.
     staged = sides[:1] if problem.is_dense or any(problem.shared) else sides
     scales = 0
     if any(problem.shared):
-        scaled = sides[1:] if problem.is_float else sides
-        scales = sum(factor_bytes(rows, 4) for rows, _ in scaled)
+        scaled, runs = sides[1:] if problem.is_float else sides, problem.runs(schedule)
+        scales = sum(factor_bytes(rows, 4, runs) for rows, _ in scaled)
     return sum(layout_bytes(rows, bits, blocks, 4) for rows, bits in staged) + scales
 
 
@@ -231,18 +240,19 @@ def _summed_rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
     # Rows that are decoded, split or rounded are so once for all waves.
     floats = problem.is_float and problem.parts == 1 and problem.bits[0] <= _NARROW
     k_steps = k_steps_under(*shared)
-    if device.matrix.dma != PIECE or (problem.parts and not floats) or not k_steps:
+    if device.matrix.dma != PIECE or (problem.parts and not floats):
+        return
+    if not k_steps or problem.blocks % (k_steps * INSTRUCTION.groups):
         return
     clocks = INSTRUCTION.decoded_clocks if problem.parts else INSTRUCTION.byte_clocks
-    tiles = most_summed(problem.bits[1] if problem.integers[1] else 0, k_steps)
+    tiles = most_summed(problem.bits[1] if problem.integers[1] else 0, run_under(*shared))
     for m, n in product(*(range(most, 0, -1) for most in _SUMMED_TILES)):
         if n % problem.halves or m * n > tiles:
             continue
         latencies = LATENCIES * device.rates.memory_latency / (m * n * k_steps * clocks)
         wanted = min(_MOST_STAGES, math.ceil(latencies + _LATE))
         found = _ring(INSTRUCTION, (m, n), (1, device.unit.simds, 1), wanted, k_steps)
-        slot = _slot_bytes(problem, found, k_steps * INSTRUCTION.groups)
-        stages = min(wanted, device.unit.lds_bytes // slot)
+        stages = min(wanted, device.unit.lds_bytes // _slot_bytes(problem, found))
         if stages >= min(_STAGES):
             yield replace(found, stages=stages)
 

@@ -32,6 +32,8 @@ _SPLIT = {1: 0, 2: 160, 3: 240}
 _SLOWER, _SLOWER_LDS, _SLOWER_WAITS, _SLOWER_INTEGERS = 1.15, 1.35, 1.6, 1.25
 #: Instructions of these for the sums of a tile, and for the scales of its columns.
 _SCALED = 16
+#: How many of these where a stage has several runs: LLVM packs most, two sums each.
+_PACKED_SUMS = 0.6
 #: Lanes of a wave that may be alone on its SIMD.
 _WIDE = 64
 
@@ -111,7 +113,9 @@ def _summed_k_step(problem: Problem, schedule: GpuSchedule, device: Gpu) -> floa
     second = _decoding(problem, device)[1] if problem.parts else 0
     # Each sum, and the scales of its column and of its row where these are not the same for a tile.
     scales = 0 if problem.one_scale else n + (m * n if problem.shared[0] else 0)
-    scaled = (m * n + scales) * _SCALED / schedule.k_steps
+    runs = problem.runs(schedule)
+    sums = m * n * (_PACKED_SUMS if runs > 1 else 1)
+    scaled = (sums + scales) * _SCALED * runs / schedule.k_steps
     products = m * n * max(1, problem.parts * BLOCK // instruction.fragment)
     issued = products + n * second + scaled + _BESIDE
     decoded = instruction.decoded_clocks * problem.parts

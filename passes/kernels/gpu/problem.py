@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from mxc.passes.kernels.gpu.fragments import BLOCK
@@ -59,6 +60,11 @@ class Problem:
     def workgroups_of(self) -> int:
         """Different rhs that are read."""
         return min(self.groups, self.experts) if self.experts else 1
+
+    def runs(self, schedule: GpuSchedule) -> int:
+        """Runs of a stage of a ring that are under one f32 scale of each side."""
+        blocks = schedule.k_steps * schedule.instruction.groups
+        return blocks // math.gcd(blocks, *(each for each in self.shared if each))
 
     def row_bytes(self, side: int) -> int:
         """Bytes of a block of a row of lhs (0) or rhs (1), with its scale."""

@@ -27,13 +27,20 @@ from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, StageLayout
 from mxc.passes.kernels.gpu.sides import ScaledBlocks
 from mxc.passes.kernels.vectors import below, bitcast, elements, f32, i8, i32, index, lanes_of, of
 
-#: Bytes of the scales of a row in a stage, and bits of one.
+#: Bytes of an f32, and bits of a byte.
 _SIZE, _BYTE = 4, 8
 
 
-def factor_bytes(rows: int, waves: int) -> int:
-    """Bytes of LDS of a stage for the scales of so many rows: all lanes load as many."""
-    return factor_loads(rows, waves) * waves * LANES * _SIZE
+def factor_bytes(rows: int, waves: int, runs: int) -> int:
+    """Bytes of LDS of a stage for the scales of so many rows: all lanes load as many. `runs`: of a
+    row in a stage, each with a scale of its own."""
+    return factor_loads(rows, waves) * waves * LANES * runs * _SIZE
+
+
+def runs_of(layout: StageLayout) -> int:
+    """Runs of blocks of a stage that have an f32 scale each; one where scales are E8M0."""
+    kind = layout.scaled
+    return max(1, layout.blocks // kind.shared) if kind.multiplies_sums else 1
 
 
 def factor_loads(rows: int, waves: int) -> int:
@@ -42,11 +49,14 @@ def factor_loads(rows: int, waves: int) -> int:
 
 
 class StagedFactors:
-    """The scales of a side for one lane, 4 bytes a row and stage: `buffer` in memory, `start` of
-    their bytes in a slot of the LDS `slots`.
+    """The scales of a side for one lane: of each row an f32 for each of `runs` of a stage, or four
+    E8M0. `buffer` in memory, `start` of their bytes in a slot of the LDS `slots`.
 
     `row_of`: the row in memory of the scales of a row of the workgroup's tile; `first`: the first
     row of this wave's tiles; `one_scale`: whether all columns of a tile have the same.
+
+    Several scales are 16 bytes, of which 16 lanes would meet banks twice if columns lay as they
+    follow each other. So those of the 16 columns that the lanes read lie side by side.
     """
 
     def __init__(
@@ -66,12 +76,18 @@ class StagedFactors:
         self._buffer, self._slots, self._first, self._lane = buffer, slots, first, lane
         self._start, self._blocks, self._shared = start, layout.blocks, kind.shared
         self._bytes = kind.format.scale.bits // 8
+        self.runs = runs_of(layout)
+        self._size = self.runs * _SIZE
         count = factor_loads(layout.rows, layout.waves)
         own = lane.wave * (count * LANES) + lane.lane
-        self._into = lane.wave * (count * LANES * _SIZE) + start
+        self._into = lane.wave * (count * LANES * self._size) + start
         self._offsets = []
         for number in range(count):
             row = own + number * LANES
+            if self.runs > 1:
+                tile, at = row // INSTRUCTION.rows, row % INSTRUCTION.rows
+                group, of_group = at // INSTRUCTION.totals, at % INSTRUCTION.totals
+                row = tile * INSTRUCTION.rows + _column(of_group, group)
             offset = row_of(row) * (kind.blocks // kind.shared * self._bytes)
             self._offsets.append(arith.select(below(row, layout.rows), offset, index(BEYOND)))
 
@@ -83,16 +99,16 @@ class StagedFactors:
     @property
     def bytes(self) -> int:
         """Bytes of LDS of a stage."""
-        return factor_bytes(self._layout.rows, self._layout.waves)
+        return factor_bytes(self._layout.rows, self._layout.waves, self.runs)
 
     def load(self, number: int, stage: ir.Value, slot: ir.Value) -> None:
         """Issue one direct load of a stage. Those of a stage past the end are used by nothing."""
         at = self._offsets[number] + stage * self._blocks // self._shared * self._bytes
-        into = slot + self._into + number * LANES * _SIZE
-        load_to_shared(self._buffer, at, self._slots, into, _SIZE)
+        into = slot + self._into + number * LANES * self._size
+        load_to_shared(self._buffer, at, self._slots, into, self._size)
 
     def of_row(self, tile: int, slot: ir.Value) -> ir.Value:
-        """The f32 scale of this lane's row of a tile."""
+        """The f32 scales of this lane's row of a tile, f32 [runs]."""
         return self._read(self._lane.row + tile * INSTRUCTION.rows, slot)
 
     def of_blocks(self, tile: int, slot: ir.Value) -> ir.Value:
@@ -104,19 +120,21 @@ class StagedFactors:
         return arith.extui(i32(), vector.extract(bitcast(found, narrow, 1), [], [0]))
 
     def of_columns(self, tile: int, slot: ir.Value) -> ir.Value:
-        """The f32 scale of the columns of a tile; or of one of those that this lane and the 15
-        beside it have: lane n of these 16 has that of their sums number n."""
-        return self._read(
-            _column_of(self._lane, one_scale=self.one_scale) + tile * INSTRUCTION.rows, slot
-        )
+        """The f32 scales of the columns of a tile, f32 [runs]; or of one of those that this lane
+        and the 15 beside it have: lane n of these 16 has those of their sums number n."""
+        own = _column_of(self._lane, one_scale=self.one_scale)
+        if self.runs > 1 and not self.one_scale:
+            own = self._lane.group * INSTRUCTION.totals + self._lane.row % INSTRUCTION.totals
+        return self._read(own + tile * INSTRUCTION.rows, slot)
 
     def _read(self, row: ir.Value, slot: ir.Value) -> ir.Value:
-        found = vector.load(of(i8(), _SIZE), self._slots, [self._at(row, slot)], alignment=_SIZE)
-        return vector.extract(bitcast(found, f32(), 1), [], [0])
+        size, at = self._size, self._at(row, slot)
+        found = vector.load(of(i8(), size), self._slots, [at], alignment=size)
+        return bitcast(found, f32(), self.runs)
 
     def _at(self, row: ir.Value, slot: ir.Value) -> ir.Value:
         """Where the scales of a row of the wave's tiles are."""
-        return (self._first + row) * _SIZE + self._start + slot
+        return (self._first + row) * self._size + self._start + slot
 
 
 class LoadedFactors:
@@ -174,5 +192,9 @@ def _column_of(lane: Lane, *, one_scale: bool) -> ir.Value:
     lanes beside it have, lane n of these that of sum n. `one_scale`: any, and so the first."""
     if one_scale:
         return index(0)
-    number = lane.row % INSTRUCTION.totals
-    return number // QUAD * INSTRUCTION.row(1) + lane.group * QUAD + number % QUAD
+    return _column(lane.row % INSTRUCTION.totals, lane.group)
+
+
+def _column(number: ir.Value, group: ir.Value) -> ir.Value:
+    """The column of a tile that sum `number` of a lane group is of."""
+    return number // QUAD * INSTRUCTION.row(1) + group * QUAD + number % QUAD

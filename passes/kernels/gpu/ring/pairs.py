@@ -111,7 +111,7 @@ class PairDecoder:
         if not self.element.exponent and self.format.scale == E8M0:
             return _integers(part_of(block, 2 * number, 2), factor, kind)
         at, place = divmod(number, 16 // bits)
-        word = vector.extract(bitcast(block, i32(), BLOCK * bits // 32), [], [at])
+        word = vector.extract(bitcast(block, i32(), lanes_of(block) // 4), [], [at])
         if not self.element.exponent:
             both = [integer(word, self.element, 2 * place + at) for at in range(2)]
             return arith.truncf(of(kind, 2), vector.from_elements(of(f32(), 2), both))

@@ -35,7 +35,7 @@ from mxc.formats.panels import PANEL
 from mxc.passes.kernels.gpu.floats import FloatBlocks
 from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT, TileInstruction, pieces, whole
 from mxc.passes.kernels.gpu.lanes import LANES, Lane
-from mxc.passes.kernels.gpu.panels import along, start_of
+from mxc.passes.kernels.gpu.panels import along, start_of, within
 from mxc.passes.kernels.gpu.parts import load_bytes
 from mxc.passes.kernels.gpu.sides import ScaledBlocks
 from mxc.passes.kernels.vectors import below, bitcast, equal, i8, i32, index, of, part_of
@@ -77,7 +77,8 @@ class StageLayout:
     """A stage of `k_steps` k-steps of `rows` rows, loaded by `waves` waves.
 
     `decoded`: lanes take whole blocks, which become floats. `shared`: a k-step is one block, of
-    which each lane group has consecutive elements, not a block for each.
+    which each lane group has consecutive elements, not a block for each. Pieces are smaller then
+    where a group has less of a block than PIECE; such a side goes straight to registers.
     """
 
     kind: ScaledBlocks | FloatBlocks
@@ -110,9 +111,15 @@ class StageLayout:
         return self.blocks * self.kind.block_bytes
 
     @property
+    def piece_bytes(self) -> int:
+        """Bytes of a piece."""
+        own = self.kind.block_bytes // self.instruction.groups
+        return min(PIECE, own) if self.shared else PIECE
+
+    @property
     def pieces(self) -> int:
         """Pieces of a row."""
-        return self.row_bytes // PIECE
+        return self.row_bytes // self.piece_bytes
 
     @property
     def loads(self) -> int:
@@ -175,9 +182,10 @@ class StageLayout:
 
     def _slices(self, k_step: int) -> tuple[Slice, ...]:
         if self.shared:
-            first = self.kind.block_bytes // PIECE * k_step
-            each = self.kind.block_bytes // PIECE // self.instruction.groups
-            return tuple(Slice(first + at, each, 0, PIECE) for at in range(each))
+            size, groups = self.piece_bytes, self.instruction.groups
+            each = self.kind.block_bytes // size // groups
+            first = groups * each * k_step
+            return tuple(Slice(first + at, each, 0, size) for at in range(each))
         if self.halved:
             return Slice(0, 1, 0, PIECE), Slice(1, 1, 0, PIECE)
         found: list[Slice] = []
@@ -273,7 +281,8 @@ class StagedSide:
         layout = self.layout
         _, piece = self._rows[number]
         start = self._offsets[number]
-        offset = _offset(layout, start, along(layout.kind, stage * layout.row_bytes), piece, left)
+        further = along(layout.kind, stage * layout.row_bytes)
+        offset = _offset(layout, start, further, piece * PIECE, left)
         into = slot + self._into + number * LANES * PIECE
         load_to_shared(self._buffer, offset, self._slots, into, PIECE)
 
@@ -317,10 +326,12 @@ class DirectSide:
     ) -> ir.Value:
         """A piece of this lane's row of a tile. `left`: blocks that rows have, if not all."""
         first, across = piece
-        layout, own = self.layout, self._lane.group * across + first
-        start = self._starts[tile] + along(layout.kind, own * PIECE)
-        offset = _offset(layout, start, along(layout.kind, stage * layout.row_bytes), own, left)
-        return load_bytes(self._buffer, offset, PIECE)
+        layout = self.layout
+        at = (self._lane.group * across + first) * layout.piece_bytes
+        start = self._starts[tile] + within(layout.kind, at)
+        further = along(layout.kind, stage * layout.row_bytes)
+        offset = _offset(layout, start, further, at, left)
+        return load_bytes(self._buffer, offset, layout.piece_bytes)
 
     def fragment(self, known: Pieces, tile: int, k_step: int) -> ir.Value:
         """The elements of a tile for a k-step."""
@@ -331,18 +342,18 @@ def _offset(
     layout: StageLayout,
     start: ir.Value,
     further: ir.Value,
-    piece: ir.Value,
+    at: ir.Value,
     left: int | ir.Value | None,
 ) -> ir.Value:
-    """Where in memory a piece of a row is, `further` than its start; beyond the buffer, where loads
-    give zeros, if the row ends before it. `left`: blocks that it has from the stage on, if not all.
-    """
+    """Where in memory byte `at` of a stage is, `further` than its start; beyond the buffer, where
+    loads give zeros, if the row ends before it. `left`: blocks that it has from the stage on, if
+    not all."""
     if left is None:
         return start + further
     if isinstance(left, ir.Value) and layout.kind.blocks % layout.blocks == 0:
         # Rows end with a stage, the same for all lanes.
         return start + arith.select(below(index(0), left), further, index(BEYOND))
-    there = below(piece * PIECE, left * layout.kind.block_bytes)
+    there = below(at, left * layout.kind.block_bytes)
     return arith.select(there, start + further, index(BEYOND))
 
 

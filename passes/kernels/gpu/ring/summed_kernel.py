@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import gcd
-from typing import get_args
+from typing import Any, get_args
 
 from iree.compiler import ir
 
@@ -23,7 +23,7 @@ from mxc.passes.kernels.gpu.contraction_buffers import ContractionBuffers
 from mxc.passes.kernels.gpu.decode import Register
 from mxc.passes.kernels.gpu.floats import FloatBlocks
 from mxc.passes.kernels.gpu.lanes import lane_of
-from mxc.passes.kernels.gpu.ring.factors import StagedFactors, factor_bytes
+from mxc.passes.kernels.gpu.ring.factors import StagedFactors, factor_bytes, runs_of
 from mxc.passes.kernels.gpu.ring.kernel import StagedProduct
 from mxc.passes.kernels.gpu.ring.pairs import PairDecoder
 from mxc.passes.kernels.gpu.ring.staging import (
@@ -42,6 +42,8 @@ from mxc.passes.kernels.vectors import i8
 #: Tiles of a wave whose totals have vector registers; and beside integers of 8 bits, or where sums
 #: are multiplied by scales twice as often.
 _TILES, _FEWER = 8, 6
+#: Blocks of a stage, at most.
+STAGE = 4
 
 
 @dataclass(frozen=True)
@@ -59,23 +61,28 @@ class SummedRing(StagedProduct):
             raise ValueError(f"{self.schedule}: waves of this ring have different columns")
         element = self.rhs.format.element
         integer_bits = 0 if element.exponent else element.bits
-        most = most_summed(integer_bits, self.schedule.k_steps)
+        most = most_summed(integer_bits, run_under(*_shared(self.lhs, self.rhs)))
         if m * n > most:
             raise ValueError(f"{self.schedule}: a wave has registers for {most} tiles")
         if not self.takes(self.lhs, self.rhs):
             raise ValueError(
-                "a ring takes bf16, f16, fp8, mxfp8 or mxfp4 by weights, with f32 scales of 64 "
-                "elements or a multiple"
+                "a ring takes bf16 or f16 by weights with f32 scales of 32 elements or a multiple, "
+                "or fp8, mxfp8 or mxfp4 by those of 128 or a multiple, and whole stages"
             )
         self.require_fit(k_steps=k_steps_under(*_shared(self.lhs, self.rhs)))
 
     @property
     def layouts(self) -> tuple[StageLayout, StageLayout]:
         """Layouts of a stage of both sides."""
-        schedule, decoded = self.schedule, self.decoded is not None
-        more = schedule.k_steps, schedule.waves[0] * schedule.waves[1]
-        left = StageLayout(self.lhs, schedule.rows, *more, decoded=decoded)
-        return left, StageLayout(self.rhs, schedule.columns, *more, decoded=decoded)
+        schedule, waves = self.schedule, self.schedule.waves[0] * self.schedule.waves[1]
+        decoded, k_steps = self.decoded is not None, schedule.k_steps
+        shared = run_under(*_shared(self.lhs, self.rhs)) == 1
+        if shared:
+            # All lane groups have a part of the same block.
+            k_steps *= INSTRUCTION.groups
+        more: dict[str, Any] = {"decoded": decoded, "shared": shared}
+        left = StageLayout(self.lhs, schedule.rows, k_steps, waves, **more)
+        return left, StageLayout(self.rhs, schedule.columns, k_steps, waves, **more)
 
     @staticmethod
     def takes(lhs: FloatBlocks | ScaledBlocks, rhs: FloatBlocks | ScaledBlocks) -> bool:
@@ -83,11 +90,14 @@ class SummedRing(StagedProduct):
         floats, are decoded beside it."""
         if isinstance(rhs, FloatBlocks) or not rhs.multiplies_sums or rhs.is_fnuz:
             return False
-        k_steps = k_steps_under(*_shared(lhs, rhs))
+        shared = _shared(lhs, rhs)
+        k_steps = k_steps_under(*shared)
+        if not k_steps or rhs.blocks % (k_steps * INSTRUCTION.groups):
+            return False
         if isinstance(lhs, FloatBlocks):
-            return lhs.memory in get_args(Register) and k_steps > 0
-        # Under scales for fewer elements than an instruction takes they are decoded.
-        if rhs.format.element not in (E4M3, E5M2) or k_steps < 2:
+            return lhs.memory in get_args(Register)
+        # Under scales for fewer elements than a stage has they are decoded.
+        if rhs.format.element not in (E4M3, E5M2) or run_under(*shared) < STAGE:
             return False
         if lhs.multiplies_sums:
             return lhs.format.element in (E4M3, E5M2)
@@ -103,7 +113,7 @@ class SummedRing(StagedProduct):
     def slot_bytes(self) -> int:
         """Bytes of LDS that a stage takes."""
         scaled = [each for each in self.layouts if isinstance(each.kind, ScaledBlocks)]
-        scales = sum(factor_bytes(each.rows, each.waves) for each in scaled)
+        scales = sum(factor_bytes(each.rows, each.waves, runs_of(each)) for each in scaled)
         return self.layouts[0].bytes + scales
 
     def compute(self, *given: ir.Value) -> None:
@@ -142,14 +152,21 @@ def _shared(*sides: FloatBlocks | ScaledBlocks) -> list[int]:
     return [side.shared for side in scaled if side.multiplies_sums]
 
 
-def most_summed(integer_bits: int, k_steps: int) -> int:
+def most_summed(integer_bits: int, run: int) -> int:
     """Tiles of a wave, at most. `integer_bits`: of the integers of rhs, 0 where it has floats;
-    `k_steps`: of a stage."""
-    return _FEWER if integer_bits == 8 or k_steps == 1 else _TILES
+    `run`: blocks of a stage under one scale."""
+    return _FEWER if integer_bits == 8 or run < STAGE else _TILES
+
+
+def run_under(*shared: int) -> int:
+    """Blocks of a stage that have one scale of each side. `shared`: blocks of a scale."""
+    return gcd(STAGE, *shared)
 
 
 def k_steps_under(*shared: int) -> int:
-    """K-steps of a stage, whose elements have one scale of each side: 2, or 1 where a scale is for
-    two blocks; 0 where it is for one. `shared`: blocks of a scale."""
-    both = gcd(*shared)
-    return next((n for n in (2, 1) if both % (n * INSTRUCTION.groups) == 0), 0)
+    """K-steps of a stage: two of one run, or of a run for each block; one where a scale is for two
+    blocks. 0 where blocks of a run have different scales."""
+    run = run_under(*shared)
+    if run == 1 < max(shared):
+        return 0
+    return 1 if run == INSTRUCTION.groups else STAGE // INSTRUCTION.groups

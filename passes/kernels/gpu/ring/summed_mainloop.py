@@ -1,9 +1,9 @@
 """The stages of a ring whose sums are multiplied by f32 scales, tile by tile of the result.
 
-A stage has one scale for each row of a side:
+A stage has one run of elements or several, each with one scale for each row of a side:
 
-    for each tile of columns, each tile of rows
-      sums = products of the stage, from zero
+    for each tile of columns, each run, each tile of rows
+      sums = products of the run, from zero
       totals += sums * (scale of the row * scale of the column)
 
 The last line is computed for some sums at a time behind the products of the next tile, when the
@@ -56,8 +56,12 @@ _LOAD = 3
 _BRIEF = 2
 #: Times that a lane scales sums of a tile, at most.
 _TIMES = 4
+#: Instructions beside a product where a stage has several runs: all that are due. They are twice as
+#: many as any product has room for, and sums that wait take registers.
+_ALL = 1 << 10
 
-#: A tile of rows, a tile of columns, and a part of a stage or of the sums of the tile.
+#: A tile of rows, a tile of columns, and a part of a stage; or a run of it, and of its sums a part,
+#: as one number.
 Place = tuple[int, int, int]
 
 
@@ -79,10 +83,12 @@ class _StagePlan:
     decoded: float = 2.5
 
     @staticmethod
-    def of(decoder: PairDecoder | None, k_steps: int) -> _StagePlan:
-        """That of so many k-steps where `decoder` decodes rhs, or none does."""
+    def of(decoder: PairDecoder | None, k_steps: int, runs: int) -> _StagePlan:
+        """That of so many k-steps and runs where `decoder` decodes rhs, or none does."""
         if decoder is None:
             return _StagePlan(0.15, 0.3, 0.5, over=2)
+        if runs > 1:
+            return _StagePlan(0.25, 0.56, 0.55, decoded=4.5)
         # With sums that are scaled twice as often, or integers, vector instructions are the most of
         # a stage: a wave issues as many as it can.
         if k_steps == 1:
@@ -103,7 +109,8 @@ class SummedMainloop:
         self._operands, self._decoder = operands, decoder
         self._instruction, self._stages = schedule.instruction, schedule.stages
         self._rows, self._columns = (range(tiles) for tiles in schedule.tiles)
-        self._parts = operands.parts
+        #: Parts of a run.
+        self._parts = operands.parts // operands.runs
         self._places = list(self._in_order(self._parts))
         #: Times that sums of a tile are scaled, and how many at once; these, in their order; and
         #: how many of them were not yet scaled when a tile begins.
@@ -112,10 +119,12 @@ class SummedMainloop:
         self._sum_places = list(self._in_order(self._times))
         self._behind = self._times + (self._times == self._parts)
         self._one_scale = operands.column_scales.one_scale
-        self._plan = _StagePlan.of(decoder, schedule.k_steps)
+        self._plan = _StagePlan.of(decoder, schedule.k_steps, operands.runs)
         clocks = self._instruction.form.clocks if decoder else self._instruction.byte_clocks
         # Beside the product itself, and what no vector instruction may run beside.
         free = (clocks - GFX950.rates.matrix_start) // GFX950.rates.issue
+        if operands.runs > 1:
+            free = _ALL
         self._budget = IssueBudget(free, self._plan.beside, self._plan.over)
         #: Fragments of the tile of columns that is multiplied, and the one that is decoded; the
         #: sums of a tile; scales of columns by tile and part.
@@ -125,9 +134,10 @@ class SummedMainloop:
         self._known_scales: dict[tuple[int, int], list[ir.Value]] = {}
 
     def _in_order(self, count: int) -> Iterator[Place]:
-        """Parts of all tiles, in the order in which these are multiplied."""
-        for column, row, part in product(self._columns, self._rows, range(count)):
-            yield row, column, part
+        """`count` parts of all runs of all tiles, in the order in which these are multiplied."""
+        runs = range(self._operands.runs)
+        for column, run, row, part in product(self._columns, runs, self._rows, range(count)):
+            yield row, column, run * count + part
 
     def sums(self) -> list[ir.Value]:
         """Build all stages: the sums of the tiles, row after row."""
@@ -246,7 +256,8 @@ class SummedMainloop:
             scale = partial(self._scale, held, self._due(at))
             yield InterleavedWork(place / count, "valu", scale, instructions, "scale")
             if tile % rows == 0:
-                ask = partial(self._columns_of, held, tile // rows, part)
+                column, run = divmod(tile // rows, self._operands.runs)
+                ask = partial(self._columns_of, held, column, run * self._times + part)
                 yield InterleavedWork((place + 0.5) / count, "valu", ask, moves, "scale")
 
     def _decodings(self, held: SummedRegisters) -> Iterator[InterleavedWork]:
@@ -254,13 +265,13 @@ class SummedMainloop:
         room, because fragments of both are in registers then."""
         if self._decoder is None:
             return
-        count, most = len(self._places), len(self._rows) * self._parts
-        pairs = self._parts * PAIRS
+        count, most = len(self._places), len(self._rows) * self._operands.parts
+        pairs = self._operands.parts * PAIRS
         # A word is moved out of an accumulation register, and has some pairs.
         of_word, each = 16 // self._decoder.element.bits, self._decoder.instructions
         first = each + 1 + self._decoder.instructions_of_word
         counts = [each if at % of_word else first for at in range(pairs)]
-        interval = min(most, max(self._parts, sum(counts) / self._plan.decoded))
+        interval = min(most, max(self._operands.parts, sum(counts) / self._plan.decoded))
         for column in self._columns:
             begin = (column + 1) * most - interval
             for at, instructions in enumerate(counts):
@@ -305,12 +316,15 @@ class SummedMainloop:
                 self._own = self._take(held)
             elif column:
                 self._own = self._decoded()
-        if part == 0:
+        run, of_run = divmod(part, self._parts)
+        if of_run == 0:
             self._sums = zeros(of(f32(), self._instruction.totals))
         assert self._sums is not None
         self._sums = self._product(held, row, part, self._sums)
-        if part + 1 == self._parts:
-            scale = held.row_scales[row] if self._operands.rows_scale_sums else None
+        if of_run + 1 == self._parts:
+            scale = None
+            if self._operands.rows_scale_sums:
+                scale = vector.extract(held.row_scales[row], [], [run])
             held.unscaled += [
                 UnscaledSums(part_of(self._sums, at * self._at_once, self._at_once), scale)
                 for at in range(self._times)
@@ -335,10 +349,10 @@ class SummedMainloop:
         """Multiply the first sums that are not scaled by their scales; `place`: which these are."""
         (row, column, part), own = place, held.unscaled.pop(0)
         self._ask_scales(held, own, place)
-        totals = held.totals[row * len(self._columns) + column]
-        scaled = under_scales(own.sums, totals[part], own.row, own.columns)
+        totals, at = held.totals[row * len(self._columns) + column], part % self._times
+        scaled = under_scales(own.sums, totals[at], own.row, own.columns)
         # Else LLVM would do so at the end of the loop, and keep all sums until then.
-        (totals[part],) = pinned([scaled])
+        (totals[at],) = pinned([scaled])
 
     def _ask_scales(self, held: SummedRegisters, own: UnscaledSums, place: Place) -> None:
         """Bring the scales of the columns of some sums."""
@@ -348,8 +362,9 @@ class SummedMainloop:
     def _columns_of(self, held: SummedRegisters, column: int, part: int) -> list[ir.Value]:
         """The scales of the columns of some sums of a tile."""
         if (column, part) not in self._known_scales:
-            own = held.column_scales[column]
-            first, count = part * self._at_once, self._at_once
+            run, at = divmod(part, self._times)
+            own = vector.extract(held.column_scales[column], [], [run])
+            first, count = at * self._at_once, self._at_once
             self._known_scales[column, part] = columns_of(
                 own, first, count, one_scale=self._one_scale
             )

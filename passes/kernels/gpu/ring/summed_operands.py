@@ -20,7 +20,7 @@ from mxc.passes.kernels.gpu.ring.factors import StagedFactors
 from mxc.passes.kernels.gpu.ring.float_mainloop import Issue
 from mxc.passes.kernels.gpu.ring.staging import DirectSide, StagedSide
 from mxc.passes.kernels.gpu.ring.summed_registers import SummedRegisters
-from mxc.passes.kernels.vectors import bitcast, concat, i32, index
+from mxc.passes.kernels.vectors import bitcast, concat, i32, index, lanes_of
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,11 @@ class SummedOperands:
     def parts(self) -> int:
         """Instructions along K of a stage, for each tile of the result."""
         return len(self.lhs.layout.runs)
+
+    @property
+    def runs(self) -> int:
+        """Runs of these under one scale each."""
+        return self.column_scales.runs
 
     @property
     def rows_scale_sums(self) -> bool:
@@ -82,7 +87,9 @@ class SummedOperands:
                 whole = bitcast(whole, kind.element, FRAGMENT)
             into.rows[tile].append(whole)
 
-        return [partial(read, *each) for each in product(range(self.tiles[0]), range(self.parts))]
+        tiles, each = range(self.tiles[0]), self.parts // self.runs
+        order = product(range(0, self.parts, each), tiles, range(each))
+        return [partial(read, tile, run + part) for run, tile, part in order]
 
     def read_scales(self, into: SummedRegisters, slot: int) -> list[Issue]:
         """Reads of the scales of the stage in a slot from LDS."""
@@ -139,5 +146,5 @@ class SummedOperands:
 
 
 def _words(piece: ir.Value) -> ir.Value:
-    """The 16 bytes of a piece as i32 [4]."""
-    return bitcast(piece, i32(), 4)
+    """The bytes of a piece as i32 [n]."""
+    return bitcast(piece, i32(), lanes_of(piece) // 4)

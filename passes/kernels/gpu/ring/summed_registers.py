@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from iree.compiler import ir
 
 from mxc.dialects.generic import constant
-from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT
+from mxc.passes.kernels.gpu.fragments import FRAGMENT
 from mxc.passes.kernels.gpu.ring.pairs import PAIRS, PairDecoder
 from mxc.passes.kernels.vectors import bitcast, concat, f32, i8, lanes_of
 
@@ -48,9 +48,10 @@ class DecodedColumns:
     """The fragments of a tile of columns for a stage, of which pairs are decoded one by one."""
 
     def __init__(self, decoder: PairDecoder, blocks: Sequence[ir.Value]) -> None:
-        """`blocks`: those of a lane, i32 [n]."""
+        """`blocks`: those of a lane or its parts of them, i32 [n]."""
         self._decoder, self._one = decoder, constant(1.0, f32())
         self._blocks = [bitcast(each, i8(), 4 * lanes_of(each)) for each in blocks]
+        self._fragments = lanes_of(self._blocks[0]) * 8 // decoder.element.bits // FRAGMENT
         self._pairs: list[ir.Value] = []
         self._found: list[ir.Value] = []
 
@@ -58,7 +59,7 @@ class DecodedColumns:
         """Decode a pair, if one is left."""
         if self._is_done:
             return
-        block, fragment = divmod(len(self._found), BLOCK // FRAGMENT)
+        block, fragment = divmod(len(self._found), self._fragments)
         place = fragment * PAIRS + len(self._pairs)
         self._pairs.append(self._decoder.pair(self._blocks[block], self._one, place))
         if len(self._pairs) == PAIRS:
@@ -73,4 +74,4 @@ class DecodedColumns:
 
     @property
     def _is_done(self) -> bool:
-        return len(self._found) == len(self._blocks) * BLOCK // FRAGMENT
+        return len(self._found) == len(self._blocks) * self._fragments

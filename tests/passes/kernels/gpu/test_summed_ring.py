@@ -29,6 +29,8 @@ from tests.passes.kernels.gpu.rings import (
 RING: dict[str, Any] = {"k_steps": 2, "waves": ACROSS}
 #: A stage where a scale is for 64 elements, or for an odd multiple.
 HALF: dict[str, Any] = {"k_steps": 1, "waves": ACROSS}
+#: A stage where a scale is for 32 elements.
+RUNS: dict[str, Any] = {"k_steps": 2, "waves": ACROSS, "block": 32}
 #: Each element, both floats and fp8 beside it, scales of one stage, several and all; sides that end
 #: within a tile, numbers of stages that are no multiple of those of a round; experts, shared rows,
 #: splits and panels.
@@ -47,6 +49,11 @@ CASES = [
     Case(E4M3_F32, E4M3_F32, 68, 36, 512, groups=3, experts=2, share=4, stages=3, **RING),
     Case(E4M3_F32, E4M3_F32, 40, 68, 1024, stages=3, splits=2, block=512, **RING),
     Case("bf16", E4M3_F32, 70, 68, 1024, stages=3, splits=4, panels=True, **RING),
+    Case("bf16", INT4_F32, 70, 300, 640, tiles=(2, 1), stages=3, **RUNS),
+    Case("bf16", INT8_F32, 100, 132, 384, tiles=(3, 2), stages=2, **RUNS),
+    Case("f16", INT4_F32, 40, 68, 512, tiles=(1, 2), stages=2, panels=True, **RUNS),
+    Case("bf16", E4M3_F32, 33, 68, 1024, stages=3, splits=2, rows=64, **RUNS),
+    Case("bf16", INT4_F32, 68, 36, 512, groups=3, experts=2, share=4, stages=3, **RUNS),
     # Rows whose scales the instruction takes, for blocks of 32.
     Case(E4M3, E4M3_F32, 70, 100, 640, tiles=(2, 1), stages=3, panels=True, **RING),
     Case(E5M2, E4M3_F32, 130, 132, 1024, tiles=(3, 2), stages=2, rows=64, **RING),
@@ -102,6 +109,9 @@ def test_no_load_outlives_its_wave(case: Case, compiled: Callable[[Case], Compil
         (Case("bf16", E4M3_F32, 4096, 4096, 4096, (2, 2), stages=3, panels=True, **RING), 0.75),
         (Case("bf16", INT8_F32, 4096, 4096, 4096, (3, 2), stages=3, panels=True, **RING), 0.68),
         (Case("bf16", INT4_F32, 4096, 4096, 4096, (4, 2), stages=2, panels=True, **RING), 0.76),
+        (Case("bf16", INT4_F32, 4096, 4096, 4096, (4, 1), stages=3, **RUNS), 0.45),
+        (Case("bf16", INT8_F32, 4096, 4096, 4096, (4, 1), stages=3, **RUNS), 0.45),
+        (Case("bf16", E4M3_F32, 4096, 4096, 4096, (3, 2), stages=3, **RUNS), 0.52),
         (Case(E4M3_F32, E4M3_F32, 4096, 4096, 4096, (4, 2), stages=3, panels=True, **RING), 0.64),
     ],
 )
@@ -116,8 +126,11 @@ def test_matrix_cores_are_busy(
     [
         (Case("bf16", E4M3_F32, 64, 64, 512, (3, 3), **RING), "registers for 8 tiles"),
         (Case("bf16", INT8_F32, 64, 64, 512, (4, 2), **RING), "registers for 6 tiles"),
-        (Case("bf16", E4M3_F32, 64, 64, 512, block=32, **RING), "64 elements or a multiple"),
-        (Case("f32", E4M3_F32, 64, 64, 512, **RING), "takes bf16, f16, fp8, mxfp8 or mxfp4"),
+        (Case("bf16", INT4_F32, 64, 64, 512, (4, 2), **RUNS), "registers for 6 tiles"),
+        (Case("bf16", INT4_F32, 64, 64, 320, **RUNS), "and whole stages"),
+        (Case("bf16", INT4_F32, 64, 64, 768, **{**RUNS, "block": 96}), "32 elements or a multiple"),
+        (Case(E4M3_F32, E4M3_F32, 64, 64, 512, **RUNS), "by those of 128 or a multiple"),
+        (Case("f32", E4M3_F32, 64, 64, 512, **RING), "takes bf16 or f16 by weights"),
         (Case("bf16", E4M3_F32, 64, 64, 512, waves=SQUARE), "different columns"),
         (Case("bf16", E4M3_F32, 64, 64, 512, block=64, **RING), "here of 1 k-step"),
         (Case("bf16", E4M3_F32, 64, 64, 512, **HALF), "here of 2 k-steps"),
