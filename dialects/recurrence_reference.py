@@ -31,15 +31,15 @@ class _Slots:
 
     def first(self, run: ir.Value) -> ir.Value:
         """The first row of a run."""
-        return _number(self.runs, [run, _index(0)])
+        return _number(self.runs, [run, value_of(0)])
 
     def rows(self, run: ir.Value) -> ir.Value:
         """The number of rows of a run."""
-        return _number(self.runs, [run, _index(1)])
+        return _number(self.runs, [run, value_of(1)])
 
     def before(self, run: ir.Value) -> ir.Value:
         """The number of positions before a run."""
-        return _number(self.runs, [run, _index(2)])
+        return _number(self.runs, [run, value_of(2)])
 
     def state(self, run: ir.Value) -> list[ir.Value]:
         """The slot and the layer of the state of a run."""
@@ -55,7 +55,7 @@ class _Slots:
 
         def place() -> ir.Value:
             slot, layer = self.state(run_of(linalg.IndexOp(0).result))
-            return arith.index_cast(i32, slot * _index(layers) + layer)
+            return arith.index_cast(i32, slot * value_of(layers) + layer)
 
         number = {"n": size_of(updates, 0), "i": 1}
         places = generic([], "n i", i32, place, sizes=number)
@@ -79,7 +79,7 @@ def delta_rule(*given: ir.Value) -> list[ir.Value]:
     heads, *sizes = shape_of(pool)[2:]
     whole = dict(zip(_STATE.split(), (heads, *sizes), strict=True))
     start = [empty([count, heads, sizes[1]], f32), pool]
-    loop = scf.ForOp(_index(0), count, _index(1), start)
+    loop = scf.ForOp(value_of(0), count, value_of(1), start)
     with ir.InsertionPoint(loop.body):
         row, (results, pool) = loop.induction_variable, loop.inner_iter_args
         q, k, v, b, left = (_row(x, row) for x in (queries, keys, values, beta, decay))
@@ -127,11 +127,11 @@ def convolution(*given: ir.Value) -> list[ir.Value]:
 
     def source(run: ir.Value, place: ir.Value, column: ir.Value) -> ir.Value:
         """x of a run at `place` from its first row; places from -W + 1 to -1 are in the state."""
-        row = arith.maxsi(slots.first(run) + place, _index(0))
-        old = arith.minsi(place + _index(width - 1), _index(width - 2))
+        row = arith.maxsi(slots.first(run) + place, value_of(0))
+        old = arith.minsi(place + value_of(width - 1), value_of(width - 2))
         value = tensor.extract(pool, [*slots.state(run), old, column])
         value = _or_zero(value, slots.before(run))
-        inside = arith.cmpi(arith.CmpIPredicate.sge, place, _index(0))
+        inside = arith.cmpi(arith.CmpIPredicate.sge, place, value_of(0))
         return arith.select(inside, tensor.extract(x, [row, column]), value)
 
     def convolved() -> ir.Value:
@@ -142,14 +142,14 @@ def convolution(*given: ir.Value) -> list[ir.Value]:
         place = row - slots.first(run)
         total = constant(0.0, f32)
         for at in range(width):
-            value = source(run, place + _index(at - width + 1), column)
-            factor = to_f32(tensor.extract(weights, [column, _index(at)]))
+            value = source(run, place + value_of(at - width + 1), column)
+            factor = to_f32(tensor.extract(weights, [column, value_of(at)]))
             total = total + value * factor
         return total
 
     def last() -> ir.Value:
         run, at, column = _loops(3)
-        return source(run, slots.rows(run) + (at + _index(1 - width)), column)
+        return source(run, slots.rows(run) + (at + value_of(1 - width)), column)
 
     result = generic([], "m c", f32, convolved, sizes={"m": count, "c": columns})
     sizes: dict[str, int | ir.Value] = {"s": _size(slots.runs), "w": width - 1, "c": columns}
@@ -171,7 +171,7 @@ def _of_values(x: ir.Value, heads: int) -> ir.Value:
 
     def element() -> ir.Value:
         head, place = _loops(2)
-        return tensor.extract(x, [head // _index(group), place])
+        return tensor.extract(x, [head // value_of(group), place])
 
     return generic([], "h k", element_of(x), element, sizes={"h": heads, "k": shape_of(x)[1]})
 
@@ -183,7 +183,7 @@ def _number(x: ir.Value, at: Sequence[ir.Value]) -> ir.Value:
 
 def _or_zero(value: ir.Value, before: ir.Value) -> ir.Value:
     """`value`, an f32, or zero where no position comes before."""
-    fresh = arith.cmpi(arith.CmpIPredicate.eq, before, _index(0))
+    fresh = arith.cmpi(arith.CmpIPredicate.eq, before, value_of(0))
     return arith.select(fresh, constant(0.0, ir.F32Type.get()), value)
 
 
@@ -204,7 +204,3 @@ def _loops(count: int) -> list[ir.Value]:
 
 def _size(x: ir.Value) -> ir.Value:
     return value_of(size_of(x, 0))
-
-
-def _index(value: int) -> ir.Value:
-    return constant(value, ir.IndexType.get())

@@ -26,7 +26,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, tensor
 
 from mxc.dialects import named_operations, pages
-from mxc.dialects.generic import constant, element_of, generic, loop_index, shape_of
+from mxc.dialects.generic import element_of, generic, loop_index, shape_of
 from mxc.dialects.sizes import size_of, value_of
 
 #: The operation's name, and the options that it is built with. SCALED: for keys and for values, 1
@@ -177,20 +177,17 @@ def _rotated(
     """f32 [T, heads, D] of x f32 [T, heads * D]."""
     loops, pairs = "m h d", shape_of(tables[0])[1]
 
-    def number(value: int) -> ir.Value:
-        return constant(value, ir.IndexType.get())
-
     def rotate(value: ir.Value) -> ir.Value:
         row, head, at = (loop_index(loops, letter) for letter in loops.split())
         if distance == 1:
             pair, part = at // 2, at % 2
-            is_second = arith.cmpi(arith.CmpIPredicate.eq, part, number(1))
+            is_second = arith.cmpi(arith.CmpIPredicate.eq, part, value_of(1))
         else:
-            is_second = arith.cmpi(arith.CmpIPredicate.uge, at, number(distance))
+            is_second = arith.cmpi(arith.CmpIPredicate.uge, at, value_of(distance))
             pair = arith.select(is_second, at - distance, at)
-        inside = arith.cmpi(arith.CmpIPredicate.ult, pair, number(pairs))
+        inside = arith.cmpi(arith.CmpIPredicate.ult, pair, value_of(pairs))
         other = arith.select(is_second, at - distance, at + distance)
-        pair, other = (arith.select(inside, each, number(0)) for each in (pair, other))
+        pair, other = (arith.select(inside, each, value_of(0)) for each in (pair, other))
         place = head * depth + other
         c, s = (tensor.extract(table, [row, pair]) for table in tables)
         own, beside = value * c, tensor.extract(x, [row, place]) * s

@@ -38,7 +38,7 @@ from mxc.dialects.scalar_nodes import (
     reads,
 )
 from mxc.dialects.scalar_trees import tree_of
-from mxc.dialects.sizes import Size, product, split
+from mxc.dialects.sizes import Size, product, split, value_of
 from mxc.passes.kernels.reshapes import reshape
 from mxc.passes.rewriting.attention_forms import Masked
 from mxc.passes.rewriting.attention_loops import G, N, S, T, V
@@ -220,16 +220,12 @@ def _index(index: ir.AffineExpr, output: str) -> ir.Value:
     loop = dim_of(index)
     if loop is not None:
         letter = _LETTERS[loop]
-        return loop_index(output, letter) if letter in output else _place(0)
+        return loop_index(output, letter) if letter in output else value_of(0)
     if isinstance(index, ir.AffineConstantExpr):
-        return _place(index.value)
+        return value_of(index.value)
     left, right = (_index(each.maybe_downcast(), output) for each in (index.lhs, index.rhs))
     if isinstance(index, ir.AffineAddExpr):
         return left + right
     if isinstance(index, ir.AffineMulExpr):
         return left * right
     return left // right if isinstance(index, ir.AffineFloorDivExpr) else left % right
-
-
-def _place(number: int) -> ir.Value:
-    return constant(number, ir.IndexType.get())

@@ -10,8 +10,9 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, tensor
 
 from mxc.compiler.programs.reshape_groups import Size
-from mxc.compiler.programs.stablehlo.sizes import DimensionSizes, has_no_sign, index, numbers_of
+from mxc.compiler.programs.stablehlo.sizes import DimensionSizes, has_no_sign, numbers_of
 from mxc.dialects.generic import generic, loop_index
+from mxc.dialects.sizes import value_of
 
 #: Lists of numbers in the attribute of a gather or a scatter, and the dimension of components.
 _LISTS = re.compile(r"(\w+) = \[([\d, ]*)\]")
@@ -49,7 +50,7 @@ def gathered(op: ir.Operation, sizes: DimensionSizes) -> ir.Value | None:
     for axis in range(source.rank):
         if op.name == "stablehlo.gather":
             count = list(ir.DenseI64ArrayAttr(op.attributes["slice_sizes"]))[axis]
-            counts.append((Size(count), partial(index, count)))
+            counts.append((Size(count), partial(value_of, count)))
         else:
             wanted = op.operands[2]
             counts.append((sizes.element(wanted, axis), partial(sizes.index, wanted, axis)))
@@ -120,7 +121,7 @@ def _gathered(
         if size < 0:
             source = next((each for each, at in batch_of.items() if at == axis), None)
             known[letters[axis]] = (
-                tensor.dim(start, index(source))
+                tensor.dim(start, value_of(source))
                 if source is not None
                 else lengths[next(each for each, at in offset_of.items() if at == axis)]
             )
@@ -136,9 +137,9 @@ def _gathered(
                 source = found.start_batching[found.batching.index(axis)]
                 at.append(loops[batch_of[source]])
                 continue
-            place = index(0)
+            place = value_of(0)
             if axis in found.map:
-                component = index(found.map.index(axis))
+                component = value_of(found.map.index(axis))
                 where = [
                     component if each == found.vector else loops[batch_of[each]]
                     for each in range(places.rank)
@@ -178,7 +179,7 @@ def sliced(op: ir.Operation, sizes: DimensionSizes) -> ir.Value | None:
     counts = list(ir.DenseI64ArrayAttr(op.attributes["slice_sizes"]))
     offsets = {axis: sizes.index(each, 0) for axis, each in enumerate(starts)}
     return _slice(
-        op, offsets, [(Size(count), partial(index, count)) for count in counts], [], sizes
+        op, offsets, [(Size(count), partial(value_of, count)) for count in counts], [], sizes
     )
 
 
@@ -189,7 +190,7 @@ def updated(op: ir.Operation, sizes: DimensionSizes) -> ir.Value | None:
         return None
     kind, unknown = ir.RankedTensorType(part.type), ir.ShapedType.get_dynamic_size()
     counts = [
-        tensor.dim(part, index(axis)) if size < 0 else index(size)
+        tensor.dim(part, value_of(axis)) if size < 0 else value_of(size)
         for axis, size in enumerate(kind.shape)
     ]
     offsets = [
@@ -212,5 +213,5 @@ def updated(op: ir.Operation, sizes: DimensionSizes) -> ir.Value | None:
 
 def _clamped(value: ir.Value, axis: int, offset: ir.Value, count: ir.Value) -> ir.Value:
     """Where a part of `count` elements begins, if it is to end in time."""
-    most = arith.subi(tensor.dim(value, index(axis)), count)
-    return arith.maxsi(arith.minsi(offset, most), index(0))
+    most = arith.subi(tensor.dim(value, value_of(axis)), count)
+    return arith.maxsi(arith.minsi(offset, most), value_of(0))

@@ -9,8 +9,9 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, cf, tensor
 
 from mxc.compiler.programs.reshape_groups import same_elements
-from mxc.compiler.programs.stablehlo.sizes import DimensionSizes, index
+from mxc.compiler.programs.stablehlo.sizes import DimensionSizes
 from mxc.dialects.generic import generic
+from mxc.dialects.sizes import value_of
 from mxc.passes.rewriting.split_loops import reassociation, reshape
 
 
@@ -73,7 +74,7 @@ def broadcast(op: ir.Operation, sizes: DimensionSizes) -> ir.Value:
             kept.append(axis)
         elif source.shape[axis] != 1:
             kept.append(axis)
-            dimension = tensor.dim(value, index(axis))
+            dimension = tensor.dim(value, value_of(axis))
             equal = arith.cmpi(arith.CmpIPredicate.eq, dimension, sizes.index(wanted, place))
             cf.AssertOp(equal, f"a broadcast repeats dimension {axis}, whose size is not 1")
     letters = [f"d{axis}" for axis in range(kind.rank)]

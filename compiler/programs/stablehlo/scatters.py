@@ -10,7 +10,7 @@ from iree.compiler.dialects import arith, tensor
 
 from mxc.compiler.programs.stablehlo.operations import as_type, signless
 from mxc.compiler.programs.stablehlo.places import lists_of
-from mxc.compiler.programs.stablehlo.sizes import has_no_sign, index
+from mxc.compiler.programs.stablehlo.sizes import has_no_sign
 from mxc.dialects.generic import element_of, generic, loop_index, shape_of
 from mxc.dialects.sizes import axes_of, size_of, value_of
 
@@ -52,7 +52,7 @@ def scattered(op: ir.Operation) -> ir.Value | None:
         value, part = (as_type(each, signless(each.type)) for each in (value, part))
     axes = lists.get("scatter_dims_to_operand_dims", [])
     starts = {
-        axis: arith.index_cast(ir.IndexType.get(), tensor.extract(places, [index(number)]))
+        axis: arith.index_cast(ir.IndexType.get(), tensor.extract(places, [value_of(number)]))
         for number, axis in enumerate(axes)
     }
     counts = {axis: value_of(size_of(part, number)) for number, axis in enumerate(kept)}
@@ -63,10 +63,10 @@ def scattered(op: ir.Operation) -> ir.Value | None:
         inside, safe = [], []
         for axis, loop in enumerate(loops):
             at = arith.subi(loop, starts[axis]) if axis in starts else loop
-            here = arith.cmpi(arith.CmpIPredicate.ult, at, counts.get(axis, index(1)))
+            here = arith.cmpi(arith.CmpIPredicate.ult, at, counts.get(axis, value_of(1)))
             inside.append(here)
             if axis in counts:
-                safe.append(arith.select(here, at, index(0)))
+                safe.append(arith.select(here, at, value_of(0)))
         new = combine(own, tensor.extract(part, safe))
         return arith.select(reduce(arith.andi, inside), new, own)
 

@@ -20,7 +20,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, tensor
 
 from mxc.compiler.programs.reshape_groups import Size
-from mxc.dialects.sizes import constant
+from mxc.dialects.sizes import constant, value_of
 
 #: Operations on integers -> the same on scalars of the host program.
 _SCALARS: dict[str, Callable[[ir.Value, ir.Value], ir.Value]] = {
@@ -87,7 +87,7 @@ class DimensionSizes:
         if op is not None and name == "constant":
             return constant(_constant(op, at), kind.element_type)
         if op is not None and name == "get_dimension_size":
-            size = tensor.dim(operands[0], index(_dimension(op)))
+            size = tensor.dim(operands[0], value_of(_dimension(op)))
             return arith.index_cast(kind.element_type, size)
         if name in _COPIES and _count(operands[0]) == 1:
             found = self.number(operands[0], 0)
@@ -97,7 +97,7 @@ class DimensionSizes:
             return self.number(*_part(operands, at))
         if name in _SCALARS:
             return _SCALARS[name](*(self.number(each, at) for each in operands))
-        places = [index(at)] * kind.rank
+        places = [value_of(at)] * kind.rank
         return tensor.extract(value, places)
 
     def index(self, value: ir.Value, at: int) -> ir.Value:
@@ -126,11 +126,6 @@ class DimensionSizes:
             left = [i for i in range(_rank(operands[0])) if i not in _list(op, "dimensions")]
             return self._size(operands[0], left[axis])
         return Size(names=((value, axis),))
-
-
-def index(number: int) -> ir.Value:
-    """A constant index at the insertion point."""
-    return constant(number, ir.IndexType.get())
 
 
 def numbers_of(text: str) -> list[int]:

@@ -8,9 +8,10 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, linalg, tensor
 
 from mxc.compiler.programs.reshape_groups import ONE, Size
-from mxc.compiler.programs.stablehlo.sizes import DimensionSizes, has_no_sign, index
+from mxc.compiler.programs.stablehlo.sizes import DimensionSizes, has_no_sign
 from mxc.dialects.generic import element_of, empty, generic
 from mxc.dialects.linalg_ext import scan
+from mxc.dialects.sizes import value_of
 
 _Combine = Callable[[ir.Value, ir.Value], ir.Value]
 #: What combines elements of a window, by the operation of StableHLO: of floats, and of integers.
@@ -54,7 +55,7 @@ def running(op: ir.Operation, sizes: DimensionSizes) -> ir.Value | None:
     letters = [f"d{each}" for each in range(rank)]
     others = [letter for each, letter in enumerate(letters) if each != axis]
     counts: dict[str, int | ir.Value] = {
-        letters[each]: tensor.dim(value, index(each)) if own[each].names else own[each].factor
+        letters[each]: tensor.dim(value, value_of(each)) if own[each].names else own[each].factor
         for each in range(rank)
         if each != axis
     }
@@ -127,7 +128,7 @@ def pooled(op: ir.Operation, sizes: DimensionSizes) -> ir.Value | None:
         single = (window[axis], strides[axis], base[axis], *edges[2 * axis : 2 * axis + 2])
         if size < 0 and single != (1, 1, 1, 0, 0):
             return None
-        counts.append(tensor.dim(value, index(axis)) if size < 0 else size)
+        counts.append(tensor.dim(value, value_of(axis)) if size < 0 else size)
         known.append(own[axis] if size < 0 else Size(size))
     out = [ir.AffineDimExpr.get(axis) for axis in range(rank)]
     inner = [ir.AffineDimExpr.get(rank + axis) for axis in range(rank)]
