@@ -25,9 +25,9 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, linalg, math, scf, tensor
 
 from mxc.dialects import named_operations
-from mxc.dialects.generic import constant, generic, loop_index, shape_of
+from mxc.dialects.generic import constant, generic, loop_index, shape_of, to_f32
 from mxc.dialects.named_operations import PRODUCT, NamedCall
-from mxc.dialects.pages import Pages, element_at, to_f32
+from mxc.dialects.pages import Pages, element_at
 from mxc.dialects.sizes import Size, size_of, value_of
 
 #: The score of a masked position: exp(MASKED - any finite score) is exactly zero.

@@ -19,9 +19,8 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, math, tensor
 
 from mxc.dialects import named_operations
-from mxc.dialects.generic import constant, generic, loop_index, shape_of
+from mxc.dialects.generic import constant, generic, loop_index, shape_of, to_f32
 from mxc.dialects.named_operations import PRODUCT, NamedCall
-from mxc.dialects.pages import to_f32
 
 #: The operation's name.
 DENSE_ATTENTION = "dense_attention"

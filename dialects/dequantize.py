@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from iree.compiler import ir
 from iree.compiler.dialects import arith, linalg
 
+from mxc.dialects.generic import to_f32
 from mxc.formats.formats import INT8
 
 #: The weight of the lowest bit of an mxint8 element.
@@ -57,10 +58,8 @@ def extend(element: ir.Value, scale: ir.Value | None) -> ir.Value:
         return value * INT8_STEP * arith.extf(f32, scale)
     if scale is not None and isinstance(scale.type, ir.Float8E8M0FNUType):
         return arith.scaling_extf(f32, element, scale)
-    value = element if element.type == f32 else arith.extf(f32, element)
-    if scale is None:
-        return value
-    return value * (scale if scale.type == f32 else arith.extf(f32, scale))
+    value = to_f32(element)
+    return value if scale is None else value * to_f32(scale)
 
 
 def is_packed(element: ir.Type) -> bool:

@@ -13,7 +13,7 @@ in the order in which they appear.
 from collections.abc import Callable, Sequence
 
 from iree.compiler import ir
-from iree.compiler.dialects import linalg, tensor
+from iree.compiler.dialects import arith, linalg, tensor
 
 from mxc.dialects.sizes import constant as constant
 from mxc.dialects.sizes import element_of as element_of
@@ -22,6 +22,12 @@ from mxc.dialects.sizes import shape_of as shape_of
 from mxc.dialects.sizes import size_of
 
 Body = Callable[..., ir.Value]
+
+
+def to_f32(value: ir.Value) -> ir.Value:
+    """A float extended to f32."""
+    wide = ir.F32Type.get()
+    return value if value.type == wide else arith.extf(wide, value)
 
 
 def empty(sizes: Sequence[int | ir.Value], element: ir.Type) -> ir.Value:

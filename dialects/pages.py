@@ -19,7 +19,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, tensor
 
 from mxc.artifact.pages import PAGE_BLOCK, PAGE_FORMATS, stored_positions
-from mxc.dialects.generic import constant, element_of, generic, loop_index, shape_of
+from mxc.dialects.generic import constant, element_of, generic, loop_index, shape_of, to_f32
 from mxc.dialects.linalg_ext import scatter
 from mxc.dialects.quantize import mx_integers
 from mxc.dialects.quantize_scalars import (
@@ -259,9 +259,3 @@ def _scale(byte: ir.Value) -> ir.Value:
     bits = arith.extui(i32, byte) << 23
     none = arith.cmpi(arith.CmpIPredicate.eq, byte, constant(-1, byte.type))
     return arith.select(none, constant(float("nan"), f32), arith.bitcast(f32, bits))
-
-
-def to_f32(value: ir.Value) -> ir.Value:
-    """A float extended to f32."""
-    f32 = ir.F32Type.get()
-    return value if value.type == f32 else arith.extf(f32, value)

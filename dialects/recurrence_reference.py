@@ -11,10 +11,9 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, linalg, scf, tensor
 
 from mxc.dialects.attention import owners_of
-from mxc.dialects.generic import empty, generic
+from mxc.dialects.generic import empty, generic, to_f32
 from mxc.dialects.linalg_ext import scatter
 from mxc.dialects.named_operations import PRODUCT
-from mxc.dialects.pages import to_f32
 from mxc.dialects.sizes import constant, element_of, shape_of, size_of, value_of
 
 _STATE = "h k v"

@@ -30,6 +30,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith
 
 from mxc.dialects.dispatches import walk_outside_kernels
+from mxc.dialects.generic import to_f32
 from mxc.dialects.quantize_scalars import as_bits, cast_code, cast_value, quotient
 from mxc.formats.formats import E4M3FNUZ, E5M2FNUZ
 from mxc.passes.base import Pass
@@ -64,7 +65,7 @@ class ExpandFnuz(Pass):
 def _narrowed(op: ir.Operation) -> ir.Value:
     """The element that `op` rounds a float to."""
     value, *scale = op.operands
-    value = _as_f32(value)
+    value = to_f32(value)
     if scale:
         value = quotient(value, scale[0])
     kind = op.results[0].type
@@ -79,11 +80,6 @@ def _widened(op: ir.Operation) -> ir.Value:
     code = arith.extui(ir.IntegerType.get_signless(32), code)
     value = cast_value(code, _ELEMENTS[str(element.type)])
     if scale:
-        value = value * _as_f32(scale[0])
+        value = value * to_f32(scale[0])
     kind = op.results[0].type
     return value if kind == value.type else arith.truncf(kind, value)
-
-
-def _as_f32(value: ir.Value) -> ir.Value:
-    f32 = ir.F32Type.get()
-    return value if value.type == f32 else arith.extf(f32, value)

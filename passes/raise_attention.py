@@ -34,9 +34,8 @@ from iree.compiler import ir
 
 from mxc.dialects import named_operations
 from mxc.dialects.dense_attention import LOW, dense_attention
-from mxc.dialects.generic import element_of, generic
+from mxc.dialects.generic import element_of, generic, to_f32
 from mxc.dialects.kernel_calls import write_reason
-from mxc.dialects.pages import to_f32
 from mxc.dialects.reasons import Reason
 from mxc.dialects.sizes import quotient, size_of
 from mxc.passes.base import Pass, add_note

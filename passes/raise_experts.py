@@ -30,10 +30,9 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith
 
 from mxc.dialects.dequantize import iterators
-from mxc.dialects.generic import element_of, generic, shape_of
+from mxc.dialects.generic import element_of, generic, shape_of, to_f32
 from mxc.dialects.indexing import dim_of, indexing_maps, loop_ranges, plus, times, trace
 from mxc.dialects.linalg_ext import gather
-from mxc.dialects.pages import to_f32
 from mxc.dialects.product import read_product
 from mxc.dialects.reasons import Reason
 from mxc.dialects.sizes import Size, product, size_of, sizes_of, split

@@ -14,7 +14,7 @@ from iree.compiler.dialects import arith, linalg, math, tensor
 from mxc.compiler.programs.onnx_codes import LIMITS
 from mxc.compiler.programs.onnx_types import DEQUANTIZE, QUANTIZE, QUANTIZE_BLOCKS, ROUND_BLOCKS
 from mxc.dialects.dispatches import walk
-from mxc.dialects.generic import constant, element_of, generic, shape_of
+from mxc.dialects.generic import constant, element_of, generic, shape_of, to_f32
 from mxc.dialects.quantize import quantize_mx, quantize_nvfp4
 from mxc.dialects.sizes import size_of
 from mxc.errors import CompileError
@@ -174,7 +174,7 @@ def _float(value: ir.Value, *, unsigned: bool) -> ir.Value:
     f32 = ir.F32Type.get()
     if isinstance(value.type, ir.IntegerType):
         return arith.uitofp(f32, value) if unsigned else arith.sitofp(f32, value)
-    return value if value.type == f32 else arith.extf(f32, value)
+    return to_f32(value)
 
 
 def _called(op: ir.Operation) -> str:

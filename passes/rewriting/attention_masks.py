@@ -23,9 +23,8 @@ from numpy.typing import NDArray
 
 from mxc.dialects.decoded_formats import CodeTable, variables
 from mxc.dialects.dense_attention import LOW
-from mxc.dialects.generic import constant, generic, loop_index
+from mxc.dialects.generic import constant, generic, loop_index, to_f32
 from mxc.dialects.indexing import dim_of, trace
-from mxc.dialects.pages import to_f32
 from mxc.dialects.reasons import Reason
 from mxc.dialects.scalar_nodes import (
     AffineIndex,

@@ -18,7 +18,7 @@ from mxc.dialects.decoded_formats import (
     place_in_row,
 )
 from mxc.dialects.dequantize import extend, is_byte, iterators
-from mxc.dialects.generic import constant, element_of, generic, shape_of
+from mxc.dialects.generic import constant, element_of, generic, shape_of, to_f32
 from mxc.dialects.indexing import dims, indexing_maps, loop_ranges, substitute
 from mxc.dialects.product import f32_operands
 from mxc.dialects.scalar_nodes import Apply, FloatProduct, TensorElement, Tree, loops_of, reads
@@ -246,9 +246,7 @@ def _rebuild(op: ir.Operation, sides: Sequence[Decoding], plain: Sequence[ir.Val
         *inner, total = body.arguments
         at = {arguments[i]: argument for i, argument in zip(kept, inner, strict=False)}
         factors = [clone_scalar(value, at) for value in plain]
-        f32 = ir.F32Type.get()
-        for argument in inner[len(kept) :]:
-            factors.append(argument if argument.type == f32 else arith.extf(f32, argument))
+        factors += map(to_f32, inner[len(kept) :])
         linalg.YieldOp([total + arith.mulf(*factors)])
     replace(op, new.results[0])
 

@@ -22,9 +22,9 @@ from iree.compiler.dialects import arith, math
 
 from mxc.compiler.models.blocks.norms import Norm
 from mxc.compiler.models.blocks.parameters import CheckpointRows, Dim, Parameter
-from mxc.compiler.models.blocks.primitives import f32, to_f32
+from mxc.compiler.models.blocks.primitives import f32
 from mxc.compiler.models.blocks.scope import Scope
-from mxc.dialects.generic import constant, generic
+from mxc.dialects.generic import constant, generic, to_f32
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,9 +20,9 @@ from mxc.compiler.models.blocks.mixture import Mixture
 from mxc.compiler.models.blocks.mlp import Mlp
 from mxc.compiler.models.blocks.norms import Norm
 from mxc.compiler.models.blocks.parameters import FormatOf, Parameter, vector
-from mxc.compiler.models.blocks.primitives import add, divide_by_rms, f32, to_f32
+from mxc.compiler.models.blocks.primitives import add, divide_by_rms, f32
 from mxc.compiler.models.blocks.scope import Scope
-from mxc.dialects.generic import constant, generic
+from mxc.dialects.generic import constant, generic, to_f32
 
 _BEFORE = ("pre_feedforward_layernorm", "pre_feedforward_layernorm_2")
 _BEHIND = ("post_feedforward_layernorm_1", "post_feedforward_layernorm_2")

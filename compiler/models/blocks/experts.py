@@ -18,11 +18,11 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, tensor
 
 from mxc.compiler.models.blocks.activations import BlockActivations
-from mxc.compiler.models.blocks.primitives import collapse, expand, f32, slice_of, to_f32
+from mxc.compiler.models.blocks.primitives import collapse, expand, f32, slice_of
 from mxc.dialects import expert_groups
 from mxc.dialects.boundary import pack, unpack
 from mxc.dialects.expert_groups import COPIED, rows_of_groups
-from mxc.dialects.generic import constant, element_of, generic, i32, loop_index, shape_of
+from mxc.dialects.generic import constant, element_of, generic, i32, loop_index, shape_of, to_f32
 from mxc.dialects.linalg_ext import gather
 from mxc.dialects.row_norms import sum_experts
 from mxc.dialects.scaled import scaled_contraction

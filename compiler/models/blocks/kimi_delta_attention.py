@@ -27,9 +27,9 @@ from mxc.compiler.models.blocks.gates import sigmoid
 from mxc.compiler.models.blocks.linear_attention import InputProjections, LinearAttention, decay_of
 from mxc.compiler.models.blocks.mlp import linears
 from mxc.compiler.models.blocks.parameters import CheckpointRows, Dim, Parameter, matrix
-from mxc.compiler.models.blocks.primitives import expand, f32, to_f32
+from mxc.compiler.models.blocks.primitives import expand, f32
 from mxc.compiler.models.blocks.scope import Scope
-from mxc.dialects.generic import constant, generic, shape_of
+from mxc.dialects.generic import constant, generic, shape_of, to_f32
 
 
 @dataclass(frozen=True, kw_only=True)

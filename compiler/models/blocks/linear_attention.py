@@ -31,9 +31,9 @@ from mxc.compiler.models.blocks.devices import Steps, divided
 from mxc.compiler.models.blocks.gates import Plain, sigmoid, swish
 from mxc.compiler.models.blocks.norms import Norm
 from mxc.compiler.models.blocks.parameters import CheckpointRows, Dim, FormatOf, Parameter, matrix
-from mxc.compiler.models.blocks.primitives import collapse, expand, f32, parts_of, to_f32
+from mxc.compiler.models.blocks.primitives import collapse, expand, f32, parts_of
 from mxc.compiler.models.blocks.scope import Scope, SequenceMemory, StepValues
-from mxc.dialects.generic import constant, generic, shape_of
+from mxc.dialects.generic import constant, generic, shape_of, to_f32
 from mxc.dialects.recurrence import States, delta_rule, short_convolution
 
 #: The name of these layers in `layer_types` of configs.

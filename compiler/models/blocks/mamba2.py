@@ -35,9 +35,9 @@ from mxc.compiler.models.blocks.parameters import (
     matrix,
     vector,
 )
-from mxc.compiler.models.blocks.primitives import collapse, expand, f32, parts_of, to_f32
+from mxc.compiler.models.blocks.primitives import collapse, expand, f32, parts_of
 from mxc.compiler.models.blocks.scope import Scope, SequenceMemory, StepValues
-from mxc.dialects.generic import constant, fill, generic, shape_of
+from mxc.dialects.generic import constant, fill, generic, shape_of, to_f32
 from mxc.dialects.recurrence import States, delta_rule, short_convolution
 from mxc.dialects.sizes import sizes_of
 

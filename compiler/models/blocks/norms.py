@@ -13,9 +13,9 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, math
 
 from mxc.compiler.models.blocks.parameters import Dim, Parameter, Split, vector
-from mxc.compiler.models.blocks.primitives import f32, slice_of, to_f32
+from mxc.compiler.models.blocks.primitives import f32, slice_of
 from mxc.compiler.models.blocks.weights import Weights
-from mxc.dialects.generic import constant, generic, shape_of
+from mxc.dialects.generic import constant, generic, shape_of, to_f32
 from mxc.dialects.row_norms import row_norm
 
 

@@ -13,7 +13,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, math, tensor
 
 from mxc.dialects import slices
-from mxc.dialects.generic import constant, element_of, generic, loop_index, shape_of
+from mxc.dialects.generic import constant, element_of, generic, loop_index, shape_of, to_f32
 from mxc.dialects.sizes import dynamic_sizes, quotient, size_of, sizes_of, value_of
 from mxc.dialects.slices import columns_of
 
@@ -21,11 +21,6 @@ from mxc.dialects.slices import columns_of
 def f32() -> ir.Type:
     """The f32 type of the current context."""
     return ir.F32Type.get()
-
-
-def to_f32(value: ir.Value) -> ir.Value:
-    """Extend a scalar to f32; an f32 is returned unchanged."""
-    return value if value.type == f32() else arith.extf(f32(), value)
 
 
 def linear(x: ir.Value, weight: ir.Value, bias: ir.Value | None) -> ir.Value:

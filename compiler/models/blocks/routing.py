@@ -18,8 +18,8 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, math, tensor
 
 from mxc.compiler.models.blocks.gates import sigmoid
-from mxc.compiler.models.blocks.primitives import collapse, expand, f32, slice_of, to_f32
-from mxc.dialects.generic import constant, fill, generic, loop_index, shape_of
+from mxc.compiler.models.blocks.primitives import collapse, expand, f32, slice_of
+from mxc.dialects.generic import constant, fill, generic, loop_index, shape_of, to_f32
 from mxc.dialects.linalg_ext import top_k
 from mxc.dialects.sizes import size_of
 

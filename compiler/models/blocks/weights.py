@@ -27,11 +27,10 @@ from mxc.compiler.models.blocks.primitives import (
     f32,
     linear,
     rows_here,
-    to_f32,
 )
 from mxc.dialects.boundary import unpack
 from mxc.dialects.dequantize import is_byte
-from mxc.dialects.generic import constant, fill, generic
+from mxc.dialects.generic import constant, fill, generic, to_f32
 from mxc.dialects.parameters import Parameters
 from mxc.dialects.repeated_rows import repeat_rows
 from mxc.dialects.scaled import scaled_contraction
