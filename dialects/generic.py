@@ -15,11 +15,11 @@ from collections.abc import Callable, Sequence
 from iree.compiler import ir
 from iree.compiler.dialects import arith, linalg, tensor
 
+from mxc.dialects.sizes import axes_of, size_of
 from mxc.dialects.sizes import constant as constant
 from mxc.dialects.sizes import element_of as element_of
 from mxc.dialects.sizes import i32 as i32
 from mxc.dialects.sizes import shape_of as shape_of
-from mxc.dialects.sizes import size_of
 
 Body = Callable[..., ir.Value]
 
@@ -106,3 +106,9 @@ def generic(
 def loop_index(output: str, letter: str) -> ir.Value:
     """The index of a parallel loop, by its letter in `output`. Call it inside a body."""
     return linalg.IndexOp(output.split().index(letter)).result
+
+
+def extended(x: ir.Value) -> ir.Value:
+    """A tensor of floats extended to f32."""
+    f32, axes = ir.F32Type.get(), axes_of(x)
+    return x if element_of(x) == f32 else generic([(x, axes)], axes, f32, to_f32)

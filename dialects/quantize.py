@@ -24,7 +24,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, flow, linalg, tensor
 
 from mxc.dialects.boundary import unpack
-from mxc.dialects.generic import constant, element_of, generic, shape_of
+from mxc.dialects.generic import constant, element_of, extended, generic, shape_of
 from mxc.dialects.quantize_scalars import (
     MAGNITUDE,
     as_bits,
@@ -36,7 +36,7 @@ from mxc.dialects.quantize_scalars import (
     row_scale,
     scale_byte,
 )
-from mxc.dialects.sizes import dynamic_sizes
+from mxc.dialects.sizes import axes_of, dynamic_sizes
 from mxc.errors import FormatError
 from mxc.formats.formats import E8M0, FORMATS, BlockFormat, block_format
 from mxc.formats.recipes import ScaleRecipe, scale_recipe
@@ -65,7 +65,7 @@ def quantize_int8(x: ir.Value, block: int = BLOCK) -> tuple[ir.Value, ir.Value]:
     """
     blocks = _blocks(x, [block])
     amax = _amax(blocks)
-    lead = _loops(amax)
+    lead = axes_of(amax)
     f32 = ir.F32Type.get()
     scales = generic([(amax, lead)], lead, f32, int8_scale)
     inner, byte = f"{lead} kb", _integer(8)
@@ -104,7 +104,8 @@ def quantize_mx(
 def mx_integers(x: ir.Value, format: BlockFormat, recipe: ScaleRecipe) -> tuple[ir.Value, ir.Value]:
     """The result of `quantize_mx` as integers: elements i8 [.., K / 32, 32], i4 for 4-bit elements,
     bytes i8 [.., K / 32, 8, 3] for 6-bit ones; and scales i8 [.., K / 32]."""
-    return _codes(_widened(x), format, recipe)
+    wide = extended(x) if str(element_of(x)) in NARROW else x
+    return _codes(wide, format, recipe)
 
 
 def quantize_nvfp4(
@@ -121,7 +122,7 @@ def quantize_nvfp4(
     blocks = _blocks(x, [format.block])
     with ir.Location.name(QUANTIZING):
         amax = _amax(blocks)
-        lead = _loops(amax)
+        lead = axes_of(amax)
         rows = lead.rpartition(" ")[0]
         if whole is None:
             most = generic([(amax, lead)], rows, _integer(32), arith.maxsi)
@@ -151,7 +152,7 @@ def _codes(x: ir.Value, format: BlockFormat, recipe: ScaleRecipe) -> tuple[ir.Va
     element, byte = format.element, _integer(8)
     blocks = _blocks(x, [format.block])
     amax = _amax(blocks)
-    lead = _loops(amax)
+    lead = axes_of(amax)
 
     def scale(largest: ir.Value) -> ir.Value:
         return arith.trunci(byte, scale_byte(largest, element, recipe))
@@ -179,14 +180,6 @@ def _codes(x: ir.Value, format: BlockFormat, recipe: ScaleRecipe) -> tuple[ir.Va
     return generic(pair, inner, kind, lambda x, s: arith.trunci(kind, code(x, s))), scales
 
 
-def _widened(x: ir.Value) -> ir.Value:
-    """bf16 and f16 extended to f32; other types unchanged."""
-    if str(element_of(x)) not in NARROW:
-        return x
-    loops, f32 = _loops(x), ir.F32Type.get()
-    return generic([(x, loops)], loops, f32, lambda narrow: arith.extf(f32, narrow))
-
-
 def _blocks(x: ir.Value, inner: Sequence[int]) -> ir.Value:
     """Reshape x f32 [.., K] to [.., KO, inner..]."""
     *lead, depth = shape_of(x)
@@ -202,7 +195,7 @@ def _blocks(x: ir.Value, inner: Sequence[int]) -> ir.Value:
 
 def _amax(blocks: ir.Value) -> ir.Value:
     """The bits of the largest magnitudes of blocks f32 [.., KO, block]: i32 [.., KO]."""
-    loops = _loops(blocks)
+    loops = axes_of(blocks)
 
     def largest(value: ir.Value, acc: ir.Value) -> ir.Value:
         magnitude = arith.bitcast(_integer(32), value) & i32(MAGNITUDE)
@@ -219,10 +212,6 @@ def _renamed(value: ir.Value, element: str) -> ir.Value:
     target = ir.RankedTensorType.get(shape_of(value), kind)
     sizes = dynamic_sizes(value)
     return flow.TensorBitCastOp(target, value, sizes, sizes).result
-
-
-def _loops(value: ir.Value) -> str:
-    return " ".join(f"d{axis}" for axis in range(len(shape_of(value))))
 
 
 def _integer(width: int) -> ir.Type:

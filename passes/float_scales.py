@@ -27,10 +27,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from iree.compiler import ir
-from iree.compiler.dialects import arith
 
 from mxc.dialects.dequantize import is_element, is_integer, iterators
-from mxc.dialects.generic import element_of, generic, shape_of
+from mxc.dialects.generic import extended, shape_of
 from mxc.dialects.indexing import loop_ranges, substitute
 from mxc.dialects.repeated_rows import read_at
 from mxc.dialects.scalar_nodes import loops_of
@@ -146,17 +145,8 @@ def _read(op: ir.Operation, pair: _Pair) -> OperandRead | None:
             reads.append(substitute(expression, places))
     with ir.InsertionPoint(op), op.location:
         # Before they are repeated, so that a kernel may read those that are not.
-        repeated = _repeated(_extended(source), reads, sizes)
+        repeated = _repeated(extended(source), reads, sizes)
     return OperandRead(repeated, ir.AffineMap.get(of_scale.n_dims, 0, wanted))
-
-
-def _extended(source: ir.Value) -> ir.Value:
-    """A tensor of floats as f32."""
-    f32 = ir.F32Type.get()
-    if element_of(source) == f32:
-        return source
-    loops = " ".join(f"d{axis}" for axis in range(len(shape_of(source))))
-    return generic([(source, loops)], loops, f32, lambda value: arith.extf(f32, value))
 
 
 def _repeated(source: ir.Value, reads: Sequence[ir.AffineExpr], sizes: Sequence[int]) -> ir.Value:

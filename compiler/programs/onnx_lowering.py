@@ -14,7 +14,7 @@ from iree.compiler.dialects import arith, linalg, math, tensor
 from mxc.compiler.programs.onnx_codes import LIMITS
 from mxc.compiler.programs.onnx_types import DEQUANTIZE, QUANTIZE, QUANTIZE_BLOCKS, ROUND_BLOCKS
 from mxc.dialects.dispatches import walk
-from mxc.dialects.generic import constant, element_of, generic, shape_of, to_f32
+from mxc.dialects.generic import constant, element_of, extended, generic, shape_of, to_f32
 from mxc.dialects.quantize import quantize_mx, quantize_nvfp4
 from mxc.dialects.sizes import size_of
 from mxc.errors import CompileError
@@ -117,7 +117,7 @@ def _quantize_blocks(op: ir.Operation, values: list[ir.Value]) -> list[ir.Value]
     x = values[0]
     _require_blocks(op, x, 16 if len(values) > 1 else 32)
     if len(values) > 1:
-        elements, scales, _ = quantize_nvfp4(_widened(x), values[1])
+        elements, scales, _ = quantize_nvfp4(extended(x), values[1])
     else:
         elements, scales = quantize_mx(x, "mxfp8e4m3", ScaleRecipe.RCEIL)
     return [_collapsed(elements), scales]
@@ -160,14 +160,6 @@ def _collapsed(blocks: ir.Value) -> ir.Value:
     groups = [*([axis] for axis in range(len(lead))), [len(lead), len(lead) + 1]]
     kind = ir.RankedTensorType.get([*lead, count * block], element_of(blocks))
     return tensor.collapse_shape(kind, blocks, groups)
-
-
-def _widened(x: ir.Value) -> ir.Value:
-    """f32 of floats."""
-    f32, loops = ir.F32Type.get(), " ".join("abcdefgh"[: len(shape_of(x))])
-    if element_of(x) == f32:
-        return x
-    return generic([(x, loops)], loops, f32, lambda narrow: arith.extf(f32, narrow))
 
 
 def _float(value: ir.Value, *, unsigned: bool) -> ir.Value:
