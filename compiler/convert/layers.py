@@ -45,7 +45,7 @@ def plan_gpt_oss(source: CheckpointSource) -> ConversionPlan:
     tensors: list[ConvertedTensor] = []
     notes = undeclared_notes(source, "gpt-oss")
     for tensor in source.tensors.values():
-        if _is_plain(tensor):
+        if tensor.is_plain:
             tensors.append(as_it_is(tensor, source))
             continue
         if tensor.format != "mxfp4" or len(tensor.shape) < 3 or tensor.scales is None:
@@ -54,7 +54,7 @@ def plan_gpt_oss(source: CheckpointSource) -> ConversionPlan:
         tensors.append(part_of(elements, tensor.name + BLOCKS, "U8", elements.shape))
         tensors.append(part_of(scales, tensor.name + SCALES, "U8", scales.shape))
     # The layers listed as not quantized are dense here, as they were in the source.
-    blocks = any(not _is_plain(tensor) for tensor in source.tensors.values())
+    blocks = any(not tensor.is_plain for tensor in source.tensors.values())
     declared = OUTPUTS["gpt-oss"].config(block_format("mxfp4"), None, []) if blocks else None
     return ConversionPlan(tensors=tensors, config=config_of(source, declared), notes=notes)
 
@@ -121,7 +121,7 @@ def weights_of(source: CheckpointSource, able: OutputDialect) -> dict[str, Canon
     """Return the quantized weights by name. Raises CheckpointError if `able` cannot hold one."""
     found = {}
     for tensor in source.tensors.values():
-        if _is_plain(tensor):
+        if tensor.is_plain:
             continue
         fp8 = fp8_of(tensor)
         if fp8 is not None:
@@ -134,10 +134,6 @@ def weights_of(source: CheckpointSource, able: OutputDialect) -> dict[str, Canon
             raise refuse(tensor, able.name, "it has no place for the scale of its inputs")
         found[tensor.name] = tensor
     return found
-
-
-def _is_plain(tensor: CanonicalTensor) -> bool:
-    return tensor.scales is None and tensor.tensor_scale is None
 
 
 def _elements_and_scales(

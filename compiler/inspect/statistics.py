@@ -62,9 +62,8 @@ def statistics(tensor: CanonicalTensor) -> dict[str, Any]:
     of `zero`, `saturated` and `nan` elements, and the recipe as in `recipe_of`. Raises
     CheckpointError for a truncated file.
     """
-    plain = tensor.scales is None and tensor.tensor_scale is None
     first: list[Any] = []
-    if plain:
+    if tensor.is_plain:
         # A vector is one row, however long.
         some = min(_SHOWN * DTYPES[tensor.dtype].itemsize, tensor.elements.bytes)
         flat = tensor.elements.reader(read_bytes)(0, some).view(DTYPES[tensor.dtype])

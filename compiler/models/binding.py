@@ -77,7 +77,7 @@ def bind(
         tensor = source.tensors.get(name)
         if tensor is None:
             return None
-        if tensor.format in FORMATS or (tensor.scales is None and tensor.tensor_scale is None):
+        if tensor.format in FORMATS or tensor.is_plain:
             return tensor.format
         read = packed_format(tensor, unit)
         return f"{tensor.format}, {read.text if isinstance(read, Reason) else read.name}"
@@ -219,7 +219,7 @@ def _under_floats(
 
 def _looked_up(tensor: CanonicalTensor, unit: MatrixUnit | None) -> BlockFormat | Reason:
     """Return the format in which rows of a table with float scales are looked up, or why none."""
-    if len(tensor.shape) != 2 or (tensor.scales is None and tensor.tensor_scale is None):
+    if len(tensor.shape) != 2 or tensor.is_plain:
         return Reason("they are no table under float scales")
     found = packed_format(tensor, unit)
     if isinstance(found, Reason) or (found.element == INT8 and found.scale == F32):

@@ -312,7 +312,7 @@ def _require_nvfp4(bound: Sequence[BoundParameter], options: Options, place: Pat
 
 def _plain_dtypes(source: CheckpointSource) -> set[str]:
     """Return the dtypes of the plain tensors of rank 2 or more."""
-    plain = (t for t in source.tensors.values() if t.scales is None and t.tensor_scale is None)
+    plain = (t for t in source.tensors.values() if t.is_plain)
     return {tensor.dtype for tensor in plain if len(tensor.shape) > 1}
 
 

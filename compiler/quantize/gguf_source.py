@@ -65,12 +65,8 @@ def open_source(path: Path) -> GgufSource:
     return GgufSource(checkpoint, reads, text_files(source.config, str(path)))
 
 
-def _is_plain(tensor: CanonicalTensor) -> bool:
-    return tensor.scales is None and tensor.tensor_scale is None
-
-
 def _record(tensor: CanonicalTensor, path: Path) -> TensorRecord:
-    dtype = tensor.dtype if _is_plain(tensor) else "F32"
+    dtype = tensor.dtype if tensor.is_plain else "F32"
     size = prod(tensor.shape) * DTYPES[dtype].itemsize
     return TensorRecord(
         name=tensor.name, dtype=dtype, shape=tensor.shape, file=path, offset=0, bytes=size
@@ -78,7 +74,7 @@ def _record(tensor: CanonicalTensor, path: Path) -> TensorRecord:
 
 
 def _reader(tensor: CanonicalTensor) -> Decoded:
-    if _is_plain(tensor):
+    if tensor.is_plain:
         return tensor.elements.reader(read_bytes)
     numbers = MatrixValues(tensor=tensor, shape=tensor.shape, dtype="F32", rows=tensor.rows)
     return numbers.reader(read_bytes)

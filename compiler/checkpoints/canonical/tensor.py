@@ -127,6 +127,11 @@ class CanonicalTensor:
         return None if self.block is None else len(self.shape) - 1
 
     @property
+    def is_plain(self) -> bool:
+        """Whether the elements are the values: no scale multiplies them."""
+        return self.scales is None and self.tensor_scale is None
+
+    @property
     def block_format(self) -> BlockFormat | None:
         """The record of an MX or nvfp4 format; None for others."""
         return FORMATS.get(self.format)
