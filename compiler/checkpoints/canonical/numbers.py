@@ -20,9 +20,6 @@ class MatrixValues(WeightPart):
     """The values of `tensor` in `dtype`: F32, each product rounded once, or BF16, truncated."""
 
     tensor: CanonicalTensor
-    shape: tuple[int, ...]
-    dtype: str
-    rows: int
 
     @property
     def record(self) -> TensorRecord:

@@ -38,6 +38,7 @@ def count_rows(shape: tuple[int, ...]) -> int:
     return 0 if 0 in shape else math.prod(shape[:-1])
 
 
+@dataclass(frozen=True, kw_only=True)
 class WeightPart(ABC):
     """Base of all parts of a weight: `shape` in elements of the decoded `dtype`, and `rows`."""
 
@@ -109,9 +110,6 @@ class FileTensor(WeightPart):
     """
 
     record: TensorRecord
-    shape: tuple[int, ...]
-    dtype: str
-    rows: int
     codec: Codec = PLAIN
     order: tuple[int, ...] = ()
 
@@ -184,9 +182,6 @@ class CompositePart(DerivedPart):
     """A part that is composed of several."""
 
     parts: tuple[WeightPart, ...]
-    shape: tuple[int, ...]
-    dtype: str
-    rows: int
 
     @property
     def records(self) -> tuple[TensorRecord, ...]:
@@ -229,20 +224,23 @@ class Concatenated(CompositePart):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SelectedRows(DerivedPart):
-    """Every `step`-th row of a part from row `first` on."""
+class RearrangedPart(DerivedPart):
+    """A part that has bytes of another one, `part`, in other places."""
 
     part: WeightPart
-    first: int
-    step: int
-    shape: tuple[int, ...]
-    dtype: str
-    rows: int
 
     @property
     def records(self) -> tuple[TensorRecord, ...]:
         """The file tensors that are read."""
         return self.part.records
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectedRows(RearrangedPart):
+    """Every `step`-th row of a part from row `first` on."""
+
+    first: int
+    step: int
 
     def rows_from(self, raw: Raw, start: int, count: int) -> Bytes:
         """Return rows [start, start + count), which `raw` reads from the files."""
@@ -255,18 +253,8 @@ class SelectedRows(DerivedPart):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RegroupedRows(DerivedPart):
+class RegroupedRows(RearrangedPart):
     """The bytes of a part, divided into other rows: for instance each entry of a vector."""
-
-    part: WeightPart
-    shape: tuple[int, ...]
-    dtype: str
-    rows: int
-
-    @property
-    def records(self) -> tuple[TensorRecord, ...]:
-        """The file tensors that are read."""
-        return self.part.records
 
     def rows_from(self, raw: Raw, start: int, count: int) -> Bytes:
         """Return rows [start, start + count), which `raw` reads from the files."""

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from mxc.compiler.checkpoints.canonical.codecs import Bytes
-from mxc.compiler.checkpoints.canonical.stored import Decoded, DerivedPart, Raw, WeightPart
-from mxc.compiler.checkpoints.files.tensors import DTYPES, TensorRecord
+from mxc.compiler.checkpoints.canonical.stored import Decoded, Raw, RearrangedPart
+from mxc.compiler.checkpoints.files.tensors import DTYPES
 
 
 @dataclass(frozen=True, kw_only=True)
-class Transposed(DerivedPart):
+class Transposed(RearrangedPart):
     """A part [.., out, row] with the transposed matrices of `part` [.., row, out].
 
     `shape` is in elements of `dtype` (a key of DTYPES) after transposition; it has `rows` rows in
@@ -21,16 +21,7 @@ class Transposed(DerivedPart):
     is held in memory at a time.
     """
 
-    part: WeightPart
-    shape: tuple[int, ...]
-    dtype: str
-    rows: int
     outputs: int
-
-    @property
-    def records(self) -> tuple[TensorRecord, ...]:
-        """The file tensors that are read."""
-        return self.part.records
 
     def reader(self, raw: Raw) -> Decoded:
         """Return a function that reads transposed bytes; it keeps the last matrix."""
