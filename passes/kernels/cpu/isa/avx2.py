@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from mxc.dialects import x86
 from mxc.formats.formats import ElementFormat, Specials
 from mxc.kernels.layout import Kind
-from mxc.passes.kernels.cpu.codes import floats_of_codes
 from mxc.passes.kernels.cpu.isa.protocol import Grain
 from mxc.passes.kernels.cpu.isa.registers import bfloat16_bits, pairs_of_halves
 from mxc.passes.kernels.cpu.isa.x86_bytes import X86, look_up
@@ -97,7 +96,3 @@ class Avx2(X86):
         )
         found = found | special | sign
         return bitcast(found, ir.BF16Type.get(), count)
-
-    def floats_of_dwords(self, element: ElementFormat, codes: ir.Value) -> ir.Value:
-        """Decode by arithmetic."""
-        return floats_of_codes(codes, element, self.lanes)

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from mxc.dialects import aarch64
 from mxc.formats.formats import ElementFormat
 from mxc.kernels.layout import Kind
-from mxc.passes.kernels.cpu.codes import floats_of_codes
 from mxc.passes.kernels.cpu.isa.protocol import Grain, Isa
 from mxc.passes.kernels.cpu.isa.registers import bfloat16_bits
 from mxc.passes.kernels.vectors import bitcast, i8, splat, table
@@ -84,10 +83,6 @@ class Neon(Isa):
         )
         kind = ir.BF16Type.get()
         return bitcast(first, kind, 2 * self.lanes), bitcast(second, kind, 2 * self.lanes)
-
-    def floats_of_dwords(self, element: ElementFormat, codes: ir.Value) -> ir.Value:
-        """Decode by arithmetic."""
-        return floats_of_codes(codes, element, self.lanes)
 
     def _look_up(self, values: NDArray[np.int8], codes: ir.Value) -> ir.Value:
         """values[codes]; bits above those of the codes are cleared first."""

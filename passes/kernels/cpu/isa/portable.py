@@ -8,7 +8,6 @@ from iree.compiler import ir
 
 from mxc.formats.formats import ElementFormat
 from mxc.kernels.layout import Kind
-from mxc.passes.kernels.cpu.codes import floats_of_codes
 from mxc.passes.kernels.cpu.isa.protocol import Grain, Isa
 
 
@@ -42,7 +41,3 @@ class Portable(Isa):
     def multiply_add(self, a: ir.Value, b: ir.Value, total: ir.Value) -> ir.Value:
         """Multiply, then add, rounded twice."""
         return a * b + total
-
-    def floats_of_dwords(self, element: ElementFormat, codes: ir.Value) -> ir.Value:
-        """Decode by arithmetic."""
-        return floats_of_codes(codes, element, self.lanes)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from mxc.formats.formats import ElementFormat
 from mxc.kernels.layout import Kind
+from mxc.passes.kernels.cpu.codes import floats_of_codes
 from mxc.passes.kernels.vectors import shifted
 
 #: Widths in which codes are converted to bf16 or f32: two, four or one per lane.
@@ -89,8 +90,9 @@ class Isa(Protocol):
         raise self._lacks("lookup of pairs by bytes")
 
     def floats_of_dwords(self, element: ElementFormat, codes: ir.Value) -> ir.Value:
-        """f32 [lanes] of codes, the low bits of each i32; the other bits are ignored."""
-        ...
+        """f32 [lanes] of codes, the low bits of each i32, by arithmetic; the other bits are
+        ignored."""
+        return floats_of_codes(codes, element, self.lanes)
 
     def _lacks(self, operation: str) -> AssertionError:
         """The error for an operation that `kinds` and `grain` exclude: a bug of the caller."""
