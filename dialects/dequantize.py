@@ -102,7 +102,7 @@ def read_factor(value: ir.Value) -> Factor | None:
     if op.name == "arith.scaling_extf":
         return _scaled(op.operands[0], op.operands[1], value.type)
     if op.name == "arith.mulf":
-        sides = [s.owner.operands[0] for s in op.operands if _is(s, "arith.extf")]
+        sides = [s.owner.operands[0] for s in op.operands if is_made_by(s, "arith.extf")]
         floats = [s for s in op.operands if isinstance(s, ir.BlockArgument)]
         if len(sides) == len(floats) == 1:
             return _scaled(sides[0], floats[0], value.type)
@@ -144,7 +144,8 @@ def iterators(op: ir.Operation) -> list[ir.Attribute]:
     ]
 
 
-def _is(value: ir.Value, name: str) -> bool:
+def is_made_by(value: ir.Value, name: str) -> bool:
+    """Whether an operation of this name makes the value; no argument is made by one."""
     return not isinstance(value, ir.BlockArgument) and value.owner.name == name
 
 
@@ -153,15 +154,16 @@ def _read_integer(product: ir.Operation) -> Factor | None:
     pair, step = list(product.operands), None
     for outer, inner in (pair, reversed(pair)):
         # A product of a product: one of the three factors must be the step of mxint8.
-        if _is(inner, "arith.mulf"):
+        if is_made_by(inner, "arith.mulf"):
             factors = [outer, *inner.owner.operands]
             step = next((i for i, factor in enumerate(factors) if is_step(factor)), None)
             if step is None:
                 return None
             pair = [factor for i, factor in enumerate(factors) if i != step]
             break
-    element, scale = pair if _is(pair[0], "arith.sitofp") else reversed(pair)
-    if not _is(element, "arith.sitofp") or (step is not None) != _is(scale, "arith.extf"):
+    element, scale = pair if is_made_by(pair[0], "arith.sitofp") else reversed(pair)
+    extends = is_made_by(scale, "arith.extf")
+    if not is_made_by(element, "arith.sitofp") or (step is not None) != extends:
         return None
     scale = scale if step is None else scale.owner.operands[0]
     factor = _scaled(element.owner.operands[0], scale, product.results[0].type)
@@ -173,7 +175,7 @@ def _read_integer(product: ir.Operation) -> Factor | None:
 
 def is_step(value: ir.Value) -> bool:
     """Whether a scalar is the constant 2^-6."""
-    if not _is(value, "arith.constant"):
+    if not is_made_by(value, "arith.constant"):
         return False
     number = value.owner.attributes["value"]
     return isinstance(number, ir.FloatAttr) and ir.FloatAttr(number).value == INT8_STEP

@@ -24,6 +24,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, tensor
 
 from mxc.dialects import named_operations
+from mxc.dialects.dequantize import is_made_by
 from mxc.dialects.generic import constant, element_of, empty, generic, i32, loop_index, shape_of
 from mxc.dialects.samples import STATED
 from mxc.dialects.sizes import Size, size_of, value_of
@@ -117,13 +118,9 @@ def unclamped(value: ir.Value) -> ir.Value | None:
         return None
     given = value.owner.operands[0]
     *_, end = value.owner.regions[0].blocks[0].operations
-    clamps = _made_by(end.operands[0], "arith.minsi") and not isinstance(given, ir.BlockArgument)
+    clamps = is_made_by(end.operands[0], "arith.minsi") and not isinstance(given, ir.BlockArgument)
     sorts = clamps and named_operations.is_call(given.owner, GROUP_BY_EXPERT)
     return given if sorts and given == given.owner.results[0] else None
-
-
-def _made_by(value: ir.Value, name: str) -> bool:
-    return not isinstance(value, ir.BlockArgument) and value.owner.name == name
 
 
 def grouping_calls(module: ir.Operation) -> Iterator[GroupingCall]:

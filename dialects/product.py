@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from iree.compiler import ir
 
-from mxc.dialects.dequantize import Factor, is_integer, is_step, read_factor
+from mxc.dialects.dequantize import Factor, is_integer, is_made_by, is_step, read_factor
 from mxc.dialects.indexing import dims, indexing_maps
 from mxc.dialects.reasons import Reason
 from mxc.dialects.scalar_nodes import loops_of
@@ -44,9 +44,9 @@ def read_product(op: ir.Operation, *, rounded: bool = False) -> tuple[Factor, Fa
 def _no_sum(total: ir.Value) -> Reason:
     """The reason why the result of a body is not an f32 addition."""
     value = total
-    if not isinstance(value, ir.BlockArgument) and value.owner.name == "arith.truncf":
+    if is_made_by(value, "arith.truncf"):
         value = value.owner.operands[0]
-    added = not isinstance(value, ir.BlockArgument) and value.owner.name == "arith.addf"
+    added = is_made_by(value, "arith.addf")
     # The accumulator has the type that the body yields.
     if added and not isinstance(total.type, ir.F32Type):
         return Reason(f"it sums in {total.type}; kernels sum in f32")

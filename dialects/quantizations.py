@@ -12,6 +12,7 @@ from functools import cache
 from iree.compiler import ir
 from iree.compiler.dialects import tensor
 
+from mxc.dialects.dequantize import is_made_by
 from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.indexing import indexing_maps
 from mxc.dialects.quantize import (
@@ -157,7 +158,7 @@ def _row_signature(elements: ir.Value, leaves: list[ir.Value]) -> str:
 
 def _behind_name(value: ir.Value) -> ir.Value:
     """The integers that a tensor of narrow floats is bitcast from."""
-    while not isinstance(value, ir.BlockArgument) and value.owner.name == "flow.tensor.bitcast":
+    while is_made_by(value, "flow.tensor.bitcast"):
         value = value.owner.operands[0]
     return value
 
@@ -191,7 +192,7 @@ def _computation(value: ir.Value, leaves: list[ir.Value]) -> str:
     if op is None or op.name != "linalg.generic":
         return "unknown"
     *inputs, start = op.operands
-    fills = not isinstance(start, ir.BlockArgument) and start.owner.name == "linalg.fill"
+    fills = is_made_by(start, "linalg.fill")
     begins = _constant(start.owner.operands[0]) if fills else "anything"
     body = op.regions[0].blocks[0]
     names = {argument: f"%{number}" for number, argument in enumerate(body.arguments)}
@@ -210,7 +211,7 @@ def _computation(value: ir.Value, leaves: list[ir.Value]) -> str:
 
 def _constant(value: ir.Value) -> str:
     """The number of a constant, else "unknown"."""
-    constant = not isinstance(value, ir.BlockArgument) and value.owner.name == "arith.constant"
+    constant = is_made_by(value, "arith.constant")
     return str(value.owner.attributes["value"]) if constant else "unknown"
 
 

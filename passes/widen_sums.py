@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from iree.compiler import ir
 from iree.compiler.dialects import arith
 
+from mxc.dialects.dequantize import is_made_by
 from mxc.dialects.generic import fill, generic
 from mxc.dialects.indexing import indexing_maps
 from mxc.dialects.sizes import axes_of, sizes_of
@@ -68,7 +69,7 @@ def _widen(op: ir.Operation) -> None:
     if step.name not in _STEPS or len(terms) != 1 or len(list(accumulator.uses)) != 1:
         return
     term, narrow = terms[0], total.type
-    is_product = not isinstance(term, ir.BlockArgument) and term.owner.name == "arith.mulf"
+    is_product = is_made_by(term, "arith.mulf")
 
     def body(scalars: Sequence[ir.Value]) -> ir.Value:
         at = dict(zip(given, scalars, strict=False))

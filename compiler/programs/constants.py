@@ -22,7 +22,7 @@ from mxc.compiler.programs.imported import NIBBLE, ConstantParameter
 from mxc.compiler.programs.signature import NO_F64
 from mxc.compiler.programs.views import ArrayView
 from mxc.dialects.boundary import unpack
-from mxc.dialects.dequantize import is_packed, iterators
+from mxc.dialects.dequantize import is_made_by, is_packed, iterators
 from mxc.dialects.dispatches import walk
 from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.indexing import dims, indexing_maps, loop_ranges
@@ -309,7 +309,7 @@ def _stored(array: NDArray[Any], element: str) -> NDArray[Any]:
 
 def _table(value: ir.Value) -> ir.Value:
     """What a tensor is gathered from; other tensors as they are."""
-    gathers = not isinstance(value, ir.BlockArgument) and value.owner.name == GATHER
+    gathers = is_made_by(value, GATHER)
     return value.owner.operands[0] if gathers else value
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from iree.compiler import ir
 
-from mxc.dialects.dequantize import iterators
+from mxc.dialects.dequantize import is_made_by, iterators
 from mxc.dialects.indexing import dim_of, indexing_maps
 from mxc.dialects.scalar_nodes import Tree, parts, reads
 from mxc.dialects.scalar_trees import inputs_of
@@ -40,7 +40,7 @@ def sides_of(op: ir.Operation) -> tuple[int, int] | None:
         return None
     numbers = []
     for factor in product.operands:
-        if not isinstance(factor, ir.BlockArgument) and factor.owner.name == "arith.extf":
+        if is_made_by(factor, "arith.extf"):
             factor = factor.owner.operands[0]
         if not isinstance(factor, ir.BlockArgument) or factor.owner != block:
             return None

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from iree.compiler import ir
 from iree.compiler.dialects import linalg, tensor
 
-from mxc.dialects.dequantize import iterators
+from mxc.dialects.dequantize import is_made_by, iterators
 from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.indexing import indexing_maps
 from mxc.passes.rewriting.generics import yielded
@@ -93,7 +93,7 @@ def _compute(value: ir.Value, at: dict[ir.Value, ir.Value]) -> ir.Value:
 
 
 def _is_constant(value: ir.Value) -> bool:
-    return not isinstance(value, ir.BlockArgument) and value.owner.name == "arith.constant"
+    return is_made_by(value, "arith.constant")
 
 
 def _is_computed(value: ir.Value) -> bool:
