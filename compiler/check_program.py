@@ -10,6 +10,7 @@ from iree.compiler import ir
 from mxc.artifact.manifest import LARGEST_TENSOR
 from mxc.dialects.dispatches import walk
 from mxc.dialects.locations import plain
+from mxc.dialects.named_operations import symbol_of
 from mxc.errors import CompileError
 
 _FUNCTIONS = ("func.func", "util.func")
@@ -56,7 +57,7 @@ def _require_no_recursion(operations: Sequence[ir.Operation]) -> None:
     calls: dict[str, dict[str, ir.Operation]] = {}
     for op in operations:
         if op.name in _FUNCTIONS:
-            name = ir.StringAttr(op.attributes["sym_name"]).value
+            name = symbol_of(op)
             calls[name] = {
                 ir.FlatSymbolRefAttr(inner.attributes["callee"]).value: inner
                 for inner in walk(op)

@@ -27,6 +27,7 @@ from mxc.artifact.manifest import iree_version
 from mxc.compiler import iree
 from mxc.compiler.cache import CompileCache, sources
 from mxc.compiler.report.assembly import KernelCode, kernels_of
+from mxc.dialects.named_operations import symbol_of
 from mxc.targets.compute_unit import ComputeUnit
 from mxc.targets.target import Target
 
@@ -58,7 +59,7 @@ class KernelObjects:
         if self._entries is None:
             return
         for executable in _executables(self._compiler.module):
-            name, key = _name(executable), self._key(executable)
+            name, key = symbol_of(executable), self._key(executable)
             found = self._entries.read(key)
             if found is None:
                 self._new[name] = key
@@ -82,10 +83,10 @@ class KernelObjects:
         module = self._apart(left)
         _list(module)
         self._compiler.run_apart(module, "executable-targets", "hal")
-        found = {_name(each): _code_object(each) for each in _executables(module)}
+        found = {symbol_of(each): _code_object(each) for each in _executables(module)}
         kept = {}
         for executable in left:
-            name = _name(executable)
+            name = symbol_of(executable)
             self.objects[name] = found[name]
             body = _body(executable)
             assert body is not None
@@ -148,7 +149,7 @@ class KernelObjects:
         with executable.context:
             executable.attributes["sym_visibility"] = ir.StringAttr.get("private")
             _variant(executable).attributes["objects"] = ir.Attribute.parse(
-                f'[#hal.executable.object<{{path = "{_name(executable)}.hsaco", '
+                f'[#hal.executable.object<{{path = "{symbol_of(executable)}.hsaco", '
                 f'data = dense<"0x{code.hex()}"> : vector<{len(code)}xi8>}}>]'
             )
 
@@ -162,10 +163,6 @@ def _text(op: ir.Operation) -> str:
 def _executables(module: ir.Module) -> list[ir.Operation]:
     found = [each.operation for each in module.body.operations]
     return [each for each in found if each.name == "hal.executable"]
-
-
-def _name(executable: ir.Operation) -> str:
-    return str(ir.StringAttr(executable.attributes["sym_name"]).value)
 
 
 def _inner(operation: ir.Operation) -> Iterator[ir.Operation]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from iree.compiler import ir
 
+from mxc.dialects.named_operations import symbol_of
 from mxc.kernels.printer import NEST
 
 
@@ -12,6 +13,6 @@ def nests(module: ir.Operation) -> dict[str, str]:
     found = {}
     for op in module.regions[0].blocks[0].operations:
         if NEST in op.operation.attributes:
-            name = ir.StringAttr(op.operation.attributes["sym_name"]).value
+            name = symbol_of(op.operation)
             found[name] = ir.StringAttr(op.operation.attributes[NEST]).value
     return found

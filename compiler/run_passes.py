@@ -13,6 +13,7 @@ from mxc.compiler.steps import CompileStep, OptRequest, StepRefused
 from mxc.compiler.worker import placed
 from mxc.dialects.context import new_context
 from mxc.dialects.locations import plain
+from mxc.dialects.named_operations import symbol_of
 from mxc.errors import PassError
 from mxc.passes.base import Pass, run
 from mxc.passes.spec import parse
@@ -116,11 +117,7 @@ def _kernels(module: ir.Operation) -> str:
     """
     written = nests(module)
     operations = (op.operation for op in module.regions[0].blocks[0].operations)
-    names = (
-        ir.StringAttr(op.attributes["sym_name"]).value
-        for op in operations
-        if op.name.endswith(_EXECUTABLE)
-    )
+    names = (symbol_of(op) for op in operations if op.name.endswith(_EXECUTABLE))
     found = (
         f"// @{name}" + (f"\n{written[name]}" if name in written else _DIRECT) for name in names
     )

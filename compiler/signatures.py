@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from iree.compiler import ir
 
 from mxc.artifact.manifest import Function, TensorType
+from mxc.dialects.named_operations import symbol_of
 from mxc.dialects.parameters import ELEMENT, NAME
 from mxc.errors import CompileError
 
@@ -31,7 +32,7 @@ def signatures(module: ir.Module) -> dict[str, Function]:
         op = view.operation
         if op.name not in ("util.func", "func.func"):
             continue
-        name = str(ir.StringAttr(op.attributes["sym_name"]).value)
+        name = symbol_of(op)
         if len(op.regions[0].blocks) == 0:
             raise CompileError(
                 f"{op.location}: function {name} has no body, and nothing else provides it; write "

@@ -17,6 +17,7 @@ from iree.compiler import ir
 
 from mxc.dialects.linalg_ext import GATHER
 from mxc.dialects.locations import names
+from mxc.dialects.named_operations import symbol_of
 from mxc.dialects.pool_reads import read_pool
 from mxc.dialects.samples import STATED, Shape, Sizes
 
@@ -93,11 +94,13 @@ def dispatches(module: ir.Operation) -> list[Dispatch]:
     top = [op.operation for op in module.regions[0].blocks[0].operations]
     for op in top:
         if op.name == "flow.executable":
-            bodies.update({(_symbol(op), _symbol(f)): f for f in walk(op) if f.name == "func.func"})
+            bodies.update(
+                {(symbol_of(op), symbol_of(f)): f for f in walk(op) if f.name == "func.func"}
+            )
     for op in top:
         if op.name == "flow.executable":
             continue
-        function = _symbol(op) if "sym_name" in op.attributes else "initializer"
+        function = symbol_of(op) if "sym_name" in op.attributes else "initializer"
         for inner in walk(op):
             if inner.name == "flow.dispatch":
                 executable, entry = _entry(inner)
@@ -316,12 +319,8 @@ def erase_uncalled(module: ir.Operation) -> None:
         op = each.operation
         if op.name == KERNEL and "sym_visibility" in op.attributes:
             private = ir.StringAttr(op.attributes["sym_visibility"]).value == "private"
-            if private and _symbol(op) not in called:
+            if private and symbol_of(op) not in called:
                 op.erase()
-
-
-def _symbol(op: ir.Operation) -> str:
-    return str(ir.StringAttr(op.attributes["sym_name"]).value)
 
 
 def _entry(op: ir.Operation) -> tuple[str, str]:

@@ -25,6 +25,11 @@ PRODUCT = "mxc.product"
 _FUNCTIONS = ("util.func", "func.func")
 
 
+def symbol_of(op: ir.Operation) -> str:
+    """The name that a function, a global or an executable is referred to by."""
+    return str(ir.StringAttr(op.attributes["sym_name"]).value)
+
+
 @dataclass(frozen=True)
 class NamedCall:
     """A call of a named operation: `op`, a util.call, and the `function` that it calls."""
@@ -76,7 +81,7 @@ def calls(module: ir.Operation, name: str) -> Iterator[NamedCall]:
     found = {}
     for op in _functions(module):
         if OPERATION in op.attributes and ir.StringAttr(op.attributes[OPERATION]).value == name:
-            found[ir.StringAttr(op.attributes["sym_name"]).value] = op
+            found[symbol_of(op)] = op
     made = []
     # Calls are collected first, because the users of a result may be replaced with it.
     for function in _functions(module):
@@ -92,11 +97,7 @@ def calls(module: ir.Operation, name: str) -> Iterator[NamedCall]:
 
 def erase_unused(module: ir.Operation) -> None:
     """Erase calls of named operations with unused results, and functions no longer called."""
-    named = {
-        ir.StringAttr(op.attributes["sym_name"]).value: op
-        for op in _functions(module)
-        if OPERATION in op.attributes
-    }
+    named = {symbol_of(op): op for op in _functions(module) if OPERATION in op.attributes}
     called = set()
     for function in _functions(module):
         for block in function.regions[0].blocks:
@@ -160,7 +161,7 @@ def _called(op: ir.Operation) -> ir.Operation | None:
     """The function that a call refers to, if it has a body."""
     symbol = ir.FlatSymbolRefAttr(op.attributes["callee"]).value
     for function in _functions(module_of(op)):
-        if ir.StringAttr(function.attributes["sym_name"]).value == symbol:
+        if symbol_of(function) == symbol:
             return function
     return None
 
@@ -174,7 +175,7 @@ def _function(
     """The symbol of the function of this operation, which is built if it does not exist yet."""
     taken = set()
     for op in _functions(module):
-        symbol = str(ir.StringAttr(op.attributes["sym_name"]).value)
+        symbol = symbol_of(op)
         taken.add(symbol)
         if all(key in op.attributes and op.attributes[key] == said[key] for key in said):
             return symbol

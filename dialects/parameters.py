@@ -12,6 +12,7 @@ from iree.compiler import ir
 
 from mxc.artifact.manifest import SCOPE
 from mxc.dialects.devices import GLOBAL_AFFINITY
+from mxc.dialects.named_operations import symbol_of
 
 #: On a `util.global`: the layout that the bytes of its parameter must have, a StringAttr.
 LAYOUT = "mxc.layout"
@@ -32,7 +33,7 @@ def take_layouts(module: ir.Module) -> tuple[dict[str, str], dict[str, tuple[int
     for view in module.body.operations:
         op = view.operation
         if op.name == "util.global" and LAYOUT in op.attributes:
-            name = ir.StringAttr(op.attributes["sym_name"]).value
+            name = symbol_of(op)
             layouts[name] = ir.StringAttr(op.attributes[LAYOUT]).value
             count, rows = ir.DenseI64ArrayAttr(op.attributes[MATRICES])
             matrices[name] = count, rows

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from mxc.dialects.boundary import unpack
 from mxc.dialects.generic import element_of, shape_of
+from mxc.dialects.named_operations import symbol_of
 from mxc.dialects.scalar_operations import FLOATS, Array, bits_of
 
 Codes = NDArray[Any]
@@ -175,7 +176,7 @@ def _initial_value(load: ir.Operation) -> ir.Attribute | None:
     name = ir.FlatSymbolRefAttr(load.attributes["global"]).value
     for view in module.regions[0].blocks[0].operations:
         op = view.operation
-        if op.name != "util.global" or ir.StringAttr(op.attributes["sym_name"]).value != name:
+        if op.name != "util.global" or symbol_of(op) != name:
             continue
         constant = "is_mutable" not in op.attributes and "initial_value" in op.attributes
         return op.attributes["initial_value"] if constant else None

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 
 from iree.compiler import ir
 
+from mxc.dialects.named_operations import symbol_of
 from mxc.errors import PassError
 from mxc.passes.base import Pass
 from mxc.passes.kernels.executables import EXPORT, inside
@@ -58,7 +59,7 @@ class CheckDispatches(Pass):
 
 
 def _refuse(export: ir.Operation, taken: str, most: int) -> None:
-    symbol = ir.StringAttr(export.attributes["sym_name"]).value
+    symbol = symbol_of(export)
     raise PassError(
         f"kernel {symbol} takes {taken} of a call, and IREE's runtime passes {most}; give "
         "dimensions of the program known sizes, or compute its parts in functions of their own",

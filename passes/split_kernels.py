@@ -32,6 +32,7 @@ from dataclasses import dataclass
 from iree.compiler import ir
 
 from mxc.artifact.kernel_names import case_name
+from mxc.dialects.named_operations import symbol_of
 from mxc.passes.base import Pass
 from mxc.passes.kernels.executables import BARRIER, CASES, EXPORT, TRANSLATION, inside
 from mxc.passes.kernels.vectors import below
@@ -51,9 +52,9 @@ class SplitKernels(Pass):
         """Split every kernel that has cases."""
         for variant in inside([module], "hal.executable", "hal.executable.variant"):
             found = inside([variant], "builtin.module", "func.func")
-            functions = {_symbol(op): op for op in found}
+            functions = {symbol_of(op): op for op in found}
             for export in inside([variant], EXPORT):
-                function = functions.get(_symbol(export))
+                function = functions.get(symbol_of(export))
                 if function is not None and CASES in function.attributes:
                     _split(export, function)
 
@@ -74,7 +75,7 @@ def _split(export: ir.Operation, function: ir.Operation) -> None:
     given = ir.DictAttr(function.attributes[CASES])
     first = ir.IntegerAttr(export.attributes["ordinal"]).value
     del function.attributes[CASES]
-    cases = _cases(_symbol(export), given)
+    cases = _cases(symbol_of(export), given)
     for number, case in reversed(list(enumerate(cases[1:], first + 1))):
         own = export.clone(ip=ir.InsertionPoint.after(export))
         body = function.clone(ip=ir.InsertionPoint.after(function))
@@ -124,7 +125,3 @@ def _choose(function: ir.Operation, place: int | None) -> None:
     assert barrier.name == BARRIER, barrier
     erase(switch)
     erase(barrier)
-
-
-def _symbol(op: ir.Operation) -> str:
-    return str(ir.StringAttr(op.attributes[_SYMBOL]).value)

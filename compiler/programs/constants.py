@@ -28,6 +28,7 @@ from mxc.dialects.generic import element_of, shape_of
 from mxc.dialects.indexing import dims, indexing_maps, loop_ranges
 from mxc.dialects.linalg_ext import GATHER
 from mxc.dialects.locations import names
+from mxc.dialects.named_operations import symbol_of
 from mxc.dialects.parameters import Parameters, initial_value
 from mxc.dialects.reasons import Reason
 from mxc.dialects.scaled import match_scaled_contraction
@@ -248,7 +249,7 @@ class ConstantParameters:
         for view in list(self._module.body.operations):
             op = view.operation
             if op.name == "util.global":
-                name = ir.StringAttr(op.attributes["sym_name"]).value
+                name = symbol_of(op)
                 if name in self.found and name not in read:
                     self.found.pop(name).file.unlink()
                     op.erase()

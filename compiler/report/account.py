@@ -68,6 +68,7 @@ from mxc.dialects.dispatches import (
 )
 from mxc.dialects.kernel_calls import read_choice, read_reasons
 from mxc.dialects.locations import names
+from mxc.dialects.named_operations import symbol_of
 from mxc.dialects.samples import STATED, Sizes, read_samples
 from mxc.passes import verify_packed_weights, verify_transients
 from mxc.passes.kernels.executables import cases_of
@@ -371,7 +372,7 @@ def _functions(every: list[Dispatch], stream: ir.Operation) -> tuple[FunctionCos
     known: dict[str, dict[str, int]] = {}
     for op in stream.regions[0].blocks[0].operations:
         if op.operation.name == "util.func":
-            name = str(ir.StringAttr(op.operation.attributes["sym_name"]).value)
+            name = symbol_of(op.operation)
             buffers[name] = transients(op.operation)
             own = [each for each in read_samples(stream) if each.function == name]
             at = {each.name: transients(op.operation, Sizes(each)) for each in own}

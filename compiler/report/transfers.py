@@ -9,6 +9,7 @@ from iree.compiler import ir
 from mxc.compiler.report import Transfers
 from mxc.dialects.devices import TRANSFER
 from mxc.dialects.dispatches import element_bits, walk
+from mxc.dialects.named_operations import symbol_of
 
 _FUNCTION, _DIM = "util.func", "hal.buffer_view.dim"
 
@@ -40,7 +41,7 @@ def _of_function(function: ir.Operation) -> Transfers | None:
     if not any(sizes.values()):
         return None
     return Transfers(
-        function=str(ir.StringAttr(function.attributes["sym_name"]).value),
+        function=symbol_of(function),
         count=sum(map(len, sizes.values())),
         bytes_per_row=sum(sizes["row"]),
         bytes_per_logits=sum(sizes["logits"]),

@@ -20,6 +20,7 @@ from iree.compiler.dialects import arith
 from mxc.artifact.kernel_names import case_name
 from mxc.dialects.amdgpu import in_global_memory
 from mxc.dialects.dispatches import KERNEL
+from mxc.dialects.named_operations import symbol_of
 from mxc.kernels.lowering.nest import workgroup as workgroup
 from mxc.passes.kernels.extents import Size, value_of
 from mxc.passes.kernels.vectors import below, index
@@ -122,7 +123,7 @@ def cases_of(module: ir.Operation) -> dict[str, tuple[str, int]]:
         for inner in (op.operation for op in inside if op.operation.name == "builtin.module"):
             for function in inner.regions[0].blocks[0].operations:
                 if CASES in function.attributes:
-                    entry = ir.StringAttr(function.attributes["sym_name"]).value
+                    entry = symbol_of(function)
                     given = ir.DictAttr(function.attributes[CASES])
                     for rows in ir.DenseI64ArrayAttr(given["bounds"]):
                         found[case_name(entry, rows)] = (entry, rows)

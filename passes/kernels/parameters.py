@@ -8,6 +8,7 @@ from iree.compiler import ir
 
 from mxc.dialects.contraction import read_contraction
 from mxc.dialects.dispatches import walk_outside_kernels
+from mxc.dialects.named_operations import symbol_of
 from mxc.dialects.parameters import LAYOUT, MATRICES
 from mxc.dialects.reasons import Reason
 from mxc.formats.panels import are_one_order
@@ -22,7 +23,7 @@ def parameters_of(module: ir.Operation, wanted: Mapping[str, set[tuple[int, int]
         name
         for op in (view.operation for view in module.regions[0].blocks[0].operations)
         if op.name == "util.global"
-        and (name := ir.StringAttr(op.attributes["sym_name"]).value) in wanted
+        and (name := symbol_of(op)) in wanted
         and "is_mutable" not in op.attributes
         and "initial_value" in op.attributes
         and str(op.attributes["initial_value"]).startswith("#flow.parameter.named")
@@ -44,7 +45,7 @@ def relay(
     """Set the type and the layout in which a kernel reads a parameter. `matrices`: see MATRICES."""
     for view in module.regions[0].blocks[0].operations:
         op = view.operation
-        if op.name == "util.global" and ir.StringAttr(op.attributes["sym_name"]).value == name:
+        if op.name == "util.global" and symbol_of(op) == name:
             source = str(op.attributes["initial_value"]).rpartition(" : ")[0]
             op.attributes["type"] = ir.TypeAttr.get(kind)
             op.attributes["initial_value"] = ir.Attribute.parse(f"{source} : {kind}")

@@ -13,6 +13,7 @@ from mxc.compiler.programs.stablehlo.operations import barrier_behind, text_of
 from mxc.compiler.programs.stablehlo.scatters import scattered
 from mxc.compiler.programs.stablehlo.top_k import sort_for_top_k
 from mxc.dialects.dispatches import walk
+from mxc.dialects.named_operations import symbol_of
 from mxc.errors import CompileError, PassError
 from mxc.passes.base import run
 from mxc.passes.slice_windows import SliceWindows
@@ -54,7 +55,7 @@ def lower_stablehlo(module: ir.Module) -> None:
     for op in list(walk(module.operation)):
         if op.name == "stablehlo.custom_call" and _target(op) == _ASSERTION:
             _assert(op)
-        elif op.name == "func.func" and ir.StringAttr(op.attributes["sym_name"]).value != "main":
+        elif op.name == "func.func" and symbol_of(op) != "main":
             # JAX leaves some of those that only @main reads public.
             op.attributes["sym_visibility"] = ir.StringAttr.get("private")
     sort_for_top_k(module)
@@ -135,7 +136,7 @@ def names_of(module: ir.Module) -> tuple[tuple[str, ...], tuple[str, ...]]:
     Raises CompileError where there is no such function.
     """
     functions = {
-        ir.StringAttr(view.operation.attributes["sym_name"]).value: view.operation
+        symbol_of(view.operation): view.operation
         for view in module.body.operations
         if view.operation.name == "func.func"
     }
@@ -159,7 +160,7 @@ def donations(module: ir.Module) -> dict[int, int]:
     """Arguments of @main whose memory is that of a result: their numbers."""
     for view in module.body.operations:
         op = view.operation
-        if op.name == "func.func" and ir.StringAttr(op.attributes["sym_name"]).value == "main":
+        if op.name == "func.func" and symbol_of(op) == "main":
             given = op.attributes.get("arg_attrs", [])
             return {
                 number: ir.IntegerAttr(each[_DONATED]).value

@@ -11,6 +11,7 @@ from mxc.compiler.programs.reshape_groups import ONE, Size
 from mxc.compiler.programs.stablehlo.sizes import DimensionSizes, has_no_sign
 from mxc.dialects.generic import element_of, empty, generic
 from mxc.dialects.linalg_ext import scan
+from mxc.dialects.named_operations import symbol_of
 from mxc.dialects.sizes import value_of
 
 _Combine = Callable[[ir.Value, ir.Value], ir.Value]
@@ -89,7 +90,7 @@ def _combination(op: ir.Operation) -> _Combine | None:
     wanted = ir.FlatSymbolRefAttr(symbol).value
     for view in module.regions[0].blocks[0].operations:
         each = view.operation
-        if each.name == "func.func" and ir.StringAttr(each.attributes["sym_name"]).value == wanted:
+        if each.name == "func.func" and symbol_of(each) == wanted:
             return _of_body(each.regions[0].blocks[0], op.operands[0])
     return None
 
