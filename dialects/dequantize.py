@@ -82,13 +82,18 @@ def is_integer(element: ir.Type) -> bool:
     return is_byte(element) or bool(element == ir.IntegerType.get_signless(4))
 
 
+def is_code(element: ir.Type) -> bool:
+    """Whether the type is an element of a format under scales: a small float, i8 or i4."""
+    return is_element(element) or is_integer(element)
+
+
 def is_scale_of(scale: ir.Type, element: ir.Type) -> bool:
     """Whether `scale` is a type of block scales for `element`.
 
     Element floats and i8 (mxint8) take f8E8M0FNU or f32; f4E2M1FN also f8E4M3FN (nvfp4); i4 f32.
     """
     if isinstance(scale, ir.F32Type):
-        return is_element(element) or is_integer(element)
+        return is_code(element)
     if isinstance(scale, ir.Float8E8M0FNUType):
         return is_element(element) or is_byte(element)
     return isinstance(scale, ir.Float8E4M3FNType) and isinstance(element, ir.Float4E2M1FNType)

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 
 from iree.compiler import ir
 
-from mxc.dialects.dequantize import is_element, is_integer, iterators
+from mxc.dialects.dequantize import is_code, iterators
 from mxc.dialects.generic import extended, shape_of
 from mxc.dialects.indexing import loop_ranges, substitute
 from mxc.dialects.repeated_rows import read_at
@@ -92,7 +92,7 @@ def _pairs(op: ir.Operation) -> list[_Pair]:
             if element is None or scale is None or element == first:
                 continue
             floats = (ir.F32Type, ir.BF16Type, ir.F16Type)
-            if _is_code(element.type) and isinstance(scale.type, floats):
+            if is_code(element.type) and isinstance(scale.type, floats):
                 found.append(_Pair(element, scale, second))
     return found
 
@@ -105,10 +105,6 @@ def _widened(value: ir.Value) -> ir.Value | None:
     ):
         value = value.owner.operands[0]
     return value if isinstance(value, ir.BlockArgument) else None
-
-
-def _is_code(kind: ir.Type) -> bool:
-    return is_element(kind) or is_integer(kind)
 
 
 def _read(op: ir.Operation, pair: _Pair) -> OperandRead | None:

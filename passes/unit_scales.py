@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from iree.compiler import ir
 from iree.compiler.dialects import arith
 
-from mxc.dialects.dequantize import extend, is_element, is_integer, iterators
+from mxc.dialects.dequantize import extend, is_code, is_integer, iterators
 from mxc.dialects.generic import fill
 from mxc.dialects.indexing import dim_of, loop_ranges
 from mxc.dialects.product import f32_operands
@@ -94,8 +94,7 @@ def _bare(side: ir.Value) -> ir.Value | None:
     if isinstance(side, ir.BlockArgument) or side.owner.name not in ("arith.extf", "arith.sitofp"):
         return None
     element = side.owner.operands[0]
-    known = is_element(element.type) or is_integer(element.type)
-    return element if known and isinstance(element, ir.BlockArgument) else None
+    return element if is_code(element.type) and isinstance(element, ir.BlockArgument) else None
 
 
 def _blocks(op: ir.Operation, arguments: Sequence[ir.Value]) -> list[ir.AffineExpr] | None:

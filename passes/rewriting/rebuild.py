@@ -9,7 +9,7 @@ from typing import TypeAlias
 from iree.compiler import ir
 from iree.compiler.dialects import linalg, tensor
 
-from mxc.dialects.dequantize import is_element, is_integer, iterators
+from mxc.dialects.dequantize import is_code, iterators
 from mxc.dialects.dispatches import KERNEL
 from mxc.dialects.generic import constant
 from mxc.dialects.indexing import indexing_maps, loop_ranges
@@ -115,7 +115,7 @@ def sums_of_elements(root: ir.Operation) -> Iterator[ir.Operation]:
     for op in linalg_operations(root):
         kinds = [v.type for v in list(op.operands)[:-1] if isinstance(v.type, ir.RankedTensorType)]
         elements = (kind.element_type for kind in kinds)
-        if sums_floats(op) and any(map(_is_code, elements)):
+        if sums_floats(op) and any(map(is_code, elements)):
             yield op
 
 
@@ -172,12 +172,8 @@ def _is_whole(values: Sequence[ir.Value], plan: LoopSplit) -> bool:
     IREE cannot load a part of packed elements, and a part of weights would be a copy.
     """
     *inputs, result = zip(values, plan.digits, strict=True)
-    elements = [(v, d) for v, d in inputs if _is_code(v.type.element_type)]
+    elements = [(v, d) for v, d in inputs if is_code(v.type.element_type)]
     return all(is_covered(value, digits, plan.sizes) for value, digits in (*elements, result))
-
-
-def _is_code(kind: ir.Type) -> bool:
-    return is_element(kind) or is_integer(kind)
 
 
 def discardable(op: ir.Operation) -> Iterator[str]:
