@@ -8,7 +8,8 @@ from iree.compiler import ir
 from iree.compiler.dialects import arith, math
 
 from mxc.dialects.generic import constant
-from mxc.passes.kernels.vectors import bitcast, i32, lanes_of, splat
+from mxc.dialects.quantize_scalars import like
+from mxc.passes.kernels.vectors import bitcast, i32, lanes_of
 
 #: exp(x) = 2^n exp(r), n = round(x / ln 2). Adding this constant to x / ln 2 rounds it: the low
 #: bits of the sum are n + 127, which is the exponent field of 2^n.
@@ -56,16 +57,12 @@ def exponential(x: ir.Value) -> ir.Value:
     Zero from -88 down, including -inf; subnormal results may be zero. NaN stays NaN.
     """
     lanes = lanes_of(x)
-
-    def same(value: float) -> ir.Value:
-        return splat(value, ir.F32Type.get(), lanes)
-
     # This order of operands keeps NaN: a comparison with NaN is false.
-    x = greater(same(_LOWEST), x)
-    rounded = math.fma(x, same(LOG2_E), same(_ROUND))
-    n = rounded - same(_ROUND)
-    r = math.fma(n, same(-_LN_2_HIGH), x)
-    r = math.fma(n, same(-_LN_2_LOW), r)
+    x = greater(like(x, _LOWEST), x)
+    rounded = math.fma(x, like(x, LOG2_E), like(x, _ROUND))
+    n = rounded - like(x, _ROUND)
+    r = math.fma(n, like(x, -_LN_2_HIGH), x)
+    r = math.fma(n, like(x, -_LN_2_LOW), r)
     power = polynomial(r, _POLYNOMIAL)
     exponent = bitcast(rounded, i32(), lanes) << 23
     return power * bitcast(exponent, ir.F32Type.get(), lanes)
@@ -76,14 +73,10 @@ def power(x: ir.Value, top: ir.Value) -> ir.Value:
     the rounded exponent; exactly 1 for 0. Zero from -127 down, including -inf. NaN stays NaN.
     """
     lanes = lanes_of(x)
-
-    def same(value: float) -> ir.Value:
-        return splat(value, ir.F32Type.get(), lanes)
-
-    x = greater(same(-127.0), math.fma(x, same(LOG2_E), same(0.0) - top))
-    rounded = x + same(_ROUND)
-    r = x - (rounded - same(_ROUND))
-    found = math.fma(polynomial(r, _POWER), r, same(1.0))
+    x = greater(like(x, -127.0), math.fma(x, like(x, LOG2_E), like(x, 0.0) - top))
+    rounded = x + like(x, _ROUND)
+    r = x - (rounded - like(x, _ROUND))
+    found = math.fma(polynomial(r, _POWER), r, like(x, 1.0))
     return found * bitcast(bitcast(rounded, i32(), lanes) << 23, ir.F32Type.get(), lanes)
 
 
@@ -97,16 +90,11 @@ def polynomial(x: ir.Value, coefficients: Sequence[float]) -> ir.Value:
 
 def tanh(x: ir.Value) -> ir.Value:
     """tanh(x) of an f32 vector, within 2 ulp; the result for -0 may be 0. NaN stays NaN."""
-    lanes = lanes_of(x)
-
-    def same(value: float) -> ir.Value:
-        return splat(value, ir.F32Type.get(), lanes)
-
     size, square = math.absf(x), x * x
     near = math.fma(polynomial(square, TANH) * square, x, x)
-    below = exponential(size * same(-2.0))
-    far = (same(1.0) - below) / (same(1.0) + below)
-    small = arith.cmpf(arith.CmpFPredicate.OLT, size, same(TANH_BOUND))
+    below = exponential(size * like(x, -2.0))
+    far = (like(x, 1.0) - below) / (like(x, 1.0) + below)
+    small = arith.cmpf(arith.CmpFPredicate.OLT, size, like(x, TANH_BOUND))
     return arith.select(small, near, math.copysign(far, x))
 
 
