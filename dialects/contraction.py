@@ -43,9 +43,9 @@ class OperandFormat:
     rows: int = 1
 
     @staticmethod
-    def of(format: BlockFormat, rounded: str = "") -> OperandFormat:
+    def of(format: BlockFormat) -> OperandFormat:
         """The operand format of a block format."""
-        return OperandFormat(format.element.mlir, format.scale.mlir, format.block, rounded)
+        return OperandFormat(format.element.mlir, format.scale.mlir, format.block)
 
     @property
     def is_packed(self) -> bool:

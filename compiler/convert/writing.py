@@ -83,7 +83,7 @@ class ConvertedFiles:
     def _pieces(self) -> Iterator[Piece]:
         for number, tensor in enumerate(self._tensors):
             size = _row_bytes(tensor)
-            for start, count in ranges(tensor.rows, 1, size):
+            for start, count in ranges(tensor.rows, size):
                 yield Piece("rows", number, start, count, count * size)
 
 

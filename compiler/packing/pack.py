@@ -211,7 +211,7 @@ class Packing:
                 if file.name not in known:
                     known.add(file.name)
                     yield Piece("source", self._files.index(file), 0, file.stat().st_size)
-            for start, count in ranges(item.units[0], 1, _unit_source(item)):
+            for start, count in ranges(item.units[0], _unit_source(item)):
                 yield Piece("rows", number, start, count)
 
 

@@ -107,14 +107,12 @@ class PieceOutput:
             ) from error
 
 
-def ranges(total: int, unit: int, unit_bytes: int, limit: int = 0) -> Iterator[tuple[int, int]]:
-    """Yield (start, count) that cover `total` entries in multiples of `unit` of about `limit`
-    bytes.
+def ranges(total: int, entry: int, limit: int = 0) -> Iterator[tuple[int, int]]:
+    """Yield (start, count) that cover `total` entries of `entry` bytes, about `limit` bytes each.
 
-    `unit_bytes` is the size of `unit` entries; `limit` is PIECE by default. For no entries there is
-    one empty range.
+    `limit` is PIECE by default. For no entries there is one empty range.
     """
-    step = max(1, (limit or PIECE) // max(1, unit_bytes)) * unit
+    step = max(1, (limit or PIECE) // max(1, entry))
     for start in range(0, max(1, total), step):
         yield start, min(step, total - start)
 

@@ -75,15 +75,15 @@ def draw(losses: Mapping[str, Loss], title: str) -> Image:
         across = _LEFT + (right - _LEFT) * layer / last
         return round(across), round(bottom - (bottom - _TOP) * (value - low) / (high - low))
 
-    _write(image, (_LEFT, 12), title, _BLACK)
-    _write(image, (4, _TOP - 16), "dB", _BLACK)
+    _write(image, (_LEFT, 12), title)
+    _write(image, (4, _TOP - 16), "dB")
     step = max(1, -(-(high - low) // 10))
     for value in range(low, high + 1, step):
         _line(image, place(0, value), place(last, value), _GREY)
-        _write(image, (_LEFT - 34, place(0, value)[1] - 3), f"{value:4d}", _BLACK)
+        _write(image, (_LEFT - 34, place(0, value)[1] - 3), f"{value:4d}")
     for layer in range(0, last + 1, max(1, -(-last // 16))):
-        _write(image, (place(layer, low)[0] - 6, bottom + 8), str(layer), _BLACK)
-    _write(image, ((_LEFT + right) // 2 - 15, bottom + 22), "layer", _BLACK)
+        _write(image, (place(layer, low)[0] - 6, bottom + 8), str(layer))
+    _write(image, ((_LEFT + right) // 2 - 15, bottom + 22), "layer")
     for number, (kind, line) in enumerate(lines.items()):
         colour = _COLOURS[number % len(_COLOURS)]
         ordered = [place(*point) for point in sorted(line)]
@@ -93,7 +93,7 @@ def draw(losses: Mapping[str, Loss], title: str) -> Image:
             image[down - 2 : down + 3, across - 2 : across + 3] = colour
         top = _TOP + 14 * number
         image[top : top + 7, right + 12 : right + 19] = colour
-        _write(image, (right + 24, top), kind[-27:], _BLACK)
+        _write(image, (right + 24, top), kind[-27:])
     return image
 
 
@@ -125,10 +125,10 @@ def _line(image: Image, start: tuple[int, int], end: tuple[int, int], colour: Co
     image[down, across] = colour
 
 
-def _write(image: Image, at: tuple[int, int], text: str, colour: Colour) -> None:
+def _write(image: Image, at: tuple[int, int], text: str) -> None:
     left, top = at
     for character in text:
         glyph = GLYPHS.get(character, GLYPHS.get(character.lower(), GLYPHS["?"]))
         cell = image[top : top + HEIGHT, left : left + WIDTH]
-        cell[glyph[: cell.shape[0], : cell.shape[1]]] = colour
+        cell[glyph[: cell.shape[0], : cell.shape[1]]] = _BLACK
         left += WIDTH + 1

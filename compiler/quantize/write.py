@@ -150,11 +150,11 @@ class QuantizedFiles:
     def _pieces(self, number: int, peak: float | None) -> Iterator[Piece]:
         item = self.items[number]
         if item.parts is None:
-            for start, count in ranges(item.source.bytes, 1, 1):
+            for start, count in ranges(item.source.bytes, 1):
                 yield Piece("copy", number, start, count, count)
         elif item.parts.transposed:
             size = item.source.bytes // max(1, item.source.shape[0])
-            for start, count in ranges(item.source.shape[0], 1, size, self._limit):
+            for start, count in ranges(item.source.shape[0], size, self._limit):
                 for index in range(start, start + count):
                     self._note(item, index)
                 yield Piece("matrices", number, start, count, count * size)
@@ -165,7 +165,7 @@ class QuantizedFiles:
 
     def _ranges(self, item: Item) -> Iterator[tuple[int, int]]:
         rows = prod(item.source.shape[:-1])
-        return iter([(0, rows)]) if item.at_once else ranges(rows, 1, _row_bytes(item), self._limit)
+        return iter([(0, rows)]) if item.at_once else ranges(rows, _row_bytes(item), self._limit)
 
     @property
     def _limit(self) -> int:

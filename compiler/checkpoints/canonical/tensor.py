@@ -314,7 +314,6 @@ def blocked(
     *,
     element_codec: Codec = PLAIN,
     scale_codec: Codec = PLAIN,
-    order: tuple[int, ...] = (),
     tensor_scale: TensorScale | None = None,
     recipe: str = UNSTATED,
     stated_in: str = "",
@@ -341,7 +340,6 @@ def blocked(
             dtype="U8",
             rows=rows,
             codec=element_codec,
-            order=order,
         ),
         scales=FileTensor(
             record=scales,
@@ -349,7 +347,6 @@ def blocked(
             dtype="U8",
             rows=rows,
             codec=scale_codec,
-            order=order,
         ),
         block=(1, format.block),
         tensor_scale=tensor_scale,
