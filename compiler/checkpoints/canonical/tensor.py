@@ -101,8 +101,7 @@ class CanonicalTensor:
     - `name`: that of transformers' parameter.
     - `format`: a name of FORMATS; "bf16", "f16", "f32" or another dtype of DTYPES in lower case; or
       "q8_0" or "int4", which are I8 elements with float scales.
-    - `block`: (rows, elements of a row) that share a scale; None without scales.
-    - `axis`: axis of the blocks, which is always the last; None without blocks.
+    - `block`: (rows, elements of the last axis) that share a scale; None without.
     - `elements`, `scales`: for MX and nvfp4 U8 [.., out, in / b, bytes of a block] and U8 [.., out,
       in / b]; otherwise elements have the tensor's shape and scales that of the blocks.
     - `recipe`: name of a ScaleRecipe or UNSTATED.
@@ -120,11 +119,6 @@ class CanonicalTensor:
     recipe: str = UNSTATED
     stated_in: str = ""
     input_scale: TensorScale | None = None
-
-    @property
-    def axis(self) -> int | None:
-        """The axis of the blocks."""
-        return None if self.block is None else len(self.shape) - 1
 
     @property
     def is_plain(self) -> bool:

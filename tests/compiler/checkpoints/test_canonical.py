@@ -49,7 +49,7 @@ def test_values_are_those_of_the_reference(records: Callable[..., dict[str, Tens
     pieces = [weight.decode(piece) for piece in weight.pieces(chunk=100)]
     assert [len(p) for p in pieces] == [2] * 15
     assert np.array_equal(np.concatenate(pieces), whole)
-    assert (weight.axis, weight.block, weight.rows) == (2, (1, 32), 30)
+    assert (weight.block, weight.rows) == ((1, 32), 30)
 
 
 def test_tiles_of_scales_become_rows_of_blocks(
