@@ -196,7 +196,7 @@ def test_a_plan_of_some_tensors_still_hashes_whole_files(folder: Path, tmp_path:
 
 
 def test_the_same_tensor_under_two_keys(folder: Path, tmp_path: Path) -> None:
-    record = read_checkpoint(folder).record("model.embed_tokens.weight")
+    record = read_checkpoint(folder).tensors["model.embed_tokens.weight"]
     packed_file([PackItem(key=k, source=record) for k in ("in", "out")], tmp_path / "w.irpa")
     found = with_iree(tmp_path / "w.irpa")
     assert found["in"].tobytes() == found["out"].tobytes()

@@ -10,7 +10,6 @@ import difflib
 import os
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -134,28 +133,3 @@ class Checkpoint:
     tensors: dict[str, TensorRecord]
     files: tuple[Path, ...]
     metadata: dict[str, str] = field(default_factory=dict)
-
-    def record(self, name: str) -> TensorRecord:
-        """Return the record of tensor `name`. Raises CheckpointError, which names the
-        closest ones."""
-        if name in self.tensors:
-            return self.tensors[name]
-        raise no_tensor(name, self.tensors, self.folder)
-
-    def read(
-        self, record: TensorRecord, start_row: int = 0, rows: int | None = None
-    ) -> NDArray[Any]:
-        """Return rows [start_row, start_row + rows) along axis 0, as [rows, *shape[1:]] of the
-        dtype.
-
-        A tensor of rank 0 has one row. Raises CheckpointError if the file was truncated since it
-        was opened, IndexError for rows outside the tensor.
-        """
-        total = record.shape[0] if record.shape else 1
-        count = total - start_row if rows is None else rows
-        if start_row < 0 or count < 0 or start_row + count > total:
-            raise IndexError(f"{record.name}: rows {start_row}+{count} of {total}")
-        dtype = DTYPES[record.dtype]
-        row_bytes = prod(record.shape[1:]) * dtype.itemsize
-        raw = read_bytes(record, start_row * row_bytes, count * row_bytes)
-        return raw.view(dtype).reshape((count, *record.shape[1:]) if record.shape else ())
