@@ -33,8 +33,7 @@ class CheckpointSource:
     """An opened checkpoint. `tensors` is by transformers' names of the parameters.
 
     `dialect` is a name of dialects.DIALECTS. `config` is config.json, or the metadata of a GGUF
-    under its own keys (`general.architecture`, ..). `files` are those that hold the tensors, in
-    order.
+    under its own keys (`general.architecture`, ..).
     """
 
     path: Path
@@ -42,7 +41,6 @@ class CheckpointSource:
     config: Mapping[str, Any]
     tensors: Mapping[str, CanonicalTensor]
     quantization: CheckpointQuantization
-    files: tuple[Path, ...]
 
     def tensor(self, name: str) -> CanonicalTensor:
         """Return a tensor by name. Raises CheckpointError, which names the closest ones."""

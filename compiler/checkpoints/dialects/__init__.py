@@ -191,7 +191,6 @@ def open_checkpoint(path: Path) -> CheckpointSource:
                 config=config,
                 tensors=by_name(_as_made(tensors, checkpoint), path),
                 quantization=quantization,
-                files=checkpoint.files,
             )
     raise CheckpointError(
         f"{path}: quantization method {_method(checkpoint)!r} is not supported; supported: "

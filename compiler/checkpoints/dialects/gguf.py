@@ -81,7 +81,6 @@ def open_gguf(path: Path) -> CheckpointSource:
         config=config,
         tensors=by_name(tensors, path),
         quantization=CheckpointQuantization(method=NAME),
-        files=tuple(file.path for file in files),
     )
 
 
