@@ -142,7 +142,7 @@ def _bind(
     dense: DenseQuantization | None,
     unit: MatrixUnit | None,
 ) -> BoundParameter:
-    tensors = tuple(_tensor(parameter, rows, source) for rows in parameter.rows)
+    tensors = tuple(_tensor(rows, source) for rows in parameter.rows)
     first, *others = tensors
     for other in others:
         if other.format != first.format:
@@ -227,9 +227,7 @@ def _looked_up(tensor: CanonicalTensor, unit: MatrixUnit | None) -> BlockFormat 
     return Reason("they are looked up, which takes int8 in groups")
 
 
-def _tensor(
-    parameter: Parameter, rows: CheckpointRows, source: CheckpointSource
-) -> CanonicalTensor:
+def _tensor(rows: CheckpointRows, source: CheckpointSource) -> CanonicalTensor:
     tensor = source.tensors.get(rows.tensor)
     if tensor is None:
         raise CheckpointError(

@@ -57,7 +57,7 @@ def gathered(op: ir.Operation, sizes: DimensionSizes) -> ir.Value | None:
     if ir.RankedTensorType(start.type).rank == 1 and not found.batching:
         offsets = {axis: sizes.index(start, number) for number, axis in enumerate(found.map)}
         return _slice(op, offsets, counts, found.dropped, sizes)
-    return _gathered(op, found, [number for _, number in counts], sizes)
+    return _gathered(op, found, [number for _, number in counts])
 
 
 def _slice(
@@ -98,10 +98,7 @@ def _slice(
 
 
 def _gathered(
-    op: ir.Operation,
-    found: _Gather,
-    counts: Sequence[Callable[[], ir.Value]],
-    sizes: DimensionSizes,
+    op: ir.Operation, found: _Gather, counts: Sequence[Callable[[], ir.Value]]
 ) -> ir.Value:
     """Elements of the first operand at several places, each of a result found by its index."""
     value, start = list(op.operands)[:2]
