@@ -156,6 +156,11 @@ def test_streams_under_f32_scales_have_registers(bits: int, device: Gpu) -> None
         assert found.waves == (1, 1, 4) or found.tiles in ((2, 1), (1, 1))
 
 
+def test_a_split_under_scales_for_32_elements_has_whole_stages() -> None:
+    problem = replace(FLOAT_SHARED, rows=64, blocks=136, shared=(0, 1), splits=(2, 4))
+    assert {s.splits for s in candidates(problem) if s.transport == "ring"} == {1, 2}
+
+
 @pytest.mark.parametrize("columns", [2880, 4096, 28672])
 def test_one_row_is_streamed_by_all_units(columns: int) -> None:
     problem = Problem(rows=1, columns=columns, blocks=128)
