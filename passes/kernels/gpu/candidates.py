@@ -72,9 +72,9 @@ def candidates(problem: Problem, device: Gpu = GFX950) -> Iterator[GpuSchedule]:
 
 def _split(problem: Problem, ring: GpuSchedule, device: Gpu) -> Iterator[GpuSchedule]:
     """A ring whose workgroups share K; also one of floats with half of the LDS, so that a unit has
-    two of them."""
+    two of them, for which rings under f32 scales have no registers."""
     tiles, stages = result_tiles(problem, ring), {ring.stages}
-    if problem.parts and ring.transport == "ring":
+    if problem.parts and ring.transport == "ring" and not any(problem.shared):
         half = device.unit.lds_bytes // 2 // _slot_bytes(problem, ring)
         stages |= {min(ring.stages, half)} if half >= min(_STAGES) else set()
     # Rows of one tile read little but weights, and parts would be as many bytes again.
