@@ -76,11 +76,11 @@ class SummedRing(StagedProduct):
         """Layouts of a stage of both sides."""
         schedule, waves = self.schedule, self.schedule.waves[0] * self.schedule.waves[1]
         decoded, k_steps = self.decoded is not None, schedule.k_steps
-        shared = run_under(*_shared(self.lhs, self.rhs)) == 1
-        if shared:
+        one_block = run_under(*_shared(self.lhs, self.rhs)) == 1
+        if one_block:
             # All lane groups have a part of the same block.
             k_steps *= INSTRUCTION.groups
-        more: dict[str, Any] = {"decoded": decoded, "shared": shared}
+        more: dict[str, Any] = {"decoded": decoded, "shared": one_block}
         left = StageLayout(self.lhs, schedule.rows, k_steps, waves, **more)
         return left, StageLayout(self.rhs, schedule.columns, k_steps, waves, **more)
 
@@ -90,14 +90,14 @@ class SummedRing(StagedProduct):
         floats, are decoded beside it."""
         if isinstance(rhs, FloatBlocks) or not rhs.multiplies_sums or rhs.is_fnuz:
             return False
-        shared = _shared(lhs, rhs)
-        k_steps = k_steps_under(*shared)
+        of_scale = _shared(lhs, rhs)
+        k_steps = k_steps_under(*of_scale)
         if not k_steps or rhs.blocks % (k_steps * INSTRUCTION.groups):
             return False
         if isinstance(lhs, FloatBlocks):
             return lhs.memory in get_args(Register)
         # Under scales for fewer elements than a stage has they are decoded.
-        if rhs.format.element not in (E4M3, E5M2) or run_under(*shared) < STAGE:
+        if rhs.format.element not in (E4M3, E5M2) or run_under(*of_scale) < STAGE:
             return False
         if lhs.multiplies_sums:
             return lhs.format.element in (E4M3, E5M2)

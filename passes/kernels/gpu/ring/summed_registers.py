@@ -29,8 +29,8 @@ class SummedRegisters:
 
     `rows`: of each tile of rows the fragments of the stage; `totals`: by tile of the result, row
     after row, in as many vectors as its sums are scaled in; `decoded`: fragments of the first tile
-    of columns, where they are decoded; `row_scales`, `column_scales`: of each tile, those of rows
-    f32, or i32 with the E8M0 of the k-steps; `ahead`:
+    of columns, where they are decoded; `row_scales`, `column_scales`: of each tile, f32 [runs], or
+    of rows i32 with the E8M0 of the k-steps; `ahead`:
     weights that were asked for, i32 [n], in the order of their use; `unscaled`: sums that are yet
     to be multiplied by their scales, the first ones first.
     """
