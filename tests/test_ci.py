@@ -1,8 +1,10 @@
 """`.ci/run` leaves nothing out without saying so."""
 
 import os
+import re
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,14 @@ def ci(machine: Path, **more: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, env=environment, capture_output=True, text=True)
 
 
+def with_chromium(machine: Path) -> Path:
+    """A machine that has it, and every Python."""
+    for name in ("chromium", "python3.11", "python3.12", "python3.13"):
+        (machine / name).write_text("#!/bin/bash\n")
+        (machine / name).chmod(0o755)
+    return machine
+
+
 def test_a_browser_that_cannot_be_installed_is_a_failure(machine: Path) -> None:
     result = ci(machine)
     assert result.returncode == 1
@@ -36,7 +46,23 @@ def test_a_browser_that_cannot_be_installed_is_a_failure(machine: Path) -> None:
 
 
 def test_without_network_that_is_said(machine: Path) -> None:
+    before = time.time()
     result = ci(machine, MXC_NO_NETWORK="1")
     assert result.returncode == 0
-    assert result.stdout == "make test\n"
+    asked = re.fullmatch(r"make test UNTIL=(\d+)\n", result.stdout)
+    assert asked
+    assert abs(int(asked[1]) - before - 4500) < 60
     assert "without network the wheel is not installed" in result.stderr
+
+
+def test_that_no_time_is_left_to_install_is_said(machine: Path) -> None:
+    result = ci(with_chromium(machine), SECONDS="4000")
+    assert result.returncode == 0
+    assert result.stdout.splitlines()[-1].startswith("make test UNTIL=")
+    assert "no time is left to install the wheel" in result.stderr
+
+
+def test_where_time_is_left_the_wheel_is_installed(machine: Path) -> None:
+    result = ci(with_chromium(machine))
+    assert result.returncode == 0
+    assert result.stdout.splitlines()[-1] == "make test-install"
