@@ -29,13 +29,20 @@ ROWS = (1, 16, 100, 512, 4096)
 SHAPES = ((512, 90), (5760, 90), (8192, 256))
 
 
+#: The same where f32 scales multiply sums: o and up of DeepSeek-R1, up of a small expert.
+SHAPES_OF_SUMS = ((7168, 512), (4096, 224), (512, 64))
+
+
 class Pair(NamedTuple):
-    """Bits of an element of both sides, and the floats that one of lhs is multiplied as."""
+    """Bits of an element of both sides, and the floats that one of lhs is multiplied as; blocks
+    of both sides under one f32 scale, and whether 128 columns share those of rhs."""
 
     name: str
     bits: tuple[int, int]
     parts: int
     integers: tuple[bool, bool] = (False, False)
+    shared: tuple[int, int] = (0, 0)
+    one_scale: bool = False
 
 
 FLOATS = (
@@ -47,6 +54,17 @@ FLOATS = (
 #: Pairs that a scaled instruction takes, and that are decoded.
 SCALED = (Pair("f4 x f4", (4, 4), 0), Pair("f6 x f8", (6, 8), 0))
 DECODED = (Pair("f4 x f4", (4, 4), 1), Pair("f6 x f8", (6, 8), 1))
+#: Pairs whose sums f32 scales multiply: for 128, 64 and 32 elements, and for squares.
+SUMS = (
+    Pair("bf16 x fp8 of 128", (16, 8), 1, shared=(0, 4)),
+    Pair("bf16 x fp8 of squares", (16, 8), 1, shared=(0, 4), one_scale=True),
+    Pair("bf16 x int4 of 128", (16, 4), 1, (False, True), (0, 4)),
+    Pair("bf16 x int4 of 64", (16, 4), 1, (False, True), (0, 2)),
+    Pair("bf16 x int4 of 32", (16, 4), 1, (False, True), (0, 1)),
+    Pair("f32 x int8 of 32", (32, 8), 3, (False, True), (0, 1)),
+    Pair("fp8 of 128 x fp8 of squares", (8, 8), 0, shared=(4, 4), one_scale=True),
+    Pair("f8 x fp8 of 128", (8, 8), 0, shared=(0, 4)),
+)
 
 
 def choices() -> dict[str, str]:
@@ -54,10 +72,13 @@ def choices() -> dict[str, str]:
     found = {}
     for gpu in GPUS:
         pairs = (*FLOATS, *DECODED, *(SCALED if gpu.matrix.takes(4, 4) else ()))
-        for pair, (columns, blocks), m in product(pairs, SHAPES, ROWS):
+        sums = [pair for pair in SUMS if pair.parts or gpu.matrix.takes(8, 8)]
+        products = (*product(pairs, SHAPES, ROWS), *product(sums, SHAPES_OF_SUMS, ROWS))
+        for pair, (columns, blocks), m in products:
             problem = Problem(
                 rows=m, columns=columns, blocks=blocks, bits=pair.bits, parts=pair.parts,
-                integers=pair.integers, splits=() if pair.bits[1] > 8 else splits(blocks),
+                integers=pair.integers, shared=pair.shared, one_scale=pair.one_scale,
+                splits=() if pair.bits[1] > 8 else splits(blocks),
             )  # fmt: skip
             how = "decoded" if pair in DECODED else "as they are"
             name = f"{gpu.name}: {pair.name} {how}, {m} x {columns} x {32 * blocks}"
