@@ -8,7 +8,6 @@ from typing import get_args
 from mxc.dialects.expert_groups import FEW_ROWS, MANY_ROWS
 from mxc.passes.kernels.gpu.candidates import candidates
 from mxc.passes.kernels.gpu.cost import cost, padding, requests
-from mxc.passes.kernels.gpu.float_scales import factors_of_step, sums_of
 from mxc.passes.kernels.gpu.floats import loaded_ahead
 from mxc.passes.kernels.gpu.fragments import BLOCK, K_STEPS
 from mxc.passes.kernels.gpu.problem import Problem
@@ -25,9 +24,10 @@ _REGISTERS = 400
 _DECODING = {256: 180, 512: 345, 1024: 345}
 #: The same of a dense product, by the lanes of a wave.
 _DENSE = {64: 345, 32: 130}
-#: The same of a wave with all of K, where f32 scales multiply so many sums of a k-step, which LLVM
-#: computes side by side.
-_SUMS = {1: _REGISTERS, 2: 350, 4: 250}
+#: The same where f32 scales multiply sums, and of a wave with all of K by the sums of a k-step,
+#: which LLVM computes side by side: 516, 424 and 306 were seen to spill. The same where integers
+#: decode.
+_SUMMED, _SUMS, _SUMS_BY_INTEGERS = 490, {1: 490, 2: 400, 4: 300}, {1: 345, 2: 345, 4: 250}
 #: Registers of a block in bf16.
 _DECODED = 16
 #: More where a float is more than one of them, for each.
@@ -120,12 +120,14 @@ def _is_cheaper(
 
 def _fits(problem: Problem, schedule: GpuSchedule, device: Gpu) -> bool:
     """Whether a lane of a streaming kernel has registers for what it is estimated to take."""
-    unit, shared = device.matrix, [each for each in problem.shared if each]
+    unit, sums = device.matrix, problem.sums(schedule)
     most = _DECODING[unit.registers] if problem.parts and not unit.converts else _REGISTERS
     if problem.is_dense:
         most = _DENSE[unit.lanes]
-    if shared and schedule.waves[2] == 1:
-        most = min(most, _SUMS[sums_of(schedule.instruction.groups, *shared)])
+    if sums:
+        most = _SUMMED if unit.converts else most
+        if schedule.waves[2] == 1:
+            most = (_SUMS if unit.converts else _SUMS_BY_INTEGERS)[sums]
     return registers(problem, schedule) <= most
 
 
@@ -149,7 +151,11 @@ def registers(problem: Problem, schedule: GpuSchedule) -> int:
         right = n * (2 * rhs + 2 + _DECODED)
         return totals + left + right + _DECODED + (problem.parts - 1) * _PART
     if problem.parts:
-        return totals + m * lhs // 2 + n * (2 * rhs + 2 + _DECODED)
+        left = m * lhs // 2
+        if problem.sums(schedule):
+            # A step of lhs is loaded as a whole, and what is decoded also while another is.
+            left = m * (lhs if problem.is_float else 2 * lhs + 2 + _DECODED)
+        return totals + left + n * (2 * rhs + 2 + _DECODED)
     # A block of the result, too, is computed beside what is there.
     kept = BLOCK if problem.in_blocks else 0
     return totals + 2 * m * (lhs + 1) + 2 * n * (rhs + 1) + kept
@@ -163,16 +169,10 @@ def _of_block(bits: int, schedule: GpuSchedule) -> int:
 def _of_sums(problem: Problem, schedule: GpuSchedule) -> int:
     """Registers of sums that f32 scales multiply: the sums, and those scales of two steps, or of
     one where they are late."""
-    instruction, shared = schedule.instruction, [each for each in problem.shared if each]
-    if not shared:
+    if not any(problem.shared):
         return 0
     m, n = schedule.tiles
-    sums = sums_of(instruction.groups, *shared)
-    # A lane has one row of lhs in a tile, and as many columns as totals.
-    rows = (m, n * instruction.totals)
-    found = instruction.totals * m * n
-    for of_tile, each in zip(rows, problem.shared, strict=True):
-        if each:
-            scales = factors_of_step(each, instruction, sums)
-            found += of_tile * scales.count * (1 if scales.late else 2)
+    found = schedule.instruction.totals * m * n
+    for rows, scales in problem.scales_of_step(schedule):
+        found += rows * scales.count * (1 if scales.late else 2)
     return found

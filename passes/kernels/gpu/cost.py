@@ -25,10 +25,6 @@ _STREAM_WAVES = 2
 #: Latencies of memory that a k-step of a stream waits for a tile of floats that are split. By the
 #: issue model four k-steps of f32 by f4 take 18812 clocks.
 _WAITS = 4
-#: The same for a tile of rows or of columns, where f32 scales multiply the sums of a stream, and
-#: how many times as much where no side is floats: by the issue model 1.2 latencies with one of
-#: each, 2.7 with two, and 0.8 without floats.
-_LATE_TILE, _LATE_PACKED = 0.6, 0.6
 #: How much longer a k-step of a ring of split floats takes if no other workgroup fills its waits:
 #: by the issue model 1.3 to 1.8 of f32 by f4, in less than so many tiles a wave.
 _ALONE, _FULL = 1.4, 8
@@ -94,7 +90,8 @@ def cost(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float:
         products = tiles * schedule.instruction.decoded_clocks
         k_step = max(k_step, _ALONE_K_STEP + _ALONE_PRODUCTS * products)
     busy = rounds * (k_steps * k_step + result) + start
-    busy = max(busy, -(-rounds // per_unit) * k_steps * _late(problem, schedule, device))
+    late = _late(problem, schedule, k_step, device)
+    busy = max(busy, -(-rounds // per_unit) * k_steps * late)
     moved = _bytes(problem) + _bytes_of_parts(problem, schedule)
     in_flight = min(at_once * _asked(problem, schedule), moved)
     bandwidth = min(device.bytes_a_clock, in_flight / device.latency_clocks)
@@ -153,19 +150,19 @@ def _fits_twice(problem: Problem, schedule: GpuSchedule, device: Gpu) -> bool:
     return 2 * stage * schedule.stages <= device.unit.lds_bytes and held <= _TWICE
 
 
-def _late(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float:
-    """Clocks for which one workgroup waits for memory in a k-step, whatever others do: floats of a
-    stream that are split come when they are needed, if they take the registers of a step; so does
-    much of both sides, where f32 scales multiply sums."""
-    tiles, columns = schedule.tiles
+def _late(problem: Problem, schedule: GpuSchedule, k_step: float, device: Gpu) -> float:
+    """Clocks of a k-step in which one workgroup waits for memory, whatever others do: floats of a
+    stream that are split come when they are needed, if they take the registers of a step; f32
+    scales do, once a step and before anything is multiplied, if they are many."""
+    tiles, latency = schedule.tiles[0], device.rates.memory_latency
     if schedule.transport != "stream":
         return 0
     waits = 0.0
-    if any(problem.shared):
-        waits = _LATE_TILE * (tiles + columns) * (1 if problem.is_float else _LATE_PACKED)
+    if any(scales.late for _, scales in problem.scales_of_step(schedule)):
+        waits = k_step + latency / K_STEPS
     if problem.is_float and problem.parts > 1 and (problem.parts > 2 or tiles > 1):
-        waits = max(waits, _WAITS * tiles)
-    return waits * device.rates.memory_latency
+        waits = max(waits, _WAITS * tiles * latency)
+    return waits
 
 
 def _at_once(schedule: GpuSchedule, device: Gpu) -> int:

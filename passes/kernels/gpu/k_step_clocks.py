@@ -34,6 +34,8 @@ _SLOWER, _SLOWER_LDS, _SLOWER_WAITS, _SLOWER_INTEGERS = 1.15, 1.35, 1.6, 1.25
 _SCALED = 16
 #: How many of these where a stage has several runs: LLVM packs most, two sums each.
 _PACKED_SUMS = 0.6
+#: Vector instructions of a stream for the sums of a tile and their scales, and bytes of a scale.
+_OF_SUMS, _SCALE = 10, 4
 #: Lanes of a wave that may be alone on its SIMD.
 _WIDE = 64
 
@@ -51,7 +53,7 @@ def k_step_clocks(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float
     if problem.parts:
         first, second = _decoding(problem, device)
         products = m * n * problem.parts * BLOCK // instruction.fragment
-        issued = products + m * first + n * second
+        issued = products + m * first + n * second + m * n * problem.sums(schedule) * _OF_SUMS
         clocks = m * n * instruction.decoded_clocks * problem.parts
         if schedule.transport == "stream" and _is_alone(problem, schedule):
             # It decodes, then multiplies. A ring does both at once.
@@ -60,8 +62,10 @@ def k_step_clocks(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float
     else:
         clocks = m * n * (instruction.byte_clocks if 8 in problem.bits else instruction.clocks)
     matrix = clocks * -(-waves // unit.simds)
-    fragments = waves * problem.side_bytes(schedule, m, n)
+    fragments: float = waves * problem.side_bytes(schedule, m, n)
     if schedule.transport == "stream":
+        scales = sum(rows * each.count for rows, each in problem.scales_of_step(schedule))
+        fragments += scales * _SCALE * schedule.threads / K_STEPS
         return max(matrix, fragments / rates.memory_bytes_per_clock)
     down, right, _ = schedule.waves
     loaded = problem.side_bytes(schedule, m * down, n * right)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from mxc.passes.kernels.gpu.float_scales import StepFactors, factors_of_step, sums_of
 from mxc.passes.kernels.gpu.fragments import BLOCK
 from mxc.passes.kernels.gpu.schedule import GpuSchedule
 
@@ -65,6 +66,22 @@ class Problem:
         """Runs of a stage of a ring that are under one f32 scale of each side."""
         blocks = schedule.k_steps * schedule.instruction.groups
         return blocks // math.gcd(blocks, *(each for each in self.shared if each))
+
+    def sums(self, schedule: GpuSchedule) -> int:
+        """Sums of a k-step of a stream that f32 scales multiply; 0 without such scales."""
+        shared = [each for each in self.shared if each]
+        return sums_of(schedule.instruction.groups, *shared) if shared else 0
+
+    def scales_of_step(self, schedule: GpuSchedule) -> list[tuple[int, StepFactors]]:
+        """Of each side with f32 scales: the rows of them that a lane of a stream has, one of lhs
+        and as many as it has sums of rhs for each tile, and the scales of a row in a step."""
+        instruction, sums = schedule.instruction, self.sums(schedule)
+        (m, n), columns = schedule.tiles, 1 if self.one_scale else instruction.totals
+        return [
+            (rows, factors_of_step(each, instruction, sums))
+            for rows, each in zip((m, n * columns), self.shared, strict=True)
+            if each
+        ]
 
     def row_bytes(self, side: int) -> int:
         """Bytes of a block of a row of lhs (0) or rhs (1), with its scale."""

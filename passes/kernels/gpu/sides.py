@@ -17,7 +17,7 @@ from mxc.dialects.amdgpu import BEYOND, concat
 from mxc.dialects.sizes import constant
 from mxc.formats.formats import E8M0, F32, BlockFormat, Specials
 from mxc.passes.kernels.extents import Buffer, Size, product
-from mxc.passes.kernels.gpu.decode import Register, decode, decoded_one
+from mxc.passes.kernels.gpu.decode import Register, decode, decode_unscaled, decoded_one
 from mxc.passes.kernels.gpu.decode_bits import decode_bits
 from mxc.passes.kernels.gpu.decode_fnuz import decode_fnuz
 from mxc.passes.kernels.gpu.float_scales import StepFactors, factors_of_step
@@ -348,21 +348,25 @@ class ScaledSide:
         """A block, i8, under its scales, i8 [n], as floats: runs of 8 along K. f32 scales multiply
         sums, and elements are decoded without them."""
         format = self.kind.format
+        assert self.decoded is not None
+        if self.kind.multiplies_sums and self._converts:
+            return decode_unscaled(block, format.element, self.decoded)
         if self.kind.multiplies_sums:
             # The E8M0 under which nothing is multiplied: of integers a one is a fraction there.
             least = 1 if format.element.exponent else format.element.min_positive
             code = _ONE + int(log2(self.kind.decoded_one / least))
             format, scales = replace(format, scale=E8M0), splat(code, i8(), 1)
         assert scales is not None
-        return self._decode(block, scales, format)
-
-    def _decode(self, block: ir.Value, scales: ir.Value, format: BlockFormat) -> list[ir.Value]:
-        assert self.decoded is not None
-        if self.instruction.unit.converts and not self.kind.is_fnuz:
+        if self._converts:
             return decode(block, scales, format, self.decoded)
         if self.instruction.unit.extends_fnuz:
             return decode_fnuz(block, scales, format)
         return decode_bits(block, scales, format)
+
+    @property
+    def _converts(self) -> bool:
+        """Whether conversions of the instruction set decode the elements."""
+        return self.instruction.unit.converts and not self.kind.is_fnuz
 
 
 def clamped(row: ir.Value, rows: int) -> ir.Value:

@@ -255,6 +255,9 @@ class Body:
                 # Loads return in order: what is needed now is asked for first.
                 at_hand = own(iteration, lhs, rhs, masked=False)
                 lhs_next, rhs_next = load(iteration + 1, masked=False)
+                if self.kernel.sums:
+                    # Else LLVM moves loads between products, to save registers, and waits for each.
+                    no_reordering()
                 found = multiply(now, iteration, at_hand, masked=False)
                 scf.YieldOp([*found, *lhs_next, *rhs_next])
             totals, lhs, rhs = with_values(held, op.results)

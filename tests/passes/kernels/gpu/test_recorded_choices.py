@@ -72,7 +72,9 @@ def choices() -> dict[str, str]:
     found = {}
     for gpu in GPUS:
         pairs = (*FLOATS, *DECODED, *(SCALED if gpu.matrix.takes(4, 4) else ()))
-        sums = [pair for pair in SUMS if pair.parts or gpu.matrix.takes(8, 8)]
+        # No kernel for wmma takes such scales.
+        known = SUMS if gpu.matrix.family == "mfma" else ()
+        sums = [pair for pair in known if pair.parts or gpu.matrix.takes(8, 8)]
         products = (*product(pairs, SHAPES, ROWS), *product(sums, SHAPES_OF_SUMS, ROWS))
         for pair, (columns, blocks), m in products:
             problem = Problem(

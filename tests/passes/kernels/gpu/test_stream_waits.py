@@ -1,7 +1,8 @@
-"""Streams of floats whose rows are loaded when they are needed: how often a wave waits."""
+"""Streams: how often a wave waits for what it loads."""
 
 from pathlib import Path
 
+import pytest
 from iree.compiler import tools
 
 from mxc.compiler.iree import LLVM_FLAGS
@@ -14,8 +15,16 @@ from mxc.passes.kernels.gpu.fragments import TileInstruction
 from mxc.passes.kernels.gpu.schedule import GpuSchedule
 from mxc.passes.kernels.gpu.sides import ScaledBlocks
 from mxc.passes.kernels.gpu.stream import StreamKernel
-from mxc.targets.amd import GFX942
-from tests.passes.kernels.gpu.rings import program
+from mxc.targets.amd import GFX942, GFX950
+from tests.passes.kernels.gpu.rings import (
+    E4M3_F32,
+    INT4_F32,
+    INT8_F32,
+    Case,
+    compile_rings,
+    figures,
+    program,
+)
 
 
 def test_one_k_step_is_loaded_while_another_is_multiplied(tmp_path: Path) -> None:
@@ -40,3 +49,36 @@ def test_one_k_step_is_loaded_while_another_is_multiplied(tmp_path: Path) -> Non
     assert loop.is_loop
     found = estimate(read_steps(loop.lines, device.rates), device.unit, workgroup_size=256)
     assert found.shares["matrix"] + found.shares["vector"] >= 0.8
+
+
+@pytest.mark.parametrize(
+    ("lhs", "rhs", "tiles", "block", "clocks"),
+    [
+        ("bf16", E4M3_F32, (1, 1), 128, 2100),
+        ("bf16", E4M3_F32, (2, 1), 128, 3100),
+        ("bf16", INT8_F32, (4, 1), 128, 5300),
+        ("bf16", INT4_F32, (3, 1), 128, 3900),
+        ("bf16", INT4_F32, (2, 1), 32, 4300),
+        (E4M3_F32, E4M3_F32, (2, 1), 128, 2300),
+    ],
+)
+def test_under_f32_scales_a_step_is_loaded_while_another_is_multiplied(
+    tmp_path: Path, lhs: str, rhs: str, tiles: tuple[int, int], block: int, clocks: int
+) -> None:
+    """A step of 512 elements, of four waves that are alone on their SIMDs. When LLVM loaded parts
+    of it between products, and waited for each, it took 1900 to 13900 clocks."""
+    case = Case(lhs, rhs, 64, 7168, 16384, tiles, (1, 1, 4), transport="stream", block=block)
+    (compiled,) = compile_rings([case], tmp_path, texts=True)
+    steps = read_steps(hot_loop(compiled.assembly).lines, GFX950.rates)
+    assert estimate(steps, GFX950.unit, workgroup_size=256).clocks <= clocks
+    assert figures(compiled.assembly, "vgpr_spill_count") == [0]
+
+
+def test_fp8_is_decoded_two_at_a_time(tmp_path: Path) -> None:
+    """128 elements of a lane in a step. One by one they took 304 registers, so that no other wave
+    was on the SIMD."""
+    case = Case("bf16", E4M3_F32, 16, 7168, 16384, (1, 1), (1, 1, 4), transport="stream", block=128)
+    (compiled,) = compile_rings([case], tmp_path, texts=True)
+    loop = hot_loop(compiled.assembly).lines
+    assert sum(line.mnemonic == "v_cvt_scalef32_pk_bf16_fp8" for line in loop) == 64
+    assert figures(compiled.assembly, "vgpr_count")[0] <= 256
