@@ -32,12 +32,16 @@ from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.gpu.contraction import GpuContraction
 from mxc.passes.kernels.gpu.contraction_buffers import ContractionBuffers, Quad
 from mxc.passes.kernels.gpu.floats import DenseSide, FloatBlocks, FloatSide, loaded_ahead
-from mxc.passes.kernels.gpu.fragments import QUAD
+from mxc.passes.kernels.gpu.fragments import K_STEPS, QUAD
 from mxc.passes.kernels.gpu.lanes import LANES, Lane, lane_of
 from mxc.passes.kernels.gpu.output import BlockOutput
 from mxc.passes.kernels.gpu.products import DecodedProduct, ScaledProduct, SummedProduct
 from mxc.passes.kernels.gpu.sides import Loaded, ScaledBlocks, ScaledSide, clamped
 from mxc.passes.kernels.vectors import below, choose, f32, index, loop, of, when
+
+#: Registers of what a step loads: with more than these before the products of another, LLVM was
+#: seen to spill.
+_LOADED = 300
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,15 @@ class StreamKernel(GpuContraction):
             # What is decoded takes the registers of the next step.
             left = decodes and not unit.converts and rows > 1
         return left, self.in_blocks and decodes and unit.lanes == 32
+
+    @property
+    def loads_first(self) -> bool:
+        """Whether the loads of a step stay before the products of the one before. LLVM moves them
+        between products, to save registers, and where f32 scales multiply sums it waits for each:
+        not where a lane has no registers for all that a step loads."""
+        m, n = self.schedule.tiles
+        loaded = K_STEPS * (m * self.lhs.bits + n * self.rhs.bits)
+        return self.sums > 0 and loaded <= _LOADED
 
     def compute(self, *given: ir.Value) -> None:
         """Build what a workgroup does for a group."""
@@ -255,8 +268,7 @@ class Body:
                 # Loads return in order: what is needed now is asked for first.
                 at_hand = own(iteration, lhs, rhs, masked=False)
                 lhs_next, rhs_next = load(iteration + 1, masked=False)
-                if self.kernel.sums:
-                    # Else LLVM moves loads between products, to save registers, and waits for each.
+                if self.kernel.loads_first:
                     no_reordering()
                 found = multiply(now, iteration, at_hand, masked=False)
                 scf.YieldOp([*found, *lhs_next, *rhs_next])
