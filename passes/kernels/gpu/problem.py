@@ -73,8 +73,9 @@ class Problem:
         return sums_of(schedule.instruction.groups, *shared) if shared else 0
 
     def scales_of_step(self, schedule: GpuSchedule) -> list[tuple[int, StepFactors]]:
-        """Of each side with f32 scales: the rows of them that a lane of a stream has, one of lhs
-        and as many as it has sums of rhs for each tile, and the scales of a row in a step."""
+        """For each side with f32 scales the rows of them that a lane of a stream reads, one of lhs
+        and one for each of its sums of rhs, for all its tiles; and the scales of a row in a step.
+        """
         instruction, sums = schedule.instruction, self.sums(schedule)
         (m, n), columns = schedule.tiles, 1 if self.one_scale else instruction.totals
         return [
