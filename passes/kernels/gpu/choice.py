@@ -24,10 +24,9 @@ _REGISTERS = 400
 _DECODING = {256: 180, 512: 345, 1024: 345}
 #: The same of a dense product, by the lanes of a wave.
 _DENSE = {64: 345, 32: 130}
-#: The same where f32 scales multiply sums, and of a wave with all of K by the sums of a k-step,
-#: which LLVM computes side by side: 516, 424 and 306 were seen to spill. The same where integers
-#: decode.
-_SUMMED, _SUMS, _SUMS_BY_INTEGERS = 490, {1: 490, 2: 400, 4: 300}, {1: 345, 2: 345, 4: 250}
+#: The same where f32 scales multiply sums, by the sums of a k-step, which LLVM computes side by
+#: side if a wave has all of K: 516, 424 and 306 were seen to spill. The same where integers decode.
+_SUMS, _SUMS_BY_INTEGERS = {1: 490, 2: 400, 4: 300}, {1: 345, 2: 345, 4: 250}
 #: Registers of a block in bf16.
 _DECODED = 16
 #: More where a float is more than one of them, for each.
@@ -125,9 +124,8 @@ def _fits(problem: Problem, schedule: GpuSchedule, device: Gpu) -> bool:
     if problem.is_dense:
         most = _DENSE[unit.lanes]
     if sums:
-        most = _SUMMED if unit.converts else most
-        if schedule.waves[2] == 1:
-            most = (_SUMS if unit.converts else _SUMS_BY_INTEGERS)[sums]
+        limits = _SUMS if unit.converts else _SUMS_BY_INTEGERS
+        most = limits[sums if schedule.waves[2] == 1 else 1]
     return registers(problem, schedule) <= most
 
 

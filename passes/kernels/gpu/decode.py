@@ -52,21 +52,28 @@ def decode(
         return _by_floats(block, scales, format, register)
     element = format.element
     if element.bits == 6:
-        return by_halves(scales, lambda scale: _sixes(block, power(scale), element, register))
+
+        def whole(scale: ir.Value) -> list[ir.Value]:
+            words = elements(bitcast(block, i32(), lanes_of(block) // 4))
+            # The instruction is for a whole block.
+            padded = words + [i32_of(0)] * (BLOCK * 6 // 32 - len(words))
+            given = vector.from_elements(of(i32(), len(padded)), padded)
+            count = lanes_of(block) * 8 // 6 // FRAGMENT
+            return sixes(given, power(scale), element, register)[:count]
+
+        return by_halves(scales, whole)
     if not element.exponent:
         return by_halves(scales, lambda scale: _integers(block, scale, element, register))
     return by_halves(scales, lambda scale: _packed(block, scale, element, register))
 
 
 def decode_unscaled(block: ir.Value, element: ElementFormat, register: Register) -> list[ir.Value]:
-    """A block of 32, or a part of it, i8, that no scale multiplies, as fragments along K. Integers
-    are multiples of `decoded_one`."""
+    """A block of 32, or a part of it, i8, that no scale multiplies, as fragments along K: elements
+    of 8 or 4 bits. Integers are multiples of `decoded_one`."""
     kind, one = ir.Type.parse(register), constant(1.0, f32())
     if not element.exponent:
         return [arith.truncf(of(kind, FRAGMENT), each) for each in integers(block, element)]
-    if element.bits == 6:
-        return _sixes(block, one, element, register)
-    # One by one: of arith.scaling_extf under a constant, LLVM converts each element by itself.
+    # arith.scaling_extf under a constant scale becomes a conversion for each element, not for two.
     pairs = [
         extended_pair(word, one, element, kind, at)
         for word in elements(bitcast(block, i32(), lanes_of(block) // 4))
@@ -126,18 +133,6 @@ def pair_by_float(word: ir.Value, factor: ir.Value, number: int, register: Regis
     """Pair `number` of the eight elements of 4 bits in an i32, times one of these factors."""
     wide = extended_pair(word, constant(1.0, f32()), E2M1, f32(), number)
     return _times(wide, factor, register)
-
-
-def _sixes(
-    block: ir.Value, factor: ir.Value, element: ElementFormat, register: Register
-) -> list[ir.Value]:
-    """A block of elements of 6 bits, or a part of it, i8, times a power of two."""
-    words = elements(bitcast(block, i32(), lanes_of(block) // 4))
-    # The instruction is for a whole block.
-    padded = words + [i32_of(0)] * (BLOCK * 6 // 32 - len(words))
-    given = vector.from_elements(of(i32(), len(padded)), padded)
-    count = lanes_of(block) * 8 // 6 // FRAGMENT
-    return sixes(given, factor, element, register)[:count]
 
 
 def sixes(

@@ -63,9 +63,11 @@ class StreamKernel(GpuContraction):
 
     @property
     def loads_first(self) -> bool:
-        """Whether the loads of a step stay before the products of the one before. LLVM moves them
-        between products, to save registers, and where f32 scales multiply sums it waits for each:
-        not where a lane has no registers for all that a step loads."""
+        """Whether the loads of a step stay before the products of the one before.
+
+        LLVM moves them between products, to save registers; where f32 scales multiply sums, it
+        then waits for each of them. Not where a lane has no registers for all of them.
+        """
         m, n = self.schedule.tiles
         loaded = K_STEPS * (m * self.lhs.bits + n * self.rhs.bits)
         return self.sums > 0 and loaded <= _LOADED
