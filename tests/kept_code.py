@@ -100,6 +100,13 @@ def _write(file: Path, found: dict[str, bytes]) -> None:
     os.replace(name, file)
 
 
+def kernels() -> CompileCache | None:
+    """Where kernels of GPUs are kept; None where nothing is."""
+    return (
+        CompileCache(Path(os.environ[FOLDER]) / _KERNELS, LIMIT) if FOLDER in os.environ else None
+    )
+
+
 def use() -> None:
     """Have this process compile so, and those that are forked from it."""
     its: Any = driver
@@ -111,9 +118,7 @@ def use() -> None:
 
     def kernels_of(request: CompileRequest) -> CompileCache | None:
         shown = request.assembly or request.dump_dir is not None
-        if FOLDER not in os.environ or shown:
-            return entries_of(request)
-        return CompileCache(Path(os.environ[FOLDER]) / _KERNELS, LIMIT)
+        return (None if shown else kernels()) or entries_of(request)
 
     below: Any = iree
     below.Compiler = Compiler

@@ -7,16 +7,13 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
-import pytest
-from iree.compiler import ir, tools
+from iree.compiler import ir
 
-from mxc.compiler.iree import LLVM_FLAGS
 from mxc.compiler.packing.panels import to_panels
 from mxc.compiler.report.issue_model import estimate
 from mxc.compiler.report.issue_steps import read_steps
@@ -41,14 +38,15 @@ from mxc.passes.kernels.gpu.schedule import GpuSchedule, Transport
 from mxc.passes.kernels.gpu.sides import ScaledBlocks
 from mxc.passes.kernels.gpu.stream import StreamKernel
 from mxc.passes.kernels.reshapes import as_tensor
-from mxc.simulator.code.code_object import CodeObjectKernel, read_kernels
+from mxc.simulator.code.code_object import CodeObjectKernel
 from mxc.simulator.run.launch import launch
 from mxc.simulator.run.translate import TranslatedKernel
 from mxc.simulator.watch.count import Counter
 from mxc.simulator.watch.observe import ObserverGroup
 from mxc.simulator.watch.sanitizer import Sanitizer
-from mxc.targets.amd import known_gpu
+from mxc.targets.amd import GFX950, known_gpu
 from mxc.targets.compute_unit import ComputeUnit
+from tests.kernel_objects import CompiledKernel, compile_kernels
 
 Doubles = npt.NDArray[np.float64]
 Bytes = npt.NDArray[np.uint8]
@@ -159,58 +157,28 @@ ACROSS, SQUARE = (1, 4, 1), (2, 2, 1)
 
 
 @dataclass(frozen=True)
-class Compiled:
-    """A kernel and its text, if it was asked for: LLVM generates code once more for it."""
+class Compiled(CompiledKernel):
+    """The kernel of a case."""
 
-    case: Case
-    kernel: CodeObjectKernel
-    assembly: str
+    case: Any
 
 
-def compile_rings(
-    cases: Sequence[Any], folder: Path, target: str = "gfx950", *, texts: bool = False
-) -> list[Compiled]:
-    """The kernels of cases as one program, compiled into a folder."""
-    flags = ("--iree-hal-target-device=hip", f"--iree-rocm-target={target}", *LLVM_FLAGS)
-    dumps = ["binaries", "intermediates"] if texts else ["binaries"]
-    extra = [f"--iree-hal-dump-executable-{what}-to={folder}" for what in dumps]
-    tools.compile_str(program([case.kernel for case in cases]), extra_args=[*flags, *extra])
-    (code,) = folder.glob("*.hsaco")
-    kernels = read_kernels(code.read_bytes())
-    text = "".join(each.read_text() for each in folder.glob("*.rocmasm"))
-    assert bool(text) == texts
-    return [
-        Compiled(case, kernels[f"k{n}"], text if len(cases) == 1 else _function(text, f"k{n}"))
-        for n, case in enumerate(cases)
-    ]
+def compile_rings(cases: Sequence[Any], target: str = "gfx950") -> list[Compiled]:
+    """The kernels of cases, as one program."""
+    found = compile_kernels(program([case.kernel for case in cases]), target)
+    return [Compiled(**vars(found[f"k{number}"]), case=case) for number, case in enumerate(cases)]
 
 
-def _function(text: str, name: str) -> str:
-    """The instructions of a kernel of several."""
-    found = re.search(rf"^{name}:.*?^\.Lfunc_end", text, re.DOTALL | re.MULTILINE)
-    return found[0] if found else ""
-
-
-def compiler(
-    folders: pytest.TempPathFactory,
-    together: Sequence[Any],
-    target: str = "gfx950",
-    *,
-    texts: bool = False,
-) -> Callable[[Any], Compiled]:
-    """Gives the kernel of a case: those of `together` are one program, others have their text."""
+def compiler(together: Sequence[Any], target: str = "gfx950") -> Callable[[Any], Compiled]:
+    """Gives the kernel of a case: those of `together` are one program."""
 
     @cache
     def known() -> dict[Any, Compiled]:
-        found = compile_rings(together, folders.mktemp("rings"), target, texts=texts)
-        return {each.case: each for each in found}
+        return {each.case: each for each in compile_rings(together, target)}
 
     @cache
     def compiled(case: Any) -> Compiled:
-        if case in together:
-            return known()[case]
-        (found,) = compile_rings([case], folders.mktemp("ring"), target, texts=True)
-        return found
+        return known()[case] if case in together else compile_rings([case], target)[0]
 
     return compiled
 
@@ -362,15 +330,16 @@ def busy_with_two(compiled: Compiled) -> float:
 
     Both have registers, of which no sum is read from an accumulation register, and nothing spills.
     """
-    text, unit = compiled.assembly, known_gpu(compiled.case.target).unit
-    vgpr, spilled = figures(text, "vgpr_count", "vgpr_spill_count")
-    assert (vgpr <= unit.registers // 2, spilled, "v_accvgpr" in text) == (True, 0, False)
+    text, taken = compiled.assembly, compiled.resources
+    unit = known_gpu(compiled.case.target).unit
+    assert taken.vgpr <= unit.registers // 2
+    assert (taken.spills, "v_accvgpr" in text) == (0, False)
     return _share(hot_loop(text), unit, workgroups=2)
 
 
-def figures(text: str, *names: str) -> list[int]:
-    """What the metadata in an assembly says."""
-    return [int(re.findall(rf"\.{name}:\s+(\d+)", text)[0]) for name in names]
+def require_no_scratch(compiled: CompiledKernel) -> None:
+    """Nothing spills."""
+    assert (compiled.resources.spills, compiled.resources.scratch_bytes) == (0, 0)
 
 
 def _share(loop: Loop, unit: ComputeUnit, workgroups: int = 1) -> float:
@@ -381,9 +350,8 @@ def _share(loop: Loop, unit: ComputeUnit, workgroups: int = 1) -> float:
 
 def share_of(compiled: Compiled) -> float:
     """The share of matrix cores of gfx950, of a workgroup alone on its unit. Nothing spills."""
-    text, unit = compiled.assembly, known_gpu("gfx950").unit
-    assert figures(text, "vgpr_spill_count", "private_segment_fixed_size") == [0, 0]
-    return _share(hot_loop(text), unit)
+    require_no_scratch(compiled)
+    return _share(hot_loop(compiled.assembly), GFX950.unit)
 
 
 def loop_of(compiled: Compiled) -> tuple[Loop, float]:
@@ -391,10 +359,9 @@ def loop_of(compiled: Compiled) -> tuple[Loop, float]:
 
     All sums are in accumulation registers, and nothing spills.
     """
-    text, (m, n) = compiled.assembly, compiled.case.tiles
-    vgpr, agpr = figures(text, "vgpr_count", "agpr_count")
-    assert agpr >= 16 * m * n
-    assert vgpr <= 512
-    assert figures(text, "vgpr_spill_count", "private_segment_fixed_size") == [0, 0]
-    loop = hot_loop(text)
+    (m, n), taken = compiled.case.tiles, compiled.resources
+    assert taken.agpr >= 16 * m * n
+    assert taken.vgpr <= 512
+    require_no_scratch(compiled)
+    loop = hot_loop(compiled.assembly)
     return loop, _share(loop, known_gpu(compiled.case.target).unit)

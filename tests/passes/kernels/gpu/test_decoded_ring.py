@@ -89,10 +89,10 @@ CASES_OF_GFX950 = [
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], Compiled]:
+def compiled() -> Callable[[Case], Compiled]:
     """The kernel of a case, compiled once."""
     known = {
-        target: compiler(tmp_path_factory, cases, target)
+        target: compiler(cases, target)
         for target, cases in (("gfx942", CASES), ("gfx950", CASES_OF_GFX950))
     }
     return lambda case: known[case.target](case)

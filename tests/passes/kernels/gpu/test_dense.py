@@ -118,9 +118,9 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], Any]:
+def compiled() -> Callable[[Case], Any]:
     """The kernel of a case, compiled once."""
-    return compiler(tmp_path_factory, CASES, texts=True)
+    return compiler(CASES)
 
 
 def floats(rng: np.random.Generator, kind: str, rows: int, k: int) -> Array:

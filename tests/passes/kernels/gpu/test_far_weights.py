@@ -1,7 +1,6 @@
 """Weights that a buffer does not reach: each workgroup sees its own columns of them alone."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -67,21 +66,21 @@ def reaches(patch: pytest.MonkeyPatch, size: int) -> None:
 
 
 @pytest.mark.parametrize("case", [*RINGS, *STREAMS], ids=str)
-def test_scaled(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scaled(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """As numpy has it, and clean."""
     reaches(monkeypatch, case.kernel.columns * max(case.kernel.rhs.row_sizes))
     assert case.kernel.cut
-    run = simulate(case, compile_rings([case], tmp_path)[0].kernel)
+    run = simulate(case, compile_rings([case])[0].kernel)
     assert np.abs(run.found - run.wanted).max() / np.abs(run.wanted).max() < 1e-6
     assert not run.sanitizer.findings
 
 
 @pytest.mark.parametrize("case", DENSE, ids=str)
-def test_dense(case: dense.Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dense(case: dense.Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """As numpy has it, and clean."""
     reaches(monkeypatch, case.kernel.columns * max(case.kernel.rhs.row_sizes))
     assert case.kernel.cut
-    run = dense.simulate(compile_rings([case], tmp_path)[0], *dense.operands(case))
+    run = dense.simulate(compile_rings([case])[0], *dense.operands(case))
     assert np.abs(run.found - run.wanted).max() / np.abs(run.wanted).max() < 1e-6
 
 

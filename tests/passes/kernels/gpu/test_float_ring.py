@@ -46,9 +46,9 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], Compiled]:
+def compiled() -> Callable[[Case], Compiled]:
     """The kernel of a case, compiled once."""
-    return compiler(tmp_path_factory, CASES, texts=True)
+    return compiler(CASES)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

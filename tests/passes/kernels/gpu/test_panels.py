@@ -55,10 +55,10 @@ OF_GFX942 = [
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], Compiled]:
+def compiled() -> Callable[[Case], Compiled]:
     """The kernel of a case, compiled once."""
-    first = compiler(tmp_path_factory, CASES)
-    second = compiler(tmp_path_factory, OF_GFX942, "gfx942")
+    first = compiler(CASES)
+    second = compiler(OF_GFX942, "gfx942")
     return lambda case: (second if case in OF_GFX942 else first)(case)
 
 

@@ -1,53 +1,30 @@
 """Streams: how often a wave waits for what it loads."""
 
-from pathlib import Path
-
 import pytest
-from iree.compiler import tools
 
-from mxc.compiler.iree import LLVM_FLAGS
 from mxc.compiler.report.issue_model import estimate
 from mxc.compiler.report.issue_steps import read_steps
 from mxc.compiler.report.loops import hot_loop
-from mxc.formats.formats import FORMATS
-from mxc.passes.kernels.gpu.floats import FloatBlocks
-from mxc.passes.kernels.gpu.fragments import TileInstruction
-from mxc.passes.kernels.gpu.schedule import GpuSchedule
-from mxc.passes.kernels.gpu.sides import ScaledBlocks
-from mxc.passes.kernels.gpu.stream import StreamKernel
 from mxc.targets.amd import GFX942, GFX950
 from tests.passes.kernels.gpu.rings import (
     E4M3_F32,
+    F4,
     INT4_F32,
     INT8_F32,
     Case,
     compile_rings,
-    figures,
-    program,
+    require_no_scratch,
 )
 
 
-def test_one_k_step_is_loaded_while_another_is_multiplied(tmp_path: Path) -> None:
+def test_one_k_step_is_loaded_while_another_is_multiplied() -> None:
     """Eight tiles of a wave that is alone on its SIMD; with a wait for each it was 0.3."""
-    device = GFX942
-    schedule = GpuSchedule(
-        instruction=TileInstruction(16, device.matrix), tiles=(4, 2), waves=(2, 2, 1)
-    )
-    lhs, rhs = FloatBlocks("bf16", False, 64), ScaledBlocks(FORMATS["mxfp4"], 64)
-    kernel = StreamKernel(lhs, rhs, 1, 128, 128, 0, schedule, decoded="bf16")
-    tools.compile_str(
-        program([kernel]),
-        extra_args=[
-            "--iree-hal-target-device=hip",
-            f"--iree-rocm-target={device.name}",
-            *LLVM_FLAGS,
-            f"--iree-hal-dump-executable-intermediates-to={tmp_path}",
-        ],
-    )
-    (text,) = (file.read_text() for file in tmp_path.glob("*.rocmasm"))
-    loop = hot_loop(text)
+    case = Case("bf16", F4, 128, 128, 2048, (4, 2), (2, 2, 1), target="gfx942", transport="stream")
+    (compiled,) = compile_rings([case], case.target)
+    loop = hot_loop(compiled.assembly)
     assert loop.is_loop
-    found = estimate(read_steps(loop.lines, device.rates), device.unit, workgroup_size=256)
+    steps = read_steps(loop.lines, GFX942.rates)
+    found = estimate(steps, GFX942.unit, workgroup_size=256)
     assert found.shares["matrix"] + found.shares["vector"] >= 0.8
 
 
@@ -63,22 +40,22 @@ def test_one_k_step_is_loaded_while_another_is_multiplied(tmp_path: Path) -> Non
     ],
 )
 def test_under_f32_scales_a_step_is_loaded_while_another_is_multiplied(
-    tmp_path: Path, lhs: str, rhs: str, tiles: tuple[int, int], block: int, clocks: int
+    lhs: str, rhs: str, tiles: tuple[int, int], block: int, clocks: int
 ) -> None:
     """A step of 512 elements, of four waves that are alone on their SIMDs. When LLVM loaded parts
     of it between products, and waited for each, it took 2600 to 13900 clocks."""
     case = Case(lhs, rhs, 64, 7168, 16384, tiles, (1, 1, 4), transport="stream", block=block)
-    (compiled,) = compile_rings([case], tmp_path, texts=True)
+    (compiled,) = compile_rings([case])
     steps = read_steps(hot_loop(compiled.assembly).lines, GFX950.rates)
     assert estimate(steps, GFX950.unit, workgroup_size=256).clocks <= clocks
-    assert figures(compiled.assembly, "vgpr_spill_count") == [0]
+    require_no_scratch(compiled)
 
 
-def test_fp8_is_decoded_two_at_a_time(tmp_path: Path) -> None:
+def test_fp8_is_decoded_two_at_a_time() -> None:
     """128 elements of a lane in a step. One by one they took 304 registers, so that no other wave
     was on the SIMD."""
     case = Case("bf16", E4M3_F32, 16, 7168, 16384, (1, 1), (1, 1, 4), transport="stream", block=128)
-    (compiled,) = compile_rings([case], tmp_path, texts=True)
+    (compiled,) = compile_rings([case])
     loop = hot_loop(compiled.assembly).lines
     assert sum(line.mnemonic == "v_cvt_scalef32_pk_bf16_fp8" for line in loop) == 64
-    assert figures(compiled.assembly, "vgpr_count")[0] <= 256
+    assert compiled.resources.vgpr <= 256
