@@ -71,20 +71,15 @@ def candidates(problem: Problem, device: Gpu = GFX950) -> Iterator[GpuSchedule]:
 
 
 def _split(problem: Problem, ring: GpuSchedule, device: Gpu) -> Iterator[GpuSchedule]:
-    """A ring whose workgroups share K; also one of floats with half of the LDS, so that a unit has
-    two of them, for which rings under f32 scales have no registers."""
-    tiles, stages = result_tiles(problem, ring), {ring.stages}
-    if problem.parts and ring.transport == "ring" and not any(problem.shared):
-        half = device.unit.lds_bytes // 2 // _slot_bytes(problem, ring)
-        stages |= {min(ring.stages, half)} if half >= min(_STAGES) else set()
+    """A ring whose workgroups share K."""
+    tiles = result_tiles(problem, ring)
     # Rows of one tile read little but weights, and parts would be as many bytes again.
     for splits in problem.splits if problem.rows > _TILE else ():
         whole = problem.blocks // splits % _stage_blocks(problem, ring) == 0
         if any(problem.shared) and ring.transport == "ring" and not whole:
             continue
         if tiles * splits <= _SHARED_UNITS * device.units:
-            for count in sorted(stages):
-                yield replace(ring, splits=splits, stages=count)
+            yield replace(ring, splits=splits)
 
 
 def _scaled_rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
@@ -113,12 +108,15 @@ def _streams(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
     if any(problem.shared) and steps > _ALONG_K[0]:
         # With the scales of two steps a wave has not enough registers beside another on its SIMD.
         along_k[0] = device.unit.simds
-    for tiles, most in enumerate(along_k, start=1):
+    simds = device.unit.simds
+    # With two waves on a SIMD some that decode have not enough registers.
+    alone = [(1, simds)] if problem.parts else []
+    for tiles, most in (*enumerate(along_k, start=1), *alone):
         along = _along(steps, min(most, steps))
         yield GpuSchedule(instruction=small, tiles=(tiles, least), waves=(1, 1, along))
     if problem.is_float and problem.parts == 1 and device.matrix.converts:
         # Floats are most of the bytes of a stream: these read them for more columns at once.
-        for across, most in ((2, along_k[0]), (4, along_k[1])):
+        for across, most in ((2, along_k[0]), (2, simds), (4, along_k[1])):
             along = _along(steps, min(most, steps))
             yield GpuSchedule(instruction=small, tiles=(1, across * least), waves=(1, 1, along))
     for tiles_m, tiles_n in product((4, 2, 1), repeat=2):
@@ -126,8 +124,9 @@ def _streams(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
             yield GpuSchedule(instruction=small, tiles=(tiles_m, tiles_n), waves=(2, 2, 1))
     if problem.is_float and problem.parts > 1:
         # What is split is split once for two tiles, and waves along K wait for it side by side.
-        along = _along(steps, min(along_k[0], steps))
-        yield GpuSchedule(instruction=small, tiles=(1, 2 * least), waves=(1, 1, along))
+        for most in (along_k[0], simds):
+            along = _along(steps, min(most, steps))
+            yield GpuSchedule(instruction=small, tiles=(1, 2 * least), waves=(1, 1, along))
 
 
 def _dense_streams(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
@@ -281,8 +280,10 @@ def _of_decoded(problem: Problem, m: int, n: int) -> int:
 
 
 def _float_rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
-    """A stage is one k-step; there are as many as memory needs to answer, and one more. None of few
-    blocks, or where no load goes straight to LDS."""
+    """A stage is one k-step; there are as many as memory needs to answer, and one more, but no more
+    than an iteration of the loop has, so that the place of each is a constant. Where they take more
+    than half of LDS, also as many as leave room for another workgroup. None of few blocks, or where
+    no load goes straight to LDS."""
     if device.matrix.dma != PIECE or problem.blocks < AT_ONCE:
         return
     waves, rates = (2, 2, 1), device.rates
@@ -297,6 +298,7 @@ def _float_rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
         wanted = 2 + math.ceil(LATENCIES * rates.memory_latency / k_step)
         found = _ring(INSTRUCTION, (m, n), waves, wanted, 1)
         most = device.unit.lds_bytes // _slot_bytes(problem, found)
-        stages = min(wanted, _MOST_STAGES, most)
-        if stages >= min(_STAGES):
-            yield replace(found, stages=stages)
+        stages = min(wanted, K_STEPS, most)
+        for count in sorted({stages, min(stages, most // 2)}):
+            if count >= min(_STAGES):
+                yield replace(found, stages=count)

@@ -18,25 +18,17 @@ from mxc.passes.kernels.gpu.k_step_clocks import k_step_clocks
 from mxc.passes.kernels.gpu.problem import Problem
 from mxc.passes.kernels.gpu.ring.decoded_side import BLOCK_BYTES
 from mxc.passes.kernels.gpu.schedule import GpuSchedule
+from mxc.passes.kernels.gpu.stream_registers import leaves_room
 from mxc.targets.gpu import Gpu
 
 #: Waves of a streaming kernel that a SIMD holds: what its registers allow, mostly.
 _STREAM_WAVES = 2
-#: Latencies of memory that a k-step of a stream waits for a tile of floats that are split. By the
-#: issue model four k-steps of f32 by f4 take 18812 clocks.
-_WAITS = 4
-#: How much longer a k-step of a ring of split floats takes if no other workgroup fills its waits:
-#: by the issue model 1.3 to 1.8 of f32 by f4, in less than so many tiles a wave.
-_ALONE, _FULL = 1.4, 8
-#: The same of sides that are decoded once under f32 scales, beside another workgroup: 912 clocks by
-#: the issue model where LDS has work for 853.
-_BESIDE_ANOTHER = 1.07
-#: The same of other decoded sides, where K is split: clocks of a k-step, and the part of its
-#: products that comes on top. By the issue model, of bf16 by f4, 466 clocks with one tile a wave,
-#: 720 with four, 1100 with eight.
-_ALONE_K_STEP, _ALONE_PRODUCTS = 375, 0.7
-#: Tiles of a wave of a ring at most, if its SIMD is to have registers for another one.
-_TWICE = 4
+#: Latencies of memory that a k-step of a stream waits for a tile of floats that are split, where
+#: integers decode the other side, and where conversions do. By the issue model, of f32 by f4.
+_WAITS, _WAITS_CONVERTING = 4, 1.4
+#: Tiles of a wave of a ring that decodes at most, if its SIMD is to have registers for another one;
+#: the same where f32 scales multiply sums, or floats are split.
+_TWICE, _FEW_TWICE = 6, 4
 #: Latencies of memory between the last product of a split and the sum of all.
 _MERGED = 3
 #: Bytes of a load of a lane, and of a result.
@@ -67,7 +59,7 @@ def cost(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float:
     """Clocks of the device, estimated."""
     rates = device.rates
     count = workgroups(problem, schedule)
-    per_unit = _at_once(schedule, device)
+    per_unit = _at_once(problem, schedule, device)
     at_once = min(count, device.units * per_unit)
     # What shares a unit shares its pipes.
     rounds = -(-count // device.units)
@@ -78,17 +70,9 @@ def cost(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float:
     if schedule.splits > 1:
         # The last workgroup waits for its part to be stored, for its count, and for all parts.
         start += _MERGED * rates.memory_latency + (schedule.splits + 1) * result
-    k_step = k_step_clocks(problem, schedule, device)
-    tiles = schedule.tiles[0] * schedule.tiles[1]
-    fits = _fits_twice(problem, schedule, device)
-    alone = rounds == 1 or (schedule.splits > 1 and not fits)
-    if any(problem.shared) and schedule.transport == "decoded":
-        k_step *= _ALONE if rounds == 1 or not fits else _BESIDE_ANOTHER
-    elif alone and problem.is_float and problem.parts > 1 and schedule.transport != "stream":
-        k_step *= _ALONE if tiles < _FULL else 1
-    elif alone and schedule.splits > 1 and problem.parts:
-        products = tiles * schedule.instruction.decoded_clocks
-        k_step = max(k_step, _ALONE_K_STEP + _ALONE_PRODUCTS * products)
+    waves = min(rounds, per_unit) * schedule.threads // device.unit.wave
+    alone = waves <= device.unit.simds
+    k_step = k_step_clocks(problem, schedule, device, alone=alone)
     busy = rounds * (k_steps * k_step + result) + start
     late = _late(problem, schedule, k_step, device)
     busy = max(busy, -(-rounds // per_unit) * k_steps * late)
@@ -139,7 +123,7 @@ def _bytes_of_parts(problem: Problem, schedule: GpuSchedule) -> int:
 
 
 def _fits_twice(problem: Problem, schedule: GpuSchedule, device: Gpu) -> bool:
-    """Whether a unit has LDS and registers for two workgroups of a ring."""
+    """Whether a unit has LDS and registers for two workgroups of a ring that decodes."""
     m, n = schedule.tiles
     side = schedule.rows * problem.bits[0] + schedule.columns * problem.bits[1]
     stage = side * BLOCK * schedule.instruction.groups // 8 * schedule.k_steps
@@ -147,7 +131,8 @@ def _fits_twice(problem: Problem, schedule: GpuSchedule, device: Gpu) -> bool:
         stage = (schedule.rows * problem.parts + schedule.columns) * BLOCK_BYTES
     # Floats that are split wait in registers, beside both sums.
     held = m * n * (2 if any(problem.shared) and problem.parts > 1 else 1)
-    return 2 * stage * schedule.stages <= device.unit.lds_bytes and held <= _TWICE
+    most = _FEW_TWICE if any(problem.shared) or problem.parts > 1 else _TWICE
+    return 2 * stage * schedule.stages <= device.unit.lds_bytes and held <= most
 
 
 def _late(problem: Problem, schedule: GpuSchedule, k_step: float, device: Gpu) -> float:
@@ -161,15 +146,18 @@ def _late(problem: Problem, schedule: GpuSchedule, k_step: float, device: Gpu) -
     if any(scales.late for _, scales in problem.scales_of_step(schedule)):
         waits = k_step + latency / K_STEPS
     if problem.is_float and problem.parts > 1 and (problem.parts > 2 or tiles > 1):
-        waits = max(waits, _WAITS * tiles * latency)
+        count = _WAITS_CONVERTING if device.matrix.converts else _WAITS
+        waits = max(waits, count * tiles * latency)
     return waits
 
 
-def _at_once(schedule: GpuSchedule, device: Gpu) -> int:
+def _at_once(problem: Problem, schedule: GpuSchedule, device: Gpu) -> int:
     """Workgroups that a unit holds."""
-    waves = schedule.threads // device.unit.wave
-    limit = _STREAM_WAVES if schedule.transport == "stream" else 1
-    return max(1, limit * device.unit.simds // waves)
+    if schedule.transport == "stream":
+        waves = _STREAM_WAVES if leaves_room(problem, schedule, device) else 1
+        return max(1, waves * device.unit.simds * device.unit.wave // schedule.threads)
+    decodes = problem.parts > 0 and not problem.is_dense
+    return 2 if decodes and _fits_twice(problem, schedule, device) else 1
 
 
 def _asked(problem: Problem, schedule: GpuSchedule) -> int:

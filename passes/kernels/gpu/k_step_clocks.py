@@ -1,5 +1,6 @@
-"""Clocks of a k-step of a product, of a workgroup that has a unit to itself: the busiest of matrix
-cores, LDS and the path to memory (cost.py). A k-step is one instruction along K."""
+"""Clocks of a k-step of a product: the busiest of matrix cores, vector units, LDS and the path to
+memory, and what a workgroup waits for that has a unit to itself (cost.py). A k-step is one
+instruction along K."""
 
 from __future__ import annotations
 
@@ -16,11 +17,18 @@ _EXTEND = {4: 100, 6: 160, 8: 130}
 #: The same where conversions read elements and scales; of integers there, and of elements that are
 #: multiplied by E4M3 scales as floats.
 _CONVERT = {4: 20, 6: 5, 8: 20}
-_INTEGERS, _BY_FLOATS = 90, 70
+_INTEGERS, _BY_FLOATS = 90, 60
+#: More of these where no conversion decodes.
+_MORE_BY_FLOATS = 30
 #: The same where they are decoded without scales, which multiply sums.
 _PLAIN_INTEGERS = {4: 54, 8: 56}
 #: Instructions beside these for a stage of which each block is decoded once: loads, stores, scales.
 _BESIDE = 30
+#: Instructions that a matrix instruction takes the place of: itself, and vector instructions that
+#: cannot be issued behind it.
+_PRODUCT = 3
+#: Instructions beside decoding for a block of each packed tile: reads, scales.
+_OF_BLOCK = 7
 #: What waves get of LDS, and of the path to memory, when they all want it.
 _SHARED = 0.9
 #: Vector instructions that split 32 floats into so many bf16.
@@ -36,16 +44,53 @@ _SCALED = 16
 _PACKED_SUMS = 0.6
 #: Vector instructions of a stream for the sums of a tile and their scales, and bytes of a scale.
 _OF_SUMS, _SCALE = 10, 4
-#: Lanes of a wave that may be alone on its SIMD.
-_WIDE = 64
+#: What a workgroup waits for in a k-step where no other one works meanwhile: a part of a latency of
+#: memory, of a stream of scaled sides, and of one that decodes, by conversions and by integers;
+#: clocks of a ring of floats, and of one whose sides are decoded once. By the issue model.
+_STREAM_OF_SCALED, _STREAM_CONVERTS, _STREAM_BY_INTEGERS = 0.1, 0.25, 0.375
+_RING_OF_FLOATS, _DECODED_ONCE = 100, 280
+#: The part of a k-step of a ring of floats that does not pass while its loads are on their way.
+_BEFORE_LOADS = 0.65
+#: How much longer such a workgroup takes where floats are split, beside that, and where f32 scales
+#: multiply sums, too; how much longer any takes where they are split once for all waves.
+_SPLIT_ALONE, _SPLIT_SUMMED, _SPLIT_ONCE = 1.1, 1.25, 1.15
 
 
-def k_step_clocks(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float:
-    """Clocks of a k-step of one workgroup that has a unit to itself."""
+def k_step_clocks(
+    problem: Problem, schedule: GpuSchedule, device: Gpu, *, alone: bool = False
+) -> float:
+    """Clocks that a unit needs for a k-step of one workgroup. `alone`: it has no other one."""
     if schedule.transport == "decoded":
-        return _decoded_k_step(problem, schedule, device)
-    if any(problem.shared) and schedule.transport == "ring":
-        return _summed_k_step(problem, schedule, device)
+        clocks = _decoded_k_step(problem, schedule, device)
+    elif any(problem.shared) and schedule.transport == "ring":
+        clocks = _summed_k_step(problem, schedule, device)
+    else:
+        clocks = _direct_k_step(problem, schedule, device)
+    return _alone(problem, schedule, device, clocks) if alone else clocks
+
+
+def _alone(problem: Problem, schedule: GpuSchedule, device: Gpu, clocks: float) -> float:
+    """Clocks of a k-step of a workgroup that has a unit to itself, which needs so many of them."""
+    latency = device.rates.memory_latency
+    if problem.is_dense or device.matrix.family != "mfma":
+        return clocks
+    if problem.parts > 1:
+        clocks *= _SPLIT_SUMMED if any(problem.shared) else _SPLIT_ALONE
+    if schedule.transport == "decoded":
+        return clocks + _DECODED_ONCE
+    if any(problem.shared):
+        return clocks
+    if schedule.transport == "stream":
+        decodes = _STREAM_CONVERTS if device.matrix.converts else _STREAM_BY_INTEGERS
+        return clocks + latency * (decodes if problem.parts else _STREAM_OF_SCALED)
+    if not problem.parts:
+        return clocks
+    late = latency / (schedule.k_steps * (schedule.stages - 1)) + _BEFORE_LOADS * clocks
+    return max(clocks + _RING_OF_FLOATS, late)
+
+
+def _direct_k_step(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float:
+    """The same of a stream, or of a ring whose sums no f32 scales multiply."""
     unit, rates = device.unit, device.rates
     m, n = schedule.tiles
     waves = schedule.threads // unit.wave
@@ -53,11 +98,10 @@ def k_step_clocks(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float
     if problem.parts:
         first, second = _decoding(problem, device)
         products = m * n * problem.parts * BLOCK // instruction.fragment
-        issued = products + m * first + n * second + m * n * problem.sums(schedule) * _OF_SUMS
+        packed = 0 if problem.is_dense else n + (0 if problem.is_float else m)
+        issued = _PRODUCT * products + m * first + n * second + packed * _OF_BLOCK
+        issued += m * n * problem.sums(schedule) * _OF_SUMS
         clocks = m * n * instruction.decoded_clocks * problem.parts
-        if schedule.transport == "stream" and _is_alone(problem, schedule):
-            # It decodes, then multiplies. A ring does both at once.
-            clocks += issued * rates.issue
         clocks = max(clocks, issued * rates.issue)
     else:
         clocks = m * n * (instruction.byte_clocks if 8 in problem.bits else instruction.clocks)
@@ -79,18 +123,11 @@ def k_step_clocks(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float
         shared = max(lds + instruction.groups * rates.lds_latency, path)
     else:
         shared = max(lds, path) / _SHARED
+    if problem.parts and not problem.is_dense:
+        return max(matrix, shared)
     # What is asked for comes some stages later.
     late = rates.memory_latency / (problem.stage_k_steps(schedule) * max(1, schedule.stages - 2))
     return max(matrix, shared, late)
-
-
-def _is_alone(problem: Problem, schedule: GpuSchedule) -> bool:
-    """Whether tiles that make up for decoding leave one wave a SIMD: of both sides, and where no
-    conversion decodes, of one. Not in waves of 32, which have half of the tiles."""
-    unit = schedule.instruction.unit
-    if unit.converts:
-        return not problem.is_float
-    return not problem.is_dense and unit.lanes == _WIDE
 
 
 def _decoding(problem: Problem, device: Gpu) -> tuple[int, int]:
@@ -105,7 +142,9 @@ def _decoding(problem: Problem, device: Gpu) -> tuple[int, int]:
             return 0
         if converts and problem.integers[side]:
             return of_integers[bits]
-        return _BY_FLOATS if converts and problem.by_floats[side] else known[bits]
+        if not problem.by_floats[side]:
+            return known[bits]
+        return _BY_FLOATS if converts else known[bits] + _MORE_BY_FLOATS
 
     return (_SPLIT[problem.parts] if problem.is_float else of_block(0)), of_block(1)
 
@@ -161,4 +200,5 @@ def _decoded_k_step(problem: Problem, schedule: GpuSchedule, device: Gpu) -> flo
     lds = rows * BLOCK_BYTES * instruction.groups / rates.lds_bytes_per_clock
     # What is asked for comes four blocks later.
     late = rates.memory_latency * instruction.groups / K_STEPS
-    return max(matrix, issued * rates.issue, lds / _SHARED, path / _SHARED, late)
+    clocks = max(matrix, issued * rates.issue, lds / _SHARED, path / _SHARED, late)
+    return clocks * (_SPLIT_ONCE if problem.parts > 1 else 1)

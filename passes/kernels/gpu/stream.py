@@ -27,6 +27,7 @@ from iree.compiler import ir
 from iree.compiler.dialects import scf, vector
 
 from mxc.dialects.amdgpu import barrier, no_reordering, shared, zeros
+from mxc.formats.formats import E4M3
 from mxc.passes.kernels.carried import values_of, with_values
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.gpu.contraction import GpuContraction
@@ -255,7 +256,7 @@ class Body:
             return totals
 
         late = self.kernel.late
-        apart = self._decodes_apart and iterations > 2
+        apart = self._decodes_apart(iterations)
         # Waves that hold sums have no registers for floats of two k-steps.
         interleaved: FloatSide | None = None
         if isinstance(self.lhs, FloatSide) and late[0] and not self.lhs.sums:
@@ -287,15 +288,19 @@ class Body:
         last = index(iterations - 1)
         return multiply(totals, last, own(last, lhs, rhs, masked=ragged), masked=ragged)
 
-    @property
-    def _decodes_apart(self) -> bool:
-        """Whether a k-step ends before the next one begins: of two sides that integers decode, one
-        of 8 bits, LLVM would decode all of a step at once, for which there are no registers where
-        the next step is loaded meanwhile."""
+    def _decodes_apart(self, iterations: int) -> bool:
+        """Whether a k-step ends before the next one begins. LLVM would decode all k-steps of a step
+        at once, for which there are no registers: of integers and elements under E4M3 scales; where
+        integers decode, of two sides, one of 8 bits, if the next step is loaded meanwhile."""
         sides, unit = (self.kernel.lhs, self.kernel.rhs), self.instruction.unit
-        packed = [side.bits for side in sides if isinstance(side, ScaledBlocks)]
-        integers = self.kernel.decoded is not None and not unit.converts
-        return integers and len(packed) == 2 and max(packed) == 8 and unit.lanes == LANES
+        packed = [side for side in sides if isinstance(side, ScaledBlocks)]
+        if self.kernel.decoded is None:
+            return False
+        if unit.converts:
+            formats = [side.format for side in packed if not side.multiplies_sums]
+            return any(each.scale == E4M3 or not each.element.exponent for each in formats)
+        wide = len(packed) == 2 and max(side.bits for side in packed) == 8
+        return wide and unit.lanes == LANES and iterations > 2
 
     def _add_up(self, totals: list[ir.Value]) -> None:
         """Sum over the waves along K through shared memory; tiles are shared out among them."""

@@ -1,6 +1,7 @@
 """The schedules that products of known models get."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -93,14 +94,14 @@ CHOSEN = [
     (EXPERTS, GFX1250, (16, (2, 2), (1, 1, 4), 0, 0)),
     (MIXED, GFX950, (32, (1, 1), (1, 4, 1), 8, 2)),
     (MIXED, GFX1250, (16, (2, 2), (2, 2, 1), 0, 0)),
-    (FLOAT, GFX950, (16, (1, 4), (1, 1, 4), 0, 0)),
+    (FLOAT, GFX950, (16, (1, 2), (1, 1, 8), 0, 0)),
     (FLOAT, GFX1151, (16, (4, 1), (1, 1, 4), 0, 0)),
-    (SPLIT, GFX950, (32, (2, 4), (2, 2, 1), 3, 1)),
+    (SPLIT, GFX950, (32, (1, 4), (2, 2, 1), 2, 1)),
     (SPLIT, GFX942, (32, (1, 4), (2, 2, 1), 2, 1)),
     (replace(INTEGERS, rows=512), GFX950, (32, (2, 1), (2, 2, 1), 2, 1)),
     (replace(INTEGERS, rows=4096), GFX950, (32, (4, 4), (2, 2, 1), 2, 1)),
     (replace(ROW, rows=4096, parts=1), GFX942, (32, (4, 4), (2, 2, 1), 2, 1)),
-    (replace(ROW, rows=4096, parts=1, bits=(32, 4)), GFX942, (32, (4, 2), (2, 2, 1), 2, 1)),
+    (replace(ROW, rows=4096, parts=1, bits=(32, 4)), GFX942, (32, (2, 2), (2, 2, 1), 2, 1)),
     (replace(ROW, rows=64, parts=1), GFX942, (16, (4, 1), (1, 1, 4), 0, 0)),
     (DENSE, GFX950, (16, (4, 2), (1, 4, 1), 8, 2)),
     (DENSE, GFX942, (16, (4, 2), (2, 2, 1), 0, 0)),
@@ -113,7 +114,7 @@ CHOSEN = [
             ROW, rows=100, columns=2880, blocks=90, parts=1, bits=(16, 4), by_floats=(False, True)
         ),
         GFX950,
-        (16, (2, 1), (1, 1, 3), 0, 0),
+        (16, (1, 1), (1, 1, 6), 0, 0),
     ),
     (replace(FLOAT_SHARED, rows=16), GFX950, (16, (1, 1), (1, 1, 8), 0, 0)),
     # Scales for 32 elements: few tiles, or K that is no multiple of a stage, are streamed.
@@ -199,17 +200,24 @@ def test_floats_of_many_rows_pass_through_a_ring(bits: tuple[int, int], parts: i
         assert kernel.lhs.parts("bf16") == parts
 
 
-@pytest.mark.parametrize("bits", [(4, 4), (8, 4), (8, 8)])
-def test_sides_that_are_both_decoded_pass_through_a_ring(bits: tuple[int, int]) -> None:
-    """Many rows are decoded once for a workgroup, with as many tiles as there are registers for;
-    fewer wait for memory, which a ring of more stages asks earlier. Integers take so long to decode
-    that fewer are decoded once too."""
-    problem = Problem(rows=4096, columns=4096, blocks=128, bits=bits, parts=1)
+@pytest.mark.parametrize(
+    ("bits", "few", "sides"),
+    [
+        ((4, 4), "decoded", {"by_floats": (True, True)}),
+        ((8, 4), "ring", {"by_floats": (False, True)}),
+        ((8, 8), "decoded", {"integers": (True, True)}),
+    ],
+)
+def test_sides_that_are_both_decoded_pass_through_a_ring(
+    bits: tuple[int, int], few: str, sides: dict[str, Any]
+) -> None:
+    """Many rows are decoded once for a workgroup, with as many tiles as there are registers for; of
+    fewer rows a workgroup leaves room for another one, so that one works while the other waits."""
+    problem = Problem(rows=4096, columns=4096, blocks=128, bits=bits, parts=1, **sides)
     chosen = choose(problem)
     assert (chosen.transport, chosen.tiles) == ("decoded", (4, 4))
-    some = replace(problem, rows=512)
-    assert choose(some).transport == "ring"
-    assert choose(replace(some, integers=(True, True))).transport == "decoded"
+    some = choose(replace(problem, rows=512))
+    assert (some.transport, some.tiles) == (few, (2, 1))
     assert choose(replace(problem, rows=16)).transport == "stream"
 
 
