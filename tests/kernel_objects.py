@@ -1,7 +1,7 @@
 """Code objects of GPU kernels that a test puts into a program, made as those of a model are.
 
 IREE sees the bodies of the kernels in its last phases alone, and LLVM generates their code once,
-with its assembly in it (mxc/compiler/kernel_code.py). `iree-compile` takes four times as long: its
+with its assembly in it (compiler/kernel_code.py). `iree-compile` takes four times as long: its
 other phases visit and verify the bodies, and it generates code again for the assembly.
 """
 
