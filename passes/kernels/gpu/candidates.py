@@ -108,10 +108,10 @@ def _streams(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
     if any(problem.shared) and steps > _ALONG_K[0]:
         # With the scales of two steps a wave has not enough registers beside another on its SIMD.
         along_k[0] = device.unit.simds
-    simds = device.unit.simds
     # With two waves on a SIMD some that decode have not enough registers.
-    alone = [(1, simds)] if problem.parts else []
-    for tiles, most in (*enumerate(along_k, start=1), *alone):
+    simds = device.unit.simds
+    one_wave = [(1, simds)] if problem.parts else []
+    for tiles, most in (*enumerate(along_k, start=1), *one_wave):
         along = _along(steps, min(most, steps))
         yield GpuSchedule(instruction=small, tiles=(tiles, least), waves=(1, 1, along))
     if problem.is_float and problem.parts == 1 and device.matrix.converts:
