@@ -51,7 +51,8 @@ quick: $(VENV)/test.stamp ## Numbers, the interpreter of kernels, the simulator'
 # UNTIL=$$(( $$(date +%s) + 1800 )) leaves out the cases that have not begun by then (tests/rounds.py).
 pytest: $(VENV)/test.stamp ## Behaviour and numbers
 	@# A worker for each core; the tests of a file share what they compile.
-	$(BIN)/python -m pytest -n auto --dist loadfile $(if $(UNTIL),-p tests.rounds --until $(UNTIL))
+	$(BIN)/python -m pytest -n auto --dist loadfile $(if $(UNTIL),-p tests.rounds --until $(UNTIL) \
+	  --seed "$$(git rev-parse --short HEAD)")
 
 # CHANGED=--changed leaves out what has not changed since it was compared.
 test-oracles: $(VENV)/test.stamp ## Record vectors of Quark, modelopt and Kimi K3 again (network, minutes), and compare

@@ -1,9 +1,11 @@
 """A plugin of pytest for runs that have to end in time: a few cases of each test, then the others.
 
-    python -m pytest -p tests.rounds --until $(( $(date +%s) + 600 ))
+    python -m pytest -p tests.rounds --until $(( $(date +%s) + 600 )) [--seed TEXT]
 
 A case that has not begun at the time of `--until` is skipped, and the summary says how many were.
 On a slow machine every test has then run with some of its cases before any has run with all.
+Which these are, and in which order the others follow, depends on the seed alone: runs of different
+commits, whose names `make test` gives, leave out different cases.
 """
 
 import collections
@@ -29,12 +31,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="TIME",
         help="skip what has not begun at this time, as date +%%s prints it",
     )
+    parser.addoption("--seed", default="", metavar="TEXT", help="which cases run first")
 
 
-def first_round(names: Iterable[str]) -> set[str]:
+def _hash(seed: str, name: str) -> bytes:
+    return hashlib.sha256(f"{seed} {name}".encode()).digest()
+
+
+def first_round(names: Iterable[str], seed: str) -> set[str]:
     """The names of the cases that run first: of each test those whose names have the least hashes.
 
-    Neighbours in a list of cases are alike. These few lie anywhere in it, and are always the same.
+    Neighbours in a list of cases are alike. These few lie anywhere in it.
     """
     tests: dict[str, list[str]] = collections.defaultdict(list)
     for name in names:
@@ -42,25 +49,27 @@ def first_round(names: Iterable[str]) -> set[str]:
     return {
         name
         for cases in tests.values()
-        for name in sorted(cases, key=lambda name: hashlib.sha256(name.encode()).digest())[:_FEW]
+        for name in sorted(cases, key=lambda name: _hash(seed, name))[:_FEW]
     }
 
 
-def _units(names: Sequence[str]) -> dict[str, str]:
+def _units(names: Sequence[str], seed: str) -> dict[str, str]:
     """The unit of each case: its round and its file."""
-    first = first_round(names)
+    first = first_round(names, seed)
     return {name: f"{1 if name in first else 2} {name.partition('::')[0]}" for name in names}
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort: the first round, then the second; in each, files with many cases first."""
-    units = _units([item.nodeid for item in items])
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Sort: the first round, files with many cases first; then the second, of which some may be
+    left out, in any order."""
+    seed: str = config.getoption("--seed")
+    units = _units([item.nodeid for item in items], seed)
     sizes = collections.Counter(units.values())
 
-    def key(item: pytest.Item) -> tuple[str, int, str]:
+    def key(item: pytest.Item) -> tuple[str, int, bytes]:
         unit = units[item.nodeid]
-        return unit[0], -sizes[unit], unit
+        return unit[0], -sizes[unit] if unit[0] == "1" else 0, _hash(seed, unit)
 
     items.sort(key=key)
 
@@ -72,11 +81,12 @@ class Scheduling(LoadFileScheduling):
         super().__init__(config, log)
         # Units go to the workers in the order of the tests.
         config.option.loadscopereorder = False
+        self._seed: str = config.getoption("--seed")
         self._units: dict[str, str] = {}
 
     def _split_scope(self, nodeid: str) -> str:
         if not self._units:
-            self._units = _units(next(iter(self.registered_collections.values())))
+            self._units = _units(next(iter(self.registered_collections.values())), self._seed)
         return self._units[nodeid]
 
 

@@ -58,9 +58,16 @@ def test_what_has_not_begun_is_skipped_and_counted(tmp_path: Path) -> None:
 
 def test_the_first_round_has_three_cases_of_each_test_anywhere_in_its_list() -> None:
     cases = [f"file.py::test_a[{number}]" for number in range(100)]
-    few = rounds.first_round([*cases, "file.py::test_b"])
+    few = rounds.first_round([*cases, "file.py::test_b"], "b")
     places = sorted(cases.index(name) for name in few if name in cases)
     assert "file.py::test_b" in few
     assert len(places) == 3
     assert places[0] > 3
     assert places[2] - places[0] > 10
+
+
+def test_another_seed_chooses_other_cases() -> None:
+    cases = [f"file.py::test_a[{number}]" for number in range(100)]
+    few = [rounds.first_round(cases, seed) for seed in ("a", "b", "a")]
+    assert few[0] == few[2]
+    assert not few[0] & few[1]
