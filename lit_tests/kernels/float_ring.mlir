@@ -1,13 +1,13 @@
 // RUN: mxc opt %s --target gfx950 --to kernels | filecheck %s
 
 // Many rows of bf16: they pass through LDS as they are, weights as they are packed.
-// CHECK: #translation = #iree_codegen.translation_info<pipeline = #iree_codegen.no_pipeline workgroup_size = [256, 1, 1] subgroup_size = 64, {llvm_func_attrs = {"amdgpu-agpr-alloc" = "256", "amdgpu-waves-per-eu" = "1, 1"}}>
+// CHECK: #translation = #iree_codegen.translation_info<pipeline = #iree_codegen.no_pipeline workgroup_size = [256, 1, 1] subgroup_size = 64, {llvm_func_attrs = {"amdgpu-agpr-alloc" = "64", "amdgpu-waves-per-eu" = "1, 1"}}>
 // CHECK: stream.executable private @mxc_bf16_mxfp4_1x4096x4096x4096 {
-// CHECK: memref.alloc() : memref<122880xi8, #gpu.address_space<workgroup>>
+// CHECK: memref.alloc() : memref<81920xi8, #gpu.address_space<workgroup>>
 
-// Two stages are asked for, and of the third what the first k-step does not ask for.
-// CHECK-COUNT-2: rocdl.asyncmark
-// CHECK: rocdl.wait.asyncmark 1
+// Three stages are asked for, and of the fourth what the first k-step does not ask for.
+// CHECK-COUNT-3: rocdl.asyncmark
+// CHECK: rocdl.wait.asyncmark 2
 // CHECK: rocdl.s.barrier
 
 // A pair of weights is decoded behind a product, each for all rows of the wave.
@@ -16,11 +16,12 @@
 // CHECK: rocdl.cvt.scalef32.pk.bf16.fp4
 // CHECK: rocdl.sched.barrier
 
-// What is multiplied next is there before the next part begins.
+// What is decoded for the next part is there before it begins.
 // CHECK: llvm.inline_asm has_side_effects
 
-// The next stage is there, and all waves have read this one: its slot is filled again.
-// CHECK: rocdl.wait.asyncmark 1
+// After half of this stage the next one is there, and all waves have read this one: its slot is
+// filled again.
+// CHECK: rocdl.wait.asyncmark 2
 // CHECK: rocdl.s.barrier
 // CHECK: amdgpu.gather_to_lds async
 // CHECK: scf.yield

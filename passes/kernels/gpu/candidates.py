@@ -46,6 +46,8 @@ _PACKED = 12
 _DECODERS = 70
 #: Stages of a ring of floats, at most.
 _MOST_STAGES = 8
+#: Tiles of rows that all waves of a ring of floats may have, side by side.
+_FEW_TILES = 2
 #: Stages of a ring: with fewer than two nothing is loaded while something is multiplied, and more
 #: than these are asked for long before they are needed.
 _STAGES = range(4, 1, -1)
@@ -283,22 +285,28 @@ def _float_rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
     """A stage is one k-step; there are as many as memory needs to answer, and one more, but no more
     than an iteration of the loop has, so that the place of each is a constant. Where they take more
     than half of LDS, also as many as leave room for another workgroup. None of few blocks, or where
-    no load goes straight to LDS."""
+    no load goes straight to LDS.
+
+    Waves are two by two, or, of few rows, side by side: with 64 rows each decodes half as many
+    columns, for two tiles of rows, and of 32 rows none is without work.
+    """
     if device.matrix.dma != PIECE or problem.blocks < AT_ONCE:
         return
-    waves, rates = (2, 2, 1), device.rates
     # Three parts of an f32 and wide weights leave no registers for 16 tiles, nor do two packed
     # sides of 6 bits and more.
     wide = problem.parts > 2 and problem.bits[1] > 4
     wide |= not problem.is_float and sum(problem.bits) > _PACKED
-    for m, n in product((4, 3, 2, 1), repeat=2):
+    every = list(product([(2, 2, 1)], (4, 3, 2, 1), (4, 3, 2, 1)))
+    if problem.rows <= _FEW_TILES * INSTRUCTION.rows:
+        every += product([(1, device.unit.simds, 1)], range(_FEW_TILES, 0, -1), (4, 3, 2, 1))
+    for waves, m, n in every:
         if n % problem.halves or (m * n == _TILES and wide):
             continue
         k_step = m * n * INSTRUCTION.decoded_clocks * problem.parts
-        wanted = 2 + math.ceil(LATENCIES * rates.memory_latency / k_step)
+        wanted = 2 + math.ceil(LATENCIES * device.rates.memory_latency / k_step)
         found = _ring(INSTRUCTION, (m, n), waves, wanted, 1)
         most = device.unit.lds_bytes // _slot_bytes(problem, found)
         stages = min(wanted, K_STEPS, most)
-        for count in sorted({stages, min(stages, most // 2)}):
+        for count in sorted({stages, min(stages, most // 2)}, reverse=True):
             if count >= min(_STAGES):
                 yield replace(found, stages=count)

@@ -156,8 +156,7 @@ def _at_once(problem: Problem, schedule: GpuSchedule, device: Gpu) -> int:
     if schedule.transport == "stream":
         waves = _STREAM_WAVES if leaves_room(problem, schedule, device) else 1
         return max(1, waves * device.unit.simds * device.unit.wave // schedule.threads)
-    decodes = problem.parts > 0 and not problem.is_dense
-    return 2 if decodes and _fits_twice(problem, schedule, device) else 1
+    return 2 if problem.decodes and _fits_twice(problem, schedule, device) else 1
 
 
 def _asked(problem: Problem, schedule: GpuSchedule) -> int:

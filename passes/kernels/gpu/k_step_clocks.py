@@ -7,6 +7,7 @@ from __future__ import annotations
 from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT, K_STEPS
 from mxc.passes.kernels.gpu.problem import WIDEST, Problem
 from mxc.passes.kernels.gpu.ring.decoded_side import BLOCK_BYTES, PIECES
+from mxc.passes.kernels.gpu.ring.float_mainloop import BRIEF
 from mxc.passes.kernels.gpu.schedule import GpuSchedule
 from mxc.targets.gpu import Gpu
 
@@ -29,6 +30,8 @@ _BESIDE = 30
 _PRODUCT = 3
 #: Instructions beside decoding for a block of each packed tile: reads, scales.
 _OF_BLOCK = 7
+#: Bits of floats that are read as they are multiplied, at most.
+_NARROW = 16
 #: What waves get of LDS, and of the path to memory, when they all want it.
 _SHARED = 0.9
 #: Vector instructions that split 32 floats into so many bf16.
@@ -46,11 +49,13 @@ _PACKED_SUMS = 0.6
 _OF_SUMS, _SCALE = 10, 4
 #: What a workgroup waits for in a k-step where no other one works meanwhile: a part of a latency of
 #: memory, of a stream of scaled sides, and of one that decodes, by conversions and by integers;
-#: clocks of a ring of floats, and of one whose sides are decoded once. By the issue model.
+#: clocks of a ring of floats, and of one that reads them two parts ahead, and of one whose sides
+#: are decoded once. By the issue model.
 _STREAM_OF_SCALED, _STREAM_CONVERTS, _STREAM_BY_INTEGERS = 0.1, 0.25, 0.375
-_RING_OF_FLOATS, _DECODED_ONCE = 100, 280
-#: The part of a k-step of a ring of floats that does not pass while its loads are on their way.
-_BEFORE_LOADS = 0.65
+_RING_OF_FLOATS, _READ_AHEAD, _DECODED_ONCE = 100, 70, 280
+#: The part of a k-step of a ring of floats in which loads of a stage are issued: with two stages,
+#: and with more.
+_ISSUED_OF_TWO, _ISSUED = 0.4, 0.7
 #: How much longer such a workgroup takes where floats are split, beside that, and where f32 scales
 #: multiply sums, too; how much longer any takes where they are split once for all waves.
 _SPLIT_ALONE, _SPLIT_SUMMED, _SPLIT_ONCE = 1.1, 1.25, 1.15
@@ -85,8 +90,10 @@ def _alone(problem: Problem, schedule: GpuSchedule, device: Gpu, clocks: float) 
         return clocks + latency * (decodes if problem.parts else _STREAM_OF_SCALED)
     if not problem.parts:
         return clocks
-    late = latency / (schedule.k_steps * (schedule.stages - 1)) + _BEFORE_LOADS * clocks
-    return max(clocks + _RING_OF_FLOATS, late)
+    (m, n), issued = schedule.tiles, _ISSUED_OF_TWO if schedule.stages == 2 else _ISSUED
+    ahead = m * n <= BRIEF and problem.parts == 1 and problem.bits[0] <= _NARROW
+    waits = _READ_AHEAD if ahead else _RING_OF_FLOATS
+    return max(clocks + waits, latency / (schedule.k_steps * (schedule.stages - 1 - issued)))
 
 
 def _direct_k_step(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float:
@@ -113,18 +120,18 @@ def _direct_k_step(problem: Problem, schedule: GpuSchedule, device: Gpu) -> floa
         return max(matrix, fragments / rates.memory_bytes_per_clock)
     down, right, _ = schedule.waves
     loaded = problem.side_bytes(schedule, m * down, n * right)
-    # A side that waves do not share goes to registers, the other one through LDS.
-    own = (m if right > 1 else 0, n if down > 1 else 0)
+    # A side that waves do not share goes to registers, the other one through LDS; rings that decode
+    # have both there.
+    own = (m if right > 1 or problem.decodes else 0, n if down > 1 or problem.decodes else 0)
     staged = waves * problem.side_bytes(schedule, *own)
     staged += problem.side_bytes(schedule, own[0] * down, own[1] * right)
     lds, path = staged / rates.lds_bytes_per_clock, loaded / rates.memory_bytes_per_clock
+    if problem.decodes:
+        return max(matrix, lds, path)
+    shared = max(lds, path) / _SHARED
     if problem.is_dense:
         # What is read in a block is multiplied in the next one.
         shared = max(lds + instruction.groups * rates.lds_latency, path)
-    else:
-        shared = max(lds, path) / _SHARED
-    if problem.parts and not problem.is_dense:
-        return max(matrix, shared)
     # What is asked for comes some stages later.
     late = rates.memory_latency / (problem.stage_k_steps(schedule) * max(1, schedule.stages - 2))
     return max(matrix, shared, late)

@@ -58,6 +58,11 @@ class Problem:
         return self.bits[1] > WIDEST
 
     @property
+    def decodes(self) -> bool:
+        """Whether sides with scales are decoded to floats, which are multiplied."""
+        return self.parts > 0 and not self.is_dense
+
+    @property
     def workgroups_of(self) -> int:
         """Different rhs that are read."""
         return min(self.groups, self.experts) if self.experts else 1

@@ -47,8 +47,7 @@ def fits(problem: Problem, schedule: GpuSchedule, device: Gpu) -> bool:
 
 def leaves_room(problem: Problem, schedule: GpuSchedule, device: Gpu) -> bool:
     """Whether a SIMD has registers for two waves of a kernel."""
-    decodes = problem.parts > 0 and not problem.is_dense and device.matrix.family == "mfma"
-    if not decodes or problem.sums(schedule):
+    if not problem.decodes or device.matrix.family != "mfma" or problem.sums(schedule):
         return True
     more = 0 if device.matrix.converts else problem.integers[1] * _INTEGERS
     return registers(problem, schedule) + more <= _OF_TWO_WAVES

@@ -31,7 +31,6 @@ from mxc.passes.kernels.gpu.fragments import FRAGMENT
 from mxc.passes.kernels.gpu.ring.float_mainloop import FloatMainloop, drain, like
 from mxc.passes.kernels.gpu.ring.float_registers import FloatRegisters, Rates
 from mxc.passes.kernels.gpu.ring.interleave import InterleavedWork, evenly
-from mxc.passes.kernels.gpu.ring.pairs import DecodedTile
 from mxc.passes.kernels.gpu.ring.staging import LATENCIES, DirectSide, StagedSide
 from mxc.passes.kernels.gpu.schedule import GpuSchedule
 from mxc.passes.kernels.vectors import bitcast, f32, i32, index, loop, splat
@@ -72,7 +71,7 @@ class DenseMainloop(FloatMainloop):
         self._together = together(schedule, chunks)
         #: Parts of stages for which a lane has fragments of weights: those that were asked for
         #: first, and those of the part that is multiplied.
-        self._ahead = self._together * self._parts
+        self._asked = self._together * self._parts
         self._filled: list[ir.Value] = []
         self._own: list[ir.Value] = []
 
@@ -124,7 +123,7 @@ class DenseMainloop(FloatMainloop):
                 soon = (part + 1) % self._parts
                 if soon == 0 and stage + last >= 0:
                     mark_loads()
-                coming = part + self._ahead - 1 + stage * self._parts
+                coming = part + self._asked - 1 + stage * self._parts
                 if coming >= 0:
                     for issue in self._weights(*divmod(coming, self._parts), self._filled):
                         issue()
@@ -141,16 +140,9 @@ class DenseMainloop(FloatMainloop):
         words = pinned([bitcast(each, i32(), _FRAGMENT) for each in own], "a")
         self._own = [like(*each) for each in zip(words, own, strict=True)]
         part = (soon - 1) % self._parts
-        later, which = divmod(part + self._ahead - 1, self._parts)
+        later, which = divmod(part + self._asked - 1, self._parts)
         loads = self._weights(stage + later, which, held.ahead)
         return evenly("vmem_read", loads, 0.1, 1.0, self._rates.load)
-
-    def _pin(self, held: FloatRegisters, decoded: dict[int, DecodedTile], part: int) -> None:
-        """Rows are multiplied as they come, but for those that are rounded first: they would take
-        twice the registers until then."""
-        assert isinstance(self._lhs, FloatBlocks)
-        if self._lhs.rounded:
-            super()._pin(held, decoded, part)
 
     def _fragments(self, held: FloatRegisters, key: int, part: int) -> list[ir.Value]:
         """The fragments of a tile that add up to what is multiplied."""

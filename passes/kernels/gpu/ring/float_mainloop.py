@@ -3,6 +3,8 @@
 A stage is some parts of 8 elements a lane along K. While one is multiplied, the floats of the next
 are read from LDS, and what is packed is decoded. So the last part of a stage brings the first one
 of the next stage; before it the wave waits until that is there, and all waves have read this one.
+Where a part is brief, LDS would answer too late: floats are read two parts ahead, and waves wait
+one part earlier.
 
 Floats that are the sum of several bf16 are split right before they are multiplied, tile by tile,
 each while the one before it is multiplied: the parts of all tiles at once would be too many
@@ -57,8 +59,9 @@ from mxc.passes.kernels.vectors import (
 Issue = Callable[[], None]
 
 #: Share of a step after which what is read in it is there.
-
 _THERE = 0.55
+#: Tiles of a wave with which a part is brief, at most.
+BRIEF = 8
 
 
 class FloatMainloop:
@@ -100,6 +103,9 @@ class FloatMainloop:
         self._parts = len(runs[0]) if runs else BLOCK // FRAGMENT
         self._reads = max((len(own[0]) for own in runs), default=0)
         self._steps = [[tile] for tile in self._rows] if steps else [list(self._rows)]
+        #: Parts by which reads of LDS are ahead of products.
+        brief = len(self._rows) * len(self._columns) <= BRIEF
+        self._ahead = 2 if self._packed and not steps and brief else 1
 
     def sums(self) -> list[ir.Value]:
         """Build all stages: the sums of the tiles, row after row.
@@ -138,8 +144,9 @@ class FloatMainloop:
             # What is split is split right before it is multiplied.
             held.floats = {0: split(self._lhs, held.raw.pop(0))}
         else:
-            for issue in self._float_reads(self._rows, 0, slot, held.floats):
-                issue()
+            for part, into in enumerate((held.floats, held.read)[: self._ahead]):
+                for issue in self._float_reads(self._rows, part, slot, into):
+                    issue()
         for pack, keys in self._packed:
             for tile, key in enumerate(keys):
                 held.packed[key] = pack.read(tile, slot, words[key], 0)
@@ -155,8 +162,10 @@ class FloatMainloop:
                 issue()
             mark_loads()
         # The others are issued in the first stage, as always.
-        for issue in self._portion(self._loads(index(last), index(last * self._slot_bytes)), 0):
-            issue()
+        for part in range(self._ahead):
+            loads = self._loads(index(last), index(last * self._slot_bytes))
+            for issue in self._portion(loads, part):
+                issue()
 
     def _stage(self, held: FloatRegisters, stage: ir.Value, k_step: int) -> None:
         """Multiply a stage, and bring what the next one begins with. `k_step`: which of four."""
@@ -170,28 +179,34 @@ class FloatMainloop:
         coming: dict[int, DecodedTile] = {}
         for part in range(parts):
             soon = (part + 1) % parts
-            loads = self._portion(earlier if soon else later, soon)
-            if not soon:
+            # The part whose floats are read, of this stage or of the next one.
+            arrived, read = divmod(part + self._ahead, parts)
+            loads = self._portion(later if arrived else earlier, read)
+            if arrived and read == 0:
                 mark_loads()
                 wait_for_loads(last - 1)
-            known, slot = (held.packed, held.slot) if soon else (coming, after)
+            known, slot = held.packed if soon else coming, after if arrived else held.slot
             for step, tiles in enumerate(self._steps):
                 works = evenly("vmem_read", self._share(loads, step), 0.1, 1.0, rates.load)
                 for pack, keys in self._packed:
                     # What is read in this step is there some time later.
-                    first = 0.0 if soon or step else _THERE
+                    first = 0.0 if soon or step or self._ahead > 1 else _THERE
                     decodes = self._share(pack.decodes(known, keys, soon), step)
                     works += evenly("valu", decodes, first, 1.0, pack.decoder.instructions)
                 if self._packed and (k_step, part, step) == (0, 0, 0):
                     count = 2 * max(pack.scales.loads for pack, _ in self._packed)
                     works += evenly("vmem_read", self._asks(self._before + 1), 0.0, 1.0, count)
-                if (soon, step) == (0, 0):
+                if arrived and (read, step) == (0, 0):
                     works += self._packed_reads(held, coming, after, (k_step + 1) % K_STEPS)
                 ready: dict[int, list[ir.Value]] = {}
                 if step == 0:
                     works += self._further(held, stage, soon)
-                reads = self._float_reads(tiles, soon, slot, held.raw if self._split else ready)
-                works += evenly("ds_read", reads, 0.0, rates.read, self._reads)
+                reads = self._float_reads(tiles, read, slot, held.raw if self._split else ready)
+                whole = step + 1 == len(self._steps)
+                waits = whole and part + self._ahead + 1 == parts
+                # What waves wait for is asked for at once.
+                stop = 0.0 if waits and self._ahead > 1 else rates.read
+                works += evenly("ds_read", reads, 0.0, stop, self._reads)
                 if self._split:
                     following = self._steps[(step + 1) % len(self._steps)][0]
                     works += self._splits(held, following, ready)
@@ -201,14 +216,12 @@ class FloatMainloop:
                     # The least first.
                     for piece in reversed(range(len(self._fragments(held, tile, part))))
                 ]
-                whole = step + 1 == len(self._steps)
-                waits = whole and soon + 1 == parts
                 # What decodes may as well go before them.
                 first = not self._packed
                 interleaved_within(
                     products, works, IssueBudget(rates.budget), waits=waits, product_first=first
                 )
-                held.floats = ready
+                held.floats, held.read = (held.read, ready) if self._ahead > 1 else (ready, {})
                 self._pin(held, known if whole else {}, soon)
         # In the order of the loop, not in that of the reads.
         held.packed, held.slot = dict(sorted(coming.items())), after
@@ -260,13 +273,18 @@ class FloatMainloop:
     def _pin(self, held: FloatRegisters, decoded: dict[int, DecodedTile], part: int) -> None:
         """What is multiplied next is there from here on, and of a stage all that was read."""
         tiles = list(decoded.values())
-        fragments = [each for own in held.floats.values() for each in own]
+        # What is read as it is multiplied comes in any order.
+        computed = self._split or (isinstance(self._lhs, FloatBlocks) and self._lhs.rounded)
+        floats = held.floats if computed else {}
+        fragments = [each for own in floats.values() for each in own]
         fragments += [each.known[part] for each in tiles]
         waiting = [] if part else [each for each in tiles if each.block is not None]
         values = [*fragments, *(each.block for each in waiting)]
+        if not values:
+            return
         pins = pinned([bitcast(each, i32(), _bytes(each) // 4) for each in values])
         found = iter(like(pin, each) for pin, each in zip(pins, values, strict=True))
-        for tile, own in held.floats.items():
+        for tile, own in floats.items():
             held.floats[tile] = [next(found) for _ in own]
         for each in tiles:
             each.known[part] = next(found)

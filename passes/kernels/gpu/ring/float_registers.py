@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from iree.compiler import ir
 
@@ -29,7 +29,8 @@ class FloatRegisters:
 
     `floats`: by tile, fragments that add up to what it multiplies next; `raw`: floats that are yet
     to be split; `packed`: tiles that are decoded; `words`: their scales of four stages; `slot`:
-    i32, the offset of the stage.
+    i32, the offset of the stage; `read`: floats of the part after the next one, where they are read
+    so early.
     """
 
     totals: list[ir.Value]
@@ -38,3 +39,4 @@ class FloatRegisters:
     packed: dict[int, DecodedTile]
     words: dict[int, list[ir.Value]]
     slot: ir.Value
+    read: dict[int, list[ir.Value]] = field(default_factory=dict)

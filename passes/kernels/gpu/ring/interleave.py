@@ -114,6 +114,7 @@ def interleaved_within(
     for number, product in enumerate(products, start=1):
         if waits and number == len(products):
             left = _issue([work for work in left if work.kind not in leaves], left)
+            no_reordering()
         product()
         if product_first and number == 1:
             no_reordering()

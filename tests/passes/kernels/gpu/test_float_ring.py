@@ -8,6 +8,7 @@ import numpy.typing as npt
 import pytest
 
 from tests.passes.kernels.gpu.rings import (
+    ACROSS,
     E2M3,
     E3M2,
     E4M3,
@@ -42,6 +43,11 @@ CASES = [
     Case(NVFP4, E2M3, 68, 36, 512, groups=3, experts=2, share=4, stages=2, k_steps=1, waves=SQUARE),
     Case("mxint8", F4, 70, 64, 544, tiles=(2, 1), stages=3, k_steps=1, waves=SQUARE),
     Case(ROUNDED, F4, 68, 36, 512, groups=3, experts=2, share=4, stages=2, k_steps=1, waves=SQUARE),
+    Case("bf16", F4, 40, 300, 544, tiles=(1, 2), stages=4, k_steps=1, waves=ACROSS),
+    Case("f32", E4M3, 70, 132, 640, tiles=(2, 1), stages=2, k_steps=1, waves=ACROSS),
+    Case(
+        NVFP4, E2M3, 68, 132, 512, groups=3, experts=2, share=4, stages=3, k_steps=1, waves=ACROSS
+    ),
 ]
 
 

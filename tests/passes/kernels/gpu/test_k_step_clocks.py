@@ -15,6 +15,7 @@ from mxc.passes.kernels.gpu.problem import Problem
 from mxc.passes.kernels.gpu.sides import ScaledBlocks
 from mxc.targets.amd import GFX950, known_gpu
 from tests.passes.kernels.gpu.rings import (
+    ACROSS,
     E4M3,
     E4M3_F32,
     F4,
@@ -66,6 +67,8 @@ def problem_of(case: Case) -> Problem:
         Case("bf16", F4, 512, 5760, 4096, (1, 3), **RING, stages=4),
         Case("bf16", F4, 512, 5760, 4096, (2, 2), **RING, stages=4),
         Case("bf16", F4, 512, 5760, 4096, (4, 4), **RING, stages=3),
+        Case("bf16", F4, 512, 5760, 4096, (2, 2), **RING | {"waves": ACROSS}, stages=4),
+        Case("bf16", E4M3, 512, 5760, 4096, (1, 2), **RING | {"waves": ACROSS}, stages=4),
         Case("f32", F4, 512, 5760, 4096, (2, 2), **RING, stages=3),
         Case(E4M3, NVFP4, 512, 5760, 4096, (2, 2), **ONCE),
         Case("bf16", F4, 512, 5760, 16384, (4, 1), **ALONG),
