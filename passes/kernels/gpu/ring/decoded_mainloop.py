@@ -12,6 +12,8 @@ rhs of the next stage, and that of lhs of the stage after it, into the slots tha
         read the first half of stage s + 1
         decode lhs of stage s + 2 to this slot
 
+Floats of lhs may be stored as they are. Then the second half decodes a part of rhs of stage s + 2.
+
 What is decoded was loaded to registers four stages before. Past the end of K zeros are loaded; no
 memory moves.
 """
@@ -82,6 +84,8 @@ class DecodedMainloop:
         self._sides, self._blocks, self._kept = sides, blocks, kept
         self._instruction, self._tiles = schedule.instruction, schedule.tiles
         self._halves = PIECES // self._instruction.groups
+        #: Pieces of rhs that are decoded half a stage before the others.
+        self._early = range(sides[1].pieces // 2 if sides[0].is_stored_as_it_is else 0)
         rows = schedule.rows * sides[0].parts + schedule.columns
         self._slot_bytes = rows * BLOCK_BYTES
         self._keys: list[Key] = [
@@ -104,6 +108,7 @@ class DecodedMainloop:
         for number, block in ((0, 0), (1, 0), (0, 1)):
             self._store(number, loaded[number][block], words[number], block, block)
             loaded[number][block] = self._sides[number].load(index(K_STEPS + block))
+        self._store(1, loaded[1][1], words[1], 1, 1, self._early)
         wait_for_waves()
         for key in self._keys:
             held.fragments[key] = self._read(key, 0, 0)
@@ -148,7 +153,11 @@ class DecodedMainloop:
             self._asked = []
         works += self._more(held, four, stage, half)
         # rhs of the next stage, then lhs of the one after it.
-        works += self._decodes(held, four, 1 - half, stage + 1 + half, count)
+        if last:
+            works += self._decodes(held, four, 0, stage + 2, count)
+            works += self._decoded(held, four, 1, stage + 2, count, self._early)
+        else:
+            works += self._decodes(held, four, 1, stage + 1, count)
         most = max((work.count for work in works), default=0)
         interleaved_within(
             products, works, IssueBudget(max(self._budget, most + 1)), waits=not last
@@ -184,21 +193,37 @@ class DecodedMainloop:
     def _decodes(
         self, held: DecodedRegisters, four: ir.Value, number: int, ahead: int, count: int
     ) -> list[InterleavedWork]:
-        """Decode the block of a side of stage `ahead` after the first of four, and load the one
-        that comes four stages later."""
+        """Decode what is left of the block of a side of stage `ahead` after the first of four, and
+        load the one that comes four stages later."""
         side, (more, block) = self._sides[number], divmod(ahead, K_STEPS)
-        words = self._next[number] if more else held.words[number]
-
-        def decode() -> list[ir.Value]:
-            self._store(number, held.loaded[number][block], words, block, ahead)
-            return []
 
         def load() -> None:
             held.loaded[number][block] = side.load((four + (1 + more)) * K_STEPS + block)
 
-        stop = _DECODED[1 - number]
-        found = self._spread(divided(decode, count), stop)
-        return [*found, InterleavedWork(stop, "vmem_read", load, 4)]
+        pieces = range(len(self._early) * number, side.pieces)
+        found = self._decoded(held, four, number, ahead, count, pieces)
+        return [*found, InterleavedWork(_DECODED[1 - number], "vmem_read", load, 4)]
+
+    def _decoded(
+        self,
+        held: DecodedRegisters,
+        four: ir.Value,
+        number: int,
+        ahead: int,
+        count: int,
+        pieces: range,
+    ) -> list[InterleavedWork]:
+        """Decode some pieces of the block of a side of stage `ahead` after the first of four."""
+        if not pieces:
+            return []
+        more, block = divmod(ahead, K_STEPS)
+        words = self._next[number] if more else held.words[number]
+
+        def decode() -> list[ir.Value]:
+            self._store(number, held.loaded[number][block], words, block, ahead, pieces)
+            return []
+
+        return self._spread(divided(decode, count), _DECODED[1 - number])
 
     def _asks(self, four: ir.Value, count: int) -> InterleavedWork:
         """Load the scales of four stages, after `four` such groups. What is computed of them waits
@@ -226,12 +251,15 @@ class DecodedMainloop:
         words: Sequence[ir.Value],
         block: int,
         stage: int,
+        pieces: range | None = None,
     ) -> None:
-        """Decode a block of a side, number `block` of four, into the slot of a stage."""
+        """Decode a block of a side, number `block` of four, into the slot of a stage: all pieces,
+        or some."""
         side, slot = self._sides[number], stage % SLOTS * self._slot_bytes
         for piece, parts in enumerate(side.decode(loaded, words, block)):
             for part, each in enumerate(parts):
-                side.write(piece, part, each, slot)
+                if pieces is None or piece in pieces:
+                    side.write(piece, part, each, slot)
 
     def _multiply(
         self, held: DecodedRegisters, tile: int, part: int, column: int, piece: int

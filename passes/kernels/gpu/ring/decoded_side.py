@@ -80,8 +80,8 @@ class DecodedSide:
         self._row = row_of(own)
         self._start = start_of(kind, self._row) + within(kind, self._own * self._size)
         self._part_bytes = rows * BLOCK_BYTES
-        first_piece, pieces = self._own * (PIECES // self._share), range(PIECES // self._share)
-        self._into = [_place(own, first_piece + piece) + start for piece in pieces]
+        first_piece = self._own * self.pieces
+        self._into = [_place(own, first_piece + piece) + start for piece in range(self.pieces)]
         row = lane.row
         self._from = [
             _place(row, lane.group + part * instruction.groups) + (first * BLOCK_BYTES + start)
@@ -91,6 +91,16 @@ class DecodedSide:
         if isinstance(kind, ScaledBlocks):
             given = (buffers[0], buffers[1])
             self._scaled = ScaledSide(kind, instruction, lane, given, (self._row,), register)
+
+    @property
+    def pieces(self) -> int:
+        """Pieces of a block that a lane decodes."""
+        return PIECES // self._share
+
+    @property
+    def is_stored_as_it_is(self) -> bool:
+        """Whether a lane stores floats as it has loaded them."""
+        return isinstance(self.kind, FloatBlocks) and self.kind.memory == self._register
 
     @property
     def _size(self) -> int:

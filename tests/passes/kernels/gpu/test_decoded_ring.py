@@ -199,10 +199,10 @@ def test_a_block_of_few_rows_is_decoded_by_several_lanes(
 @pytest.mark.parametrize(
     ("case", "share"),
     [
-        (case("bf16", E4M3_F32, 4096, 4096, 4096, (2, 2)), 0.79),
+        (case("bf16", E4M3_F32, 4096, 4096, 4096, (2, 2)), 0.85),
         (case("bf16", INT4_F32, 4096, 4096, 4096, (2, 2)), 0.9),
         (case(E4M3_F32, E4M3_F32, 4096, 4096, 4096, (2, 2)), 0.67),
-        (of_gfx950("bf16", INT4_F32, 4096, 4096, 4096, (2, 2)), 0.59),
+        (of_gfx950("bf16", INT4_F32, 4096, 4096, 4096, (2, 2)), 0.58),
         (of_gfx950(INT8_F32, INT8_F32, 4096, 4096, 4096, (2, 2)), 0.51),
     ],
     ids=str,
