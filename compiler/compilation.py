@@ -140,7 +140,6 @@ def compile(
         raise ArtifactError(f"--schedule {schedule}: is no file; give one with schedules as JSON")
     with writing(place, force=force) as folder, ExitStack() as stack:
         with recorder.step("reading"):
-            gpu = any(record.is_gpu for record in targets.values())
             model = _opened(source, given, foreign, unit=unit_of(targets.values()))
             sources = {file.name: record(file) for file in model.files} if model else {}
             notes = [] if model is None else _texts(model, folder)
@@ -150,7 +149,8 @@ def compile(
         with recorder.step("building"):
             code = b""
             if model is not None:
-                code = model.program(grouped=gpu)
+                # Several targets are levels of a CPU, and none of them has groups.
+                code = model.program(next(iter(targets.values())).group_rows)
             elif foreign is None:
                 code = source.read_bytes()
         weighted: BoundModel | ImportedProgram | None = model

@@ -52,9 +52,7 @@ def emit_assembly(
             code = stack.enter_context(imported(foreign, timeout, recorder)).program
         else:
             with recorder.step("building"):
-                code = (
-                    source.read_bytes() if model is None else model.program(grouped=record.is_gpu)
-                )
+                code = source.read_bytes() if model is None else model.program(record.group_rows)
         request = CompileRequest(
             program=code,
             place=str(source),

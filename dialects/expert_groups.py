@@ -31,9 +31,9 @@ from mxc.dialects.sizes import Size, size_of, value_of
 
 #: The name of the operation, and the names of its options.
 GROUP_BY_EXPERT, EXPERTS, MOST_ROWS = "group_by_expert", "experts", "most_rows"
-#: Rows of a group: one tile of a matrix instruction where an expert has few pairs; more where it
-#: has many, because each group reads the weights of its expert.
-FEW_ROWS, MANY_ROWS = 16, 64
+#: Rows of a group, each from so many pairs of an expert on average on: (pairs, rows), in order, the
+#: first from none on. Those of a GPU are in its record (targets/gpu.py).
+GroupRows = tuple[tuple[int, int], ...]
 #: Bytes of a row that is copied are a multiple of this number.
 COPIED = 16
 
@@ -51,22 +51,29 @@ class GroupingCall:
     copied: ir.Value | None
 
 
-def rows_of_groups(pairs: Size, experts: int) -> Size:
-    """The rows of a group for so many pairs: `MANY_ROWS` where an expert has at least `FEW_ROWS` of
-    the pairs on average, else `FEW_ROWS`."""
-    many = experts * FEW_ROWS
+def rows_of_groups(pairs: Size, experts: int, known: GroupRows) -> Size:
+    """The rows of a group for so many pairs."""
     if isinstance(pairs, int):
-        return MANY_ROWS if pairs >= many else FEW_ROWS
+        return max(rows for least, rows in known if pairs >= least * experts)
     index = ir.IndexType.get()
-    enough = arith.cmpi(arith.CmpIPredicate.uge, pairs, constant(many, index))
-    return arith.select(enough, constant(MANY_ROWS, index), constant(FEW_ROWS, index))
+    (_, few), *more = known
+    found = constant(few, index)
+    for least, rows in more:
+        enough = arith.cmpi(arith.CmpIPredicate.uge, pairs, constant(least * experts, index))
+        found = arith.select(enough, constant(rows, index), found)
+    return found
 
 
 def group_by_expert(
-    chosen: ir.Value, experts: int, rows: Size, copied: ir.Value | None = None
+    chosen: ir.Value,
+    experts: int,
+    rows: Size,
+    copied: ir.Value | None = None,
+    *,
+    most_rows: int | None = None,
 ) -> list[ir.Value]:
-    """Sort pairs into groups of `rows` slots, a number or what `rows_of_groups` gives. `chosen` i32
-    [P]: expert numbers, 0 .. experts - 1.
+    """Sort pairs into groups of `rows` slots, a number or what `rows_of_groups` gives, up to
+    `most_rows`. `chosen` i32 [P]: expert numbers, 0 .. experts - 1.
 
     Returns the expert of each group, i32 [G]; the pair of each slot, i32 [G * rows]; and the slot
     of each pair, i32 [P]. A slot without a pair has pair 0, a group without pairs `experts`.
@@ -74,18 +81,20 @@ def group_by_expert(
     pair p of each slot, [G * rows, K].
     """
     index, kind = ir.IndexType.get(), i32()
+    most = rows if most_rows is None else most_rows
+    assert isinstance(most, int)
     pairs = value_of(size_of(chosen, 0))
     used = arith.minsi(pairs, constant(experts, index))
     slots_of_group = value_of(rows)
-    most = pairs + used * (slots_of_group - 1)
-    groups = arith.divui(most, slots_of_group)
+    needed = pairs + used * (slots_of_group - 1)
+    groups = arith.divui(needed, slots_of_group)
     slots = groups * slots_of_group
     # Empty operands, which supply the sizes of the results.
     operands = [chosen, empty([groups], kind), empty([slots], kind), slots_of_group]
     whole = ir.IntegerType.get_signless(64)
     options: dict[str, ir.Attribute] = {
         EXPERTS: ir.IntegerAttr.get(whole, experts),
-        MOST_ROWS: ir.IntegerAttr.get(whole, rows if isinstance(rows, int) else MANY_ROWS),
+        MOST_ROWS: ir.IntegerAttr.get(whole, most),
     }
     dynamic = ir.ShapedType.get_dynamic_size()
     kinds = [*[ir.RankedTensorType.get([dynamic], kind)] * 2, chosen.type]

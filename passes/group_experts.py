@@ -1,7 +1,7 @@
 """mxc-group-experts: rows that choose an expert each are sorted into groups of one expert, on GPUs.
 
 A product of one row a group reads the weights of an expert once for each row that chose it. In a
-group of 16 or 64 rows they are read once for all of them (dialects/expert_groups.py), and one tile
+group of 16 or more rows they are read once for all of them (dialects/expert_groups.py), and a tile
 of a matrix instruction multiplies 16 rows in the time of one. What mxc builds has such groups;
 here those of other programs get them (mxc-raise-experts).
 
@@ -31,7 +31,7 @@ from mxc.dialects.contraction import ATTRIBUTE
 from mxc.dialects.dequantize import iterators
 from mxc.dialects.expert_groups import (
     COPIED,
-    FEW_ROWS,
+    GroupRows,
     clamped,
     group_by_expert,
     rows_at,
@@ -60,26 +60,26 @@ class GroupExperts(Pass):
 
     def run(self, module: ir.Operation) -> None:
         """Rewrite every contraction of single rows. PassError for a target without a record."""
-        unit = known_gpu(self.target).matrix
+        gpu = known_gpu(self.target)
         for op in linalg_operations(module):
-            call = match(op, unit)
-            if isinstance(call, GpuContractionCall) and _is_of_rows(call):
-                _group(call)
+            call = match(op, gpu.matrix)
+            if isinstance(call, GpuContractionCall) and _is_of_rows(call, gpu.group_rows):
+                _group(call, gpu.group_rows)
         sweep(module)
 
 
-def _is_of_rows(call: GpuContractionCall) -> bool:
+def _is_of_rows(call: GpuContractionCall, known: GroupRows) -> bool:
     """Whether each row of a contraction chooses an expert, and they may be many."""
-    few = call.of.batch is not None and call.of.batch <= FEW_ROWS
+    few = call.of.batch is not None and call.of.batch <= known[0][1]
     return call.ids is not None and call.of.m == 1 and not few and len(call.lhs.tensors) == 1
 
 
-def _group(call: GpuContractionCall) -> None:
+def _group(call: GpuContractionCall, known: GroupRows) -> None:
     op = call.op
     rounding = rounding_of(op)
     last = op if rounding is None else rounding
     with ir.InsertionPoint(op), op.location:
-        made, slots = _grouped(call)
+        made, slots = _grouped(call, known)
         if rounding is not None:
             made = _rounded(made, "g m n")
         groups, rows, columns = sizes_of(made)
@@ -89,16 +89,16 @@ def _group(call: GpuContractionCall) -> None:
         replace(last, reshape(ordered, *split(sizes_of(last.results[0]))))
 
 
-def _grouped(call: GpuContractionCall) -> tuple[ir.Value, ir.Value]:
+def _grouped(call: GpuContractionCall, known: GroupRows) -> tuple[ir.Value, ir.Value]:
     """The product over groups of rows, [groups, rows, columns], and the slot of each pair."""
     op, of, (x,) = call.op, call.of, call.lhs.tensors
     assert call.ids is not None
     pairs = size_of(call.ids, 0)
     x = reshape(x, *split([quotient(pairs, call.lhs.share), of.k]))
     whole = of.k * element_of(x).width % (8 * COPIED) == 0
-    rows = rows_of_groups(pairs, of.experts)
+    rows = rows_of_groups(pairs, of.experts, known)
     owners, pair_of_slot, slots, *copied = group_by_expert(
-        call.ids, of.experts, rows, x if whole else None
+        call.ids, of.experts, rows, x if whole else None, most_rows=known[-1][1]
     )
     x = copied[0] if copied else rows_at(x, pair_of_slot, call.lhs.share)
     if call.lhs.source.rounded:

@@ -21,9 +21,10 @@ class Gpu:
     hold. `memory_bandwidth`: bytes per second of all memory. `memory_latency`: seconds from issuing
     a load until its data can be used, when memory is busy; loads in flight must cover it.
     `decoders`: prefixes of mnemonics that convert packed MX elements to wider ones. `extends_f8`:
-    IREE can convert 8-bit elements to wider ones there. `elf_machine`: EF_AMDGPU_MACH of its code
-    objects. `unverified`: a sentence for reports about code for it that nothing has executed; empty
-    where all has been executed.
+    IREE can convert 8-bit elements to wider ones there. `group_rows`: rows of a group of one
+    expert, each from so many pairs of an expert on average on (dialects/expert_groups.py); by the
+    cost model. `elf_machine`: EF_AMDGPU_MACH of its code objects. `unverified`: a sentence for
+    reports about code for it that nothing has executed; empty where all has been executed.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Gpu:
     workgroup_lds_bytes: int
     memory_bandwidth: float
     memory_latency: float
+    group_rows: tuple[tuple[int, int], ...]
     elf_machine: int
     source: str
     decoders: tuple[str, ...] = ()
@@ -49,6 +51,8 @@ class Gpu:
             raise ValueError(f"{self.name}: a workgroup with more LDS than its compute unit has")
         if min(self.units, self.clock, self.memory_bandwidth, self.memory_latency) <= 0:
             raise ValueError(f"{self.name}: a size or rate that is not positive")
+        if self.group_rows[0][0] != 0 or self.group_rows != tuple(sorted(self.group_rows)):
+            raise ValueError(f"{self.name}: rows of groups are listed from no pairs on")
 
     @property
     def rates(self) -> PipeRates:

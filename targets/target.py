@@ -83,6 +83,11 @@ class Target:
         return self.gpu.matrix.scaled if self.gpu is not None else ()
 
     @property
+    def group_rows(self) -> tuple[tuple[int, int], ...]:
+        """Those of the GPU; () for a CPU."""
+        return () if self.gpu is None else self.gpu.group_rows
+
+    @property
     def is_gpu(self) -> bool:
         """Whether the code runs on a GPU."""
         return self.device == "hip"

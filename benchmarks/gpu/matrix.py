@@ -95,12 +95,14 @@ def measure(case: Case, record: Target) -> Row:
 def _disagreements(case: Case, record: Target, compiled: Compiled, file: Path) -> list[str]:
     """What the report says otherwise than the module; nothing where we cannot decode machine code.
 
-    Groups of rows that come with the call choose kernels: the module is called with few and many.
+    Rows that come with the call choose kernels: the module is called with some numbers of them.
     """
     if record.name not in {each.name for each in PROCESSORS.values()}:
         return []
     ((name, function),) = compiled.functions.items()
-    rows = ROWS if case.m < 0 else (case.m,)
+    rows: tuple[int, ...] = (case.m,)
+    if case.m < 0:
+        rows = tuple(count for _, count in record.group_rows) if case.experts else ROWS
     modules = [read_code(file, function, name, count) for count in rows]
     report = Report.from_dict(compiled.report)
     return disagreements(

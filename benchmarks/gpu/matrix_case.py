@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from mxc.dialects.expert_groups import rows_of_groups
 from mxc.formats.formats import E4M3, F32, FORMATS, INT4, INT8, BlockFormat
+from mxc.targets.amd import GFX950
 
 if TYPE_CHECKING:
     from fuzz.description import Program
@@ -156,12 +157,13 @@ class Case:
 
     @property
     def group_rows(self) -> tuple[int, int]:
-        """Groups and rows of a group, of experts: as models group them, or each row by itself."""
+        """Groups and rows of a group, of experts: as models group them for gfx950, or each row
+        by itself."""
         if self.m < 0:
             return -1, -1
         pairs = self.m * self.choices
         if self.m == 1:
             return pairs, 1
-        rows = rows_of_groups(pairs, self.experts)
+        rows = rows_of_groups(pairs, self.experts, GFX950.group_rows)
         assert isinstance(rows, int)
         return (pairs + min(self.experts, pairs) * (rows - 1)) // rows, rows

@@ -46,6 +46,7 @@ from mxc.compiler.models.samples import samples_of_step
 from mxc.dialects.attention import Runs
 from mxc.dialects.context import new_context
 from mxc.dialects.devices import ABI_AFFINITY
+from mxc.dialects.expert_groups import GroupRows
 from mxc.dialects.pages import Pages
 from mxc.dialects.parameters import NAME, Parameters
 from mxc.dialects.samples import write_samples
@@ -61,11 +62,10 @@ class Builder:
         decoder: Decoder,
         formats: Formats,
         options: Options,
-        *,
-        grouped: bool = False,
+        group_rows: GroupRows = (),
     ) -> None:
-        """formats: the format of every parameter, by key; see weights.py. grouped: whether the
-        program sorts rows by expert; see experts.py."""
+        """formats: the format of every parameter, by key; see weights.py. group_rows: see
+        scope.py."""
         self._decoder = decoder.share(options.devices)
         self._devices = devices_of(options.devices)
         self._options = options
@@ -86,7 +86,7 @@ class Builder:
                     ),
                     activations,
                     decoder.norm,
-                    grouped,
+                    group_rows,
                     device,
                 )
                 for device in self._devices

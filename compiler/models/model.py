@@ -63,6 +63,7 @@ from mxc.compiler.packing.items import PackItem
 from mxc.compiler.packing.quantized import Loss
 from mxc.compiler.report import DeviceWeights
 from mxc.compiler.tokenizers.from_gguf import text_files
+from mxc.dialects.expert_groups import GroupRows
 from mxc.errors import CheckpointError
 from mxc.formats.formats import FORMATS
 from mxc.formats.panels import are_one_order
@@ -112,10 +113,10 @@ class BoundModel:
             elif (self.place / name).is_file():
                 shutil.copyfile(self.place / name, folder / name)
 
-    def program(self, *, grouped: bool) -> bytes:
-        """Return the module as MLIR bytecode, without weights. grouped: see blocks/experts.py."""
+    def program(self, group_rows: GroupRows = ()) -> bytes:
+        """Return the module as MLIR bytecode, without weights. group_rows: see blocks/scope.py."""
         formats = formats_of(self.bound, self._generated(), self.devices)
-        module = Builder(self.decoder, formats, self.options, grouped=grouped).build()
+        module = Builder(self.decoder, formats, self.options, group_rows).build()
         buffer = io.BytesIO()
         module.operation.write_bytecode(buffer)
         return buffer.getvalue()

@@ -64,7 +64,7 @@ def build(
         for each in model.parameters(lambda name: None, head=dense is not None)
     }
     formats |= dict.fromkeys(model.generated(options.max_sequence_length), "f32")
-    module = Builder(model, formats, options, grouped=grouped).build()
+    module = Builder(model, formats, options, ((0, 16), (20, 32)) if grouped else ()).build()
     assert module.operation.verify()
     print(module)
 

@@ -3,7 +3,11 @@
 // Rows are copied to groups; the rounded product of each group is looked up by the slots of pairs.
 // CHECK-LABEL: util.func private @mxc.group_by_expert
 // CHECK-LABEL: @a_row_a_group
-// CHECK: arith.select {{.*}} : index
+// The rows of a group by the pairs of 8 experts: from 20 of each on, and from 88.
+// CHECK: arith.constant 160 : index
+// CHECK: %[[SOME:.*]] = arith.select %{{.*}}, %c32, %c16 : index
+// CHECK: arith.constant 704 : index
+// CHECK: arith.select %{{.*}}, %c64, %[[SOME]] : index
 // CHECK: %[[G:.*]]:4 = util.call @mxc.group_by_expert{{.*}}(%arg2, {{.*}}) : (tensor<?xi32>, tensor<?xi32>, tensor<?xi32>, index, tensor<?x64xbf16>)
 // CHECK: %[[X:.*]] = tensor.expand_shape %{{.*}} : tensor<?xbf16> into tensor<?x?x64xbf16>
 // CHECK: %[[E:.*]] = linalg.generic {{.*}} ins(%[[G]]#0 : tensor<?xi32>)

@@ -19,6 +19,7 @@ GFX1201 = Gpu(
     memory_bandwidth=640e9,
     memory_latency=0.4e-6,
     workgroup_lds_bytes=64 * 1024,
+    group_rows=((0, 16), (12, 32), (104, 64)),
     elf_machine=0x4E,
     unit=ComputeUnit(
         wave=32,

@@ -23,6 +23,7 @@ GFX1250 = Gpu(
     memory_bandwidth=19.6e12,
     memory_latency=0.8e-6,
     workgroup_lds_bytes=320 * 1024,
+    group_rows=((0, 16), (12, 32), (28, 64)),
     elf_machine=0x49,
     decoders=("v_cvt_scale_",),
     unit=ComputeUnit(

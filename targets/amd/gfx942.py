@@ -19,6 +19,7 @@ GFX942 = Gpu(
     memory_bandwidth=5.3e12,
     memory_latency=0.8e-6,
     workgroup_lds_bytes=64 * 1024,
+    group_rows=((0, 16), (12, 64), (72, 128)),
     elf_machine=0x4C,
     unit=ComputeUnit(
         wave=64,

@@ -20,6 +20,7 @@ GFX950 = Gpu(
     memory_bandwidth=8e12,
     memory_latency=0.8e-6,
     workgroup_lds_bytes=160 * 1024,
+    group_rows=((0, 16), (20, 32), (88, 64)),
     elf_machine=0x4F,
     decoders=("v_cvt_scalef32_",),
     extends_f8=True,

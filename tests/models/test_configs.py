@@ -268,7 +268,7 @@ def test_declared_activations_are_those_of_the_program(good: Path) -> None:
     assert any("mxfp4 with recipe floor; --activations says mxfp8" in n for n in other.notes)
     asked = open_model(good, activations="mxfp4")
     assert asked.options.activation_recipe == "floor"
-    programs = [m.program(grouped=False) for m in (model, asked, other)]
+    programs = [m.program() for m in (model, asked, other)]
     assert programs[0] == programs[1] != programs[2]
 
 

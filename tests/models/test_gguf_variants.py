@@ -299,7 +299,7 @@ def test_the_folder_is_the_same_model(name: str, made: Made) -> None:
     """The same program, the same bytes of weights; rotations within the rounding of a quotient."""
     folder, _ = made(name)
     models = [open_model(folder / place, activations="f32") for place in ("model", "m.gguf")]
-    assert models[0].program(grouped=False) == models[1].program(grouped=False)
+    assert models[0].program() == models[1].program()
     told = [[note for note in model.notes if "factors" in note] for model in models]
     assert told[0] == told[1]
     assert bool(told[0]) == ("longrope" in name)

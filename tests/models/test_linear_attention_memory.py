@@ -86,7 +86,7 @@ def transients(folder: Path, config: Any, target: str) -> dict[str, int]:
     record = record_of(target)
     model = open_model(folder / "checkpoint", max_sequence_length=ROWS, unit=unit_of([record]))
     request = CompileRequest(
-        program=model.program(grouped=record.is_gpu),
+        program=model.program(record.group_rows),
         place=name,
         target=target,
         module=folder / "model.vmfb",

@@ -21,7 +21,7 @@ from mxc.compiler.models.blocks.activations import BlockActivations
 from mxc.compiler.models.blocks.primitives import collapse, expand, f32, slice_of
 from mxc.dialects import expert_groups
 from mxc.dialects.boundary import pack, unpack
-from mxc.dialects.expert_groups import COPIED, rows_of_groups
+from mxc.dialects.expert_groups import COPIED, GroupRows, rows_of_groups
 from mxc.dialects.generic import constant, element_of, generic, i32, loop_index, shape_of, to_f32
 from mxc.dialects.linalg_ext import gather
 from mxc.dialects.row_norms import sum_experts
@@ -64,9 +64,10 @@ def one_group_a_pair(experts: ir.Value) -> Groups:
 
 
 def group_by_expert(
-    experts: ir.Value, expert_count: int, x: BlockActivations
+    experts: ir.Value, expert_count: int, x: BlockActivations, known: GroupRows
 ) -> tuple[Groups, BlockActivations]:
-    """Sort the pairs of experts i32 [T, J] into groups of rows with one expert each.
+    """Sort the pairs of experts i32 [T, J] into groups of rows with one expert each, of as many
+    rows as `known` has.
 
     Returns the groups, and the rows of x [T, KO, KB] in their order, [G, B, KO, KB], with scales.
     """
@@ -74,9 +75,9 @@ def group_by_expert(
     flat = _flat(x.elements)
     # The kernel copies pieces of COPIED bytes; rows of another size are copied after it.
     whole = shape_of(flat)[1] * element_of(flat).width % (8 * COPIED) == 0
-    rows = rows_of_groups(size_of(chosen, 0), expert_count)
+    rows = rows_of_groups(size_of(chosen, 0), expert_count, known)
     owner, pair_of_slot, slots, *copied = expert_groups.group_by_expert(
-        chosen, expert_count, rows, flat if whole else None
+        chosen, expert_count, rows, flat if whole else None, most_rows=known[-1][1]
     )
     owner = expert_groups.clamped(owner, expert_count)
     groups = Groups(owner, pair_of_slot, expand(slots, [[0, 1]], shape_of(experts)), rows)

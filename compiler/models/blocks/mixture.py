@@ -86,7 +86,7 @@ class LatentSpace:
     def leave(self, scope: Scope, x: ir.Value, name: str, hidden: int) -> ir.Value:
         """up(norm(x)) of x [T, L]: this device's addend [T, H]."""
         count = scope.device.count
-        normed = self.norm.build(scope.weights, x, f"{name}.{self.norm_name}", named=scope.grouped)
+        normed = self.norm.build(scope.weights, x, f"{name}.{self.norm_name}", named=scope.on_gpu)
         part = self.size // count
         if count > 1:
             normed = parts_of(normed, [part] * count)[scope.device.number]
@@ -238,8 +238,8 @@ class Mixture(SummedOverDevices):
             into, back = (f"{name}.experts.{part}_proj" for part in ("gate_up", "down"))
             scope.weights.observe(own, [into], chosen)
             rows = scope.weights.rows(own, into)
-            if scope.grouped:
-                groups, rows = experts.group_by_expert(chosen, self._count, rows)
+            if scope.group_rows:
+                groups, rows = experts.group_by_expert(chosen, self._count, rows, scope.group_rows)
             else:
                 groups = experts.one_group_a_pair(chosen)
                 rows = experts.repeat_rows(rows, groups)
@@ -266,7 +266,7 @@ class Mixture(SummedOverDevices):
         floats = scope.weights.prepare(x, f"{router}.weight")
         shape = (self.experts, self.hidden)
         bias = scope.weights.own(f"{router}.bias")
-        if scope.grouped and self.routing == CHOSEN and floats.floats is not None:
+        if scope.on_gpu and self.routing == CHOSEN and floats.floats is not None:
             weight = scope.weights.load(f"{router}.weight", *shape)
             size = self.experts * self.hidden * element_of(weight).width // 8
             if size <= MOST_BYTES and is_row_norm(x):

@@ -16,6 +16,7 @@ from mxc.compiler.models.blocks.primitives import concatenate, parts_of
 from mxc.compiler.models.blocks.rope import Rope
 from mxc.compiler.models.blocks.weights import Weights
 from mxc.dialects.attention import Runs
+from mxc.dialects.expert_groups import GroupRows
 from mxc.dialects.generic import shape_of
 
 
@@ -55,14 +56,20 @@ class SequenceMemory:
 class Scope:
     """The weights of the model on one device, its activations, and its norm.
 
-    `grouped`: see experts.py.
+    `group_rows`: rows of a group of one expert (dialects/expert_groups.py); () where a kernel reads
+    the weights of each row, on CPUs.
     """
 
     weights: Weights
     activations: Activations
     normalization: Norm
-    grouped: bool
+    group_rows: GroupRows
     device: Device
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the program is for a GPU, which has kernels of norms and routers."""
+        return bool(self.group_rows)
 
     @property
     def prefix(self) -> str:
@@ -71,7 +78,7 @@ class Scope:
 
     def norm(self, x: ir.Value, name: str) -> ir.Value:
         """Build the model's norm of x [.., H] with the weight of `name`."""
-        return self.normalization.build(self.weights, x, name, named=self.grouped)
+        return self.normalization.build(self.weights, x, name, named=self.on_gpu)
 
     def norms_over_devices(
         self, parts: Mapping[str, ir.Value]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import get_args
 
-from mxc.dialects.expert_groups import FEW_ROWS, MANY_ROWS
 from mxc.passes.kernels.gpu.candidates import candidates
 from mxc.passes.kernels.gpu.cost import cost, padding, requests
 from mxc.passes.kernels.gpu.problem import Problem
@@ -66,16 +65,16 @@ def choose_by_rows(
 
     Those for a few numbers of rows; each goes up to the number for which the next one is cheaper,
     but not less far than to its own. `chosen_experts`: the rows are those of groups that choose an
-    expert each, as `rows_of_groups` has them.
+    expert each, as `rows_of_groups` has them for the device.
     """
     typical = [replace(problem, rows=rows) for rows in _ROWS]
     # Any number of rows has more tiles than there are counters.
     typical[-1] = replace(typical[-1], splits=())
     if chosen_experts:
-        # Calls with many rows in a group have one group for each expert, and up to one for every
-        # 64 pairs more.
-        groups = ((FEW_ROWS, _GROUPS), (MANY_ROWS, 2 * problem.experts))
-        typical = [replace(problem, rows=rows, groups=count) for rows, count in groups]
+        typical = [
+            replace(problem, rows=rows, groups=_groups(pairs, rows) * problem.experts or _GROUPS)
+            for pairs, rows in device.group_rows
+        ]
     chosen: list[GpuSchedule] = []
     bounds: list[int] = []
     last = 0
@@ -93,6 +92,11 @@ def choose_by_rows(
             chosen.append(found)
         last = own.rows
     return Schedules(chosen, bounds)
+
+
+def _groups(pairs: int, rows: int) -> int:
+    """Groups of an expert with so many pairs on average; half of the last one is empty."""
+    return -(-(pairs + rows // 2) // rows) if pairs else 0
 
 
 def _is_cheaper(

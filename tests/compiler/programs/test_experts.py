@@ -256,7 +256,7 @@ def test_experts_of_jax(name: str, made: Callable[[str, bool], Model]) -> None:
 
 @pytest.mark.parametrize("target", ["gfx950", "gfx942"])
 def test_rows_are_grouped_on_gpus(target: str, made: Callable[[str, bool], Model]) -> None:
-    """Each expert is read once for up to 16 or 64 rows, not once for each."""
+    """Each expert is read once for the rows of a group, not once for each."""
     weights = weights_of(made(target, True), "packed")
     assert [(each.batch, each.m) for each in weights] == [(-1, -1)]
 

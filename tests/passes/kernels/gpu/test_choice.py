@@ -3,8 +3,10 @@
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
+from mxc.dialects.expert_groups import rows_of_groups
 from mxc.formats.formats import FORMATS
 from mxc.passes.kernels.gpu.candidates import candidates
 from mxc.passes.kernels.gpu.choice import choose, choose_by_rows
@@ -16,7 +18,7 @@ from mxc.passes.kernels.gpu.ring.float_kernel import FloatRing
 from mxc.passes.kernels.gpu.ring.kernel import Ring
 from mxc.passes.kernels.gpu.schedule import GpuSchedule
 from mxc.passes.kernels.gpu.sides import ScaledBlocks
-from mxc.targets.amd import GFX942, GFX950, GFX1151, GFX1201, GFX1250
+from mxc.targets.amd import GFX942, GFX950, GFX1151, GFX1201, GFX1250, GPUS
 from mxc.targets.gpu import Gpu
 
 WIDTHS = [(4, 4), (8, 8), (8, 4), (4, 8), (6, 6), (8, 6), (6, 4)]
@@ -265,6 +267,26 @@ def test_a_few_schedules_do_for_any_number_of_rows(
         below, above = (replace(problem, rows=rows) for rows in (bound - 1, bound))
         assert cost(below, few, GFX950) <= cost(below, more, GFX950)
         assert cost(above, more, GFX950) < cost(above, few, GFX950)
+
+
+@pytest.mark.parametrize("device", GPUS, ids=lambda device: device.name)
+@pytest.mark.parametrize("pairs", [8, 16, 32, 64, 128, 256])
+def test_groups_have_nearly_the_best_number_of_rows(pairs: int, device: Gpu) -> None:
+    """For so many pairs of an expert of gpt-oss-20b on average."""
+    experts = 32
+    counts = np.random.default_rng(0).multinomial(experts * pairs, [1 / experts] * experts)
+
+    def clocks(rows: int) -> float:
+        groups = int(np.sum(-(-counts // rows)))
+        problem = Problem(
+            rows=rows, columns=5760, width=2880, halves=2, blocks=90, bits=(16, 4), parts=1,
+            groups=groups, experts=experts, panels=True,
+        )  # fmt: skip
+        return cost(problem, choose(problem, device=device), device)
+
+    found = rows_of_groups(experts * pairs, experts, device.group_rows)
+    assert isinstance(found, int)
+    assert clocks(found) <= 1.12 * min(clocks(rows) for rows in (16, 32, 64, 128))
 
 
 @pytest.mark.parametrize("bits", WIDTHS)

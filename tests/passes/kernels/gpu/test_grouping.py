@@ -201,8 +201,12 @@ def test_rows_are_copied_to_slots(
     np.testing.assert_array_equal(rows.reshape(-1, case.width), x[integers[1] // 4])
 
 
+#: Other numbers than those of a GPU.
+GROUP_ROWS = ((0, 16), (16, 48), (40, 128))
+
+
 @pytest.mark.parametrize("target", SIMULATED)
-@pytest.mark.parametrize(("pairs", "rows"), [(1, 16), (78, 16), (80, 64), (300, 64)])
+@pytest.mark.parametrize(("pairs", "rows"), [(1, 16), (78, 16), (80, 48), (300, 128)])
 def test_rows_of_groups_that_come_with_the_call(
     target: str, pairs: int, rows: int, watched: Callable[..., Any]
 ) -> None:
@@ -227,8 +231,8 @@ def program_of_any_rows(experts: int) -> str:
         rows = ir.RankedTensorType.get([size, 8], ir.F32Type.get())
 
         def body(chosen: ir.Value, x: ir.Value | None = None) -> list[ir.Value]:
-            count = rows_of_groups(size_of(chosen, 0), experts)
-            return group_by_expert(chosen, experts, count, x)
+            count = rows_of_groups(size_of(chosen, 0), experts, GROUP_ROWS)
+            return group_by_expert(chosen, experts, count, x, most_rows=GROUP_ROWS[-1][1])
 
         with ir.InsertionPoint(module.body):
             func.FuncOp.from_py_func(kind, name="groups")(lambda chosen: body(chosen))
