@@ -7,9 +7,10 @@ straight to LDS; but registers have bf16, or f16, and their matrix instructions 
 two blocks along K, in parts of 8 elements a lane (float_mainloop.py):
 
     for each part of a stage:
-      for the last: wait for the loads of the next stage, and for all waves
+      for the last, or with few tiles the one before it:
+        wait for the loads of the next stage, and for all waves
       multiply the part; meanwhile                                      # interleave.py
-        read the floats of the next part from LDS, split them into bf16 if they are longer
+        read the floats of a later part from LDS, split them into bf16 if they are longer
         decode the next part of what is packed
         load a part of the stage that comes into the slot that has been read
 
