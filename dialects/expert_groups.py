@@ -28,12 +28,10 @@ from mxc.dialects.dequantize import is_made_by
 from mxc.dialects.generic import constant, element_of, empty, generic, i32, loop_index, shape_of
 from mxc.dialects.samples import STATED
 from mxc.dialects.sizes import Size, size_of, value_of
+from mxc.targets.gpu import GroupRows
 
 #: The name of the operation, and the names of its options.
 GROUP_BY_EXPERT, EXPERTS, MOST_ROWS = "group_by_expert", "experts", "most_rows"
-#: Rows of a group, each from so many pairs of an expert on average on: (pairs, rows), in order, the
-#: first from none on. Those of a GPU are in its record (targets/gpu.py).
-GroupRows = tuple[tuple[int, int], ...]
 #: Bytes of a row that is copied are a multiple of this number.
 COPIED = 16
 
@@ -81,8 +79,8 @@ def group_by_expert(
     pair p of each slot, [G * rows, K].
     """
     index, kind = ir.IndexType.get(), i32()
-    most = rows if most_rows is None else most_rows
-    assert isinstance(most, int)
+    most = rows if isinstance(rows, int) else most_rows
+    assert most is not None
     pairs = value_of(size_of(chosen, 0))
     used = arith.minsi(pairs, constant(experts, index))
     slots_of_group = value_of(rows)

@@ -31,7 +31,6 @@ from mxc.dialects.contraction import ATTRIBUTE
 from mxc.dialects.dequantize import iterators
 from mxc.dialects.expert_groups import (
     COPIED,
-    GroupRows,
     clamped,
     group_by_expert,
     rows_at,
@@ -49,6 +48,7 @@ from mxc.passes.kernels.roundings import rounding_of
 from mxc.passes.rewriting.rebuild import discardable, linalg_operations, replace, sweep
 from mxc.passes.rewriting.worklist import erase
 from mxc.targets.amd import known_gpu
+from mxc.targets.gpu import GroupRows
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,10 @@ from dataclasses import dataclass
 from mxc.targets.compute_unit import ComputeUnit, PipeRates
 from mxc.targets.matrix_unit import MatrixUnit
 
+#: Rows of a group of one expert, each from so many pairs of an expert on average on: (pairs, rows),
+#: in order, the first from none on (dialects/expert_groups.py).
+GroupRows = tuple[tuple[int, int], ...]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
@@ -21,10 +25,10 @@ class Gpu:
     hold. `memory_bandwidth`: bytes per second of all memory. `memory_latency`: seconds from issuing
     a load until its data can be used, when memory is busy; loads in flight must cover it.
     `decoders`: prefixes of mnemonics that convert packed MX elements to wider ones. `extends_f8`:
-    IREE can convert 8-bit elements to wider ones there. `group_rows`: rows of a group of one
-    expert, each from so many pairs of an expert on average on (dialects/expert_groups.py); by the
-    cost model. `elf_machine`: EF_AMDGPU_MACH of its code objects. `unverified`: a sentence for
-    reports about code for it that nothing has executed; empty where all has been executed.
+    IREE can convert 8-bit elements to wider ones there. `group_rows`: those that are
+    fastest by the cost model. `elf_machine`: EF_AMDGPU_MACH of its code objects. `unverified`: a
+    sentence for reports about code for it that nothing has executed; empty where all has been
+    executed.
     """
 
     name: str
@@ -36,7 +40,7 @@ class Gpu:
     workgroup_lds_bytes: int
     memory_bandwidth: float
     memory_latency: float
-    group_rows: tuple[tuple[int, int], ...]
+    group_rows: GroupRows
     elf_machine: int
     source: str
     decoders: tuple[str, ...] = ()

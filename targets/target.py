@@ -16,7 +16,7 @@ from typing import Literal
 from mxc.errors import TargetError
 from mxc.targets.amd import GPUS
 from mxc.targets.cpus import CPUS, KERNEL_FEATURES, CpuRates, rates_of
-from mxc.targets.gpu import Gpu
+from mxc.targets.gpu import Gpu, GroupRows
 from mxc.targets.matrix_unit import MatrixInstruction
 
 #: The LLVM chip of the target "cpu": the machine that runs mxc.
@@ -83,8 +83,8 @@ class Target:
         return self.gpu.matrix.scaled if self.gpu is not None else ()
 
     @property
-    def group_rows(self) -> tuple[tuple[int, int], ...]:
-        """Those of the GPU; () for a CPU."""
+    def group_rows(self) -> GroupRows:
+        """Rows of groups of one expert on the GPU; () for a CPU, which has no groups."""
         return () if self.gpu is None else self.gpu.group_rows
 
     @property

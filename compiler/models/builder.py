@@ -46,12 +46,12 @@ from mxc.compiler.models.samples import samples_of_step
 from mxc.dialects.attention import Runs
 from mxc.dialects.context import new_context
 from mxc.dialects.devices import ABI_AFFINITY
-from mxc.dialects.expert_groups import GroupRows
 from mxc.dialects.pages import Pages
 from mxc.dialects.parameters import NAME, Parameters
 from mxc.dialects.samples import write_samples
 from mxc.dialects.sizes import as_long_as
 from mxc.formats.recipes import scale_recipe
+from mxc.targets.gpu import GroupRows
 
 
 class Builder:

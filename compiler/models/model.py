@@ -63,11 +63,11 @@ from mxc.compiler.packing.items import PackItem
 from mxc.compiler.packing.quantized import Loss
 from mxc.compiler.report import DeviceWeights
 from mxc.compiler.tokenizers.from_gguf import text_files
-from mxc.dialects.expert_groups import GroupRows
 from mxc.errors import CheckpointError
 from mxc.formats.formats import FORMATS
 from mxc.formats.panels import are_one_order
 from mxc.formats.recipes import scale_recipe
+from mxc.targets.gpu import GroupRows
 from mxc.targets.matrix_unit import MatrixUnit
 
 #: Files of a checkpoint that generation needs; the artifact gets copies.

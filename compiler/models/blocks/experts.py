@@ -21,12 +21,13 @@ from mxc.compiler.models.blocks.activations import BlockActivations
 from mxc.compiler.models.blocks.primitives import collapse, expand, f32, slice_of
 from mxc.dialects import expert_groups
 from mxc.dialects.boundary import pack, unpack
-from mxc.dialects.expert_groups import COPIED, GroupRows, rows_of_groups
+from mxc.dialects.expert_groups import COPIED, rows_of_groups
 from mxc.dialects.generic import constant, element_of, generic, i32, loop_index, shape_of, to_f32
 from mxc.dialects.linalg_ext import gather
 from mxc.dialects.row_norms import sum_experts
 from mxc.dialects.scaled import scaled_contraction
 from mxc.dialects.sizes import Size, size_of, split
+from mxc.targets.gpu import GroupRows
 
 
 def as_index(value: ir.Value) -> ir.Value:

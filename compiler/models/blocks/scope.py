@@ -16,8 +16,8 @@ from mxc.compiler.models.blocks.primitives import concatenate, parts_of
 from mxc.compiler.models.blocks.rope import Rope
 from mxc.compiler.models.blocks.weights import Weights
 from mxc.dialects.attention import Runs
-from mxc.dialects.expert_groups import GroupRows
 from mxc.dialects.generic import shape_of
+from mxc.targets.gpu import GroupRows
 
 
 @dataclass(frozen=True)

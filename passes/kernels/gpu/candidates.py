@@ -11,7 +11,7 @@ from mxc.passes.kernels.gpu.cost import result_tiles
 from mxc.passes.kernels.gpu.dense.chunks import ROWS, STAGE, Chunks
 from mxc.passes.kernels.gpu.fragments import FRAGMENT, K_STEPS, TileInstruction
 from mxc.passes.kernels.gpu.output import tiles_of
-from mxc.passes.kernels.gpu.problem import Problem
+from mxc.passes.kernels.gpu.problem import NARROW, Problem
 from mxc.passes.kernels.gpu.ring.decoded_mainloop import SLOTS
 from mxc.passes.kernels.gpu.ring.decoded_side import BLOCK_BYTES
 from mxc.passes.kernels.gpu.ring.dense_mainloop import most_tiles, together
@@ -36,8 +36,6 @@ _SHARED_UNITS = 2
 #: Tiles of a wave along rows and columns at most, where f32 scales multiply the sums of a ring; of
 #: one that decodes; and parts of a stage after which its loads are asked for and waited for.
 _SUMMED_TILES, _SUMMED_DECODED, _LATE = (4, 2), 2, 1.25
-#: Bits of floats that a ring multiplies as they are.
-_NARROW = 16
 #: Tiles of a wave, at most.
 _TILES = 16
 #: Bits of an element of both sides, where both are decoded, of which 16 tiles have registers.
@@ -239,7 +237,7 @@ def _summed_rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
             if max(ring.tiles) <= _SUMMED_DECODED:
                 yield ring
     # Rows that are decoded, split or rounded are so once for all waves.
-    floats = problem.is_float and problem.parts == 1 and problem.bits[0] <= _NARROW
+    floats = problem.is_float and problem.parts == 1 and problem.bits[0] <= NARROW
     k_steps = k_steps_under(*shared)
     if device.matrix.dma != PIECE or (problem.parts and not floats):
         return

@@ -72,7 +72,7 @@ def choose_by_rows(
     typical[-1] = replace(typical[-1], splits=())
     if chosen_experts:
         typical = [
-            replace(problem, rows=rows, groups=_groups(pairs, rows) * problem.experts or _GROUPS)
+            replace(problem, rows=rows, groups=_groups(pairs, rows, problem.experts))
             for pairs, rows in device.group_rows
         ]
     chosen: list[GpuSchedule] = []
@@ -94,9 +94,10 @@ def choose_by_rows(
     return Schedules(chosen, bounds)
 
 
-def _groups(pairs: int, rows: int) -> int:
-    """Groups of an expert with so many pairs on average; half of the last one is empty."""
-    return -(-(pairs + rows // 2) // rows) if pairs else 0
+def _groups(pairs: int, rows: int, experts: int) -> int:
+    """Groups of so many rows in calls that have at least so many pairs of each expert: half of the
+    last group of an expert is empty."""
+    return experts * -(-(pairs + rows // 2) // rows) if pairs else _GROUPS
 
 
 def _is_cheaper(

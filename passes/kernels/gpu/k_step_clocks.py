@@ -5,7 +5,7 @@ instruction along K."""
 from __future__ import annotations
 
 from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT, K_STEPS
-from mxc.passes.kernels.gpu.problem import WIDEST, Problem
+from mxc.passes.kernels.gpu.problem import NARROW, WIDEST, Problem
 from mxc.passes.kernels.gpu.ring.decoded_side import BLOCK_BYTES, PIECES
 from mxc.passes.kernels.gpu.ring.float_mainloop import BRIEF
 from mxc.passes.kernels.gpu.schedule import GpuSchedule
@@ -30,8 +30,6 @@ _BESIDE = 30
 _PRODUCT = 3
 #: Instructions beside decoding for a block of each packed tile: reads, scales.
 _OF_BLOCK = 7
-#: Bits of floats that are read as they are multiplied, at most.
-_NARROW = 16
 #: What waves get of LDS, and of the path to memory, when they all want it.
 _SHARED = 0.9
 #: Vector instructions that split 32 floats into so many bf16.
@@ -91,7 +89,7 @@ def _alone(problem: Problem, schedule: GpuSchedule, device: Gpu, clocks: float) 
     if not problem.parts:
         return clocks
     (m, n), issued = schedule.tiles, _ISSUED_OF_TWO if schedule.stages == 2 else _ISSUED
-    ahead = m * n <= BRIEF and problem.parts == 1 and problem.bits[0] <= _NARROW
+    ahead = m * n <= BRIEF and problem.parts == 1 and problem.bits[0] <= NARROW
     waits = _READ_AHEAD if ahead else _RING_OF_FLOATS
     return max(clocks + waits, latency / (schedule.k_steps * (schedule.stages - 1 - issued)))
 

@@ -11,6 +11,8 @@ from mxc.passes.kernels.gpu.schedule import GpuSchedule
 
 #: Bits of an element with a scale, at most.
 WIDEST = 8
+#: Bits of floats that a ring multiplies as they are, at most.
+NARROW = 16
 
 
 @dataclass(frozen=True, kw_only=True)

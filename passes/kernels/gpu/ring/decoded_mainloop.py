@@ -106,7 +106,8 @@ class DecodedMainloop:
         kind = of(f32(), self._instruction.totals)
         held = DecodedRegisters([], {}, loaded, words)
         for number, block in ((0, 0), (1, 0), (0, 1)):
-            self._store(number, loaded[number][block], words[number], block, block)
+            own = loaded[number][block], words[number]
+            self._store(number, *own, block, block, range(self._sides[number].pieces))
             loaded[number][block] = self._sides[number].load(index(K_STEPS + block))
         self._store(1, loaded[1][1], words[1], 1, 1, self._early)
         wait_for_waves()
@@ -155,7 +156,7 @@ class DecodedMainloop:
         # rhs of the next stage, then lhs of the one after it.
         if last:
             works += self._decodes(held, four, 0, stage + 2, count)
-            works += self._decoded(held, four, 1, stage + 2, count, self._early)
+            works += self._decode_pieces(held, four, 1, stage + 2, count, self._early)
         else:
             works += self._decodes(held, four, 1, stage + 1, count)
         most = max((work.count for work in works), default=0)
@@ -201,10 +202,10 @@ class DecodedMainloop:
             held.loaded[number][block] = side.load((four + (1 + more)) * K_STEPS + block)
 
         pieces = range(len(self._early) * number, side.pieces)
-        found = self._decoded(held, four, number, ahead, count, pieces)
+        found = self._decode_pieces(held, four, number, ahead, count, pieces)
         return [*found, InterleavedWork(_DECODED[1 - number], "vmem_read", load, 4)]
 
-    def _decoded(
+    def _decode_pieces(
         self,
         held: DecodedRegisters,
         four: ir.Value,
@@ -251,14 +252,14 @@ class DecodedMainloop:
         words: Sequence[ir.Value],
         block: int,
         stage: int,
-        pieces: range | None = None,
+        pieces: range,
     ) -> None:
-        """Decode a block of a side, number `block` of four, into the slot of a stage: all pieces,
-        or some."""
+        """Decode some pieces of a block of a side, number `block` of four, into the slot of a
+        stage."""
         side, slot = self._sides[number], stage % SLOTS * self._slot_bytes
         for piece, parts in enumerate(side.decode(loaded, words, block)):
             for part, each in enumerate(parts):
-                if pieces is None or piece in pieces:
+                if piece in pieces:
                     side.write(piece, part, each, slot)
 
     def _multiply(

@@ -144,7 +144,7 @@ class FloatMainloop:
             # What is split is split right before it is multiplied.
             held.floats = {0: split(self._lhs, held.raw.pop(0))}
         else:
-            for part, into in enumerate((held.floats, held.read)[: self._ahead]):
+            for part, into in enumerate((held.floats, held.after_next)[: self._ahead]):
                 for issue in self._float_reads(self._rows, part, slot, into):
                     issue()
         for pack, keys in self._packed:
@@ -162,15 +162,14 @@ class FloatMainloop:
                 issue()
             mark_loads()
         # The others are issued in the first stage, as always.
+        loads = self._loads(index(last), index(last * self._slot_bytes))
         for part in range(self._ahead):
-            loads = self._loads(index(last), index(last * self._slot_bytes))
             for issue in self._portion(loads, part):
                 issue()
 
     def _stage(self, held: FloatRegisters, stage: ir.Value, k_step: int) -> None:
         """Multiply a stage, and bring what the next one begins with. `k_step`: which of four."""
-        rates, parts, last = self._rates, self._parts, self._stages - 1
-        size = self._slot_bytes
+        rates, parts, last, size = self._rates, self._parts, self._stages - 1, self._slot_bytes
         emptied = _moved(held.slot, 0, last * size, -size)
         after = _moved(held.slot, last * size, 0, size)
         # Into the slot of the stage before this one, and after the barrier into this one's.
@@ -182,7 +181,7 @@ class FloatMainloop:
             # The part whose floats are read, of this stage or of the next one.
             arrived, read = divmod(part + self._ahead, parts)
             loads = self._portion(later if arrived else earlier, read)
-            if arrived and read == 0:
+            if read == 0:
                 mark_loads()
                 wait_for_loads(last - 1)
             known, slot = held.packed if soon else coming, after if arrived else held.slot
@@ -196,7 +195,7 @@ class FloatMainloop:
                 if self._packed and (k_step, part, step) == (0, 0, 0):
                     count = 2 * max(pack.scales.loads for pack, _ in self._packed)
                     works += evenly("vmem_read", self._asks(self._before + 1), 0.0, 1.0, count)
-                if arrived and (read, step) == (0, 0):
+                if (read, step) == (0, 0):
                     works += self._packed_reads(held, coming, after, (k_step + 1) % K_STEPS)
                 ready: dict[int, list[ir.Value]] = {}
                 if step == 0:
@@ -221,7 +220,8 @@ class FloatMainloop:
                 interleaved_within(
                     products, works, IssueBudget(rates.budget), waits=waits, product_first=first
                 )
-                held.floats, held.read = (held.read, ready) if self._ahead > 1 else (ready, {})
+                moved = held.after_next, ready
+                held.floats, held.after_next = moved if self._ahead > 1 else (ready, {})
                 self._pin(held, known if whole else {}, soon)
         # In the order of the loop, not in that of the reads.
         held.packed, held.slot = dict(sorted(coming.items())), after

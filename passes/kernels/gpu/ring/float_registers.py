@@ -29,8 +29,8 @@ class FloatRegisters:
 
     `floats`: by tile, fragments that add up to what it multiplies next; `raw`: floats that are yet
     to be split; `packed`: tiles that are decoded; `words`: their scales of four stages; `slot`:
-    i32, the offset of the stage; `read`: floats of the part after the next one, where they are read
-    so early.
+    i32, the offset of the stage; `after_next`: floats of the part after the next one, where they
+    are read so early.
     """
 
     totals: list[ir.Value]
@@ -39,4 +39,4 @@ class FloatRegisters:
     packed: dict[int, DecodedTile]
     words: dict[int, list[ir.Value]]
     slot: ir.Value
-    read: dict[int, list[ir.Value]] = field(default_factory=dict)
+    after_next: dict[int, list[ir.Value]] = field(default_factory=dict)
