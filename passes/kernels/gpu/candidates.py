@@ -24,7 +24,7 @@ from mxc.passes.kernels.gpu.schedule import GpuSchedule, Transport
 from mxc.targets.amd import GFX950
 from mxc.targets.gpu import Gpu
 
-#: Waves along K of a stream, at most.
+#: Waves along K of a stream, at most, by the tiles of rows that each has.
 _ALONG_K = (8, 4, 4, 4)
 #: Tiles of a wave that has a chunk of a dense product, and of one that has them all, in a ring.
 _FEW = 4
@@ -104,29 +104,23 @@ def _scaled_rings(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
 def _streams(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
     small = TileInstruction(16, device.matrix)
     steps, least = -(-problem.blocks // small.step), _least(problem, small)
-    along_k = list(_ALONG_K)
-    if any(problem.shared) and steps > _ALONG_K[0]:
-        # With the scales of two steps a wave has not enough registers beside another on its SIMD.
-        along_k[0] = device.unit.simds
-    # With two waves on a SIMD some that decode have not enough registers.
     simds = device.unit.simds
-    one_wave = [(1, simds)] if problem.parts else []
-    for tiles, most in (*enumerate(along_k, start=1), *one_wave):
-        along = _along(steps, min(most, steps))
-        yield GpuSchedule(instruction=small, tiles=(tiles, least), waves=(1, 1, along))
+    along = [(tiles, 1, most) for tiles, most in enumerate(_ALONG_K, start=1)]
+    if problem.parts:
+        # With two waves on a SIMD some that decode have not enough registers.
+        along.append((1, 1, simds))
     if problem.is_float and problem.parts == 1 and device.matrix.converts:
         # Floats are most of the bytes of a stream: these read them for more columns at once.
-        for across, most in ((2, along_k[0]), (2, simds), (4, along_k[1])):
-            along = _along(steps, min(most, steps))
-            yield GpuSchedule(instruction=small, tiles=(1, across * least), waves=(1, 1, along))
+        along += product((1, 2), (2, 4), (_ALONG_K[0], simds))
+    elif problem.is_float and problem.parts > 1:
+        # What is split is split once for two tiles, and waves along K wait for it side by side.
+        along += product((1,), (2,), (_ALONG_K[0], simds))
+    for down, across, most in along:
+        waves = (1, 1, _along(steps, min(most, steps)))
+        yield GpuSchedule(instruction=small, tiles=(down, across * least), waves=waves)
     for tiles_m, tiles_n in product((4, 2, 1), repeat=2):
         if tiles_n % least == 0:
             yield GpuSchedule(instruction=small, tiles=(tiles_m, tiles_n), waves=(2, 2, 1))
-    if problem.is_float and problem.parts > 1:
-        # What is split is split once for two tiles, and waves along K wait for it side by side.
-        for most in (along_k[0], simds):
-            along = _along(steps, min(most, steps))
-            yield GpuSchedule(instruction=small, tiles=(1, 2 * least), waves=(1, 1, along))
 
 
 def _dense_streams(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:

@@ -23,9 +23,6 @@ from mxc.targets.gpu import Gpu
 
 #: Waves of a streaming kernel that a SIMD holds: what its registers allow, mostly.
 _STREAM_WAVES = 2
-#: Latencies of memory that a k-step of a stream waits for a tile of floats that are split, where
-#: integers decode the other side, and where conversions do. By the issue model, of f32 by f4.
-_WAITS, _WAITS_CONVERTING = 4, 1.4
 #: Tiles of a wave of a ring that decodes at most, if its SIMD is to have registers for another one;
 #: the same where f32 scales multiply sums, or floats are split.
 _TWICE, _FEW_TWICE = 6, 4
@@ -74,8 +71,6 @@ def cost(problem: Problem, schedule: GpuSchedule, device: Gpu) -> float:
     alone = waves <= device.unit.simds
     k_step = k_step_clocks(problem, schedule, device, alone=alone)
     busy = rounds * (k_steps * k_step + result) + start
-    late = _late(problem, schedule, k_step, device)
-    busy = max(busy, -(-rounds // per_unit) * k_steps * late)
     moved = _bytes(problem) + _bytes_of_parts(problem, schedule)
     in_flight = min(at_once * _asked(problem, schedule), moved)
     bandwidth = min(device.bytes_a_clock, in_flight / device.latency_clocks)
@@ -133,22 +128,6 @@ def _fits_twice(problem: Problem, schedule: GpuSchedule, device: Gpu) -> bool:
     held = m * n * (2 if any(problem.shared) and problem.parts > 1 else 1)
     most = _FEW_TWICE if any(problem.shared) or problem.parts > 1 else _TWICE
     return 2 * stage * schedule.stages <= device.unit.lds_bytes and held <= most
-
-
-def _late(problem: Problem, schedule: GpuSchedule, k_step: float, device: Gpu) -> float:
-    """Clocks of a k-step in which one workgroup waits for memory, whatever others do: floats of a
-    stream that are split come when they are needed, if they take the registers of a step; f32
-    scales do, once a step and before anything is multiplied, if they are many."""
-    tiles, latency = schedule.tiles[0], device.rates.memory_latency
-    if schedule.transport != "stream":
-        return 0
-    waits = 0.0
-    if any(scales.late for _, scales in problem.scales_of_step(schedule)):
-        waits = k_step + latency / K_STEPS
-    if problem.is_float and problem.parts > 1 and (problem.parts > 2 or tiles > 1):
-        count = _WAITS_CONVERTING if device.matrix.converts else _WAITS
-        waits = max(waits, count * tiles * latency)
-    return waits
 
 
 def _at_once(problem: Problem, schedule: GpuSchedule, device: Gpu) -> int:

@@ -126,34 +126,32 @@ class FloatSide:
         """Whether few floats are rounded at once, by integers."""
         return self.kind.rounded and not self.instruction.unit.rounds and len(self.rows) > 1
 
-    def load(self, step: ir.Value, *, masked: bool, k_steps: range = range(K_STEPS)) -> Loaded:
-        """One step, or some k-steps of it. `masked`: blocks that the row does not have are zero."""
+    def load(self, step: ir.Value, k_step: int, *, masked: bool) -> Loaded:
+        """A k-step of a step. `masked`: blocks that the row does not have are zero."""
         kind, group, groups = self.kind, self.lane.block, self.instruction.groups
         # Of the blocks of a sum a lane has a part; without sums a k-step is one, and each its own.
         sums = max(1, self.sums)
         first, stride = (1, groups // sums) if self.sums else (K_STEPS, 1)
         own = step * self.instruction.step + group // sums * first
         part = kind.block_bytes // sums
-        found: Loaded = []
+        found: list[ir.Value] = []
         for row in self.rows:
             start = (row * kind.blocks + own) * kind.block_bytes
             start = start + group % sums * part
-            for number in range(k_steps.start * sums, k_steps.stop * sums):
+            for number in range(k_step * sums, (k_step + 1) * sums):
                 block = own + number * stride
                 for byte in range(0, part, _LOAD):
                     at = start + (number * stride * kind.block_bytes + byte)
                     inside = below(block, kind.blocks) if masked else None
                     loaded = load_bytes(self.buffer, at, _LOAD, inside)
                     found.append(bitcast(loaded, kind.element, self._lanes))
-        return found
+        return Loaded(dict(enumerate(found, start=k_step * len(found))))
 
-    def parts(self, loaded: Sequence[ir.Value], tile: int, k_step: int) -> list[list[ir.Value]]:
+    def parts(self, loaded: Loaded, tile: int, k_step: int) -> list[list[ir.Value]]:
         """The fragments of a tile in a k-step, along K; of each the floats that add up to it."""
         count = BLOCK // self._lanes
-        # All k-steps were loaded, or this one.
-        steps = len(loaded) // (len(self.rows) * count)
-        start = (tile * steps + k_step % steps) * count
-        runs = self._runs(loaded[start : start + count])
+        start = (k_step * len(self.rows) + tile) * count
+        runs = self._runs([loaded.elements[start + number] for number in range(count)])
         if not self.pins:
             return [self.split(each) for each in runs]
         found = []
@@ -193,7 +191,7 @@ class DenseSide(FloatSide):
         """Loads for a block of all tiles."""
         return len(self.rows) * (self._part // _LOAD)
 
-    def block(self, first: ir.Value, number: int) -> Loaded:
+    def block(self, first: ir.Value, number: int) -> list[ir.Value]:
         """Block `first + number` of all tiles; zero past the end of a row."""
         kind, found = self.kind, []
         own = self.lane.block * self._part
@@ -206,15 +204,15 @@ class DenseSide(FloatSide):
                 found.append(bitcast(loaded, kind.element, self._lanes))
         return found
 
-    def parts(self, loaded: Sequence[ir.Value], tile: int, k_step: int) -> list[list[ir.Value]]:
+    def parts(self, loaded: Loaded, tile: int, k_step: int) -> list[list[ir.Value]]:
         """Runs of 8 along K that the lane has of a tile; of each the floats that add up to it."""
         return [self.split(each) for each in self.floats(loaded, tile, k_step)]
 
-    def floats(self, loaded: Sequence[ir.Value], tile: int, k_step: int) -> list[ir.Value]:
+    def floats(self, loaded: Loaded, tile: int, k_step: int) -> list[ir.Value]:
         """The same as they are in memory, which weights are in registers too."""
         count = self._part // _LOAD
         start = k_step * self.loads + tile * count
-        return self._runs(loaded[start : start + count])
+        return self._runs([loaded.elements[start + number] for number in range(count)])
 
 
 def loaded_ahead(unit: MatrixUnit) -> bool:

@@ -46,10 +46,9 @@ _PACKED_SUMS = 0.6
 #: Vector instructions of a stream for the sums of a tile and their scales, and bytes of a scale.
 _OF_SUMS, _SCALE = 10, 4
 #: What a workgroup waits for in a k-step where no other one works meanwhile: a part of a latency of
-#: memory, of a stream of scaled sides, and of one that decodes, by conversions and by integers;
-#: clocks of a ring of floats, and of one that reads them two parts ahead, and of one whose sides
-#: are decoded once. By the issue model.
-_STREAM_OF_SCALED, _STREAM_CONVERTS, _STREAM_BY_INTEGERS = 0.1, 0.25, 0.375
+#: memory, of a stream of scaled sides, and of one that decodes; clocks of a ring of floats, and of
+#: one that reads them two parts ahead, and of one whose sides are decoded once. By the issue model.
+_STREAM_OF_SCALED, _STREAM_DECODES = 0.08, 0.05
 _RING_OF_FLOATS, _READ_AHEAD, _DECODED_ONCE = 100, 70, 280
 #: The part of a k-step of a ring of floats in which loads of a stage are issued: with two stages,
 #: and with more.
@@ -81,12 +80,9 @@ def _alone(problem: Problem, schedule: GpuSchedule, device: Gpu, clocks: float) 
         clocks *= _SPLIT_SUMMED if any(problem.shared) else _SPLIT_ALONE
     if schedule.transport == "decoded":
         return clocks + _DECODED_ONCE
-    if any(problem.shared):
-        return clocks
     if schedule.transport == "stream":
-        decodes = _STREAM_CONVERTS if device.matrix.converts else _STREAM_BY_INTEGERS
-        return clocks + latency * (decodes if problem.parts else _STREAM_OF_SCALED)
-    if not problem.parts:
+        return clocks + latency * (_STREAM_DECODES if problem.parts else _STREAM_OF_SCALED)
+    if any(problem.shared) or not problem.parts:
         return clocks
     (m, n), issued = schedule.tiles, _ISSUED_OF_TWO if schedule.stages == 2 else _ISSUED
     ahead = m * n <= BRIEF and problem.parts == 1 and problem.bits[0] <= NARROW

@@ -1,19 +1,20 @@
 """One side of a product in memory, and how a lane takes its part of it: bytes, then fragments.
 
 Elements lie row after row, as the program has them, or in panels (panels.py); scales lie in rows.
-`Side.load` reads what a lane needs for one step along K, `Side.fragments` makes registers of the
-instructions of it.
+`ScaledSide.load` reads what a lane needs for a k-step; `ScaledSide.fragment` and
+`ScaledSide.floats` make of it what instructions multiply.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from math import log2
 
 from iree.compiler import ir
 from iree.compiler.dialects import arith, vector
 
-from mxc.dialects.amdgpu import BEYOND, concat
+from mxc.dialects.amdgpu import BEYOND, concat, pinned
 from mxc.dialects.sizes import constant
 from mxc.formats.formats import E8M0, F32, BlockFormat, Specials
 from mxc.passes.kernels.extents import Buffer, Size, product
@@ -36,6 +37,7 @@ from mxc.passes.kernels.gpu.parts import load_bytes
 from mxc.passes.kernels.vectors import (
     below,
     bitcast,
+    elements,
     f32,
     i8,
     i32,
@@ -43,12 +45,25 @@ from mxc.passes.kernels.vectors import (
     lanes_of,
     of,
     part_of,
+    parts_of,
     signed_below,
     splat,
 )
 
-#: What was loaded for one step: vectors, in an order of the side's own.
-Loaded = list[ir.Value]
+
+@dataclass(frozen=True)
+class Loaded:
+    """What was loaded of a step: elements, by places of the side's own; of tiles, their scales
+    in parts."""
+
+    elements: dict[int, ir.Value] = field(default_factory=dict)
+    scales: dict[int, list[ir.Value]] = field(default_factory=dict)
+
+    def __or__(self, other: Loaded) -> Loaded:
+        """Both; of what both have, the other's."""
+        return Loaded(self.elements | other.elements, self.scales | other.scales)
+
+
 #: The E8M0 of 1.
 _ONE = 127
 #: Bytes of a word.
@@ -175,41 +190,56 @@ class ScaledSide:
     def _late(self) -> bool:
         return self.kind.multiplies_sums and self._step_factors.late
 
-    def late(self, step: ir.Value, *, masked: bool) -> Loaded:
-        """What of a step `load` leaves for the time when it is multiplied, and goes behind it."""
-        first = step * self.instruction.step
-        tiles = range(len(self.rows) if self._late else 0)
-        return [self._factors(tile, first, masked=masked) for tile in tiles]
-
-    def load(self, step: ir.Value, *, masked: bool) -> Loaded:
-        """One step, but for what is `late`. `masked`: blocks that a row does not have are zero."""
-        kind, group = self.kind, self.lane.block
-        first = step * self.instruction.step
-        found: Loaded = []
-        offsets = [
-            self._block(piece) * kind.block_bytes
-            + (group % piece.share * piece.stride + piece.start)
-            for piece in self._pieces
-        ]
-        own = first + group * K_STEPS
+    def load(self, step: ir.Value, k_step: int, *, masked: bool) -> Loaded:
+        """A k-step of a step, with the scales of the whole step where it is the first, but for
+        those that are late. `masked`: blocks that a row does not have are zero."""
+        kind, group, first = self.kind, self.lane.block, step * self.instruction.step
+        blocks, found = k_step * self._stride, Loaded()
         for tile, row in enumerate(self.rows):
-            start = start_of(kind, row, first)
-            for k_step in range(self.k_steps):
-                blocks = k_step * self._stride
-                for piece, offset in zip(self._pieces, offsets, strict=True):
-                    at = start + along(kind, offset) + blocks * kind.block_bytes * spread(kind)
-                    inside = None
-                    if masked:
-                        inside = below(first + self._block(piece) + blocks, kind.blocks)
-                    found.append(load_bytes(self.buffers[0], at, piece.bytes, inside))
-            if kind.multiplies_sums:
-                if not self._late:
-                    found.append(self._factors(tile, first, masked=masked))
-            elif self.sums:
-                found.append(self._interleaved_scales(row, first, masked=masked))
-            else:
-                found.append(self.scales_of(row, own, masked=masked))
+            start, place = start_of(kind, row, first), self._place(tile, k_step)
+            for number, piece in enumerate(self._pieces):
+                offset = self._block(piece) * kind.block_bytes
+                offset = offset + (group % piece.share * piece.stride + piece.start)
+                at = start + along(kind, offset) + blocks * kind.block_bytes * spread(kind)
+                block = first + self._block(piece) + blocks
+                inside = below(block, kind.blocks) if masked else None
+                found.elements[place + number] = load_bytes(
+                    self.buffers[0], at, piece.bytes, inside
+                )
+            if k_step == 0 and not self._late:
+                found.scales[tile] = self._scales(tile, first, masked=masked)
         return found
+
+    def load_late(self, step: ir.Value, *, masked: bool) -> Loaded:
+        """The scales of a step that are too many to be in registers while another is multiplied."""
+        first, tiles = step * self.instruction.step, range(len(self.rows) if self._late else 0)
+        return Loaded(scales={tile: self._scales(tile, first, masked=masked) for tile in tiles})
+
+    def _scales(self, tile: int, first: ir.Value, *, masked: bool) -> list[ir.Value]:
+        """The scales of a tile for a step that begins at block `first`, in parts."""
+        if self.kind.multiplies_sums:
+            return [self._factors(tile, first, masked=masked)]
+        row = self.rows[tile]
+        if self.sums:
+            first = first + self.lane.block // self.sums
+            parts = [part * self._stride // self.sums for part in range(self.k_steps * self.sums)]
+            return self._each_scale(row, first, parts, masked=masked)
+        return self._parts_of_scales(row, first + self.lane.block * K_STEPS, masked=masked)
+
+    def pin_scales(self, loaded: Loaded) -> Loaded:
+        """The same, of which scales that vector instructions read are pinned, where they were
+        loaded a step ahead. Else LLVM takes them apart, or multiplies them, where they are loaded,
+        and waits for what has just been asked for."""
+        if self._late or (self.decoded is None and not self.kind.multiplies_sums):
+            return loaded
+        kind = f32() if self.kind.multiplies_sums else i32()
+        given = [self._concatenated(loaded.scales[tile]) for tile in range(len(self.rows))]
+        own, size = ir.VectorType(given[0].type).element_type, lanes_of(given[0])
+        count = size if self.kind.multiplies_sums else size // _WORD
+        words = [word for each in given for word in elements(bitcast(each, kind, count))]
+        found = vector.from_elements(of(kind, len(words)), pinned(words))
+        whole = [bitcast(each, own, size) for each in parts_of(found, count)]
+        return Loaded(loaded.elements, {tile: [each] for tile, each in enumerate(whole)})
 
     @property
     def _stride(self) -> int:
@@ -246,72 +276,70 @@ class ScaledSide:
         own = block // scales.stride
         return vector.shuffle(found, found, [row * scales.count + own for row in rows])
 
-    def _interleaved_scales(self, row: ir.Value, first: ir.Value, *, masked: bool) -> ir.Value:
-        """The scales of a row, per sum and k-step, of a step that begins at block `first`."""
-        kind, count, stride = self.kind, self.kind.scales, self._stride
+    def _each_scale(
+        self, row: ir.Value, first: ir.Value, blocks: Iterable[int], *, masked: bool
+    ) -> list[ir.Value]:
+        """The scales of blocks of a row, counted from `first`, by a load for each."""
+        kind, count = self.kind, self.kind.scales
         start, found = row * (kind.blocks // kind.shared), []
-        own = first + self.lane.block // self.sums
-        for part in range(self.k_steps * self.sums):
-            block = own + part * stride // self.sums
+        for number in blocks:
+            block = first + number
             at = (start + block // kind.shared) * count
             inside = below(block, kind.blocks) if masked else None
             found.append(load_bytes(self.buffers[1], at, count, inside))
-        return concat(found)
+        return found
 
     def scales_of(self, row: ir.Value, own: ir.Value, *, masked: bool) -> ir.Value:
         """The scales of blocks `own` and the next three of a row; zero where it has none.
 
         What they would scale is zero too; but the bytes there are another row's, and may be NaN.
         """
+        return self._concatenated(self._parts_of_scales(row, own, masked=masked))
+
+    def _concatenated(self, parts: list[ir.Value]) -> ir.Value:
+        """Scales of all blocks of a step that a lane has."""
+        whole = concat(parts)
+        size = (self.k_steps * self.sums or K_STEPS) * self.kind.scales
+        if self.kind.multiplies_sums or lanes_of(whole) == size:
+            return whole
+        shared = size // lanes_of(whole)
+        return vector.shuffle(whole, whole, [k_step // shared for k_step in range(size)])
+
+    def _parts_of_scales(self, row: ir.Value, own: ir.Value, *, masked: bool) -> list[ir.Value]:
+        """The same in parts."""
         memory, blocks, count = self.buffers[1], self.kind.blocks, self.kind.scales
-        if self.kind.shared > 1:
-            return self._shared_scales(row, own, masked=masked)
+        if (shared := self.kind.shared) > 1 or (masked and blocks < K_STEPS):
+            # Two blocks, or all four, may have one scale.
+            return self._each_scale(row, own, range(0, K_STEPS, shared), masked=masked)
         at, size = (row * blocks + own) * count, K_STEPS * count
         left = blocks % K_STEPS
         if not masked:
-            return load_bytes(memory, at, size)
-        if blocks < K_STEPS:
-            scales = [
-                load_bytes(memory, at + k_step * count, count, below(own + k_step, blocks))
-                for k_step in range(K_STEPS)
-            ]
-            return concat(scales)
+            return [load_bytes(memory, at, size)]
         if not left:
-            return load_bytes(memory, at, size, below(own, blocks))
+            return [load_bytes(memory, at, size, below(own, blocks))]
         at = arith.select(below(own, blocks), at, index(BEYOND))
-        # The row ends within these four: they are read with those before them, because a load that
-        # goes beyond the end of the buffer gives nothing at all.
+        # The row ends within these four: they are read with those before them, because a load
+        # beyond the end of the buffer gives nothing at all.
         whole, more = signed_below(own + (K_STEPS - 1), blocks), (K_STEPS - left) * count
         at = arith.select(whole, at, at - more)
         kind = ir.IntegerType.get_signless(8 * size)
         word = vector.extract(bitcast(load_bytes(memory, at, size), kind, 1), [], [0])
         shift = arith.select(whole, constant(0, kind), constant(8 * more, kind))
-        return bitcast(vector.broadcast(of(kind, 1), word >> shift), i8(), size)
+        return [bitcast(vector.broadcast(of(kind, 1), word >> shift), i8(), size)]
 
-    def _shared_scales(self, row: ir.Value, own: ir.Value, *, masked: bool) -> ir.Value:
-        """The same where two blocks, or all four, have one scale."""
-        kind, shared = self.kind, min(self.kind.shared, K_STEPS)
-        start = row * (kind.blocks // kind.shared) + own // kind.shared
-        found = []
-        for number in range(K_STEPS // shared):
-            at = start + number
-            inside = below(own + number * shared, kind.blocks) if masked else None
-            found.append(load_bytes(self.buffers[1], at, 1, inside))
-        both = concat(found)
-        return vector.shuffle(both, both, [k_step // shared for k_step in range(K_STEPS)])
+    def _place(self, tile: int, k_step: int) -> int:
+        """The place of the first piece of a tile in a k-step."""
+        return (tile * self.k_steps + k_step) * len(self._pieces)
 
     def _bytes(self, loaded: Loaded, tile: int, k_step: int) -> ir.Value:
         """The bytes of a tile in a k-step of the step."""
-        count = len(self._pieces)
-        start = tile * self._loads + k_step * count
-        pieces, sizes = loaded[start : start + count], [piece.bytes for piece in self._pieces]
-        if any(size % _WORD for size in sizes):
+        start = self._place(tile, k_step)
+        pieces = [loaded.elements[start + number] for number in range(len(self._pieces))]
+        if any(piece.bytes % _WORD for piece in self._pieces):
             return concat(pieces)
         # As words: else LLVM gives each byte that comes from an iteration before a register.
-        words = [
-            bitcast(piece, i32(), size // _WORD) for piece, size in zip(pieces, sizes, strict=True)
-        ]
-        return bitcast(concat(words), i8(), sum(sizes))
+        words = concat([bitcast(piece, i32(), lanes_of(piece) // _WORD) for piece in pieces])
+        return bitcast(words, i8(), lanes_of(words) * _WORD)
 
     def fragment(self, loaded: Loaded, tile: int, k_step: int) -> ir.Value:
         """The elements of a tile for one instruction of the step."""
@@ -320,15 +348,8 @@ class ScaledSide:
         return bitcast(whole, ir.Type.parse(element.mlir), count)
 
     def _scale_bytes(self, loaded: Loaded, tile: int) -> ir.Value:
-        """The scale bytes of a tile, of all k-steps of the step."""
-        if self._late:
-            return loaded[len(self.rows) * self._loads + tile]
-        return loaded[(tile + 1) * self._loads - 1]
-
-    @property
-    def _loads(self) -> int:
-        """Vectors of a tile, without what is late."""
-        return self.k_steps * len(self._pieces) + (not self._late)
+        """The scales of a tile, of all k-steps of the step."""
+        return self._concatenated(loaded.scales[tile])
 
     def scales(self, loaded: Loaded, tile: int) -> ir.Value:
         """The scales of a tile for the instructions of the step; 1 where they multiply sums."""

@@ -26,23 +26,23 @@ from dataclasses import dataclass
 from iree.compiler import ir
 from iree.compiler.dialects import scf, vector
 
-from mxc.dialects.amdgpu import barrier, no_reordering, shared, zeros
-from mxc.formats.formats import E4M3
+from mxc.dialects.amdgpu import barrier, no_reordering, pinned, shared, zeros
 from mxc.passes.kernels.carried import values_of, with_values
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.gpu.contraction import GpuContraction
 from mxc.passes.kernels.gpu.contraction_buffers import ContractionBuffers, Quad
-from mxc.passes.kernels.gpu.floats import DenseSide, FloatBlocks, FloatSide, loaded_ahead
-from mxc.passes.kernels.gpu.fragments import K_STEPS, QUAD
-from mxc.passes.kernels.gpu.lanes import LANES, Lane, lane_of
+from mxc.passes.kernels.gpu.floats import DenseSide, FloatBlocks, FloatSide
+from mxc.passes.kernels.gpu.fragments import QUAD
+from mxc.passes.kernels.gpu.lanes import Lane, lane_of
 from mxc.passes.kernels.gpu.output import BlockOutput
 from mxc.passes.kernels.gpu.products import DecodedProduct, ScaledProduct, SummedProduct
 from mxc.passes.kernels.gpu.sides import Loaded, ScaledBlocks, ScaledSide, clamped
+from mxc.passes.kernels.gpu.stream_registers import k_steps_ahead
 from mxc.passes.kernels.vectors import below, choose, f32, index, loop, of, when
 
-#: Registers of what a step loads: with more than these before the products of another, LLVM was
-#: seen to spill.
-_LOADED = 300
+#: Registers that a lane may have at most, where values are pinned: with 1024 LLVM gives what is
+#: pinned the first 256 alone.
+_PINNED = 512
 
 
 @dataclass(frozen=True)
@@ -50,32 +50,27 @@ class StreamKernel(GpuContraction):
     """A product by a schedule of the transport "stream"."""
 
     @property
-    def late(self) -> tuple[bool, bool]:
-        """Whether a step of lhs, and of rhs, is too large to be in registers while another is
-        multiplied: of rhs where a wave of 32 has all columns of a block of both halves."""
-        lhs, rows, unit = self.lhs, self.schedule.tiles[0], self.schedule.instruction.unit
-        decodes = self.decoded is not None
-        if isinstance(lhs, FloatBlocks):
-            left = lhs.memory == "f32" or rows > 1
-        else:
-            # What is decoded takes the registers of the next step.
-            left = decodes and not unit.converts and rows > 1
-        return left, self.in_blocks and decodes and unit.lanes == 32
-
-    @property
-    def loads_first(self) -> bool:
-        """Whether the loads of a step stay before the products of the one before.
-
-        LLVM moves them between products, to save registers; where f32 scales multiply sums, it
-        then waits for each of them. Not where a lane has no registers for all of them.
-        """
-        m, n = self.schedule.tiles
-        loaded = K_STEPS * (m * self.lhs.bits + n * self.rhs.bits)
-        return self.sums > 0 and loaded <= _LOADED
+    def k_steps_ahead(self) -> tuple[int, int]:
+        """K-steps for which lhs, and rhs, is loaded before they are multiplied."""
+        return k_steps_ahead(
+            self.schedule,
+            (self.lhs.bits, self.rhs.bits),
+            decodes=self.decoded is not None,
+            is_float=isinstance(self.lhs, FloatBlocks),
+            in_blocks=self.in_blocks,
+        )
 
     def compute(self, *given: ir.Value) -> None:
         """Build what a workgroup does for a group."""
         Body(self, given).build()
+
+
+@dataclass(frozen=True)
+class _Held:
+    """What an iteration takes over: totals, and of each side the k-steps that were loaded."""
+
+    totals: list[ir.Value]
+    loaded: list[list[Loaded]]
 
 
 class Body:
@@ -198,109 +193,66 @@ class Body:
 
     def _steps(self, totals: list[ir.Value]) -> list[ir.Value]:
         """The totals of this wave's steps."""
-        blocks, size, rhs_side = self.kernel.lhs.blocks, self.instruction.step, self.rhs
-        assert isinstance(rhs_side, ScaledSide)
+        blocks, size, rhs = self.kernel.lhs.blocks, self.instruction.step, self.rhs
+        assert isinstance(rhs, ScaledSide)
         iterations = -(-blocks // (size * self.waves_k))
         ragged = blocks != iterations * size * self.waves_k
+        sides, count = (self.lhs, rhs), self.product.k_steps
+        pins = self.instruction.unit.registers <= _PINNED
 
-        def step(iteration: ir.Value) -> ir.Value:
-            return iteration * self.waves_k + self.wave_k
+        def load(
+            number: int, iteration: ir.Value, k_step: int, masked: Sequence[bool]
+        ) -> list[Loaded]:
+            """A k-step of a side, which may be of the next iteration; none where that is past the
+            last one. `masked`: whether an iteration, and each that follows it, is."""
+            more, own = divmod(k_step, count)
+            if more >= len(masked):
+                return []
+            step = (iteration + more) * self.waves_k + self.wave_k
+            return [sides[number].load(step, own, masked=masked[more])]
 
-        def load(iteration: ir.Value, *, masked: bool) -> tuple[Loaded, Loaded]:
-            at = step(iteration)
-            lhs = [] if late[0] else self.lhs.load(at, masked=masked)
-            return lhs, [] if late[1] else rhs_side.load(at, masked=masked)
-
-        def own(
-            iteration: ir.Value, lhs: Loaded, rhs: Loaded, *, masked: bool
-        ) -> tuple[Loaded, Loaded]:
-            at = step(iteration)
-            if late[0] and interleaved is None:
-                lhs = self.lhs.load(at, masked=masked)
-            rhs = rhs_side.load(at, masked=masked) if late[1] else rhs
-            if isinstance(self.lhs, ScaledSide):
-                lhs = [*lhs, *self.lhs.late(at, masked=masked)]
-            return lhs, [*rhs, *rhs_side.late(at, masked=masked)]
-
-        def multiply(
-            totals: list[ir.Value],
-            iteration: ir.Value,
-            held: tuple[Loaded, Loaded],
-            *,
-            masked: bool,
-        ) -> list[ir.Value]:
-            lhs, rhs = held
-            count = self.product.k_steps
-            if interleaved is None:
-                for k_step in range(count):
-                    totals = self.product.add(totals, lhs, rhs, k_step)
-                    if apart:
-                        no_reordering()
-                return totals
-            # Those of a k-step are asked for one before, in this order: LLVM would wait for each.
-            # With few registers they are asked for when they are needed.
-            at, following = step(iteration), []
-            early = loaded_ahead(self.instruction.unit)
-            if early:
-                following = interleaved.load(at, masked=masked, k_steps=range(1))
+        def multiply(held: _Held, iteration: ir.Value, *masked: bool) -> _Held:
+            totals, loaded = held.totals, [list(side) for side in held.loaded]
+            step = iteration * self.waves_k + self.wave_k
+            known = [
+                side.load_late(step, masked=masked[0]) if isinstance(side, ScaledSide) else Loaded()
+                for side in sides
+            ]
             for k_step in range(count):
-                lhs = following
-                if not early:
-                    lhs = interleaved.load(at, masked=masked, k_steps=range(k_step, k_step + 1))
-                elif k_step + 1 < count:
-                    more = range(k_step + 1, k_step + 2)
-                    following = interleaved.load(at, masked=masked, k_steps=more)
+                for number, ahead in enumerate(self.kernel.k_steps_ahead):
+                    loaded[number] += load(number, iteration, k_step + ahead, masked)
+                # LLVM would load all that comes with an iteration at its beginning.
                 no_reordering()
-                totals = self.product.add(totals, lhs, rhs, k_step)
+                for number, side in enumerate(sides):
+                    known[number] |= loaded[number].pop(0)
+                    if pins and isinstance(side, ScaledSide):
+                        known[number] = side.pin_scales(known[number])
+                left, right = known
+                totals = self.product.add(totals, left, right, k_step)
+                if pins:
+                    # Nor does what is decoded for the next k-step take registers before.
+                    totals = pinned(totals)
                 no_reordering()
-            return totals
+            return _Held(totals, loaded)
 
-        late = self.kernel.late
-        apart = self._decodes_apart(iterations)
-        # Waves that hold sums have no registers for floats of two k-steps.
-        interleaved: FloatSide | None = None
-        if isinstance(self.lhs, FloatSide) and late[0] and not self.lhs.sums:
-            few = not loaded_ahead(self.instruction.unit)
-            interleaved = None if few and not self.lhs.pins else self.lhs
-        lhs, rhs = load(index(0), masked=ragged and iterations == 1)
+        # In the order of the loop: LLVM counts the loads that follow one on every way to its use.
+        first: list[list[Loaded]] = [[], []]
+        for before in range(-max(self.kernel.k_steps_ahead), 0):
+            for number, ahead in enumerate(self.kernel.k_steps_ahead):
+                if before + ahead >= 0:
+                    start = (ragged and iterations == 1,)
+                    first[number] += load(number, index(0), before + ahead, start)
+            no_reordering()
+        held = _Held(totals, first)
         if iterations > 2:
-            held = totals, lhs, rhs
             steps = index(0), index(iterations - 2), index(1)
             with loop(*steps, values_of(held)) as (iteration, given, op):
-                now, lhs, rhs = with_values(held, given)
-                # Loads return in order: what is needed now is asked for first.
-                at_hand = own(iteration, lhs, rhs, masked=False)
-                lhs_next, rhs_next = load(iteration + 1, masked=False)
-                if self.kernel.loads_first:
-                    no_reordering()
-                found = multiply(now, iteration, at_hand, masked=False)
-                scf.YieldOp([*found, *lhs_next, *rhs_next])
-            totals, lhs, rhs = with_values(held, op.results)
+                found = multiply(with_values(held, given), iteration, False, False)
+                scf.YieldOp(values_of(found))
+            held = with_values(held, op.results)
         if iterations > 1:
-            before = index(iterations - 2)
-            at_hand = own(before, lhs, rhs, masked=False)
-            lhs_next, rhs_next = load(index(iterations - 1), masked=ragged)
-            totals = multiply(totals, before, at_hand, masked=False)
-            lhs, rhs = lhs_next, rhs_next
-            if late[0]:
-                # Else the last step of lhs is loaded beside the one before.
-                no_reordering()
-        last = index(iterations - 1)
-        return multiply(totals, last, own(last, lhs, rhs, masked=ragged), masked=ragged)
-
-    def _decodes_apart(self, iterations: int) -> bool:
-        """Whether a k-step ends before the next one begins. LLVM would decode all k-steps of a step
-        at once, for which there are no registers: of integers and elements under E4M3 scales; where
-        integers decode, of two sides, one of 8 bits, if the next step is loaded meanwhile."""
-        sides, unit = (self.kernel.lhs, self.kernel.rhs), self.instruction.unit
-        packed = [side for side in sides if isinstance(side, ScaledBlocks)]
-        if self.kernel.decoded is None:
-            return False
-        if unit.converts:
-            formats = [side.format for side in packed if not side.multiplies_sums]
-            return any(each.scale == E4M3 or not each.element.exponent for each in formats)
-        wide = len(packed) == 2 and max(side.bits for side in packed) == 8
-        return wide and unit.lanes == LANES and iterations > 2
+            held = multiply(held, index(iterations - 2), False, ragged)
+        return multiply(held, index(iterations - 1), ragged).totals
 
     def _add_up(self, totals: list[ir.Value]) -> None:
         """Sum over the waves along K through shared memory; tiles are shared out among them."""

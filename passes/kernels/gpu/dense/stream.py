@@ -130,7 +130,7 @@ class _Body(Body):
         chunks, steps = kernel.chunks, kernel.chunks.size // kernel.step
         first = self.wave_k * chunks.size if self.waves_k > 1 else index(0)
 
-        def load(step: ir.Value) -> Loaded:
+        def load(step: ir.Value) -> list[ir.Value]:
             at, found = first + step * kernel.step, []
             for number in range(kernel.step):
                 found += [*self.lhs.block(at, number), *self.rhs.block(at, number)]
@@ -174,11 +174,12 @@ class _Body(Body):
             scf.YieldOp([*added, *own])
         return with_values(held, op.results)[0]
 
-    def _multiply(self, totals: list[ir.Value], loaded: Loaded) -> list[ir.Value]:
+    def _multiply(self, totals: list[ir.Value], loaded: list[ir.Value]) -> list[ir.Value]:
         """The totals with a step added."""
         each = self.lhs.loads + self.rhs.loads
         for number in range(self.kernel.step):
             block = loaded[number * each : (number + 1) * each]
-            left, right = block[: self.lhs.loads], block[self.lhs.loads :]
+            sides = block[: self.lhs.loads], block[self.lhs.loads :]
+            left, right = (Loaded(dict(enumerate(side))) for side in sides)
             totals = self.product.add(totals, left, right, 0)
         return totals

@@ -1,5 +1,6 @@
 """The model of time against the code: clocks of a k-step, and registers, of kernels as compiled."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from tests.passes.kernels.gpu.rings import (
     E4M3,
     E4M3_F32,
     F4,
+    INT4_F32,
     NVFP4,
     SQUARE,
     Case,
@@ -72,6 +74,8 @@ def problem_of(case: Case) -> Problem:
         Case("f32", F4, 512, 5760, 4096, (2, 2), **RING, stages=3),
         Case(E4M3, NVFP4, 512, 5760, 4096, (2, 2), **ONCE),
         Case("bf16", F4, 512, 5760, 16384, (4, 1), **ALONG),
+        Case("bf16", F4, 512, 5760, 16384, (2, 4), **ALONG),
+        Case("f32", F4, 512, 5760, 16384, (1, 2), **ALONG),
         Case("bf16", NVFP4, 512, 5760, 16384, (2, 1), **ALONG),
         Case("bf16", E4M3_F32, 512, 5760, 16384, (2, 1), **ALONG),
         Case("bf16", F4, 512, 5760, 4096, (2, 2), **ONCE, target="gfx942"),
@@ -97,24 +101,29 @@ def test_clocks_are_those_of_the_code(case: Case) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lhs", "rhs"),
+    ("lhs", "rhs", "block"),
     [
-        ("bf16", "mxint8"),
-        ("bf16", NVFP4),
-        ("bf16", E4M3),
-        ("f32", E4M3),
-        ("mxint8", "mxint8"),
-        (NVFP4, NVFP4),
+        ("bf16", F4, 0),
+        ("bf16", "mxint8", 0),
+        ("bf16", NVFP4, 0),
+        ("bf16", E4M3, 0),
+        ("f32", E4M3, 0),
+        ("mxint8", "mxint8", 0),
+        (NVFP4, NVFP4, 0),
+        ("bf16", E4M3_F32, 128),
+        ("bf16", INT4_F32, 32),
+        (E4M3_F32, E4M3_F32, 128),
     ],
 )
-@pytest.mark.parametrize("columns", [7168, 28672])
-def test_what_is_chosen_for_few_rows_does_not_spill(lhs: str, rhs: str, columns: int) -> None:
-    """K is long enough for a loop. Up to 160 registers were spilled: with two waves on a SIMD, or
+@pytest.mark.parametrize("target", ["gfx950", "gfx942"])
+@pytest.mark.parametrize("rows", [16, 128, 4096])
+def test_a_stream_that_is_chosen_does_not_spill(
+    lhs: str, rhs: str, block: int, rows: int, target: str
+) -> None:
+    """K is long enough for a loop. Up to 300 registers were spilled: with two waves on a SIMD, or
     where all k-steps of a step are decoded at once."""
-    case = Case(lhs, rhs, 16, columns, 16384, **ALONG)
-    found = choose(problem_of(case))
-    assert found.transport == "stream"
-    chosen = Case(lhs, rhs, 16, columns, 16384, found.tiles, **ALONG | {"waves": found.waves})
-    (compiled,) = compile_rings([chosen])
+    case = Case(lhs, rhs, rows, 7168, 16384, **ALONG, block=block, target=target)
+    found = choose(problem_of(case), device=known_gpu(target), transports=("stream",))
+    (compiled,) = compile_rings([replace(case, tiles=found.tiles, waves=found.waves)], target)
     require_no_scratch(compiled)
     assert compiled.resources.vgpr * found.threads <= GFX950.unit.registers * 256
