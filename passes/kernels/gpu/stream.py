@@ -2,15 +2,14 @@
 
     result[p, n] = sum over k of lhs[p, k] * rhs[e(p), n, k]
 
-A wave has some tiles of the result. Along K it goes in steps (fragments.py); what the next step
-needs is on its way while this one is computed. Waves may share the steps between them, and add up
-in shared memory at the end.
+A wave has some tiles of the result. Along K it goes in steps (fragments.py) of some k-steps; one is
+on its way while others are computed (stream_registers.py). Waves may share the steps between them,
+and add up in shared memory at the end.
 
-    loaded = load(first step)
-    for step of this wave:
-      next = load(next step)                          # the last one masked past the end of K
-      for k-step, tile of rows, tile of columns: totals += product of both   # products.py
-      loaded = next
+    loaded = load(the first k-steps)
+    for step of this wave, k-step of it:
+      loaded += load(a later k-step)                  # of the last step masked past the end of K
+      for tile of rows, tile of columns: totals += product of both               # products.py
     totals = sum over the waves along K
     result = epilogue(totals)
 
