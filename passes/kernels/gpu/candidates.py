@@ -114,7 +114,7 @@ def _streams(problem: Problem, device: Gpu) -> Iterator[GpuSchedule]:
         along += product((1, 2), (2, 4), (_ALONG_K[0], simds))
     elif problem.is_float and problem.parts > 1:
         # What is split is split once for two tiles, and waves along K wait for it side by side.
-        along += product((1,), (2,), (_ALONG_K[0], simds))
+        along += [(1, 2, most) for most in (_ALONG_K[0], simds)]
     for down, across, most in along:
         waves = (1, 1, _along(steps, min(most, steps)))
         yield GpuSchedule(instruction=small, tiles=(down, across * least), waves=waves)

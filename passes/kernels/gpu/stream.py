@@ -199,6 +199,9 @@ class Body:
         sides, count = (self.lhs, rhs), self.product.k_steps
         pins = self.instruction.unit.registers <= _PINNED
 
+        def step(iteration: ir.Value) -> ir.Value:
+            return iteration * self.waves_k + self.wave_k
+
         def load(
             number: int, iteration: ir.Value, k_step: int, masked: Sequence[bool]
         ) -> list[Loaded]:
@@ -207,14 +210,14 @@ class Body:
             more, own = divmod(k_step, count)
             if more >= len(masked):
                 return []
-            step = (iteration + more) * self.waves_k + self.wave_k
-            return [sides[number].load(step, own, masked=masked[more])]
+            at = step(iteration + more)
+            return [sides[number].load(at, own, masked=masked[more])]
 
         def multiply(held: _Held, iteration: ir.Value, *masked: bool) -> _Held:
             totals, loaded = held.totals, [list(side) for side in held.loaded]
-            step = iteration * self.waves_k + self.wave_k
+            at = step(iteration)
             known = [
-                side.load_late(step, masked=masked[0]) if isinstance(side, ScaledSide) else Loaded()
+                side.load_late(at, masked=masked[0]) if isinstance(side, ScaledSide) else Loaded()
                 for side in sides
             ]
             for k_step in range(count):
@@ -236,10 +239,10 @@ class Body:
 
         # In the order of the loop: LLVM counts the loads that follow one on every way to its use.
         first: list[list[Loaded]] = [[], []]
+        start = (ragged and iterations == 1,)
         for before in range(-max(self.kernel.k_steps_ahead), 0):
             for number, ahead in enumerate(self.kernel.k_steps_ahead):
                 if before + ahead >= 0:
-                    start = (ragged and iterations == 1,)
                     first[number] += load(number, index(0), before + ahead, start)
             no_reordering()
         held = _Held(totals, first)
