@@ -1,6 +1,7 @@
 """Streams: waves that go over several steps, in a loop, on the simulator against numpy."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,7 +37,7 @@ LONG = Case("bf16", F4, 40, 80, 5728, (1, 1), (1, 1, 2), transport="stream")
     ],
     ids=str,
 )
-def test_products_over_several_steps(own: dict[str, object], target: str) -> None:
+def test_products_over_several_steps(own: dict[str, Any], target: str) -> None:
     case = replace(LONG, **own, target=target)
     (compiled,) = compile_rings([case], target)
     require_no_scratch(compiled)
