@@ -71,7 +71,7 @@ _PANELS_OF_ONE_ROW = 8
 _ACTIVATION_BYTES = 512 << 10
 
 
-#: Rows of the smallest tiles.
+#: Rows of the smallest tiles; one where the usual tiles have no more than these.
 _LOWEST = 2
 #: Least height of a tile whose half has more than one row.
 _HALVED = 4
@@ -122,7 +122,8 @@ class Cuts:
         by estimated instructions, and last the smallest tiles, which have the least code; at most
         `MOST` in all. All of them add in the same order."""
         usual = self._usual
-        smallest = replace(usual, rows=min(usual.rows, _LOWEST), columns=1)
+        lowest = _LOWEST if usual.rows > _LOWEST else 1
+        smallest = replace(usual, rows=lowest, columns=1)
         found = [self._plan(each) for each in (usual, *self._others(usual), smallest)]
         alike = [each for each in found if self._order(each) == self._order(found[0])]
         first, *others = {str(each): each for each in alike}.values()
@@ -273,5 +274,7 @@ def _rests(height: int, rows: int | None) -> tuple[int, ...]:
     again with the same value."""
     if rows is not None:
         return (rows % height,) if rows % height else ()
+    if height == 1:
+        return ()
     half = height // 2
     return (half,) if height < _HALVED else (half, 1)
