@@ -31,7 +31,7 @@ from mxc.passes.kernels.gpu.decode import Register
 from mxc.passes.kernels.gpu.float_scales import blocks_of_scale, sums_of
 from mxc.passes.kernels.gpu.floats import FloatBlocks
 from mxc.passes.kernels.gpu.fragments import BLOCK, TileInstruction
-from mxc.passes.kernels.gpu.sides import ScaledBlocks
+from mxc.passes.kernels.gpu.scaled_blocks import ScaledBlocks
 from mxc.passes.kernels.operands import ScaledOperand, operand
 from mxc.passes.kernels.reshapes import scalars_of
 from mxc.passes.kernels.roundings import rounding_of

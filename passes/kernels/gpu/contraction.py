@@ -23,8 +23,8 @@ from mxc.passes.kernels.gpu.lanes import long
 from mxc.passes.kernels.gpu.output import BlockOutput, tiles_of
 from mxc.passes.kernels.gpu.panels import padded
 from mxc.passes.kernels.gpu.ring.split import SplitTiles, split_buffers
+from mxc.passes.kernels.gpu.scaled_blocks import ScaledBlocks
 from mxc.passes.kernels.gpu.schedule import GpuSchedule
-from mxc.passes.kernels.gpu.sides import ScaledBlocks
 from mxc.passes.kernels.rotary_writes import RotaryKernel
 from mxc.passes.kernels.vectors import below, i8, i32, when
 

@@ -22,7 +22,7 @@ from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT, K_STEPS, TileInstr
 from mxc.passes.kernels.gpu.lanes import Lane
 from mxc.passes.kernels.gpu.panels import along, spread, start_of
 from mxc.passes.kernels.gpu.parts import load_bytes
-from mxc.passes.kernels.gpu.sides import Loaded
+from mxc.passes.kernels.gpu.wave_side import Loaded, WaveSide
 from mxc.passes.kernels.sources import ActivationSource
 from mxc.passes.kernels.vectors import (
     below,
@@ -101,7 +101,7 @@ class FloatBlocks:
 
 
 @dataclass(frozen=True)
-class FloatSide:
+class FloatSide(WaveSide):
     """Rows of float activations, for the tiles of one wave: see ScaledSide.
 
     In k-step x of a step a lane of group g has all of block 4 g + x; with `sums` its part of the
@@ -206,13 +206,10 @@ class DenseSide(FloatSide):
 
     def parts(self, loaded: Loaded, tile: int, k_step: int) -> list[list[ir.Value]]:
         """Runs of 8 along K that the lane has of a tile; of each the floats that add up to it."""
-        return [self.split(each) for each in self.floats(loaded, tile, k_step)]
-
-    def floats(self, loaded: Loaded, tile: int, k_step: int) -> list[ir.Value]:
-        """The same as they are in memory, which weights are in registers too."""
         count = self._part // _LOAD
         start = k_step * self.loads + tile * count
-        return self._runs([loaded.elements[start + number] for number in range(count)])
+        runs = self._runs([loaded.elements[start + number] for number in range(count)])
+        return [self.split(each) for each in runs]
 
 
 def loaded_ahead(unit: MatrixUnit) -> bool:

@@ -12,7 +12,7 @@ from mxc.passes.kernels.gpu.float_scales import sums_of
 from mxc.passes.kernels.gpu.floats import loaded_ahead
 from mxc.passes.kernels.gpu.panels import LAYOUT, PIECE, padded
 from mxc.passes.kernels.gpu.results import Results
-from mxc.passes.kernels.gpu.sides import ScaledBlocks
+from mxc.passes.kernels.gpu.scaled_blocks import ScaledBlocks
 from mxc.passes.kernels.parameters import load, loads, parameters_of, read_only_by, relay
 from mxc.passes.kernels.vectors import i8
 from mxc.targets.matrix_unit import MatrixUnit

@@ -11,7 +11,7 @@ from mxc.passes.kernels.gpu.problem import Problem
 from mxc.passes.kernels.gpu.results import Results
 from mxc.passes.kernels.gpu.ring.split import is_split
 from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION
-from mxc.passes.kernels.gpu.sides import ScaledBlocks
+from mxc.passes.kernels.gpu.scaled_blocks import ScaledBlocks
 from mxc.targets.matrix_unit import MatrixUnit
 
 #: Parts that K is cut into, at most.

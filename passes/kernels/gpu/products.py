@@ -13,9 +13,9 @@ from iree.compiler import ir
 from iree.compiler.dialects import vector
 
 from mxc.dialects.amdgpu import mfma, scaled_mfma, scaled_wmma, wmma, zeros
-from mxc.passes.kernels.gpu.floats import DenseSide, FloatSide
 from mxc.passes.kernels.gpu.fragments import FRAGMENT, K_STEPS, TileInstruction
-from mxc.passes.kernels.gpu.sides import Loaded, ScaledSide
+from mxc.passes.kernels.gpu.scaled_side import ScaledSide
+from mxc.passes.kernels.gpu.wave_side import Loaded, WaveSide
 from mxc.passes.kernels.vectors import parts_of
 
 
@@ -60,8 +60,8 @@ class DecodedProduct:
     """Floats, or elements that become floats in registers, by such."""
 
     instruction: TileInstruction
-    lhs: FloatSide | ScaledSide
-    rhs: ScaledSide | DenseSide
+    lhs: WaveSide
+    rhs: WaveSide
 
     @property
     def k_steps(self) -> int:
@@ -79,24 +79,24 @@ class DecodedProduct:
         """A k-step of the step, added part by part along K to as many totals as there are parts."""
         found, parts = [list(totals) for totals in starts], len(starts)
         columns = range(len(self.rhs.rows))
-        right = [self._cut(self.rhs.floats(rhs, n, k_step)) for n in columns]
+        right = [self._fragments(self.rhs, rhs, n, k_step) for n in columns]
         for m in range(len(self.lhs.rows)):
-            left = self._left(lhs, m, k_step)
+            left = self._fragments(self.lhs, lhs, m, k_step)
             for n in columns:
                 at = m * len(columns) + n
-                for number, (fragment, floats) in enumerate(zip(right[n], left, strict=True)):
+                for number, ((fragment,), floats) in enumerate(zip(right[n], left, strict=True)):
                     own = found[number * parts // len(left)]
                     for each in reversed(floats):  # the least first
                         own[at] = multiply_floats(self.instruction, fragment, each, own[at])
         return found
 
-    def _left(self, loaded: Loaded, tile: int, k_step: int) -> list[list[ir.Value]]:
-        """The bf16 that add up to each fragment."""
-        if isinstance(self.lhs, FloatSide):
-            split = self.lhs.parts(loaded, tile, k_step)
-            by_part = [self._cut(list(part)) for part in zip(*split, strict=True)]
-            return [list(parts) for parts in zip(*by_part, strict=True)]
-        return [[run] for run in self._cut(self.lhs.floats(loaded, tile, k_step))]
+    def _fragments(
+        self, side: WaveSide, loaded: Loaded, tile: int, k_step: int
+    ) -> list[list[ir.Value]]:
+        """The bf16 that add up to each fragment; there is one for weights."""
+        split = side.parts(loaded, tile, k_step)
+        by_part = [self._cut(list(part)) for part in zip(*split, strict=True)]
+        return [list(parts) for parts in zip(*by_part, strict=True)]
 
     def _cut(self, runs: list[ir.Value]) -> list[ir.Value]:
         """Runs of 8 along K as fragments of what an instruction takes of a lane."""
@@ -159,20 +159,17 @@ class SummedProduct:
 
 
 def _factors(
-    side: FloatSide | ScaledSide, loaded: Loaded, place: tuple[int, int], kind: ir.Type
+    side: WaveSide, loaded: Loaded, place: tuple[int, int], kind: ir.Type
 ) -> list[ir.Value | None]:
     """What a side multiplies the sums of each tile by; None where it has no f32 scales.
 
     `place`: a k-step of the step, and a sum of it.
     """
-    if isinstance(side, FloatSide) or not side.kind.multiplies_sums:
-        return [None] * len(side.rows)
-    found = [side.factor(loaded, tile, *place) for tile in range(len(side.rows))]
     return [
         vector.broadcast(kind, vector.extract(each, [], [0]))
-        if ir.VectorType(each.type).shape == [1]
+        if each is not None and ir.VectorType(each.type).shape == [1]
         else each
-        for each in found
+        for each in side.factors_of(loaded, *place)
     ]
 
 

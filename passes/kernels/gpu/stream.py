@@ -30,13 +30,15 @@ from mxc.passes.kernels.carried import values_of, with_values
 from mxc.passes.kernels.executables import workgroup
 from mxc.passes.kernels.gpu.contraction import GpuContraction
 from mxc.passes.kernels.gpu.contraction_buffers import ContractionBuffers, Quad
-from mxc.passes.kernels.gpu.floats import DenseSide, FloatBlocks, FloatSide
+from mxc.passes.kernels.gpu.floats import FloatBlocks, FloatSide
 from mxc.passes.kernels.gpu.fragments import QUAD
 from mxc.passes.kernels.gpu.lanes import Lane, lane_of
 from mxc.passes.kernels.gpu.output import BlockOutput
 from mxc.passes.kernels.gpu.products import DecodedProduct, ScaledProduct, SummedProduct
-from mxc.passes.kernels.gpu.sides import Loaded, ScaledBlocks, ScaledSide, clamped
+from mxc.passes.kernels.gpu.scaled_blocks import ScaledBlocks
+from mxc.passes.kernels.gpu.scaled_side import ScaledSide, clamped
 from mxc.passes.kernels.gpu.stream_registers import k_steps_ahead
+from mxc.passes.kernels.gpu.wave_side import Loaded, WaveSide
 from mxc.passes.kernels.vectors import below, choose, f32, index, loop, of, when
 
 #: Registers that a lane may have at most, where values are pinned: with 1024 LLVM gives what is
@@ -122,7 +124,7 @@ class Body:
         rhs: list[ir.Value],
         rows: tuple[ir.Value, ...],
         columns: tuple[ir.Value, ...],
-    ) -> tuple[ScaledSide | FloatSide, ScaledSide | DenseSide]:
+    ) -> tuple[WaveSide, WaveSide]:
         """Both sides."""
         at, sums = (self.instruction, self.lane), self.kernel.sums
         kind, register = self.kernel.lhs, self.kernel.decoded
@@ -162,11 +164,12 @@ class Body:
     def _product(self) -> ScaledProduct | DecodedProduct | SummedProduct:
         """How the sides are multiplied."""
         found: ScaledProduct | DecodedProduct
-        if isinstance(self.lhs, FloatSide) or self.kernel.decoded is not None:
-            found = DecodedProduct(self.instruction, self.lhs, self.rhs)
-        else:
+        if self.kernel.decoded is None:
+            assert isinstance(self.lhs, ScaledSide)
             assert isinstance(self.rhs, ScaledSide)
             found = ScaledProduct(self.instruction, self.lhs, self.rhs)
+        else:
+            found = DecodedProduct(self.instruction, self.lhs, self.rhs)
         sums = self.kernel.sums
         return SummedProduct(found, sums) if sums else found
 
@@ -192,11 +195,10 @@ class Body:
 
     def _steps(self, totals: list[ir.Value]) -> list[ir.Value]:
         """The totals of this wave's steps."""
-        blocks, size, rhs = self.kernel.lhs.blocks, self.instruction.step, self.rhs
-        assert isinstance(rhs, ScaledSide)
+        blocks, size = self.kernel.lhs.blocks, self.instruction.step
         iterations = -(-blocks // (size * self.waves_k))
         ragged = blocks != iterations * size * self.waves_k
-        sides, count = (self.lhs, rhs), self.product.k_steps
+        sides, count = (self.lhs, self.rhs), self.product.k_steps
         pins = self.instruction.unit.registers <= _PINNED
 
         def step(iteration: ir.Value) -> ir.Value:
@@ -216,10 +218,7 @@ class Body:
         def multiply(held: _Held, iteration: ir.Value, *masked: bool) -> _Held:
             totals, loaded = held.totals, [list(side) for side in held.loaded]
             at = step(iteration)
-            known = [
-                side.load_late(at, masked=masked[0]) if isinstance(side, ScaledSide) else Loaded()
-                for side in sides
-            ]
+            known = [side.load_late(at, masked=masked[0]) for side in sides]
             for k_step in range(count):
                 for number, ahead in enumerate(self.kernel.k_steps_ahead):
                     loaded[number] += load(number, iteration, k_step + ahead, masked)
@@ -227,7 +226,7 @@ class Body:
                 no_reordering()
                 for number, side in enumerate(sides):
                     known[number] |= loaded[number].pop(0)
-                    if pins and isinstance(side, ScaledSide):
+                    if pins:
                         known[number] = side.pin_scales(known[number])
                 left, right = known
                 totals = self.product.add(totals, left, right, k_step)

@@ -26,8 +26,8 @@ from mxc.passes.kernels.gpu.dense.chunks import ROWS, Chunks
 from mxc.passes.kernels.gpu.floats import DenseSide, FloatBlocks
 from mxc.passes.kernels.gpu.lanes import at_most
 from mxc.passes.kernels.gpu.products import DecodedProduct
-from mxc.passes.kernels.gpu.sides import Loaded
 from mxc.passes.kernels.gpu.stream import Body, StreamKernel
+from mxc.passes.kernels.gpu.wave_side import Loaded
 from mxc.passes.kernels.vectors import f32, index, loop, splat
 from mxc.targets.amd import GFX950
 

@@ -27,7 +27,7 @@ from mxc.passes.kernels.gpu.ring.factors import LoadedFactors
 from mxc.passes.kernels.gpu.ring.kernel import StagedProduct
 from mxc.passes.kernels.gpu.ring.summed_decoded import SummedDecodedMainloop
 from mxc.passes.kernels.gpu.ring.tile import WorkgroupTile
-from mxc.passes.kernels.gpu.sides import ScaledBlocks
+from mxc.passes.kernels.gpu.scaled_blocks import ScaledBlocks
 from mxc.passes.kernels.vectors import i8
 from mxc.targets.amd import gpu_of
 

@@ -20,12 +20,14 @@ from iree.compiler.dialects import vector
 
 from mxc.dialects.amdgpu import thread
 from mxc.passes.kernels.gpu.decode import Register
+from mxc.passes.kernels.gpu.decoded_block import decoded_block
 from mxc.passes.kernels.gpu.floats import FloatBlocks, split_floats
 from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT, K_STEPS, TileInstruction
 from mxc.passes.kernels.gpu.lanes import LANES, Lane, short
 from mxc.passes.kernels.gpu.panels import along, start_of, within
 from mxc.passes.kernels.gpu.parts import load_bytes
-from mxc.passes.kernels.gpu.sides import ScaledBlocks, ScaledSide
+from mxc.passes.kernels.gpu.scaled_blocks import ScaledBlocks
+from mxc.passes.kernels.gpu.side_scales import SideScales
 from mxc.passes.kernels.vectors import (
     below,
     bitcast,
@@ -71,6 +73,7 @@ class DecodedSide:
     ) -> None:
         """At the insertion point: what is the same in all stages."""
         self.kind, self._register, self._rows = kind, register, instruction.rows
+        self._unit = instruction.unit
         self.parts = parts_of_side(kind, register)
         self._elements, self._memory = buffers[0], memory
         self._share = lanes_of_block(kind, rows)
@@ -87,10 +90,9 @@ class DecodedSide:
             _place(row, lane.group + part * instruction.groups) + (first * BLOCK_BYTES + start)
             for part in range(PIECES // instruction.groups)
         ]
-        self._scaled: ScaledSide | None = None
+        self._scales: SideScales | None = None
         if isinstance(kind, ScaledBlocks):
-            given = (buffers[0], buffers[1])
-            self._scaled = ScaledSide(kind, instruction, lane, given, (self._row,), register)
+            self._scales = SideScales(kind, instruction, lane, buffers[1], (self._row,))
 
     @property
     def pieces(self) -> int:
@@ -121,21 +123,21 @@ class DecodedSide:
 
     def scales(self, four: ir.Value) -> list[ir.Value]:
         """The scales of four blocks of this lane's row, i32, after `four` such groups."""
-        if self._scaled is None or self._scaled.kind.multiplies_sums:
+        if self._scales is None or self._scales.kind.multiplies_sums:
             return []
         # Those of blocks past the end are used by nothing; but a load that goes beyond the end of
         # the buffer gives nothing at all.
         masked = self.kind.blocks % K_STEPS > 0
-        found = self._scaled.scales_of(self._row, four * K_STEPS, masked=masked)
+        found = self._scales.of_four(self._row, four * K_STEPS, masked=masked)
         words = elements(bitcast(found, i32(), lanes_of(found) // 4))
-        if self._scales == self._scaled.kind.scales:
+        if self._own_scales == self._scales.kind.scales:
             return words
         # Of two scales the lane's is the first of each pair then.
         second = short(self._own // (self._share // 2)) << 3
         return [word >> second for word in words]
 
     @property
-    def _scales(self) -> int:
+    def _own_scales(self) -> int:
         """Scales of what a lane decodes of a block."""
         assert isinstance(self.kind, ScaledBlocks)
         return self.kind.scales if self._share == 1 else 1
@@ -150,11 +152,11 @@ class DecodedSide:
             runs = [concat(loaded[at : at + each]) for at in range(0, len(loaded), each)]
             floats = [bitcast(run, kind.element, FRAGMENT) for run in runs]
             return [split_floats(kind, run, self._register) for run in floats]
-        assert self._scaled is not None
         # Not as bytes, of which LLVM would make registers.
         block = [word for each in loaded for word in elements(each)]
-        own = part_of(_bytes(scales), number * kind.scales, self._scales) if scales else None
-        return [[piece] for piece in self._scaled.decoded_block(_bytes(block), own)]
+        own = part_of(_bytes(scales), number * kind.scales, self._own_scales) if scales else None
+        floats = decoded_block(kind, self._unit, self._register, _bytes(block), own)
+        return [[piece] for piece in floats]
 
     def write(self, piece: int, part: int, floats: ir.Value, slot: int) -> None:
         """Store a piece of this lane's part of a block to a slot."""

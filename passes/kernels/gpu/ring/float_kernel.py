@@ -44,7 +44,7 @@ from mxc.passes.kernels.gpu.ring.pairs import PackedSide, PairDecoder, steps_of
 from mxc.passes.kernels.gpu.ring.scales import AT_ONCE, RowScales
 from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, StagedSide, StageLayout
 from mxc.passes.kernels.gpu.ring.tile import WorkgroupTile
-from mxc.passes.kernels.gpu.sides import ScaledBlocks
+from mxc.passes.kernels.gpu.scaled_blocks import ScaledBlocks
 from mxc.passes.kernels.vectors import i8
 
 #: What a wave issues beside products. Where there are two stages of a FloatRing memory has the rest

@@ -41,7 +41,7 @@ from mxc.passes.kernels.gpu.ring.pipeline import ACCUMULATORS, RingPipeline
 from mxc.passes.kernels.gpu.ring.scales import DirectScales, StagedScales, scale_bytes
 from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, DirectSide, StagedSide, StageLayout
 from mxc.passes.kernels.gpu.ring.tile import WorkgroupTile
-from mxc.passes.kernels.gpu.sides import ScaledBlocks
+from mxc.passes.kernels.gpu.scaled_blocks import ScaledBlocks
 from mxc.passes.kernels.vectors import i8
 from mxc.targets.amd import GFX950
 

@@ -33,7 +33,7 @@ from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT
 from mxc.passes.kernels.gpu.lanes import long
 from mxc.passes.kernels.gpu.ring.scales import RowScales
 from mxc.passes.kernels.gpu.ring.staging import StagedSide, packed
-from mxc.passes.kernels.gpu.sides import ScaledBlocks
+from mxc.passes.kernels.gpu.scaled_blocks import ScaledBlocks
 from mxc.passes.kernels.vectors import (
     bitcast,
     concat,

@@ -19,7 +19,7 @@ from mxc.passes.kernels.gpu.fragments import K_STEPS
 from mxc.passes.kernels.gpu.lanes import LANES, Lane, at_most
 from mxc.passes.kernels.gpu.parts import load_bytes
 from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION, StageLayout
-from mxc.passes.kernels.gpu.sides import ScaledBlocks
+from mxc.passes.kernels.gpu.scaled_blocks import ScaledBlocks
 from mxc.passes.kernels.vectors import (
     below,
     bitcast,

@@ -33,8 +33,8 @@ from mxc.passes.kernels.gpu.fragments import QUAD
 from mxc.passes.kernels.gpu.lanes import LANES, Lane
 from mxc.passes.kernels.gpu.last_wave import last_wave
 from mxc.passes.kernels.gpu.parts import rows_of
+from mxc.passes.kernels.gpu.scaled_blocks import ScaledBlocks
 from mxc.passes.kernels.gpu.schedule import GpuSchedule
-from mxc.passes.kernels.gpu.sides import ScaledBlocks
 from mxc.passes.kernels.vectors import equal, f32, i32, of, part_of, when
 
 #: The sums of a tile that a lane has: a vector, or vectors of four.

@@ -37,7 +37,7 @@ from mxc.passes.kernels.gpu.fragments import BLOCK, FRAGMENT, TileInstruction, p
 from mxc.passes.kernels.gpu.lanes import LANES, Lane
 from mxc.passes.kernels.gpu.panels import along, start_of, within
 from mxc.passes.kernels.gpu.parts import load_bytes
-from mxc.passes.kernels.gpu.sides import ScaledBlocks
+from mxc.passes.kernels.gpu.scaled_blocks import ScaledBlocks
 from mxc.passes.kernels.vectors import below, bitcast, equal, i8, i32, index, of, part_of
 
 #: Bytes that a lane moves at once.

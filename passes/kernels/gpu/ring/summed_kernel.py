@@ -36,7 +36,7 @@ from mxc.passes.kernels.gpu.ring.staging import (
 from mxc.passes.kernels.gpu.ring.summed_mainloop import SummedMainloop
 from mxc.passes.kernels.gpu.ring.summed_operands import SummedOperands
 from mxc.passes.kernels.gpu.ring.tile import WorkgroupTile
-from mxc.passes.kernels.gpu.sides import ScaledBlocks
+from mxc.passes.kernels.gpu.scaled_blocks import ScaledBlocks
 from mxc.passes.kernels.vectors import i8
 
 #: Tiles of a wave whose totals have vector registers; and beside integers of 8 bits, or where sums

@@ -45,8 +45,8 @@ from mxc.passes.kernels.gpu.ring.summed_registers import (
     SummedRegisters,
     UnscaledSums,
 )
+from mxc.passes.kernels.gpu.scaled_side import ones
 from mxc.passes.kernels.gpu.schedule import GpuSchedule
-from mxc.passes.kernels.gpu.sides import ones
 from mxc.passes.kernels.vectors import bitcast, concat, f32, i32, index, of, part_of
 from mxc.targets.amd import GFX950
 

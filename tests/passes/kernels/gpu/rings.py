@@ -34,8 +34,8 @@ from mxc.passes.kernels.gpu.ring.kernel import Ring, StagedProduct
 from mxc.passes.kernels.gpu.ring.split import COUNTERS
 from mxc.passes.kernels.gpu.ring.staging import INSTRUCTION
 from mxc.passes.kernels.gpu.ring.summed_kernel import SummedRing
+from mxc.passes.kernels.gpu.scaled_blocks import ScaledBlocks
 from mxc.passes.kernels.gpu.schedule import GpuSchedule, Transport
-from mxc.passes.kernels.gpu.sides import ScaledBlocks
 from mxc.passes.kernels.gpu.stream import StreamKernel
 from mxc.passes.kernels.reshapes import as_tensor
 from mxc.simulator.code.code_object import CodeObjectKernel

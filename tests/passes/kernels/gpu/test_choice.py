@@ -16,8 +16,8 @@ from mxc.passes.kernels.gpu.fragments import TileInstruction
 from mxc.passes.kernels.gpu.problem import Problem
 from mxc.passes.kernels.gpu.ring.float_kernel import FloatRing
 from mxc.passes.kernels.gpu.ring.kernel import Ring
+from mxc.passes.kernels.gpu.scaled_blocks import ScaledBlocks
 from mxc.passes.kernels.gpu.schedule import GpuSchedule
-from mxc.passes.kernels.gpu.sides import ScaledBlocks
 from mxc.targets.amd import GFX942, GFX950, GFX1151, GFX1201, GFX1250, GPUS
 from mxc.targets.gpu import Gpu
 

@@ -13,7 +13,7 @@ from mxc.passes.kernels.gpu.choice import choose
 from mxc.passes.kernels.gpu.fragments import BLOCK
 from mxc.passes.kernels.gpu.k_step_clocks import k_step_clocks
 from mxc.passes.kernels.gpu.problem import Problem
-from mxc.passes.kernels.gpu.sides import ScaledBlocks
+from mxc.passes.kernels.gpu.scaled_blocks import ScaledBlocks
 from mxc.targets.amd import GFX950, known_gpu
 from tests.passes.kernels.gpu.rings import (
     ACROSS,

@@ -1,0 +1,185 @@
+"""The scaled side of a product, and how a lane takes its part of it: bytes, then fragments.
+
+Elements lie row after row, as the program has them, or in panels (panels.py); scales lie in rows.
+`ScaledSide.load` reads what a lane needs for a k-step; `ScaledSide.fragment` and
+`ScaledSide.parts` make of it what instructions multiply.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from iree.compiler import ir
+
+from mxc.dialects.amdgpu import concat
+from mxc.passes.kernels.gpu.decode import Register
+from mxc.passes.kernels.gpu.decoded_block import ONE, decoded_block
+from mxc.passes.kernels.gpu.fragments import (
+    K_STEPS,
+    FragmentPiece,
+    TileInstruction,
+    pieces,
+    shared_pieces,
+    whole,
+)
+from mxc.passes.kernels.gpu.lanes import Lane, at_most
+from mxc.passes.kernels.gpu.panels import along, spread, start_of
+from mxc.passes.kernels.gpu.parts import load_bytes
+from mxc.passes.kernels.gpu.scaled_blocks import ScaledBlocks
+from mxc.passes.kernels.gpu.side_scales import SideScales
+from mxc.passes.kernels.gpu.wave_side import Loaded, WaveSide
+from mxc.passes.kernels.vectors import below, bitcast, i8, i32, lanes_of, part_of, splat
+
+#: Bytes of a word.
+_WORD = 4
+
+
+@dataclass(frozen=True)
+class ScaledSide(WaveSide):
+    """Rows of a scaled operand, for the tiles of one wave.
+
+    `buffers`: bounded memrefs of the elements and the scales; `rows`: the row that this lane has of
+    each tile, somewhere inside. `decoded`: a lane takes whole blocks, which become floats of this
+    type; else the fragments of scaled matrix instructions.
+
+    `factors`: rows of the f32 scales that this lane needs, of each tile. `sums`: a k-step is over
+    consecutive blocks, one a lane group, and is so many sums, each under one scale; 0 where no sum
+    is scaled.
+    """
+
+    kind: ScaledBlocks
+    instruction: TileInstruction
+    lane: Lane
+    buffers: tuple[ir.Value, ir.Value]
+    rows: tuple[ir.Value, ...]
+    decoded: Register | None = None
+    factors: tuple[tuple[ir.Value, ...], ...] = ()
+    sums: int = 0
+
+    @property
+    def _in_order(self) -> bool:
+        """Whether an instruction takes consecutive blocks of the step."""
+        return self.decoded is None and self.instruction.unit.family == "wmma"
+
+    @property
+    def k_steps(self) -> int:
+        """K-steps of a step."""
+        return self.instruction.k_steps if self.decoded is None else K_STEPS
+
+    @property
+    def _pieces(self) -> tuple[FragmentPiece, ...]:
+        bits = self.kind.bits
+        if self.decoded is None:
+            return pieces(bits, self.instruction)
+        return whole(bits) if self.sums < 2 else shared_pieces(bits, self._stride, self.sums)
+
+    @cached_property
+    def _scales(self) -> SideScales:
+        own = (self.kind, self.instruction, self.lane, self.buffers[1], self.rows)
+        return SideScales(*own, self.factors, self.sums, self.k_steps, self._stride)
+
+    def load(self, step: ir.Value, k_step: int, *, masked: bool) -> Loaded:
+        """A k-step of a step, with the scales of the whole step where it is the first, but for
+        those that are late. `masked`: blocks that a row does not have are zero."""
+        kind, group, first = self.kind, self.lane.block, step * self.instruction.step
+        blocks, found = k_step * self._stride, Loaded()
+        for tile, row in enumerate(self.rows):
+            start, place = start_of(kind, row, first), self._place(tile, k_step)
+            for number, piece in enumerate(self._pieces):
+                offset = self._block(piece) * kind.block_bytes
+                offset = offset + (group % piece.share * piece.stride + piece.start)
+                at = start + along(kind, offset) + blocks * kind.block_bytes * spread(kind)
+                block = first + self._block(piece) + blocks
+                inside = below(block, kind.blocks) if masked else None
+                found.elements[place + number] = load_bytes(
+                    self.buffers[0], at, piece.bytes, inside
+                )
+            if k_step == 0 and not self._scales.late:
+                found.scales[tile] = self._scales.load(tile, first, masked=masked)
+        return found
+
+    def load_late(self, step: ir.Value, *, masked: bool) -> Loaded:
+        """The scales of a step that are too many to be in registers while another is multiplied."""
+        if not self._scales.late:
+            return Loaded()
+        first = step * self.instruction.step
+        each = [self._scales.load(tile, first, masked=masked) for tile in range(len(self.rows))]
+        return Loaded(scales=dict(enumerate(each)))
+
+    def pin_scales(self, loaded: Loaded) -> Loaded:
+        """The same, of which scales that vector instructions read are pinned, where they were
+        loaded a step ahead."""
+        if self._scales.late or (self.decoded is None and not self.kind.multiplies_sums):
+            return loaded
+        return Loaded(loaded.elements, self._scales.pin(loaded.scales))
+
+    @property
+    def _stride(self) -> int:
+        """Blocks from one k-step to the next."""
+        if self.sums:
+            return self.instruction.groups
+        return K_STEPS if self._in_order else 1
+
+    def _block(self, piece: FragmentPiece) -> ir.Value:
+        """The block of a step, for its first instruction, that a piece of this lane is of."""
+        block = self.lane.block // piece.share + piece.first
+        return block * (1 if self._in_order or self.sums else K_STEPS)
+
+    def _place(self, tile: int, k_step: int) -> int:
+        """The place of the first piece of a tile in a k-step."""
+        return (tile * self.k_steps + k_step) * len(self._pieces)
+
+    def _bytes(self, loaded: Loaded, tile: int, k_step: int) -> ir.Value:
+        """The bytes of a tile in a k-step of the step."""
+        start = self._place(tile, k_step)
+        pieces = [loaded.elements[start + number] for number in range(len(self._pieces))]
+        if any(piece.bytes % _WORD for piece in self._pieces):
+            return concat(pieces)
+        # As words: else LLVM gives each byte that comes from an iteration before a register.
+        words = concat([bitcast(piece, i32(), lanes_of(piece) // _WORD) for piece in pieces])
+        return bitcast(words, i8(), lanes_of(words) * _WORD)
+
+    def fragment(self, loaded: Loaded, tile: int, k_step: int) -> ir.Value:
+        """The elements of a tile for one instruction of the step."""
+        element, whole = self.kind.format.element, self._bytes(loaded, tile, k_step)
+        count = lanes_of(whole) * 8 // element.bits
+        return bitcast(whole, ir.Type.parse(element.mlir), count)
+
+    def scales(self, loaded: Loaded, tile: int) -> ir.Value:
+        """The scales of a tile for the instructions of the step; 1 where they multiply sums."""
+        if self.kind.multiplies_sums:
+            return ones()
+        found = self._scales.concatenated(loaded.scales[tile])
+        return bitcast(found, ir.Float8E8M0FNUType.get(), K_STEPS)
+
+    def parts(self, loaded: Loaded, tile: int, k_step: int) -> list[list[ir.Value]]:
+        """The elements of a tile in a k-step, decoded: runs of 8 along K, each its only part."""
+        assert self.decoded is not None
+        count = self.kind.scales * max(1, self.sums)
+        block = self._bytes(loaded, tile, k_step)
+        scales = self._scales.concatenated(loaded.scales[tile])
+        if not self.kind.multiplies_sums:
+            scales = part_of(scales, k_step * count, count)
+        runs = decoded_block(self.kind, self.instruction.unit, self.decoded, block, scales)
+        return [[run] for run in runs]
+
+    def factors_of(self, loaded: Loaded, k_step: int, number: int) -> list[ir.Value | None]:
+        """The f32 scales of sum `number` of a k-step, of each tile: f32 [rows that the lane needs];
+        None where there are none."""
+        if not self.kind.multiplies_sums:
+            return super().factors_of(loaded, k_step, number)
+        return [
+            self._scales.factor(loaded.scales[tile], tile, k_step, number)
+            for tile in range(len(self.rows))
+        ]
+
+
+def clamped(row: ir.Value, rows: int) -> ir.Value:
+    """A row that exists: those beyond the end are computed for nothing, and not stored."""
+    return at_most(row, rows - 1)
+
+
+def ones() -> ir.Value:
+    """Scales of 1 for the instructions of a step."""
+    return bitcast(splat(ONE, i8(), K_STEPS), ir.Float8E8M0FNUType.get(), K_STEPS)

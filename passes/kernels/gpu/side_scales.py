@@ -1,0 +1,158 @@
+"""The scales of a scaled operand: how a lane loads those of a step, and what it makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from iree.compiler import ir
+from iree.compiler.dialects import arith, vector
+
+from mxc.dialects.amdgpu import BEYOND, concat, pinned
+from mxc.dialects.sizes import constant
+from mxc.passes.kernels.gpu.float_scales import StepFactors, factors_of_step
+from mxc.passes.kernels.gpu.fragments import K_STEPS, TileInstruction
+from mxc.passes.kernels.gpu.lanes import Lane
+from mxc.passes.kernels.gpu.parts import load_bytes
+from mxc.passes.kernels.gpu.scaled_blocks import ScaledBlocks
+from mxc.passes.kernels.vectors import (
+    below,
+    bitcast,
+    elements,
+    f32,
+    i8,
+    i32,
+    index,
+    lanes_of,
+    of,
+    parts_of,
+    signed_below,
+)
+
+#: Bytes of a word.
+_WORD = 4
+
+
+@dataclass(frozen=True)
+class SideScales:
+    """The scales of a ScaledSide, for the tiles of one wave.
+
+    `memory`: their bounded memref. `rows`, `factors`, `sums`: as in ScaledSide. `k_steps`: of a
+    step, each `stride` blocks after the one before.
+    """
+
+    kind: ScaledBlocks
+    instruction: TileInstruction
+    lane: Lane
+    memory: ir.Value
+    rows: tuple[ir.Value, ...]
+    factors: tuple[tuple[ir.Value, ...], ...] = ()
+    sums: int = 0
+    k_steps: int = K_STEPS
+    stride: int = 1
+
+    @property
+    def _of_step(self) -> StepFactors:
+        """The f32 scales of a row in a step."""
+        return factors_of_step(self.kind.shared, self.instruction, self.sums)
+
+    @property
+    def late(self) -> bool:
+        """Whether those of a step are too many to be in registers while another is multiplied."""
+        return self.kind.multiplies_sums and self._of_step.late
+
+    def load(self, tile: int, first: ir.Value, *, masked: bool) -> list[ir.Value]:
+        """The scales of a tile for a step that begins at block `first`, in parts."""
+        if self.kind.multiplies_sums:
+            return [self._factors_of(tile, first, masked=masked)]
+        row = self.rows[tile]
+        if self.sums:
+            first = first + self.lane.block // self.sums
+            parts = [part * self.stride // self.sums for part in range(self.k_steps * self.sums)]
+            return self._each_scale(row, first, parts, masked=masked)
+        return self._parts(row, first + self.lane.block * K_STEPS, masked=masked)
+
+    def pin(self, given: dict[int, list[ir.Value]]) -> dict[int, list[ir.Value]]:
+        """Scales of each tile, pinned. Else LLVM takes them apart, or multiplies them, where they
+        are loaded, and waits for what has just been asked for."""
+        kind = f32() if self.kind.multiplies_sums else i32()
+        tiles = [self.concatenated(given[tile]) for tile in range(len(self.rows))]
+        own, size = ir.VectorType(tiles[0].type).element_type, lanes_of(tiles[0])
+        count = size if self.kind.multiplies_sums else size // _WORD
+        words = [word for each in tiles for word in elements(bitcast(each, kind, count))]
+        found = vector.from_elements(of(kind, len(words)), pinned(words))
+        whole = [bitcast(each, own, size) for each in parts_of(found, count)]
+        return {tile: [each] for tile, each in enumerate(whole)}
+
+    def factor(self, parts: list[ir.Value], tile: int, k_step: int, number: int) -> ir.Value:
+        """The f32 scales of sum `number` of a k-step, of a tile: f32 [rows that the lane needs]."""
+        found, rows = self.concatenated(parts), range(len(self.factors[tile]))
+        block = k_step * self.stride + number * self.stride // self.sums
+        own = block // self._of_step.stride
+        return vector.shuffle(found, found, [row * self._of_step.count + own for row in rows])
+
+    def of_four(self, row: ir.Value, own: ir.Value, *, masked: bool) -> ir.Value:
+        """The scales of blocks `own` and the next three of a row; zero where it has none.
+
+        What they would scale is zero too; but the bytes there are another row's, and may be NaN.
+        """
+        return self.concatenated(self._parts(row, own, masked=masked))
+
+    def concatenated(self, parts: list[ir.Value]) -> ir.Value:
+        """Scales of all blocks of a step that a lane has."""
+        whole = concat(parts)
+        size = (self.k_steps * self.sums or K_STEPS) * self.kind.scales
+        if self.kind.multiplies_sums or lanes_of(whole) == size:
+            return whole
+        shared = size // lanes_of(whole)
+        return vector.shuffle(whole, whole, [k_step // shared for k_step in range(size)])
+
+    def _factors_of(self, tile: int, first: ir.Value, *, masked: bool) -> ir.Value:
+        """The f32 of a step, of all rows that the lane needs: f32 [rows x scales of a step]."""
+        kind, scales = self.kind, self._of_step
+        size, count = kind.format.scale.bits // 8, 1 if masked else scales.together
+        found = []
+        for row in self.factors[tile]:
+            start = row * (kind.blocks // kind.shared)
+            for number in range(0, scales.count, count):
+                block = first + number * scales.stride
+                at = (start + block // kind.shared) * size
+                inside = below(block, kind.blocks) if masked else None
+                loaded = load_bytes(self.memory, at, size * count, inside)
+                found.append(bitcast(loaded, f32(), count))
+        return concat(found)
+
+    def _each_scale(
+        self, row: ir.Value, first: ir.Value, blocks: Iterable[int], *, masked: bool
+    ) -> list[ir.Value]:
+        """The scales of blocks of a row, counted from `first`, by a load for each."""
+        kind, count = self.kind, self.kind.scales
+        start, found = row * (kind.blocks // kind.shared), []
+        for number in blocks:
+            block = first + number
+            at = (start + block // kind.shared) * count
+            inside = below(block, kind.blocks) if masked else None
+            found.append(load_bytes(self.memory, at, count, inside))
+        return found
+
+    def _parts(self, row: ir.Value, own: ir.Value, *, masked: bool) -> list[ir.Value]:
+        """What `of_four` gives, in parts."""
+        memory, blocks, count = self.memory, self.kind.blocks, self.kind.scales
+        if (shared := self.kind.shared) > 1 or (masked and blocks < K_STEPS):
+            # Two blocks, or all four, may have one scale.
+            return self._each_scale(row, own, range(0, K_STEPS, shared), masked=masked)
+        at, size = (row * blocks + own) * count, K_STEPS * count
+        left = blocks % K_STEPS
+        if not masked:
+            return [load_bytes(memory, at, size)]
+        if not left:
+            return [load_bytes(memory, at, size, below(own, blocks))]
+        at = arith.select(below(own, blocks), at, index(BEYOND))
+        # The row ends within these four: they are read with those before them, because a load
+        # beyond the end of the buffer gives nothing at all.
+        whole, more = signed_below(own + (K_STEPS - 1), blocks), (K_STEPS - left) * count
+        at = arith.select(whole, at, at - more)
+        kind = ir.IntegerType.get_signless(8 * size)
+        word = vector.extract(bitcast(load_bytes(memory, at, size), kind, 1), [], [0])
+        shift = arith.select(whole, constant(0, kind), constant(8 * more, kind))
+        return [bitcast(vector.broadcast(of(kind, 1), word >> shift), i8(), size)]
