@@ -6,8 +6,9 @@
 Each case (matrix_cases.py) is one program that mxc compiles in a worker process, and that is judged
 by its report. Nothing runs. The last lines state how many cases meet each bar. `--output` writes
 each row as soon as it is known, as a line of JSON; with `--resume` the rows in the file are not
-measured again. `--compare` with such a file prints the changes since then. The exit status is 1
-where a case misses a bar.
+measured again. `--compare` with such a file prints the changes since then. The first line states
+which mxc is measured: another working tree than the installed one needs PYTHONPATH. The exit
+status is 1 where a case misses a bar.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from matrix_spellings import spelled, spelling_cases
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+import mxc
 from mxc.artifact.schema import read_record
 from mxc.compiler.report import Report
 from mxc.compiler.steps import Compiled, CompileRequest
@@ -206,6 +208,7 @@ def main() -> int:
                TimeRemainingColumn())  # fmt: skip
     rows: list[Row] = []
     if not arguments.json:
+        print(f"compiled by mxc in {Path(mxc.__file__).parent.parent}")
         print(_HEADINGS)
     with (
         _scratch(),
