@@ -45,8 +45,8 @@ _AT_ONCE = 2
 _FEW = 256
 #: Bytes of a load.
 _LOAD = 16
-#: Bits of a float that are those of a bf16.
-_HIGH = -0x10000
+#: Bits of a float that are those of a bf16; half of the last one.
+_HIGH, _HALF = -0x10000, 0x8000
 
 
 @dataclass(frozen=True)
@@ -229,13 +229,17 @@ def split_floats(kind: FloatBlocks, floats: ir.Value, register: Register) -> lis
     return bf16_parts(left, kind.parts(register))
 
 
-def bf16_parts(left: ir.Value, count: int, *, finite: bool = False) -> list[ir.Value]:
-    """The first `count` bf16 whose sum are f32 [n], each with the next 8 bits; the last three
-    are all of an f32. An infinity is its own first part, unless all are said to be `finite`."""
+def bf16_parts(
+    left: ir.Value, count: int, *, finite: bool = False, rounded: MatrixUnit | None = None
+) -> list[ir.Value]:
+    """The first `count` bf16 whose sum are f32 [n], each with the next 8 bits; three are all of an
+    f32. An infinity is its own first part, unless all are said to be `finite`. `rounded`: the last
+    part is rounded to nearest, by the instructions of this unit; else cut off."""
     found, size = [], lanes_of(left)
     for part in range(count):
-        found.append(upper_halves(left))
-        if part + 1 < count:
+        last = part + 1 == count
+        found.append(_nearest(left, rounded) if last and rounded else upper_halves(left))
+        if not last:
             bits = bitcast(left, i32(), size)
             high = bitcast(bits & _HIGH, f32(), size)
             rest = left - high
@@ -245,3 +249,12 @@ def bf16_parts(left: ir.Value, count: int, *, finite: bool = False) -> list[ir.V
                 rest = arith.select(same, splat(0, f32(), size), rest)
             left = rest
     return found
+
+
+def _nearest(floats: ir.Value, unit: MatrixUnit) -> ir.Value:
+    """f32 [n] as bf16 [n]. Where no instruction rounds, what is halfway goes away from zero, and
+    what is no number must not be there alone."""
+    size = lanes_of(floats)
+    if unit.rounds:
+        return arith.truncf(of(ir.BF16Type.get(), size), floats)
+    return upper_halves(bitcast(bitcast(floats, i32(), size) + _HALF, f32(), size))

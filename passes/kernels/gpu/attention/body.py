@@ -16,8 +16,9 @@ key/value head (wave.py). A block is 32 keys, a piece 256:
     result = values / total
 
 Products are those of f32: queries and weights are the sums of three bf16 (floats.py), each of which
-meets the keys and values. Nothing goes through shared memory. A block of which a row sees nothing
-leaves its numbers as they are.
+meets the keys and values. Where 16 significant bits are enough, they are sums of two, the second
+rounded. Nothing goes through shared memory. A block of which a row sees nothing leaves its numbers
+as they are.
 
 What a row does not see has weight zero, and may be infinite or NaN: zero times it is NaN in a
 matrix instruction. So where a result is not finite at the end, the wave begins again with care
@@ -75,7 +76,6 @@ from mxc.passes.kernels.gpu.attention.softmax import (
 )
 from mxc.passes.kernels.gpu.attention.sums import Sums, scaled
 from mxc.passes.kernels.gpu.attention.wave import LaneRow, Wave, votes, wave
-from mxc.passes.kernels.gpu.floats import bf16_parts
 from mxc.passes.kernels.gpu.lanes import Lane, lane_of, long, short, unknown_zero
 from mxc.passes.kernels.gpu.products import multiply_floats
 from mxc.passes.kernels.paged_attention import bytes_of_entries
@@ -91,9 +91,6 @@ from mxc.passes.kernels.vectors import (
     unequal,
     when,
 )
-
-#: The bf16 that add up to an f32.
-_F32_PARTS = 3
 
 
 def attention(shape: GpuAttention, buffers: Sequence[ir.Value], *, tiles: int) -> None:
@@ -263,7 +260,7 @@ class _Body:
         ]
         weights = []
         for after in found:
-            parts = operands.weights(bf16_parts(after.weights, _F32_PARTS, finite=True))
+            parts = operands.weights(self.shape.bf16_of(after.weights, finite=True))
             weights.append(list(zip(*(self._cut(each) for each in parts), strict=True)))
         for step in range(self.shape.steps):
             size = len(block.values) // self.shape.steps
@@ -316,7 +313,7 @@ class _Body:
 
     def _product(self, key: ir.Value, query: ir.Value, total: ir.Value) -> ir.Value:
         """One step of `_scores`."""
-        return self._summed(self.operands.parts(key), bf16_parts(query, _F32_PARTS), total)
+        return self._summed(self.operands.parts(key), self.shape.bf16_of(query), total)
 
     def _summed(self, a: Parts, b: Parts, total: ir.Value) -> ir.Value:
         """`total` and all products of the parts of two vectors along K, the least first."""
@@ -358,7 +355,7 @@ class _Body:
         """The bf16 of each chunk of a row, one after the other: whether an element is finite takes
         two scalar registers."""
         for each in self.operands.query(row):
-            parts = bf16_parts(pinned([each])[0], _F32_PARTS)
+            parts = self.shape.bf16_of(pinned([each])[0])
             kind, words = parts[0].type, self.shape.run // 2
             made = pinned([bitcast(part, i32(), words) for part in parts])
             yield [bitcast(part, kind.element_type, 2 * words) for part in made]

@@ -107,7 +107,8 @@ def _kernel(instruction: TileInstruction, call: AttentionCall) -> _Kernel:
         found = sizes
     else:
         result = "f32" if rounding_of(call.op) is None else "bf16"
-        found = _shape(instruction, sizes, result, counts=_counters(call) is not None)
+        counts = _counters(call) is not None
+        found = _shape(instruction, {**sizes, "bits": call.bits}, result, counts=counts)
     if isinstance(found, Reason):
         raise PassError(f"{call.op.location}: no kernel computes attention: {found.text}; {_CURE}")
     if not found.counts:

@@ -52,7 +52,7 @@ class StagedQueries:
     @staticmethod
     def of(shape: GpuAttention, lane: Lane, tiles: int) -> StagedQueries:
         """Memory for so many tiles."""
-        loads, groups, parts = shape.run // FRAGMENT, shape.instruction.groups, 3
+        loads, groups, parts = shape.run // FRAGMENT, shape.instruction.groups, shape.parts_of_f32
         size = [tiles, shape.chunks * parts * loads, TILE * groups, FRAGMENT]
         place = lane.block * TILE + lane.row
         return StagedQueries(shared(size, ir.BF16Type.get()), place, loads, parts)

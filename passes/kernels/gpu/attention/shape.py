@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from iree.compiler import ir
 from iree.compiler.dialects import arith
 
-from mxc.dialects.attention import AttentionChunk
+from mxc.dialects.attention import F32_BITS, AttentionChunk
 from mxc.passes.kernels.extents import Size, value_of
 from mxc.passes.kernels.gpu.attention.softmax import LOG2_E
+from mxc.passes.kernels.gpu.floats import bf16_parts
 from mxc.passes.kernels.gpu.fragments import FRAGMENT, TileInstruction
 from mxc.passes.kernels.gpu.lanes import at_most
 from mxc.passes.kernels.paged_attention import PagedAttention
@@ -22,6 +23,8 @@ TILE = 16
 BLOCK_KEYS = 32
 #: Keys of a piece, at absolute positions: sums of a row are those of its pieces, in their order.
 PIECE_KEYS = 256
+#: Significant bits of a bf16.
+_BF16_BITS = 8
 #: Registers for a mask.
 _MASK = 16
 #: Registers for the sums of the values of a tile.
@@ -36,9 +39,11 @@ MOST_PARTS = 1 << 30
 
 @dataclass(frozen=True, kw_only=True)
 class GpuAttention(PagedAttention):
-    """Sizes of one kernel. `instruction`: for bf16, of 16 rows."""
+    """Sizes of one kernel. `instruction`: for bf16, of 16 rows. `bits`: significant bits that
+    queries and weights need."""
 
     instruction: TileInstruction
+    bits: int = F32_BITS
 
     @property
     def unit(self) -> float:
@@ -145,10 +150,9 @@ class GpuAttention(PagedAttention):
 
     @property
     def staged(self) -> bool:
-        """Whether queries are in shared memory: registers have no room for their three bf16."""
-        return (
-            self.lanes == 32 and self._registers(3 * 2 * TILE * self.depth) > 3 * self._most // 16
-        )
+        """Whether queries are in shared memory: registers have no room for their bf16."""
+        size = self.parts_of_f32 * 2 * TILE * self.depth
+        return self.lanes == 32 and self._registers(size) > 3 * self._most // 16
 
     @property
     def slices(self) -> int:
@@ -174,6 +178,18 @@ class GpuAttention(PagedAttention):
     def slots(self) -> int:
         """Elements of a value that a lane has."""
         return self.mixed // (TILE * self.slices)
+
+    @property
+    def parts_of_f32(self) -> int:
+        """The bf16 that a query or a weight becomes: two at least, because NaN may get lost where
+        the last one is rounded by an addition."""
+        return max(2, -(-self.bits // _BF16_BITS))
+
+    def bf16_of(self, floats: ir.Value, *, finite: bool = False) -> list[ir.Value]:
+        """The bf16 that queries or weights, f32 [n], become: they add up to all of an f32, or to
+        what is nearest with fewer bits."""
+        unit = None if self.bits == F32_BITS else self.instruction.unit
+        return bf16_parts(floats, self.parts_of_f32, finite=finite, rounded=unit)
 
     @property
     def parts_of_element(self) -> int:

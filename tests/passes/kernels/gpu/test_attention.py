@@ -31,7 +31,7 @@ LONG = Case(1, 6, 576, latent=512, rounded=True)
 #: One tile of rows or two, of several tokens and of parts of one; groups that do not divide a tile;
 #: windows and chunks of less than a block of keys, and a window of more than two pieces; pools in
 #: every type; heads of one fragment to eight; results in bf16; scores with a bound; values that are
-#: the first elements of keys, of one wave and of two.
+#: the first elements of keys, of one wave and of two; queries and weights of 16 bits.
 CASES = [
     Case(2, 8, 64),
     Case(1, 6, 32, reach=20),
@@ -52,6 +52,8 @@ CASES = [
     Case(2, 8, 64, "fp8e4m3"),
     Case(1, 4, 96, "fp8e4m3", reach=20),
     Case(1, 5, 80),
+    Case(2, 8, 64, bits=16),
+    Case(1, 4, 128, "f16", cap=3.0, bits=16),
 ]
 #: Some of those whose values can be poisoned alone.
 APART = [CASES[0], CASES[1], CASES[2], CASES[6], CASES[15]]
@@ -66,6 +68,7 @@ PLAIN = [
     Case(2, 8, 64, "mxfp8e4m3"),
     Case(1, 4, 128, "mxint8"),
     Case(1, 4, 96, "fp8e4m3", reach=20),
+    Case(2, 8, 64, bits=16),
 ]
 BY_TARGET = {"gfx950": CASES, "gfx942": PLAIN}
 #: Which keys a row sees and what it does with them is the same code for both, but for the
@@ -73,7 +76,7 @@ BY_TARGET = {"gfx950": CASES, "gfx942": PLAIN}
 #: latent rows are those of a packed pool.
 SEEN = {
     "gfx950": [case for case in CASES if case != LONG],
-    "gfx942": [PLAIN[0], *PLAIN[2:4], PLAIN[7], *PLAIN[-3:]],
+    "gfx942": [PLAIN[0], *PLAIN[2:4], PLAIN[7], *PLAIN[-4:]],
 }
 #: Two tiles of rows, long heads, or parts of them fill registers: of kernels that may have as many,
 #: those that take the most. What the other tests run on a GPU is not compiled again.
@@ -88,6 +91,10 @@ LARGE = [
     *(Case(2, 8, 64, pool) for pool in ("mxint8", "mxfp8e4m3", "fp8e4m3")),
     Case(1, 4, 128, "mxint8"),
     Case(8, 8, 256, "mxint8"),
+    *(Case(2, 8, 64, pool, bits=16) for pool in ("f32", "mxint8")),
+    Case(2, 8, 128, bits=16),
+    Case(8, 2, 256, cap=50.0, rounded=True, bits=16),
+    replace(LONG, bits=16),
 ]
 
 

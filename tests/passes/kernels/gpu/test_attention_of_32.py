@@ -34,6 +34,8 @@ CASES = [
     Case(2, 4, 64, "mxfp8e4m3"),
     Case(1, 4, 128, "mxint8"),
     Case(1, 4, 96, "fp8e4m3", reach=20),
+    Case(2, 8, 64, bits=16),
+    Case(1, 4, 128, "f32", bits=16),
 ]
 #: What takes the most registers on gfx1250, beside heads as models have them.
 LARGE = [
@@ -48,6 +50,9 @@ LARGE = [
     Case(1, 8, 512),
     Case(1, 6, 576, "mxint8", latent=512),
     Case(1, 6, 576, latent=512, rounded=True),
+    *(Case(2, 8, depth, bits=16) for depth in (64, 128, 256)),
+    Case(1, 8, 512, bits=16),
+    Case(1, 6, 576, "mxint8", latent=512, bits=16),
 ]
 #: Tokens that are decoded, and parts of prompts, in one call.
 LENGTHS = [(5, 254), (1, 520), (3, 29), (1, 0)]
