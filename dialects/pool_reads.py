@@ -26,8 +26,9 @@ class PoolRead:
     `runs`: the operand [S, ..] with the runs. Without `lists`, each run reads one item, its state.
     With `lists` [S, P], the operand with the pages of each run, it reads pages of `page` positions:
     those with the last `reach` positions of each row, or all (0). `queries`: the operand [T, V, G,
-    D], `mixed`: elements of a value, `causal`: whether a row attends to no later position; only
-    attention has these. `page`: 0 where it is the third size of the pool.
+    D], `mixed`: elements of a value, `causal`: whether a row attends to no later position,
+    `products`: those of parts of floats that make one of its multiplications; only attention has
+    these. `page`: 0 where it is the third size of the pool.
     """
 
     operand: int
@@ -40,6 +41,7 @@ class PoolRead:
     queries: int = -1
     mixed: int = 0
     causal: int = 1
+    products: int = 1
 
     def write(self, op: ir.Operation) -> None:
         """Write this record to a dispatch."""

@@ -30,10 +30,6 @@ from mxc.dialects.samples import Sizes, read_estimates
 from mxc.dialects.split_sums import read_split_sums
 from mxc.targets.target import Target
 
-#: Factor on the flops of attention on GPUs: queries and weights are each split into three bf16
-#: terms.
-_PARTS = 3
-
 
 def operation_cost(
     dispatch: Dispatch,
@@ -57,7 +53,7 @@ def operation_cost(
         products = [_flops(each.batch, each.m, each.n, each.k) for each in known]
     attention = pool.flops(dispatch.op, sizes) if pool is not None else 0
     flops = summed([*products, attention])
-    issued = summed([*products, *[attention] * _PARTS])
+    issued = summed([*products, *[attention] * (1 if pool is None else pool.products)])
     # No product has to move the sums of its splits: they are no part of the lower bound.
     split = read_split_sums(dispatch.op)
     needed = moved if split is None else _difference(moved, split.bytes(dispatch.op, sizes))

@@ -128,6 +128,11 @@ class PagedAttention(Sized, ABC):
         return False
 
     @property
+    def products(self) -> int:
+        """Products of parts of floats that make one multiplication."""
+        return 1
+
+    @property
     def cases(self) -> Cases | None:
         """The cases of a body that is a switch on `pieces`, else None."""
         return None
@@ -388,6 +393,7 @@ def call_kernel(
         queries=0,
         mixed=kernel.mixed,
         causal=int(kernel.causal),
+        products=kernel.products,
     ).write(made)
     if kernel.choice:
         write_choice(made, kernel.choice)

@@ -87,20 +87,20 @@ def test_attention_reads_the_pages_that_its_rows_see(reach: int, pages: int) -> 
         assert read.flops(found.op, Sizes()) == 2 * 2 * sum(seen) * 2 * 3 * 16
 
 
-def test_the_bound_of_attention_has_three_products_for_one() -> None:
-    """Queries and weights are three bf16 each on GPUs."""
+@pytest.mark.parametrize("products", [1, 2, 3])
+def test_the_bound_of_attention_has_each_product_of_parts(products: int) -> None:
+    """Queries and weights are two or three bf16 each on GPUs."""
     with new_context(), ir.Location.unknown():
         text = POOL.replace("4x2x3x8x", "4096x2x3x8x").replace("2x3xi32", "1x3xi32")
         module = ir.Module.parse(text.replace("2x4xi32", "1x256xi32"))
         (found,) = dispatches(module.operation)
-        PoolRead(operand=1, part=2, of=6, runs=2, lists=3, page=16, queries=0, mixed=8).write(
-            found.op
-        )
+        read = PoolRead(operand=1, part=2, of=6, runs=2, lists=3, page=16, queries=0, mixed=8)
+        replace(read, products=products).write(found.op)
         cost = operation_cost(found, None, [], target("gfx950"), Sizes())
         assert cost.time is not None
         assert cost.flops == 2 * sum(range(1, 4097)) * 2 * 3 * 16
         assert cost.time.bound_by == "matrix"
-        assert cost.time.bound_seconds == pytest.approx(3 * cost.flops / GFX950.flops(None))
+        assert cost.time.bound_seconds == pytest.approx(products * cost.flops / GFX950.flops(None))
 
 
 @pytest.fixture(scope="module")

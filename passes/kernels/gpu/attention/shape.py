@@ -192,6 +192,11 @@ class GpuAttention(PagedAttention):
         return bf16_parts(floats, self.parts_of_f32, finite=finite, rounded=unit)
 
     @property
+    def products(self) -> int:
+        """Products of bf16: of each part of a query or a weight with each of an element."""
+        return self.parts_of_f32 * self.parts_of_element
+
+    @property
     def parts_of_element(self) -> int:
         """The bf16 that add up to an element of the pool."""
         return 1 if self.packed is not None else {"bf16": 1, "f16": 2, "f32": 3}[self.element]

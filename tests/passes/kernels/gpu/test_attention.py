@@ -13,6 +13,9 @@ import pytest
 from numpy.typing import NDArray
 
 from mxc.dialects.attention import AttentionChunk
+from mxc.dialects.context import new_context
+from mxc.dialects.dispatches import dispatches
+from mxc.dialects.pool_reads import read_pool
 from mxc.passes.kernels.gpu.attention.shape import PIECE_KEYS
 from tests.passes.attention_cases import (
     KEYS,
@@ -25,6 +28,7 @@ from tests.passes.attention_cases import (
     program,
     seen,
 )
+from tests.passes.kernels.gpu.kernel_stage import with_kernels
 
 #: Long latent rows, as models have them.
 LONG = Case(1, 6, 576, latent=512, rounded=True)
@@ -145,6 +149,20 @@ def attend(compiled: Callable[[str], Any]) -> Attend:
         return np.asarray(result).astype(np.float32).reshape(shape)
 
     return call
+
+
+@pytest.mark.parametrize(
+    ("case", "products"),
+    [(CASES[0], 3), (replace(CASES[0], bits=16), 2), (replace(CASES[2], bits=16), 6)],
+    ids=str,
+)
+def test_the_report_counts_the_products_of_parts(case: Case, products: int) -> None:
+    with new_context():
+        module = with_kernels(program([case]).decode(), "gfx950")
+        first, *_ = dispatches(module.operation)
+        read = read_pool(first.op)
+        assert read is not None
+        assert read.products == products
 
 
 @each_case
