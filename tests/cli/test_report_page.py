@@ -52,7 +52,7 @@ def page_of(folder: Path, target: str, *sizes: int) -> Path:
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A product for gfx950 whose kernel has a loop."""
-    return page_of(tmp_path_factory.mktemp("page"), "gfx950", 512, 4096, 4096)
+    return page_of(tmp_path_factory.mktemp("page"), "gfx950", 512, 4096, 16384)
 
 
 @pytest.fixture(scope="module")
@@ -108,8 +108,8 @@ def test_from_a_contraction_to_its_assembly(page: Path) -> None:
     )
     tabs, row, kernel, marked = map(str, found)
     assert tabs == "Overview,Contractions,Kernels,Weights,IR"
-    assert "512 x 4096 x 4096" in row
-    assert "mxc_bf16_mxfp4_1x512x4096x4096" in kernel
+    assert "512 x 4096 x 16384" in row
+    assert "mxc_bf16_mxfp4_1x512x4096x16384" in kernel
     assert marked == "True"
 
 

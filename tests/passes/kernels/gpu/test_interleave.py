@@ -88,7 +88,7 @@ def test_a_product_hides_so_many_instructions(events: Events, waits: bool) -> No
     middle = ["valu 0.2", "|"]
     end = ["product 3", "valu 0.75", "|", "valu 0.8", "|"]
     if waits:
-        end = ["valu 0.75", "valu 0.8", "product 3", "|", "|"]
+        end = ["valu 0.75", "valu 0.8", "|", "product 3", "|", "|"]
     assert events == [
         *("product 0", "valu 0.0", "valu 0.01", "|"),
         *("product 1", "valu 0.1", "|"),
@@ -156,6 +156,7 @@ def test_arithmetic_is_left_for_behind_a_wait(events: Events) -> None:
         "valu 0.0",
         "|",
         "vmem_read 0.2",
+        "|",
         "product 1",
         "valu 0.1",
         "|",
