@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from iree.compiler import ir
-from iree.compiler.dialects import memref, tensor
+from iree.compiler.dialects import tensor
 
 from mxc.artifact.pages import PAGE_FORMATS, stored_positions
 from mxc.dialects.attention import AttentionCall, AttentionChunk, Reach, attention_calls
@@ -269,19 +269,6 @@ def paged_sizes_of(call: AttentionCall) -> dict[str, Any] | Reason:
         "cap": call.cap,
         "reach": call.reach,
     }
-
-
-def bytes_of_entries(pool: ir.Value) -> ir.Value:
-    """The memref i8 [N, E, .., V, D] of a pool as [N * E, bytes of an entry]."""
-    kind = ir.MemRefType(pool.type)
-    count, (_, _, rows, heads, depth) = ir.ShapedType.get_dynamic_size(), kind.shape
-    size, layout = rows * heads * depth, None
-    if isinstance(kind.layout, ir.StridedLayoutAttr):
-        _, offset = kind.get_strides_and_offset()
-        unknown = ir.ShapedType.get_dynamic_stride_or_offset()
-        layout = ir.StridedLayoutAttr.get(offset if offset == 0 else unknown, [size, 1])
-    wanted = ir.MemRefType.get([count, size], i8(), layout, kind.memory_space)
-    return memref.collapse_shape(wanted, pool, [[0, 1], [2, 3, 4]])
 
 
 K = TypeVar("K", bound=PagedAttention)

@@ -46,7 +46,7 @@ from mxc.passes.kernels.attention.shape import CpuAttention, is_apart
 from mxc.passes.kernels.attention.staging import Staging
 from mxc.passes.kernels.attention.tile import AttentionTile
 from mxc.passes.kernels.extents import value_of
-from mxc.passes.kernels.paged_attention import bytes_of_entries
+from mxc.passes.kernels.page_bytes import bytes_of_entries
 from mxc.passes.kernels.vectors import equal, f32, i1, index, loop, scratch, signed_below, when
 
 #: Prefetch distance, in keys, where values are copied.

@@ -78,7 +78,7 @@ from mxc.passes.kernels.gpu.attention.sums import Sums, scaled
 from mxc.passes.kernels.gpu.attention.wave import LaneRow, Wave, votes, wave
 from mxc.passes.kernels.gpu.lanes import Lane, lane_of, long, short, unknown_zero
 from mxc.passes.kernels.gpu.products import multiply_floats
-from mxc.passes.kernels.paged_attention import bytes_of_entries
+from mxc.passes.kernels.page_bytes import bytes_of_entries
 from mxc.passes.kernels.vectors import (
     below,
     bitcast,
