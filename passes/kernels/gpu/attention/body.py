@@ -260,7 +260,7 @@ class _Body:
         ]
         weights = []
         for after in found:
-            parts = operands.weights(self.shape.bf16_of(after.weights, finite=True))
+            parts = operands.weights(operands.bf16_of(after.weights, finite=True))
             weights.append(list(zip(*(self._cut(each) for each in parts), strict=True)))
         for step in range(self.shape.steps):
             size = len(block.values) // self.shape.steps
@@ -313,7 +313,7 @@ class _Body:
 
     def _product(self, key: ir.Value, query: ir.Value, total: ir.Value) -> ir.Value:
         """One step of `_scores`."""
-        return self._summed(self.operands.parts(key), self.shape.bf16_of(query), total)
+        return self._summed(self.operands.parts(key), self.operands.bf16_of(query), total)
 
     def _summed(self, a: Parts, b: Parts, total: ir.Value) -> ir.Value:
         """`total` and all products of the parts of two vectors along K, the least first."""
@@ -355,7 +355,7 @@ class _Body:
         """The bf16 of each chunk of a row, one after the other: whether an element is finite takes
         two scalar registers."""
         for each in self.operands.query(row):
-            parts = self.shape.bf16_of(pinned([each])[0])
+            parts = self.operands.bf16_of(pinned([each])[0])
             kind, words = parts[0].type, self.shape.run // 2
             made = pinned([bitcast(part, i32(), words) for part in parts])
             yield [bitcast(part, kind.element_type, 2 * words) for part in made]

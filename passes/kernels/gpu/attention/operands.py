@@ -30,6 +30,7 @@ from iree.compiler.dialects import arith, memref, vector
 
 from mxc.dialects.amdgpu import bounded
 from mxc.dialects.amdgpu_narrow import exchanged
+from mxc.dialects.attention import F32_BITS
 from mxc.dialects.quantize import BLOCK
 from mxc.dialects.sizes import Size, split, value_of
 from mxc.passes.kernels.gpu.attention.packed import byte_of, decoded, first_scale, load_words
@@ -258,6 +259,12 @@ class WaveOperands:
         if self.shape.element == "bf16":
             return [fragment]
         return bf16_parts(extended(fragment), self.shape.parts_of_element)
+
+    def bf16_of(self, floats: ir.Value, *, finite: bool = False) -> Parts:
+        """The bf16 that queries or weights, f32 [n], become: they add up to all of an f32, or to
+        what is nearest with fewer bits."""
+        unit = None if self.shape.bits == F32_BITS else self.shape.instruction.unit
+        return bf16_parts(floats, self.shape.parts_of_f32, finite=finite, rounded=unit)
 
     def weights(self, parts: Parts) -> Parts:
         """Weights of the keys that a lane has, as it gives them to instructions.

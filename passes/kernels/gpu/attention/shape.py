@@ -10,7 +10,6 @@ from iree.compiler.dialects import arith
 from mxc.dialects.attention import F32_BITS, AttentionChunk
 from mxc.passes.kernels.extents import Size, value_of
 from mxc.passes.kernels.gpu.attention.softmax import LOG2_E
-from mxc.passes.kernels.gpu.floats import bf16_parts
 from mxc.passes.kernels.gpu.fragments import FRAGMENT, TileInstruction
 from mxc.passes.kernels.gpu.lanes import at_most
 from mxc.passes.kernels.paged_attention import PagedAttention
@@ -184,12 +183,6 @@ class GpuAttention(PagedAttention):
         """The bf16 that a query or a weight becomes: two at least, because NaN may get lost where
         the last one is rounded by an addition."""
         return max(2, -(-self.bits // _BF16_BITS))
-
-    def bf16_of(self, floats: ir.Value, *, finite: bool = False) -> list[ir.Value]:
-        """The bf16 that queries or weights, f32 [n], become: they add up to all of an f32, or to
-        what is nearest with fewer bits."""
-        unit = None if self.bits == F32_BITS else self.instruction.unit
-        return bf16_parts(floats, self.parts_of_f32, finite=finite, rounded=unit)
 
     @property
     def products(self) -> int:
