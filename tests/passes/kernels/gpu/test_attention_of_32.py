@@ -191,3 +191,23 @@ def test_scalar_registers_are_enough_too(
     kernels = {name: use for name, use in found.items() if name.startswith("mxc_attention")}
     assert len(kernels) == 2 * len(LARGE)
     assert not [name for name, use in kernels.items() if use.spills or use.scratch_bytes]
+
+
+@pytest.mark.parametrize("target", ["gfx1201", "gfx1250"])
+def test_the_last_part_of_a_weight_is_rounded(target: str) -> None:
+    """All keys but one have the same weight, and all values are 1. A weight whose bits after the
+    first 16 are cut off is 2^-15 too small, and so is the result."""
+    case = Case(1, 1, 16, bits=16)
+    given = draw(case, [(1, 254)])
+    # Of weights a little above 0.5 the one with the most after its first 16 bits.
+    lower = np.arange(2.0625, 2.75, 2.0**-6, dtype=np.float32)
+    weights = np.exp(-lower.astype(np.float64) * case.scale).astype(np.float32)
+    left = (weights.view(np.uint32) & 0xFF) * (weights.view(np.uint32) & 0xFF < 250)
+    given.queries[...], given.sinks[...] = 0, -1000
+    given.queries[..., 0] = 1
+    given.pool[:, KEYS] = 0
+    given.pool[:, KEYS, ..., 0] = -lower[left.argmax()]
+    page, place = given.place(0, 0)
+    given.pool[page, KEYS, place] = 0
+    given.pool[:, case.values] = 1
+    check(attend(target, case, given, 1), case, given)
